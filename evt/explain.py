@@ -21,7 +21,7 @@ from evt.plan.batches import refusal
 from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
-from evt.spec import LOOP, Shapes
+from evt.request import LOOP, Shapes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from evt.emission import emit as emit_plan
 from evt.ir.interface import in_one_line
 from evt.plan import Plan, plan, survey
 from evt.program import DEFAULT_ARCH, Described, Program, program_of
+from evt.request import LOOP, Shapes, from_text, grouped_problem, options, problem_sizes
+from evt.request.given import check_kind
 from evt.settings import Keywords
-from evt.spec import LOOP, Shapes, from_text, grouped_problem, options, problem_sizes
-from evt.spec.given import check_kind
 from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class GroupedProgram(Described):
         self._set(from_text(source, "gemm", keywords, grouped=True))
 
     def __repr__(self) -> str:
-        return f"<evt.GroupedProgram {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
+        return (
+            f"<evt.GroupedProgram {in_one_line(self.request.dag, self.request.operation, self.request.operand_modes)}>"
+        )
 
     def plan(
         self,
@@ -65,9 +67,9 @@ class GroupedProgram(Described):
 
         ``shapes`` are those of A and B of each group. Raise TargetError (E05xx) when the target cannot do it.
         """
-        if self.spec.settings.route == LOOP:
+        if self.request.settings.route == LOOP:
             return self._member.plan(arch, a, b, shapes=shapes[0] if shapes else None)
-        return plan(grouped_problem(self.spec, arch, a, b, shapes), config=self.spec.settings.config)
+        return plan(grouped_problem(self.request, arch, a, b, shapes), config=self.request.settings.config)
 
     def emit(
         self,
@@ -98,10 +100,10 @@ class GroupedProgram(Described):
 
         ``shapes`` are those of A and B of each group. What :meth:`tune` measured for groups of such sizes decides.
         """
-        settings = self.spec.settings
-        problem = grouped_problem(self.spec, arch, a, b, shapes)
+        settings = self.request.settings
+        problem = grouped_problem(self.request, arch, a, b, shapes)
         alone = replace(problem, grouped=False, options=options(settings, settings.deterministic is False))
-        products = [(problem_sizes(self.spec, each), each) for each in shapes or ()]
+        products = [(problem_sizes(self.request, each), each) for each in shapes or ()]
         config = settings.config if settings.route == LOOP else None  # else it is that of the one kernel
         return self._explain(problem, products, gpu, survey(alone, None, config))
 
@@ -124,7 +126,7 @@ class GroupedProgram(Described):
         """
         from evt.tuning.grouped import tune_groups
 
-        found = tune_groups(self.spec, A, B, inputs, offsets)
+        found = tune_groups(self.request, A, B, inputs, offsets)
         self._caller.forget()
         return found
 
@@ -147,8 +149,8 @@ class GroupedProgram(Described):
         from evt.runtime.groups import split
         from evt.runtime.results import gather
 
-        groups = split(self.spec, A, B, inputs, None, offsets).members
-        held = [split_held(self.spec.dag, each.buffers)[1] for each in groups]
+        groups = split(self.request, A, B, inputs, None, offsets).members
+        held = [split_held(self.request.dag, each.buffers)[1] for each in groups]
         results = [
             self._member.reference(each.a, each.b, float64=float64, **each.inputs, **buffers)
             for each, buffers in zip(groups, held, strict=True)
@@ -160,14 +162,14 @@ class GroupedProgram(Described):
     @cached_property
     def _member(self) -> Program:
         """The program of one group."""
-        return program_of(self.spec.member)
+        return program_of(self.request.member)
 
     @cached_property
     def _caller(self) -> Any:
         from evt.runtime.grouped import GroupedCaller
 
         skip_frames()
-        return GroupedCaller(self.spec)
+        return GroupedCaller(self.request)
 
     @untraced
     def __call__(

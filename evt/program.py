@@ -14,10 +14,10 @@ from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
 from evt.plan import Plan, Problem, Survey, plan, survey
+from evt.request import LOOP, Request, Shapes, Traced, from_dag, from_text, packed_problem, problem_sizes, traced
+from evt.request.given import check_kind
+from evt.request.stored import unreadable
 from evt.settings import ConvolutionKeywords, Keywords
-from evt.spec import LOOP, Shapes, Spec, Traced, from_dag, from_text, packed_problem, problem_sizes, traced
-from evt.spec.given import check_kind
-from evt.spec.stored import unreadable
 from evt.untraced import inlined_as, skip_frames, untraced
 
 if TYPE_CHECKING:
@@ -35,33 +35,33 @@ _Self = TypeVar("_Self", bound="Described")
 
 
 class Described:
-    """A value that a spec describes: it cannot be changed, and it compares, copies and pickles as the spec does.
+    """A value that a request describes: it cannot be changed, and it compares, copies and pickles as the request does.
 
     Compiled kernels are not part of it: a copy is the object itself, and a pickle contains text and numbers.
     """
 
-    spec: Spec
+    request: Request
     _grouped: ClassVar[bool] = False
 
     @classmethod
-    def _of(cls: type[_Self], spec: Spec) -> _Self:
+    def _of(cls: type[_Self], request: Request) -> _Self:
         made = cls.__new__(cls)
-        made._set(spec)
+        made._set(request)
         return made
 
-    def _set(self, spec: Spec) -> None:
-        self.__dict__["spec"] = spec
+    def _set(self, request: Request) -> None:
+        self.__dict__["request"] = request
         skip_frames()
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the program's inputs, in order of first use."""
-        return self.spec.inputs
+        return self.request.inputs
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the program's outputs, in ``out`` order."""
-        return self.spec.outputs
+        return self.request.outputs
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a {type(self).__name__} cannot be changed, so `{name}` cannot be set; make another one")
@@ -70,10 +70,10 @@ class Described:
         raise AttributeError(f"a {type(self).__name__} cannot be changed, so `{name}` cannot be deleted")
 
     def __eq__(self, other: object) -> bool:
-        return self.spec == other.spec if isinstance(other, Described) else NotImplemented
+        return self.request == other.request if isinstance(other, Described) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.spec)
+        return hash(self.request)
 
     def __copy__(self: _Self) -> _Self:
         return self
@@ -82,14 +82,14 @@ class Described:
         return self
 
     def __getstate__(self) -> dict[str, object]:
-        return self.spec.__getstate__()
+        return self.request.__getstate__()
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
-        spec = Spec.__new__(Spec)
-        spec.__setstate__(state)
-        if spec.grouped != self._grouped:
-            raise unreadable(state, f"it is a program of {spec.operation}")
-        self._set(spec)
+        request = Request.__new__(Request)
+        request.__setstate__(state)
+        if request.grouped != self._grouped:
+            raise unreadable(state, f"it is a program of {request.operation}")
+        self._set(request)
 
     def _explain(
         self,
@@ -102,7 +102,7 @@ class Described:
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
 
-        settings = self.spec.settings
+        settings = self.request.settings
         looped = problem.grouped and settings.route == LOOP
         found = survey(problem) if looped else survey(problem, settings.route, settings.config)
         if not products:
@@ -111,7 +111,7 @@ class Described:
 
         extents = [sizes for sizes, _ in products]
         measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
-        best = applicable(found, measured[0]) if len(measured) == 1 and not self.spec.is_forced else None
+        best = applicable(found, measured[0]) if len(measured) == 1 and not self.request.is_forced else None
         return explain(found, products, measured, best, loop, looped=looped)
 
 
@@ -136,9 +136,9 @@ class Program(Described):
 
     Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
 
-    A program is a value, described by ``spec``: it cannot be changed, is equal to another of the same graph, operation,
-    geometry and settings, and pickles, also within a torch.nn.Module. Loading one raises ArgumentError: E0657 where
-    functions that it uses are not registered, E0613 where this version cannot read what another one stored.
+    A program is immutable. Two programs are equal if their requests are equal: graph, operation, geometry and settings.
+    Programs pickle, also within a torch.nn.Module. Loading one raises ArgumentError: E0657 if a function that it uses
+    is not registered, E0613 if this version cannot read the stored form.
     """
 
     _traced: Traced
@@ -146,9 +146,9 @@ class Program(Described):
     def __init__(self, source: Source | str, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
         self._set(from_text(source, operation, keywords))
 
-    def _set(self, spec: Spec) -> None:
-        super()._set(spec)
-        self.__dict__["_traced"] = traced(spec)
+    def _set(self, request: Request) -> None:
+        super()._set(request)
+        self.__dict__["_traced"] = traced(request)
 
     @classmethod
     def from_dag(cls, dag: Dag, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -169,12 +169,12 @@ class Program(Described):
         return cls._of(from_dag(dag, keywords))
 
     def __repr__(self) -> str:
-        return f"<evt.Program {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
+        return f"<evt.Program {in_one_line(self.request.dag, self.request.operation, self.request.operand_modes)}>"
 
     def __str__(self) -> str:
         """Return the formula, which can be typed back: as it was given, or written from the graph."""
-        source = self.spec.dag.source
-        return source.text if source is not None else formula(self.spec.dag)
+        source = self.request.dag.source
+        return source.text if source is not None else formula(self.request.dag)
 
     def plan(
         self,
@@ -186,8 +186,8 @@ class Program(Described):
         fused: bool = True,
     ) -> Plan:
         """Return the plan for packed tensors. Raise TargetError (E05xx) when the target cannot do it."""
-        settings = self.spec.settings
-        return plan(packed_problem(self.spec, arch, a, b, shapes), settings.route, settings.config, fused=fused)
+        settings = self.request.settings
+        return plan(packed_problem(self.request, arch, a, b, shapes), settings.route, settings.config, fused=fused)
 
     def emit(
         self,
@@ -222,8 +222,8 @@ class Program(Described):
         With ``shapes`` of A and B, in PyTorch's order, the costs are those of a problem. What :meth:`tune` measured for
         it is shown, and decides, as it does for calls; ``gpu`` names the GPU if it was measured on several.
         """
-        problem = packed_problem(self.spec, arch, a, b, shapes)
-        products = () if shapes is None else ((problem_sizes(self.spec, shapes), shapes),)
+        problem = packed_problem(self.request, arch, a, b, shapes)
+        products = () if shapes is None else ((problem_sizes(self.request, shapes), shapes),)
         return self._explain(problem, products, gpu)
 
     def gradient(self, a: str | None = None, b: str | None = None) -> Gradient:
@@ -235,7 +235,7 @@ class Program(Described):
         """
         from evt.gradient.program import whole_gradient
 
-        return whole_gradient(self.spec, a, b)
+        return whole_gradient(self.request, a, b)
 
     @untraced
     def reference(
@@ -259,8 +259,8 @@ class Program(Described):
         from evt.runtime.results import gather
 
         check_kind("float64", float64, bool, "a bool")
-        read, held = split_held(self.spec.dag, inputs)
-        results = evaluate(self.spec, bind(self.spec, A, B, read, held), float64)
+        read, held = split_held(self.request.dag, inputs)
+        results = evaluate(self.request, bind(self.request, A, B, read, held), float64)
         return gather(self.outputs)([results[name] for name in self.outputs])
 
     @untraced
@@ -276,9 +276,9 @@ class Program(Described):
         from evt.runtime.site import forget
         from evt.tuning.tune import tune
 
-        found = tune(self.spec, A, B, inputs)
+        found = tune(self.request, A, B, inputs)
         self._caller.forget()
-        forget(self.spec)
+        forget(self.request)
         return found
 
     @cached_property
@@ -286,7 +286,7 @@ class Program(Described):
         from evt.runtime.call import Caller
 
         skip_frames()
-        return Caller(self.spec)
+        return Caller(self.request)
 
     def _call_in_graph(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
         """Call the program where TorchDynamo traces: a custom operator stands in the graph."""
@@ -300,9 +300,9 @@ class Program(Described):
         return self._caller(A, B, inputs, out)
 
 
-def program_of(spec: Spec) -> Program:
-    """Return the program that a spec describes."""
-    return Program._of(spec)
+def program_of(request: Request) -> Program:
+    """Return the program that a request describes."""
+    return Program._of(request)
 
 
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:

@@ -16,7 +16,7 @@ from evt.bench.case import draw
 from evt.diagnostics import Source
 from evt.program import Program
 from evt.reference.compare import relative_error
-from evt.spec import Shapes
+from evt.request import Shapes
 
 CPU = torch.device("cpu")
 FORMULAS = {
@@ -59,7 +59,7 @@ CONVOLUTIONS: dict[str, tuple[str, Shapes, dict[str, Any]]] = {
 def make(text: str, *, dtype: str | None = "f32", l: int = 1, op: str = "gemm") -> Case:  # noqa: E741
     program = Program(Source(text), op)
     n = 32 if re.search(r"%16|, 8\)", text) else 20
-    return Case("case", program, 12, n, 28, l, None if program.spec.dag.operands else dtype)
+    return Case("case", program, 12, n, 28, l, None if program.request.dag.operands else dtype)
 
 
 def both(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -33,7 +33,7 @@ def last(tensor: Tensor) -> Tensor:
 
 
 def bound(op: Program, a: Tensor, b: Tensor, buffers: Mapping[str, Tensor] | None = None, **inputs: Any) -> Bound:
-    return bind(op.spec, a, b, inputs, buffers or {})
+    return bind(op.request, a, b, inputs, buffers or {})
 
 
 def half(*shape: int) -> Tensor:

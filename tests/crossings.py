@@ -13,7 +13,7 @@ import evt
 from evt.ir.dag import index_inputs
 from evt.ir.dtype import BY_NAME
 from evt.ir.node import base, divisor, index_of
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def tensors(name: str, op: evt.Program, device: str):
     else:
         a, b = whole(*batch, m, k), whole(n, k)
         b = b if case.operation == "linear" else b.T if BY_NAME[case.dtype].bits == 8 else b.T.contiguous()
-    typed = typed_graph(op.spec, case.dtype, case.dtype)
+    typed = typed_graph(op.request, case.dtype, case.dtype)
     sizes = {"m": (m,), "n": (n,), "l": batch or (1,)}
     scattered = {index_of(mode) for output in typed.outputs for mode in output.modes} - {""}
 

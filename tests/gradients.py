@@ -13,12 +13,12 @@ from evt.ir import Cast, Dag, TypedDag, infer
 from evt.ir.dag import Builder
 from evt.ir.dtype import F64, DType
 from evt.program import program_of
+from evt.request import Request
 from evt.runtime.arguments import outline
 from evt.runtime.autograd import run_in_pytorch
-from evt.spec import Spec
 
 
-def widened(spec: Spec, dag: TypedDag) -> evt.Program:
+def widened(request: Request, dag: TypedDag) -> evt.Program:
     """Return a program with f64 in the place of every floating-point type, and without rounding."""
     builder, renamed = Builder(), list[int]()
     for op, operands in dag.table:
@@ -32,13 +32,13 @@ def widened(spec: Spec, dag: TypedDag) -> evt.Program:
     outputs = [replace(each, dtype=wide(each.dtype)) for each in dag.outputs]
     made: Dag = builder.finish(dag.operation, operands, inputs, outputs)
     infer(made)
-    return program_of(Spec(made, spec.settings, spec.convolution))
+    return program_of(Request(made, request.settings, request.convolution))
 
 
 def plainly(op: evt.Program, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return a program's outputs, recorded by autograd operation by operation."""
-    bound = outline(op.spec, a, b, inputs)
-    return dict(zip(op.outputs, run_in_pytorch(op.spec, bound, a, b, inputs), strict=True))
+    bound = outline(op.request, a, b, inputs)
+    return dict(zip(op.outputs, run_in_pytorch(op.request, bound, a, b, inputs), strict=True))
 
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -11,9 +11,9 @@ from evt.diagnostics import Source
 from evt.measured import Measurement, Timing, problem_key
 from evt.plan import find_target
 from evt.program import Program
+from evt.request import packed_problem, problem_sizes
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import call_problem
-from evt.spec import packed_problem, problem_sizes
 
 FORMULA = "D = relu(acc + bias) + C"
 GPU = "NVIDIA H200"
@@ -66,10 +66,12 @@ CALLS = {
 
 
 def key_of_call(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> str:
-    bound = bind(program.spec, a, b, inputs, {})
-    return problem_key(call_problem(program.spec, bound, SM90), bound.sizes)
+    bound = bind(program.request, a, b, inputs, {})
+    return problem_key(call_problem(program.request, bound, SM90), bound.sizes)
 
 
 def key_of(program: Program, a: torch.Tensor, b: torch.Tensor, arch: str = "sm90", dtype: str = "f16") -> str:
     shapes = (a.shape, b.shape)
-    return problem_key(packed_problem(program.spec, arch, dtype, dtype, shapes), problem_sizes(program.spec, shapes))
+    return problem_key(
+        packed_problem(program.request, arch, dtype, dtype, shapes), problem_sizes(program.request, shapes)
+    )

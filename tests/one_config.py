@@ -13,4 +13,4 @@ def general_config(op: evt.Program, a: str | None = None, b: str | None = None, 
 
 def with_config(op: evt.Program, config: str) -> evt.Program:
     """Return the program in one configuration."""
-    return program_of(op.spec.forced(op.spec.settings.route, config))
+    return program_of(op.request.forced(op.request.settings.route, config))

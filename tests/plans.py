@@ -8,7 +8,7 @@ import evt
 from evt.ir import TypedDag
 from evt.plan import Layout, Plan, Signature
 from evt.plan.epilogue.nodes import Access, Apply, AuxLoad, AuxStore, Compute, Node
-from evt.spec import optimised_graph
+from evt.request import optimised_graph
 
 RELU = "D = relu(alpha*acc + beta*C) + residual"
 
@@ -18,7 +18,7 @@ def make(formula: str, arch: str = "sm90", dtype: str = "f16", **options) -> Pla
 
 
 def dag_of(formula: str, dtype: str = "f16") -> TypedDag:
-    return optimised_graph(evt.gemm(formula).spec, dtype, dtype)
+    return optimised_graph(evt.gemm(formula).request, dtype, dtype)
 
 
 def kinds(made: Plan) -> list[type[Node]]:

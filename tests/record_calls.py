@@ -14,7 +14,7 @@ from torch import Tensor
 from evt.ir.dag import index_inputs
 from evt.ir.node import base
 from evt.reference.compare import distance
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 if TYPE_CHECKING:
     import evt
@@ -46,8 +46,8 @@ class Call:
 
 def variants(program: evt.Program) -> tuple[str, ...]:
     """Return the ways in which a program may be called."""
-    optional = any(value.default is not None for value in program.spec.dag.inputs)
-    flexible = any(value.flexible for value in program.spec.dag.inputs)
+    optional = any(value.default is not None for value in program.request.dag.inputs)
+    flexible = any(value.flexible for value in program.request.dag.inputs)
     return tuple(name for name, fits in zip(VARIANTS, (True, optional, flexible), strict=True) if fits)
 
 
@@ -56,7 +56,7 @@ def make_call(
 ) -> Call:
     """Random tensors for a sample; ``sizes`` by mode, of which ``l`` counts for batched samples only."""
     generator = torch.Generator(device).manual_seed(sum(map(ord, name)))
-    typed = typed_graph(program.spec)
+    typed = typed_graph(program.request)
     integers = not typed.operands[0].dtype.is_float
 
     def random(shape: Sequence[int], dtype: DType, scale: float = 1.0) -> Tensor:
@@ -102,7 +102,7 @@ def make_call(
 
 def expected(name: str, program: evt.Program, a: Tensor, b: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """Return the outputs in f64 by the formula of :data:`MEANINGS`; bits as bytes."""
-    modes_a, modes_b = program.spec.operand_modes
+    modes_a, modes_b = program.request.operand_modes
     left, right = a.double(), b.double()
     acc = (left if modes_a == ("m", "k") else left.mT) @ (right if modes_b == ("k", "n") else right.mT)
     absent = {**ABSENT, "beta": ABSENT_BETA.get(name, 0.0)}
@@ -119,7 +119,7 @@ SLACK = {"lincomb_row_sums": (1.0, 4.0)}
 
 def distances(name: str, program: evt.Program, got: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[float]:
     """Return the distance of each output of a sample; at most 1 is right."""
-    typed = typed_graph(program.spec)
+    typed = typed_graph(program.request)
     factors = SLACK.get(name, (1.0,) * len(typed.outputs))
     operand = typed.operands[0].dtype
     summed = operand if operand.bits == 8 and got[0].is_cuda else None  # in fewer bits, by the tensor cores

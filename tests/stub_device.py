@@ -17,17 +17,17 @@ import torch
 
 from evt.ir import Dag
 from evt.plan import Plan, find_target
+from evt.request import Request
 from evt.runtime import call, prepare
 from evt.runtime.answer import answer
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import Kernels, plan_kernels
 from evt.runtime.library import Library
-from evt.spec import Spec
 
 #: Takes the place of ``setattr``, such as pytest's, which undoes it.
 Patch = Callable[[Any, str, Any], None]
 #: What makes a kernel's library, for a plan of a call's.
-Make = Callable[[Plan, Spec, Bound], Library]
+Make = Callable[[Plan, Request, Bound], Library]
 STREAM = 77
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 _C = "int stub_run(void const* arguments, unsigned long size, void* stream) { return 0; }\n"
@@ -46,9 +46,9 @@ def workspace_of(plan: Plan) -> int:
 def stub_device(patch: Patch, library: Make) -> None:
     """Let programs launch on the CPU's tensors, as on device 0 of a machine with an H200."""
 
-    def make_kernels(spec: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
-        plans = plan_kernels(spec, bound, find_target("sm90"))
-        return Kernels(plans, tuple(library(plan, spec, bound) for plan in plans))
+    def make_kernels(request: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
+        plans = plan_kernels(request, bound, find_target("sm90"))
+        return Kernels(plans, tuple(library(plan, request, bound) for plan in plans))
 
     patch(call, "make_kernels", make_kernels)
     patch(call, "_needs_no_kernel", lambda bound: bound.is_empty)
@@ -71,7 +71,7 @@ def plan_for_h200(patch: Patch) -> None:
     patch(kernels, "_DEVICES", ("cpu",))
     patch(kernels, "build", lambda sources, **others: None)
     patch(kernels, "device_target", lambda index: find_target("sm90"))
-    patch(kernels, "measured_best", lambda spec, bound, atomic: spec)
+    patch(kernels, "measured_best", lambda request, bound, atomic: request)
     patch(torch.cuda, "current_device", lambda: 0)
 
 
@@ -79,7 +79,7 @@ def record_launches(patch: Patch) -> list[dict[str, float]]:
     """Let programs launch as :func:`stub_device` does; return the members of each launch, by name."""
     recorded: list[dict[str, float]] = []
 
-    def library(plan: Plan, spec: Spec, bound: Bound) -> Library:
+    def library(plan: Plan, request: Request, bound: Bound) -> Library:
         form = form_of(plan)
 
         def run(arguments: bytes, size: int, stream: int) -> int:
@@ -101,35 +101,35 @@ def compute_launches(patch: Patch) -> None:
     All but addresses is that of the call for which the launch was prepared, as in a kernel's arguments. Of a call with
     several launches the first one computes everything.
     """
-    specs: dict[int, Spec] = {}
+    requests: dict[int, Request] = {}
     prepared = call.prepare
 
     def prepare_computing(dag: Dag, bound: Bound, kernels: Kernels, *rest: Any) -> Any:
         turns, steps = count(), [()]
         made = tuple(
-            _computing(plan, specs[id(kernels.plans)], bound, lambda: next(turns) % len(steps) == 0)
+            _computing(plan, requests[id(kernels.plans)], bound, lambda: next(turns) % len(steps) == 0)
             for plan in kernels.plans
         )
         found = prepared(dag, bound, replace(kernels, libraries=made), *rest)
         steps[:] = found.steps or steps
         return found
 
-    def library(plan: Plan, spec: Spec, bound: Bound) -> Library:
+    def library(plan: Plan, request: Request, bound: Bound) -> Library:
         return Library(Path(), lambda *arguments: 1, form_of(plan), lambda arguments: workspace_of(plan))
 
     stub_device(patch, library)
     make_kernels = call.make_kernels
 
-    def make_known(spec: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
-        made = make_kernels(spec, bound, target, atomic)
-        specs[id(made.plans)] = spec
+    def make_known(request: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
+        made = make_kernels(request, bound, target, atomic)
+        requests[id(made.plans)] = request
         return made
 
     patch(call, "make_kernels", make_known)
     patch(call, "prepare", prepare_computing)
 
 
-def _computing(plan: Plan, spec: Spec, bound: Bound, computes: Callable[[], bool]) -> Library:
+def _computing(plan: Plan, request: Request, bound: Bound, computes: Callable[[], bool]) -> Library:
     pointers = [field.tensor for field in plan.fields if field.kind == "pointer"]
 
     def run(arguments: bytes, size: int, stream: int) -> int:
@@ -139,8 +139,8 @@ def _computing(plan: Plan, spec: Spec, bound: Bound, computes: Callable[[], bool
         addresses = dict(zip(pointers, words, strict=True))
         given = {name: value for name, value in bound.values.items() if isinstance(value, torch.Tensor)}
         values = {name: _at(addresses[name], value) for name, value in given.items()}
-        buffers = {name: values[name] for name in spec.outputs}
-        answer(spec, replace(bound, values={**bound.values, **values}), buffers)
+        buffers = {name: values[name] for name in request.outputs}
+        answer(request, replace(bound, values={**bound.values, **values}), buffers)
         return 0
 
     return Library(Path(), run, form_of(plan), lambda arguments: workspace_of(plan))
@@ -162,4 +162,4 @@ def c_library(folder: Path) -> Make:
     run = ctypes.CDLL(str(built))["stub_run"]
     run.restype = ctypes.c_int
     run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
-    return lambda plan, spec, bound: Library(built, run, form_of(plan), lambda arguments: workspace_of(plan))
+    return lambda plan, request, bound: Library(built, run, form_of(plan), lambda arguments: workspace_of(plan))

@@ -22,7 +22,7 @@ from evt.program import Program
 from evt.reference import is_image
 from evt.reference.convolution import from_view
 from evt.reference.rounding import packed, torch_type
-from evt.spec import Shapes, problem_sizes, typed_graph
+from evt.request import Shapes, problem_sizes, typed_graph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Case:
     shapes: Shapes | None = None
 
     def __post_init__(self) -> None:
-        if self.l > 1 and self.program.spec.operation == "linear":
+        if self.l > 1 and self.program.request.operation == "linear":
             raise ArgumentError(
                 Diagnostic("E0604", "a linear map has no batch", help="fold it into m, as the kernel does")
             )
@@ -72,13 +72,13 @@ class Case:
     @cached_property
     def problem(self) -> ConvolutionProblem | None:
         """The sizes of a convolution."""
-        geometry = self.program.spec.convolution
+        geometry = self.program.request.convolution
         return None if geometry is None or self.shapes is None else geometry.problem(*self.shapes)
 
     @cached_property
     def dag(self) -> TypedDag:
         """The typed program, not optimised."""
-        return typed_graph(self.program.spec, self.dtype, self.dtype)
+        return typed_graph(self.program.request, self.dtype, self.dtype)
 
     @cached_property
     def scalars(self) -> dict[str, float]:
@@ -129,10 +129,10 @@ def convolution_case(
 
     Raise ArgumentError (E0604) for shapes that do not fit.
     """
-    sizes = problem_sizes(program.spec, shapes)
-    assert program.spec.convolution is not None
+    sizes = problem_sizes(program.request, shapes)
+    assert program.request.convolution is not None
     m, n = sizes["m"], sizes["n"]
-    k = max(1, program.spec.convolution.problem(*shapes).multiplications // (m * n))
+    k = max(1, program.request.convolution.problem(*shapes).multiplications // (m * n))
     return Case(name, program, m, n, k, dtype=dtype, bar=bar, shapes=shapes)
 
 

@@ -90,7 +90,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
 
 
 def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
-    programs = {case.name: case.program.spec.source.text for case in result.cases}
+    programs = {case.name: case.program.request.source.text for case in result.cases}
     shared = _problem_json(result.cases[0])
     return {
         **{key: value for key, value in shared.items() if key not in ("name", "program")},
@@ -117,8 +117,8 @@ def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
 def _problem_json(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
-        "program": case.program.spec.source.text,
-        "operation": case.program.spec.operation,
+        "program": case.program.request.source.text,
+        "operation": case.program.request.operation,
         "dtype": str(case.dag.operands[0].dtype),
         **case.sizes,
         **_convolution_json(case),

@@ -27,11 +27,11 @@ def kernel_taken(case: Case, data: Data) -> tuple[str, str]:
 
 
 def _bound(case: Case, data: Data) -> Bound:
-    return bind(case.program.spec, data.A, data.B, data.inputs, data.outputs)
+    return bind(case.program.request, data.A, data.B, data.inputs, data.outputs)
 
 
 def _plans(case: Case, bound: Bound) -> tuple[Plan, ...]:
     """Return the plans of the kernel that was measured to be best, if there is one."""
-    spec = case.program.spec
-    atomic = is_atomic(spec)
-    return plan_kernels(measured_best(spec, bound, atomic), bound, device_target(bound.index), atomic)
+    request = case.program.request
+    atomic = is_atomic(request)
+    return plan_kernels(measured_best(request, bound, atomic), bound, device_target(bound.index), atomic)

@@ -221,7 +221,7 @@ def _problem(case: Case) -> str:
     if case.shapes is not None:
         a, b = ("x".join(map(str, shape)) for shape in case.shapes)
         sizes = ", ".join([f"A {a}", f"B {b}", *_geometry(case), sizes])
-    return f"{case.program.spec.operation} {dtype}, {sizes}"
+    return f"{case.program.request.operation} {dtype}, {sizes}"
 
 
 def _geometry(case: Case) -> list[str]:

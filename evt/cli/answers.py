@@ -1,4 +1,4 @@
-"""The oracle's answers to a call of ``evt run``: ``answers_of(spec, ...) -> Answers`` for each output.
+"""The oracle's answers to a call of ``evt run``: ``answers_of(request, ...) -> Answers`` for each output.
 
 Its answer in f64, its answer as a kernel computes it, and its answers for an accumulator that is slightly off.
 """
@@ -19,7 +19,7 @@ from evt.ir.dtype import B1, F32, F64, I32, I64, TF32
 from evt.program import program_of
 from evt.reference import reference
 from evt.reference.compare import NARROW_SUMS, is_quantised, unit
-from evt.spec import Spec
+from evt.request import Request
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class Answers:
 
 
 def answers_of(
-    spec: Spec, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
+    request: Request, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
 ) -> dict[str, Answers]:
     """Return the oracle's answers by output."""
-    program = program_of(spec)
+    program = program_of(request)
 
     def ask(tensors: list[torch.Tensor], *, float64: bool) -> dict[str, torch.Tensor]:
         found = program.reference(*tensors, float64=float64, **inputs)
-        return dict(zip(spec.outputs, (found,) if len(spec.outputs) == 1 else found, strict=True))
+        return dict(zip(request.outputs, (found,) if len(request.outputs) == 1 else found, strict=True))
 
     precise = ask(operands, float64=True)
     rounded = ask([_cut_to_tf32(tensor) for tensor in operands] if kernel else operands, float64=False)
 
     def evaluate(changed: TypedDag) -> dict[str, torch.Tensor]:
         a, b = operands
-        return reference(changed, a, b, inputs, float64=True, convolution=spec.convolution)
+        return reference(changed, a, b, inputs, float64=True, convolution=request.convolution)
 
     shaken = []
     if dag.operands[0].dtype.is_float:
@@ -61,7 +61,7 @@ def answers_of(
     of_sums = evaluate(sums) if sums else {}
     return {
         name: Answers(precise[name], rounded[name], tuple(each[name] for each in shaken), of_sums.get(name))
-        for name in spec.outputs
+        for name in request.outputs
     }
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from evt.cli.invocation import TYPES, Invocation, operation_option, takes_geometry, takes_settings, takes_sizes
 from evt.cli.output import progress
-from evt.cli.request import TYPES, Request, operation_option, takes_geometry, takes_settings, takes_sizes
 from evt.cli.sections import Command, one_of
 
 _FORMULA = "D = relu(alpha*acc + beta*C) + residual"
@@ -146,7 +146,7 @@ def command(
     The exit code is 1 when evt's kernel could not be measured, and 3 when its answer was wrong.
     """
     from evt.program import Program
-    from evt.spec import problem_sizes, typed_graph
+    from evt.request import problem_sizes, typed_graph
 
     _check_names(baselines, suite)
     given = (program, op, *(value or None for value in sizes.values()))
@@ -167,17 +167,17 @@ def command(
         ctx.exit(0 if complete else 1)
     if build_first:
         raise click.UsageError(f"--build-first is for the suites {' and '.join(_OF_MODELS)}.")
-    request = Request(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
-    known = request.program  # its diagnostics, before torch is imported
-    if host and known.spec.convolution is not None:
+    invocation = Invocation(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
+    known = invocation.program  # its diagnostics, before torch is imported
+    if host and known.request.convolution is not None:
         raise click.UsageError("--host measures products of matrices.")
     if not isinstance(known, Program):
         raise click.UsageError("There is no benchmark of grouped products yet; `evt run` times one.")
-    rows = request.extents.get("m", _HOST_SIZE if host else _SIZE)
-    (shapes,) = request.products_or(dict.fromkeys("mnk", rows)) or (None,)
-    if suite is None and dtype is None and not known.spec.dag.operands:
+    rows = invocation.extents.get("m", _HOST_SIZE if host else _SIZE)
+    (shapes,) = invocation.products_or(dict.fromkeys("mnk", rows)) or (None,)
+    if suite is None and dtype is None and not known.request.dag.operands:
         dtype = "bf16"
-    typed_graph(known.spec, dtype, dtype)
+    typed_graph(known.request, dtype, dtype)
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -195,12 +195,12 @@ def command(
         cases = suite_of(suite, dtype, batch)
         names = _chosen((case.name for case in cases), wanted)
         cases = tuple(case for case in cases if case.name in names)
-    elif known.spec.convolution is not None:
-        cases = (convolution_case(_title(request), known, shapes_of(known.spec, shapes), dtype=dtype),)
+    elif known.request.convolution is not None:
+        cases = (convolution_case(_title(invocation), known, shapes_of(known.request, shapes), dtype=dtype),)
     else:
-        extents = problem_sizes(known.spec, shapes)
+        extents = problem_sizes(known.request, shapes)
         m, n, k, l = (extents[mode] for mode in "mnkl")  # noqa: E741
-        cases = (Case(_title(request), known, m, n, k, l, dtype),)
+        cases = (Case(_title(invocation), known, m, n, k, l, dtype),)
     if baselines is None:
         baselines = _OF_ONE_CONVOLUTION if cases[0].product == "conv" else _BASELINES
         baselines = _OF_NETWORKS if suite in _NETWORKS else () if suite == "epilogue" else baselines
@@ -249,7 +249,7 @@ def _models(
         from evt.bench.models import MODELS
     except ModuleNotFoundError as error:
         raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
-    from evt.spec.given import read_dtype
+    from evt.request.given import read_dtype
 
     names = _chosen(MODELS, wanted)
     dtypes = () if dtype is None else (read_dtype(dtype).torch,)
@@ -299,9 +299,9 @@ def _formula(op: str | None) -> str:
     return _OF_CONVOLUTIONS if op is not None and op.startswith("conv") else _FORMULA
 
 
-def _title(request: Request) -> str:
+def _title(invocation: Invocation) -> str:
     from evt.diagnostics import visible
 
-    name = request.source.name
-    text = visible(" ".join(request.source.text.split()) if name.startswith("<") else os.path.basename(name))
+    name = invocation.source.name
+    text = visible(" ".join(invocation.source.text.split()) if name.startswith("<") else os.path.basename(name))
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from evt.cli.interface import header_beside, header_option, name_option
+from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import output_option, print_text, write
-from evt.cli.request import Request, takes_program
 from evt.cli.sections import Command
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print each step of the build.")
 def command(
-    request: Request, output: str | None, name: str | None, header: str | None, print_command: bool, verbose: bool
+    invocation: Invocation, output: str | None, name: str | None, header: str | None, print_command: bool, verbose: bool
 ) -> None:
     """Compile a program's kernel to a shared library, and write the C header of its functions.
 
     The library has a plain C interface and does not link libcuda. A kernel that was built before comes from the cache.
     """
     if print_command:
-        print_text(_nvcc_command(request, output or "kernel.so"))
+        print_text(_nvcc_command(invocation, output or "kernel.so"))
         return
     if output is None:
         raise click.UsageError("Missing option '-o'.")
@@ -49,7 +49,7 @@ def command(
     from evt.emission import emitted
 
     header = header or header_beside(output)
-    plan = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
+    plan = invocation.program.plan(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes)
     started = time.monotonic()
     events: list[BuildEvent] = []
     with _Waiting(f"building for {plan.target.name}") as waiting:
@@ -98,14 +98,14 @@ class _Waiting:
         self._update(f"{self._text}: {phase}" if phase else self._text)
 
 
-def _nvcc_command(request: Request, library: str) -> str:
+def _nvcc_command(invocation: Invocation, library: str) -> str:
     """Return one nvcc command for the emitted text, which needs none of our headers."""
     from dataclasses import replace
 
     from evt.compilation import find_toolchain
     from evt.compilation.source import FLAGS
 
-    target = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes).target
+    target = invocation.program.plan(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes).target
     tools = replace(find_toolchain(), evt_include=None)
     gencode = f"-gencode=arch={target.virtual},code={target.gencode}"
     libraries = (f"-L{path}" for path in tools.cuda_lib)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evt.cli.output import json_option, print_json, print_text, report
-from evt.cli.request import (
+from evt.cli.invocation import (
     DEFAULT_ARCH,
     TARGET_HELP,
-    Request,
+    Invocation,
     is_file,
     operation_option,
     takes_geometry,
@@ -19,6 +18,7 @@ from evt.cli.request import (
     takes_settings,
     takes_sizes,
 )
+from evt.cli.output import json_option, print_json, print_text, report
 from evt.cli.sections import Command, targets
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def command(
 
     found = []
     for text in programs:
-        request = Request(text, op, a, b, DEFAULT_ARCH if arch is None else arch, settings, **sizes)
+        invocation = Invocation(text, op, a, b, DEFAULT_ARCH if arch is None else arch, settings, **sizes)
         name = "<stdin>" if text == "-" else text if is_file(text) else "<formula>"
-        interface, diagnostics, warnings = _check(request, plan=arch is not None)
+        interface, diagnostics, warnings = _check(invocation, plan=arch is not None)
         found.append((name, interface, diagnostics, warnings))
         if json:
             continue
@@ -86,20 +86,22 @@ def command(
     ctx.exit(0 if ok else 1)
 
 
-def _check(request: Request, *, plan: bool) -> tuple[tuple[str, ...], tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+def _check(
+    invocation: Invocation, *, plan: bool
+) -> tuple[tuple[str, ...], tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
     """Return the interface of a program that is right, or what is wrong with it; and warnings."""
     from evt.errors import EvtError, InternalError
     from evt.ir.doubts import doubts
     from evt.ir.interface import format_interface
-    from evt.spec import problem_sizes, typed_graph
+    from evt.request import problem_sizes, typed_graph
 
     try:
-        typed = typed_graph(request.program.spec, request.a, request.b)
+        typed = typed_graph(invocation.program.request, invocation.a, invocation.b)
         if plan:
-            request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
+            invocation.program.plan(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes)
         else:
-            for shapes in request.products_or(None):
-                problem_sizes(request.program.spec, shapes)
+            for shapes in invocation.products_or(None):
+                problem_sizes(invocation.program.request, shapes)
     except InternalError:
         raise
     except EvtError as error:

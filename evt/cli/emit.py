@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from evt.cli.interface import header_option, name_option
+from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import output_option, write
-from evt.cli.request import Request, takes_program
 from evt.cli.sections import Command
 
 
@@ -15,7 +15,7 @@ from evt.cli.sections import Command
 @output_option("Write the C++ there instead of printing it.")
 @name_option
 @header_option("Write a C header there that declares the kernel's functions.")
-def command(request: Request, output: str | None, name: str | None, header: str | None) -> None:
+def command(invocation: Invocation, output: str | None, name: str | None, header: str | None) -> None:
     """Print the C++ of a program's kernel.
 
     The result is one self-contained file. Its tensors are packed and aligned to 16 bytes, or as far as the given sizes
@@ -23,5 +23,7 @@ def command(request: Request, output: str | None, name: str | None, header: str 
     """
     from evt.emission import emitted
 
-    found = emitted(request.program.plan(request.arch, request.a, request.b, shapes=request.shapes), name)
+    found = emitted(
+        invocation.program.plan(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes), name
+    )
     write(output, found.text, beside=None if header is None else (header, found.header))

@@ -76,7 +76,7 @@ class Entry(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        from evt.cli.request import is_file
+        from evt.cli.invocation import is_file
         from evt.diagnostics import closest
 
         if "=" in name or is_file(name):

@@ -19,8 +19,8 @@ from evt.ir.node import distance, divisor, is_divided
 from evt.program import program_of
 from evt.reference.compare import limit
 from evt.reference.rounding import torch_type
+from evt.request import Request, Shapes
 from evt.runtime.arguments import bind, split_held
-from evt.spec import Shapes, Spec
 
 #: Extents that divide by 16 and not by a tile; the images, channels, filters and pixels of a convolution.
 _M, _N, _K = 208, 144, 80
@@ -30,15 +30,15 @@ _SEED = 0
 
 def example_of(program: Named) -> Example:
     """Return a call of a program on random tensors, packed and aligned, that any of its natural kernels takes."""
-    spec, dag = program.spec, program.dag
-    shapes = _shapes(spec, dag)
+    request, dag = program.request, program.dag
+    shapes = _shapes(request, dag)
     generator = torch.Generator().manual_seed(_SEED)
-    (a, b), inputs = random_call(spec, dag, shapes, generator)
-    held = held_buffers(dag, call_sizes(spec, shapes), torch.device("cpu"))
-    exact = program_of(spec).reference(a, b, float64=True, **inputs, **held)
-    results = dict(zip(spec.outputs, (exact,) if isinstance(exact, torch.Tensor) else exact, strict=True))
+    (a, b), inputs = random_call(request, dag, shapes, generator)
+    held = held_buffers(dag, call_sizes(request, shapes), torch.device("cpu"))
+    exact = program_of(request).reference(a, b, float64=True, **inputs, **held)
+    results = dict(zip(request.outputs, (exact,) if isinstance(exact, torch.Tensor) else exact, strict=True))
     read, buffers = split_held(dag, {**inputs, **held})
-    bound = bind(spec, a, b, read, buffers)
+    bound = bind(request, a, b, read, buffers)
     types = {each.name: each.dtype for each in dag.outputs}
     operands = [each.dtype for each in dag.operands]
     roles = {
@@ -69,16 +69,16 @@ def _stored(exact: torch.Tensor, dtype: DType | None) -> torch.Tensor:
     return exact.to(torch.float32 if known.is_float and known.bits < 64 else torch_type(known))
 
 
-def _shapes(spec: Spec, dag: TypedDag) -> Shapes:
-    if spec.convolution is not None:
-        return _images(spec.convolution)
+def _shapes(request: Request, dag: TypedDag) -> Shapes:
+    if request.convolution is not None:
+        return _images(request.convolution)
     widths = {divisor(mode) * distance(mode) for value in dag.types for mode in value.modes if is_divided(mode)}
     widths |= {2 * op.block for op, _ in dag.table if isinstance(op, Interleave)}
     widths = {width for width in widths if width} or {1}
     width = math.lcm(16, *widths)
     sizes = {"m": _M, "n": -(-_N // width) * width, "k": _K}
     batched = any("l" in value.modes for value in values_of(dag).values())
-    a, b = (tuple(sizes[mode] for mode in modes) for modes in spec.operand_modes)
+    a, b = (tuple(sizes[mode] for mode in modes) for modes in request.operand_modes)
     return ((2, *a), (2, *b)) if batched else (a, b)
 
 

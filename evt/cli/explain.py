@@ -7,8 +7,8 @@ import sys
 
 import click
 
+from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, use_color
-from evt.cli.request import Request, takes_program
 from evt.cli.sections import Command
 
 #: How many codes are named in the place of one that there is not, and how far off they may be.
@@ -19,18 +19,18 @@ _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
 @takes_program()
 @click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, where several were measured.")
 @json_option
-def command(request: Request, gpu: str | None, json: bool) -> None:
+def command(invocation: Invocation, gpu: str | None, json: bool) -> None:
     """Explain a program, or the code of a diagnostic.
 
     For a program: which route its kernel takes, why it takes none of the others, and what the kernel costs. With sizes,
     also what the problem costs, and what `evt tune` measured for it, which then decides the route.
     For a code, as in `evt explain E0203`: what it means, with an example.
     """
-    if re.fullmatch(r"[EeWw]\d+", request.text):
-        _explain_code(request.text.upper(), json)
+    if re.fullmatch(r"[EeWw]\d+", invocation.text):
+        _explain_code(invocation.text.upper(), json)
         return
-    program = request.program
-    explanation = program.explain(request.arch, request.a, request.b, shapes=request.shapes, gpu=gpu)
+    program = invocation.program
+    explanation = program.explain(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes, gpu=gpu)
     if json:
         print_json({"ok": True, **explanation.to_json()})
     else:

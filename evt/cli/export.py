@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evt.cli.output import print_text
-from evt.cli.request import (
+from evt.cli.invocation import (
     TARGET_HELP,
-    Request,
+    Invocation,
     is_file,
     operation_option,
     takes_geometry,
     takes_operands,
     takes_settings,
 )
+from evt.cli.output import print_text
 from evt.cli.sections import Command, targets
 
 if TYPE_CHECKING:
@@ -164,13 +164,13 @@ def _named(
             raise click.UsageError(
                 "Several formulas need names, as in 'conv_relu_add: D = relu(acc + bias) + residual'."
             )
-        spec, takes_geometry = _program(text, op, settings)
+        request, takes_geometry = _program(text, op, settings)
         geometry_used |= takes_geometry
-        if spec.grouped:
+        if request.grouped:
             message = f"`{name or package}` is a program of groups, which takes lists of tensors"
             raise TargetError(Diagnostic("E0502", message, help="`evt emit` prints its kernel, and the C header of it"))
-        declared = bool(spec.dag.operands)
-        named.append(Named(name or package, spec, None if declared else a, None if declared else b))
+        declared = bool(request.dag.operands)
+        named.append(Named(name or package, request, None if declared else a, None if declared else b))
     given = [each for each in _GEOMETRY if each in settings]
     if given and not geometry_used:
         raise click.UsageError(f"--{given[0].replace('_', '-')} is for convolutions, and no program is one.")
@@ -194,20 +194,20 @@ def _program(text: str, op: str | None, settings: Mapping[str, Any]) -> tuple[An
     from evt.program import Program
 
     plain = {name: value for name, value in settings.items() if name not in _GEOMETRY}
-    source = Request(text, op, None, None).source
+    source = Invocation(text, op, None, None).source
     if op == "grouped_gemm":
         from evt.grouped import GroupedProgram
 
-        return GroupedProgram(source, **plain).spec, False
+        return GroupedProgram(source, **plain).request, False
     try:
-        spec = Program(source, op or "gemm", **plain).spec
+        request = Program(source, op or "gemm", **plain).request
     except ArgumentError:
         if op not in CONVOLUTIONS and "kernel_size" not in settings:
             raise
-        return Program(source, op or "gemm", **settings).spec, True  # a wgrad, which needs its size of filters
-    if spec.convolution is None:
-        return spec, False
-    return Program(source, op or "gemm", **settings).spec, True
+        return Program(source, op or "gemm", **settings).request, True  # a wgrad, which needs its size of filters
+    if request.convolution is None:
+        return request, False
+    return Program(source, op or "gemm", **settings).request, True
 
 
 def _layouts(

@@ -6,8 +6,8 @@ import os
 
 import click
 
+from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import output_option, write
-from evt.cli.request import Request, takes_program
 from evt.cli.sections import Command
 
 #: The formats, by the suffix of the file.
@@ -29,19 +29,19 @@ _SUFFIXES = {".txt": "text", ".mmd": "mermaid", ".dot": "dot", ".svg": "svg"}
 )
 @takes_program(arch=False, route=False, sizes=False)
 @output_option("Write the drawing there instead of printing it.")
-def command(request: Request, format: str | None, stage: str, output: str | None) -> None:
+def command(invocation: Invocation, format: str | None, stage: str, output: str | None) -> None:
     """Draw a program's graph."""
     from evt.draw import draw
-    from evt.spec import optimised_graph, typed_graph
+    from evt.request import optimised_graph, typed_graph
 
-    program = request.program
+    program = invocation.program
     match stage:
         case "dag":
-            dag = program.spec.dag
+            dag = program.request.dag
         case "typed":
-            dag = typed_graph(program.spec, request.a, request.b)
+            dag = typed_graph(program.request, invocation.a, invocation.b)
         case _:
-            dag = optimised_graph(program.spec, request.a, request.b)
+            dag = optimised_graph(program.request, invocation.a, invocation.b)
     text = draw(dag, format or _format_of(output))
     write(output, text if text.endswith("\n") else f"{text}\n")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, progress
-from evt.cli.request import Request, takes_program
 from evt.cli.sections import Command
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ EXTENTS = {"m": 512, "n": 256, "k": 384}
 @click.pass_context
 def command(
     ctx: click.Context,
-    request: Request,
+    invocation: Invocation,
     seed: int,
     device: str,
     json: bool,
@@ -58,13 +58,13 @@ def command(
     side of a cast or a comparison. Elements of bits, integers and 8-bit floats are compared one by one; results of
     integers alone must be equal.
     """
-    from evt.spec import problem_sizes, typed_graph
+    from evt.request import problem_sizes, typed_graph
 
-    program = request.program
-    shapes = request.products_or(EXTENTS)
+    program = invocation.program
+    shapes = invocation.products_or(EXTENTS)
     for each in shapes:
-        problem_sizes(program.spec, each)
-    typed_graph(program.spec, request.a, request.b)  # reports its diagnostics before torch is imported
+        problem_sizes(program.request, each)
+    typed_graph(program.request, invocation.a, invocation.b)  # reports its diagnostics before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -74,8 +74,8 @@ def command(
 
     progress("running; the first time on a GPU the kernel is compiled")
     try:
-        given = shapes or [shapes_of(program.spec, None)]
-        trial = run_trial(program, request.a, request.b, given, device, seed)
+        given = shapes or [shapes_of(program.request, None)]
+        trial = run_trial(program, invocation.a, invocation.b, given, device, seed)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     except RuntimeError as error:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import click
 
+from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import output_option, write
-from evt.cli.request import Request, takes_program
 from evt.cli.sections import Command
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--origins", is_flag=True, help="Print the source expression of each value of a graph.")
 @takes_program()
 @output_option("Write it there instead of printing it.")
-def command(request: Request, stage: str, origins: bool, output: str | None) -> None:
+def command(invocation: Invocation, stage: str, origins: bool, output: str | None) -> None:
     """Print a program's form after a compiler stage.
 
     tree: as parsed, fully parenthesised. dag: as a graph. typed: with the type of every value. optimised:
@@ -39,54 +39,54 @@ def command(request: Request, stage: str, origins: bool, output: str | None) -> 
     from evt.ir import format_dag
 
     if stage in _GRAPHS:
-        write(output, format_dag(_GRAPHS[stage](request), origins=origins))
+        write(output, format_dag(_GRAPHS[stage](invocation), origins=origins))
     elif origins:
         raise click.UsageError(f"--origins is for the stages {', '.join(_GRAPHS)}.")
     else:
-        write(output, _OTHERS[stage](request))
+        write(output, _OTHERS[stage](invocation))
 
 
-def _tree(request: Request) -> str:
+def _tree(invocation: Invocation) -> str:
     from evt.language import format_tree, parse
 
-    return format_tree(parse(request.source))
+    return format_tree(parse(invocation.source))
 
 
-def _typed(request: Request) -> Dag:
-    from evt.spec import typed_graph
+def _typed(invocation: Invocation) -> Dag:
+    from evt.request import typed_graph
 
-    return typed_graph(request.program.spec, request.a, request.b)
-
-
-def _optimised(request: Request) -> Dag:
-    from evt.spec import optimised_graph
-
-    return optimised_graph(request.program.spec, request.a, request.b)
+    return typed_graph(invocation.program.request, invocation.a, invocation.b)
 
 
-def _plan(request: Request) -> Plan:
-    return request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
+def _optimised(invocation: Invocation) -> Dag:
+    from evt.request import optimised_graph
+
+    return optimised_graph(invocation.program.request, invocation.a, invocation.b)
+
+
+def _plan(invocation: Invocation) -> Plan:
+    return invocation.program.plan(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes)
 
 
 #: The stages after which a program is a graph.
-_GRAPHS: dict[str, Callable[[Request], Dag]] = {
-    "dag": lambda request: request.program.spec.dag,
+_GRAPHS: dict[str, Callable[[Invocation], Dag]] = {
+    "dag": lambda invocation: invocation.program.request.dag,
     "typed": _typed,
     "optimised": _optimised,
 }
 
 
-def _gradient(request: Request) -> Gradient:
+def _gradient(invocation: Invocation) -> Gradient:
     from evt.gradient.program import whole_gradient
 
-    return whole_gradient(request.program.spec, request.a, request.b)
+    return whole_gradient(invocation.program.request, invocation.a, invocation.b)
 
 
 #: The others, as text.
-_OTHERS: dict[str, Callable[[Request], str]] = {
-    "tree": lambda request: _tree(request),
-    "plan": lambda request: format_plan(_plan(request)),
-    "gradient": lambda request: f"{_gradient(request)}\n",
+_OTHERS: dict[str, Callable[[Invocation], str]] = {
+    "tree": lambda invocation: _tree(invocation),
+    "plan": lambda invocation: format_plan(_plan(invocation)),
+    "gradient": lambda invocation: f"{_gradient(invocation)}\n",
 }
 
 

@@ -20,8 +20,8 @@ from evt.ir.node import base, divisor
 from evt.reference import is_image
 from evt.reference.convolution import from_view
 from evt.reference.rounding import torch_type
+from evt.request import Request, Shapes, problem_sizes
 from evt.runtime.memory_format import channels_last
-from evt.spec import Shapes, Spec, problem_sizes
 
 _LARGEST = 1000  #: of integer scalars
 #: For a convolution without sizes, by its rank: batch, channels and output channels; input and kernel size.
@@ -29,16 +29,16 @@ _IMAGES, _CHANNELS, _TAPS = 2, 64, 3
 _PIXELS = {1: (784,), 2: (28, 28), 3: (8, 14, 14)}
 
 
-def shapes_of(spec: Spec, given: Shapes | None) -> Shapes:
+def shapes_of(request: Request, given: Shapes | None) -> Shapes:
     """Return the shapes of A and B that were given, or default shapes of a convolution.
 
     Raise ArgumentError (E0604) where those do not fit the program's geometry.
     """
     if given is not None:
         return given
-    assert spec.convolution is not None
+    assert request.convolution is not None
     try:
-        return _default_shapes(spec.convolution)
+        return _default_shapes(request.convolution)
     except ValueError as error:
         help_text = "give --a-shape and --b-shape"
         raise ArgumentError(Diagnostic("E0604", f"the default sizes do not fit: {error}", help=help_text)) from None
@@ -53,32 +53,32 @@ def _default_shapes(geometry: Convolution) -> Shapes:
     return {"fprop": (x, weight), "dgrad": (gradient, weight), "wgrad": (gradient, x)}[geometry.operator]
 
 
-def call_sizes(spec: Spec, shapes: Shapes) -> dict[str, int]:
+def call_sizes(request: Request, shapes: Shapes) -> dict[str, int]:
     """Return the extents m, n and k of a problem, and l where A has a batch. For a convolution k is the implicit
     GEMM's.
 
     Raise ArgumentError (E0604) for shapes that do not fit.
     """
-    extents = problem_sizes(spec, shapes)
-    if spec.convolution is None:
+    extents = problem_sizes(request, shapes)
+    if request.convolution is None:
         return {mode: extents[mode] for mode in ("m", "n", "k", *["l"] * (len(shapes[0]) > 2))}
-    problem = spec.convolution.problem(*shapes)
+    problem = request.convolution.problem(*shapes)
     m, n = extents["m"], extents["n"]
     return {"m": m, "n": n, "k": max(1, problem.multiplications // (m * n))}
 
 
 def random_call(
-    spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generator
+    request: Request, dag: TypedDag, shapes: Shapes, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
     """Return A and B, and the other inputs by name; a convolution's are channels_last. Inputs with defaults keep them.
 
     What an index names has as many rows or columns as the product, and each is named once. B is scaled so that the
     accumulator has variance 1.
     """
-    sizes = call_sizes(spec, shapes)
+    sizes = call_sizes(request, shapes)
 
     def operand(value: Operand, shape: list[int], scale: float = 1.0) -> torch.Tensor:
-        if spec.convolution is not None:
+        if request.convolution is not None:
             return channels_last(random_tensor(shape, value.dtype, generator, scale=scale))
         return random_operand(shape, value.modes, value.dtype, generator, scale=scale)
 
@@ -92,7 +92,7 @@ def random_call(
         if value.default is not None:
             continue
         if value.modes:
-            inputs[value.name] = _random_input(spec, dag, value, shapes, sizes, generator)
+            inputs[value.name] = _random_input(request, dag, value, shapes, sizes, generator)
         elif value.dtype.is_float:
             inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
         else:
@@ -114,12 +114,12 @@ def held_buffers(dag: TypedDag, sizes: Mapping[str, int], device: torch.device) 
 
 
 def _random_input(
-    spec: Spec, dag: TypedDag, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
+    request: Request, dag: TypedDag, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
 ) -> torch.Tensor:
     """Return a tensor for an input: as [N, C, ...] where a convolution takes that, else with one dimension a mode."""
     assert value.dtype is not None
-    if spec.convolution is not None:
-        problem = spec.convolution.problem(*shapes)
+    if request.convolution is not None:
+        problem = request.convolution.problem(*shapes)
         if is_image(value):
             view = random_tensor((*problem.leads["m"], *problem.leads["n"]), value.dtype, generator)
             return from_view(view)

@@ -23,8 +23,8 @@ from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
 from evt.program import Described
 from evt.reference import is_image
+from evt.request import Request, Shapes, typed_graph
 from evt.runtime.memory_format import channels_last
-from evt.spec import Shapes, Spec, typed_graph
 
 _TIMED_S = {"cuda": 1.0, "cpu": 0.3}  #: roughly how long a trial is timed for
 _MOST = 20
@@ -92,17 +92,17 @@ def run_trial(
     Raise LaunchError (E0801) for ``device`` cuda without a GPU, click.UsageError for sizes beyond the
     memory, and what a call of the program raises.
     """
-    grouped = program.spec.grouped
-    spec = program.spec.member if grouped else program.spec
-    dag = typed_graph(spec, a, b)
+    grouped = program.request.grouped
+    request = program.request.member if grouped else program.request
+    dag = typed_graph(request, a, b)
     kernel = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if kernel and not torch.cuda.is_available():
         help_text = "run `evt doctor`; `--device cpu` evaluates the reference"
         raise LaunchError(Diagnostic("E0801", "PyTorch finds no CUDA GPU", help=help_text))
     place = torch.device("cuda" if kernel else "cpu")
-    check_memory(spec, dag, shapes, place)
+    check_memory(request, dag, shapes, place)
     generator = torch.Generator(place).manual_seed(seed)
-    products = [_product(spec, dag, each, generator, kernel) for each in shapes]
+    products = [_product(request, dag, each, generator, kernel) for each in shapes]
     call = _grouped_call(program, products) if grouped else _call(program, products[0])
     started = time.perf_counter()
     warning = _warned(call)
@@ -118,7 +118,7 @@ def run_trial(
     times = _times(call, kernel)
     first = products[0]
     return Trial(
-        program.spec.operation,
+        program.request.operation,
         place.type,
         torch.cuda.get_device_name() if kernel else "",
         {mode: [each.sizes[mode] for each in products] for mode in first.sizes} if grouped else first.sizes,
@@ -136,14 +136,14 @@ def run_trial(
     )
 
 
-def _product(spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generator, kernel: bool) -> _Product:
+def _product(request: Request, dag: TypedDag, shapes: Shapes, generator: torch.Generator, kernel: bool) -> _Product:
     """Return a product's random tensors, and poisoned buffers for its outputs."""
-    sizes = call_sizes(spec, shapes)
-    operands, inputs = random_call(spec, dag, shapes, generator)
+    sizes = call_sizes(request, shapes)
+    operands, inputs = random_call(request, dag, shapes, generator)
     held = held_buffers(dag, sizes, generator.device)
-    answers = answers_of(spec, dag, operands, inputs | held, sizes["k"], kernel)
+    answers = answers_of(request, dag, operands, inputs | held, sizes["k"], kernel)
     buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
-    if spec.convolution is not None:
+    if request.convolution is not None:
         images = [output.name for output in dag.outputs if is_image(output)]
         buffers |= {name: channels_last(buffers[name]) for name in images}
     for buffer in buffers.values():
@@ -193,12 +193,12 @@ def _warned(call: Callable[[], None]) -> str:
     return found
 
 
-def check_memory(spec: Spec, dag: TypedDag, shapes: Sequence[Shapes], device: torch.device) -> None:
+def check_memory(request: Request, dag: TypedDag, shapes: Sequence[Shapes], device: torch.device) -> None:
     """Refuse sizes that would not fit: all tensors in their types, and the oracle's in f64.
 
     Raise click.UsageError.
     """
-    needed = sum(_bytes_of(spec, dag, each) for each in shapes)
+    needed = sum(_bytes_of(request, dag, each) for each in shapes)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
     if needed > free:
         raise click.UsageError(
@@ -207,9 +207,9 @@ def check_memory(spec: Spec, dag: TypedDag, shapes: Sequence[Shapes], device: to
         )
 
 
-def _bytes_of(spec: Spec, dag: TypedDag, shapes: Shapes) -> int:
+def _bytes_of(request: Request, dag: TypedDag, shapes: Shapes) -> int:
     """Return the bytes that the tensors of one product take."""
-    sizes = call_sizes(spec, shapes)
+    sizes = call_sizes(request, shapes)
     tiles = sizes.get("l", 1) * sizes["m"] * sizes["n"]
     operands = sum(map(math.prod, shapes))
     tensors = sum(value.is_tile for value in dag.inputs) + len(dag.outputs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, progress
-from evt.cli.request import Request, takes_program
 from evt.cli.sections import Command
 
 #: Extents of a matrix product that are not given.
@@ -22,7 +22,7 @@ EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
 )
 @json_option
 @click.pass_context
-def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: bool) -> None:
+def command(ctx: click.Context, invocation: Invocation, rounds: int, seed: int, json: bool) -> None:
     """Time every route that can run a program, and keep the times.
 
     The times are taken on random tensors on this machine's GPU. Later calls of the same program with the same types,
@@ -34,13 +34,13 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
 
     The exit code is 1 when no kernel could be timed.
     """
-    from evt.spec import problem_sizes, typed_graph
+    from evt.request import problem_sizes, typed_graph
 
-    spec = request.program.spec
-    given = request.products_or(EXTENTS)
+    request = invocation.program.request
+    given = invocation.products_or(EXTENTS)
     for shapes in given:
-        problem_sizes(spec, shapes)
-    dag = typed_graph(spec, request.a, request.b)  # reports its diagnostics before torch is imported
+        problem_sizes(request, shapes)
+    dag = typed_graph(request, invocation.a, invocation.b)  # reports its diagnostics before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -52,19 +52,19 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
     from evt.tuning.tune import tune
 
     device = require_gpu()
-    products = given or (shapes_of(spec, None),)
-    check_memory(spec, dag, products, device)
+    products = given or (shapes_of(request, None),)
+    check_memory(request, dag, products, device)
     generator = torch.Generator(device).manual_seed(seed)
-    calls = [random_call(spec.member if spec.grouped else spec, dag, shapes, generator) for shapes in products]
+    calls = [random_call(request.member if request.grouped else request, dag, shapes, generator) for shapes in products]
     try:
-        if spec.grouped:
+        if request.grouped:
             a, b = ([operands[place] for operands, _ in calls] for place in range(2))
             groups = {name: [inputs[name] for _, inputs in calls] for name in calls[0][1]}
-            found = tune_groups(spec, a, b, groups, rounds=rounds, progress=progress)
+            found = tune_groups(request, a, b, groups, rounds=rounds, progress=progress)
         else:
             (((x, y), inputs),) = calls
-            held = held_buffers(dag, call_sizes(spec, products[0]), device)
-            found = tune(spec, x, y, inputs | held, rounds=rounds, progress=progress)
+            held = held_buffers(dag, call_sizes(request, products[0]), device)
+            found = tune(request, x, y, inputs | held, rounds=rounds, progress=progress)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     if json:

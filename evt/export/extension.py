@@ -35,7 +35,7 @@ class _Operator:
 
     @property
     def convolution(self) -> bool:
-        return self.program.spec.convolution is not None
+        return self.program.request.convolution is not None
 
     @property
     def text(self) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ from evt.plan import (
     survey,
 )
 from evt.plan.signature import bytes_of
-from evt.spec import Spec, optimised_for, options, typed_for
-from evt.spec.graphs import operands_of
+from evt.request import Request, optimised_for, options, typed_for
+from evt.request.graphs import operands_of
 
 #: The most kernels of a program for one target: each is compiled for a minute.
 _MOST = 16
@@ -58,7 +58,7 @@ class Named:
     """
 
     name: str
-    spec: Spec
+    request: Request
     a: str | None = None
     b: str | None = None
     layouts: Layouts | Signature = field(default_factory=Layouts)
@@ -66,7 +66,7 @@ class Named:
     @property
     def dag(self) -> TypedDag:
         """The program with types, all of its inputs given."""
-        return typed_for(self.spec, operands_of(self.spec, self.a, self.b))
+        return typed_for(self.request, operands_of(self.request, self.a, self.b))
 
     @property
     def values(self) -> dict[str, Operand | Input | Output]:
@@ -128,7 +128,7 @@ def kernels_of(program: Named, targets: Sequence[Target], prefix: str) -> tuple[
     for target in sorted(targets, key=lambda each: -each.number):
         variants: dict[str, Kernel] = {}
         for problem, absent in _problems(program, target):
-            made = _kernel(program.spec, problem, absent, f"{prefix}_{target.name}")
+            made = _kernel(program.request, problem, absent, f"{prefix}_{target.name}")
             variants.setdefault(made.emitted.text, made)
         if len(variants) > _MOST:
             message = f"`{program.name}` has {len(variants)} kernels for {target.name}; at most {_MOST} are exported"
@@ -141,17 +141,17 @@ def kernels_of(program: Named, targets: Sequence[Target], prefix: str) -> tuple[
 
 def _check(program: Named) -> None:
     """Raise ArgumentError for what cannot be exported."""
-    spec, layouts = program.spec, program.layouts
-    if spec.convolution is not None and spec.convolution.groups > 1:
+    request, layouts = program.request, program.layouts
+    if request.convolution is not None and request.convolution.groups > 1:
         message = (
-            f"`{program.name}` is a convolution of {spec.convolution.groups} groups, whose kernels depend on sizes"
+            f"`{program.name}` is a convolution of {request.convolution.groups} groups, whose kernels depend on sizes"
         )
         raise TargetError(Diagnostic("E0502", message, help="export convolutions of one group"))
     if isinstance(layouts, Signature):
         return
     modes = {name: value.modes for name, value in program.values.items()}
     for name in (*layouts.contiguous, *layouts.shared):
-        if name in modes and spec.convolution is not None:
+        if name in modes and request.convolution is not None:
             message = f"`{program.name}` is a convolution: its tensors have the channels last, and no batch mode"
             raise ArgumentError(Diagnostic("E0607", message, help="export it by a command of its own"))
     for name, wanted in layouts.contiguous.items():
@@ -164,20 +164,20 @@ def _check(program: Named) -> None:
 
 def _problems(program: Named, target: Target) -> Iterator[tuple[Problem, tuple[str, ...]]]:
     """Yield the planner's problems for a target, the most usual first, each with the inputs that are absent."""
-    spec, layouts = program.spec, program.layouts
-    operands = operands_of(spec, program.a, program.b)
-    asked = options(spec.settings, spec.settings.deterministic is False)
+    request, layouts = program.request, program.layouts
+    operands = operands_of(request, program.a, program.b)
+    asked = options(request.settings, request.settings.deterministic is False)
     if isinstance(layouts, Signature):
-        dag = optimised_for(spec, operands)
+        dag = optimised_for(request, operands)
         yield Problem(dag, layouts.only({*dag.input, *dag.output}), target, asked), ()
         return
-    optional = [each.name for each in spec.dag.inputs if is_optional(each)]
+    optional = [each.name for each in request.dag.inputs if is_optional(each)]
     of = None
-    if spec.convolution is not None:
-        of = convolution_class(spec.convolution, None, operands[0].dtype)
+    if request.convolution is not None:
+        of = convolution_class(request.convolution, None, operands[0].dtype)
     for count in range(len(optional) + 1):
         for absent in itertools.combinations(optional, count):
-            dag = optimised_for(spec, operands, absent)
+            dag = optimised_for(request, operands, absent)
             for signature in _signatures(natural_signature(dag, of), dag, layouts):
                 yield Problem(dag, signature, target, asked), absent
 
@@ -206,9 +206,9 @@ def _signatures(natural: Signature, dag: TypedDag, layouts: Layouts) -> Iterator
             yield replace(natural, a=a, b=b, tensors=tuple(zip(names[2:], rest, strict=True)))
 
 
-def _kernel(spec: Spec, problem: Problem, absent: tuple[str, ...], name: str) -> Kernel:
+def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: str) -> Kernel:
     """Return the kernel of a problem. Raise TargetError where there is none."""
-    found = survey(problem, spec.settings.route, spec.settings.config)
+    found = survey(problem, request.settings.route, request.settings.config)
     plan = found.plan
     made = emitted(plan, name)
     most = found.chosen.max_batches
@@ -216,7 +216,7 @@ def _kernel(spec: Spec, problem: Problem, absent: tuple[str, ...], name: str) ->
     def same(signature: Signature) -> bool:
         """Return whether another signature makes the same kernel."""
         try:
-            other = survey(replace(problem, signature=signature), spec.settings.route, spec.settings.config).plan
+            other = survey(replace(problem, signature=signature), request.settings.route, request.settings.config).plan
             return emitted(other, name).text == made.text
         except EvtError:
             return False

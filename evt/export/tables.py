@@ -37,17 +37,17 @@ _MEMBERS = {"pointer": "pointer", "number": "number", "integer": "integer", "siz
 
 def program_table(program: Named, kernels: Sequence[Kernel], qualified: str) -> str:
     """Return the definition of a program, whose operator is called ``qualified`` in errors."""
-    dag, spec = program.dag, program.spec
+    dag, request = program.dag, program.request
     places = {name: place for place, name in enumerate(program.values)}
     values = [
         *map(_operand, dag.operands),
-        *(_input(each, spec.convolution) for each in dag.inputs),
-        *(_output(each, spec.convolution) for each in dag.outputs),
+        *(_input(each, request.convolution) for each in dag.inputs),
+        *(_output(each, request.convolution) for each in dag.outputs),
     ]
     parts = [
         json.dumps(qualified),
         "true" if dag.operation == "linear" else "false",
-        _geometry(spec.convolution),
+        _geometry(request.convolution),
         _block(values),
         _list(_columns(dag)),
         _block([_kernel(each, places) for each in kernels]),

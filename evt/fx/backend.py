@@ -39,8 +39,8 @@ from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.report import Owner, Record, Row, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.worth import Worth, estimate
+from evt.request.given import check_kind
 from evt.runtime.kernels import device_target
-from evt.spec.given import check_kind
 
 #: Where a region is taken: where the estimate says that it wins, where it was measured to, or wherever it can be.
 RULES = ("estimate", "measure", "always")

@@ -14,8 +14,8 @@ from evt.errors import ArgumentError
 from evt.fx.dispatch import Dispatch, TensorKind
 from evt.fx.module import FusedModule, dispatch_of, stand_in
 from evt.fx.regions import Fusion
+from evt.request.given import check_kind
 from evt.settings import Keywords, Settings
-from evt.spec.given import check_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -33,16 +33,16 @@ _LOGGER = logging.getLogger("evt")
 
 def sources_of(fused: Fused) -> list[KernelSource]:
     """Return the sources of the kernels that calls of a region take. Raise what a call would, before nvcc."""
-    spec, bound = fused.program.spec, bound_example(fused)
-    atomic = is_atomic(spec)
-    plans = plan_kernels(measured_best(spec, bound, atomic), bound, device_target(bound.index), atomic)
+    request, bound = fused.program.request, bound_example(fused)
+    atomic = is_atomic(request)
+    plans = plan_kernels(measured_best(request, bound, atomic), bound, device_target(bound.index), atomic)
     return kernel_sources(plans)
 
 
 def kernel_of(fused: Fused, target: str, multiprocessors: int) -> Plan:
     """Return the kernel that a call of a region takes on a target. Raise what a call would, before nvcc."""
-    spec, bound = fused.program.spec, bound_example(fused)
-    plans = plan_kernels(spec, bound, find_target(target), is_atomic(spec))
+    request, bound = fused.program.request, bound_example(fused)
+    plans = plan_kernels(request, bound, find_target(target), is_atomic(request))
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
 
@@ -58,7 +58,7 @@ def bound_example(fused: Fused) -> Bound:
     """Return the call of a region in the graph, without memory."""
     with unset_fake_temporarily():
         a, b, inputs = example(fused)
-        return bind(fused.program.spec, a, b, inputs, {}, memory=False)
+        return bind(fused.program.request, a, b, inputs, {}, memory=False)
 
 
 #: The multiprocessors of an H100 or H200, for which kernels are chosen where no GPU is known.

@@ -34,11 +34,12 @@ def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None 
         return None
     store = Store() if store is None else store  # an empty one is false
     with unset_fake_temporarily(), torch.no_grad():
-        spec = fused.program.spec
+        request = fused.program.request
         a, b, inputs = example(fused)
-        bound = bind(spec, a, b, inputs, {}, memory=False)
+        bound = bind(request, a, b, inputs, {}, memory=False)
         target = device_target(bound.index)
-        key = f"region:{problem_key(call_problem(spec, bound, target, is_atomic(spec)), bound.sizes)}:{_shape(fused)}"
+        problem = call_problem(request, bound, target, is_atomic(request))
+        key = f"region:{problem_key(problem, bound.sizes)}:{_shape(fused)}"
         gpu = torch.cuda.get_device_name(bound.index)
         known = next((each for each in store.find(key) if each.gpu == gpu), None) if store.exists() else None
         if known is None:
@@ -46,7 +47,7 @@ def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None 
             if not times:
                 return None
             timings = tuple(Timing(name, "", ms) for name, ms in times.items())
-            known = Measurement(gpu, target.name, " ".join(spec.source.text.split()), dict(bound.sizes), timings)
+            known = Measurement(gpu, target.name, " ".join(request.source.text.split()), dict(bound.sizes), timings)
             store.add(key, known)
     found = {timing.route: 1e3 * timing.ms for timing in known.timings}
     return Worth(found[_UNFUSED], found[_FUSED], measured=True)

@@ -42,10 +42,10 @@ from evt.fx.report import Report, Row, rows_of
 from evt.fx.rewrite import listed, rewrite
 from evt.plan import Target, find_target
 from evt.plan.speed import fastest
+from evt.request.given import check_kind
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, is_atomic, measured_best, plan_kernels
 from evt.runtime.operator import write_program
-from evt.spec.given import check_kind
 from evt.version import __version__
 
 _MODEL, _LIBRARY, _SOURCES = "model.pt2", "operators.so", "sources"
@@ -196,22 +196,22 @@ def _named(node: Node, fused: Fused) -> tuple[Named, Target] | Misfit:
 
 
 def _planned(fused: Fused) -> tuple[Named, Target]:
-    product, spec = fused.region.product, fused.program.spec
-    fixed = shape_of(product.b) if spec.convolution is not None else shape_of(product.b)[-2:]
+    product, request = fused.region.product, fused.program.request
+    fixed = shape_of(product.b) if request.convolution is not None else shape_of(product.b)[-2:]
     if not all(isinstance(size, int) for size in fixed):
         raise ArgumentError(Diagnostic("E0604", _UNKNOWN))
     with unset_fake_temporarily():
         left, right, inputs = example(fused)
-        bound = bind(spec, left, right, inputs, {}, memory=False)
+        bound = bind(request, left, right, inputs, {}, memory=False)
     target = find_target(_ASSUMED)
     if product.node.meta["val"].device.type == "cuda":
-        target, atomic = device_target(bound.index), is_atomic(spec)
-        plans = plan_kernels(measured_best(spec, bound, atomic), bound, target, atomic)
+        target, atomic = device_target(bound.index), is_atomic(request)
+        plans = plan_kernels(measured_best(request, bound, atomic), bound, target, atomic)
         count = torch.cuda.get_device_properties(bound.index).multi_processor_count
         best = plans[fastest(plans, bound.sizes, count)]
-        spec = spec.forced(best.route, best.config.name)
+        request = request.forced(best.route, best.config.name)
     types = [str(operand.dtype) for operand in bound.dag.operands]
-    plain = altered(spec, dag=altered(spec.dag, origins=()))
+    plain = altered(request, dag=altered(request.dag, origins=()))
     name = f"p_{_digest(write_program(plain), types, bound.signature)}"
     a, b = (None, None) if plain.dag.operands else types
     made = Named(name, plain, a, b, bound.signature)

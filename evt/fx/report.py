@@ -20,7 +20,7 @@ from evt.fx.product import Product, find_product
 from evt.fx.regions import Outcome, left_out
 from evt.fx.worth import Worth
 from evt.plan import find_target
-from evt.spec.given import check_kind
+from evt.request.given import check_kind
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,8 @@ class Listed:
     def __call__(
         self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
     ) -> tuple[Node, list[Node]]:
-        spec = fused.program.spec
-        program = write_program(replace(spec, dag=replace(spec.dag, origins=())))
+        request = fused.program.request
+        program = write_program(replace(request, dag=replace(request.dag, origins=())))
         call = graph.call_function(self.operator, (*operands, list(arguments), program))
         return call, listed(graph, call, len(fused.results))
 
@@ -108,13 +108,13 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], images: dict[Nod
         if fused.batches is not None:
             operands = [_shaped(graph, each, (*fused.batches, *shape_of(each)[-2:])) for each in operands]
         arguments = [_arranged(graph, now.get(each.node, each.node), each.arrangement) for each in fused.arguments]
-        spec = fused.program.spec
+        request = fused.program.request
         last = False
-        if spec.convolution is not None:
+        if request.convolution is not None:
             if caller.copies:
                 operands = [_image(graph, each, images, is_readable) for each in operands]
                 arguments = [_image(graph, each, images, _is_walkable) for each in arguments]
-            last = follows_channels_last(spec.convolution, *(tensor_of(each, "meta") for each in operands))
+            last = follows_channels_last(request.convolution, *(tensor_of(each, "meta") for each in operands))
             if last:  # so are the results of PyTorch, which thus stay as they are
                 operands = [_image(graph, x, images, is_readable) if is_constant(x) else x for x in operands]
         call, values = caller(graph, fused, operands, arguments)

@@ -53,7 +53,7 @@ from evt.ir.dtype import from_torch_name
 from evt.ir.node import base
 from evt.plan.epilogue.cost import cost
 from evt.plan.plan import DepthwiseConvolution, HaloConvolution, Mainloop
-from evt.spec.graphs import optimised_graph
+from evt.request.graphs import optimised_graph
 
 #: Bytes and 16-bit multiply-adds per microsecond that a kernel reaches on sm90, the one target that is measured.
 _MOVED, _MULTIPLIED = 3.6e6, 3.2e8
@@ -241,7 +241,7 @@ def _calls(fused: Fused, *functions: str) -> bool:
 
 def _graph(fused: Fused) -> TypedDag:
     """Return the program's graph as it is compiled."""
-    return optimised_graph(fused.program.spec, *_types(fused))
+    return optimised_graph(fused.program.request, *_types(fused))
 
 
 def _types(fused: Fused) -> tuple[str, str]:
@@ -253,7 +253,7 @@ def _types(fused: Fused) -> tuple[str, str]:
 
 def _further(fused: Fused) -> int:
     """Return the elements of an epilogue's further matrices, and those that its reductions combine."""
-    dag = fused.program.spec.dag
+    dag = fused.program.request.dag
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
     return _elements(fused) * (max(read - 1, 0) + max(written - 1, 0) + len(dag.outputs) - written)
 

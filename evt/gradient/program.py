@@ -1,4 +1,4 @@
-"""The gradient of a program for one kind of call: ``gradient_of(spec, operands, absent, wanted) -> Gradient``."""
+"""The gradient of a program for one kind of call: ``gradient_of(request, operands, absent, wanted) -> Gradient``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from evt.ir.lower.derivative import NoDerivativeError
 from evt.ir.node import Operand, index_of
 from evt.ir.operand import epilogue_of
 from evt.plan import plan
-from evt.spec import Spec, packed_problem, typed_for, typed_graph
-from evt.spec.spec import remembered
+from evt.request import Request, packed_problem, typed_for, typed_graph
+from evt.request.request import remembered
 
 
 @remembered
 def gradient_of(
-    spec: Spec,
+    request: Request,
     operands: tuple[Operand, ...],
     absent: tuple[str, ...],
     wanted: tuple[str, ...],
@@ -32,14 +32,16 @@ def gradient_of(
     ``wanted`` are inputs and :data:`ACCUMULATOR`; ``arriving`` are the outputs whose gradients there are, default all.
     A mainloop fusion is left out: its values are operands. Raise ArgumentError (E0614).
     """
-    precise = replace(spec, settings=replace(spec.settings, numerics="precise"))
+    precise = replace(request, settings=replace(request.settings, numerics="precise"))
     dag = epilogue_of(typed_for(precise, operands, absent))
     for message, help_text in _missing(dag, wanted):
         raise refused(message, help_text)
     try:
-        found = derive(dag, differentiable_outputs(dag), wanted, recompute=spec.settings.recompute, arriving=arriving)
+        found = derive(
+            dag, differentiable_outputs(dag), wanted, recompute=request.settings.recompute, arriving=arriving
+        )
         if reads_accumulator(found.backward):
-            typed_for(backward_of(spec, found), operands)
+            typed_for(backward_of(request, found), operands)
     except NoDerivativeError as error:
         raise refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
     except ProgramError as error:
@@ -47,39 +49,39 @@ def gradient_of(
     return found
 
 
-def whole_gradient(spec: Spec, a: str | None, b: str | None) -> Gradient:
+def whole_gradient(request: Request, a: str | None, b: str | None) -> Gradient:
     """Return the gradient of the accumulator and of all inputs of floating-point types. Raise ArgumentError (E0614)."""
-    if spec.grouped:
+    if request.grouped:
         raise refused("autograd does not record groups of products", "derive the program of one group: --op gemm")
-    dag = epilogue_of(typed_graph(spec, a, b))
+    dag = epilogue_of(typed_graph(request, a, b))
     wanted = (ACCUMULATOR, *(each.name for each in dag.inputs if each.dtype is not None and each.dtype.is_float))
-    found = gradient_of(spec, dag.operands, (), wanted)
+    found = gradient_of(request, dag.operands, (), wanted)
     if not found.leaving:
         raise refused("no output has a gradient", "gradients are of outputs of floating-point types, and not constant")
     return found
 
 
 @remembered
-def forward_of(spec: Spec, gradient: Gradient) -> Spec:
+def forward_of(request: Request, gradient: Gradient) -> Request:
     """Return the program that is run in place of one whose gradient is asked for."""
-    if len(gradient.forward.outputs) == len(spec.outputs):
-        return spec
-    return Spec(declared(gradient.forward), spec.settings, spec.convolution)
+    if len(gradient.forward.outputs) == len(request.outputs):
+        return request
+    return Request(declared(gradient.forward), request.settings, request.convolution)
 
 
 @remembered
-def backward_of(spec: Spec, gradient: Gradient) -> Spec:
+def backward_of(request: Request, gradient: Gradient) -> Request:
     """Return a backward program that computes the product again."""
-    return Spec(declared(gradient.backward), replace(spec.settings, route=None, config=None), spec.convolution)
+    return Request(declared(gradient.backward), replace(request.settings, route=None, config=None), request.convolution)
 
 
 @remembered
-def has_kernel(spec: Spec, gradient: Gradient, arch: str) -> bool:
+def has_kernel(request: Request, gradient: Gradient, arch: str) -> bool:
     """Return whether the product is computed again by a kernel of a target. Raise ArgumentError (E0614) without one."""
     if not reads_accumulator(gradient.backward):
         return False
     try:
-        plan(packed_problem(backward_of(spec, gradient), arch))
+        plan(packed_problem(backward_of(request, gradient), arch))
     except TargetError as error:
         raise _no_kernel(error) from None
     return True

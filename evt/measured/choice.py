@@ -8,7 +8,7 @@ from evt.measured.key import groups_key, problem_key
 from evt.measured.measurement import Measurement, Timing
 from evt.measured.store import Store
 from evt.plan import Problem, Survey
-from evt.spec import LOOP
+from evt.request import LOOP
 
 
 def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:

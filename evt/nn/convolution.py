@@ -45,7 +45,7 @@ class _Convolution(Fused, torch.nn.modules.conv._ConvNd):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in _GEOMETRY and "_epilogue" in vars(self):
-            self._set_epilogue(self.epilogue, asdict(self.program.spec.settings))
+            self._set_epilogue(self.epilogue, asdict(self.program.request.settings))
 
     def _geometry(self) -> dict[str, Any]:
         padding = self.padding if self.padding_mode == "zeros" else 0

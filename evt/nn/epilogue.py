@@ -15,11 +15,11 @@ from evt.ir.lower import OPERATIONS
 from evt.ir.node import shown
 from evt.language import with_primary
 from evt.program import Program
+from evt.request import Request, typed_graph
+from evt.request.given import read_text
 from evt.runtime.arguments import check_divides
 from evt.runtime.report import Report
 from evt.runtime.tensors import dtype_of
-from evt.spec import Spec, typed_graph
-from evt.spec.given import read_text
 
 
 class Epilogue(NamedTuple):
@@ -48,16 +48,16 @@ def epilogue_of(
     """
     written = ("acc" if bias is None else "acc + bias") if text is None else read_text(text).text
     program = _shared(Program(with_primary(Source(written, "<epilogue>")), operation, **keywords), written)
-    spec = program.spec
-    _check_operation(spec, operation)
-    _check_names(spec)
+    request = program.request
+    _check_operation(request, operation)
+    _check_names(request)
     dtype = str(weight.dtype).removeprefix("torch.")
-    typed = typed_graph(spec, dtype, dtype)
-    _check_bias(spec, bias)
+    typed = typed_graph(request, dtype, dtype)
+    _check_bias(request, bias)
     report = Report()
     check_divides(typed, len(weight), report)
     report.check()
-    return Epilogue(written, program, _following(spec))
+    return Epilogue(written, program, _following(request))
 
 
 @lru_cache(maxsize=1024)
@@ -66,54 +66,54 @@ def _shared(program: Program, text: str) -> Program:
     return program
 
 
-def _check_operation(spec: Spec, operation: str) -> None:
+def _check_operation(request: Request, operation: str) -> None:
     """Refuse a header that names another operation, or other shapes of A and B, than the module's."""
-    if spec.operation != operation or spec.operand_modes != OPERATIONS[operation]:
+    if request.operation != operation or request.operand_modes != OPERATIONS[operation]:
         message = f"the header of the epilogue is not that of the module, whose operation is {operation}"
-        span = spec.dag.operands[0].span
-        raise ProgramError(Diagnostic("E0501", message, span, "", "leave the header out", source=spec.source))
+        span = request.dag.operands[0].span
+        raise ProgramError(Diagnostic("E0501", message, span, "", "leave the header out", source=request.source))
 
 
-def _check_names(spec: Spec) -> None:
+def _check_names(request: Request) -> None:
     """Refuse inputs that forward has other arguments for."""
-    for each in spec.dag.inputs:
+    for each in request.dag.inputs:
         if each.name in ("self", "input"):
             message = f"`{each.name}` is an argument of forward's own"
             help_text = f"rename it: `{each.name}_`"
-            raise ProgramError(Diagnostic("E0108", message, each.span, "", help_text, source=spec.source))
+            raise ProgramError(Diagnostic("E0108", message, each.span, "", help_text, source=request.source))
 
 
-def _check_bias(spec: Spec, bias: torch.Tensor | None) -> None:
+def _check_bias(request: Request, bias: torch.Tensor | None) -> None:
     """Check that the epilogue reads the bias if there is one, and as one value for each column."""
-    read = spec.dag.input.get("bias")
+    read = request.dag.input.get("bias")
     if read is None:
         if bias is not None:
-            span, help_text = _primary(spec), "read it, as in `acc + bias`, or pass bias=False"
+            span, help_text = _primary(request), "read it, as in `acc + bias`, or pass bias=False"
             message = "the module has a bias, and its epilogue does not read `bias`"
-            raise ProgramError(Diagnostic("E0404", message, span, "no `bias`", help_text, source=spec.source))
+            raise ProgramError(Diagnostic("E0404", message, span, "no `bias`", help_text, source=request.source))
     elif bias is None:
         message = "the epilogue reads `bias`, and the module has none"
         help_text = "pass bias=True; an input of forward has another name"
-        raise ProgramError(Diagnostic("E0202", message, read.span, "no parameter", help_text, source=spec.source))
+        raise ProgramError(Diagnostic("E0202", message, read.span, "no parameter", help_text, source=request.source))
     elif read.modes != ("n",):
         message = f"`bias` is [{shown(read.modes)}], and the module's has one value for each column"
-        raise ProgramError(Diagnostic("E0302", message, read.span, "", "write `bias[n]`", source=spec.source))
+        raise ProgramError(Diagnostic("E0302", message, read.span, "", "write `bias[n]`", source=request.source))
     elif read.dtype is not None and read.dtype != dtype_of(bias):
         message = f"`bias` is declared {read.dtype}, and the module's is {bias.dtype}"
         help_text = f"leave the type out, or pass dtype=torch.{read.dtype.torch}"
-        raise ProgramError(Diagnostic("E0603", message, read.span, "", help_text, source=spec.source))
+        raise ProgramError(Diagnostic("E0603", message, read.span, "", help_text, source=request.source))
 
 
-def _primary(spec: Spec) -> Span | None:
+def _primary(request: Request) -> Span | None:
     """Return the place of the statement that assigns the primary output."""
-    dag = spec.dag
+    dag = request.dag
     origins = (origin for (op, _), origin in zip(dag.table, dag.origins, strict=True) if op == Store(dag.primary.name))
     return next((origin.span for origin in origins if isinstance(origin, Place)), None)
 
 
-def _following(spec: Spec) -> tuple[str, ...]:
+def _following(request: Request) -> tuple[str, ...]:
     """Return the inputs that have another type where the operands have another one."""
-    if spec.dag.operands:
+    if request.dag.operands:
         return ()
-    one, other = (typed_graph(spec, dtype, dtype).inputs for dtype in ("f16", "bf16"))
+    one, other = (typed_graph(request, dtype, dtype).inputs for dtype in ("f16", "bf16"))
     return tuple(a.name for a, b in zip(one, other, strict=True) if a.dtype != b.dtype)

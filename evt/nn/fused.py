@@ -79,7 +79,7 @@ class Fused(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Return torch's text, the epilogue, and the settings that are not the usual ones."""
-        usual, own = Settings(), self.program.spec.settings
+        usual, own = Settings(), self.program.request.settings
         settings = {each.name: getattr(own, each.name) for each in fields(own)}
         shown = [f"{name}={value!r}" for name, value in settings.items() if value != getattr(usual, name)]
         return ", ".join([super().extra_repr(), f"epilogue={self.epilogue!r}", *shown])

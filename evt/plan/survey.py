@@ -15,7 +15,7 @@ from evt.errors import TargetError
 from evt.ir.origin import Foreign, Place, at
 from evt.plan.configurations.config import MOST_COLUMNS, Config
 from evt.plan.epilogue.cost import is_light
-from evt.plan.kernels.draft import Request
+from evt.plan.kernels.draft import Selection
 from evt.plan.kernels.memory import exceeded_memory
 from evt.plan.plan import Plan
 from evt.plan.problem import Problem
@@ -141,7 +141,7 @@ class Candidate:
         if config not in self._made:
             route, matches = self.route, Matches(verdict for _, verdict in self.verdicts)
             kernel = route.kernel(self.problem.target)
-            made = kernel.planner(Request(self.problem, route.name, config, self._fused, matches))
+            made = kernel.planner(Selection(self.problem, route.name, config, self._fused, matches))
             exceeded = exceeded_memory(made)
             self._made[config] = Refusal(exceeded) if exceeded else made
         return self._made[config]

@@ -1,4 +1,4 @@
-"""The reference's results in place of a kernel's: ``answer(spec, bound, buffers)``, for tensors on the CPU."""
+"""The reference's results in place of a kernel's: ``answer(request, bound, buffers)``, for tensors on the CPU."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import torch
 
 from evt.reference import is_image, reference
 from evt.reference.convolution import to_view
+from evt.request import Request
 from evt.runtime.bound import Bound
 from evt.runtime.memory_format import channels_last, contiguous_image, follows_channels_last
 from evt.runtime.plain import write
-from evt.spec import Spec
 
 
-def evaluate(spec: Spec, bound: Bound, float64: bool = False) -> dict[str, torch.Tensor]:
+def evaluate(request: Request, bound: Bound, float64: bool = False) -> dict[str, torch.Tensor]:
     """Return the reference's outputs by name, in the memory formats of a call."""
     a, b = bound.values["A"], bound.values["B"]
-    held = {output.name for output in spec.dag.outputs if output.is_indexed}
-    inputs = {name: value for name, value in bound.values.items() if name in spec.dag.input or name in held}
-    results = reference(bound.dag, a, b, inputs, float64=float64, convolution=spec.convolution)
-    if spec.convolution is None:
+    held = {output.name for output in request.dag.outputs if output.is_indexed}
+    inputs = {name: value for name, value in bound.values.items() if name in request.dag.input or name in held}
+    results = reference(bound.dag, a, b, inputs, float64=float64, convolution=request.convolution)
+    if request.convolution is None:
         return results
-    formatted = channels_last if follows_channels_last(spec.convolution, a, b) else contiguous_image
+    formatted = channels_last if follows_channels_last(request.convolution, a, b) else contiguous_image
     return {name: formatted(r) if is_image(bound.dag.output[name]) else r for name, r in results.items()}
 
 
-def answer(spec: Spec, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def answer(request: Request, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """Return the reference's outputs, in order, written into the caller's buffers where there are any."""
-    results = evaluate(spec, bound)
+    results = evaluate(request, bound)
     for name, buffer in buffers.items():
         found, memory = results[name], bound.values[name]
-        if spec.convolution is not None and is_image(bound.dag.output[name]) and buffer.dim() == 2:
+        if request.convolution is not None and is_image(bound.dag.output[name]) and buffer.dim() == 2:
             found = to_view(found)  # rows are output pixels
         write(memory, found)
         results[name] = buffer
-    return [results[name] for name in spec.outputs]
+    return [results[name] for name in request.outputs]

@@ -1,4 +1,4 @@
-"""Checking a call's arguments: ``bind(spec, A, B, inputs, buffers) -> Bound``.
+"""Checking a call's arguments: ``bind(request, A, B, inputs, buffers) -> Bound``.
 
 Only metadata is read (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
 """
@@ -19,6 +19,7 @@ from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, SCALARS,
 from evt.ir.interface import declaration
 from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.layout import span
+from evt.request import Request, typed_for
 from evt.runtime.batches import aligned, outer_batches, spread, unfolded
 from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
@@ -35,7 +36,6 @@ from evt.runtime.tensors import (
     shapes_of,
     squeezed,
 )
-from evt.spec import Spec, typed_for
 
 _NOTHING: Mapping[str, object] = {}
 
@@ -44,7 +44,7 @@ WHOLE = frozenset({I64, I32, BOOL})
 
 
 def bind(
-    spec: Spec,
+    request: Request,
     a: object,
     b: object,
     inputs: Mapping[str, object],
@@ -60,9 +60,9 @@ def bind(
     leaves open turn out to be unsupported.
     """
     report = Report()
-    bound, tensors = _outline(spec, a, b, inputs, buffers, report, memory)
+    bound, tensors = _outline(request, a, b, inputs, buffers, report, memory)
     leads = bound.leads
-    if spec.convolution is None:
+    if request.convolution is None:
         bound, tensors = _batches(bound, tensors)
     else:
         bound, tensors = _convolution(bound, tensors, report)
@@ -92,17 +92,17 @@ def bind(
 
 
 def outline(
-    spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object] = _NOTHING
+    request: Request, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object] = _NOTHING
 ) -> Bound:
     """Check what does not depend on memory: names, kinds, devices, types and sizes; the latter may be symbols.
 
     The result has the shapes of the outputs. Raise what :func:`bind` raises.
     """
-    return _outline(spec, a, b, inputs, buffers, Report(), False)[0]
+    return _outline(request, a, b, inputs, buffers, Report(), False)[0]
 
 
 def _outline(
-    spec: Spec,
+    request: Request,
     a: object,
     b: object,
     inputs: Mapping[str, object],
@@ -111,22 +111,22 @@ def _outline(
     memory: bool,
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
     """Return a call with its sizes, and its tensors."""
-    inputs, buffers = given_inputs(spec.dag, inputs), given_buffers(buffers)
-    _check_names(spec.dag, inputs, buffers, report)
-    known = spec.dag.input.keys() | spec.dag.output.keys()
+    inputs, buffers = given_inputs(request.dag, inputs), given_buffers(buffers)
+    _check_names(request.dag, inputs, buffers, report)
+    known = request.dag.input.keys() | request.dag.output.keys()
     named = ((name, value) for name, value in (*inputs.items(), *buffers.items()) if name in known)
     values: dict[str, object] = {"A": a, "B": b, **dict(named)}
-    tensors = _tensors(spec.dag, values, buffers, report, memory)
+    tensors = _tensors(request.dag, values, buffers, report, memory)
     values |= tensors
-    absent = tuple(value.name for value in spec.dag.inputs if is_absent(value, inputs))
-    typed = typed_for(spec, _operand_types(spec, tensors, report), absent)
+    absent = tuple(value.name for value in request.dag.inputs if is_absent(value, inputs))
+    typed = typed_for(request, _operand_types(request, tensors, report), absent)
     bound = Bound(typed, {}, {}, tensors["A"].device, values=values, absent=absent)
-    if spec.convolution is None:
-        sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
+    if request.convolution is None:
+        sizes, leads = _sizes(request, tensors["A"], tensors["B"], report)
         report.check()
         return _squeezed(replace(bound, sizes=sizes, leads=leads), tensors)
     try:
-        problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
+        problem = request.convolution.problem(tensors["A"].shape, tensors["B"].shape)
     except ValueError as error:
         raise ArgumentError(Diagnostic("E0604", str(error))) from None
     _check_limits(problem.sizes, "of", report)
@@ -298,10 +298,10 @@ def _check_devices(
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
 
 
-def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Report) -> tuple[Operand, ...]:
-    declared = {operand.name: operand for operand in spec.dag.operands}
+def _operand_types(request: Request, tensors: Mapping[str, torch.Tensor], report: Report) -> tuple[Operand, ...]:
+    declared = {operand.name: operand for operand in request.dag.operands}
     operands = []
-    for name, modes in zip(("A", "B"), spec.operand_modes, strict=True):
+    for name, modes in zip(("A", "B"), request.operand_modes, strict=True):
         found = dtype_of(tensors[name])
         operand = declared.get(name)
         if operand is not None:
@@ -347,7 +347,7 @@ def _check_limits(sizes: Mapping[str, int], kind: str, report: Report) -> None:
 
 
 def _sizes(
-    spec: Spec, a: torch.Tensor, b: torch.Tensor, report: Report
+    request: Request, a: torch.Tensor, b: torch.Tensor, report: Report
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     """Return extents by mode, and the dimensions that each mode stands for.
 
@@ -355,11 +355,11 @@ def _sizes(
     dimensions are batches, broadcast as in torch.matmul.
     """
     for name, tensor in (("A", a), ("B", b)):
-        if tensor.dim() < 2 and not (spec.dag.operation == "linear" and name == "A" and tensor.dim() == 1):
+        if tensor.dim() < 2 and not (request.dag.operation == "linear" and name == "A" and tensor.dim() == 1):
             report("E0604", f"`{name}` has shape {_shape(tensor)}; expected at least two dimensions")
     report.check()
-    modes_a, modes_b = spec.operand_modes
-    if spec.dag.operation == "linear" and modes_a == ("m", "k"):
+    modes_a, modes_b = request.operand_modes
+    if request.dag.operation == "linear" and modes_a == ("m", "k"):
         leads = {"l": (), "m": tuple(a.shape[:-1]), "k": (a.shape[-1],)}
         if b.dim() != 2:
             report("E0604", f"`B` has shape {_shape(b)}; the weight of a linear map has two dimensions")

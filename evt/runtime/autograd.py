@@ -26,18 +26,18 @@ from evt.ir.operand import epilogue_of
 from evt.reference.convolution import to_view
 from evt.reference.extents import Extents, as_scalar
 from evt.reference.rounding import torch_type
+from evt.request import Request, read_request, traced
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import device_target
 from evt.runtime.plain import PLAIN, is_watched, transforming
 from evt.runtime.repeat import record
 from evt.runtime.tensors import squeezed
-from evt.spec import Spec, read_spec, traced
 
 #: What a backward pass makes of tensors.
 _Pass = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
 
-_read = lru_cache(maxsize=4096)(read_spec)
+_read = lru_cache(maxsize=4096)(read_request)
 #: What is known of calls, by their program and the metadata of their tensors.
 _RECORDED: dict[object, _Recorded] = {}
 #: How many calls, and how many backward passes of one, are kept before all are dropped.
@@ -59,66 +59,66 @@ def run_recorded(
 
     Raise ArgumentError (E0614) where there are no gradients.
     """
-    spec = _read(program)
-    order = tuple(spec.inputs if names is None else names)
+    request = _read(program)
+    order = tuple(request.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
-    if transforming() or spec.dag.feeds:
-        bound = _outline(spec, a, b, given)
+    if transforming() or request.dag.feeds:
+        bound = _outline(request, a, b, given)
         given |= {name: bound.values[name] for name, value in given.items() if isinstance(value, torch.Tensor)}
-        return (run_in_pytorch if transforming() else _run_fed)(spec, bound, a, b, given)
+        return (run_in_pytorch if transforming() else _run_fed)(request, bound, a, b, given)
     facts = [(each.size(), each.dtype, each.device, each.requires_grad) for each in (a, b, *tensors)]
     key = (program, order, *facts)
     try:
         recorded = _RECORDED.get(key)
     except TypeError:  # symbolic sizes have no hash
-        recorded = _Recorded.of(spec, a, b, given)
+        recorded = _Recorded.of(request, a, b, given)
     if recorded is None:
         if len(_RECORDED) >= _MAX_RECORDED:
             _RECORDED.clear()
-        recorded = _RECORDED[key] = _Recorded.of(spec, a, b, given)
+        recorded = _RECORDED[key] = _Recorded.of(request, a, b, given)
     if recorded.views is not None:
         shapes = zip(tensors, recorded.views, recorded.shapes.values(), strict=True)
         tensors = [each.view(own).expand(shape) for each, own, shape in shapes]
     results = _Program.apply(recorded, run or torch.ops.evt.run, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
-    return list(results[: len(spec.outputs)])
+    return list(results[: len(request.outputs)])
 
 
-def _outline(spec: Spec, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]) -> Bound:
-    return outline(spec, a, b, {name: 0 if is_symbol(value) else value for name, value in given.items()})
+def _outline(request: Request, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]) -> Bound:
+    return outline(request, a, b, {name: 0 if is_symbol(value) else value for name, value in given.items()})
 
 
 def _run_fed(
-    spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
+    request: Request, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
 ) -> list[torch.Tensor]:
     """Run a program with mainloop fusion: compute its operands first, which the gradient of the other one reads."""
     fed_a, fed_b = (  # a formula that reads one vector alone is expanded, which no kernel reads
         each.clone(memory_format=torch.contiguous_format) if 0 in each.stride() else each
-        for each in _fed(spec, bound, a, b, given)
+        for each in _fed(request, bound, a, b, given)
     )
     rest = epilogue_of(bound.dag)
     others = {name: given[name] for name in rest.input if name in given}
-    return _run_named(fed_a, fed_b, others, _text(replace(spec, dag=declared(rest))))
+    return _run_named(fed_a, fed_b, others, _text(replace(request, dag=declared(rest))))
 
 
 def run_in_pytorch(
-    spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
+    request: Request, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
 ) -> list[torch.Tensor]:
     """Compute a program operation by operation, which torch.func differentiates as often as it is asked to."""
-    acc = product(bound.dag.operands, *_fed(spec, bound, a, b, given), bound.convolution)
+    acc = product(bound.dag.operands, *_fed(request, bound, a, b, given), bound.convolution)
     rest = epilogue_of(bound.dag)
-    found = evaluate(rest, bound.leads, _sizes(bound), given, a.device, spec.convolution, acc)
-    return [found[name] for name in spec.outputs]
+    found = evaluate(rest, bound.leads, _sizes(bound), given, a.device, request.convolution, acc)
+    return [found[name] for name in request.outputs]
 
 
 def _fed(
-    spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
+    request: Request, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return A and B after mainloop fusion."""
 
     def fed(name: str, tensor: torch.Tensor) -> torch.Tensor:
         if name not in bound.dag.feeds:
             return tensor
-        return operand(bound.dag, name, tensor, _sizes(bound), given, spec.convolution)
+        return operand(bound.dag, name, tensor, _sizes(bound), given, request.convolution)
 
     return fed("A", a), fed("B", b)
 
@@ -128,8 +128,8 @@ def _target(bound: Bound) -> str | None:
     return device_target(bound.index).name if bound.device.type == "cuda" and torch.cuda.is_available() else None
 
 
-def _text(spec: Spec) -> str:
-    return traced(spec).text
+def _text(request: Request) -> str:
+    return traced(request).text
 
 
 def _sizes(bound: Bound) -> Mapping[str, int]:
@@ -158,7 +158,7 @@ class _Recorded:
     ``bound`` has no values.
     """
 
-    spec: Spec
+    request: Request
     bound: Bound
     wanted: tuple[str, ...]
     names: tuple[str, ...]
@@ -168,33 +168,33 @@ class _Recorded:
     repeated: dict[object, _Pass | None] = field(default_factory=dict)
 
     @staticmethod
-    def of(spec: Spec, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]) -> _Recorded:
+    def of(request: Request, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]) -> _Recorded:
         tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
         wanted = tuple(name for name, value in tensors.items() if value.requires_grad)
         if a.requires_grad or b.requires_grad:
             wanted = (ACCUMULATOR, *wanted)
-        bound = _outline(spec, a, b, given)
+        bound = _outline(request, a, b, given)
         shapes = {name: bound.values[name].shape for name in tensors}
-        views = [squeezed(bound, spec.dag.input[name], value).shape for name, value in tensors.items()]
+        views = [squeezed(bound, request.dag.input[name], value).shape for name, value in tensors.items()]
         usual = all(shapes[name] == value.shape for name, value in tensors.items())
-        return _Recorded(spec, replace(bound, values={}), wanted, tuple(given), shapes, None if usual else views)
+        return _Recorded(request, replace(bound, values={}), wanted, tuple(given), shapes, None if usual else views)
 
     def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
         """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""
-        return gradient_of(self.spec, self.bound.dag.operands, self.bound.absent, self.wanted, arriving)
+        return gradient_of(self.request, self.bound.dag.operands, self.bound.absent, self.wanted, arriving)
 
     @cached_property
     def forward(self) -> str:
         """The program that is run in place of the one that is called. Raise ArgumentError (E0614)."""
-        target = _target(self.bound) if self.spec.settings.recompute else None
+        target = _target(self.bound) if self.request.settings.recompute else None
         if target is not None:  # say now, not in the backward pass, that it has no kernel
-            has_kernel(self.spec, self.gradient(), target)
-        return _text(forward_of(self.spec, self.gradient()))
+            has_kernel(self.request, self.gradient(), target)
+        return _text(forward_of(self.request, self.gradient()))
 
     @cached_property
     def products(self) -> bool:
         """Whether the backward pass needs A and B."""
-        return ACCUMULATOR in self.wanted or self.spec.settings.recompute
+        return ACCUMULATOR in self.wanted or self.request.settings.recompute
 
     @cached_property
     def kept(self) -> dict[str, int]:
@@ -216,7 +216,7 @@ class _Recorded:
 
     def modes(self, name: str) -> tuple[str, ...]:
         """Return the modes of an input, none of the accumulator."""
-        return () if name == ACCUMULATOR else self.spec.dag.input[name].modes
+        return () if name == ACCUMULATOR else self.request.dag.input[name].modes
 
 
 class _Program(torch.autograd.Function):
@@ -249,7 +249,9 @@ class _Program(torch.autograd.Function):
             message = "a gradient of a gradient is asked for (create_graph=True)"
             raise refused(message, "leave create_graph out, or use torch.func.grad, which computes all in PyTorch")
         recorded: _Recorded = ctx.recorded
-        arriving = {name: each for name, each in zip(recorded.spec.outputs, arrived, strict=False) if each is not None}
+        arriving = {
+            name: each for name, each in zip(recorded.request.outputs, arrived, strict=False) if each is not None
+        }
         if not arriving:
             return (None,) * len(ctx.needs_input_grad)
         gradient = recorded.gradient(tuple(arriving))
@@ -278,7 +280,7 @@ def _gradients(
     Numbers become tensors for that. One that stands for a vector stays a number, and is part of the key.
     """
     usual = all(type(each) in PLAIN for each in tensors.values())
-    if recorded.spec.settings.recompute or is_watched() or not usual:
+    if recorded.request.settings.recompute or is_watched() or not usual:
         return _computed(recorded, gradient, needed, {**tensors, **numbers})
     inputs, device = recorded.bound.dag.input, recorded.bound.device
     vectors = {name: value for name, value in numbers.items() if inputs[name].modes}
@@ -316,9 +318,9 @@ def _computed(
 
 def _leaving(recorded: _Recorded, gradient: Gradient, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the gradients of inputs and of the accumulator, by the input's name."""
-    dag, spec, bound = gradient.backward, recorded.spec, recorded.bound
+    dag, request, bound = gradient.backward, recorded.request, recorded.bound
     if not reads_accumulator(dag):
-        found = evaluate(dag, bound.leads, _sizes(bound), values, bound.device, spec.convolution)
+        found = evaluate(dag, bound.leads, _sizes(bound), values, bound.device, request.convolution)
         return {name: found[output] for name, output in gradient.leaving.items()}
     given = {name: values[name] for name in ("A", "B", *dag.input) if name in values}
     if bound.convolution is None:
@@ -327,7 +329,7 @@ def _leaving(recorded: _Recorded, gradient: Gradient, values: Mapping[str, Any])
             if isinstance(given[name], torch.Tensor):
                 given[name] = given[name].contiguous()
     a, b = given.pop("A"), given.pop("B")
-    results = _run_named(a, b, given, _text(backward_of(spec, gradient)))
+    results = _run_named(a, b, given, _text(backward_of(request, gradient)))
     found = dict(zip((output.name for output in dag.outputs), results, strict=True))
     return {name: found[output] for name, output in gradient.leaving.items()}
 

@@ -1,4 +1,4 @@
-"""Calling a program: ``Caller(spec)(A, B, inputs, out)``.
+"""Calling a program: ``Caller(request)(A, B, inputs, out)``.
 
 The first call with a combination of shapes, strides, dtypes and alignments checks everything, plans, builds and loads;
 the result is kept as a :class:`Prepared` launch. Later calls with the same combination only fill in addresses and
@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import Reduce
+from evt.request import Request, read_request, traced
 from evt.runtime.answer import answer
 from evt.runtime.arguments import bind, given_buffers, given_inputs
 from evt.runtime.bound import Bound
@@ -50,7 +51,6 @@ from evt.runtime.plain import (
 )
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.results import gather
-from evt.spec import Spec, read_spec, traced
 from evt.untraced import untraced
 
 #: How many combinations are kept before all are dropped; a workload with ever-changing shapes must not grow it.
@@ -90,12 +90,12 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ..
 class Caller:
     """The callable side of a program; safe to call from several threads."""
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.inputs = spec.inputs
-        self._outputs = spec.outputs
-        self._gather = gather(spec.outputs)
-        self._reduces = any(isinstance(op, Reduce) for op, _ in spec.dag.table)
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.inputs = request.inputs
+        self._outputs = request.outputs
+        self._gather = gather(request.outputs)
+        self._reduces = any(isinstance(op, Reduce) for op, _ in request.dag.table)
         self._forms: dict[tuple[type, ...], _Form] = {}
         #: By everything that decides about a launch, and by that and the addresses at which the memory was checked.
         self._prepared: dict[object, Prepared] = {}
@@ -145,12 +145,12 @@ class Caller:
             if known is None or not all(map(reaches_memory, tensors)):
                 if isinstance(a, torch.Tensor) and a.device.type == "meta":
                     return self._traced(a, b, inputs, buffers)
-                bound = bind(self.spec, a, b, inputs, buffers)
+                bound = bind(self.request, a, b, inputs, buffers)
                 if _needs_no_kernel(bound):
                     self._judge(bound)
                     overlap = find_overlap(bound, self._tensors(values), buffers)
                     overlap.check(addresses, len(buffers), partial(self._names, values))
-                    return self._gather(answer(self.spec, bound, buffers))
+                    return self._gather(answer(self.request, bound, buffers))
                 known = self._prepare(bound, self._tensors(values), self._numbers(values))
                 if len(self._prepared) >= _MAX_PREPARED:
                     self._prepared.clear()
@@ -169,13 +169,13 @@ class Caller:
             slots.append(workspace.data_ptr())
         for slot, least, most in known.integers:
             if not least <= slots[slot] <= most or slots[slot] % 1:
-                bind(self.spec, a, b, inputs, buffers)  # raises what is wrong
+                bind(self.request, a, b, inputs, buffers)  # raises what is wrong
         for slot in known.wide:
             slots[slot] = signed(slots[slot])
         try:
             known.launch(slots)
         except (OverflowError, struct.error):  # an int beyond the range of double
-            bind(self.spec, a, b, inputs, buffers)
+            bind(self.request, a, b, inputs, buffers)
             raise
         if buffers:
             _increment_version(tensors[-len(buffers) :])  # autograd may have saved their contents
@@ -189,7 +189,7 @@ class Caller:
     def _refuse(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
         """Raise what is wrong with a call, if anything is; one without buffers has gradients."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and bool(buffers)):
-            bind(self.spec, a, b, inputs, buffers)
+            bind(self.request, a, b, inputs, buffers)
 
     def _buffers(self, out: object) -> Mapping[str, Any]:
         """Return the output buffers of ``out=``, by name."""
@@ -213,7 +213,7 @@ class Caller:
         if is_traced((a, b, *inputs.values(), *buffers.values())):
             return self._traced(a, b, inputs, buffers)
         written = given_buffers({**named, **buffers})
-        read = given_inputs(self.spec.dag, {name: value for name, value in inputs.items() if name not in named})
+        read = given_inputs(self.request.dag, {name: value for name, value in inputs.items() if name not in named})
         if named or len(read) + len(written) < len(inputs) + len(buffers):
             return self(a, b, read, written or None)
         given = [("A", a), ("B", b), *read.items(), *written.items()]
@@ -224,7 +224,7 @@ class Caller:
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
         if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
-            bind(self.spec, a, b, read, written)  # raises what is wrong, if anything is
+            bind(self.request, a, b, read, written)  # raises what is wrong, if anything is
         usual = [(name, int(value) if type(value) is bool else value) for name, value in usual]
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
@@ -236,14 +236,14 @@ class Caller:
         """Let PyTorch's operators answer a call on tensors without values, inside of a transform, or with gradients."""
         from evt.runtime.operator import call_traced
 
-        return call_traced(traced(self.spec), a, b, dict(buffers) or None, inputs)
+        return call_traced(traced(self.request), a, b, dict(buffers) or None, inputs)
 
     def _recorded(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> Any:
         """Run a call that autograd records, as the operator's kernel for autograd does."""
         from evt.runtime.autograd import run_recorded
         from evt.runtime.operator import call_traced
 
-        return call_traced(traced(self.spec), a, b, None, inputs, partial(run_recorded, run=run_values))
+        return call_traced(traced(self.request), a, b, None, inputs, partial(run_recorded, run=run_values))
 
     def _names(self, values: Sequence[Any]) -> list[str]:
         return [name for name, _ in self._tensors(values)]
@@ -265,23 +265,23 @@ class Caller:
         if True in map(_is_negative, given.values()):
             return None
         buffers = {name: given[name] for name in self._outputs}
-        bound = bind(self.spec, given["A"], given["B"], {name: given[name] for name in self.inputs}, buffers)
+        bound = bind(self.request, given["A"], given["B"], {name: given[name] for name in self.inputs}, buffers)
         return None if _needs_no_kernel(bound) else self._prepare(bound, list(given.items()), [])
 
     def _prepare(self, bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], numbers: Sequence[str]) -> Prepared:
         """Plan, build and load what a new combination of tensors and numbers needs, in the order of its slots."""
         buffers = [name for name, _ in tensors if name in self._outputs]
-        atomic = is_atomic(self.spec)
+        atomic = is_atomic(self.request)
         with self._lock:
-            spec = measured_best(self.spec, bound, atomic)
-            chosen = spec.settings.route, spec.settings.config
+            request = measured_best(self.request, bound, atomic)
+            chosen = request.settings.route, request.settings.config
             signature = (bound.dag, bound.signature, atomic, torch.cuda.get_device_capability(bound.index), chosen)
             kernels = self._kernels.get(signature)
             if kernels is None:
                 refuse_capture()
                 target = device_target(bound.index)
-                kernels = self._kernels[signature] = make_kernels(spec, bound, target, atomic)
-            return prepare(self.spec.dag, bound, kernels, tensors, numbers, buffers)
+                kernels = self._kernels[signature] = make_kernels(request, bound, target, atomic)
+            return prepare(self.request.dag, bound, kernels, tensors, numbers, buffers)
 
     def forget(self) -> None:
         """Prepare every combination again: another kernel may be the best one now."""
@@ -298,7 +298,7 @@ class Caller:
             if len(self._judged) >= _MAX_PREPARED:
                 self._judged.clear()
             self._judged.add(signature)
-        warn_without_kernel(lambda target: plan_kernels(self.spec, bound, target), advice(bound))
+        warn_without_kernel(lambda target: plan_kernels(self.request, bound, target), advice(bound))
 
 
 def _needs_no_kernel(bound: Bound) -> bool:
@@ -309,7 +309,7 @@ def _needs_no_kernel(bound: Bound) -> bool:
 @lru_cache(maxsize=4096)
 def caller_of(program: str) -> Caller:
     """Return what calls a program, the same object each time. Raise ArgumentError (E0613, E0657)."""
-    return Caller(read_spec(program))
+    return Caller(read_request(program))
 
 
 def run_values(
@@ -323,12 +323,12 @@ def run_values(
 ) -> list[torch.Tensor]:
     """Run a program as ``torch.ops.evt.run`` does, on tensors that have values."""
     call = caller_of(program)
-    found = call(a, b, named_values(call.spec, tensors, names, floats, integers))
+    found = call(a, b, named_values(call.request, tensors, names, floats, integers))
     return [found] if isinstance(found, torch.Tensor) else list(found)
 
 
 def named_values(
-    spec: Spec,
+    request: Request,
     tensors: Sequence[torch.Tensor],
     names: Sequence[str] | None = None,
     floats: Sequence[float] | None = None,
@@ -340,14 +340,14 @@ def named_values(
     rows that an index names passes for one, since its other rows are read.
     """
     values = (*tensors, *(floats or ()), *(integers or ()))
-    own = spec.inputs if names is None else names
+    own = request.inputs if names is None else names
     if len(values) != len(own):
         message = f"the number of values is {len(values)}, and of their names {len(own)}: {', '.join(own) or 'none'}"
-        raise ArgumentError(Diagnostic("E0607", message, help=f"the program's inputs are {', '.join(spec.inputs)}"))
-    dag = spec.dag
+        raise ArgumentError(Diagnostic("E0607", message, help=f"the program's inputs are {', '.join(request.inputs)}"))
+    dag = request.dag
     for place, name in enumerate(own):
         if name not in dag.input and not (name in dag.output and dag.output[name].is_indexed):
-            known = ", ".join(spec.inputs) or "none"
+            known = ", ".join(request.inputs) or "none"
             raise ArgumentError(Diagnostic("E0602", f"the program has no input `{name}`", help=f"inputs: {known}"))
         if name in own[:place]:
             raise ArgumentError(Diagnostic("E0602", f"the call names `{name}` twice", help="name each value once"))

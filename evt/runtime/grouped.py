@@ -1,4 +1,4 @@
-"""Calling a grouped program: ``GroupedCaller(spec)(a, b, inputs, out, offsets)``.
+"""Calling a grouped program: ``GroupedCaller(request)(a, b, inputs, out, offsets)``.
 
 Each group is checked as a separate call; the result for a combination of shapes, strides, types and alignments is kept,
 since the sizes of groups repeat. One launch then computes all groups that have work.
@@ -25,6 +25,7 @@ from evt.measured import Timing, applicable, is_measured, measurements, size_cla
 from evt.plan import Layout, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
+from evt.request import LOOP, Request, common_signature, optimised_for, options
 from evt.runtime.arguments import WHOLE, bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
@@ -36,7 +37,6 @@ from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
 from evt.runtime.plain import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
-from evt.spec import LOOP, Spec, common_signature, optimised_for, options
 from evt.untraced import untraced
 
 #: How many combinations of one group are kept before all are dropped.
@@ -48,16 +48,16 @@ _is_grad_enabled = torch.is_grad_enabled
 class GroupedCaller:
     """The callable side of a grouped program; groups of equal types share one typed graph."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, request: Request) -> None:
         #: The program of one group.
-        self.spec = spec.member
+        self.request = request.member
         #: Launches a kernel for each group: where that was asked for, or measured to be the fastest.
-        self._loop = Caller(self.spec)
-        self._looped = spec.settings.route == LOOP
-        self._forced = spec.is_forced
-        self._gather = gather(spec.outputs)
+        self._loop = Caller(self.request)
+        self._looped = request.settings.route == LOOP
+        self._forced = request.is_forced
+        self._gather = gather(request.outputs)
         #: Whether some input is i32; its numbers are checked individually.
-        self._exact = any(value.dtype in WHOLE for value in spec.dag.inputs)
+        self._exact = any(value.dtype in WHOLE for value in request.dag.inputs)
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
         self._kernels: dict[object, _Kernels] = {}
@@ -68,7 +68,7 @@ class GroupedCaller:
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
         if traced := tracing_fault():
             raise ArgumentError(traced)
-        groups = split(self.spec, a, b, inputs, out, offsets)
+        groups = split(self.request, a, b, inputs, out, offsets)
         given = [dict(group.buffers) for group in groups.members]
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
         self._check_alike(known)
@@ -85,7 +85,7 @@ class GroupedCaller:
             wholes[name]
             if name in wholes
             else [mine.get(name, group.buffers[name]) for mine, group in zip(given, groups.members, strict=True)]
-            for name in self.spec.outputs
+            for name in self.request.outputs
         ]
         return self._gather(results)
 
@@ -105,7 +105,7 @@ class GroupedCaller:
                 known.places.remember(places)
                 return known
         try:
-            bound = bind(self.spec, group.a, group.b, group.inputs, group.buffers)
+            bound = bind(self.request, group.a, group.b, group.inputs, group.buffers)
         except EvtError as error:
             said = (replace(each, message=f"group {index}: {each.message}") for each in error.diagnostics)
             raise type(error)(said) from None
@@ -236,7 +236,7 @@ class GroupedCaller:
             table = make_table(plan, members, checked)
         except OverflowError:  # an int beyond the range of double
             for group in members:
-                bind(self.spec, group.a, group.b, group.inputs, group.buffers)
+                bind(self.request, group.a, group.b, group.inputs, group.buffers)
             raise
         with torch.cuda.device(index):
             launch(plan, library, table, len(members), varies, device)
@@ -260,7 +260,7 @@ class GroupedCaller:
 
         def made(target: Target) -> Plan:
             problem = self._problem(checked[0].bound, self._signature(indices, checked), target)
-            return plan(problem, config=self.spec.settings.config)
+            return plan(problem, config=self.request.settings.config)
 
         warn_without_kernel(made, advice(checked[0].bound))
 
@@ -273,7 +273,7 @@ class GroupedCaller:
             _, held = split_held(bound.dag, group.buffers)
             results = reference(bound.dag, group.a, group.b, {**group.inputs, **held})
         except OverflowError:  # an int beyond the range of double
-            bind(self.spec, group.a, group.b, group.inputs, group.buffers)
+            bind(self.request, group.a, group.b, group.inputs, group.buffers)
             raise
         for name, buffer in group.buffers.items():
             write(buffer, results[name])
@@ -310,7 +310,7 @@ class GroupedCaller:
             best = found.best(known) if found.measured else None
             if best is not None and best.route == LOOP:
                 return None
-            config = self.spec.settings.config if best is None else best.config
+            config = self.request.settings.config if best is None else best.config
             return found.made.get(config) or found.make(config)
 
     def _is_measured(self, problem: Problem) -> bool:
@@ -325,9 +325,9 @@ class GroupedCaller:
                 found.measured = self._is_measured(found.problem)
 
     def _problem(self, bound: Bound, signature: Signature, target: Target) -> Problem:
-        optimised = optimised_for(self.spec, bound.dag.operands, bound.absent)
+        optimised = optimised_for(self.request, bound.dag.operands, bound.absent)
         read = signature.only({*optimised.input, *optimised.output})
-        return Problem(optimised, read, target, options(self.spec.settings, False), grouped=True)
+        return Problem(optimised, read, target, options(self.request.settings, False), grouped=True)
 
     def ask(
         self, a: object, b: object, inputs: Mapping[str, object], offsets: object
@@ -336,7 +336,7 @@ class GroupedCaller:
 
         These have no buffers.
         """
-        groups = split(self.spec, a, b, inputs, None, offsets)
+        groups = split(self.request, a, b, inputs, None, offsets)
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
         self._check_alike(known)
         self._allocate(groups, known)

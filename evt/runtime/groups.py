@@ -1,4 +1,4 @@
-"""A grouped call as one call for each group: ``split(spec, a, b, inputs, out, offsets) -> Groups``.
+"""A grouped call as one call for each group: ``split(request, a, b, inputs, out, offsets) -> Groups``.
 
 An argument with one tensor for each group is a list, or one tensor stacked along a first dimension. With ``offsets``
 the rows of all groups are consecutive in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
@@ -18,9 +18,9 @@ from evt.diagnostics import Diagnostic, hint
 from evt.errors import ArgumentError
 from evt.ir import Input
 from evt.ir.node import base, index_of
+from evt.request import Request
 from evt.runtime.arguments import given_buffers, given_inputs, is_absent
 from evt.runtime.plain import PLAIN, fault, plain_value
-from evt.spec import Spec
 
 
 @dataclass(slots=True)
@@ -65,29 +65,29 @@ class Groups:
         return _rows(whole, dim, self.offsets)
 
 
-def split(spec: Spec, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
+def split(request: Request, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
     """Divide a grouped call. Raise ArgumentError for what does not divide; the groups are not checked further."""
-    known = [*spec.inputs, *spec.outputs]
+    known = [*request.inputs, *request.outputs]
     for name in inputs:
         if name not in known:
             message = f"the program has no input `{name}`"
             raise ArgumentError(Diagnostic("E0602", message, help=hint(name, known, "inputs and outputs")))
-    buffers = given_buffers(_buffers(spec, inputs, out))
-    read = given_inputs(spec.dag, {name: inputs[name] for name in inputs if name not in spec.outputs})
+    buffers = given_buffers(_buffers(request, inputs, out))
+    read = given_inputs(request.dag, {name: inputs[name] for name in inputs if name not in request.outputs})
     for name, value in [("A", a), ("B", b), *read.items(), *buffers.items(), ("offsets", offsets)]:
         refused = fault(name, value, written=name in buffers) if isinstance(value, torch.Tensor) else None
         if refused is not None:
             raise ArgumentError(refused)
     bounds = _offsets(offsets)
-    splitter = _Splitter(spec, _count(a, b, bounds), bounds)
+    splitter = _Splitter(request, _count(a, b, bounds), bounds)
     operands = [splitter.operand(name, value) for name, value in (("A", a), ("B", b))]
-    given = {name: splitter.input(spec.dag.input[name], value) for name, value in read.items()}
+    given = {name: splitter.input(request.dag.input[name], value) for name, value in read.items()}
     written = {name: splitter.buffer(name, value) for name, value in buffers.items()}
     members = (
         Group(
             operands[0][index],
             operands[1][index],
-            given_inputs(spec.dag, {name: values[index] for name, values in given.items()}),
+            given_inputs(request.dag, {name: values[index] for name, values in given.items()}),
             {name: values[index] for name, values in written.items()},
         )
         for index in range(splitter.count)
@@ -126,9 +126,9 @@ def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
     raise ArgumentError(Diagnostic("E0607", "A and B are neither lists of tensors nor stacked tensors [g, ...]"))
 
 
-def _buffers(spec: Spec, inputs: Mapping[str, object], out: object) -> dict[str, object]:
+def _buffers(request: Request, inputs: Mapping[str, object], out: object) -> dict[str, object]:
     """Return output buffers by name, from ``out=`` or keywords."""
-    outputs = spec.outputs
+    outputs = request.outputs
     named = {name: inputs[name] for name in outputs if name in inputs and not _is_left_out(inputs[name])}
     if out is None:
         return named
@@ -156,12 +156,12 @@ def _is_left_out(buffers: object) -> bool:
 
 @dataclass(frozen=True)
 class _Splitter:
-    spec: Spec
+    request: Request
     count: int
     offsets: tuple[int, ...]
 
     def operand(self, name: str, value: object) -> Sequence[Any]:
-        modes = self.spec.operand_modes["AB".index(name)]
+        modes = self.request.operand_modes["AB".index(name)]
         if self.offsets and "m" in modes:
             if isinstance(value, torch.Tensor) and value.dim() == 2:
                 return self.rows(name, value, modes.index("m"))
@@ -194,7 +194,7 @@ class _Splitter:
         return [value] * self.count
 
     def buffer(self, name: str, value: object) -> Sequence[Any]:
-        modes = self.spec.dag.output[name].modes
+        modes = self.request.dag.output[name].modes
         if isinstance(value, torch.Tensor):
             if self.offsets and _has_rows(modes) and value.dim() == len(modes):
                 return self.rows(name, value, _mode(modes))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from evt.spec import in_digits, read_spec
+from evt.request import in_digits, read_request
 
 
 def is_cpp(graph: Any) -> bool:
@@ -25,7 +25,7 @@ def call_in_cpp(operator: Any, arguments: tuple[Any, ...]) -> Any:
 
     handler: Any = lowering.fallback_handler
     named = {each.name: value for each, value in zip(operator._schema.arguments, arguments, strict=False)}
-    outputs = named["outputs"] if "outputs" in named else read_spec(named["program"]).outputs
+    outputs = named["outputs"] if "outputs" in named else read_request(named["program"]).outputs
     given = [in_digits(value) if name == "program" else value for name, value in named.items()]
     packet = torch.ops.evt.launch if operator is torch.ops.evt.run.default else operator.overloadpacket
     if len(outputs) == 1 and operator is not torch.ops.evt.write.default:

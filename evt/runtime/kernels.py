@@ -18,9 +18,9 @@ from evt.plan.batches import launches, refusal
 from evt.plan.plan import HaloProduct
 from evt.plan.routes import order
 from evt.plan.speed import fastest
+from evt.request import Request, optimised_for, options
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
-from evt.spec import Spec, optimised_for, options
 
 
 @dataclass(frozen=True)
@@ -39,34 +39,34 @@ class Kernels:
         return self.plans[choice], self.libraries[choice]
 
 
-def is_atomic(spec: Spec) -> bool:
+def is_atomic(request: Request) -> bool:
     """Return whether reductions may be combined in any order: the program asks for that and PyTorch allows it."""
-    return spec.settings.deterministic is False and not torch.are_deterministic_algorithms_enabled()
+    return request.settings.deterministic is False and not torch.are_deterministic_algorithms_enabled()
 
 
-def call_problem(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Problem:
+def call_problem(request: Request, bound: Bound, target: Target, atomic: bool = False) -> Problem:
     """Return the planner's problem for a bound call."""
-    dag = optimised_for(spec, bound.dag.operands, bound.absent)
-    return Problem(dag, bound.signature.only({*dag.input, *dag.output}), target, options(spec.settings, atomic))
+    dag = optimised_for(request, bound.dag.operands, bound.absent)
+    return Problem(dag, bound.signature.only({*dag.input, *dag.output}), target, options(request.settings, atomic))
 
 
-def measured_best(spec: Spec, bound: Bound, atomic: bool = False) -> Spec:
+def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Request:
     """Return the program with the kernel that was measured to be best for a bound call, or else as it is.
 
     The user's choice of a route or configuration stays.
     """
-    if spec.is_forced or not Store().exists():
-        return spec
-    problem = call_problem(spec, bound, device_target(bound.index), atomic)
+    if request.is_forced or not Store().exists():
+        return request
+    problem = call_problem(request, bound, device_target(bound.index), atomic)
     found = measurements(problem, bound.sizes, torch.cuda.get_device_name(bound.index))
     best = applicable(survey(problem), found[0]) if found else None
-    return spec if best is None else spec.forced(best.route, best.config)
+    return request if best is None else request.forced(best.route, best.config)
 
 
-def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
+def plan_kernels(request: Request, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """Return the plans of all configurations that serve a bound call. Raise TargetError, LaunchError (E0804)."""
-    settings = spec.settings
-    found = survey(call_problem(spec, bound, target, atomic), settings.route, settings.config)
+    settings = request.settings
+    found = survey(call_problem(request, bound, target, atomic), settings.route, settings.config)
     check_batches(bound.dag, found.chosen.route, target, bound.sizes["l"])
     return found.defaults
 
@@ -98,9 +98,9 @@ def check_depth(plan: Plan, sizes: Mapping[str, int]) -> None:
         raise LaunchError(Diagnostic("E0804", message, help="leave `config` out, or take one that shares no tiles"))
 
 
-def make_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
+def make_kernels(request: Request, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
     """Plan, build and load. Raise TargetError, BuildError, LaunchError."""
-    plans = plan_kernels(spec, bound, target, atomic)
+    plans = plan_kernels(request, bound, target, atomic)
     sources = kernel_sources(plans)
     libraries = build_and_use(sources, lambda at, path: load_library(path, plans[at], sources[at].name))
     return Kernels(plans, tuple(libraries))

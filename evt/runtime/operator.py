@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.imported import when_imported
+from evt.request import Request, Traced, traced
 from evt.runtime import inductor
 from evt.runtime.arguments import outline
 from evt.runtime.autograd import run_recorded
@@ -32,7 +33,6 @@ from evt.runtime.batched import refuse_batched, run_batched
 from evt.runtime.call import caller_of, named_values, run_values
 from evt.runtime.fresh import returned
 from evt.runtime.plain import gradient_fault, tangent_fault
-from evt.spec import Spec, Traced, traced
 
 _PROGRAM = "str program, str[]? names=None, Scalar[]? floats=None, SymInt[]? integers=None"
 _Library: Any = torch.library.Library  # has no types
@@ -53,9 +53,9 @@ _Floats = Sequence[float] | None
 _Integers = Sequence[int] | None
 
 
-def write_program(spec: Spec) -> str:
+def write_program(request: Request) -> str:
     """Return a program as the operators take it."""
-    return traced(spec).text
+    return traced(request).text
 
 
 def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, Any], run: Any = None) -> Any:
@@ -111,23 +111,23 @@ def _read_out(outputs: tuple[str, ...], out: Any) -> dict[str, Any]:
     raise ArgumentError(Diagnostic("E0608", f"`out` is not {wanted}"))
 
 
-def _outputs(spec: Spec, names: Sequence[str]) -> None:
+def _outputs(request: Request, names: Sequence[str]) -> None:
     """Raise ArgumentError (E0602) for a name that is none of an output, or is there twice."""
     for place, name in enumerate(names):
-        if name not in spec.outputs or name in names[:place]:
+        if name not in request.outputs or name in names[:place]:
             message = (
-                f"the call names `{name}` twice" if name in spec.outputs else f"the program has no output `{name}`"
+                f"the call names `{name}` twice" if name in request.outputs else f"the program has no output `{name}`"
             )
-            raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(spec.outputs)}"))
+            raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(request.outputs)}"))
 
 
-def _buffers(spec: Spec, buffers: _Tensors) -> dict[str, torch.Tensor]:
+def _buffers(request: Request, buffers: _Tensors) -> dict[str, torch.Tensor]:
     """Return the buffers by the outputs that they are for. Raise ArgumentError (E0608) for another number of them."""
-    if len(buffers) != len(spec.outputs):
-        message = f"the number of buffers is {len(buffers)}, and of outputs {len(spec.outputs)}"
-        help = f"pass a buffer for each, in order: {', '.join(spec.outputs)}"
+    if len(buffers) != len(request.outputs):
+        message = f"the number of buffers is {len(buffers)}, and of outputs {len(request.outputs)}"
+        help = f"pass a buffer for each, in order: {', '.join(request.outputs)}"
         raise ArgumentError(Diagnostic("E0608", message, help=help))
-    return dict(zip(spec.outputs, buffers, strict=True))
+    return dict(zip(request.outputs, buffers, strict=True))
 
 
 # With values
@@ -136,7 +136,7 @@ def _buffers(spec: Spec, buffers: _Tensors) -> dict[str, torch.Tensor]:
 def launch(a: torch.Tensor, b: torch.Tensor, tensors: _Tensors, program: str) -> list[torch.Tensor]:
     """Run a program on its inputs in order."""
     call = caller_of(program)
-    found = call(a, b, named_values(call.spec, tensors))
+    found = call(a, b, named_values(call.request, tensors))
     return [found] if isinstance(found, torch.Tensor) else list(found)
 
 
@@ -151,8 +151,8 @@ def _write(
     integers: _Integers = None,
 ) -> None:
     call = caller_of(program)
-    given = named_values(call.spec, tensors, names, floats, integers)
-    call(a, b, given, _buffers(call.spec, buffers))
+    given = named_values(call.request, tensors, names, floats, integers)
+    call(a, b, given, _buffers(call.request, buffers))
 
 
 def _allocate(
@@ -165,13 +165,13 @@ def _allocate(
     floats: _Floats = None,
     integers: _Integers = None,
 ) -> list[torch.Tensor]:
-    spec = caller_of(program).spec
+    request = caller_of(program).request
     plain: Any = (
         [each if isinstance(each, int | float) else 0 for each in numbers or ()] for numbers in (floats, integers)
     )
-    inputs = named_values(spec, tensors, names, *plain)
-    _outputs(spec, outputs)
-    bound = outline(spec, a, b, inputs)
+    inputs = named_values(request, tensors, names, *plain)
+    _outputs(request, outputs)
+    bound = outline(request, a, b, inputs)
     for name in outputs:
         if bound.dag.output[name].is_indexed:
             message = f"`{name}` is stored by an index, and the call gives no buffer that has the rows"
@@ -191,15 +191,17 @@ def _run_fake(
     floats: _Floats = None,
     integers: _Integers = None,
 ) -> list[torch.Tensor]:
-    return _allocate(a, b, tensors, caller_of(program).spec.outputs, program, names, floats or None, integers or None)
+    return _allocate(
+        a, b, tensors, caller_of(program).request.outputs, program, names, floats or None, integers or None
+    )
 
 
 def _write_fake(*given: Any) -> None:
     a, b, tensors, buffers, program, *rest = given
-    spec = caller_of(program).spec
-    fresh = [each.name for each in spec.dag.outputs if not each.is_indexed]
+    request = caller_of(program).request
+    fresh = [each.name for each in request.dag.outputs if not each.is_indexed]
     wanted = dict(zip(fresh, _allocate(a, b, tensors, fresh, program, *rest), strict=True))
-    for name, buffer in _buffers(spec, buffers).items():
+    for name, buffer in _buffers(request, buffers).items():
         if name not in wanted:
             continue
         if buffer.dtype != wanted[name].dtype:

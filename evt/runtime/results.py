@@ -7,7 +7,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from evt.spec import result_type
+from evt.request import result_type
 
 #: Makes a call's result from the values of the outputs.
 Gathering = Callable[[Sequence[Any]], Any]

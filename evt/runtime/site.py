@@ -14,9 +14,9 @@ from functools import partial
 
 import torch
 
+from evt.request import Request
 from evt.runtime.call import Caller, caller_of
 from evt.runtime.operator import write_program
-from evt.spec import Spec
 
 #: A call of a site, once its sizes are known.
 Launch = Callable[..., None]
@@ -64,7 +64,7 @@ class Site(dict[tuple[int, ...], Launch]):
 
     def _prepare(self, sizes: tuple[int, ...], views: Sequence[View], given: Sequence[torch.Tensor]) -> Launch:
         caller = caller_of(self.program)
-        names = ("A", "B", *caller.spec.outputs, *caller.inputs)
+        names = ("A", "B", *caller.request.outputs, *caller.inputs)
         tensors = [each if view is None else _part(each, *view) for each, view in zip(given, views, strict=True)]
         known = caller.prepare(dict(zip(names, tensors, strict=True)))
         if known is None or known.steps or known.copied:
@@ -74,9 +74,9 @@ class Site(dict[tuple[int, ...], Launch]):
         return known.launcher(addresses, offsets, partial(self._find, sizes))
 
 
-def forget(spec: Spec) -> None:
+def forget(request: Request) -> None:
     """Let graphs prepare their calls of a program again: another kernel may be the best one now."""
-    program = write_program(spec)
+    program = write_program(request)
     caller_of(program).forget()
     for site in _SITES[program]:
         site.forget()
@@ -89,5 +89,5 @@ def _part(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offs
 def _call(caller: Caller, views: Sequence[View], *given: torch.Tensor) -> None:
     """Call a program as users do, into buffers."""
     a, b, *others = (each if view is None else _part(each, *view) for each, view in zip(given, views, strict=True))
-    count = len(caller.spec.outputs)
+    count = len(caller.request.outputs)
     caller(a, b, dict(zip(caller.inputs, others[count:], strict=True)), others[:count])

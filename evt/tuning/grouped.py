@@ -1,4 +1,4 @@
-"""Measuring the kernels of a grouped call: ``tune_groups(spec, A, B, inputs, offsets) -> Tuning``."""
+"""Measuring the kernels of a grouped call: ``tune_groups(request, A, B, inputs, offsets) -> Tuning``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from evt.measured import Store, size_class
 from evt.plan import survey
+from evt.request import LOOP, Request
 from evt.runtime.grouped import GroupedCaller
 from evt.runtime.kernels import device_target
-from evt.spec import LOOP, Spec
 from evt.tuning.tune import ROUNDS, Name, Progress, Tuning, check_call, check_program, measure
 
 #: The loop's place among kernels: the kernel of each group has a configuration of its own.
@@ -17,7 +17,7 @@ _LOOP: Name = (LOOP, "")
 
 
 def tune_groups(
-    spec: Spec,
+    request: Request,
     a: Any,
     b: Any,
     inputs: Mapping[str, Any],
@@ -32,8 +32,8 @@ def tune_groups(
     Groups without anything to compute are left out.
     Raise what :func:`evt.tuning.tune.tune` raises, and TargetError where there is no grouped kernel.
     """
-    check_program(spec)
-    problem_for, groups, bounds = GroupedCaller(spec).ask(a, b, inputs, offsets)
+    check_program(request)
+    problem_for, groups, bounds = GroupedCaller(request).ask(a, b, inputs, offsets)
     index = check_call(bounds[0] if bounds else None)
     found = survey(problem_for(device_target(index)))
     _ = found.chosen  # raises where there is none
@@ -42,8 +42,8 @@ def tune_groups(
     values = {name: [group.inputs[name] for group in groups] for name in groups[0].inputs}
 
     def call_of(name: Name) -> Callable[[], Any]:
-        call = GroupedCaller(spec.forced(name[0], name[1] or None))
+        call = GroupedCaller(request.forced(name[0], name[1] or None))
         return lambda: call(all_a, all_b, values, None, None)
 
     sizes = size_class([bound.sizes for bound in bounds])
-    return measure(spec, found, index, sizes, call_of, (_LOOP,), rounds=rounds, progress=progress, store=store)
+    return measure(request, found, index, sizes, call_of, (_LOOP,), rounds=rounds, progress=progress, store=store)

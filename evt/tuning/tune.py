@@ -1,4 +1,4 @@
-"""Measuring the routes of a call: ``tune(spec, A, B, inputs) -> Tuning``."""
+"""Measuring the routes of a call: ``tune(request, A, B, inputs) -> Tuning``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import Plan, Survey, survey
 from evt.plan.batches import launches
 from evt.reference.compare import error, limit
+from evt.request import Request
 from evt.runtime.arguments import bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
@@ -30,7 +31,6 @@ from evt.runtime.kernels import (
     is_atomic,
     kernel_sources,
 )
-from evt.spec import Spec
 from evt.tuning.clock import GpuClock, RoundTimer, interleave
 
 ROUNDS = 31
@@ -88,7 +88,7 @@ class Tuning:
 
 
 def tune(
-    spec: Spec,
+    request: Request,
     a: torch.Tensor,
     b: torch.Tensor,
     inputs: Mapping[str, Any],
@@ -102,23 +102,23 @@ def tune(
     Raise LaunchError (E0801) without a GPU; ArgumentError for a call that does not fit the program, is not on the GPU
     or computes nothing, and for a program whose route is forced; and when every kernel fails, the error of the first.
     """
-    check_program(spec)
-    read, held = split_held(spec.dag, inputs)
-    bound = bind(spec, a, b, read, held)
+    check_program(request)
+    read, held = split_held(request.dag, inputs)
+    bound = bind(request, a, b, read, held)
     index = check_call(bound)
-    found = survey(call_problem(spec, bound, device_target(index), is_atomic(spec)))
+    found = survey(call_problem(request, bound, device_target(index), is_atomic(request)))
 
     def call_of(name: Name) -> Callable[[], Any]:
-        call, buffers = Caller(spec.forced(*name)), {each: buffer.clone() for each, buffer in held.items()}
+        call, buffers = Caller(request.forced(*name)), {each: buffer.clone() for each, buffer in held.items()}
         return lambda: call(a, b, read, buffers or None)
 
-    return measure(spec, found, index, bound.sizes, call_of, rounds=rounds, progress=progress, store=store)
+    return measure(request, found, index, bound.sizes, call_of, rounds=rounds, progress=progress, store=store)
 
 
-def check_program(spec: Spec) -> None:
+def check_program(request: Request) -> None:
     """Raise ArgumentError for a program whose route is forced, LaunchError (E0801) without a GPU."""
     for name in ("route", "config"):
-        if getattr(spec.settings, name) is not None:
+        if getattr(request.settings, name) is not None:
             message = f"the program's `{name}` is forced, and tuning is to choose it"
             raise ArgumentError(Diagnostic("E0602", message, help="leave it out"))
     if not torch.cuda.is_available():
@@ -138,7 +138,7 @@ def check_call(bound: Bound | None) -> int:
 
 
 def measure(
-    spec: Spec,
+    request: Request,
     found: Survey,
     index: int,
     sizes: Mapping[str, int],
@@ -167,11 +167,11 @@ def measure(
     in_order = tuple(rows[name] for name in (*names_of(found), *others))
     timings = tuple(Timing(row.route, row.config, row.ms) for row in in_order if row.ms is not None)
     gpu = torch.cuda.get_device_name(index)
-    text = " ".join(spec.source.text.split())
+    text = " ".join(request.source.text.split())
     measurement = Measurement(gpu, problem.target.name, text, dict(sizes), timings)
     if timings:
         store.add(problem_key(problem, sizes), measurement)
-    return Tuning(spec.operation, gpu, problem.target.name, dict(sizes), in_order, measurement.best())
+    return Tuning(request.operation, gpu, problem.target.name, dict(sizes), in_order, measurement.best())
 
 
 def names_of(found: Survey) -> list[Name]:

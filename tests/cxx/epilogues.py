@@ -49,8 +49,8 @@ def run(
     arch: str = "sm89",
 ) -> None:
     """Compute what a call's 2.x kernel would write into the buffers of all outputs, from the exact product."""
-    bound = bind(op.spec, a, b, inputs, out)
-    plan = plan_kernels(op.spec, bound, find_target(arch))[0]
+    bound = bind(op.request, a, b, inputs, out)
+    plan = plan_kernels(op.request, bound, find_target(arch))[0]
     library = compiled(plan, folder)
     given = {"A": a, "B": b, **inputs, **out}
     acc = product(op, bound, a, b)
@@ -63,9 +63,9 @@ def run(
 
 def product(op: evt.Program, bound: Bound, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the exact product [l, m, n] in the accumulator's type."""
-    modes_a, modes_b = op.spec.operand_modes
+    modes_a, modes_b = op.request.operand_modes
     a, b = (a if modes_a == ("m", "k") else a.mT).double(), (b if modes_b == ("k", "n") else b.mT).double()
-    if op.spec.dag.operation == "linear":
+    if op.request.dag.operation == "linear":
         a = a.reshape(-1, a.shape[-1])
     shape = [bound.sizes[mode] for mode in ("l", "m", "n")]
     return (a @ b).reshape(shape).to(working(accumulator(bound.dag.operands[0].dtype), torch.float32)).contiguous()

@@ -10,7 +10,7 @@ from cute import GXX, include_flags
 from epilogues import run
 
 from evt.reference.compare import distance
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 pytestmark = [
     pytest.mark.cxx,
@@ -34,7 +34,7 @@ def test_epilogues(name: str, tmp_path: Path) -> None:
     stored = op.reference(a, b, **inputs, **held)._asdict()
     made = {key: held[key].clone() if key in held else poisoned(each) for key, each in stored.items()}
     run(op, a, b, inputs, made, tmp_path)
-    for output in typed_graph(op.spec, case.dtype, case.dtype).outputs:
+    for output in typed_graph(op.request, case.dtype, case.dtype).outputs:
         got, dtype = made[output.name], output.dtype
         assert dtype is not None
         if dtype.is_float:

@@ -57,7 +57,7 @@ LAYOUTS = {"combination": Layouts({"B": ("n", "k")}, ("B", "C"), (16, 4))}
 def kernels() -> dict[str, Kernel]:
     found = {}
     for name, program in PROGRAMS.items():
-        named = Named(name, program.spec, layouts=LAYOUTS.get(name, Layouts()))
+        named = Named(name, program.request, layouts=LAYOUTS.get(name, Layouts()))
         made = kernels_of(named, [TARGETS["sm80"], TARGETS["sm90"]], f"{NAME}_{name}")
         found |= {each.emitted.name: each for each in made}
     return found
@@ -65,7 +65,7 @@ def kernels() -> dict[str, Kernel]:
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Stubbed:
-    named = [Named(name, each.spec, layouts=LAYOUTS.get(name, Layouts())) for name, each in PROGRAMS.items()]
+    named = [Named(name, each.request, layouts=LAYOUTS.get(name, Layouts())) for name, each in PROGRAMS.items()]
     files = torch_extension(NAME, named, [TARGETS["sm80"], TARGETS["sm90"]], example_of)
     return stubbed(files, tmp_path_factory.mktemp("stubbed"))
 
@@ -206,7 +206,7 @@ def test_kernels_get_what_evt_gives_them(
     results = getattr(torch.ops, NAME).__getattr__(name)(a, b, **inputs)
     results = [results] if isinstance(results, torch.Tensor) else list(results)
     program = PROGRAMS[name]
-    bound = bind(program.spec, a, b, inputs, {})
+    bound = bind(program.request, a, b, inputs, {})
     kernel = kernels[stubs.kernel]
     assert kernel.target.number == capability
     found, given = stubs.arguments, {"A": a, "B": b, **inputs}
@@ -229,7 +229,7 @@ def test_kernels_get_what_evt_gives_them(
             one_batch = field.role == "l" and field.tensor and bound.sizes["l"] == 1  # any stride will do
             assert value == (0 if one_batch else wanted), field
         elif not isinstance(given.get(field.tensor), torch.Tensor):
-            default = program.spec.dag.input[field.tensor].default
+            default = program.request.dag.input[field.tensor].default
             assert value == given.get(field.tensor, default), field
     expected = program.reference(*(torch.zeros_like(each) for each in (a, b)), **inputs)
     expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)

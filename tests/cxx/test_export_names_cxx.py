@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
 ]
 
-SPEC = evt.gemm("D = acc").spec
+SPEC = evt.gemm("D = acc").request
 #: Names of macros, types, functions and variables in the files and in the headers that they include.
 BORDERLINE = (
     "Program", "Value", "Kind", "Given", "evt", "evt_torch", "torch", "std", "at", "c10", "call", "run", "define",

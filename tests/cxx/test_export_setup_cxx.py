@@ -49,7 +49,7 @@ echo made > "$out"
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, str]:
-    return torch_extension(NAME, [Named(name, each.spec) for name, each in PROGRAMS.items()], [TARGETS["sm80"]])
+    return torch_extension(NAME, [Named(name, each.request) for name, each in PROGRAMS.items()], [TARGETS["sm80"]])
 
 
 @pytest.fixture(scope="module")

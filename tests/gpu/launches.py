@@ -16,9 +16,9 @@ from evt.diagnostics import Source
 from evt.ir.dtype import B1, BF16, from_torch_name
 from evt.program import program_of
 from evt.reference.compare import error, limit
+from evt.request import typed_graph
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
-from evt.spec import typed_graph
 
 Call = tuple[evt.Program, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 
@@ -149,7 +149,7 @@ GROUPED = "grouped"
 def inputs_of(call: Call) -> dict[str, torch.Tensor]:
     """Of what there is, the inputs that the program reads."""
     op, a, b, found = call
-    read = {each.name for each in typed_graph(op.spec, _name(a), _name(b)).inputs}
+    read = {each.name for each in typed_graph(op.request, _name(a), _name(b)).inputs}
     return {name: value for name, value in found.items() if name in read}
 
 
@@ -193,8 +193,8 @@ def main(names: list[str]) -> None:
     plans, taken = [], {}
     for name, call in calls.items():
         op, a, b, _ = call
-        (first, *_) = plan_kernels(op.spec, bind(op.spec, a, b, inputs_of(call), {}), device_target(0))
-        taken[name] = (program_of(op.spec.forced(op.spec.settings.route, first.config.name)), *call[1:])
+        (first, *_) = plan_kernels(op.request, bind(op.request, a, b, inputs_of(call), {}), device_target(0))
+        taken[name] = (program_of(op.request.forced(op.request.settings.route, first.config.name)), *call[1:])
         plans.append(first)
     build(list(dict.fromkeys(kernel_sources(plans))))
     for name, call in taken.items():

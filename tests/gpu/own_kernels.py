@@ -16,9 +16,9 @@ import evt
 from evt.compilation import KernelSource
 from evt.ir.dtype import BY_NAME, I64, from_torch_name
 from evt.reference.compare import distance
+from evt.request import typed_graph
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
-from evt.spec import typed_graph
 
 #: (images, channels, height, width) of A, (columns of D, rows, columns of the filter), geometry; volumes have a depth.
 Shape = tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]]
@@ -77,13 +77,13 @@ def tensors(case: Case, number: int, op: evt.Program):
     generator = torch.Generator("cuda").manual_seed(number)
     shape, of_weight = case.operands(number)
     x = last(random(shape, case.dtype, generator))
-    inner = shape[1] // op.spec.convolution.groups
+    inner = shape[1] // op.request.convolution.groups
     weight = last(random(of_weight, case.types[1], generator, (inner * math.prod(of_weight[2:])) ** -0.5))
-    problem = op.spec.convolution.problem(shape, of_weight)
+    problem = op.request.convolution.problem(shape, of_weight)
     images, *pixels = problem.leads["m"]
     extents = {"m": math.prod(problem.leads["m"]), "n": problem.columns}
     inputs = {}
-    for value in typed_graph(op.spec, *case.types).inputs:
+    for value in typed_graph(op.request, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:
             inputs[value.name] = {"i32": 3, "i64": 2**40 + 5}.get(dtype, 1.25)
@@ -102,8 +102,8 @@ def tensors(case: Case, number: int, op: evt.Program):
 def sources_of(case: Case, number: int) -> list[KernelSource]:
     op = case.program(case.shapes[number][2])
     x, weight, inputs = tensors(case, number, op)
-    atomic = op.spec.settings.deterministic is False
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, x, weight, inputs, {}), device_target(0), atomic))
+    atomic = op.request.settings.deterministic is False
+    return kernel_sources(plan_kernels(op.request, bind(op.request, x, weight, inputs, {}), device_target(0), atomic))
 
 
 def poisoned(tensor):
@@ -137,7 +137,7 @@ def check_call(op: evt.Program, a, b, inputs: Mapping[str, Any]) -> list[float]:
     shapes = [fresh] if single else list(fresh)
     want = op.reference(a, b, float64=True, **inputs)
     want = [want] if single else list(want)
-    dtypes = [output.dtype for output in typed_graph(op.spec, *types).outputs]
+    dtypes = [output.dtype for output in typed_graph(op.request, *types).outputs]
     assert I64 not in dtypes
     buffers = [poisoned(each) for each in shapes]
     first = None
@@ -149,7 +149,7 @@ def check_call(op: evt.Program, a, b, inputs: Mapping[str, Any]) -> list[float]:
         ]
         assert max(errors) <= 1.0, errors
         first = first or [each.clone() for each in buffers]
-        if op.spec.settings.deterministic is not False:
+        if op.request.settings.deterministic is not False:
             for buffer, earlier, other in zip(buffers, first, shapes, strict=True):
                 assert torch.equal(bits(buffer), bits(earlier))
                 assert torch.equal(bits(buffer), bits(other))

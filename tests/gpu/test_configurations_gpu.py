@@ -15,9 +15,9 @@ from evt.diagnostics import Source  # noqa: E402
 from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
 from evt.plan import plan, survey  # noqa: E402
 from evt.reference.compare import error, tolerance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import call_problem, device_target, kernel_sources  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -157,18 +157,18 @@ def program(name: str, config: str | None = None) -> evt.Program:
 def inputs_of(op: evt.Program, name: str, a, b) -> dict[str, object]:
     found: dict[str, object] = {}
     dtype = CASES[name].dtype
-    for value in typed_graph(op.spec, dtype, dtype).inputs:
+    for value in typed_graph(op.request, dtype, dtype).inputs:
         if value.name == "alpha":
             found["alpha"] = 1.5
         elif value.name == "bias":
-            columns = b.shape[0] if op.spec.operation != "gemm" else b.shape[-1]
+            columns = b.shape[0] if op.request.operation != "gemm" else b.shape[-1]
             found["bias"] = random((columns,), value.dtype.name, seed=2)
-        elif op.spec.convolution is not None:
-            problem = op.spec.convolution.problem(a.shape, b.shape)
+        elif op.request.convolution is not None:
+            problem = op.request.convolution.problem(a.shape, b.shape)
             shape = (problem.images, problem.filters, *problem.results)
             found[value.name] = evt.channels_last(random(shape, value.dtype.name, seed=3))
         else:
-            rows, columns = a.shape[:-1], b.shape[0] if op.spec.operation == "linear" else b.shape[-1]
+            rows, columns = a.shape[:-1], b.shape[0] if op.request.operation == "linear" else b.shape[-1]
             found[value.name] = random((*rows, columns), value.dtype.name, seed=3)
     return found
 
@@ -178,8 +178,8 @@ def configurations(name: str) -> tuple[str, ...]:
     """Those in which a case's kernel is built on the machine's GPU."""
     op = program(name)
     a, b = operands(name)
-    problem = call_problem(op.spec, bind(op.spec, a, b, inputs_of(op, name, a, b), {}), device_target(0))
-    return tuple(config.name for config in survey(problem, op.spec.settings.route).chosen.default_configs)
+    problem = call_problem(op.request, bind(op.request, a, b, inputs_of(op, name, a, b), {}), device_target(0))
+    return tuple(config.name for config in survey(problem, op.request.settings.route).chosen.default_configs)
 
 
 @pytest.fixture(scope="session")
@@ -191,8 +191,8 @@ def built(request):
             name = item.callspec.params["name"]
             op = program(name)
             a, b = operands(name)
-            problem = call_problem(op.spec, bind(op.spec, a, b, inputs_of(op, name, a, b), {}), device_target(0))
-            route = op.spec.settings.route
+            problem = call_problem(op.request, bind(op.request, a, b, inputs_of(op, name, a, b), {}), device_target(0))
+            route = op.request.settings.route
             sources += kernel_sources([plan(problem, route, config) for config in configurations(name)])
     build(list(dict.fromkeys(sources)))
 
@@ -213,7 +213,7 @@ def test_configurations(name, record, built):
             op(a, b, out=tuple(buffers) if len(buffers) > 1 else buffers[0], **inputs)
             for buffer, single in zip(buffers, fresh, strict=True):
                 assert torch.equal(buffer, single)
-        outputs = typed_graph(op.spec, case.dtype, case.dtype).outputs
+        outputs = typed_graph(op.request, case.dtype, case.dtype).outputs
         errors = [error(got, right, output.dtype) for got, right, output in zip(buffers, want, outputs, strict=True)]
         record((name, config, case.dtype, "", " ".join(f"{each:.1e}" for each in errors)))
         bound = BOUNDS[case.dtype] if "paired" not in name else tolerance(BF16)

@@ -137,7 +137,7 @@ def tensors(problem: str, epilogue: str, dtype: str):
     x = last(random((images, channels, *pixels), dtype, generator))
     w = last(random((filters, channels, *size), dtype, generator, (channels * size[0] * size[1]) ** -0.5))
     op = evt.conv2d(EPILOGUES[epilogue], **keywords)
-    extents = (images, filters, *op.spec.convolution.problem(x.shape, w.shape).results)
+    extents = (images, filters, *op.request.convolution.problem(x.shape, w.shape).results)
     made = {
         "bias": lambda: random((filters,), dtype, generator),
         "s": lambda: random((filters,), dtype, generator),
@@ -157,10 +157,10 @@ def general(op, a, b, inputs):
 
     Of a kernel of ours that is asked for it is of one width, for all problems whose planes are alike.
     """
-    plans = plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))
+    plans = plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))
     (_, *filters), first = plans[0].config.tile, plans[0]
     name = first.config.name
-    if op.spec.settings.route == "own":
+    if op.request.settings.route == "own":
         name = f"halo_{'x'.join(map(str, (128, *filters)))}"
     return with_config(op, name), first
 
@@ -206,7 +206,9 @@ def built(request):
             with contextlib.suppress(evt.EvtError):  # the test itself will say so
                 op, a, b, inputs = call_of(item)
                 only, _ = general(op, a, b, inputs)
-                sources += kernel_sources(plan_kernels(only.spec, bind(only.spec, a, b, inputs, {}), device_target(0)))
+                sources += kernel_sources(
+                    plan_kernels(only.request, bind(only.request, a, b, inputs, {}), device_target(0))
+                )
     with contextlib.suppress(evt.BuildError):
         build(list(dict.fromkeys(sources)))
 

@@ -11,9 +11,9 @@ from crossings import CASES, bits, poisoned, program, tensors  # noqa: E402
 
 from evt.compilation import KernelSource  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 def sources_of(name: str, family: str) -> list[KernelSource]:
     op = program(name, family)
     a, b, inputs, held = tensors(name, op, "cuda")
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, held), device_target(0))[:1])
+    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, held), device_target(0))[:1])
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def test_crossings(name, family, record, refused):
     want = op.reference(a, b, float64=True, **inputs, **held)._asdict()
     stored = op.reference(a, b, **inputs, **held)._asdict()
     made = {key: held[key].clone() if key in held else poisoned(each) for key, each in stored.items()}
-    types = {each.name: each.dtype for each in typed_graph(op.spec, case.dtype, case.dtype).outputs}
+    types = {each.name: each.dtype for each in typed_graph(op.request, case.dtype, case.dtype).outputs}
     first = None
     for _ in range(2):  # twice on the same buffers
         op(a, b, out=made, **inputs)

@@ -200,7 +200,7 @@ def test_f32_that_the_kernel_refuses_is_left_to_cutlass(channels, taps):
     generator = torch.Generator("cuda").manual_seed(1)
     x = last(random((3, channels, 17, 19), "f32", generator))
     weight, bias = random((channels, 1, taps, taps), "f32", generator, 1 / taps), random((channels,), "f32", generator)
-    plans = plan_kernels(op.spec, bind(op.spec, x, weight, {"bias": bias}, {}), device_target(0))
+    plans = plan_kernels(op.request, bind(op.request, x, weight, {"bias": bias}, {}), device_target(0))
     assert {plan.route for plan in plans} == {"conv-evt-2x"}
     want = op.reference(x, weight, float64=True, bias=bias)
     assert distance(op(x, weight, bias=bias), want, F32, operand=F32) <= 1.0
@@ -218,7 +218,7 @@ def test_few_images_take_a_unit_of_one_row():
         op(x, weight, out=out, bias=bias)
         want = functional.conv2d(x.double(), weight.double(), bias.double(), padding=3, groups=384).relu()
         assert distance(out, want, F16, operand=F16, inside=F16) <= 1.0
-        bound = bind(op.spec, x, weight, {"bias": bias}, {})
-        plans = plan_kernels(op.spec, bound, device_target(0))
+        bound = bind(op.request, x, weight, {"bias": bias}, {})
+        plans = plan_kernels(op.request, bound, device_target(0))
         taken.append(plans[fastest(plans, bound.sizes, 132)].config.name)
     assert taken == ["depthwise_1x7", "depthwise_2x7"]

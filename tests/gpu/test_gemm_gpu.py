@@ -14,9 +14,9 @@ import evt  # noqa: E402
 from evt.compilation import build  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -68,7 +68,7 @@ def program(name: str, family: str) -> evt.Program:
 def tensors(op: evt.Program, dtype: str, size: str, seed: int = 0):
     generator = torch.Generator("cuda").manual_seed(seed)
     batch, m, n, k = SIZES[size]
-    if op.spec.dag.output["D"].modes[-1] == "m" and size != "odd":
+    if op.request.dag.output["D"].modes[-1] == "m" and size != "odd":
         m -= m % 8  # D is contiguous along m
     lead = () if batch is None else (batch,)
     element = DTYPES[dtype]
@@ -79,7 +79,7 @@ def tensors(op: evt.Program, dtype: str, size: str, seed: int = 0):
     a, b = random(*lead, m, k).to(element) / k**0.25, random(*lead, k, n).to(element) / k**0.25
     extents = {"m": m, "n": n, "l": batch or 1}
     inputs = {}
-    for value in typed_graph(op.spec, dtype, dtype).inputs:
+    for value in typed_graph(op.request, dtype, dtype).inputs:
         shape = tuple(extents[mode] for mode in value.modes)
         if value.batchable and lead:
             shape = lead + shape
@@ -115,15 +115,15 @@ def kernels(request):
         if item.function is test_formula:
             op = program(params["name"], params["family"])
             a, b, inputs = tensors(op, params["dtype"], params["size"])
-            bound = bind(op.spec, a, b, inputs, {})
+            bound = bind(op.request, a, b, inputs, {})
         elif item.function is test_layouts:
             op = program("lincomb", params["family"])
             majors = (params[f"{each}_major"] for each in "abcd")
             a, b, c, d = layout_tensors(params["dtype"], *majors)
-            bound = bind(op.spec, a, b, {"alpha": 1.0, "beta": 1.0, "C": c}, {"D": d})
+            bound = bind(op.request, a, b, {"alpha": 1.0, "beta": 1.0, "C": c}, {"D": d})
         else:
             continue
-        sources += kernel_sources(plan_kernels(op.spec, bound, target)[:1])
+        sources += kernel_sources(plan_kernels(op.request, bound, target)[:1])
     build(list(dict.fromkeys(sources)))
 
 

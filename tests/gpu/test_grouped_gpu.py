@@ -14,8 +14,8 @@ from evt.ir.node import base, divisor  # noqa: E402
 from evt.measured import Store  # noqa: E402
 from evt.plan import Problem, find_target, natural_signature, plan, survey  # noqa: E402
 from evt.reference.compare import error, relative_error, tolerance  # noqa: E402
+from evt.request import optimised_graph, typed_graph  # noqa: E402
 from evt.runtime.kernels import kernel_sources  # noqa: E402
-from evt.spec import optimised_graph, typed_graph  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,7 +72,7 @@ def tensors(name, groups=GROUPS):
     if dtype not in ("e4m3", "i8", "f32"):
         b = [x.mT.contiguous().mT for x in b]  # along n, as [k, n] is packed
     inputs = {}
-    for value in typed_graph(op.spec, dtype, dtype).inputs:
+    for value in typed_graph(op.request, dtype, dtype).inputs:
         made = []
         for m, n, _ in aligned:
             shape = tuple({"m": m, "n": n}[base(mode)] // divisor(mode) for mode in value.modes)
@@ -91,7 +91,7 @@ def _built(request):
     plans = []
     chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     for text, dtype in (CASES[name] for name in CASES if name in chosen):
-        dag = optimised_graph(grouped_gemm(text).spec, dtype)
+        dag = optimised_graph(grouped_gemm(text).request, dtype)
         if dtype != "f32":
             plans.append(plan(problem_of(dag)))
     build(kernel_sources(plans))
@@ -101,7 +101,7 @@ def check(op, dtype, got, a, b, inputs):
     want = op.reference(a, b, float64=True, **inputs)
     got, want = ([got], [want]) if len(op.outputs) == 1 else (list(got), list(want))
     worst = 0.0
-    for output, mine, theirs in zip(typed_graph(op.spec, dtype, dtype).outputs, got, want, strict=True):
+    for output, mine, theirs in zip(typed_graph(op.request, dtype, dtype).outputs, got, want, strict=True):
         for index, (x, y) in enumerate(zip(mine, theirs, strict=True)):
             assert x.shape == y.shape, (output.name, index)
             if x.numel() == 0:
@@ -172,7 +172,7 @@ def test_many_groups_and_what_lies_around_them():
     assert bool((frame == 7.0).all())
 
 
-CONFIGS = survey(problem_of(optimised_graph(evt.gemm(LINEAR).spec, "bf16"))).chosen.configs
+CONFIGS = survey(problem_of(optimised_graph(evt.gemm(LINEAR).request, "bf16"))).chosen.configs
 
 
 @pytest.mark.parametrize("config", [each.name for each in CONFIGS])

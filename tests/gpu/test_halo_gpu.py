@@ -308,7 +308,7 @@ def test_few_images_take_another_kernel():
         op(x, weight, out=out, **inputs)
         want = op.reference(x, weight, float64=True, **inputs)
         assert distance(out, want, F16, operand=F16, inside=F16) <= 1.0
-        bound = bind(op.spec, x, weight, inputs, {})
-        plans = plan_kernels(op.spec, bound, device_target(0))
+        bound = bind(op.request, x, weight, inputs, {})
+        plans = plan_kernels(op.request, bound, device_target(0))
         taken.add(plans[fastest(plans, bound.sizes, 132)].route)
     assert taken == {"conv-halo-3x", "conv-evt-3x"}

@@ -24,9 +24,9 @@ from evt.compilation import KernelSource  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
 from evt.plan import Config, plan, survey  # noqa: E402
 from evt.plan.speed import fastest  # noqa: E402
+from evt.request import packed_problem, typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import call_problem, device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import packed_problem, typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -65,7 +65,7 @@ class Case:
 
     def configs(self) -> tuple[Config, ...]:
         """Return the configurations that are offered."""
-        (found,) = survey(packed_problem(self.program().spec, "sm90", *self.types), ROUTE).asked
+        (found,) = survey(packed_problem(self.program().request, "sm90", *self.types), ROUTE).asked
         return tuple(config for config in found.configs if config.use == "always")
 
 
@@ -131,7 +131,7 @@ def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any
         for shape, dtype in zip(((m, k), of_b), case.types, strict=True)
     )
     extents, inputs = {"m": m, "n": n}, {}
-    for value in typed_graph(case.program().spec, *case.types).inputs:
+    for value in typed_graph(case.program().request, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:
             inputs[value.name] = {"i32": 3, "i64": 2**40 + 5}.get(dtype, 1.25)
@@ -149,7 +149,7 @@ def sources_of(name: str, config: str) -> list[KernelSource]:
     op = case.program(config)
     a, b, inputs = tensors(case, *sized(case, *SIZES[0]))
     atomic = case.deterministic is False
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0), atomic))
+    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0), atomic))
 
 
 @pytest.fixture(scope="session")
@@ -233,8 +233,8 @@ def test_one_program_takes_several_kernels():
     for m, n, k in ((16, 512, 8192), (9000, 1024, 512)):
         a, b, inputs = tensors(CASES["residual"], m, n, k)
         check_call(op, a, b, inputs)
-        bound = bind(op.spec, a, b, inputs, {})
-        plans = survey(call_problem(op.spec, bound, device_target(0)), ROUTE).defaults
+        bound = bind(op.request, a, b, inputs, {})
+        plans = survey(call_problem(op.request, bound, device_target(0)), ROUTE).defaults
         taken.add(plans[fastest(plans, bound.sizes, 132)].config.schedule)
     assert taken == {"halo", "halo_shared"}
-    assert plan(call_problem(op.spec, bound, device_target(0))).route != ROUTE
+    assert plan(call_problem(op.request, bound, device_target(0))).route != ROUTE

@@ -26,9 +26,9 @@ from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.convolution import Convolution  # noqa: E402
 from evt.ir.dtype import B1, BY_NAME  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -199,10 +199,10 @@ def operands(kernel: Kernel, problem: Problem, seed: int) -> tuple[Any, Any, Any
     x = within(last(values(a, kernel.dtype, generator)))
     inner = a[1] // geometry.get("groups", 1)
     weight = last(values(b, kernel.dtype, generator, (inner * math.prod(b[2:])) ** -0.5))
-    sizes = op.spec.convolution.problem(a, b)
+    sizes = op.request.convolution.problem(a, b)
     images, *pixels = sizes.leads["m"]
     inputs = {}
-    for value in typed_graph(op.spec, kernel.dtype, kernel.dtype).inputs:
+    for value in typed_graph(op.request, kernel.dtype, kernel.dtype).inputs:
         shape = (images, sizes.columns, *pixels) if value.is_tile else (sizes.columns,)
         if value.dtype == B1:
             uniform = torch.rand((images, *pixels, sizes.columns), device="cuda", generator=generator)
@@ -216,7 +216,7 @@ def operands(kernel: Kernel, problem: Problem, seed: int) -> tuple[Any, Any, Any
 
 def plans(kernel: Kernel, problem: Problem, seed: int = 0) -> tuple[Any, ...]:
     op, x, weight, inputs = operands(kernel, problem, seed)
-    return plan_kernels(op.spec, bind(op.spec, x, weight, inputs, {}), device_target(0))
+    return plan_kernels(op.request, bind(op.request, x, weight, inputs, {}), device_target(0))
 
 
 def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Problem]]:
@@ -274,7 +274,7 @@ def test_random_problems(name, launches, record, refused, capfd):
         op, x, weight, inputs = operands(kernel, problem, seed)
         want = op.reference(x, weight, float64=True, **inputs)
         want = [want] if len(op.outputs) == 1 else list(want)
-        dtypes = [output.dtype for output in typed_graph(op.spec, kernel.dtype, kernel.dtype).outputs]
+        dtypes = [output.dtype for output in typed_graph(op.request, kernel.dtype, kernel.dtype).outputs]
         wides, buffers = [], []
         for exact, dtype in zip(want, dtypes, strict=True):
             element, shape = getattr(torch, dtype.torch), tuple(exact.shape)

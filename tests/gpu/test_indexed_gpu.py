@@ -17,9 +17,9 @@ from evt.ir.dag import index_inputs  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import index_of  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -86,7 +86,7 @@ def tensors(name: str, op: evt.Program):
     else:
         a, b = random((*lead, m, k), kind, k**-0.25), random((n, k), kind, k**-0.25)
         b = b if case.operation == "linear" else b.T.contiguous()
-    typed = typed_graph(op.spec, case.dtype, case.dtype)
+    typed = typed_graph(op.request, case.dtype, case.dtype)
     extents = {"m": m, "n": n, "l": batch or 1}
 
     def shape_of(modes):
@@ -122,7 +122,7 @@ def tensors(name: str, op: evt.Program):
 def sources_of(name: str, family: str) -> list[KernelSource]:
     op = program(name, family)
     a, b, inputs, buffers = tensors(name, op)
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, buffers), device_target(0))[:1])
+    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, buffers), device_target(0))[:1])
 
 
 @pytest.fixture(scope="session")
@@ -142,7 +142,7 @@ def test_indexed(name, family, record, refused):
     op, dtype = program(name, family), CASES[name].dtype
     a, b, inputs, buffers = tensors(name, op)
     want = every(op.reference(a, b, float64=True, **inputs, **buffers))
-    outputs = typed_graph(op.spec, dtype, dtype).outputs
+    outputs = typed_graph(op.request, dtype, dtype).outputs
     made = [
         buffers[output.name].clone()
         if output.is_indexed

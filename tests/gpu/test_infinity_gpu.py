@@ -41,7 +41,7 @@ def call(family, given):
 
 def sources_of(family, given):
     op, a, b, inputs = call(family, given)
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))[:1])
+    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))[:1])
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import base, divisor  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -166,7 +166,7 @@ def tensors(name: str, op: evt.Program, size: str):
     types = case.a, case.b or case.a
     if size == "odd" and BY_NAME[case.a].bits == 8:
         k -= k % 4
-    if op.spec.dag.output["D"].modes[-1] == "m" and size != "odd":
+    if op.request.dag.output["D"].modes[-1] == "m" and size != "odd":
         m -= m % 8
     lead = () if batch is None else (batch,)
     a = random((*lead, m, k), types[0], generator, k**-0.25)
@@ -175,7 +175,7 @@ def tensors(name: str, op: evt.Program, size: str):
         b = b.mT.contiguous().mT
     extents = {"m": m, "n": n, "l": batch or 1}
     inputs = {}
-    for value in typed_graph(op.spec, *types).inputs:
+    for value in typed_graph(op.request, *types).inputs:
         shape = tuple(extents[base(mode)] // divisor(mode) for mode in value.modes)
         if value.name in case.absent:
             continue
@@ -193,8 +193,8 @@ def tensors(name: str, op: evt.Program, size: str):
 def sources_of(name: str, family: str, size: str) -> list[KernelSource]:
     op = program(name, family)
     a, b, inputs = tensors(name, op, size)
-    atomic = op.spec.settings.deterministic is False
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0), atomic)[:1])
+    atomic = op.request.settings.deterministic is False
+    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0), atomic)[:1])
 
 
 @pytest.fixture(scope="session")
@@ -226,7 +226,7 @@ def test_language(name, family, size, record, refused):
     buffers = [poisoned(each) for each in shapes]
     want = op.reference(a, b, float64=True, **inputs)
     want = [want] if len(op.outputs) == 1 else list(want)
-    dtypes = [output.dtype for output in typed_graph(op.spec, *types).outputs]
+    dtypes = [output.dtype for output in typed_graph(op.request, *types).outputs]
     # Tensor cores sum products of 8-bit floats in fewer bits than f32; what f32 holds here, they read.
     operand = BY_NAME[case.a] if BY_NAME[case.a].bits == 8 else None
     first = None
@@ -239,7 +239,7 @@ def test_language(name, family, size, record, refused):
         assert max(errors) <= (20.0 if ("fast_math", True) in case.keywords else 1.0), errors
         first = first or [each.clone() for each in buffers]
         for buffer, earlier, single in zip(buffers, first, shapes, strict=True):
-            if op.spec.settings.deterministic is not False:
+            if op.request.settings.deterministic is not False:
                 assert torch.equal(bits(buffer), bits(earlier))
                 assert torch.equal(bits(buffer), bits(single))
     record((name, family, case.a, size, " ".join(f"{each:.2f}" for each in errors)))

@@ -11,9 +11,9 @@ from evt.compilation import build  # noqa: E402
 from evt.ir.dtype import BF16, BY_NAME, E4M3, F32, TF32  # noqa: E402
 from evt.reference import evaluate, operand_values  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -81,7 +81,7 @@ def gemm_call(name: str, dtype: str, size: str, majors: str):
     a = matrix(m, k, MAJORS[majors][0], lead, element, generator)
     b = matrix(k, n, MAJORS[majors][1], lead, element, generator) / k**0.5
     extents, inputs = {"m": m, "n": n, "k": k}, {}
-    for value in typed_graph(op.spec, dtype, dtype).inputs:
+    for value in typed_graph(op.request, dtype, dtype).inputs:
         shape = (*(lead if value.batchable else ()), *(extents[mode] for mode in value.modes))
         made = torch.randn(shape, device="cuda", generator=generator).to(getattr(torch, value.dtype.torch))
         inputs[value.name] = made if value.modes else 1.25
@@ -99,7 +99,7 @@ def conv_call(problem: str, formula: str, dtype: str):
     x = evt.channels_last(random(images, channels, *pixels))
     w = evt.channels_last(random(filters, channels, *size, scale=(channels * size[0] * size[1]) ** -0.5))
     op = evt.conv2d(CONVOLUTIONS[formula], **keywords)
-    extents = (images, filters, *op.spec.convolution.problem(x.shape, w.shape).results)
+    extents = (images, filters, *op.request.convolution.problem(x.shape, w.shape).results)
     made = {
         "s": lambda: random(channels),
         "t": lambda: random(channels),
@@ -122,7 +122,7 @@ def kernels(request):
         else:
             continue
         op, a, b, inputs = call
-        sources += kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))[:1])
+        sources += kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))[:1])
     build(list(dict.fromkeys(sources)))
 
 
@@ -142,8 +142,8 @@ def check(op, a, b, inputs, want, dtype: str) -> list[float]:
 @pytest.mark.parametrize(("name", "dtype", "size", "majors"), CASES)
 def test_products(name, dtype, size, majors, record):
     op, a, b, inputs = gemm_call(name, dtype, size, majors)
-    dag = typed_graph(op.spec, dtype, dtype)
-    assert plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))[0].work
+    dag = typed_graph(op.request, dtype, dtype)
+    assert plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))[0].work
     left = operand_values(dag, "A", a, inputs)
     right = operand_values(dag, "B", b.mT, inputs).mT
     results = evaluate(dag, left.double() @ right.double(), inputs, dtype=torch.float64)

@@ -11,9 +11,9 @@ from builds import build_selected  # noqa: E402
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -75,7 +75,7 @@ def tensors(name: str, family: str):
 
 def sources_of(name: str, family: str) -> list[KernelSource]:
     op, a, b, inputs = tensors(name, family)
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))[:1])
+    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))[:1])
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +95,7 @@ def test_outputs(name: str, family: str, refused) -> None:
     first = None
     for _ in range(2):  # twice on the same buffers
         op(a, b, out=tuple(buffers), **inputs)
-        for got, right, output in zip(buffers, want, typed_graph(op.spec, "f16").outputs, strict=True):
+        for got, right, output in zip(buffers, want, typed_graph(op.request, "f16").outputs, strict=True):
             inside = output.dtype if output.dtype.bits == 16 else None
             assert got.shape == right.shape, output.name
             assert distance(got, right, output.dtype, inside=inside) <= 1.0, output.name

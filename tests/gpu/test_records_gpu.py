@@ -20,9 +20,9 @@ from records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
 
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ def cases():
 
 
 def call_of(name: str, op: evt.Program, variant: str = "given"):
-    divided = any("/" in mode for value in typed_graph(op.spec).types for mode in value.modes)
+    divided = any("/" in mode for value in typed_graph(op.request).types for mode in value.modes)
     return make_call(name, op, WIDE if divided else SIZES, variant, DEVICE)
 
 
@@ -55,7 +55,7 @@ def sources_of(name: str, family: str, variant: str) -> list[KernelSource]:
     op = load(name, family)
     call = call_of(name, op, variant)
     return kernel_sources(
-        plan_kernels(op.spec, bind(op.spec, call.a, call.b, call.inputs, call.buffers), device_target(0))[:1]
+        plan_kernels(op.request, bind(op.request, call.a, call.b, call.inputs, call.buffers), device_target(0))[:1]
     )
 
 
@@ -81,7 +81,7 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
 
 def report(name: str, family: str, variant: str, op: evt.Program, errors: list[float], record) -> None:
     """Add the sample's line to the closing table, the output and the file."""
-    typed = typed_graph(op.spec)
+    typed = typed_graph(op.request)
     types = f"{typed.operands[0].dtype}->{','.join(str(output.dtype) for output in typed.outputs)}"
     shown = " ".join(f"{error:.2f}" for error in errors)
     line = f"{RECORD_OF[name]} {family} {types} {shown}"
@@ -139,5 +139,5 @@ def test_packed_pairs(family, refused):
 
 
 def test_only_one_sample_is_batched() -> None:
-    inputs = {name: load(name, "3x").spec.dag.inputs for name in MEANINGS}
+    inputs = {name: load(name, "3x").request.dag.inputs for name in MEANINGS}
     assert {name for name, found in inputs.items() if any("l" in value.modes for value in found)} == BATCHED

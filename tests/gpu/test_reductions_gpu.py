@@ -15,9 +15,9 @@ import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -156,7 +156,7 @@ def call(name: str, route: str, size):
         a, b = (2 * a).round(), (2 * b).round()
     inputs = {
         value.name: random([extents[mode] for mode in value.modes], str(value.dtype), whole=case.whole)
-        for value in typed_graph(op.spec, case.dtype, case.dtype).inputs
+        for value in typed_graph(op.request, case.dtype, case.dtype).inputs
         if value.modes or value.default is None
     }
     return op, a, b, inputs
@@ -164,7 +164,7 @@ def call(name: str, route: str, size):
 
 def sources_of(name: str, route: str, size) -> list[KernelSource]:
     op, a, b, inputs = call(name, route, size)
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0), False)[:1])
+    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0), False)[:1])
 
 
 @pytest.fixture(scope="session")
@@ -185,7 +185,7 @@ def test_reductions(name, route, size, record, refused):
     op, a, b, inputs = call(name, route, size)
     buffers = [poisoned(each) for each in op(a, b, **inputs)]
     wanted = op.reference(a, b, float64=True, **inputs)
-    dtypes = [output.dtype for output in typed_graph(op.spec, case.dtype, case.dtype).outputs]
+    dtypes = [output.dtype for output in typed_graph(op.request, case.dtype, case.dtype).outputs]
     operand = BY_NAME[case.dtype] if BY_NAME[case.dtype].bits == 8 else None
     first = None
     for _ in range(2):  # twice on the same buffers

@@ -40,13 +40,13 @@ class Calls:
         self.inputs = {"bias": random(N, device=device, shift=shift), "residual": random(M, N, device=device)}
         self.inputs = {name: self.inputs[name] for name in self.program.inputs}
         self.a, self.b = random(M, K, device=device), random(K, N, device=device)
-        self.site = Site(write_program(self.program.spec))
+        self.site = Site(write_program(self.program.request))
         shapes = [((M,), torch.float32) if name == "E" else ((M, N), torch.float16) for name in self.program.outputs]
         self.results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
     def sources(self) -> list[Any]:
-        bound = bind(self.program.spec, self.a, self.b, self.inputs, {})
-        return kernel_sources(plan_kernels(self.program.spec, bound, device_target(bound.index)))
+        bound = bind(self.program.request, self.a, self.b, self.inputs, {})
+        return kernel_sources(plan_kernels(self.program.request, bound, device_target(bound.index)))
 
     def launch(self) -> None:
         self.site[()](self.a, self.b, *self.results, *self.inputs.values())
@@ -58,7 +58,7 @@ class Calls:
     def check(self) -> None:
         found = self.program.reference(self.a, self.b, **self.inputs, float64=True)
         wanted = [found] if len(self.results) == 1 else list(found)
-        for output, got, want in zip(self.program.spec.dag.outputs, self.results, wanted, strict=True):
+        for output, got, want in zip(self.program.request.dag.outputs, self.results, wanted, strict=True):
             assert distance(got, want, F32 if output.name == "E" else F16) <= 1
 
     def run(self) -> None:

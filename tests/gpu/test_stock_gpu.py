@@ -16,9 +16,9 @@ from evt.diagnostics import Source  # noqa: E402
 from evt.ir.dtype import BF16, BY_NAME, E4M3  # noqa: E402
 from evt.program import Program  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -74,7 +74,7 @@ def program(name: str, kind: str, family: str, dtype: str) -> evt.Program:
 def tensors(op: evt.Program, dtype: str, size: str):
     generator = torch.Generator("cuda").manual_seed(7)
     batch, m, n, k = SIZES[size]
-    if op.spec.dag.output["D"].modes[-1] == "m" and size != "odd":
+    if op.request.dag.output["D"].modes[-1] == "m" and size != "odd":
         m -= m % 8  # D is contiguous along m
     lead = () if batch is None else (batch,)
     element = {"e4m3": torch.float8_e4m3fn, "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[dtype]
@@ -85,7 +85,7 @@ def tensors(op: evt.Program, dtype: str, size: str):
     a, b = (random(*shape) / k**0.25 for shape in ((*lead, m, k), (n, k) if dtype == "e4m3" else (*lead, k, n)))
     extents = {"m": m, "n": n}
     inputs: dict[str, object] = {}
-    for value in typed_graph(op.spec, dtype, dtype).inputs:
+    for value in typed_graph(op.request, dtype, dtype).inputs:
         shape = tuple(extents[mode] for mode in value.modes)
         made = random(*(lead if value.batchable and shape else ()), *shape)
         inputs[value.name] = made.to(getattr(torch, value.dtype.torch)) if shape else 1.25
@@ -103,7 +103,9 @@ def kernels(request):
         for kind in ("stock", "evt"):
             op = program(params["name"], kind, params["family"], params["dtype"])
             a, b, inputs = tensors(op, params["dtype"], params["size"])
-            sources += kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))[:1])
+            sources += kernel_sources(
+                plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))[:1]
+            )
     build(list(dict.fromkeys(sources)))
 
 

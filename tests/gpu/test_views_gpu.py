@@ -18,9 +18,9 @@ from one_config import general_config  # noqa: E402
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
+from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -135,8 +135,8 @@ def program(name: str, family: str) -> evt.Program:
 def sources_of(name: str, family: str, size: tuple[int, int, int]) -> list[KernelSource]:
     op = program(name, family)
     a, b, inputs, buffers = CASES[name][1](*size)
-    bound = bind(op.spec, a, b, inputs, dict(zip(op.outputs, buffers, strict=True)))
-    return kernel_sources(plan_kernels(op.spec, bound, device_target(0))[:1])
+    bound = bind(op.request, a, b, inputs, dict(zip(op.outputs, buffers, strict=True)))
+    return kernel_sources(plan_kernels(op.request, bound, device_target(0))[:1])
 
 
 @pytest.fixture(scope="session")
@@ -156,7 +156,7 @@ def test_views(name, family, size, record, refused):
     a, b, inputs, buffers = CASES[name][1](*size)
     want = op.reference(a, b, float64=True, **inputs)
     want = [want] if len(op.outputs) == 1 else list(want)
-    dtypes = [output.dtype for output in typed_graph(op.spec, "f16", "f16").outputs]
+    dtypes = [output.dtype for output in typed_graph(op.request, "f16", "f16").outputs]
     first = None
     for _ in range(2):  # twice on the same buffers
         op(a, b, out=buffers if len(buffers) > 1 else buffers[0], **inputs)

@@ -57,7 +57,7 @@ def calls(m: int = 64, n: int = 64, k: int = 64) -> dict[str, Callable[[], objec
     }
     given = {"bias": (bias,), "bias, residual": (bias, residual), "statistics": (bias,)}
     for name, text in REGIONS.items():
-        program, inputs = write_program(evt.gemm(text).spec), given[name]
+        program, inputs = write_program(evt.gemm(text).request), given[name]
         tensors = a, b, *((d, rows) if name == "statistics" else (d,)), *inputs
         others = [None] * (len(tensors) - 1)
         static, dynamic = Site(program), Site(program, lambda s, others=others: (((s, k), (k, 1), 0), *others))

@@ -60,7 +60,7 @@ def test_a_region_knows_its_nodes_and_is_a_formula() -> None:
 
 def test_values_know_their_nodes() -> None:
     first, _ = fusion(evt.fuse(model(), (torch.randn(4, 5),))).regions
-    names = {origin.name for origin in first.program.spec.dag.origins}
+    names = {origin.name for origin in first.program.request.dag.origins}
     assert names == {"linear", "gelu"}
 
 

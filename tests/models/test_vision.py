@@ -41,7 +41,7 @@ def test_resnet(name: str, alone: int, residual: int, bare: int) -> None:
 
 
 def is_conv(region: object) -> bool:
-    operation: str = region.program.spec.operation  # type: ignore[attr-defined]
+    operation: str = region.program.request.operation  # type: ignore[attr-defined]
     return operation == "conv2d"
 
 

@@ -24,7 +24,7 @@ from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
 from evt.plan.plan import HaloProduct
-from evt.spec import optimised_graph, problem_sizes
+from evt.request import optimised_graph, problem_sizes
 
 pytestmark = pytest.mark.nvcc
 
@@ -103,7 +103,7 @@ def aligned_to_one(signature: Signature, general: str) -> Signature:
 
 
 def strided() -> Plan:
-    dag = optimised_graph(evt.gemm("D = gelu(acc + bias) * gate + other[n, m]").spec, "f16")
+    dag = optimised_graph(evt.gemm("D = gelu(acc + bias) * gate + other[n, m]").request, "f16")
     return plan(Problem(dag, aligned_to_one(natural_signature(dag), "gate"), find_target("sm89")))
 
 
@@ -288,7 +288,7 @@ def test_refuses_arguments_of_another_size(kernel: Kernel) -> None:
 def test_the_workspace_holds_the_padded_copies(kernel: Kernel, channels: int, pixels: int, taps: int) -> None:
     library = kernel.library
     library.evt_workspace.restype = ctypes.c_int64
-    sizes = problem_sizes(evt.conv2d(CONVOLUTION, padding=1).spec, FIRST)
+    sizes = problem_sizes(evt.conv2d(CONVOLUTION, padding=1).request, FIRST)
     members = [sizes.get(field.role, 0) if not field.tensor else 0 for field in kernel.plan.fields]
     needed = library.evt_workspace(struct.pack(f"={len(members)}q", *members))
     copies = (2 * 33 * pixels * channels * 2, 64 * 7 * taps * channels * 2)

@@ -19,9 +19,9 @@ import torch
 import evt
 from evt.errors import EvtError, InternalError, ProgramError
 from evt.optimise import ROUNDING_KEPT, optimise
+from evt.request import optimised_for, typed_graph
 from evt.runtime.answer import evaluate as evaluate_call
 from evt.runtime.arguments import bind
-from evt.spec import optimised_for, typed_graph
 
 from .call import Data, arguments, buffers, problems
 from .compare import compare, same
@@ -99,7 +99,7 @@ def make(program: Program) -> Any:
 
 def typed(program: Program, op: Any) -> Any:
     """Return evt's program, which is one for the types of its operands. Raise ProgramError."""
-    typed_graph(getattr(op, "_member", op).spec, *operand_types(program))
+    typed_graph(getattr(op, "_member", op).request, *operand_types(program))
     return op
 
 
@@ -155,7 +155,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     single = getattr(op, "_member", op)  # of a grouped program, that of one group
     a, b, inputs = arguments(program, data)
     inputs = {name: value for name, value in inputs.items() if name in op.inputs}
-    bound = report.attempt("bind", lambda: bind(single.spec, a, b, inputs, buffers(program, data)))
+    bound = report.attempt("bind", lambda: bind(single.request, a, b, inputs, buffers(program, data)))
     if bound is None:
         report.fail("bind: refused", "a call that fits the program")
         return
@@ -165,7 +165,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     def evaluated(stage: str, dag: Any, float64: bool = False) -> Tensors | None:
         if dag is None:
             return None
-        return report.attempt(stage, lambda: evaluate_call(single.spec, replace(bound, dag=dag), float64))
+        return report.attempt(stage, lambda: evaluate_call(single.request, replace(bound, dag=dag), float64))
 
     settings = dict(program.settings)
     relaxed = bool(settings.get("relaxed"))
@@ -174,7 +174,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
         return
     double = evaluated("float64", bound.dag, True)
     exact = evaluated("exact", report.attempt("optimise", lambda: optimise(bound.dag, ROUNDING_KEPT)))
-    rewritten = report.attempt("optimise", lambda: optimised_for(single.spec, bound.dag.operands, bound.absent))
+    rewritten = report.attempt("optimise", lambda: optimised_for(single.request, bound.dag.operands, bound.absent))
     optimised = evaluated("optimised", rewritten)
     held, layouts = buffers(program, data), Views(program, data)
     poison = {each.name: layouts.output(each, poisoned(written[each.name])) for each in program.outputs}

@@ -290,7 +290,7 @@ class Arithmetic:
         return Number(root.x, root.doubt | straddles(x.x), self)
 
     def rsqrt(self, x: Number | float) -> Number:
-        """A function: CUDA's ``rsqrtf`` may be off by 2 ulp (CUDA C++ Programming Guide, mathematical functions)."""
+        """Return 1/sqrt(x) within 2 ulp, the bound of CUDA's ``rsqrtf`` (CUDA C++ Programming Guide)."""
         x = self.number(x)
         root = self.function(lambda x: 1.0 / np.sqrt(x), x)
         return Number(root.x, root.doubt | straddles(x.x), self)

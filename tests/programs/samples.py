@@ -14,7 +14,7 @@ from evt.functions import TABLE
 from evt.ir import Operand, TypedDag, infer, lower
 from evt.ir.dtype import BY_NAME
 from evt.language import parse
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 from .call import arguments, problems
 from .checks import FOLDED, UNSTEADY, is_steady, make, operand_types
@@ -37,7 +37,7 @@ class Sample:
 
     @cached_property
     def dag(self) -> TypedDag:
-        return typed_graph(make(self.program).spec, *operand_types(self.program))
+        return typed_graph(make(self.program).request, *operand_types(self.program))
 
     def data(self) -> tuple[Any, Any, dict[str, Any]]:
         """Return A, B and the inputs, the same at every call."""

@@ -149,7 +149,7 @@ def test_what_a_call_allocates_may_be_given_to_one(output):
 
 
 def layout(op: evt.Program, name: str, a=A, b=B, **inputs):
-    return bind(op.spec, a, b, inputs, {}).tensors[name]
+    return bind(op.request, a, b, inputs, {}).tensors[name]
 
 
 def test_layouts_follow_strides():
@@ -302,7 +302,7 @@ def test_none_in_some_groups():
 
 @pytest.mark.parametrize("op", [ADD, evt.gemm("in C: f16[m, n]; D = acc + C"), evt.linear("D = acc + C")])
 def test_none_without_a_default(op):
-    b = B if op.spec.operation == "gemm" else B.mT
+    b = B if op.request.operation == "gemm" else B.mT
     for run in (op, op.reference):
         with pytest.raises(evt.ArgumentError, match=r"E0607.*`C` is None, and the program gives it no default"):
             run(A, b, C=None)
@@ -343,6 +343,6 @@ def test_no_kernel_reads_an_input_that_cancels_out(text, arch):
     op = evt.gemm(text)
     plain = evt.gemm("D = acc")
     for c in (C, torch.zeros(40, 17, dtype=torch.float16)[:, 1:], C.T.contiguous().T):
-        made = plan_kernels(op.spec, bind(op.spec, A, B, {"C": c}, {}), find_target(arch))
-        want = plan_kernels(plain.spec, bind(plain.spec, A, B, {}, {}), find_target(arch))
+        made = plan_kernels(op.request, bind(op.request, A, B, {"C": c}, {}), find_target(arch))
+        want = plan_kernels(plain.request, bind(plain.request, A, B, {}, {}), find_target(arch))
         assert [each.fields for each in made] == [each.fields for each in want]

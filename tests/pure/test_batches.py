@@ -22,9 +22,9 @@ def close(out: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def launches_of(text: str, a: torch.Tensor, b: torch.Tensor, **values: torch.Tensor) -> int:
     op = evt.gemm(text)
-    inputs = {name: value for name, value in values.items() if name in op.spec.dag.input}
+    inputs = {name: value for name, value in values.items() if name in op.request.dag.input}
     buffers = {name: value for name, value in values.items() if name not in inputs}
-    return max(map(len, bind(op.spec, a, b, inputs, buffers).offsets.values()), default=1)
+    return max(map(len, bind(op.request, a, b, inputs, buffers).offsets.values()), default=1)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_what_counts_all_batches_is_computed_by_one_launch() -> None:
 def test_rows_of_several_launches_are_not_counted() -> None:
     x, weight = torch.randn(4, 6, 5, 8).half().transpose(1, 2), torch.randn(7, 8).half()
     with pytest.raises(evt.ArgumentError, match="E0606"):
-        bind(evt.linear("D = acc/size(m)").spec, x, weight, {}, {})
-    bind(evt.linear("D = acc/size(n)").spec, x, weight, {}, {})
+        bind(evt.linear("D = acc/size(m)").request, x, weight, {}, {})
+    bind(evt.linear("D = acc/size(n)").request, x, weight, {}, {})
 
 
 def test_shapes_that_do_not_broadcast_are_refused() -> None:
@@ -119,8 +119,8 @@ def test_alignment_is_that_of_all_launches() -> None:
     storage = torch.zeros(2 * 1156).half()
     a = storage.as_strided((2, 3, 24, 16), (1156, 16, 48, 1))  # the second batch begins at a multiple of 8 bytes
     op = evt.gemm("D = acc")
-    assert bind(op.spec, a, Y, {}, {}).tensors["A"].layout.alignment == 4
-    assert bind(op.spec, X, Y, {}, {}).tensors["A"].layout.alignment == 8
+    assert bind(op.request, a, Y, {}, {}).tensors["A"].layout.alignment == 4
+    assert bind(op.request, X, Y, {}, {}).tensors["A"].layout.alignment == 8
 
 
 def test_an_input_is_overwritten_only_where_each_launch_reads_what_it_writes() -> None:
@@ -139,7 +139,7 @@ def test_batches_that_come_as_one_dimension() -> None:
     found = op(X, Y, b=b, out=buffer)
     assert found is buffer
     assert close(buffer.view(2, 3, 24, 40), ACC + b.view(2, 3, 1, 40))
-    bound = bind(op.spec, X, Y, {"b": b}, {"D": buffer})
+    bound = bind(op.request, X, Y, {"b": b}, {"D": buffer})
     assert bound.offsets["b"] == (0, 3 * 40 * 4)
     assert bound.offsets["D"] == (0, 3 * 24 * 40 * 2)
 
@@ -150,12 +150,12 @@ def test_rows_of_linear_that_no_stride_walks() -> None:
     s, b, c = torch.randn(4, 5), torch.randn(40), torch.randn(20, 40)
     expected = s.unsqueeze(2) * (x.double() @ weight.double().T) + b + c.view(4, 5, 40)
     assert close(op(x, weight, s=s, b=b, C=c), expected)
-    bound = bind(op.spec, x, weight, {"s": s, "b": b, "C": c}, {})
+    bound = bind(op.request, x, weight, {"s": s, "b": b, "C": c}, {})
     assert (bound.sizes["m"], bound.sizes["l"]) == (5, 1)
     assert bound.offsets["A"] == tuple(9 * 16 * 2 * i for i in range(4))
     assert bound.offsets["C"] == tuple(5 * 40 * 4 * i for i in range(4))
     assert bound.offsets["b"] == (0,) * 4
-    assert not bind(op.spec, x.contiguous(), weight, {"s": s, "b": b, "C": c}, {}).offsets
+    assert not bind(op.request, x.contiguous(), weight, {"s": s, "b": b, "C": c}, {}).offsets
     with pytest.raises(evt.ArgumentError, match="no single stride"):
         evt.linear("out D, s: f32[n]\nD = acc; s = sum[m](acc)")(x, weight)
 
@@ -164,8 +164,8 @@ def test_too_many_launches_are_refused() -> None:
     weight = torch.randn(40, 16).half()
     op = evt.linear("D = acc")
     rows = torch.zeros(300, 260, 16).half()
-    assert len(bind(op.spec, rows[:, :7], weight, {}, {}).offsets["A"]) == 7  # of 300 rows each
-    assert len(bind(op.spec, rows[:, :256], weight, {}, {}).offsets["A"]) == 256
+    assert len(bind(op.request, rows[:, :7], weight, {}, {}).offsets["A"]) == 7  # of 300 rows each
+    assert len(bind(op.request, rows[:, :256], weight, {}, {}).offsets["A"]) == 256
     with pytest.raises(evt.ArgumentError, match="no single stride"):
         op(rows[:, :257], weight)
 

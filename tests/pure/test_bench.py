@@ -64,7 +64,7 @@ def test_suite_of_epilogues() -> None:
         by_size.setdefault((case.m, case.n, case.k), []).append(case)
     assert list(by_size) == [(4096, 4096, 4096), (16384, 1024, 1024)]
     for group in by_size.values():
-        assert group[0].program.spec.source.text == "D = acc"
+        assert group[0].program.request.source.text == "D = acc"
         assert len({case.name for case in group}) == len(group) == 11
     assert all(str(case.dag.operands[0].dtype) == "bf16" for case in cases)
     for case in cases[:11]:

@@ -179,7 +179,7 @@ def planned_for_sm90(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Plans for an H200 that is not there; how many kernels were asked to be built."""
     built: list[int] = []
     monkeypatch.setattr(evt.bench.kernel, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(evt.bench.kernel, "measured_best", lambda spec, bound, atomic: spec)
+    monkeypatch.setattr(evt.bench.kernel, "measured_best", lambda request, bound, atomic: request)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(evt.bench.run, "build", lambda sources: built.append(len(sources)))
@@ -195,7 +195,7 @@ def test_the_kernel_is_named(planned_for_sm90: list[int]) -> None:
     assert not route.startswith("conv")  # a product of matrices
     assert config in {plan.config.name for plan in plans_of(case, data)}
     forced = convolution_case(
-        "case", program_of(case.program.spec.forced("conv-evt-2x", "auto")), case.shapes or ((), ()), dtype="f16"
+        "case", program_of(case.program.request.forced("conv-evt-2x", "auto")), case.shapes or ((), ()), dtype="f16"
     )
     with pytest.raises(TargetError):
         plans_of(forced, data)
@@ -272,10 +272,10 @@ def test_epilogues_that_fail_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Program.__call__
 
     def call(self: Program, *operands: torch.Tensor, out: object, **inputs: object) -> None:
-        if "gelu" in self.spec.source.text:
+        if "gelu" in self.request.source.text:
             raise TargetError(Diagnostic("E0503", "no route is left"))
         right(self, *operands, out=out, **inputs)
-        if "bias" in self.spec.source.text:
+        if "bias" in self.request.source.text:
             assert isinstance(out, torch.Tensor)
             out.zero_()
 

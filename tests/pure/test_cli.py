@@ -21,7 +21,7 @@ from command_line import FORMULA, WITH_HEADER, WRONG, document, formula_file, ok
 import evt
 from evt.cli import main
 from evt.cli.entry import COMMANDS
-from evt.cli.request import TARGET_NAMES, is_file
+from evt.cli.invocation import TARGET_NAMES, is_file
 from evt.diagnostics import Diagnostic
 from evt.errors import InternalError
 from evt.ir.lower import OPERATIONS
@@ -288,7 +288,7 @@ def test_a_bug_is_never_a_mistake_of_a_checked_program(monkeypatch: pytest.Monke
     def fail(*_: object) -> None:
         raise InternalError(Diagnostic("E0902", "no"))
 
-    monkeypatch.setattr("evt.spec.typed_graph", fail)
+    monkeypatch.setattr("evt.request.typed_graph", fail)
     assert run("check", FORMULA).exit_code == 3
 
 

@@ -20,7 +20,7 @@ from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.lower import OPERATIONS
 from evt.program import Program
 from evt.reference import reference
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 FORMULA = "D = relu(acc + bias) + residual"
 SMALL = ("--a-shape", "2,16,9,7", "--b-shape", "24,16,3,3")
@@ -258,8 +258,10 @@ def test_run_never_falls_back_in_silence() -> None:
 
 def test_tensors_are_channels_last() -> None:
     program = evt.conv2d("D = relu(acc + bias) + residual", padding=1)
-    shapes = shapes_of(program.spec, None)
-    (a, b), inputs = random_call(program.spec, typed_graph(program.spec), shapes, torch.Generator().manual_seed(0))
+    shapes = shapes_of(program.request, None)
+    (a, b), inputs = random_call(
+        program.request, typed_graph(program.request), shapes, torch.Generator().manual_seed(0)
+    )
     for tensor in (a, b, inputs["residual"]):
         assert tensor.is_contiguous(memory_format=torch.channels_last)
     assert (tuple(a.shape), tuple(b.shape)) == shapes == ((2, 64, 28, 28), (64, 64, 3, 3))
@@ -268,25 +270,25 @@ def test_tensors_are_channels_last() -> None:
 
 
 def test_sizes_of_a_call() -> None:
-    assert call_sizes(evt.gemm("D = acc").spec, ((3, 4, 5), (3, 5, 6))) == {"m": 4, "n": 6, "k": 5, "l": 3}
-    assert call_sizes(evt.gemm("D = acc").spec, ((4, 5), (5, 6))) == {"m": 4, "n": 6, "k": 5}
+    assert call_sizes(evt.gemm("D = acc").request, ((3, 4, 5), (3, 5, 6))) == {"m": 4, "n": 6, "k": 5, "l": 3}
+    assert call_sizes(evt.gemm("D = acc").request, ((4, 5), (5, 6))) == {"m": 4, "n": 6, "k": 5}
     wgrad = Program(Source("D = acc"), "conv2d_wgrad", kernel_size=3)
-    assert call_sizes(wgrad.spec, ((2, 24, 7, 5), (2, 16, 9, 7))) == {"m": 24, "n": 144, "k": 70}
+    assert call_sizes(wgrad.request, ((2, 24, 7, 5), (2, 16, 9, 7))) == {"m": 24, "n": 144, "k": 70}
     with pytest.raises(ArgumentError, match="E0604"):
-        shapes_of(evt.conv2d("D = acc", dilation=500).spec, None)
+        shapes_of(evt.conv2d("D = acc", dilation=500).request, None)
 
 
 def test_programs_of_another_accumulator() -> None:
     program = Program(Source("A = 2*A\nD = relu(acc)"), "conv2d", padding=1)
     shapes = ((1, 8, 5, 5), (8, 8, 3, 3))
-    (a, b), _ = random_call(program.spec, typed_graph(program.spec), shapes, torch.Generator().manual_seed(0))
+    (a, b), _ = random_call(program.request, typed_graph(program.request), shapes, torch.Generator().manual_seed(0))
     expected = torch.nn.functional.conv2d(2 * a.double(), b.double(), padding=1)
     alone = reference(
-        product_alone(typed_graph(program.spec)), a, b, {}, float64=True, convolution=program.spec.convolution
+        product_alone(typed_graph(program.request)), a, b, {}, float64=True, convolution=program.request.convolution
     )["D"]
     torch.testing.assert_close(alone, expected)
     off = reference(
-        shifted(typed_graph(program.spec), 0.25), a, b, {}, float64=True, convolution=program.spec.convolution
+        shifted(typed_graph(program.request), 0.25), a, b, {}, float64=True, convolution=program.request.convolution
     )["D"]
     torch.testing.assert_close(off, torch.relu(expected + 0.25))
 

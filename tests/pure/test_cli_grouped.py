@@ -115,4 +115,4 @@ def test_usage() -> None:
 def test_a_loop_calls_the_program_of_one_group() -> None:
     caller = evt.grouped_gemm(FORMULA, route="loop")._caller
     assert isinstance(caller._loop, Caller)
-    assert caller._loop.spec == evt.gemm(FORMULA).spec
+    assert caller._loop.request == evt.gemm(FORMULA).request

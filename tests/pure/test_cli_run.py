@@ -18,7 +18,7 @@ from evt.ir import Output
 from evt.ir.dtype import BY_NAME
 from evt.program import Program
 from evt.reference import evaluate
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 SMALL = ("--m", "24", "--n", "40", "--k", "16")
 
@@ -177,7 +177,7 @@ def disturbed(off: float, wrong: bool) -> Callable[..., None]:
     def call(self: Program, a: torch.Tensor, b: torch.Tensor, *, out: dict[str, torch.Tensor], **inputs: Any) -> None:
         acc = a.double() @ b.double()
         noise = torch.randn(acc.shape, generator=torch.Generator().manual_seed(1))
-        results = evaluate(typed_graph(self.spec), (acc + off * noise * acc.square().mean().sqrt()).float(), inputs)
+        results = evaluate(typed_graph(self.request), (acc + off * noise * acc.square().mean().sqrt()).float(), inputs)
         for name, buffer in out.items():
             buffer.copy_(results[name])
             if wrong:
@@ -238,10 +238,10 @@ def test_compare_counts_integers() -> None:
 def test_what_is_exact() -> None:
     outputs = "out D: f32[m, n], i: i32[m, n], b: b1[m, n], s: i32[m]"
     text = f"{outputs}\nD = acc * 0.5; i = 3 * acc; b = acc > 2; s = sum[n](acc)"
-    typed = typed_graph(evt.gemm(text).spec, "i8")
+    typed = typed_graph(evt.gemm(text).request, "i8")
     assert [name for name in ("D", "i", "b", "s") if is_exact(typed, name)] == ["i", "b", "s"]
     assert magnitudes(typed) is None
-    typed = typed_graph(evt.gemm("out D, s: f32[m], t: f32; D = acc; s = sum[n](acc * C); t = max[m, n](acc)").spec)
+    typed = typed_graph(evt.gemm("out D, s: f32[m], t: f32; D = acc; s = sum[n](acc * C); t = max[m, n](acc)").request)
     sums = magnitudes(typed)
     assert sums is not None
     assert [(each.name, str(each.dtype)) for each in sums.outputs] == [("s", "f64")]

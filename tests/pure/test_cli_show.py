@@ -12,7 +12,7 @@ from command_line import EVERYTHING, FORMULA, REDUCED, THREE_OUTPUTS, WRONG, doc
 import evt
 from evt.diagnostics import CODES, Source
 from evt.program import Program
-from evt.spec import optimised_graph, typed_graph
+from evt.request import optimised_graph, typed_graph
 
 # check
 
@@ -66,7 +66,7 @@ def test_settings_are_those_of_a_program() -> None:
     program = Program(Source(REDUCED), deterministic=False, fast_math=True, relaxed=True)
     options = ("--no-deterministic", "--fast-math", "--relaxed")
     assert ok("emit", REDUCED, *options) == program.emit()
-    assert ok("show", REDUCED, "--stage", "optimised", *options) == str(optimised_graph(program.spec))
+    assert ok("show", REDUCED, "--stage", "optimised", *options) == str(optimised_graph(program.request))
     assert ok("emit", REDUCED, "--deterministic") == ok("emit", REDUCED) != program.emit()
     eager = Program(Source(FORMULA), numerics="match_eager")
     assert ok("emit", FORMULA, "--numerics", "match_eager") == eager.emit() != evt.emit(FORMULA)
@@ -111,9 +111,9 @@ def test_check_finds_what_types_and_targets_refuse() -> None:
 def test_show() -> None:
     assert ok("show", FORMULA, "--stage", "tree") == "D = (relu(((alpha * acc) + (beta * C))) + residual)\n"
     program = evt.gemm(FORMULA)
-    assert ok("show", FORMULA) == ok("show", FORMULA, "--stage", "dag") == str(program.spec.dag)
-    assert ok("show", FORMULA, "--stage", "typed", "--dtype", "bf16") == str(typed_graph(program.spec, "bf16"))
-    assert ok("show", FORMULA, "--stage", "optimised") == str(optimised_graph(program.spec))
+    assert ok("show", FORMULA) == ok("show", FORMULA, "--stage", "dag") == str(program.request.dag)
+    assert ok("show", FORMULA, "--stage", "typed", "--dtype", "bf16") == str(typed_graph(program.request, "bf16"))
+    assert ok("show", FORMULA, "--stage", "optimised") == str(optimised_graph(program.request))
     # The tree of a program that is wrong later on.
     assert ok("show", WRONG, "--stage", "tree") == "D = foo(acc)\n"
 
@@ -133,7 +133,7 @@ def test_show_where_values_come_from() -> None:
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])
 def test_show_the_plan(arch: str) -> None:
     text = ok("show", THREE_OUTPUTS, "--stage", "plan", "--arch", arch)
-    plan = Program(evt.gemm(THREE_OUTPUTS).spec.source).plan(arch)
+    plan = Program(evt.gemm(THREE_OUTPUTS).request.source).plan(arch)
     for node in plan.nodes:
         assert f"{type(node).__name__}  name={node.name}" in text
     for field in plan.fields:
@@ -188,11 +188,11 @@ def test_graph(format: str, tmp_path: Path) -> None:
     assert format in FORMATS
     program = evt.gemm(FORMULA)
     text = ok("graph", FORMULA, "--format", format)
-    assert text.rstrip("\n") == draw(program.spec.dag, format).rstrip("\n")
+    assert text.rstrip("\n") == draw(program.request.dag, format).rstrip("\n")
     assert text.endswith("\n")
     typed = ok("graph", FORMULA, "--format", format, "--stage", "typed", "--dtype", "bf16")
-    assert typed.rstrip("\n") == draw(typed_graph(program.spec, "bf16"), format).rstrip("\n")
+    assert typed.rstrip("\n") == draw(typed_graph(program.request, "bf16"), format).rstrip("\n")
     optimised = ok("graph", FORMULA, "--format", format, "--stage", "optimised")
-    assert optimised.rstrip("\n") == draw(optimised_graph(program.spec), format).rstrip("\n")
+    assert optimised.rstrip("\n") == draw(optimised_graph(program.request), format).rstrip("\n")
     ok("graph", FORMULA, "--format", format, "-o", str(tmp_path / "graph"))
     assert (tmp_path / "graph").read_text() == text

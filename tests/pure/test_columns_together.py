@@ -21,7 +21,7 @@ from evt.plan.epilogue.nodes import (
     PairMember,
 )
 from evt.plan.survey import survey
-from evt.spec import packed_problem
+from evt.request import packed_problem
 
 #: Outputs besides D, and their statements.
 FORMULAS = {
@@ -74,7 +74,7 @@ def _paired(made: Plan, block: int) -> bool:
 
 def plans(op: evt.Program, arch: str, dtype: str) -> Iterator[Plan]:
     """Yield the plans of every route and configuration."""
-    for candidate in survey(packed_problem(op.spec, arch, dtype, dtype)).candidates:
+    for candidate in survey(packed_problem(op.request, arch, dtype, dtype)).candidates:
         if candidate.applies:
             made = map(candidate.try_plan, candidate.configs)
             yield from (each for each in made if isinstance(each, Plan))

@@ -27,7 +27,7 @@ from evt.language import parse
 from evt.optimise import PIPELINE, RELAXED, fold, optimise
 from evt.plan import Problem, find_target, natural_signature, plan
 from evt.reference import functions, reference
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
 CASTS = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "i32", "i8", "u8", "b1")
@@ -137,7 +137,8 @@ def test_what_an_absent_tensor_stands_for_is_computed_in_its_type() -> None:
     op = evt.gemm("in R: f64[m, n] = 0\nout D, E, s: f64[m]\nD = acc; E = -logsigmoid(R) + 0.1; s = sum[n](R + 0.1)")
     a = torch.eye(4, dtype=torch.float64)
     dag = infer(
-        without_inputs(typed_graph(op.spec, "f64", "f64"), {"R": 0.0}), typed_graph(op.spec, "f64", "f64").operands
+        without_inputs(typed_graph(op.request, "f64", "f64"), {"R": 0.0}),
+        typed_graph(op.request, "f64", "f64").operands,
     )
     expected = math.log(2) + 0.1
     for found in (op(a, a), reference(optimise(dag), a, a, {})):

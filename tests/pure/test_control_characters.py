@@ -12,7 +12,7 @@ from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ProgramError
 from evt.fx.report import Report, Row
 from evt.measured.measurement import Timing
-from evt.spec import Spec
+from evt.request import Request
 from evt.tuning.tune import Row as Timed
 from evt.tuning.tune import Tuning
 
@@ -26,7 +26,7 @@ def texts() -> dict[str, str]:
     row = Row(EVIL, EVIL, EVIL, EVIL, (EVIL,), EVIL, (EVIL,), None, EVIL)
     state = {**evt.gemm("D = acc").__getstate__(), "evt": EVIL, "form": EVIL}
     with pytest.raises(evt.ArgumentError) as refused:
-        Spec.__new__(Spec).__setstate__(state)
+        Request.__new__(Request).__setstate__(state)
     tuned = Tuning("gemm", EVIL, "sm90", {"m": 1}, (Timed(EVIL, EVIL, failure=EVIL),), Timing(EVIL, EVIL, 1.0))
     report = Report((row, replace(row, reason="")))
     return {
@@ -37,7 +37,7 @@ def texts() -> dict[str, str]:
         "tuning": str(tuned),
         "explanation": str(replace(evt.gemm("D = acc").explain(), gpus=(EVIL,))),
         "event of a build": str(BuildEvent("failed", "key", 0, text=EVIL)),
-        "origins": str(evt.gemm(f"# {EVIL}\nD = acc").spec.dag),
+        "origins": str(evt.gemm(f"# {EVIL}\nD = acc").request.dag),
     }
 
 

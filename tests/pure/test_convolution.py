@@ -12,11 +12,11 @@ from convolutions import WEIGHT, X, convolution
 
 import evt
 from evt.ir.convolution import Convolution
-from evt.spec import problem_sizes
+from evt.request import problem_sizes
 
 
 def geometry(operation: str = "conv2d", **keywords: Any) -> Convolution:
-    found = convolution("D = acc", operation, **keywords).spec.convolution
+    found = convolution("D = acc", operation, **keywords).request.convolution
     assert found is not None
     return found
 
@@ -129,7 +129,7 @@ def test_shapes_that_are_none(
     calls: tuple[Callable[[], object], ...] = (
         lambda: op(torch.zeros(a), torch.zeros(b)),
         lambda: op.plan("sm80", shapes=(a, b)),
-        lambda: problem_sizes(op.spec, (a, b)),
+        lambda: problem_sizes(op.request, (a, b)),
     )
     for call in calls:
         with pytest.raises(evt.ArgumentError) as caught:
@@ -151,15 +151,15 @@ def test_there_are_no_batches() -> None:
 
 def test_a_header_says_that_it_is_a_convolution(tmp_path: Path) -> None:
     op = convolution("conv2d(A: bf16, B: bf16); D = relu(acc)", "gemm", padding=1)
-    assert op.spec.operation == "conv2d"
-    assert op.spec.convolution == geometry(padding=1)
+    assert op.request.operation == "conv2d"
+    assert op.request.convolution == geometry(padding=1)
     x, w = torch.ones(1, 8, 4, 4), torch.ones(8, 8, 3, 3)
     assert op(x.bfloat16(), w.bfloat16()).shape == (1, 8, 4, 4)
     with pytest.raises(evt.ArgumentError, match="E0603"):
         op(x.half(), w.half())
     path = tmp_path / "program.evt"
     path.write_text("conv1d_wgrad(A: f16, B: f16)\nD = acc\n")
-    assert evt.load(path, kernel_size=3).spec.convolution == geometry("conv1d_wgrad", kernel_size=3)
+    assert evt.load(path, kernel_size=3).request.convolution == geometry("conv1d_wgrad", kernel_size=3)
     with pytest.raises(evt.ArgumentError, match="E0601"):
         evt.load(path)
     with pytest.raises(evt.ArgumentError, match=r"E0602.*\n?.*padding"):

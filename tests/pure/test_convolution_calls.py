@@ -10,9 +10,9 @@ from convolutions import WEIGHT, X, bound, convolution, half, last
 
 import evt
 from evt.plan import Layout
+from evt.request import packed_problem
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
-from evt.spec import packed_problem
 
 IMAGE = (2, 24, 9, 7)
 OP = evt.conv2d("D = relu(acc + bias) + residual", padding=1)
@@ -44,7 +44,7 @@ def test_packed_tensors_are_planned_as_they_are_called(text: str, size: int) -> 
     for channels, filters in ((16, 24), (3, 24), (6, 9)):
         x, weight = last(half(2, channels, 9, 7)), last(half(filters, channels, size, size))
         called = bound(op, x, weight, bias=half(filters), C=last(half(2, filters, 9, 7)))
-        asked = packed_problem(op.spec, "sm90", None, None, (x.shape, weight.shape)).signature
+        asked = packed_problem(op.request, "sm90", None, None, (x.shape, weight.shape)).signature
         vector = ("bias", called.signature["bias"])  # which is aligned to 16 bytes where its extent is not known
         tensors = tuple(vector if name == "bias" else (name, layout) for name, layout in asked.tensors)
         assert replace(asked, tensors=tensors) == called.signature
@@ -177,8 +177,8 @@ def test_shapes_are_pytorchs() -> None:
 def test_groups_align_the_activation_to_the_channels_of_one():
     x, w = evt.channels_last(torch.zeros(2, 16, 8, 8).half()), evt.channels_last(torch.zeros(64, 2, 3, 3).half())
     op = evt.conv2d("D = acc", groups=8)
-    assert bind(op.spec, x, w, {}, {}).signature.a.alignment == 2
-    assert packed_problem(op.spec, "sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
+    assert bind(op.request, x, w, {}, {}).signature.a.alignment == 2
+    assert packed_problem(op.request, "sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
 
 
 def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm():
@@ -195,6 +195,6 @@ def test_a_copied_tensor_is_a_copy():
     residual = memory[1:].as_strided((1, 8, 6, 5), (0, 1, 40, 8))
     op = evt.conv2d("D = acc + r", padding=1)
     x, w = evt.channels_last(torch.zeros(1, 8, 6, 5).half()), evt.channels_last(torch.zeros(8, 8, 3, 3).half())
-    bound = bind(op.spec, x, w, {"r": residual}, {})
+    bound = bind(op.request, x, w, {"r": residual}, {})
     assert bound.copied == ()
     assert bound.signature["r"].alignment == 1

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import evt
 from evt.program import Program
-from evt.spec import problem_sizes
+from evt.request import problem_sizes
 
 # The reference, over a grid of problems
 
@@ -131,7 +131,7 @@ top = max[m, n](abs(Z))
 def test_the_grid_has_everything() -> None:
     cases = [make_case(number) for number in GRID]
     assert len({case.operation for case in cases}) == 9
-    geometries = [case.program.spec.convolution for case in cases]
+    geometries = [case.program.request.convolution for case in cases]
     assert {each.groups for each in geometries} == {1, 2, 3}
     assert {max(each.stride) for each in geometries} == {1, 2, 3}
     assert {max(each.output_padding, default=0) for each in geometries} == {0, 1, 2}
@@ -144,13 +144,13 @@ def test_the_grid_has_everything() -> None:
 def test_sizes_are_those_of_pytorch(number: int) -> None:
     case = make_case(number)
     op = case.program
-    assert op.spec.convolution is not None
-    problem = op.spec.convolution.problem(case.a.shape, case.b.shape)
+    assert op.request.convolution is not None
+    problem = op.request.convolution.problem(case.a.shape, case.b.shape)
     view = tuple(case.acc.movedim(1, -1).shape)
     assert (*problem.leads["m"], *problem.leads["n"]) == view
-    assert problem_sizes(op.spec, (case.a.shape, case.b.shape))["m"] * problem.sizes["n"] == case.acc.numel()
+    assert problem_sizes(op.request, (case.a.shape, case.b.shape))["m"] * problem.sizes["n"] == case.acc.numel()
     assert op.reference(case.a, case.b).shape == case.acc.shape
-    groups = op.spec.convolution.groups
+    groups = op.request.convolution.groups
     other = {"": (case.a, case.b), "_dgrad": (case.acc, case.b), "_wgrad": (case.b, case.acc)}
     x, weight = other[case.operation[6:]]
     assert (problem.images, problem.channels, *problem.pixels) == x.shape

@@ -84,7 +84,7 @@ def test_a_pointwise_convolution_is_a_gemm(
 EMIT = f"""
 import evt
 from evt.diagnostics import Source
-from evt.spec import packed_problem, problem_sizes
+from evt.request import packed_problem, problem_sizes
 for operation in ("conv2d", "conv3d", "conv2d_dgrad", "conv2d_wgrad"):
     size = {{"kernel_size": 3}} if operation.endswith("wgrad") else {{}}
     for text in ({STOCK!r}, "out D, Z, t: f32[n]; Z = acc*s[n] + bias; D = hardswish(Z) + C; t = sum[m](Z)"):
@@ -348,10 +348,10 @@ def test_the_pitch_of_pixels_is_a_rule_of_matrices() -> None:
     weight = last(half(24, 16, 1, 1))
     op = evt.conv2d(TREE)
     for x, route in ((X, "evt-2x"), (last(half(2, 16, 11, 9))[:, :, 1:10, 1:8], "conv-evt-2x")):
-        (plan, *_) = plan_kernels(op.spec, bound(op, x, weight), find_target("sm80"))
+        (plan, *_) = plan_kernels(op.request, bound(op, x, weight), find_target("sm80"))
         assert plan.template == {"evt-2x": "gemm_2x", "conv-evt-2x": "conv_2x"}[route]
     with pytest.raises(evt.TargetError, match="the pixels of an operand have no single pitch"):
-        plan_kernels(evt.conv2d(TREE, route="evt-2x").spec, bound(op, x, weight), find_target("sm80"))
+        plan_kernels(evt.conv2d(TREE, route="evt-2x").request, bound(op, x, weight), find_target("sm80"))
 
 
 def test_routes_of_convolutions_are_unknown_to_matrices() -> None:

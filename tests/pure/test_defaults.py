@@ -74,11 +74,11 @@ def test_a_default_keeps_its_type_and_its_bits_in_every_form_of_a_program() -> N
     for dtype, text, number in _drawn(20):
         op = _program(dtype, text)
         for dag in (
-            op.spec.dag,
-            pickle.loads(pickle.dumps(op)).spec.dag,
-            copy.deepcopy(op).spec.dag,
-            parse_dag(format_dag(op.spec.dag)),
-            evt.gemm(formula(op.spec.dag)).spec.dag,
+            op.request.dag,
+            pickle.loads(pickle.dumps(op)).request.dag,
+            copy.deepcopy(op).request.dag,
+            parse_dag(format_dag(op.request.dag)),
+            evt.gemm(formula(op.request.dag)).request.dag,
         ):
             assert _bits(dag.input["s"].default) == _bits(number), (dtype, text)
 
@@ -104,7 +104,7 @@ def test_the_reference_reads_a_seed_of_64_bits_exactly() -> None:
 
 def test_pytorch_parses_the_schema_and_reads_the_default_back() -> None:
     for dtype, text, number in _drawn(20):
-        *_, schema = schemas_of(Named("p", _program(dtype, text).spec))
+        *_, schema = schemas_of(Named("p", _program(dtype, text).request))
         read = torch._C.parse_schema(schema.text).arguments[-1].default_value
         if read is not None:  # C++ fills in what no schema writes
             assert _bits(read) == _bits(bool(number) if dtype == BOOL else number), schema.text
@@ -149,11 +149,11 @@ def test_a_graph_of_a_builder_has_defaults_of_their_types() -> None:
 
 def test_states_of_older_versions_load() -> None:
     op = evt.gemm("in s: i64 = 9223372036854775807; in t: i32 = 7; D = dropout(t*acc, 0.5, s, 7)")
-    state = op.spec.__getstate__()
+    state = op.request.__getstate__()
     text = str(state["graph"])
     old = text.replace("= 0x7fffffffffffffff\n", f"= {float(2**63).hex()}\n").replace("= 0x7\n", f"= {(7.0).hex()}\n")
     assert old != text
-    assert parse_dag(old) == op.spec.dag
+    assert parse_dag(old) == op.request.dag
 
 
 def test_an_integer_constant_is_exact_or_refused() -> None:

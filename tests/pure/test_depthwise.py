@@ -18,8 +18,8 @@ from evt.plan.epilogue.nodes import Access, AccFetch, Apply, AuxLoad, AuxStore, 
 from evt.plan.plan import DepthwiseConvolution
 from evt.plan.speed import fastest
 from evt.plan.survey import survey
+from evt.request import packed_problem, problem_sizes
 from evt.runtime.arguments import bind
-from evt.spec import packed_problem, problem_sizes
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 LAYER = (2, 96, 56, 56), (96, 1, 3, 3)
@@ -78,8 +78,8 @@ def test_larger_units_issue_less_for_each_pixel() -> None:
 def test_the_number_of_images_and_the_epilogue_choose(images: int, side: int, text: str, expected: str) -> None:
     shapes = (images, 384, side, side), (384, 1, 7, 7)
     op = evt.conv2d(text, padding=3, groups=384)
-    plans = survey(packed_problem(op.spec, "sm90", "f16", shapes=shapes)).defaults
-    sizes = problem_sizes(op.spec, shapes)
+    plans = survey(packed_problem(op.request, "sm90", "f16", shapes=shapes)).defaults
+    sizes = problem_sizes(op.request, shapes)
     assert plans[fastest(plans, sizes, 132)].config.name == expected
 
 
@@ -228,5 +228,5 @@ def test_what_tma_does_not_move_is_copied() -> None:
     for first, count, copied in ((0, 64, ()), (8, 64, ()), (4, 64, ("A",)), (4, 60, ())):
         wide = torch.zeros(2, 9, 7, 72).half().movedim(3, 1)
         shapes = op if count == 64 else evt.conv2d("D = acc", padding=1, groups=count)
-        found = bind(shapes.spec, wide[:, first : first + count], weight[:count], {}, {})
+        found = bind(shapes.request, wide[:, first : first + count], weight[:count], {}, {})
         assert found.copied == copied

@@ -97,7 +97,7 @@ def test_schemas(extension: dict[str, str]) -> None:
     ],
 )
 def test_how_inputs_are_given(text: str, schemas: list[str]) -> None:
-    found = schemas_of(Named("f", evt.gemm(text).spec))
+    found = schemas_of(Named("f", evt.gemm(text).request))
     assert sorted(each.text for each in found) == sorted(schemas)
     for each in found:
         torch._C.parse_schema(f"my_ops::{each.text}")
@@ -105,9 +105,9 @@ def test_how_inputs_are_given(text: str, schemas: list[str]) -> None:
 
 def test_what_no_operator_can_have() -> None:
     with pytest.raises(ArgumentError, match=r"the input `lambda` of `f` cannot be an argument of an operator"):
-        schemas_of(Named("f", evt.gemm("in lambda: f32; D = lambda*acc").spec))
+        schemas_of(Named("f", evt.gemm("in lambda: f32; D = lambda*acc").request))
     with pytest.raises(TargetError, match=r"`D` of `f` is stored by an index"):
-        schemas_of(Named("f", evt.gemm("in place: i32[m]; out D[place[m], n]; D[place[m], n] = acc").spec))
+        schemas_of(Named("f", evt.gemm("in place: i32[m]; out D[place[m], n]; D[place[m], n] = acc").request))
 
 
 def test_examples_have_the_results_of_the_reference(extension: dict[str, str]) -> None:
@@ -137,7 +137,7 @@ def test_the_same_files_every_time(extension: dict[str, str], tmp_path: Path) ->
 
 def needs(text: str, layouts: Layouts, arch: str = "sm90") -> list[dict[str, str]]:
     """Return what each kernel needs of each tensor, in short."""
-    found = kernels_of(Named("f", evt.gemm(text).spec, "f16", layouts=layouts), [TARGETS[arch]], "x_f")
+    found = kernels_of(Named("f", evt.gemm(text).request, "f16", layouts=layouts), [TARGETS[arch]], "x_f")
     assert len({each.emitted.name for each in found}) == len(found)
     shown = [{need.name: f"{need.contiguous}{need.alignment} {need.batch}" for need in each.needs} for each in found]
     return [

@@ -81,7 +81,7 @@ def test_pairs_meet_blocks_of_pairs_and_of_columns():
 
 def test_undeclared_outputs_have_the_columns_that_are_left():
     op = evt.gemm("h = even(acc); D = h; s = max[m](h); b = max[n%32](h)")
-    assert [output.modes for output in op.spec.dag.outputs] == [("m", "n/2"), ("n/2",), ("m", "n/64")]
+    assert [output.modes for output in op.request.dag.outputs] == [("m", "n/2"), ("n/2",), ("m", "n/64")]
 
 
 def test_an_output_of_other_columns_is_refused_in_words_that_do_not_contradict():
@@ -159,9 +159,9 @@ def test_a_tensor_of_half_as_many_columns_is_paired_as_what_it_meets():
 
 def test_visitors_of_fewer_columns_are_shared():
     from evt.ir.operand import epilogue_of
-    from evt.spec import optimised_graph
+    from evt.request import optimised_graph
 
     text = "out D[m, n/2], s, t: f32[m]; D = even(acc); s = sum[n](D); t = mean[n](D)"
-    dag = epilogue_of(optimised_graph(evt.gemm(text).spec, "f16", "f16"))
+    dag = epilogue_of(optimised_graph(evt.gemm(text).request, "f16", "f16"))
     kinds = [visitor.kind for visitor in build_visitors(dag, source=None, implicit_store=None).visitors]
     assert kinds.count("once") == kinds.count("reduce") == 1

@@ -12,7 +12,7 @@ import evt
 from evt.ir import Reduce, verify
 from evt.optimise import optimise
 from evt.plan.epilogue.nodes import Combined, Given, Place, Size
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 M, N, K = 6, 8, 5
 
@@ -132,7 +132,7 @@ def test_an_output_has_the_modes_that_are_left():
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_what_is_made_of_a_reduction_stays_so(relaxed):
     text = "out D, r, q: f32[m]; D = acc; r = sum[m, n](acc) - sum[m, n](acc); q = where(1 > 0, sum[n](acc), 3)*1"
-    dag = optimise(typed_graph(evt.gemm(text).spec, "f16", "f16"), relaxed=relaxed, check=True)
+    dag = optimise(typed_graph(evt.gemm(text).request, "f16", "f16"), relaxed=relaxed, check=True)
     verify(dag)
     assert all(dag.reduced[dag.stores[name]] for name in ("r", "q"))
     assert evt.gemm(text, relaxed=relaxed).emit("sm90", "f16", "f16")
@@ -199,16 +199,16 @@ def test_explain_and_show_say_what_is_computed_of_reductions():
 
 def test_every_operation_by_itself_leaves_reductions_to_the_end():
     from evt.plan import plan
-    from evt.spec import packed_problem
+    from evt.request import packed_problem
 
-    made = plan(packed_problem(evt.gemm(RMS).spec, "sm90", "f16", "f16"), "evt", fused=False)
+    made = plan(packed_problem(evt.gemm(RMS).request, "sm90", "f16", "f16"), "evt", fused=False)
     assert [result.region is not None for result in made.results].count(True) == 1
 
 
 def test_a_program_with_them_is_a_value():
     op = evt.gemm(RMS)
     assert pickle.loads(pickle.dumps(op)) == op
-    assert any(isinstance(node, Reduce) for node, _ in op.spec.dag.table)
+    assert any(isinstance(node, Reduce) for node, _ in op.request.dag.table)
 
 
 def test_grouped_products_are_refused_by_what_they_lack():

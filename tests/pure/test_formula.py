@@ -40,8 +40,8 @@ def meaning(dag: Dag) -> list[str]:
 @pytest.mark.parametrize("text", [*TEXTS, *(pytest.param(path.read_text("utf-8"), id=path.stem) for path in SAMPLES)])
 def test_it_reads_back(text: str) -> None:
     """Written again it is the same text, with the same interface and as many nodes."""
-    dag = evt.gemm(text).spec.dag
-    again = evt.gemm(formula(dag)).spec.dag
+    dag = evt.gemm(text).request.dag
+    again = evt.gemm(formula(dag)).request.dag
     assert formula(again) == formula(dag)
     assert len(again) == len(dag)
     assert meaning(again) == meaning(dag)
@@ -50,5 +50,5 @@ def test_it_reads_back(text: str) -> None:
 def test_a_program_prints_as_its_text() -> None:
     text = "D = relu(acc + bias)  # as given"
     assert str(evt.gemm(text)) == text
-    dag = evt.gemm(text).spec.dag
+    dag = evt.gemm(text).request.dag
     assert str(evt.Program.from_dag(Dag(dag.operation, (), dag.inputs, dag.outputs, dag.table))) == formula(dag)

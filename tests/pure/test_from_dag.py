@@ -36,7 +36,7 @@ from evt.ir import (
     Store,
 )
 from evt.ir.dtype import B1, F16, F32, I8, I32
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 FORMULA = "D[m, n] = relu(acc + bias[n])"
 TILE = ("m", "n")
@@ -65,7 +65,7 @@ def test_without_a_text_the_heading_shows_the_graph() -> None:
     assert body
     assert body == re.sub(r"^// \d+:\d+ .*\n", "", other, flags=re.MULTILINE)  # without the parts of a text
     assert "%2 = add %0 %1" in made
-    assert evt.Program.from_dag(built(None)).spec.source.name == "<graph>"
+    assert evt.Program.from_dag(built(None)).request.source.name == "<graph>"
 
 
 def test_settings_and_geometry() -> None:
@@ -96,22 +96,22 @@ def test_what_no_output_needs_is_left_out() -> None:
         "gemm", (), [Input("unread", F16, TILE)], [Output("D", None, TILE)], Source("D[m, n] = relu(acc)")
     )
     op = evt.Program.from_dag(dag)
-    assert len(op.spec.dag) == 3
+    assert len(op.request.dag) == 3
     assert op.inputs == ("unread",)  # what a call gives is for the graph to say
     assert op.emit() == evt.gemm("D[m, n] = relu(acc)").emit()
 
 
 def test_a_typed_graph_declares_its_types() -> None:
-    op = evt.Program.from_dag(typed_graph(evt.gemm(FORMULA).spec, "bf16"))
-    assert [str(operand.dtype) for operand in op.spec.dag.operands] == ["bf16", "bf16"]
+    op = evt.Program.from_dag(typed_graph(evt.gemm(FORMULA).request, "bf16"))
+    assert [str(operand.dtype) for operand in op.request.dag.operands] == ["bf16", "bf16"]
     assert op.emit() == evt.gemm(FORMULA).emit("sm90", "bf16", "bf16")
 
 
 @settings(max_examples=40, deadline=None)
 @given(programs())
 def test_every_lowered_graph_is_a_program(sample: Sample) -> None:
-    dag = evt.gemm(sample.text).spec.dag
-    assert evt.Program.from_dag(dag).spec.dag == dag
+    dag = evt.gemm(sample.text).request.dag
+    assert evt.Program.from_dag(dag).request.dag == dag
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_every_lowered_graph_is_a_program(sample: Sample) -> None:
 )
 def test_every_kind_of_node(text: str) -> None:
     op = evt.gemm(text)
-    assert evt.Program.from_dag(op.spec.dag) == op
+    assert evt.Program.from_dag(op.request.dag) == op
 
 
 # Graphs that are none

@@ -51,26 +51,26 @@ def check(seed: int) -> bool:
         narrow = make(program)
     except evt.EvtError:
         return False
-    if not isinstance(narrow, evt.Program) or any(each.is_indexed for each in narrow.spec.dag.outputs):
+    if not isinstance(narrow, evt.Program) or any(each.is_indexed for each in narrow.request.dag.outputs):
         return False
     a, b, inputs = arguments(program, problems(program)[0])
     try:
-        dag = outline(narrow.spec, a, b, inputs).dag
+        dag = outline(narrow.request, a, b, inputs).dag
     except evt.EvtError:
         return False
     generator = torch.Generator().manual_seed(seed)
     try:
-        op = widened(narrow.spec, dag)
+        op = widened(narrow.request, dag)
     except evt.ProgramError:  # places are not chosen among f64 values
         return False
     a, b = (torch.rand(x.shape, generator=generator, dtype=torch.float64).sub(0.5).requires_grad_() for x in (a, b))
     inputs = {name: leaf(value, generator) for name, value in inputs.items() if name in dag.input}
     for name, value in inputs.items():
-        if op.spec.dag.input[name].dtype.is_float and not isinstance(value, torch.Tensor):
+        if op.request.dag.input[name].dtype.is_float and not isinstance(value, torch.Tensor):
             inputs[name] = float(value)
     leaves = [a, b, *(each for each in inputs.values() if isinstance(each, torch.Tensor) and each.requires_grad)]
     want = plainly(op, a, b, inputs)
-    outputs = [name for name in differentiable_outputs(op.spec.dag) if want[name].requires_grad]
+    outputs = [name for name in differentiable_outputs(op.request.dag) if want[name].requires_grad]
     weights = {name: torch.rand(want[name].shape, generator=generator, dtype=torch.float64) for name in outputs}
     if not outputs:
         return False

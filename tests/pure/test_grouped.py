@@ -18,10 +18,10 @@ from evt.emission.kernel import spell  # noqa: E402
 from evt.grouped import GroupedProgram, grouped_gemm  # noqa: E402
 from evt.ir import TypedDag  # noqa: E402
 from evt.plan import Layout, Problem, Signature, find_target, natural_signature, plan, survey  # noqa: E402
+from evt.request import optimised_for, optimised_graph  # noqa: E402
 from evt.runtime import grouped as grouped_module  # noqa: E402
 from evt.runtime.groups import split  # noqa: E402
 from evt.runtime.library import Library  # noqa: E402
-from evt.spec import optimised_for, optimised_graph  # noqa: E402
 
 TEXT = "in s: f32[m], bias: bf16[n], beta = 0.5; D = relu(alpha*acc + bias)*s + beta*C"
 ROWS, COLUMNS, DEPTHS = [3, 0, 40, 8], [16, 16, 24, 8], [8, 8, 32, 0]
@@ -223,17 +223,17 @@ def test_other_targets_are_told_of_the_loop(arch):
 
 
 def test_layouts_that_tma_cannot_move():
-    dag = optimised_graph(evt.gemm(TEXT).spec, "bf16")
+    dag = optimised_graph(evt.gemm(TEXT).request, "bf16")
     signature = replace(natural_signature(dag), a=Layout("k", 4))
     with pytest.raises(evt.TargetError, match="aligned to 8 bytes"):
         plan(problem_of(dag, signature))
-    wide = optimised_graph(evt.gemm("D = acc").spec, "f32")
+    wide = optimised_graph(evt.gemm("D = acc").request, "f32")
     with pytest.raises(evt.TargetError, match="contiguous along k, and `B`"):
         plan(problem_of(wide))
 
 
 def test_configurations():
-    dag = optimised_graph(evt.gemm("D = acc").spec, "f16")
+    dag = optimised_graph(evt.gemm("D = acc").request, "f16")
     names = [config.name for config in survey(problem_of(dag)).chosen.configs]
     assert len(set(names)) == len(names)
     for name in names:
@@ -253,13 +253,13 @@ def launched(op: GroupedProgram, a, b, monkeypatch, **inputs):
     """Return the members and rows, by name, of a launch for these tensors; only of groups with work."""
     recorded = []
     caller = op._caller
-    groups = split(op.spec, a, b, inputs, None, None)
+    groups = split(op.request, a, b, inputs, None, None)
     known = [caller._bind(index, group) for index, group in enumerate(groups.members)]
     caller._check_alike(known)
     caller._allocate(groups, known)
     busy = [index for index, each in enumerate(known) if not each.empty]
     members, checked = [groups.members[i] for i in busy], [known[i] for i in busy]
-    dag = optimised_for(caller.spec, checked[0].bound.dag.operands, checked[0].bound.absent)
+    dag = optimised_for(caller.request, checked[0].bound.dag.operands, checked[0].bound.absent)
     made = plan(problem_of(dag, caller._signature(busy, checked)))
 
     def run(arguments: bytes, size: int, stream: int) -> int:

@@ -33,7 +33,7 @@ from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.plan import HaloConvolution
 from evt.plan.speed import fastest
 from evt.plan.survey import survey
-from evt.spec import packed_problem, problem_sizes
+from evt.request import packed_problem, problem_sizes
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 LAYER = (2, 64, 56, 56), (64, 64, 3, 3)
@@ -158,8 +158,8 @@ def test_reductions_are_finished_with_each_tile():
 
 
 def test_atomic_reductions_have_no_parts():
-    spec = evt.conv2d("out D, t: f32; D = acc; t = max[m, n](acc)", padding=1).spec
-    problem = replace(packed_problem(spec, "sm90", "f16", "f16", LAYER), options=Options(atomic=True))
+    request = evt.conv2d("out D, t: f32; D = acc; t = max[m, n](acc)", padding=1).request
+    problem = replace(packed_problem(request, "sm90", "f16", "f16", LAYER), options=Options(atomic=True))
     text = emit(plan(problem, "conv-halo-3x"), "k")
     assert "evt::fragment::ScalarReduction<evt::Max, float, evt::Atomic>" in text
     assert "tiles_of(arguments))" not in text
@@ -318,8 +318,8 @@ def test_few_images_take_it_where_many_do_not():
 
     def plans_for(images, program):
         shapes = (images, 512, 7, 7), (512, 512, 3, 3)
-        sizes = problem_sizes(program.spec, shapes)
-        found = survey(packed_problem(program.spec, "sm90", "f16", "f16", shapes), program.spec.settings.route)
+        sizes = problem_sizes(program.request, shapes)
+        found = survey(packed_problem(program.request, "sm90", "f16", "f16", shapes), program.request.settings.route)
         return found.defaults, found.defaults[fastest(found.defaults, sizes, 132)].route
 
     built = [plans_for(images, op) for images in (1, 32, 256)]

@@ -17,8 +17,8 @@ from evt.plan.halo import INTEGER_PIXELS, PIXELS
 from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.plan import HaloProduct
 from evt.plan.speed import fastest
+from evt.request import packed_problem
 from evt.runtime.kernels import check_depth
-from evt.spec import packed_problem
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 OFFERED = ["halo_192x64x64", "halo_256x64x64", "halo_160x64x64", "halo_64x64x64"]
@@ -56,7 +56,7 @@ def test_a_column_major_d_is_stored_element_by_element() -> None:
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32", "e4m3", "e5m2", "i8", "u8"])
 def test_configurations(dtype: str) -> None:
     op = evt.linear("out D: f16; D = acc + bias", route="own")
-    (found,) = survey(packed_problem(op.spec, "sm90", dtype, dtype), "halo-3x").asked
+    (found,) = survey(packed_problem(op.request, "sm90", dtype, dtype), "halo-3x").asked
     offered = [config.name for config in found.configs if config.use == "always"]
     assert offered == [name.rpartition("x")[0] + f"x{128 * 8 // BY_NAME[dtype].bits}" for name in OFFERED]
     assert len({config.name for config in found.configs}) == len(found.configs)
@@ -147,7 +147,7 @@ def test_it_is_taken_where_it_is_asked_for() -> None:
 
 def test_a_problem_that_cutlass_3x_refuses_goes_to_2x() -> None:
     """A product of ours takes no batches, which are known only when it is called."""
-    problem = packed_problem(evt.linear(RESIDUAL).spec, "sm90", "f16", "f16", ((64, 72), (133, 72)))
+    problem = packed_problem(evt.linear(RESIDUAL).request, "sm90", "f16", "f16", ((64, 72), (133, 72)))
     found = survey(problem)
     applying = {each.route.name for each in found.candidates if each.applies}
     assert {"halo-3x", "stock-2x"} <= applying
@@ -173,7 +173,7 @@ def test_explain_counts_batches() -> None:
 
 def test_operands_that_batches_share_are_refused_before_they_are_counted() -> None:
     op = evt.gemm("D = acc", route="halo-3x")
-    problem = packed_problem(op.spec, "sm90", "f16", "f16")
+    problem = packed_problem(op.request, "sm90", "f16", "f16")
     shared = replace(problem, signature=replace(problem.signature, b=replace(problem.signature.b, batch="shared")))
     with pytest.raises(evt.TargetError, match=r"E0502\](.|\n)*several batches share `B`"):
         plan(shared, "halo-3x")
@@ -195,7 +195,7 @@ def test_values_of_the_batch_are_those_of_its_one() -> None:
 
 
 def test_one_plane_is_not_shared() -> None:
-    plans = survey(packed_problem(evt.linear("D = acc").spec, "sm90", "f16", "f16"), "own").defaults
+    plans = survey(packed_problem(evt.linear("D = acc").request, "sm90", "f16", "f16"), "own").defaults
     alone = next(each for each in plans if each.config.name == "halo_64x64x64")
     shared = next(each for each in plans if each.config.name == "halo_shared_64x64x64")
     for k, taken in ((64, alone), (8192, shared)):

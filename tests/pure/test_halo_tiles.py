@@ -17,7 +17,7 @@ from evt.plan import convolution_class
 from evt.plan.halo import PIXELS, Halo, halo_of, time
 from evt.plan.halo_tiles import SHARED_BYTES, Axis, Cycles, Plane, Tile, choose
 from evt.plan.routes.halo_3x import configs_sm90
-from evt.spec import packed_problem
+from evt.request import packed_problem
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 LAYER = (2, 64, 56, 56), (64, 64, 3, 3)
@@ -95,7 +95,7 @@ def test_tiles_fit_and_cover_the_output(seed):
 
 def chosen(side: int, pixels: int) -> dict[str, int]:
     """Return the tile of a 3x3 convolution, without what there is of shared memory."""
-    sizes = evt.conv2d("D = acc", padding=1).spec.convolution.problem((2, 64, side, side), (64, 64, 3, 3)).sizes
+    sizes = evt.conv2d("D = acc", padding=1).request.convolution.problem((2, 64, side, side), (64, 64, 3, 3)).sizes
     found = asdict(choose(Plane.of(sizes, 64, 2), pixels))
     return {name: found[name] for name in found if name not in ("box_bytes", "left")}
 
@@ -109,7 +109,7 @@ def test_eight_columns_waste_no_pixels():
     """Where the width is a multiple of eight, the instruction multiplies nothing in vain."""
     tile = {"images": 1, "rows": 28, "columns": 8, "pitch": 10, "sum_pitch": 8, "box_rows": 30, "tiles": 14, "run": 3}
     assert chosen(56, 224) == tile
-    plane = Plane.of(evt.conv2d("D = acc", padding=1).spec.convolution.problem(*LAYER).sizes, 64, 2)
+    plane = Plane.of(evt.conv2d("D = acc", padding=1).request.convolution.problem(*LAYER).sizes, 64, 2)
     assert choose(plane, 224).positions == 28 * 8
 
 
@@ -184,7 +184,7 @@ def test_few_tiles_are_shared():
 def test_kernels_that_share_tiles_are_other_kernels():
     shapes = (1, 512, 7, 7), (512, 512, 3, 3)
     op = evt.conv2d(RESIDUAL, padding=1, route="own")
-    found = configs_sm90(packed_problem(op.spec, "sm90", "f16", "f16", shapes))
+    found = configs_sm90(packed_problem(op.request, "sm90", "f16", "f16", shapes))
     assert {config.schedule for config in found if config.use == "always"} == {"halo", "halo_shared"}
     made = {
         schedule: next(config for config in found if config.schedule == schedule)
@@ -208,12 +208,12 @@ def test_planes_and_speed_are_matters_of_bytes(operand):
 @pytest.mark.parametrize(("operand", "step"), [(F16, 8), (E5M2, 8), (F32, 8), (I8, 16), (U8, 16)], ids=str)
 def test_widths_of_the_instruction(operand, step):
     op = evt.conv2d("out D: f32[m, n]; D = acc", padding=1, route="own")
-    every = configs_sm90(packed_problem(op.spec, "sm90", str(operand), str(operand), LAYER))
+    every = configs_sm90(packed_problem(op.request, "sm90", str(operand), str(operand), LAYER))
     planes = {128 // (operand.bits // 8) >> i for i in range(3)}
     assert {config.tile for config in every} <= {(n, 64, k) for n in range(64, 257, step) for k in planes}
     alone = [config for config in every if config.schedule == "halo"]
     assert len(alone) > 3 * (len(range(64, 257, step)) - 2)
-    unknown = configs_sm90(packed_problem(op.spec, "sm90", str(operand), str(operand)))
+    unknown = configs_sm90(packed_problem(op.request, "sm90", str(operand), str(operand)))
     assert {config.tile[0] % step for config in unknown} == {0}
 
 
@@ -228,8 +228,8 @@ def test_configurations_are_those_whose_tiles_fit():
     shapes = (2, 72, 25, 9), (280, 72, 5, 5)
     keywords = {"padding": ((8, 2), (4, 6)), "dilation": (3, 1), "route": "own"}
     op = evt.conv2d("D = acc", **keywords)
-    plane = Plane.of(op.spec.convolution.problem(*shapes).sizes, 64, 2)
-    names = {config.name for config in configs_sm90(packed_problem(op.spec, "sm90", "f16", "f16", shapes))}
+    plane = Plane.of(op.request.convolution.problem(*shapes).sizes, 64, 2)
+    names = {config.name for config in configs_sm90(packed_problem(op.request, "sm90", "f16", "f16", shapes))}
     for shared in (False, True):
         for pixels in PIXELS:
             name = f"halo{'_shared' * shared}_{pixels}x64x64"
@@ -242,7 +242,9 @@ def test_configurations_are_those_whose_tiles_fit():
 
 def test_a_kernel_with_fewer_boxes_than_groups_of_taps_is_slower():
     sizes = (
-        evt.conv2d("D = acc", padding=1, stride=2).spec.convolution.problem((16, 64, 160, 160), (128, 64, 3, 3)).sizes
+        evt.conv2d("D = acc", padding=1, stride=2)
+        .request.convolution.problem((16, 64, 160, 160), (128, 64, 3, 3))
+        .sizes
     )
     plane = Plane.of(sizes, 64, 2)
     found = {pixels: choose(plane, pixels) for pixels in (208, 256)}

@@ -94,7 +94,7 @@ def test_what_is_no_row_of_taps(keywords, operation, reason):
 
 
 def test_a_tile_has_the_windows_of_its_last_pixels():
-    sizes = evt.conv2d("D = acc", stride=2, padding=3).spec.convolution.problem(*STEM).sizes
+    sizes = evt.conv2d("D = acc", stride=2, padding=3).request.convolution.problem(*STEM).sizes
     height = Axis.of(sizes, "height")
     tile = choose(Plane.of_windows(height, sizes["output_width"], 64), 232)
     assert tile == Tile(

@@ -16,7 +16,7 @@ from evt.cli import main
 from evt.ir import Acc, Apply, Builder, Input, Load, Output, Store, format_dag, parse_dag, verify
 from evt.language import parse
 from evt.language.tree import format_tree
-from evt.spec import optimised_graph, typed_graph
+from evt.request import optimised_graph, typed_graph
 
 M, N, K, ROWS = 20, 24, 16, 30
 PROGRAMS = [
@@ -55,7 +55,7 @@ REFUSED = [
 
 
 def typed(text: str) -> str:
-    return str(typed_graph(evt.gemm(text).spec))
+    return str(typed_graph(evt.gemm(text).request))
 
 
 def tensors(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ def test_reads_back(text: str) -> None:
     tree = parse(text)
     assert format_tree(parse(format_tree(tree))) == format_tree(tree)
     program = evt.gemm(text)
-    for dag in (program.spec.dag, typed_graph(program.spec), optimised_graph(program.spec)):
+    for dag in (program.request.dag, typed_graph(program.request), optimised_graph(program.request)):
         verify(dag)
         assert parse_dag(format_dag(dag)) == dag
     assert pickle.loads(pickle.dumps(program)) == program
@@ -122,7 +122,7 @@ def test_inputs_are_in_order_of_first_use() -> None:
 def test_what_is_not_read_needs_no_index_in_the_kernel() -> None:
     program = evt.gemm("D = acc + 0*x[index[m], n] * (0 + 0)", relaxed=True)
     assert program.inputs == ("x", "index")
-    assert optimised_graph(program.spec).inputs == ()
+    assert optimised_graph(program.request).inputs == ()
 
 
 def test_graphs_that_are_no_programs() -> None:
@@ -190,7 +190,7 @@ def test_duplicates_store_one_of_their_rows() -> None:
 def test_what_a_buffer_holds_is_kept_in_every_type(dtype: str) -> None:
     a, b = tensors(torch.float16)
     op = evt.gemm(f"out D: {dtype}[index[m], n]\nD = 8*acc")
-    kind = getattr(torch, typed_graph(op.spec).outputs[0].dtype.torch)  # type: ignore[union-attr]
+    kind = getattr(torch, typed_graph(op.request).outputs[0].dtype.torch)  # type: ignore[union-attr]
     held = torch.randint(-100, 100, (ROWS, N)).to(kind)
     dense = evt.gemm(f"out D: {dtype}[m, n]\nD = 8*acc").reference(a, b)
     at = index()
@@ -202,7 +202,7 @@ def test_what_a_buffer_holds_is_kept_to_the_bit(dtype: str) -> None:
     """Infinities too, to which no store rounds, and NaN with its bits."""
     a, b = tensors(torch.float16)
     op = evt.gemm(f"out D: {dtype}[index[m], n]\nD = acc")
-    kind = getattr(torch, typed_graph(op.spec).outputs[0].dtype.torch)  # type: ignore[union-attr]
+    kind = getattr(torch, typed_graph(op.request).outputs[0].dtype.torch)  # type: ignore[union-attr]
     held = torch.tensor([torch.inf, -torch.inf, torch.nan, -torch.nan] * 6).to(kind).repeat(ROWS, 1)
     bits = held.clone().view(torch.uint8)
     op(a, b, index=torch.full((M,), -1, dtype=torch.int32), out=held)
@@ -371,7 +371,7 @@ def test_straight_line_is_the_reference(text: str) -> None:
     square = torch.randn(M, N)
     given: dict[str, Tensor] = {"x": square, "s": torch.randn(M), "b": torch.randn(N)}
     given |= {"i": torch.randperm(M).int(), "j": torch.randperm(N).int()}
-    dag = typed_graph(op.spec, "f32", "f32")
+    dag = typed_graph(op.request, "f32", "f32")
     inputs = {name: given[name] for name in op.inputs}
     buffers = {output.name: torch.zeros(M, N) for output in dag.outputs if output.is_indexed}
     got = straight_line(dag, {})(a, b, *inputs.values())

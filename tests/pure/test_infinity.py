@@ -44,7 +44,7 @@ def test_meaning(text: str, relaxed: bool) -> None:
         pytest.skip("0 times infinity is 0 where algebra is relaxed")
     op = evt.gemm(text, relaxed=relaxed)
     assert torch.allclose(op.reference(A, B).double(), MEANT[text].double(), equal_nan=True)
-    assert parse_dag(format_dag(op.spec.dag)) == op.spec.dag
+    assert parse_dag(format_dag(op.request.dag)) == op.request.dag
     assert pickle.loads(pickle.dumps(op)) == op
 
 

@@ -10,7 +10,7 @@ from command_line import run
 
 import evt
 from evt.ir.interface import NOTE, format_interface
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 TEXT = "in s: f32 = 2, r[m?]; out D, amax: f32; D = relu(s*acc + bias) + C*alpha*v[m]*r; amax = max[m, n](abs(D))"
 LINES = (
@@ -29,7 +29,7 @@ LINES = (
 
 def test_every_door_prints_the_same() -> None:
     op = evt.gemm(TEXT)
-    assert format_interface(typed_graph(op.spec)) == LINES
+    assert format_interface(typed_graph(op.request)) == LINES
     assert run("check", TEXT).stdout == "".join(f"{line}\n" for line in ("<formula>: ok", *(f"    {x}" for x in LINES)))
     assert str(op.explain("sm90")).startswith("\n".join((*LINES, "target sm90\n")))
     for arch in ("sm80", "sm90", "sm100"):
@@ -64,8 +64,8 @@ def test_repr(op: object, shown: str) -> None:
 
 def test_types_of_operands_decide_what_is_inferred() -> None:
     op = evt.gemm("D = acc*alpha + C")
-    assert format_interface(typed_graph(op.spec, "f64", "f64"))[1:3] == ("in  alpha: f64*", "in  C: f64*[m, n]*")
-    assert format_interface(typed_graph(op.spec, "e4m3", "e5m2"))[0] == "gemm(A: e4m3*[m, k]*, B: e5m2*[k, n]*)"
+    assert format_interface(typed_graph(op.request, "f64", "f64"))[1:3] == ("in  alpha: f64*", "in  C: f64*[m, n]*")
+    assert format_interface(typed_graph(op.request, "e4m3", "e5m2"))[0] == "gemm(A: e4m3*[m, k]*, B: e5m2*[k, n]*)"
 
 
 def test_what_is_all_written_has_no_mark() -> None:

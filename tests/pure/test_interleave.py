@@ -119,6 +119,6 @@ def test_the_optimiser_keeps_its_type() -> None:
 
 
 def test_graphs_of_it_read_back() -> None:
-    dag = evt.gemm("D = interleave(even(acc, 16), odd(acc, 16), 16)").spec.dag
+    dag = evt.gemm("D = interleave(even(acc, 16), odd(acc, 16), 16)").request.dag
     assert "interleave 16 %1 %2" in format_dag(dag)
     assert parse_dag(format_dag(dag)) == dag

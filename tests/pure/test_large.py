@@ -20,7 +20,7 @@ from evt.ir.formula import formula
 from evt.language import format_tree, parse
 from evt.language.tree import MOST_OPERATIONS
 from evt.optimise import optimise, round_as_eager
-from evt.spec import optimised_graph, typed_graph
+from evt.request import optimised_graph, typed_graph
 
 #: Shapes that are tried always; the others, and larger programs, in depth.
 QUICK = ("sum of calls", "choices", "indices", "statements", "fan-out", "subscripts", "reductions", "derivatives")
@@ -34,7 +34,7 @@ def reference(op: evt.Program) -> object:
         each.name: torch.zeros(
             [extents.get(mode, 2) for mode in each.modes], dtype=types.get(str(each.dtype), torch.float32)
         )
-        for each in typed_graph(op.spec).inputs
+        for each in typed_graph(op.request).inputs
     }
     return op.reference(torch.ones(2, 8, dtype=torch.float16), torch.ones(8, 8, dtype=torch.float16), **tensors)
 
@@ -48,7 +48,7 @@ def stages(text: str) -> Iterator[tuple[str, Callable[[], object]]]:
         op = evt.gemm(text)
     except EvtError:
         return
-    dag, typed, optimised = op.spec.dag, typed_graph(op.spec), optimised_graph(op.spec)
+    dag, typed, optimised = op.request.dag, typed_graph(op.request), optimised_graph(op.request)
     yield "repr", lambda: (repr(op), str(op), hash(op))
     yield "text", lambda: parse_dag(format_dag(dag, origins=True))
     yield "formula", lambda: formula(dag)

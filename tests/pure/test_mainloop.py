@@ -24,7 +24,7 @@ from evt.plan import survey
 from evt.plan.epilogue.regions import Copy, Value
 from evt.program import Program
 from evt.reference import operand_values
-from evt.spec import packed_problem
+from evt.request import packed_problem
 
 NORMALISED = "in t: f32[k]\nA = relu(s[k]*(A - mu[m]) + alpha*t)\nD = relu(acc + bias)"
 BOTH = "A = relu(A); B = gelu(B*t[k]) + u[n]; D = acc * alpha"
@@ -255,7 +255,7 @@ def test_the_vectors_of_a_call_are_checked() -> None:
 
 def routes(text: str, arch: str, operation: str = "gemm", **keywords: Any) -> dict[str, tuple[str, ...]]:
     """For each route why it does not apply."""
-    problem = packed_problem(Program(Source(text), operation, **keywords).spec, arch)
+    problem = packed_problem(Program(Source(text), operation, **keywords).request, arch)
     return {each.route.name: tuple(refusal.reason for refusal in each.refusals) for each in survey(problem).candidates}
 
 

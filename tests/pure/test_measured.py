@@ -237,11 +237,11 @@ def test_a_key_is_the_same_in_every_process() -> None:
     code = (
         "import evt\n"
         "from evt.measured import problem_key\n"
-        "from evt.spec import packed_problem, problem_sizes\n"
-        f"program = evt.gemm({CALLS['language'][0].spec.source.text!r})\n"
+        "from evt.request import packed_problem, problem_sizes\n"
+        f"program = evt.gemm({CALLS['language'][0].request.source.text!r})\n"
         "shapes = ((40, 24), (24, 16))\n"
-        "problem = packed_problem(program.spec, 'sm90', 'f16', 'f16', shapes)\n"
-        "print(problem_key(problem, problem_sizes(program.spec, shapes)))\n"
+        "problem = packed_problem(program.request, 'sm90', 'f16', 'f16', shapes)\n"
+        "print(problem_key(problem, problem_sizes(program.request, shapes)))\n"
     )
     found = {
         subprocess.run(

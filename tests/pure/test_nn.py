@@ -108,7 +108,7 @@ def test_a_geometry_that_is_set_later_counts(name: str, value: Any) -> None:
     for each in (layer, plain):
         setattr(each, name, value)
     torch.testing.assert_close(layer.double()(x), 2 * plain.double()(x) - plain.bias[:, None, None])
-    assert layer.program.spec.settings.relaxed
+    assert layer.program.request.settings.relaxed
     assert layer.epilogue == "2*acc + bias"
 
 
@@ -229,7 +229,7 @@ def test_blocks_with_and_without_biases() -> None:
         gated(x),
         F.linear(F.gelu(F.linear(x, gate.weight, gate.bias)) * F.linear(x, up.weight, up.bias), down.weight, down.bias),
     )
-    assert block.fc2.program.spec.settings.fast_math
+    assert block.fc2.program.request.settings.fast_math
 
 
 # What they refuse

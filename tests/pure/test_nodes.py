@@ -24,7 +24,7 @@ from evt.plan import Plan, Target, survey
 from evt.plan.epilogue.nodes import Apply, Node, Reduction, Single
 from evt.plan.epilogue.regions import Call, Constant, Region, Round, Value
 from evt.plan.plan import Convolution3x, PaddedCopy, StockFusion, StockOperator, Visitors
-from evt.spec import packed_problem
+from evt.request import packed_problem
 
 RELU = "D = relu(alpha*acc + beta*C) + residual"
 #: Programs that have every node among them; bits, pairs, blocks and reductions of all shapes.
@@ -232,6 +232,6 @@ def test_the_depth_of_classes_is_seen() -> None:
 
 def test_explain_reads_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is printed to explain it."""
-    problem = packed_problem(evt.gemm(RELU).spec, "sm90", "f16", "f16")
+    problem = packed_problem(evt.gemm(RELU).request, "sm90", "f16", "f16")
     monkeypatch.setattr("jinja2.Template.render", None)
     assert "compute of Region0" in str(explain(survey(problem)))

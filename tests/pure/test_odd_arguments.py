@@ -128,7 +128,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "plan(extent)": lambda odd: CONV.plan(shapes=((odd, 1, 1, 1), (1, odd, 1, 1))),
     "from_dag": evt.Program.from_dag,
     **{
-        f"from_dag({name})": lambda odd, name=name: evt.Program.from_dag(CONV.spec.dag, **{name: odd})
+        f"from_dag({name})": lambda odd, name=name: evt.Program.from_dag(CONV.request.dag, **{name: odd})
         for name in ("route", "config", "numerics", "relaxed", "deterministic", "stride", "padding", "nonsense")
     },
     "tune": lambda odd: OP.tune(odd, A),

@@ -44,7 +44,7 @@ def arguments(call: Call) -> tuple[Any, ...]:
         call.a,
         call.b,
         [*call.tensors.values()],
-        write_program(call.program.spec),
+        write_program(call.program.request),
         [*call.tensors, *floats, *integers],
         *values,
     )
@@ -330,7 +330,7 @@ WRONG: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_operators_refuse_what_does_not_fit(case: str, faked: bool) -> None:
     code, call = WRONG[case]
-    text = write_program(evt.gemm("out D, s: f32[m]; v = alpha*acc + C; D = v; s = sum[n](v)").spec)
+    text = write_program(evt.gemm("out D, s: f32[m]; v = alpha*acc + C; D = v; s = sum[n](v)").request)
     half = [torch.zeros(shape).half() for shape in ((8, 16), (16, 24))]
     tensors = [*half, torch.ones(1), torch.zeros(8, 24).half(), torch.zeros(8, 24).half(), torch.zeros(8)]
     with FakeTensorMode() if faked else contextlib.nullcontext() as mode:

@@ -14,7 +14,7 @@ from evt.ir.convolution import Convolution
 from evt.ir.dtype import F16, F32, I8, DType
 from evt.plan import Plan, convolution_class, plan, survey
 from evt.plan.plan import Convolution2x
-from evt.spec import packed_problem
+from evt.request import packed_problem
 
 TREE = "D = relu(acc + bias) + residual"
 
@@ -143,7 +143,7 @@ def test_what_tma_does_not_reach_goes_by_another_route(keywords):
 )
 def test_why_nothing_is_copied(operation, a, b, keywords, reason):
     program = evt.Program(Source("D = acc"), operation, **keywords)
-    problem = packed_problem(program.spec, "sm90", "f16", "f16", (a, b))
+    problem = packed_problem(program.request, "sm90", "f16", "f16", (a, b))
     failures = survey(problem, "conv-padded-3x").asked[0].refusals
     assert any(reason in failure.reason for failure in failures)
 
@@ -167,7 +167,7 @@ def test_2x_kernels_for_few_channels_copy_to_4_or_8_channels_where_there_are_not
 def test_operands_that_are_not_aligned_are_copied_too():
     shapes = ((2, 8, 33, 35), (64, 8, 7, 7))
     op = evt.conv2d(TREE)
-    problem = packed_problem(op.spec, "sm80", "f16", "f16", shapes)
+    problem = packed_problem(op.request, "sm80", "f16", "f16", shapes)
     assert not op.plan("sm80", "f16", "f16", shapes=shapes).copies
     signature = replace(problem.signature, b=replace(problem.signature.b, alignment=4))
     assert plan(replace(problem, signature=signature)).copies

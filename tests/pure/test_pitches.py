@@ -21,7 +21,7 @@ TARGETS = ("sm80", "sm90", "sm100")
 
 
 def plan_of(op: evt.Program, target: str, inputs: dict[str, Any], out: dict[str, torch.Tensor] | None = None) -> Plan:
-    return plan_kernels(op.spec, bind(op.spec, A, B, inputs, out or {}), find_target(target))[0]
+    return plan_kernels(op.request, bind(op.request, A, B, inputs, out or {}), find_target(target))[0]
 
 
 def close(out: torch.Tensor, expected: torch.Tensor) -> bool:

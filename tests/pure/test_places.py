@@ -7,7 +7,7 @@ import torch
 
 import evt
 from evt.plan.epilogue.nodes import PlaceKeys, Reduction
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 TEXT = "out D, i: i32[m], best: f32[m], j: i32[n]; D = acc; i = argmax[n](acc); best = max[n](acc); j = argmin[m](acc)"
 
@@ -97,5 +97,5 @@ def test_a_transposed_kernel_takes_rows_for_columns():
 
 
 def test_the_graph_reads_back():
-    dag = typed_graph(evt.gemm(TEXT).spec, "f16", "f16")
+    dag = typed_graph(evt.gemm(TEXT).request, "f16", "f16")
     assert evt.ir.parse_dag(str(dag)) == dag

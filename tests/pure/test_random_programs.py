@@ -158,7 +158,7 @@ def test_styles_are_other_words_for_the_same_graph() -> None:
 
     def graph(program: Program) -> object:
         try:
-            return make(program).spec.dag.table
+            return make(program).request.dag.table
         except evt.EvtError as error:
             return error.diagnostics[0].code
 
@@ -259,7 +259,7 @@ def test_exchanged_members_of_pairs_and_shifted_blocks_are_seen(monkeypatch: pyt
 
 
 def test_an_optimiser_that_rounds_once_too_often_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    import evt.spec.graphs
+    import evt.request.graphs
     from evt.ir.dtype import BF16
     from evt.ir.node import Cast as Rounding
     from evt.ir.node import Load
@@ -271,9 +271,9 @@ def test_an_optimiser_that_rounds_once_too_often_is_seen(monkeypatch: pytest.Mon
     def rule(builder: Any, op: Any, operands: tuple[int, ...]) -> int:
         return builder.add(Rounding(BF16), builder.add(op))
 
-    optimise = evt.spec.graphs.optimise
+    optimise = evt.request.graphs.optimise
     monkeypatch.setattr(
-        evt.spec.graphs, "optimise", lambda dag, *rest, **more: rewrite(optimise(dag, *rest, **more), rule)
+        evt.request.graphs, "optimise", lambda dag, *rest, **more: rewrite(optimise(dag, *rest, **more), rule)
     )
     assert kinds(program) == {"optimised: another value"}
 

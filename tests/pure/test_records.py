@@ -9,7 +9,7 @@ from records import IN_PLACE, RECORDS, SAMPLES, Refusal
 
 import evt
 from evt.diagnostics import page
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 #: The ids of the collection, which is not in the repository.
 IDS = """
@@ -51,7 +51,7 @@ def test_is_a_sample_or_refused(record: str) -> None:
 @pytest.mark.parametrize("refusal", REFUSED)
 def test_says_what_is_missing(refusal: Refusal) -> None:
     with pytest.raises(evt.EvtError) as raised:
-        typed_graph(evt.gemm(refusal.program).spec)
+        typed_graph(evt.gemm(refusal.program).request)
     found = [(each.code, each.message) for each in raised.value.diagnostics]
     assert any(code == refusal.code and message.startswith(refusal.message) for code, message in found), found
     assert all(each.help for each in raised.value.diagnostics if each.code == refusal.code)

@@ -13,8 +13,8 @@ from torch import Tensor
 import evt
 from evt.ir import verify
 from evt.reference import evaluate, reference
+from evt.request import optimised_for, typed_graph
 from evt.runtime.arguments import bind
-from evt.spec import optimised_for, typed_graph
 
 # Reductions, blocks, pairs, coordinates, random numbers
 
@@ -178,7 +178,7 @@ def test_what_does_not_vary_is_as_if_it_did(use: str) -> None:
     for name, (declaration, value, given, everywhere) in forms().items():
         op = evt.gemm("\n".join([declaration, use.format(x=value)]))
         expected = plain(a, b, X=everywhere.contiguous())
-        unspecialised = evaluate(typed_graph(op.spec, "f32"), acc, given)
+        unspecialised = evaluate(typed_graph(op.request, "f32"), acc, given)
         for found in (op(a, b, **given), tuple(unspecialised.values())):
             pairs = zip(
                 *((each,) if isinstance(each, Tensor) else tuple(each) for each in (found, expected)), strict=True
@@ -207,8 +207,8 @@ def test_whole_columns_stay_whole_where_blocks_meet_them(formula: str, settings:
         (integer, whole, torch.ones(32, dtype=torch.int32)),
     ):
         expected, left_out = program(a, b, x=x), program(a, b)
-        bound = bind(program.spec, a, b, {}, {})
-        dag = optimised_for(program.spec, bound.dag.operands, bound.absent)
+        bound = bind(program.request, a, b, {}, {})
+        dag = optimised_for(program.request, bound.dag.operands, bound.absent)
         verify(dag)
         optimised = tuple(reference(dag, a, b, {}).values())
         expected, left_out = (each if isinstance(each, tuple) else (each,) for each in (expected, left_out))

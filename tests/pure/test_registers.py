@@ -15,12 +15,12 @@ from evt.plan.epilogue.cost import cost, is_light
 from evt.plan.epilogue.registers import accumulator_registers, estimate_registers, register_limit
 from evt.plan.epilogue.visitors import Graph, build_visitors
 from evt.plan.routes.gemm_2x import general_config
-from evt.spec import packed_problem
+from evt.request import packed_problem
 
 CONFIG_2X = general_config(typed("D = acc").operands[0].dtype, 8)
 CONFIGS_3X = {
     config.name: config
-    for config in survey(packed_problem(evt.gemm("D = acc").spec, "sm90", "f16", "f16")).chosen.configs
+    for config in survey(packed_problem(evt.gemm("D = acc").request, "sm90", "f16", "f16")).chosen.configs
 }
 GENERAL = next(iter(CONFIGS_3X.values()))
 

@@ -15,13 +15,13 @@ from evt.explain import explain
 from evt.ir import Apply
 from evt.plan import ROUTES, Config, Kernel, Plan, Problem, Route, find_target, natural_signature, plan, survey
 from evt.plan.kernels import convolution, depthwise, gemm, grouped_3x, halo
-from evt.plan.kernels.draft import Request
+from evt.plan.kernels.draft import Selection
 from evt.plan.kernels.gemm import VISITORS_2X
 from evt.plan.routes import gemm_2x, order
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.target import GENERATION_OF
 from evt.plan.verdict import HOLDS, Match, Matches, Refusal, Verdict
-from evt.spec import optimised_graph, packed_problem, problem_sizes
+from evt.request import optimised_graph, packed_problem, problem_sizes
 
 ROOT = Path(__file__).parents[2]
 RELU = "D = relu(alpha*acc + beta*C) + residual"
@@ -29,8 +29,8 @@ RELU = "D = relu(alpha*acc + beta*C) + residual"
 
 def problem_of(text: str, arch: str, shape: str = "gemm") -> Problem:
     if shape == "convolution":
-        return packed_problem(evt.conv2d(text, padding=1).spec, arch, "f16", "f16")
-    problem = packed_problem(evt.gemm(text).spec, arch, "f16", "f16")
+        return packed_problem(evt.conv2d(text, padding=1).request, arch, "f16", "f16")
+    problem = packed_problem(evt.gemm(text).request, arch, "f16", "f16")
     return replace(problem, grouped=shape == "grouped")
 
 
@@ -57,9 +57,9 @@ class ToyPlanner:
 
     template: str = VISITORS_2X.template
 
-    def __call__(self, request: Request) -> Plan:
-        made = VISITORS_2X(request)
-        return replace(made, signature=f"{made.signature}, {request.matches[Squares].count} squared")
+    def __call__(self, selection: Selection) -> Plan:
+        made = VISITORS_2X(selection)
+        return replace(made, signature=f"{made.signature}, {selection.matches[Squares].count} squared")
 
 
 def toy_configs(problem: Problem) -> tuple[Config, ...]:
@@ -181,9 +181,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         return rules.setdefault(original, Rule(original.statement, check))
 
     def counted_kernel(kernel: Kernel) -> Kernel:
-        def planner(request: Request) -> Plan:
-            planned[request.route, request.config.name] += 1
-            return kernel.planner(request)
+        def planner(selection: Selection) -> Plan:
+            planned[selection.route, selection.config.name] += 1
+            return kernel.planner(selection)
 
         return replace(kernel, planner=planner)  # type: ignore[arg-type]
 
@@ -235,7 +235,7 @@ def test_a_measured_choice_is_explained_by_the_same_survey(
 
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
     op, shapes = evt.gemm(RELU), ((40, 24), (24, 16))
-    problem, sizes = packed_problem(op.spec, "sm90", "f16", "f16", shapes), problem_sizes(op.spec, shapes)
+    problem, sizes = packed_problem(op.request, "sm90", "f16", "f16", shapes), problem_sizes(op.request, shapes)
     chosen = survey(problem, "evt-2x").plan
     times = (Timing(chosen.route, chosen.config.name, 0.5),)
     Store().add(problem_key(problem, sizes), Measurement("GPU", "sm90", RELU, sizes, times))
@@ -353,7 +353,7 @@ def test_measurements_of_groups_are_of_their_own() -> None:
 
 
 def test_a_grouped_refusal_has_its_rules_and_what_to_do() -> None:
-    dag = optimised_graph(evt.gemm("D = acc; s = sum[n](acc)").spec, "f16")
+    dag = optimised_graph(evt.gemm("D = acc; s = sum[n](acc)").request, "f16")
     for arch, reason in (("sm90", "a reduction would be over each group"), ("sm80", "for sm90, not for sm80")):
         with pytest.raises(evt.TargetError) as raised:
             plan(Problem(dag, natural_signature(dag), find_target(arch), grouped=True))

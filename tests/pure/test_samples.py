@@ -21,7 +21,7 @@ from torch.nn import functional
 import evt
 from evt.cli import main
 from evt.plan import find_target
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
@@ -66,7 +66,7 @@ def test_says_where_it_comes_from(name: str) -> None:
 
 
 def test_says_its_types(name: str, program: evt.Program) -> None:
-    dag = program.spec.dag
+    dag = program.request.dag
     assert len(dag.operands) == 2
     assert all(value.dtype is not None for value in (*dag.inputs, *dag.outputs) if value.name != "alpha")
 
@@ -85,7 +85,7 @@ def test_is_accepted() -> None:
 
 @pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["odd", "wide"])
 def test_reference_is_the_formula(name: str, program: evt.Program, sizes: dict[str, int]) -> None:
-    if sizes is SIZES and any("/" in mode for value in typed_graph(program.spec).types for mode in value.modes):
+    if sizes is SIZES and any("/" in mode for value in typed_graph(program.request).types for mode in value.modes):
         pytest.skip("pairs and blocks need columns that divide")
     for variant in variants(program):
         call = make_call(name, program, sizes, variant)
@@ -142,7 +142,7 @@ def test_emit_command(name: str) -> None:
 
 def test_convolution_with_relu_and_residual_is_its_formula() -> None:
     op = evt.load(SAMPLES / "conv_relu_add.evt", stride=2, padding=1)
-    assert op.spec.operation == "conv2d"
+    assert op.request.operation == "conv2d"
     x, w, bias = torch.randn(2, 5, 9, 8).half(), torch.randn(6, 5, 3, 3).half(), torch.randn(6).half()
     residual = torch.randn(2, 6, 5, 4).half()
     exact = torch.relu(functional.conv2d(x.double(), w.double(), bias.double(), 2, 1)) + residual.double()
@@ -171,7 +171,7 @@ def test_convolution_with_relu_and_residual_has_both_routes(arch: str) -> None:
 def test_one_epilogue_is_for_every_operation(operation: str, arch: str) -> None:
     size = {"kernel_size": 3} if operation.endswith("wgrad") else {}
     op = evt.load(SAMPLES / "one_epilogue.evt", operation, **size)
-    assert op.spec.operation == operation
+    assert op.request.operation == operation
     assert f"for {arch}" in op.emit(arch).splitlines()[0]
 
 

@@ -27,7 +27,7 @@ def buffer(m: int = 40, n: int = 16, dtype: torch.dtype = F16) -> torch.Tensor:
 
 
 def site_of(program: evt.Program, *views: Any) -> Site:
-    return Site(write_program(program.spec), *views)
+    return Site(write_program(program.request), *views)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_other_alignments_are_for_another_kernel(launches: Any, prepared: Any) -
         site[()](A, B, out, BIAS, residual)
         assert launches[-1]["in_residual"] == residual.data_ptr()
     assert len(prepared) == 2
-    assert len(caller_of(write_program(PROGRAM.spec))._kernels) == 2
+    assert len(caller_of(write_program(PROGRAM.request))._kernels) == 2
 
 
 def test_what_is_read_may_be_a_part_of_what_is_given(launches: Any, prepared: Any) -> None:
@@ -243,7 +243,7 @@ def test_the_first_call_inside_a_capture_is_refused(launches: Any, monkeypatch: 
 def test_tuning_lets_sites_prepare_again(launches: Any, prepared: Any) -> None:
     site, out = site_of(PROGRAM), buffer()
     site[()](A, B, out, BIAS, RESIDUAL)
-    forget(PROGRAM.spec)
+    forget(PROGRAM.request)
     site[()](A, B, out, BIAS, RESIDUAL)
     assert len(prepared) == 2
 

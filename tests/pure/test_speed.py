@@ -9,7 +9,7 @@ from evt.ir.convolution import ConvolutionProblem
 from evt.plan import survey
 from evt.plan.configurations.config import Config, Speed
 from evt.plan.speed import fastest, time
-from evt.spec import packed_problem, problem_sizes
+from evt.request import packed_problem, problem_sizes
 
 MULTIPROCESSORS = 132
 EPILOGUE = "D = relu(acc + bias + residual)"
@@ -17,8 +17,8 @@ EPILOGUE = "D = relu(acc + bias + residual)"
 
 def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """Return the configuration of the kernel that serves operands of these shapes."""
-    plans = survey(packed_problem(op.spec, "sm90", "f16", "f16", (a, b)), op.spec.settings.route).defaults
-    return plans[fastest(plans, problem_sizes(op.spec, (a, b)), MULTIPROCESSORS)].config.name
+    plans = survey(packed_problem(op.request, "sm90", "f16", "f16", (a, b)), op.request.settings.route).defaults
+    return plans[fastest(plans, problem_sizes(op.request, (a, b)), MULTIPROCESSORS)].config.name
 
 
 #: (m, n, k): what served it fastest of the default configurations, in interleaved runs on an H200.
@@ -111,7 +111,7 @@ def taken_for(layer: tuple[int, ...], **settings: str) -> str:
     images, channels, filters, pixels, size, stride = layer
     op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2, **settings)
     shapes = (images, channels, pixels, pixels), (filters, channels, size, size)
-    assert isinstance(op.spec.convolution.problem(*shapes), ConvolutionProblem)
+    assert isinstance(op.request.convolution.problem(*shapes), ConvolutionProblem)
     return taken(op, *shapes)
 
 

@@ -15,7 +15,7 @@ from evt.plan.plan import StockOperator, StockTensor, Visitors
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.plan.verdict import Refusal
 from evt.program import Program
-from evt.spec import optimised_graph
+from evt.request import optimised_graph
 
 THREAD = "cutlass::epilogue::thread::"
 RELU = Activation(f"{THREAD}ReLu")
@@ -25,7 +25,7 @@ BIAS, C, R = Term("bias"), Term("C"), Term("residual")
 
 
 def matched(formula: str, dtype: str = "f16", **settings) -> Stock | Refusal:
-    return match_stock(optimised_graph(evt.gemm(formula, **settings).spec, dtype, dtype))
+    return match_stock(optimised_graph(evt.gemm(formula, **settings).request, dtype, dtype))
 
 
 def refused(formula: str, dtype: str = "f16") -> str:
@@ -240,7 +240,7 @@ def test_settings_that_stock_epilogues_do_not_keep():
 
 def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
     for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):
-        dag = optimised_graph(evt.gemm("D = relu(acc + bias)").spec)
+        dag = optimised_graph(evt.gemm("D = relu(acc + bias)").request)
         problem = Problem(dag, natural_signature(dag), find_target(arch))
         assert route_of(problem) == f"stock-{family}"
         assert route_of(problem, "stock") == f"stock-{family}"
@@ -252,7 +252,7 @@ def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
 def test_a_slow_functor_comes_after_the_visitors():
     """CUTLASS's GELU calls erff, which branches: a stock epilogue has it where that is asked for."""
     for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):
-        dag = optimised_graph(evt.gemm("D = gelu(acc + bias)").spec)
+        dag = optimised_graph(evt.gemm("D = gelu(acc + bias)").request)
         problem = Problem(dag, natural_signature(dag), find_target(arch))
         assert route_of(problem) == f"evt-{family}"
         assert route_of(problem, "stock") == f"stock-{family}"
@@ -263,7 +263,7 @@ def test_a_slow_functor_comes_after_the_visitors():
 
 
 def test_a_newer_generation_comes_before_a_stock_epilogue():
-    dag = optimised_graph(evt.gemm("D = relu(acc) + C").spec)
+    dag = optimised_graph(evt.gemm("D = relu(acc) + C").request)
     assert route_of(Problem(dag, natural_signature(dag), find_target("sm90"))) == "evt-3x"
 
 
@@ -274,7 +274,7 @@ def tensors_of(made: Plan) -> dict[str, StockTensor]:
 
 
 def test_narrow_tensors_narrow_the_accesses():
-    dag = optimised_graph(evt.gemm("D = acc + bias").spec)
+    dag = optimised_graph(evt.gemm("D = acc + bias").request)
     signature = natural_signature(dag)
     tensors = dict(signature.tensors)
     for name, alignment in (("D", 2), ("bias", 4)):
@@ -338,8 +338,8 @@ def test_explain_names_the_class_and_what_it_is_given():
 
 def convolution(formula: str, operation: str = "conv2d", dtype: str = "f16", arch: str = "sm80", **keywords):
     program = Program(Source(formula), operation, **{"padding": 1, **keywords})
-    dag = optimised_graph(program.spec, dtype, dtype)
-    of = convolution_class(program.spec.convolution, None)
+    dag = optimised_graph(program.request, dtype, dtype)
+    of = convolution_class(program.request.convolution, None)
     return Problem(dag, natural_signature(dag, of), find_target(arch))
 
 

@@ -17,8 +17,8 @@ from programs.generator import generate
 
 import evt
 from evt.errors import EvtError, ProgramError, TargetError
-from evt.spec import Spec, optimised_graph
-from evt.spec.traced import read_spec, traced
+from evt.request import Request, optimised_graph
+from evt.request.traced import read_request, traced
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 #: Programs with what random ones lack: geometries, operand types, indices, blocks, defaults of all kinds, groups.
@@ -113,26 +113,26 @@ def damaged(draw: random.Random, state: dict[str, Any]) -> Any:
     return root
 
 
-def outcome(load: Callable[[], Spec]) -> str:
+def outcome(load: Callable[[], Request]) -> str:
     """Return what becomes of a load; a program that is loaded can be used."""
     try:
-        spec = load()
+        request = load()
     except EvtError as error:
         return error.diagnostics[0].code
-    program: Any = (evt.GroupedProgram if spec.grouped else evt.Program)._of(spec)
+    program: Any = (evt.GroupedProgram if request.grouped else evt.Program)._of(request)
     assert hash(pickle.loads(pickle.dumps(program))) == hash(program)
     assert repr(program)
     assert str(program) is not None
     with contextlib.suppress(ProgramError, TargetError):
-        assert str(optimised_graph(spec))
+        assert str(optimised_graph(request))
         program.emit("sm80")
     return "loaded"
 
 
-def load(state: Any) -> Spec:
-    spec = Spec.__new__(Spec)
-    spec.__setstate__(state)
-    return spec
+def load(state: Any) -> Request:
+    request = Request.__new__(Request)
+    request.__setstate__(state)
+    return request
 
 
 @pytest.mark.parametrize("seed", in_depth(range(8), quick=[0]))
@@ -161,9 +161,9 @@ def test_the_state_of_a_program_of_another_kind() -> None:
 
 
 def test_damaged_texts_of_operators() -> None:
-    draw, text = random.Random(0), traced(evt.gemm("D = relu(alpha*acc + bias)").spec).text
+    draw, text = random.Random(0), traced(evt.gemm("D = relu(alpha*acc + bias)").request).text
     for _ in range(100):
         broken = shaken(draw, text)
-        assert outcome(lambda: read_spec(broken)) in ("loaded", "E0613")  # noqa: B023
+        assert outcome(lambda: read_request(broken)) in ("loaded", "E0613")  # noqa: B023
     for broken in ("", "{", "[]", "null", "7b", "zz", "{}", '{"form": []}', "[" * 10**5):
-        assert outcome(lambda: read_spec(broken)) == "E0613"  # noqa: B023
+        assert outcome(lambda: read_request(broken)) == "E0613"  # noqa: B023

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
-from evt.spec import read_spec  # noqa: E402
+from evt.request import read_request  # noqa: E402
 
 OP, LINEAR, CONV = evt.gemm("D = relu(acc + bias)"), evt.linear("D = silu(acc)"), evt.conv2d("D = acc")
 SEVERAL = evt.gemm("out D, _x: f32[m]; D = alpha*acc; _x = sum[n](acc)")
@@ -153,4 +153,4 @@ def test_calls_do_not_import_the_compiler() -> None:
 @pytest.mark.parametrize("text", ["", "{garbage", "{}", "3", "[]", '"D = acc"', "null"])
 def test_what_is_no_program(text: str) -> None:
     with pytest.raises(evt.ArgumentError, match="E0613"):
-        read_spec(text)
+        read_request(text)

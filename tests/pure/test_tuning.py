@@ -24,13 +24,13 @@ from evt.ir.dtype import BY_NAME
 from evt.measured import Measurement, Store, Timing
 from evt.plan import survey
 from evt.program import Program
+from evt.request import Request, packed_problem
 from evt.runtime import call as call_module
 from evt.runtime import kernels as kernels_module
 from evt.runtime import prepare as prepare_module
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import Kernels, call_problem, plan_kernels
 from evt.runtime.library import Library
-from evt.spec import Spec, packed_problem
 from evt.tuning import tune as tune_module
 from evt.tuning.tune import Tuning, kernels_of, names_of, time_kernels, tune
 
@@ -47,8 +47,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Return the route and configuration of each kernel that is made, on a simulated H200."""
     made: list[tuple[str, ...]] = []
 
-    def make_kernels(spec: Spec, bound: Any, target: Any, atomic: bool) -> Kernels:
-        plans = plan_kernels(spec, bound, target, atomic)
+    def make_kernels(request: Request, bound: Any, target: Any, atomic: bool) -> Kernels:
+        plans = plan_kernels(request, bound, target, atomic)
         made.append((plans[0].family, *(plan.config.name for plan in plans)))
         return Kernels(plans, tuple(map(library, plans)))
 
@@ -76,7 +76,7 @@ INPUTS = {"bias": half(16), "C": half(40, 16)}
 def configs_of(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> dict[str, list[str]]:
     """Return the default configurations of the routes that apply, by route."""
     found: dict[str, list[str]] = {}
-    problem = call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)
+    problem = call_problem(program.request, bind(program.request, a, b, inputs, {}), SM90)
     for route, config in names_of(survey(problem)):
         found.setdefault(route, []).append(config)
     return found
@@ -135,23 +135,23 @@ def test_a_program_notices_after_it_forgot(taken: list[tuple[str, ...]]) -> None
 
 def test_the_plans_of_a_forced_program() -> None:
     op = evt.gemm(FORMULA)
-    forced = op.spec.forced("evt-2x", OLD)
-    bound = bind(op.spec, A, B, INPUTS, {})
+    forced = op.request.forced("evt-2x", OLD)
+    bound = bind(op.request, A, B, INPUTS, {})
     (plan,) = plan_kernels(forced, bound, SM90)
     assert (plan.family, plan.config.name) == MEASURED
-    assert [plan.config.name for plan in plan_kernels(op.spec, bound, SM90)] == list(PLAIN[1:])
-    assert (op.spec.settings.route, forced.source) == (None, op.spec.source)
+    assert [plan.config.name for plan in plan_kernels(op.request, bound, SM90)] == list(PLAIN[1:])
+    assert (op.request.settings.route, forced.source) == (None, op.request.source)
 
 
 def test_a_convolution_without_padding_needs_a_kernel() -> None:
     op = evt.conv2d("D = acc")
-    bound = bind(op.spec, last(2, 8, 9, 9), last(8, 8, 3, 3), {}, {})
+    bound = bind(op.request, last(2, 8, 9, 9), last(8, 8, 3, 3), {}, {})
     assert bound.sizes["pad_height"] == 0
     assert not bound.is_empty
-    assert bind(op.spec, last(0, 8, 9, 9), last(8, 8, 3, 3), {}, {}).is_empty
-    assert bind(evt.gemm("D = acc").spec, half(4, 0), half(0, 4), {}, {}).is_empty
+    assert bind(op.request, last(0, 8, 9, 9), last(8, 8, 3, 3), {}, {}).is_empty
+    assert bind(evt.gemm("D = acc").request, half(4, 0), half(0, 4), {}, {}).is_empty
     wgrad = Program(Source("D = acc"), "conv2d_wgrad", kernel_size=3)
-    assert bind(wgrad.spec, last(0, 8, 7, 7), last(0, 8, 9, 9), {}, {}).is_empty
+    assert bind(wgrad.request, last(0, 8, 7, 7), last(0, 8, 9, 9), {}, {}).is_empty
 
 
 # evt explain
@@ -266,8 +266,8 @@ def test_kernels_are_compared_and_timed() -> None:
 
 def test_every_route_in_its_default_configurations() -> None:
     program, a, b, inputs = CALLS["conv2d"]
-    bound = bind(program.spec, a, b, inputs, {})
-    problem = call_problem(program.spec, bound, SM90)
+    bound = bind(program.request, a, b, inputs, {})
+    problem = call_problem(program.request, bound, SM90)
     names = names_of(survey(problem))
     routes = ["conv-evt-3x", "conv-stock-2x", "conv-evt-2x", "conv-halo-3x"]  # of few pixels
     assert list(dict.fromkeys(route for route, _ in names)) == routes
@@ -277,7 +277,7 @@ def test_every_route_in_its_default_configurations() -> None:
 
 
 def test_kernels_that_do_not_take_the_sizes_are_not_built() -> None:
-    found = survey(packed_problem(evt.gemm("D = relu(acc)").spec, "sm90", "f16", "f16"))
+    found = survey(packed_problem(evt.gemm("D = relu(acc)").request, "sm90", "f16", "f16"))
     names = [name for name in names_of(found) if name[0] == "halo-3x"]
     assert len(names) == 6
     for sizes, refused in (
@@ -341,8 +341,8 @@ def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_tune_keeps_what_it_measures(name: str) -> None:
     program, a, b, inputs = CALLS[name]
-    bound = bind(program.spec, a, b, inputs, {})
-    surveyed = survey(call_problem(program.spec, bound, SM90))
+    bound = bind(program.request, a, b, inputs, {})
+    surveyed = survey(call_problem(program.request, bound, SM90))
     plans, refused = kernels_of(surveyed, bound.sizes)
     names = list(plans)
     found = program.tune(a, b, **inputs)
@@ -351,7 +351,7 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
     assert all(route == "halo-3x" for route, _ in refused)
     assert found.chosen == Timing(*names[-1], 1 / len(names))
     (kept,) = Store().find(key_of(program, a, b))
-    assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.spec.source.text.split()))
+    assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.request.source.text.split()))
     assert [(timing.route, timing.config) for timing in kept.timings] == names
     explained = program.explain(shapes=(a.shape, b.shape))
     assert explained.chosen_by == "measurement"
@@ -394,9 +394,9 @@ def test_what_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
             evt.gemm(FORMULA, **keyword).tune(A, B, **INPUTS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ArgumentError, match="E0605"):
-        tune(evt.gemm(FORMULA).spec, A, B, INPUTS)
+        tune(evt.gemm(FORMULA).request, A, B, INPUTS)
     with pytest.raises(ArgumentError, match="E0601"):
-        tune(evt.gemm(FORMULA).spec, A, B, {})
+        tune(evt.gemm(FORMULA).request, A, B, {})
 
 
 def test_usage_of_tune() -> None:

@@ -17,9 +17,9 @@ from evt.errors import ArgumentError, LaunchError, TargetError
 from evt.grouped import GroupedProgram
 from evt.measured import Measurement, Store, Timing, groups_key, is_measured, problem_key, size_class
 from evt.plan import find_target, survey
+from evt.request import LOOP, grouped_problem, problem_sizes
 from evt.runtime import grouped as grouped_module
 from evt.runtime.grouped import GroupedCaller
-from evt.spec import LOOP, grouped_problem, problem_sizes
 from evt.tuning import grouped as tune_groups_module
 from evt.tuning import tune as tune_module
 
@@ -47,12 +47,12 @@ def call(rows: tuple[int, ...] = ROWS, n: int = N, k: int = K) -> tuple[list[tor
 
 def key_of(op: GroupedProgram, rows: tuple[int, ...] = ROWS, n: int = N, k: int = K) -> str:
     shapes = [((m, k), (k, n)) for m in rows]
-    sizes = size_class([problem_sizes(op.spec, each) for each in shapes])
-    return problem_key(grouped_problem(op.spec, "sm90", "f16", "f16", shapes), sizes)
+    sizes = size_class([problem_sizes(op.request, each) for each in shapes])
+    return problem_key(grouped_problem(op.request, "sm90", "f16", "f16", shapes), sizes)
 
 
 def key_of_call(op: GroupedProgram, a: Any, b: Any, inputs: Any, offsets: Any = None) -> str:
-    problem_for, _, bounds = GroupedCaller(op.spec).ask(a, b, inputs, offsets)
+    problem_for, _, bounds = GroupedCaller(op.request).ask(a, b, inputs, offsets)
     return problem_key(problem_for(SM90), size_class([bound.sizes for bound in bounds]))
 
 
@@ -61,7 +61,7 @@ def measurement(*timings: tuple[str, str, float], gpu: str = GPU) -> Measurement
 
 
 ROUTE = "evt-3x-grouped"
-CONFIGS = [config.name for config in survey(grouped_problem(evt.grouped_gemm(FORMULA).spec, "sm90")).chosen.configs]
+CONFIGS = [config.name for config in survey(grouped_problem(evt.grouped_gemm(FORMULA).request, "sm90")).chosen.configs]
 GENERAL, FAST = CONFIGS[0], CONFIGS[3]
 
 
@@ -104,12 +104,12 @@ def test_what_makes_another_key() -> None:
     ]
     assert len(set(keys)) == len(keys)
     assert key_of(op, (17, 33)) == key_of(op)
-    problem = grouped_problem(op.spec, "sm90", "f16", "f16")
+    problem = grouped_problem(op.request, "sm90", "f16", "f16")
     assert all(key.startswith(groups_key(problem)) for key in keys[:5])
     assert not is_measured(problem)
     Store().add(keys[1], measurement((ROUTE, FAST, 1.0)))
     assert is_measured(problem)
-    assert not is_measured(grouped_problem(evt.grouped_gemm("D = acc").spec, "sm90", "f16", "f16"))
+    assert not is_measured(grouped_problem(evt.grouped_gemm("D = acc").request, "sm90", "f16", "f16"))
 
 
 # Calls
@@ -121,8 +121,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     launched: list[str] = []
 
     class Loop:
-        def __init__(self, spec: Any) -> None:
-            self.spec = spec
+        def __init__(self, request: Any) -> None:
+            self.request = request
 
         def __call__(self, *values: Any) -> None:
             launched.append(LOOP)

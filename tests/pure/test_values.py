@@ -17,7 +17,7 @@ import evt
 from evt.functions.testing import temporarily
 from evt.ir import Acc, Apply, Builder, Dag, Output, Store, format_dag
 from evt.ir.origin import Foreign
-from evt.spec import Spec, stored, typed_graph
+from evt.request import Request, stored, typed_graph
 
 FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 MAKERS = {
@@ -32,7 +32,7 @@ MAKERS = {
     "forced": lambda: evt.gemm("D = acc + bias", route="evt-2x", fast_math=True, deterministic=False),
     "eager": lambda: evt.gemm("D = acc*C + 0.1", numerics="match_eager"),
     "grouped": lambda: evt.grouped_gemm("D = relu(acc + bias)", route="loop"),
-    "graph": lambda: evt.Program.from_dag(evt.gemm(FORMULA).spec.dag),
+    "graph": lambda: evt.Program.from_dag(evt.gemm(FORMULA).request.dag),
 }
 A, B, C = torch.randn(5, 8).half(), torch.randn(8, 7).half(), torch.randn(5, 7).half()
 INPUTS = {"alpha": 1.5, "beta": 0.5, "C": C, "residual": C}
@@ -50,8 +50,8 @@ def test_a_pickled_program_is_the_same(name: str) -> None:
     assert made == op
     assert hash(made) == hash(op)
     assert (type(made), repr(made)) == (type(op), repr(op))
-    assert made.spec.source == op.spec.source
-    assert made.spec.dag.inputs[:1] == op.spec.dag.inputs[:1]
+    assert made.request.source == op.request.source
+    assert made.request.dag.inputs[:1] == op.request.dag.inputs[:1]
     arch = "sm80" if name != "eager" else "sm90"
     text = op.emit(arch) if name != "same" else ""
     assert (made.emit(arch) if text else "") == text
@@ -68,7 +68,7 @@ def test_places_in_the_text_come_back() -> None:
     """Mistakes that show at a call only, with the types of operands, are shown in the program's own text."""
     op = evt.gemm("in s: bf16\nD = bf16(acc) * s")
     made = again(op)
-    assert [value.span for value in made.spec.dag.inputs] == [value.span for value in op.spec.dag.inputs]
+    assert [value.span for value in made.request.dag.inputs] == [value.span for value in op.request.dag.inputs]
 
 
 def places(dag: Dag) -> object:
@@ -84,20 +84,20 @@ def test_origins_come_back() -> None:
     op = evt.gemm(text)
     state = op.__getstate__()
     made = again(op)
-    assert places(made.spec.dag) == places(op.spec.dag)
-    assert format_dag(made.spec.dag, origins=True) == format_dag(op.spec.dag, origins=True)
-    assert "called at 5:5" in format_dag(made.spec.dag, origins=True)
+    assert places(made.request.dag) == places(op.request.dag)
+    assert format_dag(made.request.dag, origins=True) == format_dag(op.request.dag, origins=True)
+    assert "called at 5:5" in format_dag(made.request.dag, origins=True)
     builder = Builder()
     acc = builder.add(Acc())
     builder.origin = Foreign("fx: relu_3")
     builder.add(Store("D"), builder.add(Apply("relu"), acc))
     other = evt.Program.from_dag(builder.finish("gemm", (), (), [Output("D", None, ("m", "n"))]))
-    assert again(other).spec.dag.origins == other.spec.dag.origins == (None, *[Foreign("fx: relu_3")] * 2)
+    assert again(other).request.dag.origins == other.request.dag.origins == (None, *[Foreign("fx: relu_3")] * 2)
     for kind in (op, other):
         assert evt_classes(kind.__getstate__()) == set()
     state["places"] = {**state["places"], "nodes": [None]}  # type: ignore[dict-item]
     with pytest.raises(evt.ArgumentError, match="E0613"):
-        Spec.__new__(Spec).__setstate__(state)
+        Request.__new__(Request).__setstate__(state)
 
 
 def evt_classes(value: Any) -> set[type]:
@@ -209,13 +209,13 @@ def test_equal_programs_show_their_own_texts() -> None:
 @pytest.mark.parametrize("name", ["gemm", "grouped"])
 def test_a_program_cannot_be_changed(name: str) -> None:
     op = MAKERS[name]()
-    for attribute in ("settings", "spec", "nonsense"):
+    for attribute in ("settings", "request", "nonsense"):
         with pytest.raises(AttributeError, match=f"cannot be changed, so `{attribute}`"):
             setattr(op, attribute, None)
-    with pytest.raises(AttributeError, match="cannot be changed, so `spec`"):
-        del op.spec
+    with pytest.raises(AttributeError, match="cannot be changed, so `request`"):
+        del op.request
     with pytest.raises(AttributeError):
-        op.spec.grouped = True
+        op.request.grouped = True
 
 
 def test_what_a_program_has_is_what_a_user_needs() -> None:
@@ -271,31 +271,31 @@ def test_pickles_with_what_this_version_does_not_know(old: str, new: str, said: 
     state["graph"] = str(state["graph"]).replace(old, new)
     assert new in state["graph"]
     with pytest.raises(evt.ArgumentError, match=f"E0613(.|\n)*({said})"):
-        Spec.__new__(Spec).__setstate__(state)
+        Request.__new__(Request).__setstate__(state)
 
 
 def test_settings_that_this_version_does_not_know() -> None:
     state = evt.gemm("D = acc").__getstate__()
     state["settings"] = {**state["settings"], "tensor_memory": True}  # type: ignore[dict-item]
     with pytest.raises(evt.ArgumentError, match=r"E0613.*there is no setting `tensor_memory`"):
-        Spec.__new__(Spec).__setstate__(state)
+        Request.__new__(Request).__setstate__(state)
 
 
 def test_a_text_that_means_another_graph_now() -> None:
     """What is computed is what was stored: the text only shows where mistakes are."""
     state = evt.gemm("D = acc + C").__getstate__()
     state["source"] = ("D = acc - C", "<formula>")
-    spec = Spec.__new__(Spec)
-    spec.__setstate__(state)
-    assert spec == evt.gemm("D = acc + C").spec
-    assert spec.source.text == "D = acc - C"
+    request = Request.__new__(Request)
+    request.__setstate__(state)
+    assert request == evt.gemm("D = acc + C").request
+    assert request.source.text == "D = acc - C"
 
 
-def test_a_question_about_a_spec_has_one_answer() -> None:
-    spec = evt.gemm(FORMULA).spec
-    assert typed_graph(spec, "bf16") is typed_graph(spec, "bf16")
-    assert typed_graph(spec, "bf16") is not typed_graph(spec, "f16")
-    assert spec.member.settings.route is None
+def test_a_question_about_a_request_has_one_answer() -> None:
+    request = evt.gemm(FORMULA).request
+    assert typed_graph(request, "bf16") is typed_graph(request, "bf16")
+    assert typed_graph(request, "bf16") is not typed_graph(request, "f16")
+    assert request.member.settings.route is None
 
 
 def test_pickling_warns_of_nothing() -> None:

@@ -10,7 +10,7 @@ import torch
 import evt
 from evt.ir.interface import format_interface
 from evt.plan.epilogue.nodes import AuxStore, Reduction
-from evt.spec import typed_graph
+from evt.request import typed_graph
 
 AMAX = "out amax: f32; amax = max[m, n](abs(acc))"
 ROWS = "out rows: f32[m]; rows = sum[n](acc*acc)"
@@ -56,7 +56,7 @@ def test_the_first_whole_matrix_is_what_a_collective_stores() -> None:
 
 def test_undeclared_types_follow_the_first_matrix_or_a() -> None:
     def inputs(text: str, dtype: str = "f16") -> list[str]:
-        return [line for line in format_interface(typed_graph(evt.gemm(text).spec, dtype)) if line.startswith("in ")]
+        return [line for line in format_interface(typed_graph(evt.gemm(text).request, dtype)) if line.startswith("in ")]
 
     assert inputs("out s: f32[m], E: bf16[m, n]; E = acc + C; s = sum[n](E)") == ["in  C: bf16*[m, n]*"]
     assert inputs("out amax: f32; amax = max[m, n](acc + C)") == ["in  C: f16*[m, n]*"]

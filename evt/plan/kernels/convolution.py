@@ -8,7 +8,7 @@ from evt.ir import Input
 from evt.plan.configurations.config import ConfigConvolution
 from evt.plan.epilogue.visitors import Graph
 from evt.plan.kernels import epilogue_2x
-from evt.plan.kernels.draft import Draft, Request
+from evt.plan.kernels.draft import Draft, Selection
 from evt.plan.kernels.implicit_gemm import (
     convolution_2x,
     convolution_3x,
@@ -28,9 +28,9 @@ from evt.plan.plan import Visitors
 _MULTIPROCESSOR_BYTES, _RESERVED_BYTES = 228 * 1024, 1024
 
 
-def _draft_3x(request: Request) -> Draft:
+def _draft_3x(selection: Selection) -> Draft:
     """Begin a kernel of one batch, which is known at compile time."""
-    return Draft(request, batched=False)
+    return Draft(selection, batched=False)
 
 
 def _space(draft: Draft) -> Space:

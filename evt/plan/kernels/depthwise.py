@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.halo_tiles import SHARED_BYTES
-from evt.plan.kernels.draft import Draft, Frame, Request
+from evt.plan.kernels.draft import Draft, Frame, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
 from evt.plan.plan import DepthwiseConvolution, Plan
@@ -19,9 +19,9 @@ class DepthwiseKernel:
 
     template: str = "conv_depthwise"
 
-    def __call__(self, request: Request) -> Plan:
-        draft = Draft(request, batched=False)
-        shape, config = draft.problem.convolution, request.config
+    def __call__(self, selection: Selection) -> Plan:
+        draft = Draft(selection, batched=False)
+        shape, config = draft.problem.convolution, selection.config
         assert isinstance(config, ConfigDepthwise)
         add_sizes(draft)
         a, b = (image(draft, operand) for operand in draft.problem.dag.operands)

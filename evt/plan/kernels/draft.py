@@ -30,10 +30,10 @@ _ESTIMATED: tuple[Family, ...] = ("2x", "3x", "own")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The input of a kernel's planner; ``matches`` are those of the route's rules.
+class Selection:
+    """A problem with its selected route and configuration: the input of a kernel's planner.
 
-    ``fused`` False makes every operation a separate node.
+    ``matches`` are the results of the route's rules. ``fused=False`` makes every operation a separate node.
     """
 
     problem: Problem
@@ -76,10 +76,10 @@ class Draft:
     strides have a batch mode.
     """
 
-    def __init__(self, request: Request, *, transposed: bool = False, batched: bool = True) -> None:
-        self.request = request
-        self.problem = problem = request.problem
-        self.config = request.config
+    def __init__(self, selection: Selection, *, transposed: bool = False, batched: bool = True) -> None:
+        self.selection = selection
+        self.problem = problem = selection.problem
+        self.config = selection.config
         self.transposed = transposed
         self.batched = batched
         self.dag: TypedDag = epilogue_of(problem.dag)
@@ -167,7 +167,7 @@ class Draft:
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
         made = Plan(
-            route=self.request.route,
+            route=self.selection.route,
             family=frame.family,
             template=frame.template,
             instructions=frame.instructions,

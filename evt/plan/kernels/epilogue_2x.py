@@ -22,7 +22,7 @@ Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
 def visitors(draft: Draft) -> Collective:
     """Return a visitor epilogue, the general case."""
-    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
+    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.selection.fused)
     width = access_width(draft)
     made = Nodes2x(draft, width).make(graph)
     m, n, k = draft.config.tile
@@ -82,8 +82,8 @@ def stock_of_images(draft: Draft) -> Collective:
 
 def _stock(draft: Draft, make_tensors: Callable[[Draft, Fused], Tensors], most: int, *, permuted: bool) -> Collective:
     """Plan an output operator, whose accesses have at most so many elements."""
-    found = draft.request.matches[Fused]
-    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
+    found = draft.selection.matches[Fused]
+    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.selection.fused)
     tensors = make_tensors(draft, found)
     alpha, beta = _scale(draft, found.alpha), _scale(draft, found.beta)
     m, n, k = draft.config.tile

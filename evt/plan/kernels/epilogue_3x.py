@@ -49,7 +49,7 @@ def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tup
     implicit = draft.primary if draft.stores_tile else None
     for source in (*(_sources(draft, may_be_source) if draft.stores_tile else ()), None):
         graph = build_visitors(
-            draft.dag, source=source, implicit_store=implicit, rows=draft.rows, fused=draft.request.fused
+            draft.dag, source=source, implicit_store=implicit, rows=draft.rows, fused=draft.selection.fused
         )
         budget = Budget(draft, space, source, graph)
         if budget.left >= 0:
@@ -94,7 +94,7 @@ def tensor(draft: Draft, name: str) -> Tensor:
 
 def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
     """Plan one node, which CUTLASS makes from the operation's name, on every architecture of those of sm90."""
-    found = draft.request.matches[Fused]
+    found = draft.selection.matches[Fused]
     if found.stored:
         draft.strides(found.stored)
     has_beta = bool(found.sources) or found.name != "ScaledAcc"

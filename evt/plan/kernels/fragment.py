@@ -35,7 +35,7 @@ def add_sizes(draft: Draft) -> None:
 def fragment_epilogue(draft: Draft) -> Collective:
     """Return the epilogue of a kernel that takes all shared memory."""
     source = _source(draft)
-    graph = build_visitors(draft.dag, source=source, implicit_store=None, fused=draft.request.fused, nested=False)
+    graph = build_visitors(draft.dag, source=source, implicit_store=None, fused=draft.selection.fused, nested=False)
     c = tensor(draft, source) if source else None
     d = tensor(draft, draft.primary) if _is_staged(draft, draft.primary) else None
     return Collective(_NodesFragment(draft).make(graph), graph, c, d, d.dtype if d else F16, SHARED_BYTES)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from evt.plan.epilogue.visitors import has_fixed_columns
 from evt.plan.kernels import epilogue_2x, epilogue_3x
-from evt.plan.kernels.draft import Draft, Request
+from evt.plan.kernels.draft import Draft, Selection
 from evt.plan.kernels.kernel import Kernel2x, Kernel3x
 from evt.plan.kernels.matrices import matrix_product, worked_product
 from evt.plan.kernels.memory import Space, least_stages
@@ -16,13 +16,13 @@ from evt.plan.rules.gemm import reads_columns
 # CUTLASS 3.x.
 
 
-def _draft_sm90(request: Request) -> Draft:
-    return Draft(request, transposed=request.problem.swaps_operands)
+def _draft_sm90(selection: Selection) -> Draft:
+    return Draft(selection, transposed=selection.problem.swaps_operands)
 
 
-def _draft_sm100(request: Request) -> Draft:
+def _draft_sm100(selection: Selection) -> Draft:
     """Compute D' = B' A' where our nodes would not get rows; tcgen05 takes any operands."""
-    return Draft(request, transposed=reads_columns(request.problem))
+    return Draft(selection, transposed=reads_columns(selection.problem))
 
 
 def space(draft: Draft) -> Space:
@@ -66,9 +66,9 @@ STOCK_SM120 = replace(VISITORS_SM120, epilogue=epilogue_3x.stock_fusion)
 # CUTLASS 2.x.
 
 
-def _draft_2x(request: Request) -> Draft:
+def _draft_2x(selection: Selection) -> Draft:
     """Compute D' = B' A' where D is column-major, because visitors store along rows only."""
-    draft = Draft(request)
+    draft = Draft(selection)
     column_major = draft.stores_tile and draft.signature[draft.primary].contiguous == "m"
     draft.transposed = column_major and not has_fixed_columns(draft.dag)
     return draft

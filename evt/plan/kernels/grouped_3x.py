@@ -10,7 +10,7 @@ from dataclasses import replace
 from evt.ir import Input, Output
 from evt.plan.epilogue.visitors import Graph, is_collective
 from evt.plan.fields import GroupFields
-from evt.plan.kernels.draft import Draft, Request
+from evt.plan.kernels.draft import Draft, Selection
 from evt.plan.kernels.gemm import VISITORS_SM90
 from evt.plan.kernels.memory import Budget
 from evt.plan.kernels.nodes import NodesGrouped
@@ -18,9 +18,9 @@ from evt.plan.kernels.schedulers import raster
 from evt.plan.plan import Visitors
 
 
-def _draft(request: Request) -> Draft:
+def _draft(selection: Selection) -> Draft:
     """Begin a kernel whose tensors are rows of the table: every group has its own, and one batch."""
-    draft = Draft(request, transposed=request.problem.swaps_operands, batched=False)
+    draft = Draft(selection, transposed=selection.problem.swaps_operands, batched=False)
     draft.fields = GroupFields(draft.names)
     values: tuple[Input | Output, ...] = (*draft.dag.inputs, *draft.dag.outputs)
     alone = {value.name for value in values if value.is_tile and not is_collective(value)}

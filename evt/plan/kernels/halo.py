@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from evt.plan.halo_tiles import SHARED_BYTES
-from evt.plan.kernels.draft import Draft, Frame, Request
+from evt.plan.kernels.draft import Draft, Frame, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
 from evt.plan.kernels.matrices import matrix_product
@@ -19,8 +19,8 @@ class HaloKernel:
     windows: bool = False
     template: str = "conv_halo"
 
-    def __call__(self, request: Request) -> Plan:
-        draft = Draft(request, batched=False)
+    def __call__(self, selection: Selection) -> Plan:
+        draft = Draft(selection, batched=False)
         mainloop, epilogue = _mainloop(draft, self.windows), fragment_epilogue(draft)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
@@ -33,10 +33,10 @@ class HaloProductKernel:
 
     template: str = "conv_halo"
 
-    def __call__(self, request: Request) -> Plan:
-        draft = Draft(request, batched=False)
+    def __call__(self, selection: Selection) -> Plan:
+        draft = Draft(selection, batched=False)
         product = matrix_product(draft)
-        mainloop = HaloProduct(product.a, product.b, shared=request.config.schedule == "halo_shared")
+        mainloop = HaloProduct(product.a, product.b, shared=selection.config.schedule == "halo_shared")
         return draft.finish(_frame(self.template), mainloop, fragment_epilogue(draft))
 
 
@@ -45,7 +45,7 @@ def _frame(template: str) -> Frame:
 
 
 def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
-    shape, shared = draft.problem.convolution, draft.request.config.schedule == "halo_shared"
+    shape, shared = draft.problem.convolution, draft.selection.config.schedule == "halo_shared"
     add_sizes(draft)
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
     if over_windows:  # threads load them element by element

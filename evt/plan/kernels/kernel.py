@@ -1,4 +1,4 @@
-"""A kernel's planner, put together from parts: ``planner(request) -> Plan``.
+"""A kernel's planner, put together from parts: ``planner(selection) -> Plan``.
 
 Each part is a function of the draft, and adds the members that it needs. They run in the order of
 the members: the draft decides what is transposed, the main loop has A and B, the epilogue the rest, the scheduler its
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from evt.plan.kernels.draft import Collective, Draft, Frame, Request
+from evt.plan.kernels.draft import Collective, Draft, Frame, Selection
 from evt.plan.kernels.epilogue_3x import Make, MayBeSource, collective
 from evt.plan.kernels.memory import Space
 from evt.plan.plan import Mainloop, Plan
@@ -25,7 +25,7 @@ class Planner(Protocol):
     def template(self) -> str:
         """The template of codegen/templates that prints the kernel."""
 
-    def __call__(self, request: Request) -> Plan:
+    def __call__(self, selection: Selection) -> Plan:
         """Return the plan of a kernel."""
 
 
@@ -34,14 +34,14 @@ class Kernel2x:
     """A kernel of CUTLASS 2.x: multistage, on tensor cores."""
 
     template: str
-    draft: Callable[[Request], Draft]
+    draft: Callable[[Selection], Draft]
     mainloop: Callable[[Draft], Mainloop]
     epilogue: Callable[[Draft], Collective]
 
-    def __call__(self, request: Request) -> Plan:
-        draft = self.draft(request)
+    def __call__(self, selection: Selection) -> Plan:
+        draft = self.draft(selection)
         mainloop = self.mainloop(draft)
-        operand, target = draft.dag.operands[0].dtype, request.problem.target
+        operand, target = draft.dag.operands[0].dtype, selection.problem.target
         # sm89 has the instructions for 8-bit floats.
         instructions = 89 if operand.is_float and draft.problem.operand_bytes == 1 else 80
         frame = Frame("2x", self.template, instructions, target.shared_memory)
@@ -55,15 +55,15 @@ class Kernel3x:
     family: Family
     template: str
     instructions: int
-    draft: Callable[[Request], Draft]
+    draft: Callable[[Selection], Draft]
     mainloop: Callable[[Draft], Mainloop]
     space: Callable[[Draft], Space]
     epilogue: Make
     may_be_source: MayBeSource
     scheduler: Callable[[Draft], None]
 
-    def __call__(self, request: Request) -> Plan:
-        draft = self.draft(request)
+    def __call__(self, selection: Selection) -> Plan:
+        draft = self.draft(selection)
         mainloop, space = self.mainloop(draft), self.space(draft)
         epilogue = collective(draft, space, self.epilogue, self.may_be_source)
         self.scheduler(draft)

@@ -11,10 +11,10 @@ import torch
 from evt.compilation import KernelSource
 from evt.plan import Problem, Target, survey
 from evt.plan.survey import Survey
+from evt.request import Request, typed_for, typed_graph
 from evt.runtime.arguments import bind
 from evt.runtime.groups import split
 from evt.runtime.kernels import call_problem, check_batches, check_depth, kernel_sources
-from evt.spec import Spec, typed_for, typed_graph
 
 from ..call import Data, arguments, buffers, problems
 from ..checks import make, operand_types
@@ -76,22 +76,22 @@ class Call:
     def problem(self, target: Target) -> tuple[Problem, Mapping[str, int]]:
         """Return the planner's problem of the call on a target, and its extents. Raise EvtError."""
         a, b, inputs, out = self.given()
-        spec = self.op.spec
+        request = self.op.request
         if self.grouped:
             caller = self.op._caller
-            groups = split(caller.spec, a, b, inputs, out, None)
+            groups = split(caller.request, a, b, inputs, out, None)
             known = [caller._bind(index, group) for index, group in enumerate(groups.members)]
             busy = [index for index, each in enumerate(known) if not each.empty]
             checked = [known[index] for index in busy]
             return caller._problem(checked[0].bound, caller._signature(busy, checked), target), {}
         named = out if isinstance(out, dict) else {self.op.outputs[0]: out}
-        bound = bind(spec, a, b, inputs, named)
-        return call_problem(spec, bound, target, spec.settings.deterministic is False), bound.sizes
+        bound = bind(request, a, b, inputs, named)
+        return call_problem(request, bound, target, request.settings.deterministic is False), bound.sizes
 
     def survey(self, target: Target) -> Survey:
         """Return the survey of the call's kernels, of which the route and the configuration are the program's."""
         problem, sizes = self.problem(target)
-        settings = self.op.spec.settings
+        settings = self.op.request.settings
         found = survey(problem, settings.route, settings.config)
         if not self.grouped:
             check_batches(found.problem.dag, found.chosen.route, found.problem.target, sizes["l"])
@@ -110,12 +110,12 @@ def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
 def made_call(program: Program, layouts: int, device: str, op: Any = None, margin: int = MARGIN) -> Call:
     """Return a program's call on a device, with poison in its outputs. Raise EvtError."""
     op = op or make(program)
-    spec = getattr(op, "_member", op).spec
-    members = (_member(program, spec, each, layouts, device, margin) for each in problems(program))
+    request = getattr(op, "_member", op).request
+    members = (_member(program, request, each, layouts, device, margin) for each in problems(program))
     return Call(program, op, tuple(members))
 
 
-def _member(program: Program, spec: Spec, data: Data, layouts: int, device: str, margin: int) -> Member:
+def _member(program: Program, request: Request, data: Data, layouts: int, device: str, margin: int) -> Member:
     views = Views(program, data)
     a, b, given = arguments(program, data)
 
@@ -134,7 +134,7 @@ def _member(program: Program, spec: Spec, data: Data, layouts: int, device: str,
             inputs[value.name] = found
     held, over = buffers(program, data), reductions(program)
     absent = [each.name for each in program.inputs if each.given == "absent" and each.modes]
-    dag = typed_for(spec, typed_graph(spec, *operand_types(program)).operands, tuple(absent))
+    dag = typed_for(request, typed_graph(request, *operand_types(program)).operands, tuple(absent))
     types = {each.name: each.dtype for each in dag.outputs}
     outputs = {}
     for output in program.outputs:

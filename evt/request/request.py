@@ -12,8 +12,8 @@ from evt.functions import TABLE, Function
 from evt.ir import Apply, Dag
 from evt.ir.convolution import Convolution
 from evt.ir.lower import OPERATIONS
+from evt.request.stored import read_state, write_state
 from evt.settings import Settings
-from evt.spec.stored import read_state, write_state
 
 _Question = ParamSpec("_Question")
 _Answer = TypeVar("_Answer")
@@ -23,14 +23,14 @@ GROUPED = "grouped_gemm"
 
 
 @dataclass(frozen=True)
-class Spec:
+class Request:
     """A program: its graph, how it is compiled, and the geometry of its convolution, if it is one.
 
     ``grouped``: it computes groups of matrix products, and the graph is that of each. ``functions`` are the rows of the
     user's functions that the graph applies: their meaning is part of the program.
 
-    Two are equal where their graphs are, even if their texts differ. A spec is hashed once, and pickles as text and
-    numbers: see :mod:`evt.spec.stored`.
+    Two are equal where their graphs are, even if their texts differ. A request is hashed once, and pickles as text and
+    numbers: see :mod:`evt.request.stored`.
     """
 
     dag: Dag
@@ -53,10 +53,10 @@ class Spec:
     def _hash(self) -> int:
         return hash((self.dag, self.settings, self.convolution, self.grouped, self.functions))
 
-    def __copy__(self) -> Spec:
+    def __copy__(self) -> Request:
         return self
 
-    def __deepcopy__(self, memo: object) -> Spec:
+    def __deepcopy__(self, memo: object) -> Request:
         return self
 
     def __getstate__(self) -> dict[str, object]:
@@ -98,25 +98,25 @@ class Spec:
         """Whether the user chose the route or the configuration."""
         return self.settings.route is not None or self.settings.config is not None
 
-    def forced(self, route: str | None, config: str | None) -> Spec:
+    def forced(self, route: str | None, config: str | None) -> Request:
         """Return the same program by one route, in one of its configurations."""
         return replace(self, settings=replace(self.settings, route=route, config=config))
 
     @cached_property
-    def member(self) -> Spec:
+    def member(self) -> Request:
         """The program of one group; without its route, which is a grouped one."""
         return replace(self, settings=replace(self.settings, route=None), grouped=False)
 
 
 def remembered(
-    function: Callable[Concatenate[Spec, _Question], _Answer],
-) -> Callable[Concatenate[Spec, _Question], _Answer]:
-    """Keep a function's answers with the spec: the same question returns the same object."""
+    function: Callable[Concatenate[Request, _Question], _Answer],
+) -> Callable[Concatenate[Request, _Question], _Answer]:
+    """Keep a function's answers with the request: the same question returns the same object."""
 
     @wraps(function)
-    def asked(spec: Spec, /, *question: _Question.args, **named: _Question.kwargs) -> _Answer:
+    def asked(request: Request, /, *question: _Question.args, **named: _Question.kwargs) -> _Answer:
         key = (function, question, *named.items())
-        found: _Answer | None = spec._answers.get(key)
-        return found if found is not None else spec._answers.setdefault(key, function(spec, *question, **named))
+        found: _Answer | None = request._answers.get(key)
+        return found if found is not None else request._answers.setdefault(key, function(request, *question, **named))
 
     return asked

@@ -1,6 +1,6 @@
-"""A program's graph with types: ``typed_graph(spec, a, b)``; and optimised: ``optimised_graph(spec, a, b)``.
+"""A program's graph with types: ``typed_graph(request, a, b)``; and optimised: ``optimised_graph(request, a, b)``.
 
-The same question about a spec returns the same object.
+The same question about a request returns the same object.
 """
 
 from __future__ import annotations
@@ -11,52 +11,52 @@ from evt.ir import Operand, TypedDag, infer
 from evt.ir.node import Inferred
 from evt.ir.specialise import without_inputs
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
-from evt.spec.given import read_dtype
-from evt.spec.spec import Spec, remembered
+from evt.request.given import read_dtype
+from evt.request.request import Request, remembered
 
 DEFAULT_DTYPE = "f16"
 
 
-def typed_graph(spec: Spec, a: str | None = None, b: str | None = None) -> TypedDag:
+def typed_graph(request: Request, a: str | None = None, b: str | None = None) -> TypedDag:
     """Return the graph with types, for operands of types ``a`` and ``b`` (default: the header's, else f16).
 
     Raise TargetError: E0303 for an unknown type, E0305 for one that contradicts the header; and ProgramError.
     """
-    return typed_for(spec, operands_of(spec, a, b))
+    return typed_for(request, operands_of(request, a, b))
 
 
-def optimised_graph(spec: Spec, a: str | None = None, b: str | None = None) -> TypedDag:
+def optimised_graph(request: Request, a: str | None = None, b: str | None = None) -> TypedDag:
     """Return the typed graph after the optimiser. Raise what :func:`typed_graph` raises."""
-    return optimised_for(spec, operands_of(spec, a, b))
+    return optimised_for(request, operands_of(request, a, b))
 
 
 @remembered
-def typed_for(spec: Spec, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
+def typed_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
     """Return the graph with types and with the rounding points that the settings ask for.
 
     ``absent`` are the inputs that a call leaves out; their defaults become constants. Raise ProgramError.
     """
-    dag = spec.dag
+    dag = request.dag
     if absent:
         defaults = {each.name: each.default for each in dag.inputs if each.name in absent and each.default is not None}
         dag = without_inputs(infer(dag, operands), defaults)
     made = infer(dag, operands)
-    return round_as_eager(made) if spec.settings.numerics == "match_eager" else made
+    return round_as_eager(made) if request.settings.numerics == "match_eager" else made
 
 
 @remembered
-def optimised_for(spec: Spec, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
+def optimised_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
     """Return :func:`typed_for` after the passes that the settings allow. Raise ProgramError."""
-    made = typed_for(spec, operands, absent)
-    if spec.settings.numerics == "match_eager":
+    made = typed_for(request, operands, absent)
+    if request.settings.numerics == "match_eager":
         return optimise(made, ROUNDING_KEPT)
-    return optimise(made, relaxed=spec.settings.relaxed)
+    return optimise(made, relaxed=request.settings.relaxed)
 
 
-def operands_of(spec: Spec, a: str | None, b: str | None) -> tuple[Operand, ...]:
+def operands_of(request: Request, a: str | None, b: str | None) -> tuple[Operand, ...]:
     """Return A and B with the requested types. Raise TargetError (E0303, E0305)."""
-    if spec.dag.operands:
-        for operand, asked in zip(spec.dag.operands, (a, b), strict=True):
+    if request.dag.operands:
+        for operand, asked in zip(request.dag.operands, (a, b), strict=True):
             if asked is not None and read_dtype(asked) != operand.dtype:
                 raise TargetError(
                     Diagnostic(
@@ -65,9 +65,9 @@ def operands_of(spec: Spec, a: str | None, b: str | None) -> tuple[Operand, ...]
                         help="leave the type out, or change the program's header",
                     )
                 )
-        return spec.dag.operands
+        return request.dag.operands
     first = read_dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
-    modes_a, modes_b = spec.operand_modes
+    modes_a, modes_b = request.operand_modes
     second = first if b is None else read_dtype(b)
     inferred: tuple[Inferred, ...] = ("type", "modes")
     return Operand("A", first, modes_a, None, inferred), Operand("B", second, modes_b, None, inferred)

@@ -1,4 +1,4 @@
-"""What a graph of PyTorch's keeps of a program: ``traced(spec) -> Traced``, as TorchDynamo can guard on it."""
+"""What a graph of PyTorch's keeps of a program: ``traced(request) -> Traced``, as TorchDynamo can guard on it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from evt.spec.spec import Spec, remembered
+from evt.request.request import Request, remembered
 
 
 class Traced(NamedTuple):
-    """A program as text, which :func:`read_spec` reads, the names of its outputs, and the type of several results.
+    """A program as text, which :func:`read_request` reads, the names of its outputs, and the type of several results.
 
     TorchDynamo compares all of it before each call of what it compiled, and so sees when a name holds another program.
     """
@@ -23,9 +23,9 @@ class Traced(NamedTuple):
 
 
 @remembered
-def traced(spec: Spec) -> Traced:
+def traced(request: Request) -> Traced:
     """Return what a traced call of a program needs."""
-    return Traced(json.dumps(spec.__getstate__(), sort_keys=True), spec.outputs, result_type(spec.outputs))
+    return Traced(json.dumps(request.__getstate__(), sort_keys=True), request.outputs, result_type(request.outputs))
 
 
 def in_digits(text: str) -> str:
@@ -33,15 +33,15 @@ def in_digits(text: str) -> str:
     return text.encode().hex()
 
 
-def read_spec(text: str) -> Spec:
+def read_request(text: str) -> Request:
     """Return the program that a text describes, also in digits. Raise ArgumentError (E0613, E0657)."""
     try:
         state = json.loads(text if text.startswith("{") else bytes.fromhex(text))
     except ValueError:
         state = None
-    spec = Spec.__new__(Spec)
-    spec.__setstate__(state if isinstance(state, dict) else {})  # which is no program's
-    return spec
+    request = Request.__new__(Request)
+    request.__setstate__(state if isinstance(state, dict) else {})  # which is no program's
+    return request
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The planner's input, for packed tensors: ``packed_problem(spec, arch, a, b, shapes) -> Problem``."""
+"""The planner's input, for packed tensors: ``packed_problem(request, arch, a, b, shapes) -> Problem``."""
 
 from __future__ import annotations
 
@@ -11,43 +11,45 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir.convolution import ConvolutionProblem
 from evt.plan import Layout, Options, Problem, Signature, convolution_class, find_target, natural_signature
+from evt.request.graphs import optimised_graph
+from evt.request.request import Request
 from evt.settings import Settings
-from evt.spec.graphs import optimised_graph
-from evt.spec.spec import Spec
 
 #: The shapes of A and B, in PyTorch's order.
 Shapes = tuple[Sequence[int], Sequence[int]]
 
 
 def packed_problem(
-    spec: Spec, arch: str, a: str | None = None, b: str | None = None, shapes: Shapes | None = None
+    request: Request, arch: str, a: str | None = None, b: str | None = None, shapes: Shapes | None = None
 ) -> Problem:
     """Return the optimised program for packed tensors, aligned as ``shapes`` of A and B say.
 
     Raise ProgramError; TargetError (E0303, E0305, E0501); ArgumentError (E0604, E0607) for shapes that do not fit.
     """
-    dag = optimised_graph(spec, a, b)
-    convolution, extents = (None, None) if shapes is None else _problem(spec, shapes)
+    dag = optimised_graph(request, a, b)
+    convolution, extents = (None, None) if shapes is None else _problem(request, shapes)
     of = None
-    if spec.convolution is not None:
+    if request.convolution is not None:
         operand = dag.operands[0].dtype
         elements = convolution.largest_operand if convolution is not None else 0
-        of = convolution_class(spec.convolution, convolution, operand, elements * operand.bits // 8)
+        of = convolution_class(request.convolution, convolution, operand, elements * operand.bits // 8)
     signature = natural_signature(dag, of, extents)
-    return Problem(dag, signature, find_target(arch), options(spec.settings, spec.settings.deterministic is False))
+    return Problem(
+        dag, signature, find_target(arch), options(request.settings, request.settings.deterministic is False)
+    )
 
 
 def grouped_problem(
-    spec: Spec, arch: str, a: str | None = None, b: str | None = None, shapes: Sequence[Shapes] | None = None
+    request: Request, arch: str, a: str | None = None, b: str | None = None, shapes: Sequence[Shapes] | None = None
 ) -> Problem:
     """Return the optimised program for groups of packed tensors, aligned as ``shapes`` of each group's A and B say.
 
     Raise what :func:`packed_problem` raises.
     """
-    dag = optimised_graph(spec, a, b)
-    found = [natural_signature(dag, None, problem_sizes(spec, each)) for each in shapes or ()]
+    dag = optimised_graph(request, a, b)
+    found = [natural_signature(dag, None, problem_sizes(request, each)) for each in shapes or ()]
     signature = common_signature(found) if found else natural_signature(dag)
-    return Problem(dag, signature, find_target(arch), options(spec.settings, False), grouped=True)
+    return Problem(dag, signature, find_target(arch), options(request.settings, False), grouped=True)
 
 
 def common_signature(signatures: Sequence[Signature]) -> Signature:
@@ -71,23 +73,23 @@ def options(settings: Settings, atomic: bool) -> Options:
     return Options(atomic, settings.fast_math, settings.numerics == "match_eager")
 
 
-def problem_sizes(spec: Spec, shapes: Shapes | None) -> Mapping[str, int]:
+def problem_sizes(request: Request, shapes: Shapes | None) -> Mapping[str, int]:
     """Return the extents of a problem by mode, for the shapes of A and B; {} without shapes.
 
     Raise ArgumentError (E0604, E0607) when they do not fit.
     """
-    return {} if shapes is None else _problem(spec, shapes)[1]
+    return {} if shapes is None else _problem(request, shapes)[1]
 
 
-def _problem(spec: Spec, shapes: Shapes) -> tuple[ConvolutionProblem | None, Mapping[str, int]]:
+def _problem(request: Request, shapes: Shapes) -> tuple[ConvolutionProblem | None, Mapping[str, int]]:
     try:
         a, b = (tuple(map(index, shape)) for shape in shapes)
         if min((*a, *b), default=0) < 0:
             raise ValueError(f"A is {list(a)} and B is {list(b)}: an extent is negative")
-        if spec.convolution is not None:
-            found = spec.convolution.problem(a, b)
+        if request.convolution is not None:
+            found = request.convolution.problem(a, b)
             return found, found.extents
-        return None, _matrix_sizes(spec.operand_modes, a, b)
+        return None, _matrix_sizes(request.operand_modes, a, b)
     except TypeError:
         message = f"`shapes` are {shapes!r}; expected those of A and B, sequences of whole numbers"
         raise ArgumentError(Diagnostic("E0607", message)) from None

@@ -23,8 +23,8 @@ from evt.ir.dtype import F16
 from evt.ir.lower import OPERATIONS
 from evt.ir.node import INFERRED, Inferred
 from evt.ir.origin import Foreign, Origin, Place
+from evt.request.check import check_graph
 from evt.settings import Settings
-from evt.spec.check import check_graph
 from evt.version import __version__
 
 #: Where a value comes from: its place in the text and the places of the calls that led to it, innermost first; or

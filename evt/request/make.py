@@ -1,4 +1,4 @@
-"""Programs from text, and from graphs: ``from_text(source, operation, keywords) -> Spec``, ``from_dag(...)``."""
+"""Programs from text, and from graphs: ``from_text(source, operation, keywords) -> Request``, ``from_dag(...)``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from evt.ir.lower import OPERATIONS, unknown_operation
 from evt.ir.missing import MISSING_SETTINGS
 from evt.language import parse
 from evt.plan import ROUTES
+from evt.request.check import check_graph
+from evt.request.given import read_text
+from evt.request.graphs import operands_of, typed_for
+from evt.request.request import Request
 from evt.settings import Settings
-from evt.spec.check import check_graph
-from evt.spec.given import read_text
-from evt.spec.graphs import operands_of, typed_for
-from evt.spec.spec import Spec
 
 #: The grouped route that launches a kernel for each group, on every target; the planner knows the others.
 LOOP = "loop"
 
 
-def from_text(source: object, operation: object, keywords: Mapping[str, Any], *, grouped: bool = False) -> Spec:
+def from_text(source: object, operation: object, keywords: Mapping[str, Any], *, grouped: bool = False) -> Request:
     """Return the program of a text; ``keywords`` are those of Settings and of a convolution's geometry.
 
     Raise TargetError (E0501) for an unknown operation or grouped route, ArgumentError (E0601, E0602,
@@ -41,10 +41,10 @@ def from_text(source: object, operation: object, keywords: Mapping[str, Any], *,
     if grouped and dag.operation in CONVOLUTIONS:
         message = f"the program's header says {dag.operation}, and groups are of matrix products"
         raise TargetError(Diagnostic("E0501", message, help="leave the header out, or write `gemm`"))
-    return _spec(dag, settings, geometry, grouped)
+    return _request(dag, settings, geometry, grouped)
 
 
-def from_dag(dag: object, keywords: Mapping[str, Any]) -> Spec:
+def from_dag(dag: object, keywords: Mapping[str, Any]) -> Request:
     """Return the program of a graph, which has the operation; see :func:`from_text`.
 
     Nodes that no output needs are left out. Raise ProgramError (E0412) for a graph that is not a program.
@@ -55,7 +55,7 @@ def from_dag(dag: object, keywords: Mapping[str, Any]) -> Spec:
     _check_operation(dag.operation)
     check_graph(dag)
     untyped = Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
-    return _spec(replace(prune(untyped), inputs=dag.inputs), settings, geometry)
+    return _request(replace(prune(untyped), inputs=dag.inputs), settings, geometry)
 
 
 def _read_keywords(operation: object, keywords: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
@@ -75,7 +75,7 @@ def _check_operation(operation: object) -> None:
         raise TargetError(Diagnostic("E0501", message, help=unknown_operation(shown(operation))))
 
 
-def _spec(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped: bool = False) -> Spec:
+def _request(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped: bool = False) -> Request:
     """Put the parts together, and check them."""
     convolution = None
     if dag.operation in CONVOLUTIONS:
@@ -83,6 +83,6 @@ def _spec(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped: bo
     elif geometry:
         message = f"`{next(iter(geometry))}` is for convolutions, and the operation is {dag.operation}"
         raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
-    spec = Spec(dag, settings, convolution, grouped)
-    typed_for(spec, operands_of(spec, None, None))  # mistakes in types and modes are the same for all operands
-    return spec
+    request = Request(dag, settings, convolution, grouped)
+    typed_for(request, operands_of(request, None, None))  # mistakes in types and modes are the same for all operands
+    return request

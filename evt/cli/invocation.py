@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from evt.diagnostics import Source
     from evt.grouped import GroupedProgram
     from evt.program import Program
-    from evt.spec import Shapes
+    from evt.request import Shapes
 
 _Command = Callable[..., None]
 
@@ -28,7 +28,7 @@ DEFAULT_ARCH = "sm90"
 
 
 @dataclass(frozen=True)
-class Request:
+class Invocation:
     """A program and what it is compiled for, as given; it is read and checked only when needed.
 
     ``settings`` are the keywords of a Program that were given. ``extents`` are those of ``--m`` and the like, for
@@ -65,9 +65,9 @@ class Request:
             from evt.program import Program
 
             program = Program(self.source, "gemm" if self.operation is None else self.operation, **self.settings)
-        if self.operation not in (None, program.spec.operation):
-            raise click.UsageError(f"The program's header says {program.spec.operation}, not {self.operation}.")
-        for operand, given in zip(program.spec.dag.operands, (self.a, self.b), strict=False):
+        if self.operation not in (None, program.request.operation):
+            raise click.UsageError(f"The program's header says {program.request.operation}, not {self.operation}.")
+        for operand, given in zip(program.request.dag.operands, (self.a, self.b), strict=False):
             if given is not None and BY_NAME.get(given) not in (None, operand.dtype):
                 name = operand.name
                 raise click.UsageError(f"The program's header says {name} is {operand.dtype}, not {given}.")
@@ -81,15 +81,15 @@ class Request:
         missing ones.
         """
         found = self.products_or(None)
-        return list(found) if self.program.spec.grouped and found else found[0] if found else None
+        return list(found) if self.program.request.grouped and found else found[0] if found else None
 
     def products_or(self, defaults: Mapping[str, int | tuple[int, ...]] | None) -> tuple[Shapes, ...]:
         """Return the shapes of A and B of each product: groups have several. Return () where no sizes are known.
 
         ``defaults`` fill in the extents of a matrix product that were not given.
         """
-        spec, given = self.program.spec, dict(self.extents)
-        if spec.convolution is not None:
+        request, given = self.program.request, dict(self.extents)
+        if request.convolution is not None:
             if given:
                 name = next(iter(given))
                 raise click.UsageError(f"--{name} is for products of matrices; give --a-shape and --b-shape.")
@@ -98,19 +98,19 @@ class Request:
             return () if self.a_shape is None or self.b_shape is None else ((self.a_shape, self.b_shape),)
         if self.a_shape is not None or self.b_shape is not None:
             raise click.UsageError("--a-shape and --b-shape are for convolutions; give --m, --n and --k.")
-        if "l" in given and spec.operation != "gemm":
-            raise click.UsageError(_NO_BATCHES[spec.operation])
+        if "l" in given and request.operation != "gemm":
+            raise click.UsageError(_NO_BATCHES[request.operation])
         if not given and defaults is None:
             return ()
         sizes: dict[str, int | tuple[int, ...]] = {**(defaults or {}), **given}
         if missing := [f"--{mode}" for mode in "mnk" if mode not in sizes]:
             raise click.UsageError(f"Give --m, --n and --k together; {' and '.join(missing)} is missing.")
-        if spec.grouped and "m" not in given:
+        if request.grouped and "m" not in given:
             sizes["m"] = _GROUP_ROWS
         products = _products(sizes)
-        if len(products) != 1 and not spec.grouped:
+        if len(products) != 1 and not request.grouped:
             raise click.UsageError("Several sizes of an extent are those of groups; give --op grouped_gemm.")
-        return tuple(_shapes(each, spec.operand_modes) for each in products)
+        return tuple(_shapes(each, request.operand_modes) for each in products)
 
 
 #: Why an operation has no --l.
@@ -323,7 +323,7 @@ def takes_geometry(command: _Command) -> _Command:
 
 
 def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) -> _Command:
-    """Add ``--m`` and the like, ``--a-shape`` and ``--b-shape``: the command gets ``sizes`` of a Request.
+    """Add ``--m`` and the like, ``--a-shape`` and ``--b-shape``: the command gets ``sizes`` of an Invocation.
 
     ``defaults`` are the sizes that the command fills in, for the help text.
     """
@@ -387,7 +387,7 @@ def _add(command: _Command, options: Sequence[Callable[[_Command], _Command]]) -
 def takes_program(
     *, arch: bool = True, route: bool = True, sizes: bool = True, defaults: Mapping[str, int] | None = None
 ) -> Callable[[_Command], _Command]:
-    """Add PROGRAM and the options of a :class:`Request`, which the command gets as ``request``.
+    """Add PROGRAM and the options of an :class:`Invocation`, which the command gets as ``invocation``.
 
     ``defaults`` are the extents that the command takes where none are given.
     """
@@ -399,7 +399,7 @@ def takes_program(
         ) -> None:
             target = {"arch": rest.pop("arch")} if arch else {}
             given = rest.pop("sizes") if sizes else {}
-            command(Request(program, op, a, b, settings=settings, **target, **given), **rest)
+            command(Invocation(program, op, a, b, settings=settings, **target, **given), **rest)
 
         with_sizes = takes_sizes(decorated, defaults) if sizes else decorated
         with_settings = takes_settings(takes_geometry(with_sizes), route=route)
