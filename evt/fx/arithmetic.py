@@ -17,7 +17,7 @@ from torch.fx import Node
 
 from evt.functions import TABLE, Fact, Function
 from evt.fx.aten import dtype_of, shape_of, type_name
-from evt.fx.meaning import Applied, is_clamped, number_in, number_of
+from evt.fx.op_semantics import Applied, is_clamped, number_in, number_of
 from evt.ir import Apply, Builder, Cast, Const, Dag, Operand
 from evt.ir import Node as Op
 from evt.ir.dtype import B1, F32, I32, DType, from_torch_name

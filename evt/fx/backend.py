@@ -31,14 +31,14 @@ from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, NoKernelWarning
 from evt.fx.build import Fused
+from evt.fx.cost_model import Benefit, estimate
 from evt.fx.kernels import build_all, built, kernel_or_reason, planned
 from evt.fx.lowering import register
 from evt.fx.measure import measured
-from evt.fx.misfit import Misfit
 from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.report import Owner, Record, Row, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
-from evt.fx.worth import Worth, estimate
+from evt.fx.skip_reason import SkipReason
 from evt.request.given import check_kind
 from evt.runtime.kernels import device_target
 
@@ -78,10 +78,10 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         self.graph_name = ""
 
     def __call__(self, graph: Graph) -> None:
-        outcomes, worths = self.settle(graph)
+        outcomes, benefits = self.settle(graph)
         name = self.graph_name or _graph_name()
         if _collecting:
-            _collecting[-1].rows += rows_of(outcomes, worths, name, self.kernels)
+            _collecting[-1].rows += rows_of(outcomes, benefits, name, self.kernels)
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
             _collecting[-1].sources += [source for mine in sources.values() for source in mine]
             _collecting[-1].reasons += [each.reason for each in outcomes if each.reason is not None]
@@ -90,63 +90,63 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             return
         taken = [each.fused for each in outcomes if each.fused is not None]
         rewrite(graph, taken, LAUNCH)
-        keep(Record(rows_of(outcomes, worths, name), self.owner, self.options))
+        keep(Record(rows_of(outcomes, benefits, name), self.owner, self.options))
 
-    def settle(self, graph: Graph) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
+    def settle(self, graph: Graph) -> tuple[tuple[Outcome, ...], dict[Node, Benefit]]:
         """Return what becomes of the products; those beside one that gets no kernel may take what it was given."""
         lost: dict[Node, Outcome] = {}
-        worths: dict[Node, Worth] = {}
+        benefits: dict[Node, Benefit] = {}
         while True:
             reasons = {node: each.reason for node, each in lost.items() if each.reason is not None}
             outcomes, found = self.judge(find_regions(graph, self.devices, inlined=True, left=reasons))
             outcomes = tuple(lost.get(each.product, each) for each in outcomes)
-            worths = {**found, **worths}
+            benefits = {**found, **benefits}
             known = len(lost)
             lost |= {each.product: each for each in outcomes if each.reason is not None and each.reason.code in _LOST}
             free = {node for each in lost.values() for node in each.wanted}
             if len(lost) == known or not any(
-                misfit.code == "E1013" and misfit.node in free
+                reason.code == "E1013" and reason.node in free
                 for each in outcomes
                 if each.product not in lost
-                for misfit in each.behind
+                for reason in each.behind
             ):
-                return outcomes, worths
+                return outcomes, benefits
 
-    def judge(self, found: Fusion) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
+    def judge(self, found: Fusion) -> tuple[tuple[Outcome, ...], dict[Node, Benefit]]:
         """Return what becomes of the products: regions that lose, or have no kernel, are left to Inductor."""
         regions = {each.product: each.fused for each in found.outcomes if each.fused is not None}
-        worths: dict[Node, Worth] = {}
-        refused: dict[Node, Misfit] = {}
+        benefits: dict[Node, Benefit] = {}
+        refused: dict[Node, SkipReason] = {}
         if self.rule == "estimate":
-            worths = {node: _estimate(fused, self.target) for node, fused in regions.items()}
-            refused = _losers(worths)
+            benefits = {node: _estimate(fused, self.target) for node, fused in regions.items()}
+            refused = _losers(benefits)
         refused |= self.prepare({node: fused for node, fused in regions.items() if node not in refused})
         if self.rule == "measure" and not _collecting:
             kept = {node: fused for node, fused in regions.items() if node not in refused}
-            worths = {node: measured(fused) or _estimate(fused) for node, fused in kept.items()}
-            refused |= _losers(worths)
+            benefits = {node: measured(fused) or _estimate(fused) for node, fused in kept.items()}
+            refused |= _losers(benefits)
         outcomes = [
             replace(each, fused=None, reason=refused[each.product], possible=each.fused)
             if each.product in refused
             else each
             for each in found.outcomes
         ]
-        return tuple(outcomes), worths
+        return tuple(outcomes), benefits
 
-    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, Misfit]:
+    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, SkipReason]:
         """Build the kernels of regions; return why others have none, by their products."""
         if self.target:
             return self.name_kernels(regions)
         sources, without = planned(regions)
         return without if _collecting else without | built(sources)
 
-    def name_kernels(self, regions: Mapping[Node, Fused]) -> dict[Node, Misfit]:
+    def name_kernels(self, regions: Mapping[Node, Fused]) -> dict[Node, SkipReason]:
         """Name the kernels of regions on a target; return why others have none there."""
-        without: dict[Node, Misfit] = {}
+        without: dict[Node, SkipReason] = {}
         for node, fused in regions.items():
             found = kernel_or_reason(fused, self.target)
             if isinstance(found, str):
-                without[node] = Misfit(node, "E1018", found)
+                without[node] = SkipReason(node, "E1018", found)
             else:
                 self.kernels[node] = f"{found.route} {found.config.name}"
         return without
@@ -163,12 +163,14 @@ def _graph_name() -> str:
     return name if name in ("forward", "backward") else ""
 
 
-def _losers(worths: Mapping[Node, Worth]) -> dict[Node, Misfit]:
+def _losers(benefits: Mapping[Node, Benefit]) -> dict[Node, SkipReason]:
     """Return why products are left to the libraries: regions that lose, and kernels that no measurement covers."""
-    return {node: Misfit(node, worth.code, str(worth)) for node, worth in worths.items() if not worth.wins}
+    return {
+        node: SkipReason(node, benefit.code, str(benefit)) for node, benefit in benefits.items() if not benefit.wins
+    }
 
 
-def _estimate(fused: Fused, target: str = "") -> Worth:
+def _estimate(fused: Fused, target: str = "") -> Benefit:
     return estimate(fused, target or _target(fused), replayed=bool(torch._inductor.config.triton.cudagraphs))
 
 
@@ -231,7 +233,7 @@ class _Collection:
     """The kernels of a model, and why products have none."""
 
     sources: list[KernelSource] = field(default_factory=list)
-    reasons: list[Misfit] = field(default_factory=list)
+    reasons: list[SkipReason] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     #: The target that a report is asked for, "" for that of the device.
     target: str = ""
@@ -308,7 +310,7 @@ def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any
 
 def kernels_of(
     model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any
-) -> tuple[list[KernelSource], list[Misfit]]:
+) -> tuple[list[KernelSource], list[SkipReason]]:
     """Return the sources that :func:`prebuild` builds, and why products have no kernel."""
     check_kind("model", model, Callable, "a model, or a function")
     check_kind("inputs", inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")

@@ -15,8 +15,8 @@ from torch.fx import Node
 
 from evt.fx.arithmetic import Arithmetic, dtype_in
 from evt.fx.aten import dtype_of, shape_of
-from evt.fx.frame import Arrangement, Frame, Size, same
-from evt.fx.meaning import Applied, Meaning, Reduced, meaning, number_of, operands_of
+from evt.fx.index_map import Arrangement, IndexMap, Size, same
+from evt.fx.op_semantics import Applied, Reduced, Semantics, number_of, operands_of, semantics
 from evt.fx.product import Product, Term
 from evt.fx.region import Region
 from evt.fx.views import is_view
@@ -45,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Result:
-    """An output of a fused program: the node that it is, its frame as stored, and how that becomes the node's shape."""
+    """An output of a fused program: its node, the stored sizes, and the arrangement to the node's shape."""
 
     node: Node
     stored: tuple[Size, ...]
@@ -71,7 +71,7 @@ class Fused:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the graph that it computes, the product first."""
-        return tuple(self.region.frames)
+        return tuple(self.region.index_maps)
 
 
 def build(region: Region, owned: Set[Node], settings: Mapping[str, Any] | None = None) -> Fused:
@@ -83,37 +83,37 @@ def build(region: Region, owned: Set[Node], settings: Mapping[str, Any] | None =
     return _Building(region, root, batches, owned).finish(settings or {})
 
 
-def _root(region: Region) -> tuple[Frame, tuple[Size, ...] | None]:
-    """Return the frame in which the kernel reads and writes whole tensors, and its batches if they are split.
+def _root(region: Region) -> tuple[IndexMap, tuple[Size, ...] | None]:
+    """Return the index map in which the kernel reads and writes whole tensors, and its batches if they are split.
 
     A tensor that varies over some dimensions of the batches is read as it is where the product has these dimensions.
     """
-    root = region.product.frame
+    root = region.product.index_map
     batches = [dim for dim in root.dims if dim.mode == "l"]
     if not batches:
         return root, None
     split = batches
-    for node, frame in region.frames.items():
-        for operand in operands_of(None if is_view(node) else meaning(node)):
-            if operand not in region and not frame.reduced and _is_partial(operand, frame):
-                split = [dim for dim in frame.dims if dim.mode == "l"]
+    for node, index_map in region.index_maps.items():
+        for operand in operands_of(None if is_view(node) else semantics(node)):
+            if operand not in region and not index_map.reduced and _is_partial(operand, index_map):
+                split = [dim for dim in index_map.dims if dim.mode == "l"]
     if len(split) == len(batches) and all(map(same, (x.size for x in split), (x.size for x in batches))):
         return root, None
     rest = list(root.dims[-2:])
-    return Frame((*split, *rest)), tuple(dim.size for dim in split)
+    return IndexMap((*split, *rest)), tuple(dim.size for dim in split)
 
 
-def _is_partial(operand: Node, frame: Frame) -> bool:
+def _is_partial(operand: Node, index_map: IndexMap) -> bool:
     """Return whether a tensor varies over some dimensions of the batches only."""
-    shape = (1,) * (len(frame.dims) - len(shape_of(operand))) + shape_of(operand)
-    has = {not same(size, 1) for size, dim in zip(shape, frame.dims, strict=True) if dim.mode == "l"}
+    shape = (1,) * (len(index_map.dims) - len(shape_of(operand))) + shape_of(operand)
+    has = {not same(size, 1) for size, dim in zip(shape, index_map.dims, strict=True) if dim.mode == "l"}
     return len(has) > 1
 
 
 @dataclass
 class _Building:
     region: Region
-    root: Frame
+    root: IndexMap
     batches: tuple[Size, ...] | None
     owned: Set[Node]
     values: dict[Node, int] = field(default_factory=dict)
@@ -130,18 +130,18 @@ class _Building:
     def finish(self, settings: Mapping[str, Any]) -> Fused:
         product, builder = self.region.product, self.arithmetic.builder
         for node in self.in_order():
-            frame = self.region.frames[node]
+            index_map = self.region.index_maps[node]
             builder.origin = Foreign(node.name)
             if node is product.node:
                 self.values[node] = self.start(product)
             elif is_view(node):
                 self.values[node] = self.values[node.all_input_nodes[0]]
             else:
-                found = meaning(node)
+                found = semantics(node)
                 assert found is not None
-                self.values[node] = self.value(found, frame, node)
+                self.values[node] = self.value(found, index_map, node)
         outputs = self.region.outputs
-        whole = [node for node in outputs if not self.region.frames[node].reduced]
+        whole = [node for node in outputs if not self.region.index_maps[node].reduced]
         last = [*whole[-1:], *whole[:-1], *(node for node in outputs if node not in whole)]  # D is computed last
         declared, results = [], []
         for index, node in enumerate(last):
@@ -175,14 +175,14 @@ class _Building:
         return list(order)
 
     def output(self, name: str, node: Node) -> tuple[Output, Result]:
-        frame = self.region.frames[node]
+        index_map = self.region.index_maps[node]
         stored = self.root
-        modes = [mode for mode in self.region.product.modes if mode not in frame.reduced]
-        if frame.reduced:
-            stored = Frame(tuple(dim for dim in self.root.dims if dim.mode in modes or not dim.mode))
+        modes = [mode for mode in self.region.product.modes if mode not in index_map.reduced]
+        if index_map.reduced:
+            stored = IndexMap(tuple(dim for dim in self.root.dims if dim.mode in modes or not dim.mode))
             if self.region.product.is_convolution:
                 stored = self.root.only(modes)
-        arrangement = stored.arrange(stored.sizes, frame)
+        arrangement = stored.arrange(stored.sizes, index_map)
         if arrangement is None:
             raise UnbuiltError("a result's dimensions are not made of the product's")
         return Output(name, dtype_in(dtype_of(node)), tuple(modes), batchable=False), Result(
@@ -203,38 +203,38 @@ class _Building:
         return self.arithmetic.wrapped(value, dtype_of(product.node))
 
     def term(self, product: Product, term: Term) -> int:
-        frame = product.frame
+        index_map = product.index_map
         if product.is_convolution:  # a bias of the channels
-            frame = frame.only(("n",))
-        return self.operand(term.value, frame)
+            index_map = index_map.only(("n",))
+        return self.operand(term.value, index_map)
 
-    def value(self, found: Meaning, frame: Frame, node: Node) -> int:
+    def value(self, found: Semantics, index_map: IndexMap, node: Node) -> int:
         def read(operand: Node) -> int:
-            return self.values[operand] if operand in self.values else self.operand(operand, frame)
+            return self.values[operand] if operand in self.values else self.operand(operand, index_map)
 
         if isinstance(found, Node):
             return read(found)
         if isinstance(found, Reduced):
-            return self.reduce(found, frame, dtype_of(node))
+            return self.reduce(found, index_map, dtype_of(node))
         return self.arithmetic.applied(found, node, read)
 
-    def reduce(self, found: Reduced, frame: Frame, dtype: torch.dtype) -> int:
+    def reduce(self, found: Reduced, index_map: IndexMap, dtype: torch.dtype) -> int:
         add, operand = self.arithmetic.add, self.values[found.operand]
         if dtype == torch.float64 != dtype_of(found.operand):
             operand = add(Cast(F64), operand)
-        value = add(Reduce(found.kind, frame.reduced), operand)
-        for mode in frame.reduced if found.mean else ():
+        value = add(Reduce(found.kind, index_map.reduced), operand)
+        for mode in index_map.reduced if found.mean else ():
             value = add(Apply("div"), value, add(Extent(mode)))
         return value
 
-    def operand(self, node: Node, frame: Frame) -> int:
+    def operand(self, node: Node, index_map: IndexMap) -> int:
         """Return a tensor from outside of the region; short computations of vectors are done in the kernel."""
-        modes = frame.varies(shape_of(node))
+        modes = index_map.varies(shape_of(node))
         assert modes is not None
-        if len(modes) <= 1 and "l" not in modes and self.is_light(node, frame.extent(modes[0]) if modes else 1):
-            return self.vector(node, modes, frame.extent(modes[0]) if modes else 1)
+        if len(modes) <= 1 and "l" not in modes and self.is_light(node, index_map.extent(modes[0]) if modes else 1):
+            return self.vector(node, modes, index_map.extent(modes[0]) if modes else 1)
         number = number_of(node)
-        return self.load(node, modes, frame) if number is None else self.arithmetic.number(number)
+        return self.load(node, modes, index_map) if number is None else self.arithmetic.number(number)
 
     def vector(self, node: Node, modes: tuple[str, ...], count: Size) -> int:
         """Return a vector computed again from the vectors and numbers that it is made of."""
@@ -275,11 +275,11 @@ class _Building:
             return None, None
         if is_view(node):
             return node.all_input_nodes[0], None
-        found = meaning(node)
+        found = semantics(node)
         return (found, None) if isinstance(found, Node) else (None, found if isinstance(found, Applied) else None)
 
-    def load(self, node: Node, modes: tuple[str, ...], frame: Frame | None) -> int:
-        """Return the value of a tensor that varies over some modes; ``frame`` None means a vector of any shape."""
+    def load(self, node: Node, modes: tuple[str, ...], index_map: IndexMap | None) -> int:
+        """Return the value of a tensor that varies over some modes; ``index_map`` None means a vector of any shape."""
         whole = set(modes) == {dim.mode for dim in self.root.dims} - {""}
         if whole and len(modes) > 1:
             target, modes = self.root, self.region.product.modes
@@ -287,8 +287,8 @@ class _Building:
             target = self.root.only(modes)
         count = target.sizes
         arrangement = Arrangement(count, tuple(range(len(count))), count)
-        if frame is not None:
-            found = frame.arrange(shape_of(node), target)
+        if index_map is not None:
+            found = index_map.arrange(shape_of(node), target)
             if found is None:
                 raise UnbuiltError(f"`{node.name}` varies over other batches than the product has")
             arrangement = found

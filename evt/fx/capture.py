@@ -22,7 +22,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
-from evt.fx.meaning import known_operators
+from evt.fx.op_semantics import known_operators
 from evt.fx.results import Result, results_in
 
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")

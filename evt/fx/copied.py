@@ -10,7 +10,7 @@ from torch.fx import Node
 from evt.fx.aten import is_constant
 from evt.fx.build import Fused
 from evt.fx.example import hint, tensor_of
-from evt.fx.frame import Arrangement
+from evt.fx.index_map import Arrangement
 from evt.runtime.memory_format import suggests_channels_last
 
 

@@ -1,7 +1,7 @@
 """The kernels that the default rule may take: ``uncovered(plan, product) -> reason``, by the table :data:`COVERED`.
 
 The default rule takes a region only if measurements cover the class of its kernel: only then does the model of
-:mod:`evt.fx.worth` know how long the kernel takes beside PyTorch's libraries. All other products stay with the
+:mod:`evt.fx.cost_model` know how long the kernel takes beside PyTorch's libraries. All other products stay with the
 libraries (E1022). A route, target, type or kind of convolution gets a row here once it is measured, and not before.
 """
 

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from evt.fx.build import Fused
-from evt.fx.frame import Size
+from evt.fx.index_map import Size
 
 #: What a size that nothing is known of is taken for.
 _UNKNOWN = 64

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from evt.fx.aten import CONSTANT, is_tensor
-from evt.fx.meaning import Applied, meaning
+from evt.fx.op_semantics import Applied, semantics
 from evt.fx.views import is_view
 
 #: The most elements of a vector that is kept beside the parameters.
@@ -74,7 +74,7 @@ def is_small(node: Node) -> bool:
     if not is_tensor(node):
         return False
     count = node.meta["val"].numel()
-    return isinstance(count, int) and count <= _LARGEST and (is_view(node) or isinstance(meaning(node), Applied))
+    return isinstance(count, int) and count <= _LARGEST and (is_view(node) or isinstance(semantics(node), Applied))
 
 
 __all__ = ["Folding", "is_small"]

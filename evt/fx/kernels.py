@@ -21,7 +21,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
 from evt.fx.build import Fused
 from evt.fx.example import example
-from evt.fx.misfit import Misfit
+from evt.fx.skip_reason import SkipReason
 from evt.plan import Plan, find_target
 from evt.plan.speed import fastest
 from evt.runtime.arguments import bind
@@ -67,10 +67,10 @@ PROCESSORS = 132
 _DEVICES = ("cuda",)
 
 
-def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource]], dict[Node, Misfit]]:
+def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource]], dict[Node, SkipReason]]:
     """Return the sources of regions that run on CUDA, and why regions cannot be called; by their products."""
     sources: dict[Node, list[KernelSource]] = {}
-    without: dict[Node, Misfit] = {}
+    without: dict[Node, SkipReason] = {}
     for node, fused in regions.items():
         try:
             if node.meta["val"].device.type in _DEVICES:
@@ -78,11 +78,11 @@ def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource
             else:
                 bound_example(fused)
         except EvtError as error:  # noqa: PERF203
-            without[node] = Misfit(node, "E1018", reason_of(error))
+            without[node] = SkipReason(node, "E1018", reason_of(error))
     return sources, without
 
 
-def built(sources: Mapping[Node, Sequence[KernelSource]]) -> dict[Node, Misfit]:
+def built(sources: Mapping[Node, Sequence[KernelSource]]) -> dict[Node, SkipReason]:
     """Build kernels side by side; return why there are none, by product."""
     try:
         build_all([each for mine in sources.values() for each in mine])
@@ -90,7 +90,7 @@ def built(sources: Mapping[Node, Sequence[KernelSource]]) -> dict[Node, Misfit]:
     except BuildError:
         pass
     found = {node: _failure(mine) for node, mine in sources.items()}  # what was built is found again
-    return {node: Misfit(node, "E1019", failure) for node, failure in found.items() if failure}
+    return {node: SkipReason(node, "E1019", failure) for node, failure in found.items() if failure}
 
 
 def _failure(sources: Sequence[KernelSource]) -> str:

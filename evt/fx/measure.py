@@ -1,4 +1,4 @@
-"""Whether a region wins, measured: ``measured(fused) -> Worth``, kept with the measurements of kernels.
+"""Whether a region wins, measured: ``measured(fused) -> Benefit``, kept with the measurements of kernels.
 
 The region's program and the same operators compiled by Inductor are called on random tensors of the sizes of the call
 that is compiled, interleaved in rounds. A second compilation of the same region on the same GPU finds the times.
@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 
 from evt.fx.build import Fused
+from evt.fx.cost_model import Benefit
 from evt.fx.example import example, tensor_of
 from evt.fx.gradient import backward_of, copy_alone
-from evt.fx.worth import Worth
 from evt.measured import Measurement, Store, Timing, problem_key
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import call_problem, device_target, is_atomic
@@ -27,7 +27,7 @@ ROUNDS = 15
 _FUSED, _UNFUSED = "fused", "unfused"
 
 
-def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None = None) -> Worth | None:
+def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None = None) -> Benefit | None:
     """Return the times of a region with and without fusing; None where it runs on no GPU, or could not be timed."""
     device = fused.region.product.node.meta["val"].device
     if device.type != "cuda" and clock is None:
@@ -50,7 +50,7 @@ def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None 
             known = Measurement(gpu, target.name, " ".join(request.source.text.split()), dict(bound.sizes), timings)
             store.add(key, known)
     found = {timing.route: 1e3 * timing.ms for timing in known.timings}
-    return Worth(found[_UNFUSED], found[_FUSED], measured=True)
+    return Benefit(found[_UNFUSED], found[_FUSED], measured=True)
 
 
 def _shape(fused: Fused) -> str:

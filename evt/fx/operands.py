@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from evt.fx.aten import CONSTANT, is_constant
 from evt.fx.build import Fused
-from evt.fx.frame import same
+from evt.fx.index_map import same
 from evt.fx.region import Region
 
 aten = torch.ops.aten
@@ -33,7 +33,7 @@ def readable(graph: Graph, fused: Fused) -> Fused:
             b = _transposed(graph, _copied(graph, _transposed(graph, b)))
         elif not _is_readable(b):
             b = _copied(graph, b)
-    return replace(fused, region=Region(replace(product, a=a, b=b), region.frames))
+    return replace(fused, region=Region(replace(product, a=a, b=b), region.index_maps))
 
 
 def _is_readable(node: Node) -> bool:

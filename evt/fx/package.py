@@ -36,10 +36,10 @@ from evt.fx.build import Fused
 from evt.fx.capture import export, frozen
 from evt.fx.example import example
 from evt.fx.kernels import reason_of
-from evt.fx.misfit import Misfit
 from evt.fx.module import dispatch_of
 from evt.fx.report import Report, Row, rows_of
 from evt.fx.rewrite import listed, rewrite
+from evt.fx.skip_reason import SkipReason
 from evt.plan import Target, find_target
 from evt.plan.speed import fastest
 from evt.request.given import check_kind
@@ -136,20 +136,20 @@ class _Packaging(FusePass):
         return self  # PyTorch copies its options, and what this one finds is read here
 
     def __call__(self, graph: Graph) -> None:
-        outcomes, worths = self.settle(graph)
+        outcomes, benefits = self.settle(graph)
         taken = [each.fused for each in outcomes if each.fused is not None]
         if taken and (self.folder / _LIBRARY).exists():
             message = "the model has graphs inside its graph, as torch.cond has, which are packaged without evt"
             raise ArgumentError(Diagnostic("E1020", message, help='torch.compile(model, backend="evt") fuses them'))
-        self.rows += rows_of(outcomes, worths)
+        self.rows += rows_of(outcomes, benefits)
         if taken:
             rewrite(graph, taken, self.operators([each.region.product.node for each in taken]))
 
-    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, Misfit]:
+    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions; return why others have none, by their products."""
         found = {node: _named(node, fused) for node, fused in regions.items()}
-        self.known |= {node: each for node, each in found.items() if not isinstance(each, Misfit)}
-        return {node: each for node, each in found.items() if isinstance(each, Misfit)}
+        self.known |= {node: each for node, each in found.items() if not isinstance(each, SkipReason)}
+        return {node: each for node, each in found.items() if isinstance(each, SkipReason)}
 
     def operators(self, products: Sequence[Node]) -> _Exported:
         """Return the operators of the regions around these products, in a library that was built and is loaded."""
@@ -187,12 +187,12 @@ class _Exported:
         return call, [call] if len(fused.results) == 1 else listed(graph, call, len(fused.results))
 
 
-def _named(node: Node, fused: Fused) -> tuple[Named, Target] | Misfit:
+def _named(node: Node, fused: Fused) -> tuple[Named, Target] | SkipReason:
     """Return a region's program with the layouts and the kernel of its call, and the target; or why it has none."""
     try:
         return _planned(fused)
     except EvtError as error:
-        return Misfit(node, "E1018", reason_of(error))
+        return SkipReason(node, "E1018", reason_of(error))
 
 
 def _planned(fused: Fused) -> tuple[Named, Target]:

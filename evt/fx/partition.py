@@ -32,10 +32,10 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.fx.aten import is_tensor
-from evt.fx.frame import Frame
-from evt.fx.misfit import Misfit
+from evt.fx.index_map import IndexMap
 from evt.fx.product import Product, find_product
 from evt.fx.region import Region, fit
+from evt.fx.skip_reason import SkipReason
 from evt.fx.views import Sources, is_view
 
 #: How many states are kept at a node.
@@ -48,25 +48,25 @@ _UNKNOWN = 64
 class Partition:
     """The regions of a graph, one for each product, in the order of the products.
 
-    ``misfits`` say why other products are none of evt's, and why nodes that read a region are not in it. ``cost`` is
+    ``skipped`` say why other products are none of evt's, and why nodes that read a region are not in it. ``cost`` is
     the objective, ``steps`` are the choices that were judged, ``exact`` says whether no state was left out.
     """
 
     regions: tuple[Region, ...]
-    misfits: dict[Node, Misfit]
+    skipped: dict[Node, SkipReason]
     cost: int
     steps: int
     exact: bool
 
 
-def partition(graph: Graph, width: int = WIDTH, left: Mapping[Node, Misfit] | None = None) -> Partition:
+def partition(graph: Graph, width: int = WIDTH, left: Mapping[Node, SkipReason] | None = None) -> Partition:
     """Return the regions that move the fewest bytes, see the module; products that are ``left`` have none."""
     return _Search(list(graph.nodes), width, left or {}).solve()
 
 
 def moved_bytes(graph: Graph, regions: Iterable[Region]) -> int:
     """Return the objective: the bytes that the kernels of a partition read and write."""
-    owner = {node: index for index, region in enumerate(regions) for node in region.frames}
+    owner = {node: index for index, region in enumerate(regions) for node in region.index_maps}
     sources = Sources()
     reads: set[tuple[object, Node]] = set()
     written: set[Node] = set()
@@ -102,8 +102,8 @@ class _State:
     sources: Mapping[Node, Node]
     results: Set[Node]
     cost: int = 0
-    #: The nodes of regions that are yet to be read, with their region and frame.
-    owner: dict[Node, tuple[int, Frame]] = field(default_factory=dict)
+    #: The nodes of regions that are yet to be read, with their region and index map.
+    owner: dict[Node, tuple[int, IndexMap]] = field(default_factory=dict)
     #: Other nodes that are yet to be read: all regions that have to be done before them, if any.
     needs: dict[Node, int] = field(default_factory=dict)
     #: The nodes of regions that are written, and the regions that have read a tensor.
@@ -122,13 +122,13 @@ class _State:
     def owns(self, index: int, node: Node) -> bool:
         return node in self.owner and self.owner[node][0] == index
 
-    def readers(self, node: Node) -> dict[int, dict[Node, Frame]]:
-        """Return by region that a node reads, in order, the frames of the operands that are in the region."""
-        found: dict[int, dict[Node, Frame]] = {}
+    def readers(self, node: Node) -> dict[int, dict[Node, IndexMap]]:
+        """Return by region that a node reads, in order, the index maps of the operands that are in the region."""
+        found: dict[int, dict[Node, IndexMap]] = {}
         for operand in node.all_input_nodes:
             if operand in self.owner:
-                index, frame = self.owner[operand]
-                found.setdefault(index, {})[operand] = frame
+                index, index_map = self.owner[operand]
+                found.setdefault(index, {})[operand] = index_map
         return dict(sorted(found.items()))
 
     def needed(self, node: Node, index: int) -> int:
@@ -158,7 +158,7 @@ class _State:
             self.cost += _bytes(operand) if node.op != "output" else 0
         self.cost += _bytes(node) if _is_kernel(node) else 0
 
-    def give(self, node: Node, index: int, frame: Frame) -> None:
+    def give(self, node: Node, index: int, index_map: IndexMap) -> None:
         """Give a node to a region."""
         self._wait(index, self.needed(node, index))
         for operand in node.all_input_nodes:
@@ -168,11 +168,11 @@ class _State:
                 known = self.read.get(base, 0)
                 self.cost += 0 if known >> index & 1 else _bytes(base)
                 self.read[base] = known | 1 << index
-        self.owner[node] = index, frame
+        self.owner[node] = index, index_map
         self.open[index] = self.open.get(index, 0) + 1
         if node in self.results:
             self._write(node)
-        self.chosen = _Chosen(self.chosen, node, index, frame)
+        self.chosen = _Chosen(self.chosen, node, index, index_map)
 
     def _wait(self, index: int, regions: int) -> None:
         """Let a region, and all that waits for it, wait for other regions."""
@@ -220,24 +220,24 @@ class _Chosen:
     before: _Chosen | None
     node: Node
     index: int
-    frame: Frame
+    index_map: IndexMap
 
 
 class _Search:
-    def __init__(self, nodes: Sequence[Node], width: int, left: Mapping[Node, Misfit]) -> None:
+    def __init__(self, nodes: Sequence[Node], width: int, left: Mapping[Node, SkipReason]) -> None:
         self.nodes, self.width = nodes, width
         self.products: list[Product] = []
         self.product_at: dict[Node, int] = {}
-        self.misfits: dict[Node, Misfit] = {}
+        self.skipped: dict[Node, SkipReason] = {}
         self.steps, self.exact = 0, True
-        self._fits: dict[object, Frame | Misfit | None] = {}
+        self._fits: dict[object, IndexMap | SkipReason | None] = {}
         for node in nodes:
             found = left.get(node) or find_product(node)
             if isinstance(found, Product):
                 self.product_at[node] = len(self.products)
                 self.products.append(found)
             elif found is not None:
-                self.misfits[node] = found
+                self.skipped[node] = found
         self.last = _last_readers(nodes)
         sources = Sources()
         ends = (each for node in nodes if node.op == "output" for each in node.all_input_nodes)
@@ -262,31 +262,31 @@ class _Search:
                 states = sorted(states, key=lambda each: each.cost)[: self.width]
         return self._result(min(states, key=lambda each: each.cost))
 
-    def _choices(self, state: _State, node: Node) -> list[tuple[int, Frame] | None]:
+    def _choices(self, state: _State, node: Node) -> list[tuple[int, IndexMap] | None]:
         """Return the regions that a node may be given to; None is staying out."""
         if node in self.product_at:
             index = self.product_at[node]
-            return [(index, self.products[index].frame)]
-        allowed: list[tuple[int, Frame] | None] = []
+            return [(index, self.products[index].index_map)]
+        allowed: list[tuple[int, IndexMap] | None] = []
         free = False
-        for index, frames in state.readers(node).items():
-            frame = self._fit(node, index, frames)
-            if not isinstance(frame, Frame):
+        for index, index_maps in state.readers(node).items():
+            index_map = self._fit(node, index, index_maps)
+            if not isinstance(index_map, IndexMap):
                 continue
             needed = state.needed(node, index)
             if not needed >> index & 1:
-                allowed.append((index, frame))
+                allowed.append((index, index_map))
                 free = free or not needed & ~state.before.get(index, 0)
         return allowed if free else [*allowed, None]
 
-    def _fit(self, node: Node, index: int, frames: Mapping[Node, Frame]) -> Frame | Misfit | None:
-        """Return what :func:`fit` says; the frames of a region's nodes are the same in all states that have them."""
-        key = node, index, tuple(frames)
+    def _fit(self, node: Node, index: int, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReason | None:
+        """Return the result of :func:`fit`; a node has the same index map in every state of a region."""
+        key = node, index, tuple(index_maps)
         if key not in self._fits:
-            self._fits[key] = fit(node, frames) if node.op == "call_function" else None
+            self._fits[key] = fit(node, index_maps) if node.op == "call_function" else None
         return self._fits[key]
 
-    def _take(self, state: _State, node: Node, choice: tuple[int, Frame] | None) -> None:
+    def _take(self, state: _State, node: Node, choice: tuple[int, IndexMap] | None) -> None:
         if choice is None:
             state.leave(node)
         else:
@@ -294,32 +294,32 @@ class _Search:
         state.drop(self.last.get(node, ()))
 
     def _result(self, best: _State) -> Partition:
-        given: dict[Node, tuple[int, Frame]] = {}
+        given: dict[Node, tuple[int, IndexMap]] = {}
         chosen = best.chosen
         while chosen is not None:
-            given[chosen.node] = chosen.index, chosen.frame
+            given[chosen.node] = chosen.index, chosen.index_map
             chosen = chosen.before
         regions = [Region(product) for product in self.products]
         state = self.start.copy()
         for node in self.nodes:
             if node in given:
-                index, frame = given[node]
-                regions[index].frames[node] = frame
-            elif node.op == "call_function" and node not in self.misfits and (readers := state.readers(node)):
-                self.misfits[node] = self._misfit(state, node, *next(iter(readers.items())))
+                index, index_map = given[node]
+                regions[index].index_maps[node] = index_map
+            elif node.op == "call_function" and node not in self.skipped and (readers := state.readers(node)):
+                self.skipped[node] = self._skip_reason(state, node, *next(iter(readers.items())))
             self._take(state, node, given.get(node))
         for region in regions:
             _leave_last_views(region)
-        return Partition(tuple(regions), self.misfits, best.cost, self.steps, self.exact)
+        return Partition(tuple(regions), self.skipped, best.cost, self.steps, self.exact)
 
-    def _misfit(self, state: _State, node: Node, index: int, frames: Mapping[Node, Frame]) -> Misfit:
+    def _skip_reason(self, state: _State, node: Node, index: int, index_maps: Mapping[Node, IndexMap]) -> SkipReason:
         """Return why a node that reads a region is not in it."""
-        found = self._fit(node, index, frames)
-        if isinstance(found, Misfit):
+        found = self._fit(node, index, index_maps)
+        if isinstance(found, SkipReason):
             return found
         if state.needed(node, index) >> index & 1:
-            return Misfit(node, "E1012", "it reads what another kernel computes from the product's own result")
-        return Misfit(node, "E1013", "the product would wait for another one's result, and more bytes be moved")
+            return SkipReason(node, "E1012", "it reads what another kernel computes from the product's own result")
+        return SkipReason(node, "E1013", "the product would wait for another one's result, and more bytes be moved")
 
 
 def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
@@ -339,4 +339,4 @@ def _leave_last_views(region: Region) -> None:
     """Leave views out that nothing in the region reads: they cost nothing outside, and keep its shape."""
     for node in reversed(region.nodes):
         if is_view(node) and not any(user in region for user in node.users):
-            del region.frames[node]
+            del region.index_maps[node]

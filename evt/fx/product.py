@@ -1,4 +1,4 @@
-"""The products of a graph: ``find_product(node) -> Product | Misfit | None``."""
+"""The products of a graph: ``find_product(node) -> Product | SkipReason | None``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch.fx import Node
 
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of, type_name
-from evt.fx.frame import Frame, Size, same
 from evt.fx.gradient import backward_of, is_backward
-from evt.fx.misfit import Misfit
+from evt.fx.index_map import IndexMap, Size, same
+from evt.fx.skip_reason import SkipReason
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Product:
     operation: str
     a: Node
     b: Node
-    frame: Frame
+    index_map: IndexMap
     alpha: float = 1.0
     terms: tuple[Term, ...] = ()
     geometry: Mapping[str, Any] = field(default_factory=dict)
@@ -44,30 +44,30 @@ class Product:
     @property
     def modes(self) -> tuple[str, ...]:
         """The modes of its elements, batches among them if it has any."""
-        return ("l", "m", "n") if self.operation == "gemm" and len(self.frame.dims) > 2 else ("m", "n")
+        return ("l", "m", "n") if self.operation == "gemm" and len(self.index_map.dims) > 2 else ("m", "n")
 
     @property
     def is_convolution(self) -> bool:
         return self.operation.startswith("conv")
 
 
-def find_product(node: Node) -> Product | Misfit | None:
+def find_product(node: Node) -> Product | SkipReason | None:
     """Return the product that a node is, why it is none of evt's, or None for another operator."""
     if is_backward(node):
-        return Misfit(node, "E1021", "gradients of filters and of biases are PyTorch's work")
+        return SkipReason(node, "E1021", "gradients of filters and of biases are PyTorch's work")
     split = backward_of(node)
     reader = _READERS.get(base_name(node)) if split is None else _input_gradient
     if reader is None:
         return None
     if not is_tensor(node):
-        return Misfit(node, "E1010", "it has several results")
+        return SkipReason(node, "E1010", "it has several results")
     found = reader(node, Arguments(split or node))
     if isinstance(found, str):
-        return Misfit(node, "E1010", found)
+        return SkipReason(node, "E1010", found)
     if fault := _fault(found):
-        return Misfit(node, "E1010", fault)
+        return SkipReason(node, "E1010", fault)
     if dtype_of(found.a) == torch.float32 and node.meta["val"].device.type == "cuda" and not _allows_tf32(found):
-        return Misfit(node, "E1011", "its operands are float32, and PyTorch is not set to multiply them as TF32")
+        return SkipReason(node, "E1011", "its operands are float32, and PyTorch is not set to multiply them as TF32")
     return found
 
 
@@ -94,7 +94,7 @@ def _allows_tf32(product: Product) -> bool:
 def _matrix(node: Node, a: Any, b: Any, operation: str = "gemm", **others: Any) -> Product | str:
     rank = len(shape_of(node))
     modes = ("l",) * max(0, rank - 2) + ("m", "n") if operation == "gemm" else ("m",) * (rank - 1) + ("n",)
-    return Product(node, operation, a, b, Frame.of(shape_of(node), modes), **others)
+    return Product(node, operation, a, b, IndexMap.of(shape_of(node), modes), **others)
 
 
 def _mm(node: Node, arguments: Arguments) -> Product | str:
@@ -192,8 +192,8 @@ def _left_over(size: Size, given: Size, stride: int, reach: int, transposed: boo
     return next((count for count in range(stride) if same(rest, count)), None)
 
 
-def _pixels(node: Node, rank: int) -> Frame:
-    return Frame.of(shape_of(node), ("m", "n", *["m"] * rank))
+def _pixels(node: Node, rank: int) -> IndexMap:
+    return IndexMap.of(shape_of(node), ("m", "n", *["m"] * rank))
 
 
 def _geometry(arguments: Arguments, names: Sequence[str], rank: int) -> dict[str, Any] | str:

@@ -1,4 +1,4 @@
-"""What can be one kernel: ``fit(node, frames, root) -> Frame | Misfit`` judges a node beside those that are in."""
+"""Nodes that one kernel can compute: ``fit(node, index_maps) -> IndexMap | SkipReason``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.fx import Node
 
 from evt.fx.arithmetic import uncomputed
 from evt.fx.aten import base_name, dtype_of, is_tensor, operator_name, shape_of, type_name
-from evt.fx.frame import Frame
-from evt.fx.meaning import Applied, Reduced, meaning, number_of, operands_of
-from evt.fx.misfit import Misfit
+from evt.fx.index_map import IndexMap
+from evt.fx.op_semantics import Applied, Reduced, number_of, operands_of, semantics
 from evt.fx.product import Product
+from evt.fx.skip_reason import SkipReason
 from evt.fx.views import MEMORY, follow, is_arranged, is_view
 
 #: Types of the tensors that a kernel reads at elements, and those of single numbers.
@@ -25,91 +25,102 @@ _STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
 
 @dataclass
 class Region:
-    """A product and the nodes that are computed with it, in the graph's order; ``frames`` has all of them."""
+    """A product and the nodes that are computed with it, in the graph's order; ``index_maps`` has all of them."""
 
     product: Product
-    frames: dict[Node, Frame] = field(default_factory=dict)
+    index_maps: dict[Node, IndexMap] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.frames.setdefault(self.product.node, self.product.frame)
+        self.index_maps.setdefault(self.product.node, self.product.index_map)
 
     def __contains__(self, node: Node) -> bool:
-        return node in self.frames
+        return node in self.index_maps
 
     @property
     def nodes(self) -> list[Node]:
-        return list(self.frames)
+        return list(self.index_maps)
 
     def without_reductions(self) -> Region:
         """Return the region without reductions and what is computed of them."""
-        return Region(self.product, {node: frame for node, frame in self.frames.items() if not frame.reduced})
+        return Region(
+            self.product, {node: index_map for node, index_map in self.index_maps.items() if not index_map.reduced}
+        )
 
     @property
     def outputs(self) -> list[Node]:
         """The nodes that something outside of the region reads."""
-        return [node for node in self.frames if any(user not in self.frames for user in node.users)]
+        return [node for node in self.index_maps if any(user not in self.index_maps for user in node.users)]
 
 
-def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
-    """Return the frame of a node of whose operands some are in a region, or why it cannot be in it."""
+def fit(node: Node, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReason:
+    """Return the index map of a node of whose operands some are in a region, or why it cannot be in it."""
     if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
-        return Misfit(node, "E1003", "an operator reads its memory as it lies")
-    if is_arranged(node) and not frames[node.all_input_nodes[0]].is_packed:
-        return Misfit(node, "E1003", "it is a copy in the order in which a product, or attention, reads it")
+        return SkipReason(node, "E1003", "an operator reads its memory as it lies")
+    if is_arranged(node) and not index_maps[node.all_input_nodes[0]].is_packed:
+        return SkipReason(node, "E1003", "it is a copy in the order in which a product, or attention, reads it")
     if is_view(node):
-        frame = follow(node, frames[node.all_input_nodes[0]])
-        return frame or Misfit(node, "E1003", "the view shows a part of the product, or mixes its rows and columns")
+        index_map = follow(node, index_maps[node.all_input_nodes[0]])
+        return index_map or SkipReason(
+            node, "E1003", "the view shows a part of the product, or mixes its rows and columns"
+        )
     if not is_tensor(node):
-        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
+        return SkipReason(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
     if dtype_of(node) not in _STORED:
-        return Misfit(node, "E1002", f"its type is {type_name(dtype_of(node))}")
-    found = meaning(node)
+        return SkipReason(node, "E1002", f"its type is {type_name(dtype_of(node))}")
+    found = semantics(node)
     if found is None:
-        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
-    inside = [frames[operand] for operand in operands_of(found) if operand in frames]
+        return SkipReason(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
+    inside = [index_maps[operand] for operand in operands_of(found) if operand in index_maps]
     if not inside:
-        return Misfit(node, "E1001", "it reads the shape of the product, and not its elements")
+        return SkipReason(node, "E1001", "it reads the shape of the product, and not its elements")
     first = inside[0]
     if not all(map(first.equals, inside[1:])):
         if any(each.reduced != first.reduced for each in inside):
-            return Misfit(node, "E1009", "it reads a reduction of the product beside the product's elements")
-        return Misfit(node, "E1005", "it combines the product with another view of it")
+            return SkipReason(node, "E1009", "it reads a reduction of the product beside the product's elements")
+        return SkipReason(node, "E1005", "it combines the product with another view of it")
     if isinstance(found, Reduced):
         return _reduced(node, found, first)
-    return _elementwise(node, found, first, frames)
+    return _elementwise(node, found, first, index_maps)
 
 
-def fit_operand(node: Node, frame: Frame) -> bool:
-    """Return whether a tensor that a region reads in a frame can be computed in its kernel instead."""
-    found = None if node.op != "call_function" or not is_tensor(node) or is_view(node) else meaning(node)
-    if not isinstance(found, Applied) or frame.reduced or dtype_of(node) not in _STORED or number_of(node) is not None:
+def fit_operand(node: Node, index_map: IndexMap) -> bool:
+    """Return whether a tensor that a region reads in an index map can be computed in its kernel instead."""
+    found = None if node.op != "call_function" or not is_tensor(node) or is_view(node) else semantics(node)
+    if (
+        not isinstance(found, Applied)
+        or index_map.reduced
+        or dtype_of(node) not in _STORED
+        or number_of(node) is not None
+    ):
         return False
-    return not isinstance(_elementwise(node, found, frame, {}), Misfit)
+    return not isinstance(_elementwise(node, found, index_map, {}), SkipReason)
 
 
-def _elementwise(node: Node, found: Applied | Node, first: Frame, frames: Mapping[Node, Frame]) -> Frame | Misfit:
-    """Return the frame of an elementwise operator, or why a kernel does not compute it there."""
+def _elementwise(
+    node: Node, found: Applied | Node, first: IndexMap, index_maps: Mapping[Node, IndexMap]
+) -> IndexMap | SkipReason:
+    """Return the index map of an elementwise operator, or why a kernel does not compute it there."""
     if not first.has_shape(shape_of(node)):
         if first.reduced:
-            return Misfit(node, "E1009", "it reads a reduction of the product for every element")
-        return Misfit(node, "E1004", f"its shape {list(shape_of(node))} is not the product's")
+            return SkipReason(node, "E1009", "it reads a reduction of the product for every element")
+        return SkipReason(node, "E1004", f"its shape {list(shape_of(node))} is not the product's")
     if isinstance(found, Applied) and (wrong := uncomputed(node, found)):
-        return Misfit(node, "E1002", wrong)
+        return SkipReason(node, "E1002", wrong)
     for operand in operands_of(found):
-        if operand not in frames and (unread := _unread(operand, first, node.meta["val"].device)):
-            return Misfit(node, *unread)
+        if operand not in index_maps and (unread := _unread(operand, first, node.meta["val"].device)):
+            return SkipReason(node, *unread)
     return first
 
 
-def _reduced(node: Node, found: Reduced, frame: Frame) -> Frame | Misfit:
-    made = frame.reduce(found.places, found.keep)
-    if made is None or frame.reduced or not set(made.reduced) <= {"m", "n"} or not made.reduced:
-        return Misfit(node, "E1008", "it reduces other elements than whole rows or whole columns")
+def _reduced(node: Node, found: Reduced, index_map: IndexMap) -> IndexMap | SkipReason:
+    made = index_map.reduce(found.places, found.keep)
+    if made is None or index_map.reduced or not set(made.reduced) <= {"m", "n"} or not made.reduced:
+        return SkipReason(node, "E1008", "it reduces other elements than whole rows or whole columns")
     return made
 
 
-def _unread(operand: Node, frame: Frame, device: torch.device) -> tuple[str, str] | None:
-    """Return why a kernel cannot read a tensor at a frame's elements, as code and reason, or None."""
+def _unread(operand: Node, index_map: IndexMap, device: torch.device) -> tuple[str, str] | None:
+    """Return why a kernel cannot read a tensor at an index map's elements, as code and reason, or None."""
     if not is_tensor(operand):
         return "E1007", f"`{operand.name}` is a number that is known at run time only"
     if number_of(operand) is not None:
@@ -117,7 +128,7 @@ def _unread(operand: Node, frame: Frame, device: torch.device) -> tuple[str, str
     value = operand.meta["val"]
     if value.device != device:
         return "E1007", f"`{operand.name}` is in the memory of {value.device}"
-    modes = frame.varies(tuple(value.shape))
+    modes = index_map.varies(tuple(value.shape))
     if modes is None:
         return "E1006", f"`{operand.name}` of shape {_shape(operand)} varies over a part of the rows or of the columns"
     if value.dtype not in (_READ if modes else _READ_SCALARS):

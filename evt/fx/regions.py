@@ -10,14 +10,14 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.errors import EvtError
-from evt.fx.absorb import absorb
 from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import Fused, UnbuiltError, build
-from evt.fx.leave import leave
-from evt.fx.misfit import Misfit
+from evt.fx.fuse_producers import fuse_producers
 from evt.fx.partition import partition
 from evt.fx.product import find_product
 from evt.fx.region import Region
+from evt.fx.rematerialize import rematerialize
+from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view
 from evt.settings import Settings
 
@@ -32,13 +32,13 @@ class Outcome:
 
     product: Node
     fused: Fused | None
-    reason: Misfit | None = None
-    behind: tuple[Misfit, ...] = ()
+    reason: SkipReason | None = None
+    behind: tuple[SkipReason, ...] = ()
     wanted: tuple[Node, ...] = ()
     possible: Fused | None = None
 
 
-def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[Misfit, ...]]:
+def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[SkipReason, ...]]:
     """Return for each product why operators behind it are not fused, without those that another region computes."""
     known = list(outcomes)
     computed = {node for each in known if each.fused is not None for node in each.fused.nodes}
@@ -59,9 +59,9 @@ class Fusion:
         return tuple(each.fused for each in self.outcomes if each.fused is not None)
 
     @property
-    def reasons(self) -> tuple[Misfit, ...]:
+    def reasons(self) -> tuple[SkipReason, ...]:
         """All reasons, of products and of the operators behind them."""
-        found = [misfit for each in self.outcomes for misfit in (each.reason, *each.behind) if misfit is not None]
+        found = [reason for each in self.outcomes for reason in (each.reason, *each.behind) if reason is not None]
         return tuple(dict.fromkeys(found))
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Fusion:
             if each.fused is not None:
                 lines[-1] = f"{', '.join(node.name for node in each.fused.nodes)}:"
                 lines += [f"    {line}" for line in str(each.fused.program).splitlines()]
-            lines += [f"    not fused: {misfit}" for misfit in behind[each.product]]
+            lines += [f"    not fused: {reason}" for reason in behind[each.product]]
         return "\n".join(lines)
 
 
@@ -80,7 +80,7 @@ def find_regions(
     devices: Sequence[str] = ("cpu", "cuda"),
     settings: Mapping[str, Any] | None = None,
     inlined: bool = False,
-    left: Mapping[Node, Misfit] | None = None,
+    left: Mapping[Node, SkipReason] | None = None,
 ) -> Fusion:
     """Return the regions of a graph on one of the devices, as programs.
 
@@ -90,16 +90,16 @@ def find_regions(
     Settings.of(**(settings or {}))
     graph.eliminate_dead_code()  # a product that nothing reads is no kernel
     found = partition(graph, left=left)
-    outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
-    owner = {node: region for region in found.regions for node in region.frames}
-    behind = {region.product.node: _behind(region, owner, found.misfits) for region in found.regions}
-    wanted = {region.product.node: tuple(region.frames) for region in found.regions}
-    absorb(graph, found.regions)
+    outcomes = {node: Outcome(node, None, reason) for node, reason in found.skipped.items() if _is_product(reason)}
+    owner = {node: region for region in found.regions for node in region.index_maps}
+    behind = {region.product.node: _behind(region, owner, found.skipped) for region in found.regions}
+    wanted = {region.product.node: tuple(region.index_maps) for region in found.regions}
+    fuse_producers(graph, found.regions)
     if inlined:
-        leave(graph, found.regions)
+        rematerialize(graph, found.regions)
     else:
         _leave_views(graph, found.regions)
-    owned = {node for region in found.regions for node in region.frames}
+    owned = {node for region in found.regions for node in region.index_maps}
     for region in found.regions:
         node = region.product.node
         made = _outcome(region, owned, devices, settings or {}, behind[node])
@@ -118,26 +118,30 @@ def _leave_views(graph: Graph, regions: Sequence[Region]) -> None:
                 node.replace_all_uses_with(made, delete_user_cb=outside.__contains__)
 
 
-def _is_product(misfit: Misfit) -> bool:
-    return find_product(misfit.node) is not None
+def _is_product(reason: SkipReason) -> bool:
+    return find_product(reason.node) is not None
 
 
 def _outcome(
-    region: Region, owned: Set[Node], devices: Sequence[str], settings: Mapping[str, Any], behind: tuple[Misfit, ...]
+    region: Region,
+    owned: Set[Node],
+    devices: Sequence[str],
+    settings: Mapping[str, Any],
+    behind: tuple[SkipReason, ...],
 ) -> Outcome:
     node = region.product.node
     kind = node.meta["val"].device.type
     if kind not in devices:
-        reason = Misfit(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
+        reason = SkipReason(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
         made = _build(region, owned, settings) if _computes(region) else None
         return Outcome(node, None, reason, behind, possible=made if isinstance(made, Fused) else None)
     if not _computes(region):
-        return Outcome(node, None, Misfit(node, "E1014", "nothing behind it can be computed with it"), behind)
+        return Outcome(node, None, SkipReason(node, "E1014", "nothing behind it can be computed with it"), behind)
     whole = _build(region, owned, settings)
     if isinstance(whole, Fused):
         return Outcome(node, whole, None, behind)
     smaller = region.without_reductions()
-    if len(smaller.frames) in (1, len(region.frames)):
+    if len(smaller.index_maps) in (1, len(region.index_maps)):
         return Outcome(node, None, whole, behind)
     made = _build(smaller, owned, settings)
     if isinstance(made, Fused):
@@ -147,10 +151,10 @@ def _outcome(
 
 def _computes(region: Region) -> bool:
     """Return whether a region computes anything beside its product."""
-    return len(region.frames) > 1 or bool(region.product.terms) or region.product.alpha != 1
+    return len(region.index_maps) > 1 or bool(region.product.terms) or region.product.alpha != 1
 
 
-def _build(region: Region, owned: Set[Node], settings: Mapping[str, Any]) -> Fused | Misfit:
+def _build(region: Region, owned: Set[Node], settings: Mapping[str, Any]) -> Fused | SkipReason:
     """Return the program of a region, or why there is none that a kernel of the region's device computes."""
     node = region.product.node
     try:
@@ -158,10 +162,10 @@ def _build(region: Region, owned: Set[Node], settings: Mapping[str, Any]) -> Fus
         _check_kernel(made)
         return made
     except UnbuiltError as error:
-        return Misfit(node, "E1015", str(error))
+        return SkipReason(node, "E1015", str(error))
     except EvtError as error:
         first = error.diagnostics[0]
-        return Misfit(node, "E1015", f"{first.code}: {first.message}")
+        return SkipReason(node, "E1015", f"{first.code}: {first.message}")
 
 
 def _check_kernel(fused: Fused) -> None:
@@ -176,15 +180,15 @@ def _check_kernel(fused: Fused) -> None:
         fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
 
 
-def _behind(region: Region, owner: Mapping[Node, Region], misfits: Mapping[Node, Misfit]) -> tuple[Misfit, ...]:
+def _behind(region: Region, owner: Mapping[Node, Region], skipped: Mapping[Node, SkipReason]) -> tuple[SkipReason, ...]:
     """Return why the operators that read these are not fused with them."""
-    readers = dict.fromkeys(user for node in region.frames for user in _readers(node, region))
+    readers = dict.fromkeys(user for node in region.index_maps for user in _readers(node, region))
     found = []
     for user in readers:
-        if user in misfits and not _is_product(misfits[user]):
-            found.append(misfits[user])
+        if user in skipped and not _is_product(skipped[user]):
+            found.append(skipped[user])
         elif user in owner and user is not owner[user].product.node:
-            found.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
+            found.append(SkipReason(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
     return tuple(found)
 
 

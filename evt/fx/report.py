@@ -15,10 +15,10 @@ from torch.fx import GraphModule, Node
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import ArgumentError
 from evt.fx.aten import base_name, is_tensor, shape_of
-from evt.fx.misfit import Misfit
+from evt.fx.cost_model import Benefit
 from evt.fx.product import Product, find_product
 from evt.fx.regions import Outcome, left_out
-from evt.fx.worth import Worth
+from evt.fx.skip_reason import SkipReason
 from evt.plan import find_target
 from evt.request.given import check_kind
 
@@ -28,10 +28,10 @@ class Row:
     """A product of a graph: its program and the operators that it absorbed, or the reason why it is left alone.
 
     ``node`` is its name in the graph, ``formula`` the program as text, ``shapes`` those of A and B, ``absorbed`` the
-    names of the operators beside the product, ``worth`` what fusing saves and loses, ``behind`` why the operators that
-    read its results are not fused. ``graph`` is "forward" or "backward" where gradients are computed. ``kernel`` is the
-    route and configuration on the target that a report is asked for. A product whose region is not taken has the
-    region's formula, and the reason.
+    names of the operators beside the product, ``benefit`` what fusing saves and loses, ``behind`` why the operators
+    that read its results are not fused. ``graph`` is "forward" or "backward" where gradients are computed. ``kernel``
+    is the route and configuration on the target that a report is asked for. A product whose region is not taken has
+    the region's formula, and the reason.
     """
 
     node: str
@@ -41,7 +41,7 @@ class Row:
     absorbed: tuple[str, ...] = ()
     reason: str = ""
     behind: tuple[str, ...] = ()
-    worth: Worth | None = None
+    benefit: Benefit | None = None
     graph: str = ""
     kernel: str = ""
 
@@ -52,7 +52,7 @@ class Row:
     @property
     def gain(self) -> str:
         """What fusing saves, estimated or measured."""
-        return str(self.worth) if self.worth is not None and self.fused else ""
+        return str(self.benefit) if self.benefit is not None and self.fused else ""
 
     @property
     def said(self) -> str:
@@ -62,18 +62,18 @@ class Row:
 
 def rows_of(
     outcomes: Sequence[Outcome],
-    worths: Mapping[Node, Worth] | None = None,
+    benefits: Mapping[Node, Benefit] | None = None,
     graph: str = "",
     kernels: Mapping[Node, str] | None = None,
 ) -> tuple[Row, ...]:
     """Return what became of the products of a graph."""
     behind = left_out(outcomes)
-    rows = (_row(each, behind[each.product], (worths or {}).get(each.product), graph) for each in outcomes)
+    rows = (_row(each, behind[each.product], (benefits or {}).get(each.product), graph) for each in outcomes)
     names = ((kernels or {}).get(each.product, "") for each in outcomes)
     return tuple(replace(row, kernel=name) for row, name in zip(rows, names, strict=True))
 
 
-def _row(outcome: Outcome, left: tuple[Misfit, ...], worth: Worth | None, graph: str) -> Row:
+def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None, graph: str) -> Row:
     node, fused = outcome.product, outcome.fused
     product = fused.region.product if fused is not None else find_product(node)
     operation, operands = base_name(node), [each for each in node.all_input_nodes if is_tensor(each)][:2]
@@ -83,9 +83,9 @@ def _row(outcome: Outcome, left: tuple[Misfit, ...], worth: Worth | None, graph:
     behind = tuple(map(str, left))
     if fused is None:
         formula = str(outcome.possible.program) if outcome.possible is not None else ""
-        return Row(node.name, operation, shapes, formula, (), str(outcome.reason), behind, worth, graph)
+        return Row(node.name, operation, shapes, formula, (), str(outcome.reason), behind, benefit, graph)
     absorbed = tuple(each.name for each in fused.nodes[1:])
-    return Row(node.name, operation, shapes, str(fused.program), absorbed, "", behind, worth, graph)
+    return Row(node.name, operation, shapes, str(fused.program), absorbed, "", behind, benefit, graph)
 
 
 @dataclass(frozen=True)

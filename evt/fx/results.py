@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 
 from evt.fx.aten import is_tensor
 from evt.fx.example import hint
-from evt.fx.frame import Size, same
+from evt.fx.index_map import Size, same
 from evt.fx.sizes import written
 from evt.fx.views import is_view
 

@@ -16,8 +16,8 @@ from torch.fx import Graph, Node
 from evt.fx.aten import CONSTANT, is_constant, operator_name, shape_of
 from evt.fx.build import Fused
 from evt.fx.example import tensor_of
-from evt.fx.frame import Arrangement, Size, same
 from evt.fx.gradient import leave_unread
+from evt.fx.index_map import Arrangement, Size, same
 from evt.fx.results import keep_strides
 from evt.fx.sizes import written
 from evt.fx.verify import verify

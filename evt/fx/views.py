@@ -1,4 +1,4 @@
-"""What views do to a frame: ``follow(node, frame) -> Frame | None``."""
+"""What views do to an index map: ``follow(node, index_map) -> IndexMap | None``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 from torch.fx import Node
 
 from evt.fx.aten import base_name, is_tensor, shape_of
-from evt.fx.frame import Frame, same
+from evt.fx.index_map import IndexMap, same
 
 #: Views, by operator, that keep the order of elements, or do where the number of elements stays the same.
 _RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
@@ -65,16 +65,16 @@ def readers(node: Node) -> set[Node]:
     return found
 
 
-def follow(node: Node, frame: Frame) -> Frame | None:
-    """Return the frame of a view of a value, or None where it shows a part of it or mixes its modes."""
+def follow(node: Node, index_map: IndexMap) -> IndexMap | None:
+    """Return the index map of a view of a value, or None where it shows a part of it or mixes its modes."""
     name = base_name(node)
     if not is_tensor(node) or node.target is operator.getitem:
         return None
     if name in _PERMUTATIONS:
-        return frame.permute(permutation(node))
-    if name in _PARTS and not _has_all(node, frame):
+        return index_map.permute(permutation(node))
+    if name in _PARTS and not _has_all(node, index_map):
         return None
-    return frame.view(shape_of(node))
+    return index_map.view(shape_of(node))
 
 
 def permutation(node: Node) -> tuple[int, ...]:
@@ -92,10 +92,10 @@ def permutation(node: Node) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _has_all(node: Node, frame: Frame) -> bool:
+def _has_all(node: Node, index_map: IndexMap) -> bool:
     """Return whether a view that may show a part, or repeat elements, shows each once."""
     shape = [size for size in shape_of(node) if not same(size, 1)]
-    before = [dim.size for dim in frame.dims if dim.mode]
+    before = [dim.size for dim in index_map.dims if dim.mode]
     return len(shape) == len(before) and all(map(same, shape, before))
 
 

@@ -146,8 +146,8 @@ def test_measured_regions_win(case) -> None:
     x = inputs(64)
     check(compiled(x.half()), model, exact, x)
     rows = evt.report(model).rows
-    timed = [row for row in rows if row.worth is not None]
+    timed = [row for row in rows if row.benefit is not None]
     assert timed
     for row in timed:
-        assert row.worth.measured
-        assert row.fused == row.worth.wins
+        assert row.benefit.measured
+        assert row.fused == row.benefit.wins

@@ -9,10 +9,10 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from evt.fx.cost_model import Benefit, estimate
 from evt.fx.fuse import Fusion, fuse, fusion
 from evt.fx.module import dispatch_of
 from evt.fx.regions import find_regions
-from evt.fx.worth import Worth, estimate
 
 #: By the number of dimensions, how tensors of images and of videos lie.
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -79,7 +79,7 @@ def estimated(
     dtype: torch.dtype,
     target: str = "sm90",
     replayed: bool = False,
-) -> Worth:
+) -> Benefit:
     """Return what the default rule expects of a function's only product; its tensors have no memory."""
     with FakeTensorMode():
         given = [torch.empty(shape, dtype=dtype) for shape in shapes]

@@ -25,8 +25,8 @@ from evt.fx import backend as backends  # noqa: E402
 from evt.fx import kernels  # noqa: E402
 from evt.fx import measure as measuring  # noqa: E402
 from evt.fx.backend import FusePass, backend  # noqa: E402
+from evt.fx.cost_model import Benefit  # noqa: E402
 from evt.fx.report import RECORDS  # noqa: E402
-from evt.fx.worth import Worth  # noqa: E402
 from evt.measured import Store  # noqa: E402
 from evt.plan import find_target  # noqa: E402
 
@@ -186,7 +186,7 @@ def test_what_loses_by_estimate_is_left_alone(model: Net) -> None:
 def test_what_loses_by_measurement_is_left_alone(
     model: Net, monkeypatch: pytest.MonkeyPatch, times: tuple[float, float], fused: bool
 ) -> None:
-    monkeypatch.setattr(backends, "measured", lambda fused: Worth(times[1], times[0], measured=True))
+    monkeypatch.setattr(backends, "measured", lambda fused: Benefit(times[1], times[0], measured=True))
     close(compiled(model, {"evt.tune": True, "evt.devices": ("cpu",)})(inputs()), model(inputs()))
     rows = evt.report(model).rows
     assert [row.fused for row in rows] == [fused, fused]
@@ -216,7 +216,7 @@ def test_both_are_timed_and_kept(model: Net, monkeypatch: pytest.MonkeyPatch, tm
         assert set(rounds) == {2}
         assert len(rounds) == 2 * (2 + measuring.ROUNDS)
     assert len(store) == 2
-    assert all(row.worth is not None and row.worth.measured for row in evt.report(model).rows)
+    assert all(row.benefit is not None and row.benefit.measured for row in evt.report(model).rows)
 
 
 # Kernels

@@ -35,8 +35,8 @@ def outcomes(function: Callable[..., Any], *given: torch.Tensor) -> tuple[Outcom
 
 def code_of(case: Case) -> str:
     """Return the code under which the estimate leaves a function's only product to the libraries, or ""."""
-    worth = estimated(*case)
-    return "" if worth.wins else worth.code
+    benefit = estimated(*case)
+    return "" if benefit.wins else benefit.code
 
 
 def linear(dtype: Any, target: str = "sm90", rows: int = 4096, columns: int = 4096, k: int = 1024) -> Case:

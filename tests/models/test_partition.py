@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.fx import Graph, Node  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from evt.fx.frame import Frame  # noqa: E402
+from evt.fx.index_map import IndexMap  # noqa: E402
 from evt.fx.partition import moved_bytes, partition  # noqa: E402
 from evt.fx.product import Product, find_product  # noqa: E402
 from evt.fx.region import Region, fit  # noqa: E402
@@ -64,7 +64,7 @@ def all_partitions(graph: Graph) -> Iterator[list[Region]]:
     for choice in itertools.product(range(-1, len(products)), repeat=len(free)):
         regions = [Region(each) for each in products]
         if all(index < 0 or joined(regions[index], node) for node, index in zip(free, choice, strict=True)):
-            kernels = {node: index for index, region in enumerate(regions) for node in region.frames}
+            kernels = {node: index for index, region in enumerate(regions) for node in region.index_maps}
             edges = {(kernels.get(x, x), kernels.get(y, y)) for y in nodes for x in y.all_input_nodes if x in nodes}
             if nx.is_directed_acyclic_graph(nx.DiGraph((x, y) for x, y in edges if x != y)):
                 yield regions
@@ -73,10 +73,10 @@ def all_partitions(graph: Graph) -> Iterator[list[Region]]:
 def joined(region: Region, node: Node) -> bool:
     if not any(operand in region for operand in node.all_input_nodes):
         return False
-    frame = fit(node, region.frames)
-    if isinstance(frame, Frame):
-        region.frames[node] = frame
-    return isinstance(frame, Frame)
+    index_map = fit(node, region.index_maps)
+    if isinstance(index_map, IndexMap):
+        region.index_maps[node] = index_map
+    return isinstance(index_map, IndexMap)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -106,18 +106,18 @@ def test_a_gate_goes_where_fewer_bytes_are_moved() -> None:
     a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
     graph = traced(lambda a, b: (a @ b).half() + torch.relu(b @ a), a, b)
     first, second = partition(graph).regions
-    names = [[node.name for node in region.frames] for region in (first, second)]
+    names = [[node.name for node in region.index_maps] for region in (first, second)]
     assert names == [["mm", "_to_copy"], ["mm_1", "relu", "add"]]
 
 
 def test_a_region_does_not_wait_for_what_waits_for_it() -> None:
     graph = traced(lambda a, b: torch.softmax(a @ b, -1) + a @ b, torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
-    assert [len(region.frames) for region in partition(graph).regions] == [1, 2]
+    assert [len(region.index_maps) for region in partition(graph).regions] == [1, 2]
     graph = traced(lambda a, b: (x := a @ b) + torch.softmax(x, -1), torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
     found = partition(graph)
     (region,) = found.regions
-    assert len(region.frames) == 1
-    assert {misfit.code for misfit in found.misfits.values()} == {"E1001", "E1012"}
+    assert len(region.index_maps) == 1
+    assert {reason.code for reason in found.skipped.values()} == {"E1001", "E1012"}
 
 
 def deep(layers: int, results: bool = False) -> Graph:
@@ -163,7 +163,7 @@ def test_a_narrow_search_is_a_beam() -> None:
 def test_views_belong_to_what_reads_them() -> None:
     graph = traced(lambda a, b: torch.relu((a @ b).t()).t(), torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
     (region,) = partition(graph).regions
-    assert [node.name for node in region.frames] == ["mm", "t", "relu"]
+    assert [node.name for node in region.index_maps] == ["mm", "t", "relu"]
     assert any(is_view(node) for node in graph.nodes if node not in region)
 
 
@@ -189,7 +189,7 @@ def test_a_copy_of_heads_is_no_part_of_a_region(read: Callable[..., torch.Tensor
 
     graph = traced(heads, torch.randn(10, 16), torch.randn(16, 96), torch.randn(96))
     region = partition(graph).regions[0]
-    names = {node.name for node in region.frames}
+    names = {node.name for node in region.index_maps}
     assert "add" in names
     assert ("clone" in names) is joins
 
@@ -203,4 +203,4 @@ def test_a_copy_in_the_order_that_a_kernel_writes_joins() -> None:
 
     graph = traced(tokens, torch.randn(2, 8, 5, 5), torch.randn(16, 8, 2, 2), torch.randn(16, 24))
     region = partition(graph).regions[0]
-    assert "clone" in {node.name for node in region.frames}
+    assert "clone" in {node.name for node in region.index_maps}

@@ -114,7 +114,7 @@ def test_regions_that_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     build = regions.build
 
     def refuse(region: Any, owned: Any, settings: Any) -> Any:
-        if any(frame.reduced for frame in region.frames.values()):
+        if any(index_map.reduced for index_map in region.index_maps.values()):
             build(region, owned, {"route": "evt-3x"}).program.plan("sm80", "f16", "f16")
         return build(region, owned, settings)
 

@@ -1,4 +1,4 @@
-"""Why an operator is not part of a product's kernel: ``Misfit``, a code with a page, a place and a sentence."""
+"""Why an operator is not part of a product's kernel: ``SkipReason``, a code with a page, a place and a sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 @dataclass(frozen=True)
-class Misfit:
+class SkipReason:
     """A node that is in no region, or a product that stays as it is: the code (E10xx) and the reason."""
 
     node: Node

@@ -1,4 +1,4 @@
-"""Operands computed in a region's kernel instead of before it: ``absorb(graph, regions)``, in place.
+"""Operands computed in a region's kernel instead of before it: ``fuse_producers(graph, regions)``, in place.
 
 A tensor that a region alone reads, and that an elementwise operator computes of others, need not be written and read
 again: the region reads those others instead. That moves fewer bytes whatever was chosen before, and waits for nothing
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from torch.fx import Graph, Node
 
 from evt.fx.example import bytes_of
-from evt.fx.frame import Frame
-from evt.fx.meaning import meaning, number_of, operands_of
+from evt.fx.index_map import IndexMap
+from evt.fx.op_semantics import number_of, operands_of, semantics
 from evt.fx.region import Region, fit_operand
 from evt.fx.views import Sources, is_view
 
@@ -25,43 +25,43 @@ from evt.fx.views import Sources, is_view
 _DEEPEST = 8
 
 
-def absorb(graph: Graph, regions: Iterable[Region]) -> None:
+def fuse_producers(graph: Graph, regions: Iterable[Region]) -> None:
     """Compute in each region what it alone reads, and what is read as fewer bytes, if no other region computes that."""
     regions = list(regions)
-    owned = {node for region in regions for node in region.frames}
+    owned = {node for region in regions for node in region.index_maps}
     for region in regions:
-        _Absorbing(graph, region, owned).run()
+        _Producers(graph, region, owned).run()
     order = {node: place for place, node in enumerate(graph.nodes)}
     for region in regions:
         _sort(region, order)
 
 
 @dataclass
-class _Absorbing:
-    """The operands of a region: how many of its nodes read each, and the frame in which all of them do, or None."""
+class _Producers:
+    """The operands of a region: how many of its nodes read each, and the index map in which all of them do, or None."""
 
     graph: Graph
     region: Region
     owned: Set[Node]
     sources: Sources = field(default_factory=Sources)
     readers: dict[Node, int] = field(default_factory=dict)
-    read_in: dict[Node, Frame | None] = field(default_factory=dict)
+    read_in: dict[Node, IndexMap | None] = field(default_factory=dict)
 
     def run(self) -> None:
-        frames = self.region.frames
-        for node in frames:
+        index_maps = self.region.index_maps
+        for node in index_maps:
             self.count(node)
-        stack = [node for node in frames if not self.is_opaque(node)]
+        stack = [node for node in index_maps if not self.is_opaque(node)]
         while stack:
-            for operand in dict.fromkeys(operands_of(meaning(stack.pop()))):
-                frame = self.frame(operand)
-                if frame is None:
+            for operand in dict.fromkeys(operands_of(semantics(stack.pop()))):
+                index_map = self.index_map(operand)
+                if index_map is None:
                     continue
                 if self.readers[operand] < len(operand.users):
-                    if self.reads(operand, frame) >= self.moved(operand):
+                    if self.reads(operand, index_map) >= self.moved(operand):
                         continue
                     operand = self.copy(operand)
-                frames[operand] = frame
+                index_maps[operand] = index_map
                 self.count(operand)
                 stack.append(operand)
 
@@ -71,36 +71,36 @@ class _Absorbing:
 
     def count(self, node: Node) -> None:
         """Count a node of the region as a reader of its operands."""
-        mine = None if self.is_opaque(node) else self.region.frames[node]
+        mine = None if self.is_opaque(node) else self.region.index_maps[node]
         for operand in node.all_input_nodes:
             self.readers[operand] = self.readers.get(operand, 0) + 1
             known = self.read_in.setdefault(operand, mine)
             if known is not None and (mine is None or not mine.equals(known)):
                 self.read_in[operand] = None
 
-    def frame(self, operand: Node) -> Frame | None:
-        """Return the frame in which the region could compute an operand, or None."""
-        frame = self.read_in.get(operand)
-        return frame if frame is not None and self.fits(operand, frame) else None
+    def index_map(self, operand: Node) -> IndexMap | None:
+        """Return the index map in which the region could compute an operand, or None."""
+        index_map = self.read_in.get(operand)
+        return index_map if index_map is not None and self.fits(operand, index_map) else None
 
-    def fits(self, node: Node, frame: Frame) -> bool:
-        return node not in self.owned and node not in self.region and fit_operand(node, frame)
+    def fits(self, node: Node, index_map: IndexMap) -> bool:
+        return node not in self.owned and node not in self.region and fit_operand(node, index_map)
 
-    def reads(self, node: Node, frame: Frame, depth: int = 0) -> int:
+    def reads(self, node: Node, index_map: IndexMap, depth: int = 0) -> int:
         """Return the bytes that are moved for a tensor that the region computes of others."""
         total = 0
-        for operand in dict.fromkeys(operands_of(meaning(node))):
+        for operand in dict.fromkeys(operands_of(semantics(node))):
             if number_of(operand) is not None or self.sources[operand] in self.readers:
                 continue
             least = self.moved(operand)
-            if depth < _DEEPEST and self.fits(operand, frame):
-                least = min(least, self.reads(operand, frame, depth + 1))
+            if depth < _DEEPEST and self.fits(operand, index_map):
+                least = min(least, self.reads(operand, index_map, depth + 1))
             total += least
         return total
 
     def moved(self, node: Node) -> int:
         """Return the bytes that are read for a tensor, and written where an elementwise operator has to store it."""
-        inlined = node.op == "call_function" and not is_view(node) and operands_of(meaning(node))
+        inlined = node.op == "call_function" and not is_view(node) and operands_of(semantics(node))
         return bytes_of(self.sources[node]) * (2 if inlined else 1)
 
     def copy(self, node: Node) -> Node:
@@ -114,5 +114,5 @@ class _Absorbing:
 def _sort(region: Region, order: Mapping[Node, int]) -> None:
     """Put the nodes into the graph's order, after the product."""
     product = region.product.node
-    for node in sorted(region.frames, key=lambda each: (each is not product, order[each])):
-        region.frames[node] = region.frames.pop(node)
+    for node in sorted(region.index_maps, key=lambda each: (each is not product, order[each])):
+        region.index_maps[node] = region.index_maps.pop(node)

@@ -1,4 +1,4 @@
-"""Whether a region wins: ``estimate(fused, target, replayed) -> Worth``.
+"""Whether a region wins: ``estimate(fused, target, replayed) -> Benefit``.
 
 The objective is the time of the model. Beside leaving the product to PyTorch's libraries, and what follows it to one
 kernel of Inductor's, a region
@@ -91,7 +91,7 @@ _DEPTHWISE, _DEPTHWISE_STRIDED, _DEPTHWISE_GRADIENT, _SLOWER_DEPTHWISE = 5e-8, 1
 
 
 @dataclass(frozen=True)
-class Worth:
+class Benefit:
     """What a region saves and loses, in microseconds; ``measured`` where both were timed.
 
     ``waiting`` is what the GPU waits less for the host, more where it is negative; None under CUDA graphs. ``unknown``
@@ -127,7 +127,7 @@ class Worth:
         return f"{said}; the GPU waits {abs(self.waiting):.1f} us {'less' if self.waiting > 0 else 'more'} for the host"
 
 
-def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
+def estimate(fused: Fused, target: str, replayed: bool = False) -> Benefit:
     """Return what a region is expected to save and lose on a target, at the sizes of the call that is compiled.
 
     ``replayed``: by a CUDA graph, so that the host calls no kernel.
@@ -136,13 +136,13 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     result = bytes_of(product.node)
     convolution = product.is_convolution
     if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
-        return Worth(0.0, LAUNCH)
+        return Benefit(0.0, LAUNCH)
     try:
         kernel = kernel_of(fused, target, _PROCESSORS)
     except EvtError as error:
-        return Worth(0.0, 0.0, unknown=reason_of(error), code="E1018")
+        return Benefit(0.0, 0.0, unknown=reason_of(error), code="E1018")
     if unknown := uncovered(kernel, product):
-        return Worth(0.0, 0.0, unknown=unknown, code="E1022")
+        return Benefit(0.0, 0.0, unknown=unknown, code="E1022")
     before, after, read = _traffic(fused)
     summed = _sums_rows(fused)
     saved = before - after + (result if summed else 0)
@@ -160,10 +160,10 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     lost = _lost_by_convolution(fused, kernel.mainloop, time) if convolution else _lost_by_product(fused, time)
     gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copying
     if replayed:
-        return Worth(gain, loss, saved)
+        return Benefit(gain, loss, saved)
     calls = 1 + len(copies)
     difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * calls)
-    return Worth(gain, loss, saved, waiting=difference - (gain - loss))
+    return Benefit(gain, loss, saved, waiting=difference - (gain - loss))
 
 
 def _lost_by_product(fused: Fused, time: float) -> float:
@@ -260,7 +260,7 @@ def _further(fused: Fused) -> int:
 
 def _sums_rows(fused: Fused) -> bool:
     """Return whether a region saves a kernel that sums over rows; newer Inductors sum over rows and columns in one."""
-    reduced = {frame.reduced for frame in fused.region.frames.values()}
+    reduced = {index_map.reduced for index_map in fused.region.index_maps.values()}
     both = getattr(torch._inductor.config.triton, "mix_order_reduction", False)
     return any("m" in modes for modes in reduced) and not (both and ("n",) in reduced)
 
@@ -314,6 +314,6 @@ def _multiplications(fused: Fused) -> float:
 def _matrix(fused: Fused) -> tuple[int, int]:
     """Return the rows and columns of the product, those of one batch."""
     sizes = dict.fromkeys(("", "l", "m", "n"), 1)
-    for dim in fused.region.product.frame.dims:
+    for dim in fused.region.product.index_map.dims:
         sizes[dim.mode] *= hint(dim.size)
     return sizes["m"], sizes["n"]

@@ -1,4 +1,4 @@
-"""Results that their readers compute again: ``leave(graph, regions)``, in place.
+"""Results that their readers compute again: ``rematerialize(graph, regions)``, in place.
 
 What a region stores for kernels of Inductor's alone, these can compute as they read, for no bytes: a copy of the
 operators is put into the graph for them, and the region stores what the copy reads, where that has fewer bytes. So a
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch.fx import Graph, Node
 
 from evt.fx.example import bytes_of
-from evt.fx.meaning import Reduced, meaning, number_of
+from evt.fx.op_semantics import Reduced, number_of, semantics
 from evt.fx.product import find_product
 from evt.fx.region import Region
 from evt.fx.views import Sources, is_view
@@ -22,10 +22,10 @@ from evt.fx.views import Sources, is_view
 _DEEPEST = 8
 
 
-def leave(graph: Graph, regions: Iterable[Region]) -> None:
+def rematerialize(graph: Graph, regions: Iterable[Region]) -> None:
     """Let the readers of each region's results compute them again, where the region then stores fewer bytes."""
     regions = list(regions)
-    owned = {node for region in regions for node in region.frames}
+    owned = {node for region in regions for node in region.index_maps}
     sources = Sources()
     for region in regions:
         stored = set(region.outputs)
@@ -71,9 +71,9 @@ class _Again:
 
 def _is_elementwise(node: Node, region: Region) -> bool:
     """Return whether an operator of a region computes each element of those in the same place."""
-    if node is region.product.node or region.frames[node].reduced:
+    if node is region.product.node or region.index_maps[node].reduced:
         return False
-    return is_view(node) or not isinstance(meaning(node), Reduced)
+    return is_view(node) or not isinstance(semantics(node), Reduced)
 
 
 def _is_loose(user: Node, owned: Set[Node]) -> bool:
@@ -102,5 +102,5 @@ def _drop_unread(graph: Graph, region: Region) -> None:
     """Drop the nodes of a region that nothing reads any more."""
     for node in reversed(region.nodes):
         if not node.users and node is not region.product.node:
-            del region.frames[node]
+            del region.index_maps[node]
             graph.erase_node(node)

@@ -1,4 +1,4 @@
-"""What ATen's operators mean elementwise: ``meaning(node) -> Applied``, in terms of the table of functions.
+"""What ATen's operators mean elementwise: ``semantics(node) -> Applied``, in terms of the table of functions.
 
 The rows of :data:`evt.functions.TABLE` name the operators that they are. What is left to say here is what the operators
 have beside the function: factors (``alpha`` of an addition), limits that are None, casts, reductions, and those that do
@@ -49,7 +49,7 @@ class Reduced:
     mean: bool = False
 
 
-Meaning = Applied | Reduced | Node
+Semantics = Applied | Reduced | Node
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Target:
     keywords: Mapping[str, str]
 
 
-def meaning(node: Node) -> Meaning | None:
+def semantics(node: Node) -> Semantics | None:
     """Return what an operator computes of each element, the operand that it passes on, or None for another operator."""
     name = operator_name(node)
     if name is None:
@@ -76,8 +76,8 @@ def meaning(node: Node) -> Meaning | None:
     return next((found for target in _targets().get(name, ()) if (found := _apply(arguments, target))), None)
 
 
-def operands_of(found: Meaning | None) -> Iterator[Node]:
-    """Yield the nodes that a meaning reads."""
+def operands_of(found: Semantics | None) -> Iterator[Node]:
+    """Yield the nodes that an operator reads."""
     if isinstance(found, Node):
         yield found
     elif isinstance(found, Reduced):
@@ -255,7 +255,7 @@ def _reduction(kind: str, mean: bool = False) -> Callable[[Node, Arguments], Red
     return read
 
 
-_SPECIAL: Mapping[str, Callable[[Node, Arguments], Meaning | None]] = {
+_SPECIAL: Mapping[str, Callable[[Node, Arguments], Semantics | None]] = {
     "convert_element_type": _cast,
     "_to_copy": _cast,
     "to": _cast,
@@ -286,7 +286,7 @@ def _is_operand(value: object) -> bool:
 
 
 def known_operators() -> frozenset[str]:
-    """Return the operators of which :func:`meaning` may say something, by name; special ones by their base name."""
+    """Return the operators of which :func:`semantics` may say something, by name; special ones by their base name."""
     return frozenset((*_targets(), *_SPECIAL, *IDENTITIES))
 
 
@@ -317,12 +317,12 @@ def _read_target(row: Function, text: str) -> tuple[str, _Target]:
 __all__ = [
     "IDENTITIES",
     "Applied",
-    "Meaning",
     "Reduced",
+    "Semantics",
     "is_clamped",
     "known_operators",
-    "meaning",
     "number_in",
     "number_of",
     "operands_of",
+    "semantics",
 ]

@@ -1,9 +1,9 @@
-"""Which dimension of a tensor is which mode of a product: ``Frame``.
+"""Which dimension of a tensor is which mode of a product: ``IndexMap``.
 
 Every value of a region has the elements of the accumulator, l x m x n, in some shape: a product's rows may be
-``[batch, sequence]``, the images and pixels of a convolution ``[N, K, P, Q]``. A frame is the layout of a value in
+``[batch, sequence]``, the images and pixels of a convolution ``[N, K, P, Q]``. A index map is the layout of a value in
 these modes: each dimension runs along one mode with a stride, so views that split, merge or permute dimensions give
-the same value in another frame. A reduction's result has the modes that are left.
+the same value in another index map. A reduction's result has the modes that are left.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ class Arrangement:
 
 
 @dataclass(frozen=True)
-class Frame:
+class IndexMap:
     """The dimensions of a value; ``reduced`` are the modes over which it is reduced already."""
 
     dims: tuple[Dim, ...]
     reduced: tuple[str, ...] = ()
 
     @staticmethod
-    def of(sizes: Sequence[Size], modes: Sequence[str]) -> Frame:
-        """Return the frame of dimensions that lie in the order of their modes, the last of a mode innermost."""
+    def of(sizes: Sequence[Size], modes: Sequence[str]) -> IndexMap:
+        """Return the index map of dimensions that lie in the order of their modes, the last of a mode innermost."""
         inner: dict[str, Size] = {}
         dims = []
         for size, mode in reversed(list(zip(sizes, modes, strict=True))):
             stride = inner.get(mode, 1)
             inner[mode] = stride * size
             dims.append(Dim(1) if same(size, 1) else Dim(size, mode, stride))
-        return Frame(tuple(reversed(dims)))
+        return IndexMap(tuple(reversed(dims)))
 
     @property
     def is_packed(self) -> bool:
@@ -82,7 +82,7 @@ class Frame:
     def extent(self, mode: str) -> Size:
         return math.prod(dim.size for dim in self.dims if dim.mode == mode)
 
-    def equals(self, other: Frame) -> bool:
+    def equals(self, other: IndexMap) -> bool:
         return (
             self.reduced == other.reduced
             and len(self.dims) == len(other.dims)
@@ -92,8 +92,8 @@ class Frame:
     def has_shape(self, shape: Sequence[Size]) -> bool:
         return _equal(self.sizes, shape)
 
-    def view(self, shape: Sequence[Size]) -> Frame | None:
-        """Return the frame of a reshape, or None where a dimension of it would run along two modes."""
+    def view(self, shape: Sequence[Size]) -> IndexMap | None:
+        """Return the index map of a reshape, or None where a dimension of it would run along two modes."""
         dims: list[Dim] = []
         for taken, made in runs(self.sizes, shape):
             merged = _merge(self.dims[taken])
@@ -104,23 +104,23 @@ class Frame:
                 parts.append(Dim(1) if same(size, 1) else Dim(size, merged.mode, stride))
                 stride = stride * size
             dims += reversed(parts)
-        done = Frame(tuple(dims), self.reduced)
+        done = IndexMap(tuple(dims), self.reduced)
         return done if len(dims) == len(shape) else None
 
-    def permute(self, order: Sequence[int]) -> Frame:
-        return Frame(tuple(self.dims[place] for place in order), self.reduced)
+    def permute(self, order: Sequence[int]) -> IndexMap:
+        return IndexMap(tuple(self.dims[place] for place in order), self.reduced)
 
-    def reduce(self, places: Iterable[int], keep: bool) -> Frame | None:
-        """Return the frame of a reduction over some dimensions, or None where they are not all of their modes."""
+    def reduce(self, places: Iterable[int], keep: bool) -> IndexMap | None:
+        """Return the index map of a reduction over some dimensions, or None where they are not all of their modes."""
         gone = {place % len(self.dims) for place in places}
         modes = {self.dims[place].mode for place in gone} - {""}
         if any((dim.mode in modes) != (place in gone) for place, dim in enumerate(self.dims) if dim.mode):
             return None
         dims = [Dim(1) if place in gone else dim for place, dim in enumerate(self.dims) if keep or place not in gone]
-        return Frame(tuple(dims), tuple(mode for mode in MODES if mode in {*self.reduced, *modes}))
+        return IndexMap(tuple(dims), tuple(mode for mode in MODES if mode in {*self.reduced, *modes}))
 
     def varies(self, shape: Sequence[Size]) -> tuple[str, ...] | None:
-        """Return the modes over which a tensor that broadcasts to the frame varies, or None where that is no set.
+        """Return the modes over which a tensor that broadcasts to the index map varies, or None where that is no set.
 
         It varies over the rows or the columns when it has all of their dimensions, over batches when it has any.
         """
@@ -137,8 +137,8 @@ class Frame:
             return None
         return tuple(mode for mode in MODES if True in has.get(mode, ()))
 
-    def arrange(self, shape: Sequence[Size], target: Frame) -> Arrangement | None:
-        """Return how a tensor that broadcasts to this frame gets the dimensions of another frame of the same modes.
+    def arrange(self, shape: Sequence[Size], target: IndexMap) -> Arrangement | None:
+        """Return how a tensor that broadcasts to this map gets the dimensions of another map of the same modes.
 
         Dimensions of the target's modes that it lacks become 1. None where dimensions of both overlap without one
         being made of the other's.
@@ -170,11 +170,11 @@ class Frame:
             return None  # a part of the batches, which the target has as one
         return Arrangement(tuple(size for _, _, size in flat), order, tuple(merged))
 
-    def only(self, modes: Sequence[str]) -> Frame:
+    def only(self, modes: Sequence[str]) -> IndexMap:
         """Return the dimensions of some modes: of rows and of columns one each, of batches all."""
         dims = [dim for dim in self.dims if dim.mode == "l"] if "l" in modes else []
         dims += [Dim(self.extent(mode), mode, 1) for mode in ("m", "n") if mode in modes]
-        return Frame(tuple(dims))
+        return IndexMap(tuple(dims))
 
     def _sorted(self, mode: str) -> list[int] | None:
         """Return the places of a mode's dimensions, outermost first, or None where that is not known."""

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch._inductor import config  # noqa: E402
 
 from evt.fx.backend import backend  # noqa: E402
+from evt.fx.cost_model import CALL, LAUNCH, LEAST_GAIN, Benefit  # noqa: E402
 from evt.fx.report import RECORDS, Row  # noqa: E402
-from evt.fx.worth import CALL, LAUNCH, LEAST_GAIN, Worth  # noqa: E402
 
 from .fusing import estimated  # noqa: E402
 
@@ -46,9 +46,9 @@ def test_a_call_less_is_a_gain_where_the_gpu_waits_for_the_host() -> None:
     """Of few rows: 4,096 x 3,072 weights take the GPU about as long as a call takes the host."""
     given = torch.zeros(8, 4096).half(), torch.zeros(4096, 3072).half()
     row = row_of(activated, *given)
-    assert row.worth is not None
-    assert row.worth.waiting is not None
-    assert 0 < row.worth.saved - row.worth.lost < LEAST_GAIN < row.worth.waiting
+    assert row.benefit is not None
+    assert row.benefit.waiting is not None
+    assert 0 < row.benefit.saved - row.benefit.lost < LEAST_GAIN < row.benefit.waiting
     assert "us less for the host" in row.gain
     torch._dynamo.reset()
     replayed = row_of(activated, *given, **{"triton.cudagraphs": True})
@@ -57,17 +57,17 @@ def test_a_call_less_is_a_gain_where_the_gpu_waits_for_the_host() -> None:
 
 
 def test_large_products_do_not_wait() -> None:
-    worth = estimated(activated, ((4096, 1024), (1024, 4096)), torch.float16)
-    assert worth.wins
-    assert worth.waiting == pytest.approx(0, abs=1e-6)
-    assert "for the host" not in str(worth)
+    benefit = estimated(activated, ((4096, 1024), (1024, 4096)), torch.float16)
+    assert benefit.wins
+    assert benefit.waiting == pytest.approx(0, abs=1e-6)
+    assert "for the host" not in str(benefit)
 
 
 def test_small_products_save_a_call() -> None:
     row = row_of(activated, torch.zeros(8, 16).half(), torch.zeros(16, 16).half())
     assert row.fused
-    assert row.worth is not None
-    assert row.worth.waiting == pytest.approx(CALL - LAUNCH, abs=0.1)
+    assert row.benefit is not None
+    assert row.benefit.waiting == pytest.approx(CALL - LAUNCH, abs=0.1)
 
 
 def test_a_kernel_that_reads_the_result_anyway_would_do_the_work() -> None:
@@ -108,8 +108,8 @@ def test_sums_over_rows_are_a_kernel_less() -> None:
 
     row = row_of(both, torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half())
     assert "sum[m]" in row.formula
-    assert row.worth is not None
-    assert row.worth.bytes == 3 * 2048 * 2048 * 2
+    assert row.benefit is not None
+    assert row.benefit.bytes == 3 * 2048 * 2048 * 2
 
 
 @pytest.mark.skipif(not hasattr(config.triton, "mix_order_reduction"), reason="an older Inductor")
@@ -125,8 +125,8 @@ def test_sums_over_rows_and_columns_are_one_kernel() -> None:
         torch._dynamo.reset()
         with config.patch({"triton.mix_order_reduction": mixed}):
             row = row_of(both, torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half())
-        assert row.worth is not None
-        saved.append(row.worth.bytes)
+        assert row.benefit is not None
+        saved.append(row.benefit.bytes)
     assert saved[1] - saved[0] == 2048 * 2048 * 2
 
 
@@ -168,11 +168,11 @@ def test_what_the_host_hides_is_fused_for_the_gpu() -> None:
 
 def test_a_region_that_gains_less_than_is_known_is_left() -> None:
     """Half a microsecond is within the error of the estimate, and the host calls one kernel more."""
-    assert not Worth(saved=2.7, lost=2.2).wins
-    assert not Worth(saved=2.7, lost=2.8, waiting=5.0).wins  # a gain on the host alone
-    assert not Worth(saved=2.7, lost=1.6, waiting=-0.5).wins
-    assert Worth(saved=2.7, lost=1.6).wins
-    assert Worth(saved=2.7, lost=2.6, measured=True).wins
+    assert not Benefit(saved=2.7, lost=2.2).wins
+    assert not Benefit(saved=2.7, lost=2.8, waiting=5.0).wins  # a gain on the host alone
+    assert not Benefit(saved=2.7, lost=1.6, waiting=-0.5).wins
+    assert Benefit(saved=2.7, lost=1.6).wins
+    assert Benefit(saved=2.7, lost=2.6, measured=True).wins
 
 
 def test_products_of_few_steps_wait_for_their_epilogue() -> None:
@@ -227,7 +227,7 @@ def with_gelu(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Ten
     return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, bias), approximate="tanh")
 
 
-def expected(rows: int, columns: int, terms: int, gelu: bool, replayed: bool) -> Worth:
+def expected(rows: int, columns: int, terms: int, gelu: bool, replayed: bool) -> Benefit:
     further = (columns,) if gelu else (rows, columns)
     shapes = (rows, terms), (columns, terms), further
     return estimated(with_gelu if gelu else with_residual, shapes, torch.bfloat16, replayed=replayed)
@@ -265,11 +265,11 @@ def test_long_sums_in_few_waves_are_left_to_the_library() -> None:
         columns += -columns % 8
         waves = -(-(-(-rows // 128) * -(-columns // 128)) // 132)
         terms = 64 * drawn.randint(64, 256)
-        worth = expected(max(rows, 65), columns, terms, False, True)
+        benefit = expected(max(rows, 65), columns, terms, False, True)
         short = expected(max(rows, 65), columns, terms // 8, False, True)
-        assert worth.lost > short.lost
+        assert benefit.lost > short.lost
         if waves < 4:
-            assert not worth.wins, (rows, columns, terms)
+            assert not benefit.wins, (rows, columns, terms)
     assert expected(8192, 4096, 1024, False, True).wins
 
 
@@ -283,10 +283,10 @@ def test_an_error_function_is_slow_elsewhere_too() -> None:
 
     gelu, tanh = with_bias(torch.nn.functional.gelu), with_bias(torch.tanh)
     assert gelu.fused
-    assert gelu.worth is not None
-    assert tanh.worth is not None
-    assert gelu.worth.saved > tanh.worth.saved
-    assert gelu.worth.lost == tanh.worth.lost
+    assert gelu.benefit is not None
+    assert tanh.benefit is not None
+    assert gelu.benefit.saved > tanh.benefit.saved
+    assert gelu.benefit.lost == tanh.benefit.lost
 
 
 def test_a_function_of_sums_is_no_work_for_each_element() -> None:
@@ -303,9 +303,9 @@ def test_a_function_of_sums_is_no_work_for_each_element() -> None:
     sums = row_of(normed, *given)
     torch._dynamo.reset()
     plain = row_of(added, *given)
-    assert sums.worth is not None
-    assert plain.worth is not None
-    assert sums.worth.lost == plain.worth.lost
+    assert sums.benefit is not None
+    assert plain.benefit is not None
+    assert sums.benefit.lost == plain.benefit.lost
 
 
 def test_what_lies_in_another_order_is_copied() -> None:
@@ -319,8 +319,8 @@ def test_what_lies_in_another_order_is_copied() -> None:
         torch._dynamo.reset()
         residual = torch.zeros(64 * 32 * 1024).half().as_strided(shape, stride)
         row = row_of(added, torch.zeros(64, 32, 1024).half(), torch.zeros(1024, 1024).half(), residual)
-        assert row.worth is not None
-        return row.worth.lost
+        assert row.benefit is not None
+        return row.benefit.lost
 
     copy = 2 * 64 * 32 * 1024 * 2 / 3.6e6 + LAUNCH
     as_the_product = lost(32, 64, 1024, stride=(1024, 32 * 1024, 1))
@@ -333,11 +333,11 @@ def test_first_layers_are_faster_than_the_library_s(channels: int) -> None:
     x = torch.zeros(16, channels, 224, 224).half().to(memory_format=torch.channels_last)
     w = torch.zeros(64, channels, 3, 3).half().to(memory_format=torch.channels_last)
     row = row_of(lambda x, w: torch.relu(torch.conv2d(x, w, padding=1)), x, w)
-    assert row.worth is not None
+    assert row.benefit is not None
     result = 16 * 64 * 224 * 224 * 2
     saved = 2 * result / 3.6e6 + 1.5  # relu's kernel
     faster = 16 * 224 * 224 * (64 * 1.75e-6 - 7.5e-5)
-    assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster, rel=0.01)
+    assert row.benefit.saved - row.benefit.lost == pytest.approx(saved + faster, rel=0.01)
 
 
 @pytest.mark.parametrize(("images", "fused"), [(256, True), (32, True), (1, False)])
@@ -366,8 +366,8 @@ def test_a_first_layer_that_is_summed_takes_longer() -> None:
         x = torch.zeros(1, 3, 192, 192).half().to(memory_format=torch.channels_last)
         w = torch.zeros(32, 3, 3, 3).half().to(memory_format=torch.channels_last)
         row = row_of(partial(first, sums=sums), x, w)
-        assert row.worth is not None
-        gained.append(row.worth.saved - row.worth.lost)
+        assert row.benefit is not None
+        gained.append(row.benefit.saved - row.benefit.lost)
     elements = 96 * 96 * 32
     reading = elements * 2 / 3.6e6 + LAUNCH  # by a kernel of Inductor's
     assert gained[1] - gained[0] == pytest.approx(reading - elements * 1e-6, rel=0.01)
@@ -394,12 +394,12 @@ def test_depthwise_convolutions_are_faster_than_the_library_s(dtype: str, stride
     x = torch.zeros(64, 96, 56, 56, dtype=kind).to(memory_format=torch.channels_last)
     w, b = torch.zeros(96, 1, 7, 7, dtype=kind), torch.zeros(96, dtype=kind)
     row = row_of(lambda x, w, b: torch.conv2d(x, w, b, stride, 3, 1, 96), x, w, b)
-    assert row.worth is not None
+    assert row.benefit is not None
     assert row.fused
     elements = x.numel() // stride**2
     saved = elements * x.element_size() / 3.6e6 + LAUNCH  # the bias is added by a kernel of Inductor's
     faster = elements * 49 * each if each is not None else -0.1 * 2 * elements * x.element_size() / 3.6e6
-    assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster, rel=0.01)
+    assert row.benefit.saved - row.benefit.lost == pytest.approx(saved + faster, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -412,5 +412,5 @@ def test_convolutions_that_cutlass_computes_no_faster(channels: int, filters: in
     images, weights = torch.zeros(8, channels, 14, 14).half(), torch.zeros(filters, channels, taps, taps).half()
     given = (each.contiguous(memory_format=torch.channels_last) for each in (images, weights))
     row = row_of(activated, *given)
-    assert row.worth is not None
-    assert row.worth.lost == pytest.approx(lost)
+    assert row.benefit is not None
+    assert row.benefit.lost == pytest.approx(lost)
