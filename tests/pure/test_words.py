@@ -10,7 +10,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -119,13 +119,21 @@ def marked(text: str, name: str, mark: str) -> Iterator[Passage]:
             lines.append(words)
 
 
-READERS = {
+def slashes(text: str, name: str) -> Iterator[Passage]:
+    """Yield the comments of C++, Jinja and Lark."""
+    return marked(text, name, "//")
+
+
+def hashes(text: str, name: str) -> Iterator[Passage]:
+    """Yield the comments of programs and of make."""
+    return marked(text, name, "#")
+
+
+READERS: dict[str, Callable[[str, str], Iterator[Passage]]] = {
     ".py": python_prose,
     ".md": paragraphs,
-    **dict.fromkeys(
-        (".hpp", ".h", ".cpp", ".cu", ".jinja", ".lark", ".c"), lambda text, name: marked(text, name, "//")
-    ),
-    **dict.fromkeys((".evt", ".toml", "", ".yml"), lambda text, name: marked(text, name, "#")),
+    **dict.fromkeys((".hpp", ".h", ".cpp", ".cu", ".jinja", ".lark", ".c"), slashes),
+    **dict.fromkeys((".evt", ".toml", "", ".yml"), hashes),
 }
 
 
@@ -210,9 +218,10 @@ def test_the_check_sees(source: str) -> None:
 
 
 def test_the_check_passes_plain_english() -> None:
-    source = '"""Return the tile of a call.\n\n    code = what(of_ours)\n\nRead it.\n"""\n# Copy ``of ours``. Is it what we want?\n'
+    docstring = '"""Return the tile of a call.\n\n    code = what(of_ours)\n\nRead it.\n"""'
+    source = f"{docstring}\n# Copy ``of ours``. Is it what we want?\n"
     assert [fault for passage in python_prose(source, "x.py") for fault in faults(passage)] == []
-    assert [passage.text for passage in marked("int x;  // one\n        // two\n{# three #}\n", "x", "//")] == [
+    assert [passage.text for passage in marked("int x;  // one\n        // two\nint y;\n{# three #}\n", "x", "//")] == [
         "one two",
         "three",
     ]
