@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from evt.functions import TABLE
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update", action="store_true", help="write what is emitted to tests/fixtures/visitors")
+    parser.addoption("--update", action="store_true", help="write tests/golden and tests/fixtures/visitors")
     group = parser.getgroup("random programs")
     group.addoption("--count", type=int, help="how many random programs are checked: 100, and 300 by the slow tests")
     group.addoption("--first", type=int, default=0, help="the seed of the first of them")
@@ -62,6 +63,13 @@ def _cache_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVT_CACHE_DIR", str((root if worker_id == "master" else root.parent) / "evt-cache"))
         yield
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a cache of kernels and measurements that this test alone has."""
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture(autouse=True)
