@@ -1,7 +1,7 @@
-"""Diagnostics: what evt tells a user about a mistake, as values.
+"""Diagnostics: values that describe a user's mistakes.
 
-A :class:`Diagnostic` is a frozen value with a code from the one table in :mod:`evt.diagnostics.codes`.
-Stages collect them; :class:`evt.errors.EvtError` carries them to the user; :func:`render` prints them.
+A :class:`Diagnostic` is a frozen value with a code from the table in :mod:`evt.diagnostics.codes`. Stages collect
+diagnostics; :class:`evt.errors.EvtError` carries them to the user; :func:`render` prints them.
 """
 
 from evt.diagnostics.codes import CODES, Code, page

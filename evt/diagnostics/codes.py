@@ -1,4 +1,4 @@
-"""The table of diagnostic codes. Each has a page in ``evt/diagnostics/pages``, shown by ``evt explain``."""
+"""The table of diagnostic codes. ``evt explain CODE`` shows the page of a code from ``evt/diagnostics/pages``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A code and its meaning, in one phrase; E of an error, W of a warning."""
+    """A diagnostic code and its meaning in one phrase; E for an error, W for a warning."""
 
     id: str
     title: str
@@ -36,9 +36,9 @@ _TABLE = (
     Code("E0303", "an unknown type"),
     Code("E0304", "a value with modes that its output does not have"),
     Code("E0305", "a type that contradicts the header"),
-    Code("E0306", "a default that cannot be one"),
+    Code("E0306", "an invalid default"),
     Code("E0307", "columns of different widths in one value"),
-    Code("E0308", "a type that cannot stand where it does"),
+    Code("E0308", "a type that is not allowed in its place"),
     # the program as a graph
     Code("E0401", "a name assigned twice"),
     Code("E0402", "a definition that depends on itself, or expands too far"),
@@ -50,7 +50,7 @@ _TABLE = (
     Code("E0408", "a declared output that is never assigned"),
     Code("E0409", "an assigned name that nothing reads"),
     Code("E0410", "a reduction that the kernel reads"),
-    Code("E0411", "a formula of an operand that is not element-wise"),
+    Code("E0411", "an operand formula that is not elementwise"),
     Code("E0412", "a graph that is not a program"),
     Code("E0413", "a program with too many operations"),
     # targets
@@ -63,35 +63,35 @@ _TABLE = (
     Code("E0603", "an argument of the wrong dtype"),
     Code("E0604", "an argument of the wrong shape"),
     Code("E0605", "an argument on the wrong device"),
-    Code("E0606", "an argument with strides that no kernel takes"),
+    Code("E0606", "an argument with strides that no kernel supports"),
     Code("E0607", "an argument of the wrong kind"),
     Code("E0608", "an output buffer that does not fit"),
     Code("E0609", "an output buffer that overlaps an input"),
     Code("E0610", "an argument that requires grad"),
     Code("E0611", "a call that PyTorch traces or transforms"),
-    Code("E0612", "an argument whose memory is not there"),
-    Code("E0613", "a stored program that this version does not read"),
+    Code("E0612", "an argument that reaches beyond its storage"),
+    Code("E0613", "a stored program that this version cannot read"),
     Code("E0614", "a gradient that cannot be computed"),
-    # functions of the user's own
-    Code("E0651", "a function's name that is taken"),
-    Code("E0652", "a function's signature that cannot be read"),
-    Code("E0653", "a function's C++ that cannot be used"),
-    Code("E0654", "a function's meaning that cannot be called"),
-    Code("E0655", "a function's derivative that cannot be used"),
-    Code("E0656", "a function registered again with another meaning"),
-    Code("E0657", "a stored program whose functions are not here"),
+    # # functions that users register
+    Code("E0651", "a function name that is already taken"),
+    Code("E0652", "a function signature that cannot be read"),
+    Code("E0653", "C++ that cannot be used for a function"),
+    Code("E0654", "a PyTorch definition that cannot be called"),
+    Code("E0655", "a derivative that cannot be used"),
+    Code("E0656", "a function registered again with another definition"),
+    Code("E0657", "a stored program whose functions are not registered"),
     # layouts
-    Code("E0671", "a text that is no layout"),
-    Code("E0672", "a shape, a stride or another argument that makes no layout"),
+    Code("E0671", "a text that is not a layout"),
+    Code("E0672", "an invalid shape, stride or other layout argument"),
     Code("E0673", "a coordinate that does not fit the layout"),
-    Code("E0674", "an operation that these layouts do not admit"),
-    Code("E0675", "a question about a layout that takes too long to answer"),
+    Code("E0674", "a layout operation without a result"),
+    Code("E0675", "a layout computation that exceeds its limit"),
     # building
     Code("E0701", "no CUDA compiler"),
     Code("E0702", "no CUTLASS headers"),
-    Code("E0703", "nvcc did not accept generated code"),
+    Code("E0703", "nvcc rejected generated code"),
     Code("E0704", "the cache directory cannot be used"),
-    Code("E0705", "a library or directory that others could have written"),
+    Code("E0705", "a library or directory that other users could modify"),
     Code("E0706", "the CUDA compiler is too old for the target"),
     Code("E0707", "headers that changed during a build"),
     Code("E0708", "too many open files"),
@@ -104,29 +104,29 @@ _TABLE = (
     # evt itself
     Code("E0901", "not supported yet"),
     Code("E0902", "a bug in evt"),
-    # models: why an operator is not computed with a product
-    Code("E1001", "an operator that evt has no function for"),
-    Code("E1002", "a type that a kernel does not compute in"),
+    # # models: reasons for not fusing an operator
+    Code("E1001", "an operator without a function in evt"),
+    Code("E1002", "a type that kernels do not compute in"),
     Code("E1003", "a view of the product that a kernel cannot follow"),
-    Code("E1004", "a result of another shape than the product"),
+    Code("E1004", "a result with another shape than the product"),
     Code("E1005", "two views of the product in one operator"),
-    Code("E1006", "a tensor that varies over a part of the rows or columns"),
-    Code("E1007", "a number that is known at run time only"),
-    Code("E1008", "a reduction over a part of the rows or columns"),
-    Code("E1009", "a reduction that is read beside its elements"),
+    Code("E1006", "a tensor that varies over part of the rows or columns"),
+    Code("E1007", "a number that is only known at run time"),
+    Code("E1008", "a reduction over part of the rows or columns"),
+    Code("E1009", "a reduction that is read together with its elements"),
     Code("E1010", "a product that evt does not compute"),
     Code("E1011", "a float32 product where TF32 is not allowed"),
-    Code("E1012", "an operator that needs another kernel's work on the product"),
-    Code("E1013", "an operator that is computed elsewhere with fewer bytes moved"),
-    Code("E1014", "a product with nothing to compute behind it"),
-    Code("E1015", "a region that is no program"),
+    Code("E1012", "an operator that needs the result of a second kernel"),
+    Code("E1013", "an operator that is fused elsewhere with less memory traffic"),
+    Code("E1014", "a product without an epilogue"),
+    Code("E1015", "a region that is not a valid program"),
     Code("E1016", "a product on a device without kernels"),
-    Code("E1017", "a region that is slower than what it replaces"),
-    Code("E1018", "a region that no kernel computes"),
+    Code("E1017", "a region that is slower than the operators it replaces"),
+    Code("E1018", "a region that no kernel supports"),
     Code("E1019", "a region whose kernel cannot be built"),
     Code("E1020", "a module that torch.export cannot capture"),
     Code("E1021", "a gradient that evt leaves to PyTorch"),
-    Code("E1022", "a kernel whose speed was not measured"),
+    Code("E1022", "a kernel whose speed has not been measured"),
     # warnings
     Code("W0401", "an input that is a matrix and reads like a scalar"),
 )

@@ -1,4 +1,4 @@
-"""Which of the mistakes found are reported."""
+"""Selection of the mistakes to report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from evt.diagnostics.diagnostic import Diagnostic
 
-#: How many mistakes are reported for one program.
+#: The largest number of mistakes that are reported for one program.
 MAX_DIAGNOSTICS = 20
 
 
 def first(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the first mistakes in the order of the text, one of a kind at a place; the last says if there are more.
+    """Return the first mistakes in the order of the text, one of each code and place.
 
-    Several of a kind at one place have one cause: a function's body that is inlined twice, a value that is read twice.
+    Several mistakes with one code at one place have one cause, such as the body of a function that is inlined twice. A
+    last diagnostic says that more mistakes were found.
     """
     by_place: dict[object, Diagnostic] = {}
     for each in diagnostics:

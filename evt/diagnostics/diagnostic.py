@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from evt.diagnostics.codes import CODES
 from evt.diagnostics.source import Source, Span
 
-#: The longest message, label or help: names in a program may be of any length, what is printed about them may not.
+#: The longest message, label or help, in characters. Names in a program may be longer and are shortened.
 _MAX_TEXT = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A second place in the same text, and the label under it."""
+    """A second place in the same text, and the text under it."""
 
     span: Span
     text: str
@@ -21,11 +21,11 @@ class Label:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """What is wrong, where, and what to type instead.
+    """A mistake: its code, message, place and remedy.
 
-    ``label`` stands under the caret; ``help`` is something the user can type or do;
-    ``notes`` add facts (for example the rules of a target that failed); ``secondary`` are related places, such as the
-    declaration that an expression contradicts.
+    ``label`` is the text under the caret. ``help`` is something that the user can type or do. ``notes`` add facts, such
+    as the rules that a target fails. ``secondary`` are related places, such as the declaration that an expression
+    contradicts.
     """
 
     code: str
@@ -49,7 +49,7 @@ class Diagnostic:
         return "warning" if self.code.startswith("W") else "error"
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON-ready form; positions are 1-based lines and columns."""
+        """Return a JSON-ready form with 1-based lines and columns."""
         where: dict[str, object] = {}
         if self.source is not None and self.span is not None:
             source = self.source
@@ -72,6 +72,6 @@ def _positions(source: Source, span: Span) -> dict[str, int]:
 
 
 def _shorten(text: str) -> str:
-    """Return the text, without its middle where it is too long to read."""
+    """Return the text, with its middle cut out if it is longer than the limit."""
     half = _MAX_TEXT // 2
     return text if len(text) <= _MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

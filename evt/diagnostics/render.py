@@ -18,12 +18,12 @@ _STYLES = {
     "frame": "\x1b[1;34m",
     "help": "\x1b[1;36m",
 }
-#: The widest piece of a user's line that is shown; a longer line is cut around the caret.
+#: The largest number of columns of a user's line that are shown. A longer line is cut around the caret.
 _WINDOW = 100
 
 
 def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
-    """Return one diagnostic as text: code, message, place, the user's own lines with a caret, help, notes."""
+    """Return one diagnostic as text: code, message, place, source lines with a caret, help and notes."""
 
     def paint(style: str, text: str) -> str:
         return f"{_STYLES[style]}{text}{_RESET}" if color else text
@@ -51,7 +51,7 @@ def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A line of the user's text, as it is shown, and the mark under it."""
+    """A line of the user's text and the marks under it."""
 
     number: int
     line: str
@@ -61,7 +61,7 @@ class _Mark:
 
 
 def _marks(source: Source, place: Span, diagnostic: Diagnostic) -> list[_Mark]:
-    """Return the lines of the user's text to show, in order: ``^^^`` under the place, ``---`` under others."""
+    """Return the source lines to show, in order: ``^^^`` marks the place, ``---`` marks related places."""
 
     def mark(span: Span, label: str, sign: str, style: str) -> _Mark:
         number, column = source.position(span.start)
@@ -75,26 +75,26 @@ def _marks(source: Source, place: Span, diagnostic: Diagnostic) -> list[_Mark]:
 
 
 def render_all(diagnostics: Iterable[Diagnostic], *, color: bool = False) -> str:
-    """Return several diagnostics, separated by an empty line."""
+    """Return several diagnostics as text, separated by empty lines."""
     return "\n\n".join(render(diagnostic, color=color) for diagnostic in diagnostics)
 
 
 def _printable(line: str) -> str:
-    """Return the line with control characters replaced, so that a user's text cannot control the terminal."""
+    """Return the line with control characters replaced, so that it cannot control the terminal."""
     return "".join(
         " " if char == "\t" else char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line
     )
 
 
 def _columns(text: str) -> int:
-    """Return how many columns a terminal gives the text: two for wide characters, none for combining ones."""
+    """Return the width of a text in terminal columns: 2 for a wide character, 0 for a combining one."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
 
 
 def _window(line: str, caret: int, width: int) -> tuple[str, int, int]:
-    """Cut a long line around the caret; return (text, caret column, caret width)."""
+    """Cut a long line around the caret. Return (text, caret column, caret width)."""
     width = max(1, min(width, len(line) - caret))
     if len(line) <= _WINDOW:
         return line, caret, width

@@ -9,23 +9,23 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Half-open range of character offsets ``[start, end)`` in a :class:`Source`."""
+    """A half-open range of character offsets ``[start, end)`` in a :class:`Source`."""
 
     start: int
     end: int
 
     def to(self, other: Span) -> Span:
-        """Return the smallest span that covers both."""
+        """Return the smallest span that covers both spans."""
         return Span(min(self.start, other.start), max(self.end, other.end))
 
     def covers(self, other: Span) -> bool:
-        """Return whether the other span lies within this one."""
+        """Return whether this span contains the other."""
         return self.start <= other.start and other.end <= self.end
 
 
 @dataclass(frozen=True)
 class Source:
-    """A program's text and the name it is shown under (a path, or ``<formula>``)."""
+    """A program's text and its name: a path, or ``<formula>``."""
 
     text: str
     name: str = "<formula>"

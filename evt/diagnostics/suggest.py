@@ -1,4 +1,4 @@
-"""Spelling: ``closest`` suggests a word in a help text, ``Misspellings`` finds slips in a whole program."""
+"""Spelling: ``closest`` suggests a word for a help text, ``Misspellings`` finds misspelt words of a program."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import difflib
 import re
 from collections.abc import Iterable
 
-#: Longer words, and words among more candidates, get no suggestion: difflib compares with each in turn.
+#: Limits of the search, because difflib compares a word with each candidate. Above them nothing is suggested.
 _MAX_LENGTH, _MAX_CANDIDATES = 64, 500
 
 
 def shown(value: object) -> str:
-    """Return a value for a message where text was expected: the text itself, or else its type."""
+    """Return a value for a message that expected text: the text, or the name of its type."""
     if isinstance(value, str):
         return value
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def hint(word: object, candidates: Iterable[str], label: str) -> str:
-    """Return what to type instead of ``word``: the candidate it misspells, or after ``label`` all of them."""
+    """Return a help: the candidate that ``word`` misspells, or else ``label`` and all candidates."""
     names = tuple(candidates)
     guess = closest(str(word), names)
     return f"did you mean `{guess}`?" if guess else f"{label}: {', '.join(names)}"
@@ -27,7 +27,7 @@ def hint(word: object, candidates: Iterable[str], label: str) -> str:
 def closest(word: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that ``word`` most likely misspells, or None.
 
-    Differences in case do not count; otherwise difflib's ratio has to reach 0.75.
+    The comparison ignores case and requires a ratio of at least 0.75 from difflib.
     """
     words = sorted(set(candidates))
     for candidate in words:
@@ -40,7 +40,7 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
 
 
 class Misspellings:
-    """Finds the known word that a word misspells by one letter: missing, added, replaced, or two swapped.
+    """A finder of words that differ from a known word by one letter: missing, added, replaced, or two swapped.
 
     Only slips inside a run of at least four letters count. Words that differ otherwise (``scale`` and ``scaled``,
     ``scale_a`` and ``scale_b``, ``x1_scale`` and ``x2_scale``, ``gate`` and ``rate``) are different words.
@@ -59,7 +59,7 @@ class Misspellings:
         return next((known for known in found if known is not None and known != word), None)
 
     def _keys(self, word: str) -> list[str]:
-        """Return the word, and the word without each inner letter of its runs: words one slip apart share a key."""
+        """Return the word, and the word without each inner letter of its runs. Words one slip apart share a key."""
         if len(word) > _MAX_LENGTH:
             return []
         runs = self._RUN.finditer(word)

@@ -1,12 +1,12 @@
-"""Text from outside, such as a file's name, made safe for a terminal."""
+"""Escaping of untrusted text, such as a file's name, for a terminal."""
 
 from __future__ import annotations
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Return the text with unprintable characters escaped, except spaces and ``keep``, so that no terminal obeys it.
+    """Return the text with unprintable characters escaped, except spaces and ``keep``.
 
-    These are control characters, marks that change the direction of text, and bytes of names that are not UTF-8.
+    Unprintable characters are control characters, marks that change the text direction, and bytes that are not UTF-8.
     """
     if text.isprintable():
         return text
