@@ -15,7 +15,7 @@ from evt.functions import TABLE
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update", action="store_true", help="write tests/golden and tests/fixtures/visitors")
+    parser.addoption("--update", action="store_true", help="write the files of tests/golden")
     group = parser.getgroup("random programs")
     group.addoption("--count", type=int, help="how many random programs are checked: 100, and 300 by the slow tests")
     group.addoption("--first", type=int, default=0, help="the seed of the first of them")

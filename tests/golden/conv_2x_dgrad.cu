@@ -76,7 +76,8 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
-// ... as in gemm_3x_batched: }  // extern "C"
+}  // extern "C"
+static_assert(sizeof(golden_arguments) == 30 * 8, "every member takes 8 bytes");
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 

@@ -78,7 +78,7 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
-// ... as in gemm_3x_matrices: }  // extern "C"
+// ... as in gemm_2x_outputs: }  // extern "C"
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 

@@ -79,7 +79,7 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
-// ... as in gemm_2x_inputs: }  // extern "C"
+// ... as in gemm_own: }  // extern "C"
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 

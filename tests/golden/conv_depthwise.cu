@@ -71,7 +71,7 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
-// ... as in gemm_3x_batched: }  // extern "C"
+// ... as in conv_2x_dgrad: }  // extern "C"
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 

@@ -4,10 +4,10 @@
 //     out D, h: f16[m, n/2], s: f32[m], scale: f32[m, n/32]
 //     x = even(acc)
 //     y = odd(acc)
-//     D = interleave(x*c - y, x + y*c)
-//     h = silu(x)*y
-//     s = sum[n](x*y)
 //     scale = max[n%32](abs(acc))
+//     D = interleave(x*c - y, x + y*c) / scale
+//     h = silu(even(acc, 8))*odd(acc, 8)
+//     s = sum[n](h)
 //
 // gemm(A: f16*[m, k]*, B: f16*[k, n]*)
 // in  c: f32[m, n/2]
@@ -75,7 +75,8 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
-// ... as in gemm_3x_vectors: }  // extern "C"
+}  // extern "C"
+static_assert(sizeof(golden_arguments) == 24 * 8, "every member takes 8 bytes");
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
@@ -83,9 +84,9 @@ typedef struct golden_arguments {
 // evt/convert.hpp
 // evt/visitors_2x.hpp
 // evt/visitors_2x_pair.hpp
-// evt/visitors_2x_interleave.hpp
 // evt/reduce.hpp
 // evt/visitors_2x_block.hpp
+// evt/visitors_2x_interleave.hpp
 // evt/visitors_2x_first.hpp
 // evt/visitors_2x_reduce.hpp
 // evt/finish.hpp
@@ -97,11 +98,34 @@ namespace golden_impl {
 
 // ... as in gemm_2x_stock: using Arguments = golden_arguments;
 
-// ... as in gemm_3x_pairs: // 5:16 x*c - y
+// 6:16 x*c - y
+struct Region0 {
+  using Parameters = cute::tuple<float, float, float>;
+  using Result = float;
+  CUTLASS_HOST_DEVICE static Result apply([[maybe_unused]] float x0, [[maybe_unused]] float x1, [[maybe_unused]] float in_c) {
+    float const t0 = x0 * in_c;
+    return t0 - x1;
+  }
+};
 
-// ... as in gemm_3x_pairs: // 5:25 x + y*c
+// 6:25 x + y*c
+struct Region1 {
+  using Parameters = cute::tuple<float, float, float>;
+  using Result = float;
+  CUTLASS_HOST_DEVICE static Result apply([[maybe_unused]] float x0, [[maybe_unused]] float in_c, [[maybe_unused]] float x2) {
+    return evt::fn::fma(x0, in_c, x2);
+  }
+};
 
-// ... as in gemm_3x_pairs: // 6:5 silu(x)*y
+// 7:5 silu(even(acc, 8))*odd(acc, 8)
+struct Region2 {
+  using Parameters = cute::tuple<float, float>;
+  using Result = float;
+  CUTLASS_HOST_DEVICE static Result apply([[maybe_unused]] float x0, [[maybe_unused]] float x1) {
+    float const t0 = evt::fn::silu(x0);
+    return t0 * x1;
+  }
+};
 
 // ... as in gemm_2x_stock: using ElementA = cutlass::half_t;
 
@@ -114,35 +138,39 @@ using accumulator = visitors::VisitorAccFetch;
 using pair_1 = evt::threadblock::Even<ThreadMap, 1>;
 // 4:5 odd(acc)
 using pair_2 = evt::threadblock::Odd<ThreadMap, 1>;
-// 5:18 c
+// 5:19 abs(acc)
+using compute_3 = visitors::VisitorCompute<cutlass::absolute_value_op, float, float, kRoundStyle>;
+// 5:9 max[n%32](abs(acc))
+using block_4 = evt::threadblock::BlockReduce<ThreadMap, evt::Max, 32>;
+// 6:18 c
 using in_c = evt::threadblock::HalfLoad<ThreadMap, float, 1>;
-// 5:16 x*c - y
-using compute_4 = evt::threadblock::Apply<Region0, float>;
-// 5:25 x + y*c
-using compute_5 = evt::threadblock::Apply<Region1, float>;
-// 5:5 interleave(x*c - y, x + y*c)
-using interleave_6 = evt::threadblock::Interleave<ThreadMap, 1, float>;
-// 6:5 silu(x)*y
-using compute_7 = evt::threadblock::Apply<Region2, float>;
-// 7:12 x*y
-using compute_8 = visitors::VisitorCompute<cutlass::multiplies, float, float, kRoundStyle>;
-// 8:19 abs(acc)
-using compute_9 = visitors::VisitorCompute<cutlass::absolute_value_op, float, float, kRoundStyle>;
-// 8:9 max[n%32](abs(acc))
-using block_10 = evt::threadblock::BlockReduce<ThreadMap, evt::Max, 32>;
-// 6:1 h = silu(x)*y
-using out_h = evt::threadblock::HalfStore<ThreadMap, cutlass::half_t, 1>;
-// 7:12 x*y
-using first_12 = evt::threadblock::FirstColumns<ThreadMap, 2, 1>;
-// 7:5 sum[n](x*y)
-using reduction_13 = evt::threadblock::ColReduction<ThreadMap, evt::Sum, float, evt::Partial>;
-// 8:1 scale = max[n%32](abs(acc))
+// 6:16 x*c - y
+using compute_6 = evt::threadblock::Apply<Region0, float>;
+// 6:25 x + y*c
+using compute_7 = evt::threadblock::Apply<Region1, float>;
+// 6:5 interleave(x*c - y, x + y*c)
+using interleave_8 = evt::threadblock::Interleave<ThreadMap, 1, float>;
+// 6:5 interleave(x*c - y, x + y*c) / scale
+using compute_9 = visitors::VisitorCompute<cutlass::divides, float, float, kRoundStyle>;
+// 7:10 even(acc, 8)
+using pair_10 = evt::threadblock::Even<ThreadMap, 8>;
+// 7:24 odd(acc, 8)
+using pair_11 = evt::threadblock::Odd<ThreadMap, 8>;
+// 7:5 silu(even(acc, 8))*odd(acc, 8)
+using compute_12 = evt::threadblock::Apply<Region2, float>;
+// 7:1 h = silu(even(acc, 8))*odd(acc, 8)
+using out_h = evt::threadblock::HalfStore<ThreadMap, cutlass::half_t, 8>;
+// 7:5 silu(even(acc, 8))*odd(acc, 8)
+using first_14 = evt::threadblock::FirstColumns<ThreadMap, 16, 8>;
+// 8:5 sum[n](h)
+using reduction_15 = evt::threadblock::ColReduction<ThreadMap, evt::Sum, float, evt::Partial>;
+// 5:1 scale = max[n%32](abs(acc))
 using out_scale = evt::threadblock::BlockStore<ThreadMap, float, 32>;
-// 5:1 D = interleave(x*c - y, x + y*c)
+// 6:1 D = interleave(x*c - y, x + y*c) / scale
 using out_D = visitors::VisitorAuxStore<ThreadMap, cutlass::half_t, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>>;
 using Graph = evt::threadblock::Graph<
-    cute::tuple<cute::seq<>, cute::seq<0>, cute::seq<0>, cute::seq<>, cute::seq<1, 2, 3>, cute::seq<2, 3, 1>, cute::seq<4, 5>, cute::seq<1, 2>, cute::seq<1, 2>, cute::seq<0>, cute::seq<9>, cute::seq<7>, cute::seq<8>, cute::seq<12>, cute::seq<10>, cute::seq<6>>,
-    accumulator, pair_1, pair_2, in_c, compute_4, compute_5, interleave_6, compute_7, compute_8, compute_9, block_10, out_h, first_12, reduction_13, out_scale, out_D>;
+    cute::tuple<cute::seq<>, cute::seq<0>, cute::seq<0>, cute::seq<0>, cute::seq<3>, cute::seq<>, cute::seq<1, 2, 5>, cute::seq<2, 5, 1>, cute::seq<6, 7>, cute::seq<8, 4>, cute::seq<0>, cute::seq<0>, cute::seq<10, 11>, cute::seq<12>, cute::seq<12>, cute::seq<14>, cute::seq<4>, cute::seq<9>>,
+    accumulator, pair_1, pair_2, compute_3, block_4, in_c, compute_6, compute_7, interleave_8, compute_9, pair_10, pair_11, compute_12, out_h, first_14, reduction_15, out_scale, out_D>;
 using Visitor = Graph;
 
 // ... as in gemm_2x_inputs: using Kernel = cutlass::gemm::kernel::DefaultGemmW
@@ -154,14 +182,14 @@ using Visitor = Graph;
 // ... as in gemm_2x_stock: #if !defined(EVT_HOST_PASS)
 
 struct FinalJobs {
-  evt::FinishJob<evt::Sum, float, float> reduction_13;
+  evt::FinishJob<evt::Sum, float, float> reduction_15;
 };
 
 #if !defined(EVT_HOST_PASS)
 /// Combines the parts of reductions, in a fixed order.
 extern "C" __global__ void __launch_bounds__(evt::kFinishThreads)
 golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
-  evt::finish_all(jobs.reduction_13);
+  evt::finish_all(jobs.reduction_15);
 }
 #endif
 
@@ -169,14 +197,14 @@ golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
 
 /// Where the parts of each reduction are in the workspace, in bytes from its start.
 struct Workspace {
-  std::int64_t reduction_13 = 0;
+  std::int64_t reduction_15 = 0;
   std::int64_t bytes = 0;
 };
 
 inline Workspace workspace_of([[maybe_unused]] Arguments const& arguments) {
   Workspace result;
-  result.reduction_13 = result.bytes;
-  result.bytes += evt::aligned(reduction_13::parts(arguments.m, arguments.n) * arguments.m * arguments.l *
+  result.reduction_15 = result.bytes;
+  result.bytes += evt::aligned(reduction_15::parts(arguments.m, arguments.n) * arguments.m * arguments.l *
                                static_cast<std::int64_t>(sizeof(float)));
   return result;
 }
@@ -193,8 +221,8 @@ inline Visitor::Arguments visitor_arguments(
   arguments_of_out_h.ptr = static_cast<cutlass::half_t*>(const_cast<void*>(arguments.out_h));
   arguments_of_out_h.stride_m = arguments.stride_m_of_out_h;
   arguments_of_out_h.stride_l = arguments.stride_l_of_out_h;
-  reduction_13::Arguments arguments_of_reduction_13{};
-  arguments_of_reduction_13.ptr = parts<float>(arguments, workspace.reduction_13);
+  reduction_15::Arguments arguments_of_reduction_15{};
+  arguments_of_reduction_15.ptr = parts<float>(arguments, workspace.reduction_15);
   out_scale::Arguments arguments_of_out_scale{};
   arguments_of_out_scale.ptr = static_cast<float*>(const_cast<void*>(arguments.out_scale));
   arguments_of_out_scale.stride_m = arguments.stride_m_of_out_scale;
@@ -202,20 +230,20 @@ inline Visitor::Arguments visitor_arguments(
   out_D::Arguments arguments_of_out_D{};
   arguments_of_out_D.ptr_aux = static_cast<cutlass::half_t*>(const_cast<void*>(arguments.out_D));
   arguments_of_out_D.dAux = {arguments.stride_m_of_out_D, cute::_1{}, arguments.stride_l_of_out_D};
-  Graph::Arguments arguments_of_Graph{{}, {}, {}, arguments_of_in_c, {}, {}, {}, {}, {}, {}, {}, arguments_of_out_h, {}, arguments_of_reduction_13, arguments_of_out_scale, arguments_of_out_D};
+  Graph::Arguments arguments_of_Graph{{}, {}, {}, {}, {}, arguments_of_in_c, {}, {}, {}, {}, {}, {}, {}, arguments_of_out_h, {}, arguments_of_reduction_15, arguments_of_out_scale, arguments_of_out_D};
   return arguments_of_Graph;
 }
 
 inline FinalJobs make_finish_jobs(
     Arguments const& arguments, [[maybe_unused]] Workspace const& workspace) {
   FinalJobs jobs{};
-  jobs.reduction_13.parts_ptr = parts<float>(arguments, workspace.reduction_13);
-  jobs.reduction_13.out = static_cast<float*>(const_cast<void*>(arguments.out_s));
-  jobs.reduction_13.parts = reduction_13::parts(arguments.m, arguments.n);
-  jobs.reduction_13.kept = arguments.m;
-  jobs.reduction_13.batches = arguments.l;
-  jobs.reduction_13.out_stride_l = arguments.stride_l_of_out_s;
-  jobs.reduction_13.over_batch = false;
+  jobs.reduction_15.parts_ptr = parts<float>(arguments, workspace.reduction_15);
+  jobs.reduction_15.out = static_cast<float*>(const_cast<void*>(arguments.out_s));
+  jobs.reduction_15.parts = reduction_15::parts(arguments.m, arguments.n);
+  jobs.reduction_15.kept = arguments.m;
+  jobs.reduction_15.batches = arguments.l;
+  jobs.reduction_15.out_stride_l = arguments.stride_l_of_out_s;
+  jobs.reduction_15.over_batch = false;
   return jobs;
 }
 
@@ -261,7 +289,7 @@ extern "C" __attribute__((visibility("default"))) int golden_run(
     if (entry == nullptr) return evt::report(evt::Failure::module, evt::module_error());
     FinalJobs jobs = make_finish_jobs(*arguments, workspace);
     std::int64_t blocks = 1;
-    blocks = std::max(blocks, evt::finish_blocks(jobs.reduction_13));
+    blocks = std::max(blocks, evt::finish_blocks(jobs.reduction_15));
     dim3 const grid(static_cast<unsigned>(blocks), 1);
     cudaError_t const failed = evt::launch(entry, grid, dim3(evt::kFinishThreads), dim3(1, 1, 1), 0,
                                            static_cast<cudaStream_t>(stream), &jobs);

@@ -5,8 +5,8 @@
 //     x = even(acc)
 //     y = odd(acc)
 //     D = interleave(x*c - y, x + y*c)
-//     h = silu(x)*y
-//     s = sum[n](x*y)
+//     h = silu(even(acc, 8))*odd(acc, 8)
+//     s = sum[n](h)
 //
 // gemm(A: f16*[m, k]*, B: f16*[k, n]*)
 // in  c: f32[m, n/2]
@@ -114,13 +114,13 @@ struct Region1 {
   }
 };
 
-// 6:5 silu(x)*y
+// 6:5 silu(even(acc, 8))*odd(acc, 8)
 struct Region2 {
   using Parameters = cute::tuple<float, float>;
   using Result = float;
   CUTLASS_HOST_DEVICE static Result apply([[maybe_unused]] float x0, [[maybe_unused]] float x1) {
     float const t0 = evt::fn::silu(x0);
-    return x1 * t0;
+    return t0 * x1;
   }
 };
 
@@ -145,21 +145,23 @@ using compute_4 = evt::fusion::Apply<Region0, float>;
 using compute_5 = evt::fusion::Apply<Region1, float>;
 // 5:5 interleave(x*c - y, x + y*c)
 using interleave_6 = evt::fusion::Interleave<1, float>;
-// 6:5 silu(x)*y
-using compute_7 = evt::fusion::Apply<Region2, float>;
-// 7:12 x*y
-using compute_8 = fusion::Sm90Compute<cutlass::multiplies, float, float, kRoundStyle>;
-// 6:1 h = silu(x)*y
-using out_h = evt::fusion::HalfStore<cutlass::half_t, 1>;
-// 7:12 x*y
-using first_10 = evt::fusion::FirstColumns<2, 1>;
-// 7:5 sum[n](x*y)
-using reduction_11 = evt::fusion::ColReduction<evt::Sum, float, evt::Partial, TileShape, EpilogueTile>;
+// 6:10 even(acc, 8)
+using pair_7 = evt::fusion::Even<8>;
+// 6:24 odd(acc, 8)
+using pair_8 = evt::fusion::Odd<8>;
+// 6:5 silu(even(acc, 8))*odd(acc, 8)
+using compute_9 = evt::fusion::Apply<Region2, float>;
+// 6:1 h = silu(even(acc, 8))*odd(acc, 8)
+using out_h = evt::fusion::HalfStore<cutlass::half_t, 8>;
+// 6:5 silu(even(acc, 8))*odd(acc, 8)
+using first_11 = evt::fusion::FirstColumns<16, 8>;
+// 7:5 sum[n](h)
+using reduction_12 = evt::fusion::ColReduction<evt::Sum, float, evt::Partial, TileShape, EpilogueTile>;
 // 5:5 interleave(x*c - y, x + y*c)
-using compute_12 = fusion::Sm90Compute<cutlass::epilogue::thread::Identity, ElementD, float, kRoundStyle>;
+using compute_13 = fusion::Sm90Compute<cutlass::epilogue::thread::Identity, ElementD, float, kRoundStyle>;
 using Graph = evt::fusion::Graph<
-    cute::tuple<cute::seq<>, cute::seq<0>, cute::seq<0>, cute::seq<>, cute::seq<1, 2, 3>, cute::seq<2, 3, 1>, cute::seq<4, 5>, cute::seq<1, 2>, cute::seq<1, 2>, cute::seq<7>, cute::seq<8>, cute::seq<10>, cute::seq<6>>,
-    accumulator, pair_1, pair_2, in_c, compute_4, compute_5, interleave_6, compute_7, compute_8, out_h, first_10, reduction_11, compute_12>;
+    cute::tuple<cute::seq<>, cute::seq<0>, cute::seq<0>, cute::seq<>, cute::seq<1, 2, 3>, cute::seq<2, 3, 1>, cute::seq<4, 5>, cute::seq<0>, cute::seq<0>, cute::seq<7, 8>, cute::seq<9>, cute::seq<9>, cute::seq<11>, cute::seq<6>>,
+    accumulator, pair_1, pair_2, in_c, compute_4, compute_5, interleave_6, pair_7, pair_8, compute_9, out_h, first_11, reduction_12, compute_13>;
 using Visitor = Graph;
 
 // ... as in gemm_3x_stock: using CollectiveEpilogue = evt::restage<
@@ -173,14 +175,14 @@ using Visitor = Graph;
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
 struct FinalJobs {
-  evt::FinishJob<evt::Sum, float, float> reduction_11;
+  evt::FinishJob<evt::Sum, float, float> reduction_12;
 };
 
 #if !defined(EVT_HOST_PASS)
 /// Combines the parts of reductions, in a fixed order.
 extern "C" __global__ void __launch_bounds__(evt::kFinishThreads)
 golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
-  evt::finish_all(jobs.reduction_11);
+  evt::finish_all(jobs.reduction_12);
 }
 #endif
 
@@ -190,14 +192,14 @@ golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
 
 /// Where the parts of each reduction are in the workspace, in bytes from its start.
 struct Workspace {
-  std::int64_t reduction_11 = 0;
+  std::int64_t reduction_12 = 0;
   std::int64_t bytes = 0;
 };
 
 inline Workspace workspace_of([[maybe_unused]] Arguments const& arguments) {
   Workspace result;
-  result.reduction_11 = result.bytes;
-  result.bytes += evt::aligned(reduction_11::parts(problem_shape(arguments)) * arguments.m * arguments.l *
+  result.reduction_12 = result.bytes;
+  result.bytes += evt::aligned(reduction_12::parts(problem_shape(arguments)) * arguments.m * arguments.l *
                                static_cast<std::int64_t>(sizeof(float)));
   return result;
 }
@@ -217,22 +219,22 @@ inline Visitor::Arguments visitor_arguments(
   arguments_of_out_h.ptr = static_cast<cutlass::half_t*>(const_cast<void*>(arguments.out_h));
   arguments_of_out_h.stride_m = arguments.stride_m_of_out_h;
   arguments_of_out_h.stride_l = arguments.stride_l_of_out_h;
-  reduction_11::Arguments arguments_of_reduction_11{};
-  arguments_of_reduction_11.ptr = parts<float>(arguments, workspace.reduction_11);
-  Graph::Arguments arguments_of_Graph{{}, {}, {}, arguments_of_in_c, {}, {}, {}, {}, {}, arguments_of_out_h, {}, arguments_of_reduction_11, {}};
+  reduction_12::Arguments arguments_of_reduction_12{};
+  arguments_of_reduction_12.ptr = parts<float>(arguments, workspace.reduction_12);
+  Graph::Arguments arguments_of_Graph{{}, {}, {}, arguments_of_in_c, {}, {}, {}, {}, {}, {}, arguments_of_out_h, {}, arguments_of_reduction_12, {}};
   return arguments_of_Graph;
 }
 
 inline FinalJobs make_finish_jobs(
     Arguments const& arguments, [[maybe_unused]] Workspace const& workspace) {
   FinalJobs jobs{};
-  jobs.reduction_11.parts_ptr = parts<float>(arguments, workspace.reduction_11);
-  jobs.reduction_11.out = static_cast<float*>(const_cast<void*>(arguments.out_s));
-  jobs.reduction_11.parts = reduction_11::parts(problem_shape(arguments));
-  jobs.reduction_11.kept = arguments.m;
-  jobs.reduction_11.batches = arguments.l;
-  jobs.reduction_11.out_stride_l = arguments.stride_l_of_out_s;
-  jobs.reduction_11.over_batch = false;
+  jobs.reduction_12.parts_ptr = parts<float>(arguments, workspace.reduction_12);
+  jobs.reduction_12.out = static_cast<float*>(const_cast<void*>(arguments.out_s));
+  jobs.reduction_12.parts = reduction_12::parts(problem_shape(arguments));
+  jobs.reduction_12.kept = arguments.m;
+  jobs.reduction_12.batches = arguments.l;
+  jobs.reduction_12.out_stride_l = arguments.stride_l_of_out_s;
+  jobs.reduction_12.over_batch = false;
   return jobs;
 }
 
@@ -280,7 +282,7 @@ extern "C" __attribute__((visibility("default"))) int golden_run(
     if (entry == nullptr) return evt::report(evt::Failure::module, evt::module_error());
     FinalJobs jobs = make_finish_jobs(*arguments, workspace);
     std::int64_t blocks = 1;
-    blocks = std::max(blocks, evt::finish_blocks(jobs.reduction_11));
+    blocks = std::max(blocks, evt::finish_blocks(jobs.reduction_12));
     dim3 const grid(static_cast<unsigned>(blocks), 1);
     cudaError_t const failed = evt::launch(entry, grid, dim3(evt::kFinishThreads), dim3(1, 1, 1), 0,
                                            static_cast<cudaStream_t>(stream), &jobs);

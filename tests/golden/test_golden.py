@@ -20,10 +20,12 @@ from command_line import ok
 
 import evt
 from evt.functions.testing import temporarily
-from evt.plan import ROUTES, TARGETS
+from evt.plan import ROUTES
 from evt.plan.epilogue import nodes
+from evt.plan.target import Family
 
 FOLDER = Path(__file__).parent
+SAMPLES = FOLDER.parents[1] / "samples"
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,31 @@ def test_every_file_has_a_case(request: pytest.FixtureRequest) -> None:
         assert not stale, "`pytest tests/golden --update` deletes them"
 
 
-def printed(pattern: str) -> set[str]:
-    """Return what a pattern finds in the cases' plans."""
-    return {name for case in CASES for name in re.findall(pattern, (FOLDER / f"{case.name}.txt").read_text(), re.M)}
+def shown() -> dict[str, set[tuple[str, str]]]:
+    """Return the families and the kinds of visitor nodes in the cases' plans, by route."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for case in CASES:
+        text = (FOLDER / f"{case.name}.txt").read_text(encoding="utf-8")
+        (route,), (family,) = (re.findall(rf"^{name}: (\S+)", text, re.MULTILINE) for name in ("route", "family"))
+        found.setdefault(route, set()).update((family, kind) for kind in re.findall(r"^    \d+: (\w+)", text, re.M))
+    return found
 
 
 def test_every_route_family_and_node_has_a_case() -> None:
-    assert printed(r"^route: (\S+)") == {route.name for route in ROUTES}
-    families = {family for target in TARGETS.values() for family in target.families}
-    assert families | {"own", "3x_grouped"} == printed(r"^family: (\S+)")
-    assert printed(r"^    \d+: (\w+)") >= {node.__name__ for node in get_args(nodes.Node)}
+    routes = shown()
+    assert set(routes) == {route.name for route in ROUTES}
+    families, kinds = (set(each) for each in zip(*set().union(*routes.values()), strict=True))
+    assert families == set(get_args(Family))
+    assert kinds >= {node.__name__ for node in get_args(nodes.Node)}
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
+def test_every_node_of_the_samples_has_a_case_in_its_family(arch: str) -> None:
+    pairs = set().union(*shown().values())
+    for path in sorted(SAMPLES.glob("*.evt")):
+        try:
+            plan = evt.load(path, route="evt").plan(arch)
+        except evt.EvtError:
+            continue
+        if plan.family in ("2x", "3x", "sm100"):
+            assert {(plan.family, type(node).__name__) for node in plan.epilogue.nodes} <= pairs, path.stem
