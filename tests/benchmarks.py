@@ -11,7 +11,7 @@ import torch
 
 import evt.bench.epilogue
 import evt.bench.suites
-from evt.bench import Case, CaseResult, Row, convolution_case, straight_line, summarise
+from evt.bench import Case, CaseResult, VersionResult, convolution_case, straight_line, summarise
 from evt.bench.case import draw
 from evt.diagnostics import Source
 from evt.program import Program
@@ -88,8 +88,8 @@ def make_convolution(
 
 def result(**times: float) -> CaseResult:
     case = Case("case", Program(Source("D = acc")), 1000, 1000, 1000, dtype="bf16", bar=0.7)
-    rows = [Row(name.replace("_", " "), summarise([time])) for name, time in times.items()]
-    rows.append(Row("max-autotune", failure="no triton"))
+    rows = [VersionResult(name.replace("_", " "), summarise([time])) for name, time in times.items()]
+    rows.append(VersionResult("max-autotune", failure="no triton"))
     return CaseResult(case, tuple(rows), {"A": 2_000_000, "B": 2_000_000, "D": 2_000_000})
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import evt
 from evt.ir import TypedDag
-from evt.plan import Layout, Plan, Signature
+from evt.plan import LayoutClass, Plan, Signature
 from evt.plan.epilogue.nodes import Access, Apply, AuxLoad, AuxStore, Compute, Node
 from evt.request import optimised_graph
 
@@ -38,7 +38,7 @@ def computed(made: Plan) -> list[str]:
     ]
 
 
-def with_layout(signature: Signature, name: str, layout: Layout) -> Signature:
+def with_layout(signature: Signature, name: str, layout: LayoutClass) -> Signature:
     if name == "A":
         return replace(signature, a=layout)
     if name == "B":

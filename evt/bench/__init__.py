@@ -15,7 +15,7 @@ from evt.bench.document import to_json, write_json
 from evt.bench.epilogue import bench_epilogues
 from evt.bench.host import bench_host
 from evt.bench.machine import describe_machine, require_gpu
-from evt.bench.result import CaseResult, EpilogueResult, HostResult, Row, Summary, summarise
+from evt.bench.result import CaseResult, EpilogueResult, HostResult, Summary, VersionResult, summarise
 from evt.bench.run import bench
 from evt.bench.straight import straight_line
 from evt.bench.suites import SUITES, suite
@@ -28,8 +28,8 @@ __all__ = [
     "CaseResult",
     "EpilogueResult",
     "HostResult",
-    "Row",
     "Summary",
+    "VersionResult",
     "bench",
     "bench_epilogues",
     "bench_host",

@@ -14,7 +14,7 @@ import torch
 from evt.bench.answer import oracle
 from evt.bench.case import Case
 from evt.bench.machine import require_gpu
-from evt.bench.result import AGAIN, EVT, EpilogueResult, Row, summarise
+from evt.bench.result import AGAIN, EVT, EpilogueResult, VersionResult, summarise
 from evt.bench.run import Progress, build_all, checked, reason, timed, with_times
 from evt.bench.versions import Call, tensor_core_floats
 from evt.errors import EvtError
@@ -60,7 +60,7 @@ def measure_epilogues(
     progress: Progress = lambda text: None,
 ) -> EpilogueResult:
     """Build, check and time the kernels of one product's epilogues, and a copy."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, VersionResult] = {}
     calls: dict[str, Call] = {}
     sizes: dict[str, dict[str, int]] = {}
     for case in cases:
@@ -68,17 +68,17 @@ def measure_epilogues(
         try:
             answer = oracle(case, device, seed)
         except EvtError as problem:
-            rows[case.name] = Row(case.name, failure=reason(problem))
+            rows[case.name] = VersionResult(case.name, failure=reason(problem))
             continue
         row, call = checked(EVT, case, answer)
-        rows[case.name] = Row(case.name, error=row.error, failure=row.failure)
+        rows[case.name] = VersionResult(case.name, error=row.error, failure=row.failure)
         if call is not None:
             calls[case.name] = call
             sizes[case.name] = answer.data.bytes
     wrong = tuple(name for name, row in rows.items() if row.failure and row.error is not None)
     bare = cases[0].name
     if bare in calls:
-        rows = {bare: rows[bare], AGAIN: Row(AGAIN), **rows}
+        rows = {bare: rows[bare], AGAIN: VersionResult(AGAIN), **rows}
         calls[AGAIN] = calls[bare]
     source = torch.ones(_COPIED_BYTES, dtype=torch.uint8, device=device)
     destination = torch.empty_like(source)

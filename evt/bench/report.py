@@ -19,7 +19,7 @@ from evt.bench.result import AGAIN, COMPILE, EVT, CaseResult, EpilogueResult, Ho
 _PIPE_WIDTH = 240
 
 
-class Report:
+class BenchReport:
     """Prints results as they come, and writes all so far to a file, so that an interrupted run keeps its numbers."""
 
     def __init__(self, machine: Mapping[str, Any], settings: Mapping[str, Any], file: str | Path | None = None) -> None:

@@ -35,7 +35,7 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VersionResult:
     """One version of a case: its times in ms and its error against the oracle, or why there are none."""
 
     version: str
@@ -53,13 +53,13 @@ class CaseResult:
     """
 
     case: Case
-    rows: tuple[Row, ...]
+    rows: tuple[VersionResult, ...]
     bytes: Mapping[str, int]
     exposed: int = 0
     wrong: bool = False
     kernel: tuple[str, str] | None = None
 
-    def row(self, version: str) -> Row | None:
+    def row(self, version: str) -> VersionResult | None:
         return next((row for row in self.rows if row.version == version), None)
 
     def ms(self, version: str) -> float | None:
@@ -110,7 +110,7 @@ class EpilogueResult:
     """
 
     cases: tuple[Case, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[VersionResult, ...]
     bytes: Mapping[str, Mapping[str, int]]
     copy: Summary | None
     copied_bytes: int

@@ -12,7 +12,7 @@ from evt.bench.case import Case, draw
 from evt.bench.idiom import UnwrittenError
 from evt.bench.kernel import kernel_taken, plans_of
 from evt.bench.machine import require_gpu
-from evt.bench.result import AGAIN, EVT, CaseResult, Row, summarise
+from evt.bench.result import AGAIN, EVT, CaseResult, VersionResult, summarise
 from evt.bench.versions import (
     BASELINES,
     COMPILED,
@@ -93,8 +93,8 @@ def measure(
     try:
         answer = oracle(case, device, seed)
     except EvtError as problem:
-        return CaseResult(case, (Row(EVT, failure=reason(problem)),), {})
-    rows: dict[str, Row] = {}
+        return CaseResult(case, (VersionResult(EVT, failure=reason(problem)),), {})
+    rows: dict[str, VersionResult] = {}
     calls: dict[str, Call] = {}
     for name in dict.fromkeys((EVT, *(case.product if name in PRODUCTS else name for name in names))):
         progress(f"{case.name}: {name}")
@@ -104,7 +104,7 @@ def measure(
     kernel = kernel_taken(case, answer.data) if EVT in calls and device.type == "cuda" else None
     wrong = EVT not in calls and rows[EVT].error is not None
     if EVT in calls:
-        rows = {EVT: rows[EVT], AGAIN: Row(AGAIN), **rows}
+        rows = {EVT: rows[EVT], AGAIN: VersionResult(AGAIN), **rows}
         calls[AGAIN] = calls[EVT]
     progress(f"{case.name}: timing")
     samples, exposed = timed(calls, clock, rounds, seed)
@@ -117,20 +117,20 @@ def timed(calls: Mapping[str, Call], clock: RoundTimer, rounds: int, seed: int) 
     return interleave(calls, rounds, clock, seed=seed)
 
 
-def with_times(rows: Mapping[str, Row], samples: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
+def with_times(rows: Mapping[str, VersionResult], samples: Mapping[str, Sequence[float]]) -> tuple[VersionResult, ...]:
     """Return the rows with their times; a call without samples has failed."""
 
-    def filled(name: str, row: Row) -> Row:
+    def filled(name: str, row: VersionResult) -> VersionResult:
         if name not in samples:
             return row
         if samples[name]:
-            return Row(name, summarise(samples[name]), row.error)
-        return Row(name, error=row.error, failure="it waits for the GPU, or is too slow to keep it busy")
+            return VersionResult(name, summarise(samples[name]), row.error)
+        return VersionResult(name, error=row.error, failure="it waits for the GPU, or is too slow to keep it busy")
 
     return tuple(filled(name, row) for name, row in rows.items())
 
 
-def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
+def checked(name: str, case: Case, answer: Answer) -> tuple[VersionResult, Call | None]:
     """Return a version, if its answer is right; otherwise its row says why not."""
     try:
         if name == EVT:
@@ -142,18 +142,18 @@ def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
         else:
             call = baseline(name, case, answer.data)
             if name == case.product:
-                return Row(name), call
+                return VersionResult(name), call
             result = call()
             outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)
         error = answer.error(outputs)
     except EvtError as problem:
-        return Row(name, failure=reason(problem)), None
+        return VersionResult(name, failure=reason(problem)), None
     except Exception as problem:  # whatever a compiler may raise
         if name == EVT:
             raise
-        return Row(name, failure=reason(problem)), None
+        return VersionResult(name, failure=reason(problem)), None
     refusal = answer.refusal(error, stepwise=name != EVT)
-    return Row(name, error=error, failure=refusal), None if refusal else call
+    return VersionResult(name, error=error, failure=refusal), None if refusal else call
 
 
 def reason(problem: Exception) -> str:

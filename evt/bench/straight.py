@@ -40,7 +40,6 @@ from evt.ir import (
     Apply,
     Cast,
     Const,
-    Fold,
     Input,
     Interleave,
     Load,
@@ -48,6 +47,7 @@ from evt.ir import (
     Output,
     Pick,
     Reduce,
+    ReduceBlocks,
     Store,
     TypedDag,
 )
@@ -284,7 +284,7 @@ class _Writer(Dialect[Value]):
             return found.to(torch.int32), torch.int32
         return self.reduced(op.kind, self.spread(x, op.modes), dims, keepdim=True)
 
-    def fold(self, op: Fold, x: Argument[Value]) -> Value:
+    def fold(self, op: ReduceBlocks, x: Argument[Value]) -> Value:
         tensor, dtype = self.spread(x, "n")
         return self.reduced(op.kind, (tensor.unflatten(-1, (-1, op.width)), dtype), [-1])
 

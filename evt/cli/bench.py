@@ -185,7 +185,7 @@ def command(
     from evt.bench import Case, bench_epilogues, bench_host, convolution_case, describe_machine, require_gpu
     from evt.bench import bench as measure
     from evt.bench import suite as suite_of
-    from evt.bench.report import Report
+    from evt.bench.report import BenchReport
     from evt.cli.tensors import shapes_of
     from evt.diagnostics import Diagnostic
     from evt.errors import InternalError
@@ -205,7 +205,7 @@ def command(
         baselines = _OF_ONE_CONVOLUTION if cases[0].product == "conv" else _BASELINES
         baselines = _OF_NETWORKS if suite in _NETWORKS else () if suite == "epilogue" else baselines
     measured = {"rounds": rounds, "baselines": baselines, "seed": seed, "suite": suite}
-    report = Report(describe_machine(require_gpu()), {**measured, **settings}, json_file)
+    report = BenchReport(describe_machine(require_gpu()), {**measured, **settings}, json_file)
     try:
         if host:
             progress("measuring host time")

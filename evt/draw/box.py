@@ -23,13 +23,13 @@ from evt.ir import (
     Element,
     Extent,
     Feed,
-    Fold,
     Index,
     Interleave,
     Load,
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
     TypedDag,
 )
@@ -138,7 +138,7 @@ def _box(dag: Dag, node: int) -> Box:
             return Box("cast", f"cast {dtype}", of_value)
         case Reduce(kind, modes):
             return Box("reduce", f"{kind}[{', '.join(modes)}]", of_value)
-        case Fold(kind, width):
+        case ReduceBlocks(kind, width):
             return Box("fold", f"{kind}[n%{width}]", of_value)
         case Pick(member, distance):
             name = "odd" if member else "even"

@@ -32,7 +32,7 @@ _LANE_PULL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BoxPosition:
     """A box: its centre line, its upper and lower sides, and the lowest side in its layer (``floor``).
 
     The boxes of a layer hang from one line. A lane is a box without width as high as its layer.
@@ -46,16 +46,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GraphLayout:
     """``nodes`` by id; ``lanes`` of each (operand, user, slot), the boxes it passes on its way."""
 
-    nodes: tuple[Place, ...]
-    lanes: Mapping[tuple[int, int, int], tuple[Place, ...]]
+    nodes: tuple[BoxPosition, ...]
+    lanes: Mapping[tuple[int, int, int], tuple[BoxPosition, ...]]
     width: int
     height: int
 
 
-def layout(dag: Dag, sizes: Sequence[tuple[int, int]]) -> Layout:
+def layout(dag: Dag, sizes: Sequence[tuple[int, int]]) -> GraphLayout:
     """Place boxes of the given widths and heights; coordinates start at 0."""
     layer_of = _layers(dag)
     links, lanes = _link(dag, layer_of)
@@ -65,15 +65,15 @@ def layout(dag: Dag, sizes: Sequence[tuple[int, int]]) -> Layout:
     left = min((x[v] - width_of[v] // 2 for v in range(len(x))), default=0)
     right = max((x[v] + width_of[v] // 2 for v in range(len(x))), default=0)
 
-    place: dict[int, Place] = {}
+    place: dict[int, BoxPosition] = {}
     top = floor = 0
     for layer in layers:
         floor = top + max(sizes[v][1] if v < len(dag) else 0 for v in layer)
         for v in layer:
             bottom = top + sizes[v][1] if v < len(dag) else floor
-            place[v] = Place(x[v] - left, top, bottom, floor, width_of[v])
+            place[v] = BoxPosition(x[v] - left, top, bottom, floor, width_of[v])
         top = floor + _LAYER_GAP
-    return Layout(
+    return GraphLayout(
         tuple(place[node] for node in range(len(dag))),
         {edge: tuple(place[v] for v in passed) for edge, passed in lanes.items()},
         right - left,

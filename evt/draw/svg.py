@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from evt.draw.box import INK, PALETTE, PAPER, QUIET, Box, Kind, boxes, edges, heading, printable
-from evt.draw.layout import PIXEL, Layout, Place, layout
+from evt.draw.layout import PIXEL, BoxPosition, GraphLayout, layout
 from evt.ir import Dag
 from evt.ir.origin import describe
 
@@ -74,7 +74,7 @@ def draw_svg(dag: Dag) -> str:
     return tostring(svg, encoding="unicode") + "\n"
 
 
-def _draw_nodes(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) -> None:
+def _draw_nodes(group: Element, dag: Dag, drawn: Sequence[Box], plan: GraphLayout) -> None:
     for node, (box, place) in enumerate(zip(drawn, plan.nodes, strict=True)):
         element = SubElement(group, "g", {"data-node": str(node), "data-kind": box.kind})
         operands = " ".join(f"%{operand}" for operand in dag.arguments(node))
@@ -103,7 +103,7 @@ def _draw_nodes(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
         _text(element, place.x, place.bottom - 21 * PIXEL // 2, _shorten(box.label, _LONGEST), {})
 
 
-def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) -> None:
+def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: GraphLayout) -> None:
     """Draw every edge from its operand's lower side to its user's upper side."""
     nodes = plan.nodes
     leaving: list[list[tuple[int, int, int]]] = [[] for _ in nodes]
@@ -143,7 +143,7 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
         )
 
 
-def _spread(side: Sequence[tuple[int, int, int]], place: Place, pitch: int) -> dict[tuple[int, int, int], int]:
+def _spread(side: Sequence[tuple[int, int, int]], place: BoxPosition, pitch: int) -> dict[tuple[int, int, int], int]:
     """Return where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
     pitch = min(pitch, (place.width - 16 * PIXEL) // max(1, len(side) - 1))
     return {edge: place.x + (2 * i - (len(side) - 1)) * pitch // 2 for i, edge in enumerate(side)}

@@ -22,7 +22,7 @@ from evt.ir.dtype import DType
 from evt.plan import Field, Plan
 from evt.plan.epilogue.nodes import Single, Stride
 from evt.plan.plan import Convolution2x, Scale, StockFusion, StockOperator, StockTensor, StockVector
-from evt.plan.stock.operators import Functor, Fused, Major, Own, Parameter, Scaling
+from evt.plan.stock.operators import Functor, FusionOperation, Major, Own, Parameter, Scaling
 
 _THREAD, _FUSION = "cutlass::epilogue::thread", "cutlass::epilogue::fusion"
 #: Where functors are that are not among the activations.
@@ -67,7 +67,7 @@ def given(plan: Plan) -> tuple[Given, ...]:
             return ()
 
 
-def _numbers(fused: Fused) -> Iterator[Given]:
+def _numbers(fused: FusionOperation) -> Iterator[Given]:
     """Return the arguments of an activation."""
     return (Given(member, literal(value)) for member, value in fused.members)
 
@@ -112,7 +112,7 @@ def stock_text(plan: Plan, swizzle: str, convolution: tuple[str, str]) -> StockT
     )
 
 
-def _class(namespace: str, fused: Fused) -> str:
+def _class(namespace: str, fused: FusionOperation) -> str:
     return f"{namespace}::{fused.name}<{', '.join(map(_parameter, fused.parameters))}>"
 
 
@@ -132,7 +132,7 @@ def _parameter(given: Parameter) -> str:
             return str(given).lower()
 
 
-def _header(fused: Fused) -> str:
+def _header(fused: FusionOperation) -> str:
     """Return the header of CUTLASS that has an output operator."""
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in fused.name)
     return f"cutlass/epilogue/thread/{words[1:]}.h"

@@ -9,7 +9,7 @@ from evt.emission.text import Assignments, Job, Jobs, Parts
 from evt.emission.visitors import parts_pointer, result_pointer
 from evt.ir.node import PLACES
 from evt.plan import Field, Plan
-from evt.plan.epilogue.nodes import Combined, Given, Number, Operand, Place, Reduction, Result, Single, Size
+from evt.plan.epilogue.nodes import Combined, Given, Number, Operand, Reduction, Result, ResultIndex, Single, Size
 from evt.plan.plan import PaddedCopy
 
 
@@ -146,7 +146,7 @@ def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand) -> tu
             return "evt::Given<int32_t>", f"{size(operand)}, nullptr, 0, 0"
         case Number(_, value):
             return "evt::Given<int32_t>", f"{int(value)}, nullptr, 0, 0"
-        case Place(batch):
+        case ResultIndex(batch):
             return f"evt::Place<{'true' if batch else 'false'}>", ""
     raise AssertionError(operand)
 

@@ -20,7 +20,7 @@ from evt.ir.node import base, is_divided
 from evt.plan import (
     TARGETS,
     ConvolutionClass,
-    Layout,
+    LayoutClass,
     Plan,
     Problem,
     Signature,
@@ -253,6 +253,6 @@ def _beyond(of: ConvolutionClass) -> Iterator[tuple[str, ConvolutionClass]]:
     yield "im2col", replace(of, im2col=False)
 
 
-def _with(signature: Signature, name: str, layout: Layout) -> Signature:
+def _with(signature: Signature, name: str, layout: LayoutClass) -> Signature:
     """Return a signature with another layout of one tensor."""
     return replace(signature, tensors=tuple((each, layout if each == name else own) for each, own in signature.tensors))

@@ -30,13 +30,13 @@ from torch.fx import Graph, GraphModule, Node
 from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, NoKernelWarning
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.cost_model import Benefit, estimate
 from evt.fx.kernels import build_all, built, kernel_or_reason, planned
 from evt.fx.lowering import register
 from evt.fx.measure import measured
 from evt.fx.regions import Fusion, Outcome, find_regions
-from evt.fx.report import Owner, Record, Row, keep, rows_of
+from evt.fx.report import Owner, ProductReport, Record, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.request.given import check_kind
@@ -133,14 +133,14 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         ]
         return tuple(outcomes), benefits
 
-    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, SkipReason]:
+    def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Build the kernels of regions; return why others have none, by their products."""
         if self.target:
             return self.name_kernels(regions)
         sources, without = planned(regions)
         return without if _collecting else without | built(sources)
 
-    def name_kernels(self, regions: Mapping[Node, Fused]) -> dict[Node, SkipReason]:
+    def name_kernels(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Name the kernels of regions on a target; return why others have none there."""
         without: dict[Node, SkipReason] = {}
         for node, fused in regions.items():
@@ -170,11 +170,11 @@ def _losers(benefits: Mapping[Node, Benefit]) -> dict[Node, SkipReason]:
     }
 
 
-def _estimate(fused: Fused, target: str = "") -> Benefit:
+def _estimate(fused: RegionProgram, target: str = "") -> Benefit:
     return estimate(fused, target or _target(fused), replayed=bool(torch._inductor.config.triton.cudagraphs))
 
 
-def _target(fused: Fused) -> str:
+def _target(fused: RegionProgram) -> str:
     device = fused.region.product.node.meta["val"].device
     if device.type != "cuda":
         return "sm90"
@@ -234,7 +234,7 @@ class _Collection:
 
     sources: list[KernelSource] = field(default_factory=list)
     reasons: list[SkipReason] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ProductReport] = field(default_factory=list)
     #: The target that a report is asked for, "" for that of the device.
     target: str = ""
     outermost: GraphModule | None = None
@@ -324,7 +324,7 @@ def kernels_of(
 
 def survey(
     model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], options: _Options | None, target: str
-) -> tuple[Row, ...]:
+) -> tuple[ProductReport, ...]:
     """Return the rows of a call that is not compiled, on a target or, if that is "", on the model's device.
 
     Nothing is measured: in place of the rule "measure" the estimate decides.

@@ -1,4 +1,4 @@
-"""A region as a program: ``build(region, owned) -> Fused``.
+"""A region as a program: ``build(region, owned) -> RegionProgram``.
 
 A kernel reads nodes that no region owns, and results of other regions. A vector that is computed again in the kernel is
 computed from such nodes, too: a region never reads into another region.
@@ -18,7 +18,7 @@ from evt.fx.aten import dtype_of, shape_of
 from evt.fx.index_map import Arrangement, IndexMap, Size, same
 from evt.fx.op_semantics import Applied, Reduced, Semantics, number_of, operands_of, semantics
 from evt.fx.product import Product, Term
-from evt.fx.region import Region
+from evt.fx.region import FusionRegion
 from evt.fx.views import is_view
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Store
 from evt.ir.dtype import F64
@@ -53,19 +53,19 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Fused:
+class RegionProgram:
     """A region's program, the tensors that it is called with, and the nodes that its outputs are, in order.
 
     ``batches`` are the batch dimensions that A and B get before the call, where those of the product are split.
     """
 
-    region: Region
+    region: FusionRegion
     program: Program
     arguments: tuple[Argument, ...]
     results: tuple[Result, ...]
     batches: tuple[Size, ...] | None = None
 
-    def __deepcopy__(self, memo: object) -> Fused:
+    def __deepcopy__(self, memo: object) -> RegionProgram:
         return self  # it describes nodes of the graph that it was found in
 
     @property
@@ -74,7 +74,7 @@ class Fused:
         return tuple(self.region.index_maps)
 
 
-def build(region: Region, owned: Set[Node], settings: Mapping[str, Any] | None = None) -> Fused:
+def build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any] | None = None) -> RegionProgram:
     """Return the program of a region. Raise UnbuiltError, or ProgramError, where there is none.
 
     ``owned`` are the nodes of all regions.
@@ -83,7 +83,7 @@ def build(region: Region, owned: Set[Node], settings: Mapping[str, Any] | None =
     return _Building(region, root, batches, owned).finish(settings or {})
 
 
-def _root(region: Region) -> tuple[IndexMap, tuple[Size, ...] | None]:
+def _root(region: FusionRegion) -> tuple[IndexMap, tuple[Size, ...] | None]:
     """Return the index map in which the kernel reads and writes whole tensors, and its batches if they are split.
 
     A tensor that varies over some dimensions of the batches is read as it is where the product has these dimensions.
@@ -112,7 +112,7 @@ def _is_partial(operand: Node, index_map: IndexMap) -> bool:
 
 @dataclass
 class _Building:
-    region: Region
+    region: FusionRegion
     root: IndexMap
     batches: tuple[Size, ...] | None
     owned: Set[Node]
@@ -127,7 +127,7 @@ class _Building:
         )
         self.arithmetic = Arithmetic(product.operation, (a, b))
 
-    def finish(self, settings: Mapping[str, Any]) -> Fused:
+    def finish(self, settings: Mapping[str, Any]) -> RegionProgram:
         product, builder = self.region.product, self.arithmetic.builder
         for node in self.in_order():
             index_map = self.region.index_maps[node]
@@ -155,7 +155,7 @@ class _Building:
         dag: Dag = builder.finish(product.operation, (), inputs, declared)
         program = Program.from_dag(dag, **settings, **product.geometry)
         arguments = tuple(each for _, each in self.loads.values())
-        return Fused(self.region, program, arguments, tuple(results), self.batches)
+        return RegionProgram(self.region, program, arguments, tuple(results), self.batches)
 
     def in_order(self) -> list[Node]:
         """Return the nodes, each after its operands and otherwise as its results need them.
@@ -301,4 +301,4 @@ class _Building:
         return self.arithmetic.add(Load(known[0].name), dtype=known[0].dtype)
 
 
-__all__ = ["Argument", "Fused", "Result", "UnbuiltError", "build"]
+__all__ = ["Argument", "RegionProgram", "Result", "UnbuiltError", "build"]

@@ -8,13 +8,13 @@ import torch
 from torch.fx import Node
 
 from evt.fx.aten import is_constant
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.example import hint, tensor_of
 from evt.fx.index_map import Arrangement
 from evt.runtime.memory_format import suggests_channels_last
 
 
-def copied(fused: Fused) -> list[Node]:
+def copied(fused: RegionProgram) -> list[Node]:
     """Return the nodes whose tensors are copied before a region's kernel, or after it.
 
     For a convolution they are the operands that it does not read as they lie. For a matrix product they are the inputs
@@ -24,7 +24,7 @@ def copied(fused: Fused) -> list[Node]:
     return _images(fused) if fused.region.product.is_convolution else _matrices(fused)
 
 
-def _images(fused: Fused) -> list[Node]:
+def _images(fused: RegionProgram) -> list[Node]:
     operands = fused.region.product.a, fused.region.product.b
     varying = (each for each in operands if not is_constant(each))  # constants are copied once
     return [each for each in varying if not _is_channels_last(tensor_of(each, "meta"))]
@@ -35,7 +35,7 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
     return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
 
 
-def _matrices(fused: Fused) -> list[Node]:
+def _matrices(fused: RegionProgram) -> list[Node]:
     given = ((each.node, each.arrangement) for each in fused.arguments)
     found = [node for node, how in given if _arranged(tensor_of(node, "meta"), how) is None]
     for result in fused.results:

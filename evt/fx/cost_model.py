@@ -41,7 +41,7 @@ from torch.fx import Node
 from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, type_name
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
@@ -127,7 +127,7 @@ class Benefit:
         return f"{said}; the GPU waits {abs(self.waiting):.1f} us {'less' if self.waiting > 0 else 'more'} for the host"
 
 
-def estimate(fused: Fused, target: str, replayed: bool = False) -> Benefit:
+def estimate(fused: RegionProgram, target: str, replayed: bool = False) -> Benefit:
     """Return what a region is expected to save and lose on a target, at the sizes of the call that is compiled.
 
     ``replayed``: by a CUDA graph, so that the host calls no kernel.
@@ -166,7 +166,7 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Benefit:
     return Benefit(gain, loss, saved, waiting=difference - (gain - loss))
 
 
-def _lost_by_product(fused: Fused, time: float) -> float:
+def _lost_by_product(fused: RegionProgram, time: float) -> float:
     """Return how much longer than the library's product of that time a region's kernel takes, in microseconds."""
     rows, columns = _matrix(fused)
     elements, terms = _elements(fused), hint(fused.region.product.a.meta["val"].shape[-1])
@@ -187,7 +187,7 @@ def _lost_by_product(fused: Fused, time: float) -> float:
     return time * factor + functions * seen
 
 
-def _lost_by_convolution(fused: Fused, loop: Mainloop, time: float) -> float:
+def _lost_by_convolution(fused: RegionProgram, loop: Mainloop, time: float) -> float:
     """Return the same as :func:`_lost_by_product` for a convolution; it is less than 0 where the library is slower."""
     product = fused.region.product
     further = _further(fused) * _FURTHER
@@ -218,12 +218,12 @@ def _gained_by_depthwise(loop: DepthwiseConvolution) -> float:
     return _DEPTHWISE if max(loop.filter.stride) == 1 else _DEPTHWISE_STRIDED
 
 
-def _elements(fused: Fused) -> int:
+def _elements(fused: RegionProgram) -> int:
     """Return the elements of the product."""
     return math.prod(map(hint, fused.region.product.node.meta["val"].shape))
 
 
-def _evaluated(fused: Fused) -> int:
+def _evaluated(fused: RegionProgram) -> int:
     """Return how many transcendental functions are computed of each element, and not only of sums.
 
     Those of the same operands count once, as the sigmoid and the SiLU of an element share their exponential.
@@ -233,39 +233,39 @@ def _evaluated(fused: Fused) -> int:
     return len({dag.arguments(node) for node in tiles if cost(dag[node]) >= TRANSCENDENTAL})
 
 
-def _calls(fused: Fused, *functions: str) -> bool:
+def _calls(fused: RegionProgram, *functions: str) -> bool:
     """Return whether the program calls one of some functions."""
     ops = (op for op, _ in _graph(fused).table)
     return any(isinstance(op, Apply) and op.function in functions for op in ops)
 
 
-def _graph(fused: Fused) -> TypedDag:
+def _graph(fused: RegionProgram) -> TypedDag:
     """Return the program's graph as it is compiled."""
     return optimised_graph(fused.program.request, *_types(fused))
 
 
-def _types(fused: Fused) -> tuple[str, str]:
+def _types(fused: RegionProgram) -> tuple[str, str]:
     """Return the types of A and B."""
     product = fused.region.product
     a, b = (str(from_torch_name(type_name(dtype_of(each)))) for each in (product.a, product.b))
     return a, b
 
 
-def _further(fused: Fused) -> int:
+def _further(fused: RegionProgram) -> int:
     """Return the elements of an epilogue's further matrices, and those that its reductions combine."""
     dag = fused.program.request.dag
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
     return _elements(fused) * (max(read - 1, 0) + max(written - 1, 0) + len(dag.outputs) - written)
 
 
-def _sums_rows(fused: Fused) -> bool:
+def _sums_rows(fused: RegionProgram) -> bool:
     """Return whether a region saves a kernel that sums over rows; newer Inductors sum over rows and columns in one."""
     reduced = {index_map.reduced for index_map in fused.region.index_maps.values()}
     both = getattr(torch._inductor.config.triton, "mix_order_reduction", False)
     return any("m" in modes for modes in reduced) and not (both and ("n",) in reduced)
 
 
-def _traffic(fused: Fused) -> tuple[int, int, bool]:
+def _traffic(fused: RegionProgram) -> tuple[int, int, bool]:
     """Return the bytes of results that are moved without a region and with it, and whether a kernel reads those."""
     product, follows = fused.region.product.node, _follows(fused)
     before, after, read = 2 * bytes_of(product), 0, False
@@ -279,7 +279,7 @@ def _traffic(fused: Fused) -> tuple[int, int, bool]:
     return before, after, read
 
 
-def _follows(fused: Fused) -> set[Node]:
+def _follows(fused: RegionProgram) -> set[Node]:
     """Return the nodes that need a region's product, and no other product of what it is: of Inductor's next kernels."""
     product = fused.region.product.node
     found: set[Node] = {product}
@@ -295,14 +295,14 @@ def _follows(fused: Fused) -> set[Node]:
     return found
 
 
-def _is_loose(user: Node, fused: Fused) -> bool:
+def _is_loose(user: Node, fused: RegionProgram) -> bool:
     """Return whether a kernel of Inductor's reads a result: no library's does, nor the graph's output."""
     if user in fused.region or user.op != "call_function" or user.target in fallbacks:
         return False
     return find_product(user) is None
 
 
-def _multiplications(fused: Fused) -> float:
+def _multiplications(fused: RegionProgram) -> float:
     product = fused.region.product
     filters = math.prod(map(hint, product.b.meta["val"].shape[1:]))
     if product.operation.endswith("dgrad"):
@@ -311,7 +311,7 @@ def _multiplications(fused: Fused) -> float:
     return result * (filters if product.is_convolution else hint(product.a.meta["val"].shape[-1]))
 
 
-def _matrix(fused: Fused) -> tuple[int, int]:
+def _matrix(fused: RegionProgram) -> tuple[int, int]:
     """Return the rows and columns of the product, those of one batch."""
     sizes = dict.fromkeys(("", "l", "m", "n"), 1)
     for dim in fused.region.product.index_map.dims:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.index_map import Size
 
 #: What a size that nothing is known of is taken for.
@@ -45,7 +45,7 @@ def _normal(size: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 def example(
-    fused: Fused, device: torch.device | str = "meta", make: Callable[[Node, Any], torch.Tensor] = tensor_of
+    fused: RegionProgram, device: torch.device | str = "meta", make: Callable[[Node, Any], torch.Tensor] = tensor_of
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
     """Return A, B and the inputs of a region's program, as the rewritten graph gives them."""
     product = fused.region.product

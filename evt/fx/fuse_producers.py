@@ -18,14 +18,14 @@ from torch.fx import Graph, Node
 from evt.fx.example import bytes_of
 from evt.fx.index_map import IndexMap
 from evt.fx.op_semantics import number_of, operands_of, semantics
-from evt.fx.region import Region, fit_operand
+from evt.fx.region import FusionRegion, fit_operand
 from evt.fx.views import Sources, is_view
 
 #: How many operators are computed a second time, one behind the other.
 _DEEPEST = 8
 
 
-def fuse_producers(graph: Graph, regions: Iterable[Region]) -> None:
+def fuse_producers(graph: Graph, regions: Iterable[FusionRegion]) -> None:
     """Compute in each region what it alone reads, and what is read as fewer bytes, if no other region computes that."""
     regions = list(regions)
     owned = {node for region in regions for node in region.index_maps}
@@ -41,7 +41,7 @@ class _Producers:
     """The operands of a region: how many of its nodes read each, and the index map in which all of them do, or None."""
 
     graph: Graph
-    region: Region
+    region: FusionRegion
     owned: Set[Node]
     sources: Sources = field(default_factory=Sources)
     readers: dict[Node, int] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class _Producers:
         return made
 
 
-def _sort(region: Region, order: Mapping[Node, int]) -> None:
+def _sort(region: FusionRegion, order: Mapping[Node, int]) -> None:
     """Put the nodes into the graph's order, after the product."""
     product = region.product.node
     for node in sorted(region.index_maps, key=lambda each: (each is not product, order[each])):

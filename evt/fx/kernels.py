@@ -19,7 +19,7 @@ from torch.fx import Node
 from evt.compilation import BuildEvent, KernelSource, Phases, build
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.example import example
 from evt.fx.skip_reason import SkipReason
 from evt.plan import Plan, find_target
@@ -31,7 +31,7 @@ from evt.runtime.kernels import device_target, is_atomic, kernel_sources, measur
 _LOGGER = logging.getLogger("evt")
 
 
-def sources_of(fused: Fused) -> list[KernelSource]:
+def sources_of(fused: RegionProgram) -> list[KernelSource]:
     """Return the sources of the kernels that calls of a region take. Raise what a call would, before nvcc."""
     request, bound = fused.program.request, bound_example(fused)
     atomic = is_atomic(request)
@@ -39,14 +39,14 @@ def sources_of(fused: Fused) -> list[KernelSource]:
     return kernel_sources(plans)
 
 
-def kernel_of(fused: Fused, target: str, multiprocessors: int) -> Plan:
+def kernel_of(fused: RegionProgram, target: str, multiprocessors: int) -> Plan:
     """Return the kernel that a call of a region takes on a target. Raise what a call would, before nvcc."""
     request, bound = fused.program.request, bound_example(fused)
     plans = plan_kernels(request, bound, find_target(target), is_atomic(request))
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
 
-def kernel_or_reason(fused: Fused, target: str) -> Plan | str:
+def kernel_or_reason(fused: RegionProgram, target: str) -> Plan | str:
     """Return the kernel that a call of a region takes on a target, or why there is none."""
     try:
         return kernel_of(fused, target, PROCESSORS)
@@ -54,7 +54,7 @@ def kernel_or_reason(fused: Fused, target: str) -> Plan | str:
         return reason_of(error)
 
 
-def bound_example(fused: Fused) -> Bound:
+def bound_example(fused: RegionProgram) -> Bound:
     """Return the call of a region in the graph, without memory."""
     with unset_fake_temporarily():
         a, b, inputs = example(fused)
@@ -67,7 +67,7 @@ PROCESSORS = 132
 _DEVICES = ("cuda",)
 
 
-def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource]], dict[Node, SkipReason]]:
+def planned(regions: Mapping[Node, RegionProgram]) -> tuple[dict[Node, list[KernelSource]], dict[Node, SkipReason]]:
     """Return the sources of regions that run on CUDA, and why regions cannot be called; by their products."""
     sources: dict[Node, list[KernelSource]] = {}
     without: dict[Node, SkipReason] = {}

@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.cost_model import Benefit
 from evt.fx.example import example, tensor_of
 from evt.fx.gradient import backward_of, copy_alone
@@ -27,7 +27,7 @@ ROUNDS = 15
 _FUSED, _UNFUSED = "fused", "unfused"
 
 
-def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None = None) -> Benefit | None:
+def measured(fused: RegionProgram, clock: RoundTimer | None = None, store: Store | None = None) -> Benefit | None:
     """Return the times of a region with and without fusing; None where it runs on no GPU, or could not be timed."""
     device = fused.region.product.node.meta["val"].device
     if device.type != "cuda" and clock is None:
@@ -53,13 +53,13 @@ def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None 
     return Benefit(found[_UNFUSED], found[_FUSED], measured=True)
 
 
-def _shape(fused: Fused) -> str:
+def _shape(fused: RegionProgram) -> str:
     """Return what distinguishes regions of one program: the operators, and the strides of what they read."""
     nodes = [f"{node.target}{tuple(node.meta['val'].stride())}" for node in fused.nodes]
     return "|".join(nodes)
 
 
-def time_both(fused: Fused, device: torch.device, clock: RoundTimer) -> dict[str, float]:
+def time_both(fused: RegionProgram, device: torch.device, clock: RoundTimer) -> dict[str, float]:
     """Return the median times of a region in ms, fused and not; none where the host is too slow to tell."""
     tensors: dict[Node, torch.Tensor] = {}
 
@@ -80,7 +80,7 @@ def time_both(fused: Fused, device: torch.device, clock: RoundTimer) -> dict[str
     return {name: statistics.median(taken) for name, taken in samples.items()} if all(samples.values()) else {}
 
 
-def unfused(fused: Fused, make: Callable[[Node], torch.Tensor]) -> Callable[[], object]:
+def unfused(fused: RegionProgram, make: Callable[[Node], torch.Tensor]) -> Callable[[], object]:
     """Return a call of a region's operators, as Inductor compiles them without us."""
     graph = Graph()
     places: dict[Node, Node] = {}

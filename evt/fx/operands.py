@@ -1,4 +1,4 @@
-"""Operands in memory that a kernel reads: ``readable(graph, fused) -> Fused``.
+"""Operands in memory that a kernel reads: ``readable(graph, fused) -> RegionProgram``.
 
 A matrix neither of whose dimensions is contiguous is copied, as PyTorch's own products copy it.
 """
@@ -11,14 +11,14 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.fx.aten import CONSTANT, is_constant
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.index_map import same
-from evt.fx.region import Region
+from evt.fx.region import FusionRegion
 
 aten = torch.ops.aten
 
 
-def readable(graph: Graph, fused: Fused) -> Fused:
+def readable(graph: Graph, fused: RegionProgram) -> RegionProgram:
     """Return a region whose operands have a contiguous dimension, with copies of others in the graph."""
     region = fused.region
     product = region.product
@@ -33,7 +33,7 @@ def readable(graph: Graph, fused: Fused) -> Fused:
             b = _transposed(graph, _copied(graph, _transposed(graph, b)))
         elif not _is_readable(b):
             b = _copied(graph, b)
-    return replace(fused, region=Region(replace(product, a=a, b=b), region.index_maps))
+    return replace(fused, region=FusionRegion(replace(product, a=a, b=b), region.index_maps))
 
 
 def _is_readable(node: Node) -> bool:

@@ -32,12 +32,12 @@ from evt.export.kernels import kernels_of
 from evt.export.schema import schemas_of
 from evt.fx.aten import shape_of
 from evt.fx.backend import FusePass, read_options
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.capture import export, frozen
 from evt.fx.example import example
 from evt.fx.kernels import reason_of
 from evt.fx.module import dispatch_of
-from evt.fx.report import Report, Row, rows_of
+from evt.fx.report import ProductReport, Report, rows_of
 from evt.fx.rewrite import listed, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.plan import Target, find_target
@@ -129,7 +129,7 @@ class _Packaging(FusePass):
     def __init__(self, rule: str, devices: Sequence[str], folder: Path) -> None:
         super().__init__(rule, devices)
         self.folder = folder
-        self.rows: list[Row] = []
+        self.rows: list[ProductReport] = []
         self.known: dict[Node, tuple[Named, Target]] = {}
 
     def __deepcopy__(self, memo: object) -> _Packaging:
@@ -145,7 +145,7 @@ class _Packaging(FusePass):
         if taken:
             rewrite(graph, taken, self.operators([each.region.product.node for each in taken]))
 
-    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, SkipReason]:
+    def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions; return why others have none, by their products."""
         found = {node: _named(node, fused) for node, fused in regions.items()}
         self.known |= {node: each for node, each in found.items() if not isinstance(each, SkipReason)}
@@ -179,7 +179,7 @@ class _Exported:
     strided: bool = field(default=False, init=False)
 
     def __call__(
-        self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
+        self, graph: Graph, fused: RegionProgram, operands: Sequence[Node], arguments: Sequence[Node]
     ) -> tuple[Node, list[Node]]:
         names = (each.name for each in fused.arguments)
         inputs: dict[str, Any] = dict(zip(names, arguments, strict=True))
@@ -187,7 +187,7 @@ class _Exported:
         return call, [call] if len(fused.results) == 1 else listed(graph, call, len(fused.results))
 
 
-def _named(node: Node, fused: Fused) -> tuple[Named, Target] | SkipReason:
+def _named(node: Node, fused: RegionProgram) -> tuple[Named, Target] | SkipReason:
     """Return a region's program with the layouts and the kernel of its call, and the target; or why it has none."""
     try:
         return _planned(fused)
@@ -195,7 +195,7 @@ def _named(node: Node, fused: Fused) -> tuple[Named, Target] | SkipReason:
         return SkipReason(node, "E1018", reason_of(error))
 
 
-def _planned(fused: Fused) -> tuple[Named, Target]:
+def _planned(fused: RegionProgram) -> tuple[Named, Target]:
     product, request = fused.region.product, fused.program.request
     fixed = shape_of(product.b) if request.convolution is not None else shape_of(product.b)[-2:]
     if not all(isinstance(size, int) for size in fixed):

@@ -34,7 +34,7 @@ from torch.fx import Graph, Node
 from evt.fx.aten import is_tensor
 from evt.fx.index_map import IndexMap
 from evt.fx.product import Product, find_product
-from evt.fx.region import Region, fit
+from evt.fx.region import FusionRegion, fit
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import Sources, is_view
 
@@ -52,7 +52,7 @@ class Partition:
     the objective, ``steps`` are the choices that were judged, ``exact`` says whether no state was left out.
     """
 
-    regions: tuple[Region, ...]
+    regions: tuple[FusionRegion, ...]
     skipped: dict[Node, SkipReason]
     cost: int
     steps: int
@@ -64,7 +64,7 @@ def partition(graph: Graph, width: int = WIDTH, left: Mapping[Node, SkipReason] 
     return _Search(list(graph.nodes), width, left or {}).solve()
 
 
-def moved_bytes(graph: Graph, regions: Iterable[Region]) -> int:
+def moved_bytes(graph: Graph, regions: Iterable[FusionRegion]) -> int:
     """Return the objective: the bytes that the kernels of a partition read and write."""
     owner = {node: index for index, region in enumerate(regions) for node in region.index_maps}
     sources = Sources()
@@ -299,7 +299,7 @@ class _Search:
         while chosen is not None:
             given[chosen.node] = chosen.index, chosen.index_map
             chosen = chosen.before
-        regions = [Region(product) for product in self.products]
+        regions = [FusionRegion(product) for product in self.products]
         state = self.start.copy()
         for node in self.nodes:
             if node in given:
@@ -335,7 +335,7 @@ def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     return found
 
 
-def _leave_last_views(region: Region) -> None:
+def _leave_last_views(region: FusionRegion) -> None:
     """Leave views out that nothing in the region reads: they cost nothing outside, and keep its shape."""
     for node in reversed(region.nodes):
         if is_view(node) and not any(user in region for user in node.users):

@@ -24,7 +24,7 @@ _STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass
-class Region:
+class FusionRegion:
     """A product and the nodes that are computed with it, in the graph's order; ``index_maps`` has all of them."""
 
     product: Product
@@ -40,9 +40,9 @@ class Region:
     def nodes(self) -> list[Node]:
         return list(self.index_maps)
 
-    def without_reductions(self) -> Region:
+    def without_reductions(self) -> FusionRegion:
         """Return the region without reductions and what is computed of them."""
-        return Region(
+        return FusionRegion(
             self.product, {node: index_map for node, index_map in self.index_maps.items() if not index_map.reduced}
         )
 

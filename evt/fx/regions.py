@@ -11,11 +11,11 @@ from torch.fx import Graph, Node
 
 from evt.errors import EvtError
 from evt.fx.aten import dtype_of, shape_of, type_name
-from evt.fx.build import Fused, UnbuiltError, build
+from evt.fx.build import RegionProgram, UnbuiltError, build
 from evt.fx.fuse_producers import fuse_producers
 from evt.fx.partition import partition
 from evt.fx.product import find_product
-from evt.fx.region import Region
+from evt.fx.region import FusionRegion
 from evt.fx.rematerialize import rematerialize
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view
@@ -31,11 +31,11 @@ class Outcome:
     """
 
     product: Node
-    fused: Fused | None
+    fused: RegionProgram | None
     reason: SkipReason | None = None
     behind: tuple[SkipReason, ...] = ()
     wanted: tuple[Node, ...] = ()
-    possible: Fused | None = None
+    possible: RegionProgram | None = None
 
 
 def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[SkipReason, ...]]:
@@ -55,7 +55,7 @@ class Fusion:
         return self  # it describes the graph that it was found in
 
     @property
-    def regions(self) -> tuple[Fused, ...]:
+    def regions(self) -> tuple[RegionProgram, ...]:
         return tuple(each.fused for each in self.outcomes if each.fused is not None)
 
     @property
@@ -107,7 +107,7 @@ def find_regions(
     return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))
 
 
-def _leave_views(graph: Graph, regions: Sequence[Region]) -> None:
+def _leave_views(graph: Graph, regions: Sequence[FusionRegion]) -> None:
     """Show what is outside of a region copies of its views, so that they share the memory of the result they view."""
     for region in regions:
         for node in reversed(region.nodes):
@@ -123,7 +123,7 @@ def _is_product(reason: SkipReason) -> bool:
 
 
 def _outcome(
-    region: Region,
+    region: FusionRegion,
     owned: Set[Node],
     devices: Sequence[str],
     settings: Mapping[str, Any],
@@ -134,27 +134,27 @@ def _outcome(
     if kind not in devices:
         reason = SkipReason(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
         made = _build(region, owned, settings) if _computes(region) else None
-        return Outcome(node, None, reason, behind, possible=made if isinstance(made, Fused) else None)
+        return Outcome(node, None, reason, behind, possible=made if isinstance(made, RegionProgram) else None)
     if not _computes(region):
         return Outcome(node, None, SkipReason(node, "E1014", "nothing behind it can be computed with it"), behind)
     whole = _build(region, owned, settings)
-    if isinstance(whole, Fused):
+    if isinstance(whole, RegionProgram):
         return Outcome(node, whole, None, behind)
     smaller = region.without_reductions()
     if len(smaller.index_maps) in (1, len(region.index_maps)):
         return Outcome(node, None, whole, behind)
     made = _build(smaller, owned, settings)
-    if isinstance(made, Fused):
+    if isinstance(made, RegionProgram):
         return Outcome(node, made, None, (*behind, whole))
     return Outcome(node, None, made, behind)
 
 
-def _computes(region: Region) -> bool:
+def _computes(region: FusionRegion) -> bool:
     """Return whether a region computes anything beside its product."""
     return len(region.index_maps) > 1 or bool(region.product.terms) or region.product.alpha != 1
 
 
-def _build(region: Region, owned: Set[Node], settings: Mapping[str, Any]) -> Fused | SkipReason:
+def _build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any]) -> RegionProgram | SkipReason:
     """Return the program of a region, or why there is none that a kernel of the region's device computes."""
     node = region.product.node
     try:
@@ -168,7 +168,7 @@ def _build(region: Region, owned: Set[Node], settings: Mapping[str, Any]) -> Fus
         return SkipReason(node, "E1015", f"{first.code}: {first.message}")
 
 
-def _check_kernel(fused: Fused) -> None:
+def _check_kernel(fused: RegionProgram) -> None:
     """Raise TargetError if a region is on a GPU for which evt has no kernel of its program."""
     operands = (fused.region.product.a, fused.region.product.b)
     device = fused.region.product.node.meta["val"].device
@@ -180,7 +180,9 @@ def _check_kernel(fused: Fused) -> None:
         fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
 
 
-def _behind(region: Region, owner: Mapping[Node, Region], skipped: Mapping[Node, SkipReason]) -> tuple[SkipReason, ...]:
+def _behind(
+    region: FusionRegion, owner: Mapping[Node, FusionRegion], skipped: Mapping[Node, SkipReason]
+) -> tuple[SkipReason, ...]:
     """Return why the operators that read these are not fused with them."""
     readers = dict.fromkeys(user for node in region.index_maps for user in _readers(node, region))
     found = []
@@ -192,7 +194,7 @@ def _behind(region: Region, owner: Mapping[Node, Region], skipped: Mapping[Node,
     return tuple(found)
 
 
-def _readers(node: Node, region: Region) -> Iterator[Node]:
+def _readers(node: Node, region: FusionRegion) -> Iterator[Node]:
     """Yield the readers of a node outside of its region, and the readers of a view of it there."""
     stack = [node]
     while stack:

@@ -15,14 +15,14 @@ from torch.fx import Graph, Node
 from evt.fx.example import bytes_of
 from evt.fx.op_semantics import Reduced, number_of, semantics
 from evt.fx.product import find_product
-from evt.fx.region import Region
+from evt.fx.region import FusionRegion
 from evt.fx.views import Sources, is_view
 
 #: How many operators are computed again, one behind the other.
 _DEEPEST = 8
 
 
-def rematerialize(graph: Graph, regions: Iterable[Region]) -> None:
+def rematerialize(graph: Graph, regions: Iterable[FusionRegion]) -> None:
     """Let the readers of each region's results compute them again, where the region then stores fewer bytes."""
     regions = list(regions)
     owned = {node for region in regions for node in region.index_maps}
@@ -50,7 +50,7 @@ class _Again:
     copied: dict[Node, None] = field(default_factory=dict)
 
     @staticmethod
-    def of(node: Node, region: Region, stored: Set[Node], sources: Sources, depth: int = 1) -> _Again:
+    def of(node: Node, region: FusionRegion, stored: Set[Node], sources: Sources, depth: int = 1) -> _Again:
         found = _Again()
         for operand in node.all_input_nodes:
             if number_of(operand) is not None:
@@ -69,7 +69,7 @@ class _Again:
         return found
 
 
-def _is_elementwise(node: Node, region: Region) -> bool:
+def _is_elementwise(node: Node, region: FusionRegion) -> bool:
     """Return whether an operator of a region computes each element of those in the same place."""
     if node is region.product.node or region.index_maps[node].reduced:
         return False
@@ -87,7 +87,7 @@ def _is_loose(user: Node, owned: Set[Node]) -> bool:
     return True
 
 
-def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: Region) -> None:
+def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: FusionRegion) -> None:
     """Let readers outside of a region read copies of its operators."""
     made: dict[Node, Node] = {}
     readers = {user for user in node.users if user not in region}
@@ -98,7 +98,7 @@ def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: Region) -> N
     node.replace_all_uses_with(made[node], delete_user_cb=readers.__contains__)
 
 
-def _drop_unread(graph: Graph, region: Region) -> None:
+def _drop_unread(graph: Graph, region: FusionRegion) -> None:
     """Drop the nodes of a region that nothing reads any more."""
     for node in reversed(region.nodes):
         if not node.users and node is not region.product.node:

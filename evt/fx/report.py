@@ -24,7 +24,7 @@ from evt.request.given import check_kind
 
 
 @dataclass(frozen=True)
-class Row:
+class ProductReport:
     """A product of a graph: its program and the operators that it absorbed, or the reason why it is left alone.
 
     ``node`` is its name in the graph, ``formula`` the program as text, ``shapes`` those of A and B, ``absorbed`` the
@@ -65,7 +65,7 @@ def rows_of(
     benefits: Mapping[Node, Benefit] | None = None,
     graph: str = "",
     kernels: Mapping[Node, str] | None = None,
-) -> tuple[Row, ...]:
+) -> tuple[ProductReport, ...]:
     """Return what became of the products of a graph."""
     behind = left_out(outcomes)
     rows = (_row(each, behind[each.product], (benefits or {}).get(each.product), graph) for each in outcomes)
@@ -73,7 +73,7 @@ def rows_of(
     return tuple(replace(row, kernel=name) for row, name in zip(rows, names, strict=True))
 
 
-def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None, graph: str) -> Row:
+def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None, graph: str) -> ProductReport:
     node, fused = outcome.product, outcome.fused
     product = fused.region.product if fused is not None else find_product(node)
     operation, operands = base_name(node), [each for each in node.all_input_nodes if is_tensor(each)][:2]
@@ -83,9 +83,9 @@ def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None
     behind = tuple(map(str, left))
     if fused is None:
         formula = str(outcome.possible.program) if outcome.possible is not None else ""
-        return Row(node.name, operation, shapes, formula, (), str(outcome.reason), behind, benefit, graph)
+        return ProductReport(node.name, operation, shapes, formula, (), str(outcome.reason), behind, benefit, graph)
     absorbed = tuple(each.name for each in fused.nodes[1:])
-    return Row(node.name, operation, shapes, str(fused.program), absorbed, "", behind, benefit, graph)
+    return ProductReport(node.name, operation, shapes, str(fused.program), absorbed, "", behind, benefit, graph)
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class Report:
     ``target`` is the one that the report was asked for, and ``calls`` how the calls of a fused module ran.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ProductReport, ...]
     target: str = ""
     calls: str = ""
 
     @property
-    def fused(self) -> tuple[Row, ...]:
+    def fused(self) -> tuple[ProductReport, ...]:
         return tuple(row for row in self.rows if row.fused)
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ def _escaped(text: str) -> str:
     return html.escape(visible(text, keep="\n"))
 
 
-def _counted(rows: Sequence[Row]) -> str:
+def _counted(rows: Sequence[ProductReport]) -> str:
     return f"{sum(row.fused for row in rows)} of {len(rows)} products"
 
 
@@ -185,7 +185,7 @@ class Owner:
 class Record:
     """The rows of one compiled graph, whose they are, and the options of torch.compile that it was compiled with."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ProductReport, ...]
     owner: Owner = field(default_factory=Owner)
     options: object = None
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
 
 from evt.fx.aten import CONSTANT, is_constant, operator_name, shape_of
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 from evt.fx.example import tensor_of
 from evt.fx.gradient import leave_unread
 from evt.fx.index_map import Arrangement, Size, same
@@ -41,7 +41,7 @@ class Caller(Protocol):
         """Whether results get PyTorch's strides. Inductor takes any, and restores those of its results."""
 
     def __call__(
-        self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
+        self, graph: Graph, fused: RegionProgram, operands: Sequence[Node], arguments: Sequence[Node]
     ) -> tuple[Node, list[Node]]:
         """Return the call, and the nodes of its results."""
 
@@ -55,7 +55,7 @@ class Listed:
     strided: bool
 
     def __call__(
-        self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
+        self, graph: Graph, fused: RegionProgram, operands: Sequence[Node], arguments: Sequence[Node]
     ) -> tuple[Node, list[Node]]:
         request = fused.program.request
         program = write_program(replace(request, dag=replace(request.dag, origins=())))
@@ -73,7 +73,7 @@ RUN = Listed(torch.ops.evt.run.default, copies=False, strided=True)
 LAUNCH = Listed(torch.ops.evt.launch.default, copies=True, strided=False)
 
 
-def rewrite(graph: Graph, fused: Sequence[Fused], caller: Caller = RUN) -> None:
+def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: Caller = RUN) -> None:
     """Replace each region by a call of its program, with the region as ``meta["evt"]``.
 
     The programs do not name the nodes of the graph: layers that differ in nothing else are one program, checked,
@@ -95,7 +95,9 @@ def rewrite(graph: Graph, fused: Sequence[Fused], caller: Caller = RUN) -> None:
     graph.lint()
 
 
-def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], images: dict[Node, Node], caller: Caller) -> None:
+def _replace(
+    graph: Graph, fused: RegionProgram, now: dict[Node, Node], images: dict[Node, Node], caller: Caller
+) -> None:
     """Replace one region.
 
     Of those that were replaced before, ``now`` has what stands for their outputs, and ``images`` the copies of images.

@@ -9,10 +9,10 @@ from torch.fx import Graph, Node
 
 from evt.diagnostics import Diagnostic
 from evt.errors import InternalError
-from evt.fx.build import Fused
+from evt.fx.build import RegionProgram
 
 
-def verify(graph: Graph, fused: Sequence[Fused]) -> None:
+def verify(graph: Graph, fused: Sequence[RegionProgram]) -> None:
     """Raise InternalError (E0902) unless each region has results, and the kernels of the graph have an order.
 
     A kernel is a region, named by its product, or a node of no region. It reads nodes of no region and results of

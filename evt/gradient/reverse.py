@@ -27,13 +27,13 @@ from evt.ir.node import (
     Cast,
     Const,
     Feed,
-    Fold,
     Input,
     Interleave,
     Load,
     Output,
     Pick,
     Reduce,
+    ReduceBlocks,
     Store,
     base,
     direct,
@@ -153,7 +153,7 @@ class _Reverse:
     def arriving_input(self, output: Output) -> Input:
         return read_back(self.dag, output, self.name(output.name))
 
-    def add(self, op: Apply | Const | Reduce | Fold | Pick | Interleave, *operands: int) -> int:
+    def add(self, op: Apply | Const | Reduce | ReduceBlocks | Pick | Interleave, *operands: int) -> int:
         return self.builder.add(op, *operands)
 
     def add_term(self, node: int, term: int) -> None:
@@ -202,7 +202,7 @@ class _Reverse:
                         self.add_term(operand, times(self.builder, self.partial(node, slot), whole))
             case Cast():
                 self.add_term(operands[0], gradient)
-            case Reduce() | Fold():
+            case Reduce() | ReduceBlocks():
                 self.add_term(operands[0], self.of_reduced(node, operands[0], gradient))
             case Pick(member, block):
                 if self.active[operands[0]]:
@@ -227,7 +227,7 @@ class _Reverse:
     def of_blocks(self, node: int, gradient: int) -> int:
         """Return a gradient for each block of columns, summed over what the blocks' values meet."""
         mine, have = self.width(self.modes(node)), self.width(self.modes(gradient))
-        return self.add(Fold("sum", mine // have), gradient) if have and mine > have else gradient
+        return self.add(ReduceBlocks("sum", mine // have), gradient) if have and mine > have else gradient
 
     @staticmethod
     def width(modes: Iterable[str]) -> int:
@@ -266,8 +266,8 @@ class _Reverse:
     def of_reduced(self, node: int, operand: int, gradient: int) -> int:
         """Return the gradient of what is reduced."""
         op, value = self.dag[node], operand
-        assert isinstance(op, Reduce | Fold)
-        if isinstance(op, Fold):
+        assert isinstance(op, Reduce | ReduceBlocks)
+        if isinstance(op, ReduceBlocks):
             modes = self.modes(operand) if self.width(self.modes(operand)) else (*self.modes(operand), "n")
             value = operand if modes == self.modes(operand) else self.along(modes, operand)
             gradient = self.along(modes, self.of_blocks(node, gradient))
@@ -278,11 +278,11 @@ class _Reverse:
     def chosen(self, node: int, value: int, gradient: int) -> int:
         """Return the gradient of the elements that an extreme value may be, in equal shares."""
         op = self.dag[node]
-        assert isinstance(op, Reduce | Fold)
+        assert isinstance(op, Reduce | ReduceBlocks)
         one, zero = self.add(Const.of(1.0)), self.add(Const.of(0.0))
         equal = self.add(Apply("eq"), value, node)
         ones = self.add(Apply("where"), equal, one, zero)
-        count = self.add(Reduce("sum", op.modes) if isinstance(op, Reduce) else Fold("sum", op.width), ones)
+        count = self.add(Reduce("sum", op.modes) if isinstance(op, Reduce) else ReduceBlocks("sum", op.width), ones)
         return self.add(Apply("where"), equal, self.add(Apply("div"), gradient, count), zero)
 
     def leave(self, name: str, gradient: int) -> Output:

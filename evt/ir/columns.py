@@ -9,10 +9,10 @@ from evt.ir.culprit import assumed_tile, find_culprit, label_of
 from evt.ir.dag import Dag, TypedDag
 from evt.ir.node import (
     PLACES,
-    Fold,
     Interleave,
     Pick,
     Reduce,
+    ReduceBlocks,
     ValueType,
     base,
     distance,
@@ -35,7 +35,7 @@ def columns_together(dag: TypedDag) -> int:
     for node, (op, _) in enumerate(dag.table):
         if isinstance(op, Pick | Interleave):
             found = max(found, 2 * op.block)
-        elif isinstance(op, Fold):
+        elif isinstance(op, ReduceBlocks):
             found = max(found, divisor(columns_of(dag.types[node])))
     return found
 
@@ -101,10 +101,10 @@ def _mistake(
     if isinstance(op, Reduce) and op.kind in PLACES and (halves or blocks):
         message = f"`{op.kind}` is made of whole columns, and this value is {_shown(types[arguments[0]])}"
         return message, "fewer columns", "take it of the full-width value"
-    if isinstance(op, Fold) and blocks:
+    if isinstance(op, ReduceBlocks) and blocks:
         message = f"a value of {_shown(types[arguments[0]])} is not taken in blocks again"
         return message, "reduced twice", "reduce blocks of the full-width value"
-    if isinstance(op, Fold) and halves and op.width % apart[0]:
+    if isinstance(op, ReduceBlocks) and halves and op.width % apart[0]:
         message = f"pairs of columns {apart[0]} apart do not lie together in blocks of {op.width}"
         return message, "blocks of pairs", f"take blocks of at least {apart[0]}, as `{op.kind}[n%{apart[0]}](x)`"
     return None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from evt.diagnostics import Diagnostic, Label
 from evt.ir.dag import Dag
-from evt.ir.node import Fold, Interleave, Load, Pick, Random, Reduce, Store, ValueType, base, written
+from evt.ir.node import Interleave, Load, Pick, Random, Reduce, ReduceBlocks, Store, ValueType, base, written
 from evt.ir.origin import Place, at
 
 
@@ -26,7 +26,7 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
         secondary = _elsewhere(dag, culprit, node)
         return at(dag.origins[node], dag.source, Diagnostic("E0410", message, None, label, hint, secondary=secondary))
 
-    if isinstance(op, Reduce | Fold | Pick | Interleave):
+    if isinstance(op, Reduce | ReduceBlocks | Pick | Interleave):
         inner = dag[first]
         joined = isinstance(inner, Reduce) and isinstance(op, Reduce) and inner.kind == op.kind
         modes = ", ".join(mode for mode in ("l", "m", "n") if mode in (*over, *getattr(op, "modes", ())))
@@ -98,7 +98,7 @@ def _computed_by_lanes(dag: Dag, value: int) -> int | None:
         node = stack.pop()
         op = dag[node]
         gathered = isinstance(op, Load) and op.name in dag.input and dag.input[op.name].is_indexed
-        if gathered or isinstance(op, Pick | Interleave | Fold | Random):
+        if gathered or isinstance(op, Pick | Interleave | ReduceBlocks | Random):
             return node
         new = [operand for operand in dag.arguments(node) if operand not in seen]
         seen.update(new)

@@ -19,7 +19,6 @@ from evt.ir.node import (
     Element,
     Extent,
     Feed,
-    Fold,
     Index,
     Input,
     Interleave,
@@ -28,6 +27,7 @@ from evt.ir.node import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
     shown,
 )
@@ -146,7 +146,7 @@ class _Printer:
                 return call(str(dtype))
             case Reduce(kind, modes):
                 return call(f"{kind}[{', '.join(modes)}]")
-            case Fold(kind, width):
+            case ReduceBlocks(kind, width):
                 return call(f"{kind}[n%{width}]")
             case Pick(member, block):
                 return call(("even", "odd")[member], *((block,) if block > 1 else ()))

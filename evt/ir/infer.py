@@ -51,7 +51,6 @@ from evt.ir.node import (
     Element,
     Extent,
     Feed,
-    Fold,
     Index,
     Input,
     Interleave,
@@ -62,6 +61,7 @@ from evt.ir.node import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
     ValueType,
     base,
@@ -144,7 +144,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(dtype, modes)
         case Reduce(kind) if kind in PLACES:
             return ValueType.of(I32, modes)
-        case Reduce() | Fold():
+        case Reduce() | ReduceBlocks():
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
             return ValueType.of(operands[0].dtype, modes, operands[0].constant)
@@ -178,7 +178,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
             # The kernel writes every remaining row or column, whatever the operand varies over.
             own = next((mode for mode in operands[0] if base(mode) == "n"), "n")
             return canonical(mode for mode in ("m", own, *operands[0]) if base(mode) not in modes)
-        case Fold(_, width):
+        case ReduceBlocks(_, width):
             return columns(f"n/{width * max(map(divisor, operands[0]), default=1)}")
         case Pick(_, block):
             return columns(f"n/2@{block}")

@@ -10,7 +10,7 @@
          | Cast(dtype)          a rounding point: the operand rounded to dtype (to nearest even, saturating)
          | Reduce(kind, modes)  sum, max or min over modes, or where an extreme value is: complete when the kernel ends;
                                 what is computed of it after that is stored
-         | Fold(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
+         | ReduceBlocks(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
          | Pick(member, block)  of each pair of columns the first (0) or the second (1): half as many columns
          | Interleave(block)    the columns of two values of half as many: what Pick takes apart
          | Index(mode)          the element's coordinate, i32
@@ -129,7 +129,7 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class ReduceBlocks:
     kind: str
     width: int
     arity: ClassVar[int] = 1
@@ -202,7 +202,7 @@ Node: TypeAlias = (
     | Apply
     | Cast
     | Reduce
-    | Fold
+    | ReduceBlocks
     | Pick
     | Interleave
     | Index

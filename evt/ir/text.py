@@ -33,7 +33,6 @@ from evt.ir.node import (
     Element,
     Extent,
     Feed,
-    Fold,
     Index,
     Input,
     Interleave,
@@ -44,6 +43,7 @@ from evt.ir.node import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
 )
 from evt.ir.origin import describe
@@ -90,7 +90,7 @@ def format_node(op: Node) -> str:
             return f"cast {dtype}"
         case Reduce(kind, modes):
             return f"reduce {kind}[{','.join(modes)}]"
-        case Fold(kind, width):
+        case ReduceBlocks(kind, width):
             return f"fold {kind}[{width}]"
         case Pick(member, block):
             return f"pick {member}[{block}]"
@@ -176,7 +176,7 @@ def _node(word: str, attribute: str | None) -> Node:
         case "reduce" | "fold" | "pick", str(attribute) if match := re.fullmatch(r"(\w+)\[([\w,]*)\]", attribute):
             if word == "reduce":
                 return Reduce(match[1], tuple(match[2].split(",")))
-            return Fold(match[1], int(match[2])) if word == "fold" else Pick(int(match[1]), int(match[2]))
+            return ReduceBlocks(match[1], int(match[2])) if word == "fold" else Pick(int(match[1]), int(match[2]))
         case function, None:
             return Apply(function)
     raise ValueError(f"not a node: {word} {attribute}")

@@ -15,9 +15,9 @@ from evt.ir.node import (
     Cast,
     Element,
     Feed,
-    Fold,
     Load,
     Reduce,
+    ReduceBlocks,
     Store,
 )
 from evt.ir.operand import sides_of
@@ -45,7 +45,7 @@ def verify(dag: Dag) -> None:
                 _require(dag, function in TABLE, node, f"`{function}` is not in the function table")
             case Reduce(kind, modes) if kind in PLACES:
                 _require(dag, len(modes) == 1, node, "a place is along one mode")
-            case Reduce(kind) | Fold(kind):
+            case Reduce(kind) | ReduceBlocks(kind):
                 _require(dag, kind in REDUCTIONS, node, f"`{kind}` is not a reduction")
         arity = len(TABLE[op.function].parameters) if isinstance(op, Apply) else op.arity
         _require(dag, len(operands) == arity, node, f"it has {len(operands)} operands and needs {arity}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evt.nn.fused import Fused
+from evt.nn.fused import EpilogueModule
 from evt.settings import Keywords
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _GEOMETRY = frozenset({"stride", "padding", "dilation", "groups", "padding_mode"})
 
 
-class _Convolution(Fused, torch.nn.modules.conv._ConvNd):
+class _Convolution(EpilogueModule, torch.nn.modules.conv._ConvNd):
     """The convolution of any rank; ``base`` has torch's constructor."""
 
     def __init__(

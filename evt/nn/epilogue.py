@@ -18,7 +18,7 @@ from evt.program import Program
 from evt.request import Request, typed_graph
 from evt.request.given import read_text
 from evt.runtime.arguments import check_divides
-from evt.runtime.report import Report
+from evt.runtime.report import CallDiagnostics
 from evt.runtime.tensors import dtype_of
 
 
@@ -54,7 +54,7 @@ def epilogue_of(
     dtype = str(weight.dtype).removeprefix("torch.")
     typed = typed_graph(request, dtype, dtype)
     _check_bias(request, bias)
-    report = Report()
+    report = CallDiagnostics()
     check_divides(typed, len(weight), report)
     report.check()
     return Epilogue(written, program, _following(request))

@@ -1,4 +1,4 @@
-"""What the modules have in common: ``Fused``, an epilogue beside the parameters of a module of PyTorch's."""
+"""What the modules have in common: ``EpilogueModule``, an epilogue beside the parameters of a module of PyTorch's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 
-class Fused(torch.nn.Module):
+class EpilogueModule(torch.nn.Module):
     """A module of PyTorch's, ``base``, that calls a program of one ``operation`` on its input, weight and bias."""
 
     base: ClassVar[type[torch.nn.Module]]

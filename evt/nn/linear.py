@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evt.nn.fused import Fused
+from evt.nn.fused import EpilogueModule
 from evt.settings import Keywords
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Linear(Fused, torch.nn.Linear):
+class Linear(EpilogueModule, torch.nn.Linear):
     """torch.nn.Linear, whose kernel also computes an epilogue of the product ``acc = x @ weight.T``.
 
         layer = evt.nn.Linear(256, 512, epilogue="gelu(acc + bias)")

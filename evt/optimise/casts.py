@@ -5,7 +5,7 @@ from __future__ import annotations
 from evt.functions import TABLE, Fact
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I8, I32, I64, TF32, U8, DType
-from evt.ir.node import Apply, Cast, Fold, Pick
+from evt.ir.node import Apply, Cast, Pick, ReduceBlocks
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact
 
@@ -64,7 +64,7 @@ def holds(builder: TypedBuilder, node: int, dtype: DType, depth: int = _DEPTH) -
     match op:
         case Cast(to) if to == to.compute:  # a conversion that is exact itself
             return (to == dtype or to in _WIDER[dtype]) and operands_hold(0)
-        case Pick() | Fold("max" | "min"):
+        case Pick() | ReduceBlocks("max" | "min"):
             return operands_hold(0)
         case Apply(function):
             row = TABLE[function]

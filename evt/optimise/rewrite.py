@@ -22,11 +22,11 @@ from evt.ir.node import (
     Cast,
     Const,
     Feed,
-    Fold,
     Interleave,
     Node,
     Pick,
     Reduce,
+    ReduceBlocks,
     Store,
     ValueType,
     base,
@@ -169,7 +169,7 @@ class _Rewriter:
             wanted = interleaved_type(self.builder.dag, types)
             if interleaved_type(self.builder.dag, [self.builder.types[operand] for operand in operands]) != wanted:
                 operands = (self.builder.add(Cast(wanted), operands[0]), operands[1])
-        elif isinstance(op, Reduce | Fold):
+        elif isinstance(op, Reduce | ReduceBlocks):
             wanted = reduced_type(self.builder.dag, types[0])
             if reduced_type(self.builder.dag, self.builder.types[operands[0]]) != wanted:
                 operands = (self.builder.add(Cast(wanted), operands[0]),)
@@ -240,12 +240,12 @@ def _pinned(dag: TypedDag) -> list[bool]:
     Values over whole columns that meet a value over blocks of columns count as well.
     """
     pinned = [False] * len(dag)
-    has_blocks = any(isinstance(op, Fold) for op, _ in dag.table)
+    has_blocks = any(isinstance(op, ReduceBlocks) for op, _ in dag.table)
     for node in reversed(range(len(dag))):
         op = dag[node]
         divided = isinstance(op, Store) and any(is_divided(mode) for mode in dag.output[op.name].modes)
         mixed = has_blocks and len(_widths(dag, node)) > 1
-        if pinned[node] or divided or mixed or isinstance(op, Reduce | Fold | Pick | Interleave):
+        if pinned[node] or divided or mixed or isinstance(op, Reduce | ReduceBlocks | Pick | Interleave):
             for operand in dag.arguments(node):
                 pinned[operand] = True
     return pinned

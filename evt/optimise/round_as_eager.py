@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
-from evt.ir.node import Acc, Apply, Cast, Const, Extent, Fold, Interleave, Load, Node, Pick
+from evt.ir.node import Acc, Apply, Cast, Const, Extent, Interleave, Load, Node, Pick, ReduceBlocks
 from evt.optimise.rewrite import TypedBuilder
 
 _TWO, _THREE = Const.of(2.0), Const.of(3.0)
@@ -31,7 +31,7 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
         else:
             dtype = _held(dag, op, node, types)
             new = builder.add(op, *arguments)
-            new = _rounded(builder, new, dtype) if isinstance(op, Acc | Fold) else new
+            new = _rounded(builder, new, dtype) if isinstance(op, Acc | ReduceBlocks) else new
         renamed.append(new)
         held.append(dtype)
     return builder.typed()
@@ -102,7 +102,7 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             if operand.is_float and operand.bits == 8:
                 return dag.primary.dtype
             return operand if operand in (F16, BF16) else value.dtype
-        case Pick() | Fold():
+        case Pick() | ReduceBlocks():
             return operands[0]
         case Interleave():
             return _promoted([dtype for dtype in operands if dtype is not None])

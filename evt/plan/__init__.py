@@ -9,7 +9,7 @@ from evt.plan.routes.order import ROUTES
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.signature import (
     ConvolutionClass,
-    Layout,
+    LayoutClass,
     Signature,
     alignment_of,
     convolution_class,
@@ -27,7 +27,7 @@ __all__ = [
     "ConvolutionClass",
     "Field",
     "Kernel",
-    "Layout",
+    "LayoutClass",
     "Options",
     "Plan",
     "Problem",

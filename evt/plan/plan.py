@@ -32,8 +32,8 @@ from evt.plan.epilogue.regions import Region
 from evt.plan.epilogue.registers import BESIDE_WIDENERS, register_limit
 from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
-from evt.plan.signature import Layout
-from evt.plan.stock.operators import Fused
+from evt.plan.signature import LayoutClass
+from evt.plan.stock.operators import FusionOperation
 from evt.plan.target import Family, Target
 
 # The main loop.
@@ -64,7 +64,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowPadding:
     """How the rows of a padded copy are made: zeros around each, up to a multiple of ``pixels``."""
 
     pixels: int
@@ -85,7 +85,7 @@ class PaddedCopy:
     channels: Field
     vector: int
     padded_channels: int = 0
-    row: Row | None = None
+    row: RowPadding | None = None
 
     @property
     def name(self) -> str:
@@ -270,7 +270,7 @@ class StockOperator:
     ``permuted`` tiles are those of the steps of a strided dgrad.
     """
 
-    fused: Fused
+    fused: FusionOperation
     alpha: Scale
     beta: Scale
     tensors: tuple[tuple[str, StockTensor | None], ...]
@@ -281,7 +281,7 @@ class StockOperator:
 class StockFusion:
     """A fusion operation of CUTLASS 3.x. ``beta`` is None where it has none, ``stored`` is what it stores besides D."""
 
-    fused: Fused
+    fused: FusionOperation
     alpha: Scale
     beta: Scale | None
     bias: StockVector | None
@@ -304,7 +304,7 @@ class Parameter:
     name: str
     dtype: DType
     modes: tuple[str, ...]
-    layout: Layout | None
+    layout: LayoutClass | None
     flexible: bool = False
     default: float | None = None
 

@@ -25,7 +25,7 @@ Batch = Literal["strided", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LayoutClass:
     """One tensor's layout class.
 
     ``contiguous`` is the mode with stride 1, or None for a tensor with general strides. ``alignment`` is the
@@ -106,16 +106,16 @@ class ConvolutionClass:
 class Signature:
     """The layouts of A, B and of every input and output that has ``m`` or ``n``, by name; a convolution's class."""
 
-    a: Layout
-    b: Layout
-    tensors: tuple[tuple[str, Layout], ...]
+    a: LayoutClass
+    b: LayoutClass
+    tensors: tuple[tuple[str, LayoutClass], ...]
     convolution: ConvolutionClass | None = None
 
-    def __getitem__(self, name: str) -> Layout:
+    def __getitem__(self, name: str) -> LayoutClass:
         return self._layouts[name]
 
     @cached_property
-    def _layouts(self) -> Mapping[str, Layout]:
+    def _layouts(self) -> Mapping[str, LayoutClass]:
         return dict(self.tensors)
 
     def only(self, names: Container[str]) -> Signature:
@@ -135,20 +135,20 @@ def bytes_of(dtype: DType) -> int:
     return max(1, dtype.bits // 8)
 
 
-def aligned_to(layout: Layout, extent: int) -> Layout:
+def aligned_to(layout: LayoutClass, extent: int) -> LayoutClass:
     """Return the layout for an extent of the contiguous mode; 0 if it is not known."""
     return replace(layout, alignment=min(layout.alignment, extent & -extent)) if extent else layout
 
 
-def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> Layout:
+def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> LayoutClass:
     """Return the layout of a packed operand: the last mode is contiguous, or k where tensor cores need that."""
-    return Layout("k" if dtype.bits == 8 else modes[-1], 16 // bytes_of(dtype))
+    return LayoutClass("k" if dtype.bits == 8 else modes[-1], 16 // bytes_of(dtype))
 
 
-def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided") -> Layout:
+def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided") -> LayoutClass:
     """Return the layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
     inner = [direct(mode) for mode in modes if mode != "l"]
-    return Layout(inner[-1], 16 // bytes_of(dtype), batch)
+    return LayoutClass(inner[-1], 16 // bytes_of(dtype), batch)
 
 
 def natural_signature(

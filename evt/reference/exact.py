@@ -21,13 +21,13 @@ from evt.ir.node import (
     PLACES,
     REDUCTIONS,
     Const,
-    Fold,
     Input,
     Interleave,
     Operand,
     Output,
     Pick,
     Reduce,
+    ReduceBlocks,
     base,
     direct,
     divisor,
@@ -123,7 +123,7 @@ class Exact(Dialect[torch.Tensor]):
         value = value.expand(sizes)
         return place(op.kind, value, dims[0]) if op.kind in PLACES else self.combine(op.kind, value, dims)
 
-    def fold(self, op: Fold, x: Argument[torch.Tensor]) -> torch.Tensor:
+    def fold(self, op: ReduceBlocks, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
         blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # of a value that is the same in all columns
         if x.width:

@@ -23,7 +23,6 @@ from evt.ir.node import (
     Element,
     Extent,
     Feed,
-    Fold,
     Index,
     Input,
     Interleave,
@@ -34,6 +33,7 @@ from evt.ir.node import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
     ValueType,
     base,
@@ -92,7 +92,7 @@ class Dialect(ABC, Generic[Value]):
     def reduce(self, op: Reduce, x: Argument[Value]) -> Value: ...
 
     @abstractmethod
-    def fold(self, op: Fold, x: Argument[Value]) -> Value: ...
+    def fold(self, op: ReduceBlocks, x: Argument[Value]) -> Value: ...
 
     @abstractmethod
     def pick(self, op: Pick, x: Argument[Value]) -> Value: ...
@@ -159,7 +159,7 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
             return dialect.cast(dtype, *operands)
         case Reduce():
             return dialect.reduce(op, *operands)
-        case Fold():
+        case ReduceBlocks():
             return dialect.fold(op, *operands)
         case Pick():
             return dialect.pick(op, *operands)

@@ -19,7 +19,6 @@ from evt.ir import (
     Element,
     Extent,
     Feed,
-    Fold,
     Index,
     Input,
     Interleave,
@@ -29,6 +28,7 @@ from evt.ir import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     format_dag,
     parse_dag,
     verify,
@@ -145,7 +145,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
     wgrad = CONVOLUTIONS.get(dag.operation, ("",))[0] == "wgrad"
     for place, (node, _) in enumerate(dag.table):
         match node:
-            case Fold(_, width) if width not in FOLD_WIDTHS:
+            case ReduceBlocks(_, width) if width not in FOLD_WIDTHS:
                 yield f"%{place}: blocks of {width} columns; expected one of {list(FOLD_WIDTHS)}"
             case Pick(member, block) if member not in (0, 1) or block not in PAIR_BLOCKS:
                 yield f"%{place}: pairs {block} columns apart; expected one of {list(PAIR_BLOCKS)}"
@@ -166,7 +166,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
             case Load(name) if name not in dag.input:
                 yield f"%{place}: `{shown(name)}` is no input"
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    taken = any(isinstance(node, Pick | Interleave | Fold) for node, _ in dag.table)
+    taken = any(isinstance(node, Pick | Interleave | ReduceBlocks) for node, _ in dag.table)
     if wgrad and (taken or any(value.dtype == B1 or any(map(is_divided, value.modes)) for value in values)):
         yield "bits, pairs and blocks of columns in the gradient of a weight are not supported"
 
@@ -179,7 +179,7 @@ def _operand_formulas(dag: Dag) -> Iterator[str]:
             yield f"work on the operand `{name}` of {dag.operation} is not supported"
         if Element(name) not in nodes:
             yield f"what is multiplied in the place of `{name}` is not made of it"
-        if any(isinstance(node, Acc | Reduce | Fold | Pick | Interleave | Index | Random) for node in nodes):
+        if any(isinstance(node, Acc | Reduce | ReduceBlocks | Pick | Interleave | Index | Random) for node in nodes):
             yield f"what is multiplied in the place of `{name}` is not computed element by element"
         along = {"k"} if dag.operation in CONVOLUTIONS else {*ELEMENT_MODES[name]}
         for value in (dag.input[node.name] for node in nodes if isinstance(node, Load)):

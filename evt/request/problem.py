@@ -10,7 +10,7 @@ from operator import index
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir.convolution import ConvolutionProblem
-from evt.plan import Layout, Options, Problem, Signature, convolution_class, find_target, natural_signature
+from evt.plan import LayoutClass, Options, Problem, Signature, convolution_class, find_target, natural_signature
 from evt.request.graphs import optimised_graph
 from evt.request.request import Request
 from evt.settings import Settings
@@ -61,10 +61,10 @@ def common_signature(signatures: Sequence[Signature]) -> Signature:
     )
 
 
-def _common(layouts: Sequence[Layout]) -> Layout:
+def _common(layouts: Sequence[LayoutClass]) -> LayoutClass:
     contiguous = {layout.contiguous for layout in layouts}
     if len(contiguous) > 1:
-        return Layout(None, 1)
+        return LayoutClass(None, 1)
     return replace(layouts[0], alignment=min(layout.alignment for layout in layouts))
 
 

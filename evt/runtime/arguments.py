@@ -25,7 +25,7 @@ from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.plain import fault, is_number, plain, tracing_fault
-from evt.runtime.report import Report, copied_back
+from evt.runtime.report import CallDiagnostics, copied_back
 from evt.runtime.tensors import (
     buffer_argument,
     dtype_of,
@@ -59,7 +59,7 @@ def bind(
     Raise ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
     leaves open turn out to be unsupported.
     """
-    report = Report()
+    report = CallDiagnostics()
     bound, tensors = _outline(request, a, b, inputs, buffers, report, memory)
     leads = bound.leads
     if request.convolution is None:
@@ -98,7 +98,7 @@ def outline(
 
     The result has the shapes of the outputs. Raise what :func:`bind` raises.
     """
-    return _outline(request, a, b, inputs, buffers, Report(), False)[0]
+    return _outline(request, a, b, inputs, buffers, CallDiagnostics(), False)[0]
 
 
 def _outline(
@@ -107,7 +107,7 @@ def _outline(
     b: object,
     inputs: Mapping[str, object],
     buffers: Mapping[str, object],
-    report: Report,
+    report: CallDiagnostics,
     memory: bool,
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
     """Return a call with its sizes, and its tensors."""
@@ -172,7 +172,7 @@ def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
 
 
 def _tensors(
-    dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: Report, memory: bool
+    dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: CallDiagnostics, memory: bool
 ) -> dict[str, torch.Tensor]:
     """Return the tensors among a call's values, by name; report other values that are not numbers.
 
@@ -209,7 +209,9 @@ def _tensors(
 # Names, kinds, devices, dtypes
 
 
-def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, object], report: Report) -> None:
+def _check_names(
+    dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, object], report: CallDiagnostics
+) -> None:
     for name in inputs:
         if name not in dag.input:
             guess = closest(name, [i.name for i in dag.inputs if i.name not in inputs])
@@ -253,7 +255,7 @@ def integer_range(dag: Dag, name: str) -> tuple[int, int]:
     return -(2**bits), 2 ** (bits + any(isinstance(user, Random) for user in users)) - 1
 
 
-def _check_number(dag: Dag, declared: Input, value: Any, report: Report) -> None:
+def _check_number(dag: Dag, declared: Input, value: Any, report: CallDiagnostics) -> None:
     try:
         whole = float(value).is_integer()
     except OverflowError:
@@ -265,7 +267,7 @@ def _check_number(dag: Dag, declared: Input, value: Any, report: Report) -> None
             report("E0607", f"`{declared.name}` is {value!r}; expected a whole number from {least} to {most}")
 
 
-def _refuse_kind(name: str, value: object, declared: Input | None, report: Report) -> None:
+def _refuse_kind(name: str, value: object, declared: Input | None, report: CallDiagnostics) -> None:
     """Report a value that is neither a tensor nor an accepted number."""
     message, hint = f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", ""
     if declared is not None and value is None:
@@ -286,7 +288,7 @@ def _describe(value: object) -> str:
 
 
 def _check_devices(
-    tensors: Mapping[str, torch.Tensor], buffers: Container[str], kinds: Sequence[str], report: Report
+    tensors: Mapping[str, torch.Tensor], buffers: Container[str], kinds: Sequence[str], report: CallDiagnostics
 ) -> None:
     device = tensors["A"].device
     for name, tensor in tensors.items():
@@ -298,7 +300,9 @@ def _check_devices(
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
 
 
-def _operand_types(request: Request, tensors: Mapping[str, torch.Tensor], report: Report) -> tuple[Operand, ...]:
+def _operand_types(
+    request: Request, tensors: Mapping[str, torch.Tensor], report: CallDiagnostics
+) -> tuple[Operand, ...]:
     declared = {operand.name: operand for operand in request.dag.operands}
     operands = []
     for name, modes in zip(("A", "B"), request.operand_modes, strict=True):
@@ -329,7 +333,7 @@ def _operand_types(request: Request, tensors: Mapping[str, torch.Tensor], report
 
 
 def _convolution(
-    bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
+    bound: Bound, tensors: Mapping[str, torch.Tensor], report: CallDiagnostics
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
     """Return the call of a convolution, and its tensors as the implicit GEMM sees them."""
     assert bound.convolution is not None
@@ -339,7 +343,7 @@ def _convolution(
     return replace(bound, copied=copied, operand_bytes=max(spans)), views
 
 
-def _check_limits(sizes: Mapping[str, int], kind: str, report: Report) -> None:
+def _check_limits(sizes: Mapping[str, int], kind: str, report: CallDiagnostics) -> None:
     """Report extents that are too large; a symbol's is checked when it has a value."""
     for name, size in sizes.items():
         if isinstance(size, int) and size > LIMIT:
@@ -347,7 +351,7 @@ def _check_limits(sizes: Mapping[str, int], kind: str, report: Report) -> None:
 
 
 def _sizes(
-    request: Request, a: torch.Tensor, b: torch.Tensor, report: Report
+    request: Request, a: torch.Tensor, b: torch.Tensor, report: CallDiagnostics
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     """Return extents by mode, and the dimensions that each mode stands for.
 
@@ -425,7 +429,7 @@ def _shape(tensor: torch.Tensor) -> str:
     return "[" + ", ".join(map(str, tensor.shape)) + "]"
 
 
-def check_divides(dag: TypedDag, columns: int, report: Report) -> None:
+def check_divides(dag: TypedDag, columns: int, report: CallDiagnostics) -> None:
     """Check that columns divide evenly into the program's pairs and blocks."""
     found = {mode for value in dag.types for mode in value.modes if is_divided(mode)}
     modes = sorted(found | {f"n/2@{op.block}" for op, _ in dag.table if isinstance(op, Interleave)})

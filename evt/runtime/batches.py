@@ -17,7 +17,7 @@ import torch
 
 from evt.ir import TypedDag
 from evt.layout import single_stride
-from evt.plan import Layout
+from evt.plan import LayoutClass
 from evt.plan.batches import MAX_LAUNCHES, counts
 
 #: A shape as (mode, the dimensions it stands for).
@@ -135,7 +135,7 @@ def outer_batches(
     return OuterBatches(lead, kept, places) if 1 < launches <= MAX_LAUNCHES else None
 
 
-def aligned(layout: Layout, offsets: Sequence[int], size: int) -> Layout:
+def aligned(layout: LayoutClass, offsets: Sequence[int], size: int) -> LayoutClass:
     """Return the layout of a tensor of elements of a size that lies at so many bytes from its address as well."""
     common = math.gcd(*offsets)
     return replace(layout, alignment=min(layout.alignment, max(1, (common & -common) // size))) if common else layout

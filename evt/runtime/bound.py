@@ -13,11 +13,11 @@ from evt.ir import Input, Output, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1
 from evt.ir.node import base, divisor
-from evt.plan import Layout, Signature, convolution_class
+from evt.plan import LayoutClass, Signature, convolution_class
 from evt.runtime.layout import TensorArgument
 
 #: The layout of a flexible vector (``[m?]``) that is given as a number.
-_NUMBER = Layout(None, 1)
+_NUMBER = LayoutClass(None, 1)
 
 
 @dataclass(frozen=True)

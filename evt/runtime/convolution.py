@@ -12,11 +12,11 @@ import torch
 
 from evt.ir import Dag, Operand
 from evt.ir.convolution import SPATIAL, ConvolutionProblem
-from evt.plan import Layout, alignment_of
+from evt.plan import LayoutClass, alignment_of
 from evt.reference import as_view
 from evt.reference.convolution import from_view, to_view
 from evt.runtime.layout import LIMIT, TensorArgument, strides_of
-from evt.runtime.report import Report
+from evt.runtime.report import CallDiagnostics
 
 #: The bytes to which TMA is aligned.
 _TMA = 16
@@ -36,7 +36,7 @@ def pitch_of(view: torch.Tensor) -> int | None:
 
 
 def convolution_views(
-    dag: Dag, problem: ConvolutionProblem, tensors: Mapping[str, torch.Tensor], report: Report
+    dag: Dag, problem: ConvolutionProblem, tensors: Mapping[str, torch.Tensor], report: CallDiagnostics
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
     """Return the tensors of a call as [N, ..., C], and the names of those for which the kernel gets copies.
 
@@ -83,7 +83,7 @@ def _is_aligned_by_a_copy(view: torch.Tensor) -> bool:
 
 
 def _is_shaped(
-    problem: ConvolutionProblem, name: str, view: torch.Tensor, tensor: torch.Tensor, report: Report
+    problem: ConvolutionProblem, name: str, view: torch.Tensor, tensor: torch.Tensor, report: CallDiagnostics
 ) -> bool:
     expected = (*problem.leads["m"], *problem.leads["n"])
     if tuple(view.shape) == expected:
@@ -104,7 +104,7 @@ def _is_walkable(problem: ConvolutionProblem, view: torch.Tensor) -> bool:
 
 
 def convolution_operand(
-    problem: ConvolutionProblem, operand: Operand, view: torch.Tensor, report: Report
+    problem: ConvolutionProblem, operand: Operand, view: torch.Tensor, report: CallDiagnostics
 ) -> TensorArgument:
     """Return A or B as the kernel will see it: the strides of its view by dimension, and by mode where it is a matrix.
 
@@ -123,7 +123,7 @@ def convolution_operand(
     pitch = 1 if filters else pitch_of(view)
     strides["pixel"] = channels if pitch == 0 else pitch or 0
     strides |= {outer: strides["outer"] if filters else strides["pixel"], inner: 1, "l": 0}
-    return TensorArgument(operand.name, strides, Layout(inner, alignment))
+    return TensorArgument(operand.name, strides, LayoutClass(inner, alignment))
 
 
 def _legal(shape: Sequence[int], strides: Sequence[int]) -> list[int]:

@@ -22,7 +22,7 @@ from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base
 from evt.measured import Timing, applicable, is_measured, measurements, size_class
-from evt.plan import Layout, Plan, Problem, Signature, Target, plan, survey
+from evt.plan import LayoutClass, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.request import LOOP, Request, common_signature, optimised_for, options
@@ -33,7 +33,7 @@ from evt.runtime.groups import Group, Groups, split
 from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import advice, warn_without_kernel
-from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
+from evt.runtime.overlap import MemoryRange, check_groups, find_overlap, places_of
 from evt.runtime.plain import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
@@ -164,7 +164,7 @@ class GroupedCaller:
         """Refuse buffers that share memory within a group (except element by element), or between groups."""
         if not groups or not groups[0].buffers:
             return
-        places: list[Place] = []
+        places: list[MemoryRange] = []
         for index, (group, each) in enumerate(zip(groups, known, strict=True)):
             named = [("A", group.a), ("B", group.b), *group.inputs.items(), *group.buffers.items()]
             tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.numel()]
@@ -418,7 +418,7 @@ def _without_vectors(bound: Bound) -> Signature:
 def _contiguous(signature: Signature, name: str) -> str | None:
     if name in ("A", "B"):
         return (signature.a if name == "A" else signature.b).contiguous
-    return dict(signature.tensors).get(name, Layout(None, 1)).contiguous
+    return dict(signature.tensors).get(name, LayoutClass(None, 1)).contiguous
 
 
 def _types(dag: TypedDag) -> str:

@@ -11,7 +11,7 @@ import torch
 from evt.errors import LayoutError
 from evt.ir.dtype import DType
 from evt.layout import overlaps, single_stride
-from evt.plan import Layout, alignment_of
+from evt.plan import LayoutClass, alignment_of
 
 #: The largest leading stride: CUTLASS stores it in int32.
 LIMIT = 2**31 - 1
@@ -29,7 +29,7 @@ class TensorArgument:
 
     name: str
     strides: Mapping[str, int]
-    layout: Layout
+    layout: LayoutClass
     extents: Mapping[str, int] = field(default_factory=dict)
 
     def size(self, role: str) -> int:
@@ -107,4 +107,4 @@ def classify(
     if not batched:
         legal["l"] = 0
     shared = batched and not strides.get("l")
-    return TensorArgument(name, legal, Layout(contiguous, alignment, "shared" if shared else "strided"), extents)
+    return TensorArgument(name, legal, LayoutClass(contiguous, alignment, "shared" if shared else "strided"), extents)

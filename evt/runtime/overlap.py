@@ -59,7 +59,7 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryRange:
     """The memory of a tensor of a group: its bytes from ``start`` to ``end``, and its elements."""
 
     start: int
@@ -71,21 +71,23 @@ class Place:
     size: int
 
 
-def places_of(group: int, tensors: Sequence[tuple[str, torch.Tensor]], overlap: Overlap, buffers: int) -> list[Place]:
+def places_of(
+    group: int, tensors: Sequence[tuple[str, torch.Tensor]], overlap: Overlap, buffers: int
+) -> list[MemoryRange]:
     """Return where the tensors of a group lie; the last ``buffers`` of them are buffers."""
     inputs = len(tensors) - buffers
     starts = [tensor.data_ptr() for _, tensor in tensors]
     return [
-        Place(start, start + span, group, name, slot >= inputs, modes, size)
+        MemoryRange(start, start + span, group, name, slot >= inputs, modes, size)
         for slot, ((name, _), start, span, modes, size) in enumerate(
             zip(tensors, starts, overlap.spans, overlap.modes, overlap.sizes, strict=True)
         )
     ]
 
 
-def check_groups(places: Iterable[Place]) -> None:
+def check_groups(places: Iterable[MemoryRange]) -> None:
     """Refuse buffers of one group that share memory with tensors of another. Raise ArgumentError (E0609)."""
-    open_places: list[Place] = []
+    open_places: list[MemoryRange] = []
     for place in sorted(places, key=lambda each: each.start):
         open_places = [other for other in open_places if other.end > place.start]
         for other in open_places:

@@ -1,4 +1,4 @@
-"""The mistakes in a call, collected: ``Report``."""
+"""The mistakes in a call, collected: ``CallDiagnostics``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 
 
-class Report:
+class CallDiagnostics:
     """Collects mistakes, to report them together."""
 
     def __init__(self) -> None:

@@ -15,15 +15,17 @@ from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
 from evt.ir.operand import formula_of
-from evt.plan import Layout
+from evt.plan import LayoutClass
 from evt.runtime.batches import spread
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
 from evt.runtime.layout import LIMIT, TensorArgument, classify, strides_of
-from evt.runtime.report import Report, copied_back
+from evt.runtime.report import CallDiagnostics, copied_back
 
 
-def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
+def operand_argument(
+    bound: Bound, operand: Operand, tensor: torch.Tensor, report: CallDiagnostics
+) -> TensorArgument | None:
     """Return A or B as the kernel will see it."""
     if bound.convolution is not None:
         return convolution_operand(bound.convolution, operand, tensor, report)
@@ -129,7 +131,7 @@ def has_own_columns(value: Input | Output) -> bool:
     return value.dtype == B1 or any(is_divided(mode) for mode in value.modes)
 
 
-def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
+def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: CallDiagnostics) -> TensorArgument | None:
     """Return an input as the kernel will see it."""
     if value.is_scalar and "l" not in value.modes and tensor.numel() != 1:
         fitting = _modes_of(bound, tensor) or (("m", "n") if tensor.dim() > 1 else ("n",))
@@ -142,7 +144,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     name, dtype = value.name, value.dtype
     assert dtype is not None
     if tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes)):
-        return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
+        return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, LayoutClass(None, 1))
     for groups in shapes_of(bound, value, tensor):
         strides = strides_of(tensor, groups)
         if strides is None:
@@ -151,7 +153,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
             report("E0606", f"the leading dimensions of `{name}` have no single stride", f"pass {name}.contiguous()")
             return None
         if value.is_scalar:
-            return TensorArgument(name, strides, Layout(None, 1))
+            return TensorArgument(name, strides, LayoutClass(None, 1))
         if has_own_columns(value):
             if strides["n"] != 1 and groups[-1][1] != (1,):
                 report("E0606", f"the columns of `{name}` have a stride other than 1", f"pass {name}.contiguous()")
@@ -164,7 +166,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
         if value.flexible:
-            return TensorArgument(name, argument.strides, Layout(None, 1))
+            return TensorArgument(name, argument.strides, LayoutClass(None, 1))
         return argument
     _wrong_shape(bound, value, tensor, "E0604", report)
     return None
@@ -181,10 +183,10 @@ def _needs_stride_1(bound: Bound, value: Input) -> bool:
 
 def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorArgument:
     shared = bound.sizes["l"] > 1 and not strides.get("l")
-    return TensorArgument(name, {"l": 0, **strides}, Layout("n", 1, "shared" if shared else "strided"))
+    return TensorArgument(name, {"l": 0, **strides}, LayoutClass("n", 1, "shared" if shared else "strided"))
 
 
-def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: Report) -> None:
+def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: CallDiagnostics) -> None:
     wanted = shapes_of(bound, value, tensor)[0]
     indexed = {base(mode) for mode in value.modes if index_of(mode)}
     shape = ", ".join(word for mode, dims in wanted for word in ([_ANY[mode]] if mode in indexed else map(str, dims)))
@@ -235,7 +237,9 @@ def _modes_of(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
     return ()
 
 
-def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
+def buffer_argument(
+    bound: Bound, output: Output, tensor: torch.Tensor, report: CallDiagnostics
+) -> TensorArgument | None:
     """Return an output buffer of the caller's as the kernel will see it."""
     if not _check_dtype(output, tensor, report):
         return None
@@ -286,7 +290,7 @@ def _classified(
     if has_own_columns(output):
         return _own_columns(bound, output.name, strides)
     if not set(map(base, output.modes)) & {"m", "n"}:
-        return TensorArgument(output.name, {"l": 0, **strides}, Layout(None, 1))
+        return TensorArgument(output.name, {"l": 0, **strides}, LayoutClass(None, 1))
     modes = [direct(mode) for mode in output.modes]
     return classify({**bound.sizes, **extents}, output.name, output.dtype, tensor, modes, strides, extents)
 
@@ -296,7 +300,7 @@ def dtype_of(tensor: torch.Tensor) -> DType | None:
     return from_torch_name(str(tensor.dtype).removeprefix("torch."))
 
 
-def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: Report) -> bool:
+def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: CallDiagnostics) -> bool:
     assert value.dtype is not None
     found = dtype_of(tensor)
     if found is not None and found in STORAGE and found.torch == value.dtype.torch:

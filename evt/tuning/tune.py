@@ -47,7 +47,7 @@ _Value = torch.Tensor | Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KernelTime:
     """One kernel: its median time in ms, or why there is none; ``distance`` of its outputs from the first kernel's."""
 
     route: str
@@ -65,7 +65,7 @@ class Tuning:
     gpu: str
     target: str
     sizes: Mapping[str, int]
-    rows: tuple[Row, ...]
+    rows: tuple[KernelTime, ...]
     chosen: Timing | None
 
     def to_json(self) -> dict[str, object]:
@@ -179,16 +179,16 @@ def names_of(found: Survey) -> list[Name]:
     return [(candidate.route.name, config.name) for candidate, config in found.kernels]
 
 
-def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan], dict[Name, Row]]:
+def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan], dict[Name, KernelTime]]:
     """Return the plans of the kernels that take a problem's sizes, and rows saying why the others do not."""
     plans: dict[Name, Plan] = {}
-    failed: dict[Name, Row] = {}
+    failed: dict[Name, KernelTime] = {}
     batches = sizes.get("l", 1)  # groups have none
     count = {candidate: len(launches(candidate.max_batches, batches)) for candidate, _ in found.kernels}
     for candidate, config in found.kernels:
         name = candidate.route.name, config.name
         if count[candidate] > min(count.values()):
-            failed[name] = Row(*name, failure=f"a call is {count[candidate]} launches, and others are fewer")
+            failed[name] = KernelTime(*name, failure=f"a call is {count[candidate]} launches, and others are fewer")
             continue
         try:
             check_batches(candidate.problem.dag, candidate.route, candidate.problem.target, batches)
@@ -196,16 +196,16 @@ def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan
             check_depth(made, sizes)
             plans[name] = made
         except EvtError as error:
-            failed[name] = Row(*name, failure=_reason(error))
+            failed[name] = KernelTime(*name, failure=_reason(error))
     return plans, failed
 
 
-def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rounds: int) -> dict[Name, Row]:
+def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rounds: int) -> dict[Name, KernelTime]:
     """Return a row for each call, timed in interleaved rounds if its outputs agree with the first call's.
 
     Raise the error of the first call when all fail.
     """
-    rows: dict[Name, Row] = {}
+    rows: dict[Name, KernelTime] = {}
     errors: list[EvtError] = []
     first: tuple[_Value, ...] | None = None
     good: dict[str, Callable[[], Any]] = {}
@@ -214,7 +214,7 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
             result = call()
         except EvtError as error:
             errors.append(error)
-            rows[name] = Row(*name, failure=_reason(error))
+            rows[name] = KernelTime(*name, failure=_reason(error))
             continue
         found = (result,) if len(outputs) == 1 else tuple(result)
         first = first or found
@@ -222,7 +222,7 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
         most = max(far for far, _ in apart)
         wrong = [output.name for output, (_, too_far) in zip(outputs, apart, strict=True) if too_far]
         failure = f"its {', '.join(wrong)} differs from the first kernel's by {most:.1e}" if wrong else ""
-        rows[name] = Row(*name, distance=most, failure=failure)
+        rows[name] = KernelTime(*name, distance=most, failure=failure)
         if not wrong:
             good[" ".join(name)] = call
     if errors and not good:
@@ -231,9 +231,9 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
     samples, _ = interleave(good, rounds, clock)
     for name, row in rows.items():
         if taken := samples.get(" ".join(name)):
-            rows[name] = Row(row.route, row.config, statistics.median(taken), row.distance)
+            rows[name] = KernelTime(row.route, row.config, statistics.median(taken), row.distance)
         elif not row.failure:
-            rows[name] = Row(row.route, row.config, None, row.distance, "too slow to be timed")
+            rows[name] = KernelTime(row.route, row.config, None, row.distance, "too slow to be timed")
     return rows
 
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from programs.call import Data, arguments, buffers, problems  # noqa: E402
-from programs.checks import Report, make  # noqa: E402
+from programs.checks import CheckResult, make  # noqa: E402
 from programs.compare import compare  # noqa: E402
 from programs.evaluator import Mode, evaluate  # noqa: E402
 from programs.generator import generate  # noqa: E402
@@ -88,7 +88,7 @@ def test_a_random_program_runs(index: int, pytestconfig: pytest.Config) -> None:
                 raise
             continue
         break
-    report, relaxed = Report(), bool(dict(program.settings).get("relaxed"))
+    report, relaxed = CheckResult(), bool(dict(program.settings).get("relaxed"))
     mode = Mode(single=True, loose=True, finite=relaxed, function=FUNCTION, product=PRODUCT.get(program.a, 0.0))
     for problem, outputs in zip(data, found, strict=True):
         compare(program, problem, "kernel", evaluate(program, problem, mode), outputs, reductions(program), report)

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from evt.fx.report import RECORDS, Row  # noqa: E402
+from evt.fx.report import RECORDS, ProductReport  # noqa: E402
 
 from . import training  # noqa: E402
 
@@ -20,7 +20,7 @@ pytestmark = [
 A, B, C = (torch.linspace(-1, 1, 64 * 64).reshape(64, 64).half() for _ in range(3))
 
 
-def row_of(function: Callable[..., Any], *given: torch.Tensor) -> Row:
+def row_of(function: Callable[..., Any], *given: torch.Tensor) -> ProductReport:
     """Return what became of the last product, once the results are eager's."""
     for got, want in zip(training.fused(function)(*given), function(*given), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)

@@ -15,7 +15,7 @@ from torch._inductor import config  # noqa: E402
 
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.cost_model import CALL, LAUNCH, LEAST_GAIN, Benefit  # noqa: E402
-from evt.fx.report import RECORDS, Row  # noqa: E402
+from evt.fx.report import RECORDS, ProductReport  # noqa: E402
 
 from .fusing import estimated  # noqa: E402
 
@@ -25,14 +25,14 @@ pytestmark = [
 ]
 
 
-def rows_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> tuple[Row, ...]:
+def rows_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> tuple[ProductReport, ...]:
     """Return what became of the products of a function, compiled for the CPU as if that was a GPU."""
     options = {"evt.devices": ("cpu",), **options}
     torch.compile(function, backend=partial(backend, options=options), dynamic=False)(*given)
     return RECORDS[-1].rows
 
 
-def row_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Row:
+def row_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> ProductReport:
     """Return what became of the only product of a function."""
     (row,) = rows_of(function, *given, **options)
     return row
@@ -276,7 +276,7 @@ def test_long_sums_in_few_waves_are_left_to_the_library() -> None:
 def test_an_error_function_is_slow_elsewhere_too() -> None:
     """A kernel of Inductor's waits for it, rather than for memory: a product of few steps is fused all the same."""
 
-    def with_bias(function: Callable[..., torch.Tensor]) -> Row:
+    def with_bias(function: Callable[..., torch.Tensor]) -> ProductReport:
         torch._dynamo.reset()
         given = torch.zeros(100352, 96).half(), torch.zeros(96, 384).half(), torch.zeros(384).half()
         return row_of(lambda x, w, bias: function(torch.addmm(bias, x, w)), *given)

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from evt.fx.index_map import IndexMap  # noqa: E402
 from evt.fx.partition import moved_bytes, partition  # noqa: E402
 from evt.fx.product import Product, find_product  # noqa: E402
-from evt.fx.region import Region, fit  # noqa: E402
+from evt.fx.region import FusionRegion, fit  # noqa: E402
 from evt.fx.views import is_view  # noqa: E402
 
 SIZE = 8
@@ -56,13 +56,13 @@ def random_graph(seed: int, products: int, others: int) -> Graph:
     return traced(run, torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
 
 
-def all_partitions(graph: Graph) -> Iterator[list[Region]]:
+def all_partitions(graph: Graph) -> Iterator[list[FusionRegion]]:
     """Yield every choice that the problem allows."""
     nodes = [node for node in graph.nodes if node.op == "call_function"]
     products = [found for node in nodes if isinstance(found := find_product(node), Product)]
     free = [node for node in nodes if all(node is not each.node for each in products)]
     for choice in itertools.product(range(-1, len(products)), repeat=len(free)):
-        regions = [Region(each) for each in products]
+        regions = [FusionRegion(each) for each in products]
         if all(index < 0 or joined(regions[index], node) for node, index in zip(free, choice, strict=True)):
             kernels = {node: index for index, region in enumerate(regions) for node in region.index_maps}
             edges = {(kernels.get(x, x), kernels.get(y, y)) for y in nodes for x in y.all_input_nodes if x in nodes}
@@ -70,7 +70,7 @@ def all_partitions(graph: Graph) -> Iterator[list[Region]]:
                 yield regions
 
 
-def joined(region: Region, node: Node) -> bool:
+def joined(region: FusionRegion, node: Node) -> bool:
     if not any(operand in region for operand in node.all_input_nodes):
         return False
     index_map = fit(node, region.index_maps)

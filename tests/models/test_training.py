@@ -20,7 +20,7 @@ from evt.fx import kernels  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.measure import unfused  # noqa: E402
 from evt.fx.regions import find_regions  # noqa: E402
-from evt.fx.report import RECORDS, Report, Row  # noqa: E402
+from evt.fx.report import RECORDS, ProductReport, Report  # noqa: E402
 
 from . import training  # noqa: E402
 from .language import language_model  # noqa: E402
@@ -60,7 +60,7 @@ def counts(found: Report) -> dict[str, tuple[int, int]]:
     }
 
 
-def formula(row: Row) -> str:
+def formula(row: ProductReport) -> str:
     """Return the statements of a row's program."""
     return "; ".join(line for line in row.formula.splitlines() if not line.startswith(("in ", "out ")))
 

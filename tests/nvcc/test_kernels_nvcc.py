@@ -22,7 +22,7 @@ import evt
 from evt.compilation import BuildEvent, KernelSource, build
 from evt.diagnostics import Source
 from evt.emission import emit
-from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
+from evt.plan import LayoutClass, Plan, Problem, Signature, find_target, natural_signature, plan
 from evt.plan.plan import HaloProduct
 from evt.request import optimised_graph, problem_sizes
 
@@ -92,7 +92,7 @@ PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
 def aligned_to_one(signature: Signature, general: str) -> Signature:
     """Return the signature of tensors that start and stride anywhere; ``general`` has no mode with stride 1."""
 
-    def loosen(name: str, layout: Layout) -> Layout:
+    def loosen(name: str, layout: LayoutClass) -> LayoutClass:
         return replace(layout, alignment=1, contiguous=None if name == general else layout.contiguous)
 
     return Signature(

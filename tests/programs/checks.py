@@ -1,4 +1,4 @@
-"""What is checked of a random program, and how it failed: ``check(program) -> Report``.
+"""What is checked of a random program, and how it failed: ``check(program) -> CheckResult``.
 
 Every check compares evt with something that is not evt, or with what evt promises of itself. A failure has a kind that
 stays the same while the program is made smaller.
@@ -56,7 +56,7 @@ class Failure:
 
 
 @dataclass
-class Report:
+class CheckResult:
     """What came of one program: failures, whether a call was accepted, and how much was looked at."""
 
     failures: list[Failure] = field(default_factory=list)
@@ -108,9 +108,9 @@ def operand_types(program: Program) -> tuple[str | None, str | None]:
     return (None, None) if program.header else (program.a, program.b)
 
 
-def check(program: Program, targets: Sequence[str] = TARGETS) -> Report:
+def check(program: Program, targets: Sequence[str] = TARGETS) -> CheckResult:
     """Everything that needs neither a compiler nor a GPU."""
-    report = Report()
+    report = CheckResult()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         op = report.attempt("accept", lambda: typed(program, make(program)))
@@ -124,7 +124,7 @@ def check(program: Program, targets: Sequence[str] = TARGETS) -> Report:
     return report
 
 
-def check_names(program: Program, op: Any, report: Report) -> None:
+def check_names(program: Program, op: Any, report: CheckResult) -> None:
     """Check that a program has the inputs and outputs of its text."""
     for what in ("inputs", "outputs"):
         wanted, found = ({each.name for each in getattr(program, what)}, set(getattr(op, what)))
@@ -132,7 +132,7 @@ def check_names(program: Program, op: Any, report: Report) -> None:
             report.fail(f"accept: other {what}", f"{sorted(found)}, expected {sorted(wanted)}")
 
 
-def check_emission(program: Program, op: Any, targets: Sequence[str], report: Report) -> None:
+def check_emission(program: Program, op: Any, targets: Sequence[str], report: CheckResult) -> None:
     """Every target gives a text or says why not; some are explained, and emitted once more."""
     types = operand_types(program)
     for index, arch in enumerate(targets):
@@ -150,7 +150,7 @@ def check_emission(program: Program, op: Any, targets: Sequence[str], report: Re
             report.attempt("explain", lambda: str(op.explain(arch, *types)), f"{arch}: ")  # noqa: B023
 
 
-def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
+def check_values(program: Program, op: Any, data: Data, report: CheckResult) -> None:
     """Compare the reference, in f32 and in doubles, as written and optimised, with the evaluator and itself."""
     single = getattr(op, "_member", op)  # of a grouped program, that of one group
     a, b, inputs = arguments(program, data)
@@ -207,7 +207,7 @@ def call(op: Any, a: Any, b: Any, inputs: Tensors, given: Tensors, like: Tensors
     return found | {name: torch.empty_like(like[name]).copy_(found[name]) for name in given}
 
 
-def check_groups(program: Program, op: Any, report: Report) -> None:
+def check_groups(program: Program, op: Any, report: CheckResult) -> None:
     """Check that a call of all groups returns what calls of single groups return."""
     groups = [arguments(program, data) for data in problems(program)]
     names = list(op.inputs)
@@ -233,7 +233,7 @@ def _lists(op: Any, outputs: Any) -> Any:
     return [outputs] if len(op.outputs) == 1 else outputs
 
 
-def agree(report: Report, stage: str, one: Tensors, two: Tensors, equal: Callable[[Any, Any], bool]) -> None:
+def agree(report: CheckResult, stage: str, one: Tensors, two: Tensors, equal: Callable[[Any, Any], bool]) -> None:
     report.counts[f"compared {stage}"] += sum(each.numel() for each in one.values())
     for name, value in one.items():
         if not equal(two[name], value):

@@ -20,7 +20,7 @@ from .tree import Output, Program
 from .values import tensor
 
 if TYPE_CHECKING:
-    from .checks import Report
+    from .checks import CheckResult
 
 #: An element whose interval is wider than this part of it is counted as loose.
 _LOOSE = 0.01
@@ -33,7 +33,7 @@ def compare(
     expected: Mapping[str, Value],
     found: Mapping[str, Any],
     kinds: Mapping[str, frozenset[str]],
-    report: Report,
+    report: CheckResult,
     slack: float = 0.0,
 ) -> None:
     """Compare all outputs, which may be off by ``slack`` besides.
@@ -70,7 +70,7 @@ def _compare(
     expected: Value,
     found: Array,
     named: Array | None,
-    report: Report,
+    report: CheckResult,
     slack: float,
 ) -> None:
     """Compare the values of an output, of a scattered one those that are ``named``."""

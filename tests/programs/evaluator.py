@@ -15,7 +15,7 @@ from .call import Data
 from .combined import aligned, either, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
-from .functions import FUNCTIONS, Row
+from .functions import FUNCTIONS, ExactFunction
 from .interface import main_output, output_type, reductions
 from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
 from .philox import uniform, uniform_wide
@@ -236,7 +236,7 @@ class Evaluator:
 
     # Operations
 
-    def domain(self, row: Row, values: Sequence[Value]) -> str:
+    def domain(self, row: ExactFunction, values: Sequence[Value]) -> str:
         """Return the type that an application computes in: f64 beside an f64 operand, i32 for integers, else f32."""
         numbers = [value for slot, value in enumerate(values) if slot not in row.conditions]
         if not numbers:

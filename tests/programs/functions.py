@@ -23,7 +23,7 @@ _SELU = 1.6732632423543772, 1.0507009873554805
 
 
 @dataclass(frozen=True)
-class Row:
+class ExactFunction:
     """A function: its meaning over numbers, and over 64-bit integers where those of i32 stay i32."""
 
     meaning: Callable[..., Any]
@@ -131,112 +131,116 @@ def _clamp(t: Any, x: Any, low: Any, high: Any) -> Any:
     return t.min(t.max(x, low), high)
 
 
-def _compare(symbol: Callable[..., Any], integers: Callable[..., Any]) -> Row:
-    return Row(symbol, exact=True, predicate=True, integers=integers)
+def _compare(symbol: Callable[..., Any], integers: Callable[..., Any]) -> ExactFunction:
+    return ExactFunction(symbol, exact=True, predicate=True, integers=integers)
 
 
 def _not(t: Any, x: Any) -> Any:
     return t.where(x, 0.0, 1.0)
 
 
-FUNCTIONS: Mapping[str, Row] = {
+FUNCTIONS: Mapping[str, ExactFunction] = {
     # arithmetic
-    "add": Row(lambda t, x, y: x + y, exact=True, integers=lambda x, y: wrapped(x + y)),
-    "sub": Row(lambda t, x, y: x - y, exact=True, integers=lambda x, y: wrapped(x - y)),
-    "mul": Row(lambda t, x, y: x * y, exact=True, integers=lambda x, y: wrapped(x * y)),
-    "div": Row(lambda t, x, y: x / y, exact=True),
-    "neg": Row(lambda t, x: -x, exact=True, integers=lambda x: wrapped(-x)),
-    "fma": Row(lambda t, a, b, c: a * b + c, integers=lambda a, b, c: wrapped(wrapped(a * b) + c)),
-    "pow": Row(lambda t, x, y: t.pow(x, y), integers=lambda x, y: _power(x, y)),
-    "min": Row(lambda t, x, y: t.min(x, y), exact=True, integers=np.minimum),
-    "max": Row(lambda t, x, y: t.max(x, y), exact=True, integers=np.maximum),
-    "clamp": Row(
+    "add": ExactFunction(lambda t, x, y: x + y, exact=True, integers=lambda x, y: wrapped(x + y)),
+    "sub": ExactFunction(lambda t, x, y: x - y, exact=True, integers=lambda x, y: wrapped(x - y)),
+    "mul": ExactFunction(lambda t, x, y: x * y, exact=True, integers=lambda x, y: wrapped(x * y)),
+    "div": ExactFunction(lambda t, x, y: x / y, exact=True),
+    "neg": ExactFunction(lambda t, x: -x, exact=True, integers=lambda x: wrapped(-x)),
+    "fma": ExactFunction(lambda t, a, b, c: a * b + c, integers=lambda a, b, c: wrapped(wrapped(a * b) + c)),
+    "pow": ExactFunction(lambda t, x, y: t.pow(x, y), integers=lambda x, y: _power(x, y)),
+    "min": ExactFunction(lambda t, x, y: t.min(x, y), exact=True, integers=np.minimum),
+    "max": ExactFunction(lambda t, x, y: t.max(x, y), exact=True, integers=np.maximum),
+    "clamp": ExactFunction(
         lambda t, x, min, max: _clamp(t, x, min, max),
         exact=True,
         integers=lambda x, low, high: np.minimum(np.maximum(x, low), high),
     ),
-    "abs": Row(lambda t, x: t.abs(x), exact=True, integers=lambda x: wrapped(np.abs(x))),
-    "sign": Row(lambda t, x: t.any_zero(t.sign(x)), exact=True, integers=np.sign),
-    "square": Row(lambda t, x: x * x, exact=True, integers=lambda x: wrapped(x * x)),
-    "sqrt": Row(lambda t, x: t.sqrt(x), exact=True),
-    "rsqrt": Row(lambda t, x: t.rsqrt(x)),
-    "rcp": Row(lambda t, x: 1.0 / x, exact=True),
-    "lerp": Row(
+    "abs": ExactFunction(lambda t, x: t.abs(x), exact=True, integers=lambda x: wrapped(np.abs(x))),
+    "sign": ExactFunction(lambda t, x: t.any_zero(t.sign(x)), exact=True, integers=np.sign),
+    "square": ExactFunction(lambda t, x: x * x, exact=True, integers=lambda x: wrapped(x * x)),
+    "sqrt": ExactFunction(lambda t, x: t.sqrt(x), exact=True),
+    "rsqrt": ExactFunction(lambda t, x: t.rsqrt(x)),
+    "rcp": ExactFunction(lambda t, x: 1.0 / x, exact=True),
+    "lerp": ExactFunction(
         lambda t, a, b, weight: t.where(t.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1.0 - weight))
     ),
-    "copysign": Row(lambda t, x, y: t.copysign(x, y), exact=True),
-    "heaviside": Row(
+    "copysign": ExactFunction(lambda t, x, y: t.copysign(x, y), exact=True),
+    "heaviside": ExactFunction(
         lambda t, x, values: t.where(x, t.where(x > 0.0, 1.0, 0.0), values),
         exact=True,
         integers=lambda x, values: np.where(x == 0, values, x > 0),
     ),
-    "fmod": Row(
+    "fmod": ExactFunction(
         lambda t, x, y: t.fmod(x, y), exact=True, integers=lambda x, y: np.sign(x) * _modulo(np.abs(x), np.abs(y))
     ),
-    "remainder": Row(_remainder, integers=lambda x, y: _modulo(x, y)),
-    "floor_divide": Row(_floor_divide, integers=lambda x, y: wrapped(_quotient(x, y))),
-    "trunc_divide": Row(
+    "remainder": ExactFunction(_remainder, integers=lambda x, y: _modulo(x, y)),
+    "floor_divide": ExactFunction(_floor_divide, integers=lambda x, y: wrapped(_quotient(x, y))),
+    "trunc_divide": ExactFunction(
         lambda t, x, y: t.trunc(x / y),
         exact=True,
         integers=lambda x, y: wrapped(np.sign(x) * np.sign(y) * _quotient(np.abs(x), np.abs(y))),
     ),
     # rounding
-    "floor": Row(lambda t, x: t.floor(x), exact=True, integers=lambda x: x),
-    "ceil": Row(lambda t, x: t.ceil(x), exact=True, integers=lambda x: x),
-    "round": Row(lambda t, x: t.round(x), exact=True, integers=lambda x: x),
-    "trunc": Row(lambda t, x: t.trunc(x), exact=True, integers=lambda x: x),
-    "frac": Row(lambda t, x: x - t.trunc(x), exact=True),
-    "wrap_i8": Row(lambda t, x: _wrap(t, x, 128.0), exact=True, integers=lambda x: (x + 128) % 256 - 128),
-    "wrap_u8": Row(lambda t, x: _wrap(t, x, 256.0), exact=True, integers=lambda x: x % 256),
+    "floor": ExactFunction(lambda t, x: t.floor(x), exact=True, integers=lambda x: x),
+    "ceil": ExactFunction(lambda t, x: t.ceil(x), exact=True, integers=lambda x: x),
+    "round": ExactFunction(lambda t, x: t.round(x), exact=True, integers=lambda x: x),
+    "trunc": ExactFunction(lambda t, x: t.trunc(x), exact=True, integers=lambda x: x),
+    "frac": ExactFunction(lambda t, x: x - t.trunc(x), exact=True),
+    "wrap_i8": ExactFunction(lambda t, x: _wrap(t, x, 128.0), exact=True, integers=lambda x: (x + 128) % 256 - 128),
+    "wrap_u8": ExactFunction(lambda t, x: _wrap(t, x, 256.0), exact=True, integers=lambda x: x % 256),
     # elementary
     **{
-        name: Row(_elementary(name))
+        name: ExactFunction(_elementary(name))
         for name in (
             *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan"),
             *("sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc"),
         )
     },
-    "logaddexp": Row(_logaddexp),
-    "xlogy": Row(_xlogy),
-    "logit": Row(lambda t, x: t.log(x / (1.0 - x))),
-    "hypot": Row(lambda t, x, y: t.hypot(x, y)),
-    "atan2": Row(lambda t, y, x: t.atan2(y, x)),
-    "sinc": Row(_sinc),
+    "logaddexp": ExactFunction(_logaddexp),
+    "xlogy": ExactFunction(_xlogy),
+    "logit": ExactFunction(lambda t, x: t.log(x / (1.0 - x))),
+    "hypot": ExactFunction(lambda t, x, y: t.hypot(x, y)),
+    "atan2": ExactFunction(lambda t, y, x: t.atan2(y, x)),
+    "sinc": ExactFunction(_sinc),
     # activations
-    "relu": Row(_relu, exact=True, integers=lambda x: np.maximum(x, 0)),
-    "leaky_relu": Row(lambda t, x, negative_slope=0.01: t.where(x > 0.0, x, x * negative_slope), exact=True),
-    "prelu": Row(lambda t, x, weight: t.where(x > 0.0, x, x * weight), exact=True),
-    "rrelu": Row(
+    "relu": ExactFunction(_relu, exact=True, integers=lambda x: np.maximum(x, 0)),
+    "leaky_relu": ExactFunction(lambda t, x, negative_slope=0.01: t.where(x > 0.0, x, x * negative_slope), exact=True),
+    "prelu": ExactFunction(lambda t, x, weight: t.where(x > 0.0, x, x * weight), exact=True),
+    "rrelu": ExactFunction(
         lambda t, x, lower=1 / 8, upper=1 / 3: t.where(x > 0.0, x, x * ((t.number(lower) + upper) * 0.5)), exact=True
     ),
-    "relu6": Row(lambda t, x: t.any_zero(_clamp(t, x, 0.0, 6.0)), exact=True, integers=lambda x: x.clip(0, 6)),
-    "threshold": Row(
+    "relu6": ExactFunction(
+        lambda t, x: t.any_zero(_clamp(t, x, 0.0, 6.0)), exact=True, integers=lambda x: x.clip(0, 6)
+    ),
+    "threshold": ExactFunction(
         lambda t, x, threshold, value: t.where(x <= threshold, value, x),
         exact=True,
         integers=lambda x, threshold, value: np.where(x <= threshold, value, x),
     ),
-    "elu": Row(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x), x)),
-    "celu": Row(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x / alpha), x)),
-    "selu": Row(lambda t, x: _SELU[1] * t.where(x < 0.0, _SELU[0] * t.expm1(x), x)),
-    "gelu": Row(lambda t, x: 0.5 * x * t.erfc(-x * _ROOT_HALF)),
-    "gelu_tanh": Row(lambda t, x: x * _sigmoid(t, math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))),
-    "sigmoid": Row(_sigmoid),
-    "logsigmoid": Row(lambda t, x: t.min(x, 0.0) - t.log1p(t.exp(-t.abs(x)))),
-    "silu": Row(lambda t, x: x * _sigmoid(t, x)),
-    "mish": Row(lambda t, x: x * t.tanh(t.log1p(t.exp(x)))),
-    "softplus": Row(_softplus),
-    "softsign": Row(lambda t, x: x / (1.0 + t.abs(x))),
-    "tanh": Row(lambda t, x: t.tanh(x)),
-    "hardtanh": Row(
+    "elu": ExactFunction(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x), x)),
+    "celu": ExactFunction(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x / alpha), x)),
+    "selu": ExactFunction(lambda t, x: _SELU[1] * t.where(x < 0.0, _SELU[0] * t.expm1(x), x)),
+    "gelu": ExactFunction(lambda t, x: 0.5 * x * t.erfc(-x * _ROOT_HALF)),
+    "gelu_tanh": ExactFunction(lambda t, x: x * _sigmoid(t, math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))),
+    "sigmoid": ExactFunction(_sigmoid),
+    "logsigmoid": ExactFunction(lambda t, x: t.min(x, 0.0) - t.log1p(t.exp(-t.abs(x)))),
+    "silu": ExactFunction(lambda t, x: x * _sigmoid(t, x)),
+    "mish": ExactFunction(lambda t, x: x * t.tanh(t.log1p(t.exp(x)))),
+    "softplus": ExactFunction(_softplus),
+    "softsign": ExactFunction(lambda t, x: x / (1.0 + t.abs(x))),
+    "tanh": ExactFunction(lambda t, x: t.tanh(x)),
+    "hardtanh": ExactFunction(
         lambda t, x, min_val=-1.0, max_val=1.0: _clamp(t, x, min_val, max_val),
         exact=True,
         integers=lambda x, low, high: np.minimum(np.maximum(x, low), high),
     ),
-    "hardsigmoid": Row(lambda t, x: _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
-    "hardswish": Row(lambda t, x: x * _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
-    "tanhshrink": Row(lambda t, x: x - t.tanh(x)),
-    "hardshrink": Row(lambda t, x, lambd=0.5: t.where(x >= -lambd, t.where(x <= lambd, 0.0, x), x), exact=True),
-    "softshrink": Row(
+    "hardsigmoid": ExactFunction(lambda t, x: _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
+    "hardswish": ExactFunction(lambda t, x: x * _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
+    "tanhshrink": ExactFunction(lambda t, x: x - t.tanh(x)),
+    "hardshrink": ExactFunction(
+        lambda t, x, lambd=0.5: t.where(x >= -lambd, t.where(x <= lambd, 0.0, x), x), exact=True
+    ),
+    "softshrink": ExactFunction(
         lambda t, x, lambd=0.5: t.where(x > lambd, x - lambd, t.where(x < -lambd, x + lambd, t.any_zero(x * 0.0))),
         exact=True,
     ),
@@ -247,16 +251,16 @@ FUNCTIONS: Mapping[str, Row] = {
     "ge": _compare(lambda t, x, y: x >= y, np.greater_equal),
     "eq": _compare(lambda t, x, y: t.compare(np.equal, x, y), np.equal),
     "ne": _compare(lambda t, x, y: t.compare(np.not_equal, x, y), np.not_equal),
-    "logical_and": Row(lambda t, x, y: t.where(x, t.truth(y), 0.0), True, True, frozenset({0, 1})),
-    "logical_or": Row(lambda t, x, y: t.where(x, 1.0, t.truth(y)), True, True, frozenset({0, 1})),
-    "logical_not": Row(_not, True, True, frozenset({0})),
-    "where": Row(
+    "logical_and": ExactFunction(lambda t, x, y: t.where(x, t.truth(y), 0.0), True, True, frozenset({0, 1})),
+    "logical_or": ExactFunction(lambda t, x, y: t.where(x, 1.0, t.truth(y)), True, True, frozenset({0, 1})),
+    "logical_not": ExactFunction(_not, True, True, frozenset({0})),
+    "where": ExactFunction(
         lambda t, condition, x, y: t.where(condition, x, y),
         exact=True,
         conditions=frozenset({0}),
         integers=lambda condition, x, y: np.where(condition != 0, x, y),
     ),
-    "isnan": Row(lambda t, x: t.isnan(x), True, True),
-    "isinf": Row(lambda t, x: t.isinf(x), True, True),
-    "isfinite": Row(lambda t, x: _not(t, t.where(t.isnan(x), 1.0, t.isinf(x))), True, True),
+    "isnan": ExactFunction(lambda t, x: t.isnan(x), True, True),
+    "isinf": ExactFunction(lambda t, x: t.isinf(x), True, True),
+    "isfinite": ExactFunction(lambda t, x: _not(t, t.where(t.isnan(x), 1.0, t.isinf(x))), True, True),
 }

@@ -19,7 +19,7 @@ from evt.bench import (
     CaseResult,
     EpilogueResult,
     HostResult,
-    Row,
+    VersionResult,
     describe_machine,
     suite,
     summarise,
@@ -28,7 +28,7 @@ from evt.bench import (
 )
 from evt.bench.answer import oracle
 from evt.bench.case import draw
-from evt.bench.report import Report, notes
+from evt.bench.report import BenchReport, notes
 from evt.bench.run import measure
 from evt.bench.tensors import poison, random_tensor
 from evt.diagnostics import Source
@@ -116,10 +116,11 @@ def test_oracle_finds_data_with_an_answer() -> None:
 def epilogues() -> EpilogueResult:
     cases = suite("epilogue")[:3]
     rows = [
-        Row(name, summarise([time]), 0.0) for name, time in (("bare store", 1.0), ("evt again", 1.01), ("bias", 1.2))
+        VersionResult(name, summarise([time]), 0.0)
+        for name, time in (("bare store", 1.0), ("evt again", 1.01), ("bias", 1.2))
     ]
     sizes = {"bare store": {"A": 10, "D": 10_000_000}, "bias": {"A": 10, "D": 10_000_000, "bias": 100_000_000}}
-    failed = Row("bias+gelu", failure="E0503: no route")
+    failed = VersionResult("bias+gelu", failure="E0503: no route")
     return EpilogueResult(cases, (*rows, failed), sizes, summarise([0.5]), 500_000_000)
 
 
@@ -138,7 +139,7 @@ def test_the_bound_of_an_epilogue() -> None:
 
 def test_epilogues_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bench.json"
-    report = Report(describe_machine(), {}, path)
+    report = BenchReport(describe_machine(), {}, path)
     report.add_epilogues(epilogues())
     text = capsys.readouterr().out
     assert "epilogues of gemm bf16, m=4096, n=4096, k=4096" in text
@@ -241,7 +242,7 @@ def test_json_is_written_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 
 def test_report_prints_and_saves_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bench.json"
-    report = Report(describe_machine(), {"rounds": 1}, path)
+    report = BenchReport(describe_machine(), {"rounds": 1}, path)
     report.add(result(evt=0.5, evt_again=0.5, compile=1.0))
     assert len(json.loads(path.read_text())["cases"]) == 1
     report.add(result(evt=0.5))
@@ -259,8 +260,8 @@ def test_report_prints_and_saves_as_it_goes(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_failure_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     case = Case("D = acc + b[n]", Program(Source("D = acc + b[n]")), 8, 8, 8)
-    report = Report(describe_machine(), {})
-    report.add(CaseResult(case, (Row("compile", failure="[red]is no colour[/red] here"),), {}))
+    report = BenchReport(describe_machine(), {})
+    report.add(CaseResult(case, (VersionResult("compile", failure="[red]is no colour[/red] here"),), {}))
     text = capsys.readouterr().out
     assert "D = acc + b[n]" in text
     assert "failed: [red]is no colour[/red] here" in text

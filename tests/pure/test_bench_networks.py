@@ -12,13 +12,13 @@ import torch
 from benchmarks import CPU, check
 from torch.nn import functional
 
-from evt.bench import CaseResult, Row, convolution_case, describe_machine, suite, summarise
+from evt.bench import CaseResult, VersionResult, convolution_case, describe_machine, suite, summarise
 from evt.bench.answer import oracle
 from evt.bench.case import Case, draw
 from evt.bench.cudnn import cudnn_fused
 from evt.bench.idiom import UnwrittenError
 from evt.bench.layers import NETWORKS
-from evt.bench.report import Report, notes
+from evt.bench.report import BenchReport, notes
 from evt.bench.suites import chosen
 from evt.cli.bench import _NETWORKS
 from evt.diagnostics import Source
@@ -164,7 +164,7 @@ def test_cudnn_has_no_other_geometry() -> None:
 
 
 def result(case: Case, **times: float) -> CaseResult:
-    rows = tuple(Row(name.replace("_", " "), summarise([time]), 1e-4) for name, time in times.items())
+    rows = tuple(VersionResult(name.replace("_", " "), summarise([time]), 1e-4) for name, time in times.items())
     return CaseResult(case, rows, {"A": 100, "D": 100}, kernel=("conv-halo-3x", "halo_232x64"))
 
 
@@ -172,19 +172,23 @@ def test_contender() -> None:
     case = case_of(RESIDUAL)
     assert result(case, evt=0.2, evt_again=0.1, eager=0.5, cudnn=0.3, compile=0.4, conv=0.25).contender == "cudnn"
     assert result(case, evt=0.2, evt_again=0.2, conv=0.1).contender is None
-    unmeasured = CaseResult(case, (Row("evt"), Row("eager", failure="no"), Row("compile", summarise([1.0]))), {})
+    unmeasured = CaseResult(
+        case,
+        (VersionResult("evt"), VersionResult("eager", failure="no"), VersionResult("compile", summarise([1.0]))),
+        {},
+    )
     assert unmeasured.contender == "compile"
 
 
 def test_networks_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = suite("resnet")
     path = tmp_path / "bench.json"
-    report = Report(describe_machine(), {}, path)
+    report = BenchReport(describe_machine(), {}, path)
     report.add_summary()
     assert "geometric" not in capsys.readouterr().out
     report.add(result(cases[6], evt=0.2, evt_again=0.202, eager=0.5, compile=0.25, cudnn=0.16, conv=0.1))
     report.add(result(cases[7], evt=0.2, eager=0.4))
-    report.add(CaseResult(cases[8], (Row("evt", failure="E0503: no route"),), {}))
+    report.add(CaseResult(cases[8], (VersionResult("evt", failure="E0503: no route"),), {}))
     capsys.readouterr()
     report.add_summary()
     text = capsys.readouterr().out

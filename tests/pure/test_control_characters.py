@@ -10,11 +10,10 @@ import evt
 from evt.compilation import BuildEvent
 from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ProgramError
-from evt.fx.report import Report, Row
+from evt.fx.report import ProductReport, Report
 from evt.measured.measurement import Timing
 from evt.request import Request
-from evt.tuning.tune import Row as Timed
-from evt.tuning.tune import Tuning
+from evt.tuning.tune import KernelTime, Tuning
 
 #: A colour, a bell, a change of direction, a line end of another kind.
 EVIL = "x\x1b[31m\x07\u202e\x85\r"
@@ -23,11 +22,11 @@ EVIL = "x\x1b[31m\x07\u202e\x85\r"
 def texts() -> dict[str, str]:
     """Return what is printed, with such a text wherever one may come from outside."""
     diagnostic = Diagnostic("E0101", EVIL, Span(0, 3), EVIL, EVIL, (EVIL,), Source(f"{EVIL} = acc", EVIL))
-    row = Row(EVIL, EVIL, EVIL, EVIL, (EVIL,), EVIL, (EVIL,), None, EVIL)
+    row = ProductReport(EVIL, EVIL, EVIL, EVIL, (EVIL,), EVIL, (EVIL,), None, EVIL)
     state = {**evt.gemm("D = acc").__getstate__(), "evt": EVIL, "form": EVIL}
     with pytest.raises(evt.ArgumentError) as refused:
         Request.__new__(Request).__setstate__(state)
-    tuned = Tuning("gemm", EVIL, "sm90", {"m": 1}, (Timed(EVIL, EVIL, failure=EVIL),), Timing(EVIL, EVIL, 1.0))
+    tuned = Tuning("gemm", EVIL, "sm90", {"m": 1}, (KernelTime(EVIL, EVIL, failure=EVIL),), Timing(EVIL, EVIL, 1.0))
     report = Report((row, replace(row, reason="")))
     return {
         "diagnostic": str(ProgramError(diagnostic)),

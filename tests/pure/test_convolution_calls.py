@@ -9,7 +9,7 @@ import torch
 from convolutions import WEIGHT, X, bound, convolution, half, last
 
 import evt
-from evt.plan import Layout
+from evt.plan import LayoutClass
 from evt.request import packed_problem
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
@@ -30,8 +30,8 @@ def test_strides_of_channels_last_tensors() -> None:
     assert strides(found, "B") == {"outer": 144, "height": 48, "width": 16, "pixel": 1, "n": 144, "k": 1, "l": 0}
     assert strides(found, "residual") == strides(found, "D") == {"m": 24, "n": 1, "l": 0}
     assert {name: each.layout.alignment for name, each in found.tensors.items()} == dict.fromkeys(found.tensors, 8)
-    assert found.signature.a == found.signature.b == Layout("k", 8)
-    assert found.signature["residual"] == Layout("n", 8)
+    assert found.signature.a == found.signature.b == LayoutClass("k", 8)
+    assert found.signature["residual"] == LayoutClass("n", 8)
     assert found.signature.convolution is not None
     assert found.signature.convolution.packed
 
@@ -79,7 +79,7 @@ def test_slices_are_read_in_place() -> None:
         assert found.copied == ()
         shown = {"outer": 2520, "height": 280, "width": 40, "pixel": 40, "m": 40, "k": 1, "l": 0}
         assert strides(found, "A") == shown
-        assert found.signature.a == Layout("k", alignment)
+        assert found.signature.a == LayoutClass("k", alignment)
     cropped = last(half(2, 16, 11, 9))[:, :, 1:10, 1:8]
     found = bound(OP, cropped, WEIGHT, bias=half(24), residual=last(half(2, 40, 9, 7))[:, 8:32])
     assert found.copied == ()

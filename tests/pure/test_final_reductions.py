@@ -11,7 +11,7 @@ import torch
 import evt
 from evt.ir import Reduce, verify
 from evt.optimise import optimise
-from evt.plan.epilogue.nodes import Combined, Given, Place, Size
+from evt.plan.epilogue.nodes import Combined, Given, ResultIndex, Size
 from evt.request import typed_graph
 
 M, N, K = 6, 8, 5
@@ -175,7 +175,10 @@ def test_whole_numbers_and_truth_values_after_reductions(arch):
 def test_places_of_results():
     text = "out D, r: f32[m]; D = acc; r = sum[n](acc) + iota(m) + iota(l)"
     (result,) = evt.gemm(text).plan("sm90", "f16", "f16").results
-    assert [each for each in result.operands if isinstance(each, Place)] == [Place(False), Place(True)]
+    assert [each for each in result.operands if isinstance(each, ResultIndex)] == [
+        ResultIndex(False),
+        ResultIndex(True),
+    ]
 
 
 def test_what_is_computed_further_is_not_atomic():

@@ -24,7 +24,6 @@ from evt.ir import (
     Dag,
     Element,
     Feed,
-    Fold,
     Index,
     Input,
     Load,
@@ -33,6 +32,7 @@ from evt.ir import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
 )
 from evt.ir.dtype import B1, F16, F32, I8, I32
@@ -170,7 +170,7 @@ WRONG = {
     ),
     "a default between integers": (graph(ACC, STORE, inputs=(replace(C, dtype=I32, default=0.5),)), "is 0.5;"),
     "a default that is none": (graph(ACC, STORE, inputs=(replace(C, default=float("nan")),)), "is NaN"),
-    "blocks of 7": (graph(ACC, (Fold("max", 7), 0), (Store("D"), 1)), "blocks of 7"),
+    "blocks of 7": (graph(ACC, (ReduceBlocks("max", 7), 0), (Store("D"), 1)), "blocks of 7"),
     "pairs of 3": (graph(ACC, (Pick(0, 3), 0), (Store("D"), 1)), "pairs 3 columns apart"),
     "a coordinate along k": (graph(ACC, (Index("k"),), (Apply("add"), 0, 1), (Store("D"), 2)), "no mode `k`"),
     "a cast to bits of a type": (graph(ACC, (Reduce("sum", ("n", "m")), 0), (Store("D"), 1)), "in this order"),

@@ -17,7 +17,7 @@ from evt.emission import emit  # noqa: E402
 from evt.emission.kernel import spell  # noqa: E402
 from evt.grouped import GroupedProgram, grouped_gemm  # noqa: E402
 from evt.ir import TypedDag  # noqa: E402
-from evt.plan import Layout, Problem, Signature, find_target, natural_signature, plan, survey  # noqa: E402
+from evt.plan import LayoutClass, Problem, Signature, find_target, natural_signature, plan, survey  # noqa: E402
 from evt.request import optimised_for, optimised_graph  # noqa: E402
 from evt.runtime import grouped as grouped_module  # noqa: E402
 from evt.runtime.groups import split  # noqa: E402
@@ -224,7 +224,7 @@ def test_other_targets_are_told_of_the_loop(arch):
 
 def test_layouts_that_tma_cannot_move():
     dag = optimised_graph(evt.gemm(TEXT).request, "bf16")
-    signature = replace(natural_signature(dag), a=Layout("k", 4))
+    signature = replace(natural_signature(dag), a=LayoutClass("k", 4))
     with pytest.raises(evt.TargetError, match="aligned to 8 bytes"):
         plan(problem_of(dag, signature))
     wide = optimised_graph(evt.gemm("D = acc").request, "f32")

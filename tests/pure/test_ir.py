@@ -20,12 +20,12 @@ from evt.ir import (
     Cast,
     Const,
     Dag,
-    Fold,
     Input,
     Load,
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
     ValueType,
     format_dag,
@@ -205,8 +205,8 @@ def test_reductions_that_do_not_meet() -> None:
     assert "it reads reductions over different modes" in malformed(*table)
 
 
-@pytest.mark.parametrize("op", [Reduce("prod", ("n",)), Fold("prod", 32)])
-def test_an_unknown_reduction(op: Reduce | Fold) -> None:
+@pytest.mark.parametrize("op", [Reduce("prod", ("n",)), ReduceBlocks("prod", 32)])
+def test_an_unknown_reduction(op: Reduce | ReduceBlocks) -> None:
     assert "`prod` is not a reduction" in malformed(*chain(Acc(), op, Store("D")))
 
 

@@ -11,7 +11,7 @@ from route_taken import route_of
 import evt
 from evt.emission import emit
 from evt.ir.dtype import OPERANDS
-from evt.plan import TARGETS, Config, Layout, Problem, Signature, find_target, natural_signature, plan, survey
+from evt.plan import TARGETS, Config, LayoutClass, Problem, Signature, find_target, natural_signature, plan, survey
 from evt.plan.epilogue.nodes import (
     Access,
     AuxLoad,
@@ -85,7 +85,7 @@ def test_what_the_tensor_cores_do_not_multiply(arch, a, b, reason):
 
 def test_operands_that_must_run_along_k():
     dag = dag_of("D = acc", "e4m3")
-    signature = with_layout(natural_signature(dag), "B", Layout("n", 16))
+    signature = with_layout(natural_signature(dag), "B", LayoutClass("n", 16))
     for arch in ("sm90", "sm120"):
         with pytest.raises(evt.TargetError, match="`B` is contiguous along n"):
             route_of(Problem(dag, signature, find_target(arch)))
@@ -169,7 +169,7 @@ def test_what_tma_cannot_move_takes_the_other_route(name):
     dag = dag_of(RELU)
     signature = natural_signature(dag)
     contiguous = {"A": "k", "B": "n", "D": "n"}[name]
-    problem = Problem(dag, with_layout(signature, name, Layout(contiguous, 4)), find_target("sm90"))
+    problem = Problem(dag, with_layout(signature, name, LayoutClass(contiguous, 4)), find_target("sm90"))
     assert route_of(problem) == "evt-2x"
     with pytest.raises(evt.TargetError, match="E0502") as caught:
         route_of(problem, "evt-3x")
@@ -219,7 +219,7 @@ def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows):
     for dtype, expected in (("f32", rows), ("f16", "m")):
         dag = dag_of("D = acc + bias", dtype)
         signature = natural_signature(dag)
-        signature = Signature(Layout(a, 4), Layout(b, 4), signature.tensors) if dtype == "f32" else signature
+        signature = Signature(LayoutClass(a, 4), LayoutClass(b, 4), signature.tensors) if dtype == "f32" else signature
         assert plan(Problem(dag, signature, find_target("sm90"))).rows == expected
 
 
@@ -367,7 +367,7 @@ def test_pairs_meet_within_a_warp_whatever_the_alignment():
     """A warp's 32 accesses cover both members of a pair: what is aligned to less than such an access is read singly."""
     dag = dag_of(PAIRED)
     for alignment, width, access in ((8, 8, Access.TILE), (2, 2, Access.TILE), (1, 2, Access.STRIDED)):
-        signature = with_layout(natural_signature(dag), "C", Layout("n", alignment))
+        signature = with_layout(natural_signature(dag), "C", LayoutClass("n", alignment))
         made = plan(Problem(dag, signature, find_target("sm80")))
         assert made.elements_per_access == width
         assert access in accesses(made, AuxLoad)

@@ -14,7 +14,7 @@ from evt.emission import emit
 from evt.emission.expressions import literal
 from evt.emission.kernel import spell
 from evt.ir.dtype import F32
-from evt.plan import Layout, Problem, find_target, natural_signature, plan
+from evt.plan import LayoutClass, Problem, find_target, natural_signature, plan
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -137,7 +137,7 @@ def test_a_tile_shared_by_all_batches_is_not_the_source():
 
 def test_unaligned_and_surplus_tiles_are_loaded_directly():
     dag = dag_of("D = acc + C")
-    signature = with_layout(natural_signature(dag), "C", Layout("n", 1))
+    signature = with_layout(natural_signature(dag), "C", LayoutClass("n", 1))
     assert accesses(plan(Problem(dag, signature, find_target("sm90"))), AuxLoad) == [Access.DIRECT]
     made = make("in a1: f32[m, n], a2: f32[m, n], a3: f32[m, n], a4: f32[m, n]; D = acc + C + a1 + a2 + a3 + a4")
     assert set(accesses(made, AuxLoad)) == {Access.TILE, Access.DIRECT}

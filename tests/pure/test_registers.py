@@ -8,7 +8,7 @@ from programs import typed
 import evt
 from evt.functions import TABLE
 from evt.functions.testing import temporarily
-from evt.ir import Apply, Fold, Random, Store
+from evt.ir import Apply, Random, ReduceBlocks, Store
 from evt.optimise import optimise
 from evt.plan import Config, survey
 from evt.plan.epilogue.cost import cost, is_light
@@ -43,7 +43,9 @@ def test_every_function_of_the_table_has_a_cost() -> None:
 
 
 def test_costs_are_in_order() -> None:
-    costs = [cost(op) for op in (Store("D"), Apply("add"), Fold("max", 16), Apply("div"), Apply("exp"), Random())]
+    costs = [
+        cost(op) for op in (Store("D"), Apply("add"), ReduceBlocks("max", 16), Apply("div"), Apply("exp"), Random())
+    ]
     assert costs == sorted(set(costs))
     assert is_light(typed("D = relu(alpha * acc + beta * C) + residual"))
     assert not is_light(typed("D = gelu(acc + bias)"))

@@ -10,7 +10,7 @@ from route_taken import route_of
 import evt
 from evt.diagnostics import Source
 from evt.emission import emit
-from evt.plan import Layout, Plan, Problem, convolution_class, find_target, natural_signature, plan
+from evt.plan import LayoutClass, Plan, Problem, convolution_class, find_target, natural_signature, plan
 from evt.plan.plan import StockOperator, StockTensor, Visitors
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.plan.verdict import Refusal
@@ -278,7 +278,7 @@ def test_narrow_tensors_narrow_the_accesses():
     signature = natural_signature(dag)
     tensors = dict(signature.tensors)
     for name, alignment in (("D", 2), ("bias", 4)):
-        narrow = replace(signature, tensors=tuple({**tensors, name: Layout("n", alignment)}.items()))
+        narrow = replace(signature, tensors=tuple({**tensors, name: LayoutClass("n", alignment)}.items()))
         made = plan(Problem(dag, narrow, find_target("sm80")), "stock-2x")
         assert made.elements_per_access == alignment
         assert f"kElementsPerAccess = {alignment};" in emit(made)
@@ -408,7 +408,7 @@ def test_a_gradient_of_the_input_with_a_stride_has_the_stock_route_only():
 
 def test_accesses_of_a_weights_gradient_stay_within_a_tap():
     problem = convolution("D = acc", "conv2d_wgrad", kernel_size=3)
-    signature = replace(problem.signature, b=Layout("n", 2))
+    signature = replace(problem.signature, b=LayoutClass("n", 2))
     made = plan(replace(problem, signature=signature), "conv-stock-2x")
     assert made.elements_per_access == 2
 

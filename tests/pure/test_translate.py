@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from programs import typed
 
-from evt.ir import Const, Fold, Input, Interleave, Operand, Output, Pick, Reduce
+from evt.ir import Const, Input, Interleave, Operand, Output, Pick, Reduce, ReduceBlocks
 from evt.ir.dtype import DType
 from evt.ir.operand import formula_of
 from evt.reference.translate import Argument, Dialect, translate
@@ -37,7 +37,7 @@ class Words(Dialect[str]):
     def reduce(self, op: Reduce, x: Argument[str]) -> str:
         return f"{op.kind}[{' '.join(op.modes)}]({x.value}, {'whole' if x.whole else 'not whole'})"
 
-    def fold(self, op: Fold, x: Argument[str]) -> str:
+    def fold(self, op: ReduceBlocks, x: Argument[str]) -> str:
         return f"{op.kind}%{op.width}({x.value}, {x.width})"
 
     def pick(self, op: Pick, x: Argument[str]) -> str:

@@ -11,10 +11,10 @@ from evt.ir.dtype import B1
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.operands import check_operands, lower_operands
-from evt.ir.lower.report import Report
+from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
-from evt.ir.node import Feed, Fold, Input, Interleave, Output, Pick, Store, is_divided
+from evt.ir.node import Feed, Input, Interleave, Output, Pick, ReduceBlocks, Store, is_divided
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -27,7 +27,7 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
     Raise ProgramError with everything that is wrong with names, calls and statements (E01xx-E04xx), and
     E0901 for parts of the language that are not supported yet.
     """
-    report = Report(tree.source)
+    report = SourceDiagnostics(tree.source)
     statements = Statements(tree, report)
     operands = statements.operands()
     header = statements.header
@@ -69,7 +69,7 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
     return dag
 
 
-def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Report) -> None:
+def _refuse_batches(operation: str, values: Iterable[Input | Output], report: SourceDiagnostics) -> None:
     """Refuse the mode ``l`` in a convolution, whose images are among its rows."""
     for value in values:
         if "l" in value.modes and value.span is not None:
@@ -77,10 +77,14 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Re
             report("E0301", message, value.span, "no batches", "images count among the rows: leave `l` out")
 
 
-def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: Report) -> None:
+def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: SourceDiagnostics) -> None:
     """Refuse bits, pairs and blocks in a weight's gradient, whose columns are taps and channels."""
     table, origins = expressions.builder.table, expressions.builder.origins
-    taken = (origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Interleave | Fold))
+    taken = (
+        origin
+        for (op, _), origin in zip(table, origins, strict=True)
+        if isinstance(op, Pick | Interleave | ReduceBlocks)
+    )
     stored = (value.span for value in values if value.dtype == B1 or any(is_divided(mode) for mode in value.modes))
     if places := [*taken, *stored]:
         report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", places[0])

@@ -13,7 +13,7 @@ from evt.ir.dtype import B1, BOOL, BY_NAME, I32, I64, OUTPUTS, TF32
 from evt.ir.infer import value_modes
 from evt.ir.lower.derivative import Derivatives, NoDerivativeError
 from evt.ir.lower.names import Names
-from evt.ir.lower.report import Report
+from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import INFINITY, SPECIAL, read_number
@@ -34,7 +34,7 @@ Scope = Mapping[str, int]
 class Expressions:
     """Adds the nodes of expressions to a builder; ``values`` are the nodes of the names assigned so far."""
 
-    def __init__(self, statements: Statements, names: Names, report: Report) -> None:
+    def __init__(self, statements: Statements, names: Names, report: SourceDiagnostics) -> None:
         self.report = report
         self.defined = statements.defined
         self.assigns = statements.assigns

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from evt.diagnostics import Label, Misspellings, Span
 from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, I32
-from evt.ir.lower.report import Report
+from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.statements import Statements, undeclared_input
 from evt.ir.lower.words import GREEK, INFINITY, NOT_NUMBERS, SPECIAL, is_flexible, is_greek, read_modes
 from evt.ir.missing import MISSING_FUNCTIONS
@@ -41,7 +41,9 @@ class Names:
     ``operand_modes`` are the modes of A and B in memory, where these are matrices.
     """
 
-    def __init__(self, statements: Statements, operand_modes: Mapping[str, Sequence[str]], report: Report) -> None:
+    def __init__(
+        self, statements: Statements, operand_modes: Mapping[str, Sequence[str]], report: SourceDiagnostics
+    ) -> None:
         self.tree = statements.tree
         self.operand_modes = operand_modes
         self.report = report

@@ -12,13 +12,12 @@ from evt.ir.dag import Builder
 from evt.ir.dtype import I64
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
-from evt.ir.lower.report import Report
+from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.statements import Statements
 from evt.ir.node import (
     ELEMENT_MODES,
     Acc,
     Element,
-    Fold,
     Index,
     Input,
     Interleave,
@@ -27,6 +26,7 @@ from evt.ir.node import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     base,
     shown,
 )
@@ -36,7 +36,7 @@ from evt.language import tree as syntax
 #: What is not computed element by element, in words.
 _NOT_ELEMENTWISE: dict[type[Node], str] = {
     Reduce: "a reduction of an operand",
-    Fold: "a reduction of an operand",
+    ReduceBlocks: "a reduction of an operand",
     Pick: "a pair of an operand's elements",
     Interleave: "a pair of an operand's elements",
     Index: "a coordinate in an operand",
@@ -55,7 +55,7 @@ def check_operands(
     statements: Statements,
     names: Names,
     expressions: Expressions,
-    report: Report,
+    report: SourceDiagnostics,
 ) -> None:
     """Report formulas of operands that are not element-wise, and epilogues that read an operand."""
     for name, value in feeds.items():
@@ -106,7 +106,7 @@ class _Formula:
         return self.statement.value.span
 
 
-def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Report) -> None:
+def _check_formula(formula: _Formula, names: Names, convolved: bool, report: SourceDiagnostics) -> None:
     """Check that a formula uses the operand's elements, scalars and vectors along its modes, element by element."""
     name = formula.name
     (other,) = (each for each in ELEMENT_MODES if each != name)
@@ -129,7 +129,7 @@ def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Rep
             _check_input(name, names.inputs[op.name], formula.place(node), convolved, report)
 
 
-def _check_input(operand: str, value: Input, place: Span | Place, convolved: bool, report: Report) -> None:
+def _check_input(operand: str, value: Input, place: Span | Place, convolved: bool, report: SourceDiagnostics) -> None:
     name = value.name
     outer, summed = ELEMENT_MODES[operand]
     if not set(value.modes) <= {"l", outer, summed}:
@@ -155,7 +155,7 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
         )
 
 
-def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None:
+def _check_epilogue(nodes: Iterable[Node], names: Names, report: SourceDiagnostics) -> None:
     """Check that the epilogue reads neither operands nor values with the mode k."""
     for op in nodes:
         if isinstance(op, Element) and op.name in names.feeds:

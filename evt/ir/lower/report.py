@@ -9,7 +9,7 @@ from evt.errors import ProgramError
 from evt.ir.origin import Origin, at
 
 
-class Report:
+class SourceDiagnostics:
     """Collects diagnostics about one source; calling it adds one.
 
     ``unused`` are about what nothing reads. A misspelt name or a refused declaration leaves something unused as well,

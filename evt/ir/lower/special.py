@@ -16,7 +16,6 @@ from evt.ir.node import (
     Cast,
     Const,
     Extent,
-    Fold,
     Index,
     Interleave,
     Load,
@@ -24,6 +23,7 @@ from evt.ir.node import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     divisor,
 )
 from evt.language import tree as syntax
@@ -57,8 +57,8 @@ def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[
 def _fold(expressions: Expressions, name: str, width: int, operand: int) -> int:
     add = expressions.builder.add
     if name != "mean":
-        return add(Fold(name, width), operand)
-    return add(Apply("div"), add(Fold("sum", width), operand), add(Const.of(float(width))))
+        return add(ReduceBlocks(name, width), operand)
+    return add(Apply("div"), add(ReduceBlocks("sum", width), operand), add(Const.of(float(width))))
 
 
 def _mean(expressions: Expressions, modes: tuple[str, ...], operand: int) -> int:

@@ -8,7 +8,7 @@ from evt.diagnostics import Span, hint
 from evt.functions import lookup as find_function
 from evt.ir.convolution import CONVOLUTIONS, OPERAND_MODES
 from evt.ir.dtype import BY_NAME, OPERANDS, DType
-from evt.ir.lower.report import Report
+from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.words import (
     INFINITY,
     NOT_NUMBERS,
@@ -40,7 +40,7 @@ class Statements:
     ``defined`` the functions of ``def`` statements, ``feeds`` the assignments to A and B.
     """
 
-    def __init__(self, tree: syntax.Tree, report: Report) -> None:
+    def __init__(self, tree: syntax.Tree, report: SourceDiagnostics) -> None:
         self.tree = tree
         self.report = report
         self.header: syntax.Header | None = None

@@ -8,12 +8,14 @@ from evt.diagnostics import Label
 from evt.ir.dag import reduced_modes
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
-from evt.ir.lower.report import Report
+from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.statements import Statements
 from evt.ir.node import Output, is_divided, shown, written
 
 
-def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
+def resolve_subscripts(
+    statements: Statements, names: Names, expressions: Expressions, report: SourceDiagnostics
+) -> list[Output]:
     """Return the outputs with their modes.
 
     An output without a subscript has the modes of its value; a value of fewer columns has rows as well, unless they are

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from evt.functions.single import round_f32
 from evt.ir.dtype import BY_NAME, F32, F64, TYPES, DType
-from evt.ir.lower.report import Report
+from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.missing import unknown_type
 from evt.ir.node import MODES, base
 from evt.language import tree as syntax
@@ -57,7 +57,7 @@ PAIR_BLOCKS = (1, 8, 16, 32)
 FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDTHS[-1])))
 
 
-def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
+def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
     """Return the modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
     allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
     names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
@@ -89,7 +89,7 @@ def _gather(subscript: syntax.Subscript, mode: syntax.Mode) -> str:
     return f"[{', '.join(texts)}]"
 
 
-def _read_index(report: Report, mode: syntax.Mode) -> str:
+def _read_index(report: SourceDiagnostics, mode: syntax.Mode) -> str:
     """Return the mode of a place that an input names, ``index[m]``; nothing after reporting."""
     assert mode.subscript is not None
     written = syntax.format_mode(mode)
@@ -102,7 +102,7 @@ def _read_index(report: Report, mode: syntax.Mode) -> str:
     return ""
 
 
-def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:
+def is_flexible(report: SourceDiagnostics, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:
     """Return whether the subscript is that of a vector that may be given as a single value, ``[m?]``."""
     marked = [mode for mode in subscript.modes if mode.optional]
     if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
@@ -116,7 +116,7 @@ def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, .
     return bool(marked)
 
 
-def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str, ...] | None:
+def read_reduced_modes(report: SourceDiagnostics, subscript: syntax.Subscript) -> tuple[str, ...] | None:
     """Return the modes that a reduction names, in the order of MODES, or None after reporting."""
     names = [mode.name for mode in subscript.modes]
     blocks = [f"n%{width}" for width in FOLD_WIDTHS]
@@ -133,7 +133,9 @@ def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str
     return tuple(sorted(names, key=lambda name: MODES.index(name) if name in MODES else 0))
 
 
-def read_dtype(report: Report, identifier: syntax.Identifier | None, types: Sequence[DType] = TYPES) -> DType | None:
+def read_dtype(
+    report: SourceDiagnostics, identifier: syntax.Identifier | None, types: Sequence[DType] = TYPES
+) -> DType | None:
     """Return the type with a name; None where there is none or after reporting. ``types``: those to propose."""
     if identifier is None:
         return None
@@ -144,7 +146,9 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None, types: Sequ
     return dtype
 
 
-def read_number(report: Report, constant: syntax.Constant | syntax.Number, dtype: DType | None = None) -> float | None:
+def read_number(
+    report: SourceDiagnostics, constant: syntax.Constant | syntax.Number, dtype: DType | None = None
+) -> float | None:
     """Return the value of a literal, or None after reporting.
 
     A literal of digits alone is an int where an integer or truth type is declared, so that it keeps 64 bits.

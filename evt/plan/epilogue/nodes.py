@@ -33,7 +33,7 @@
     Strides = (rows, columns, batch), each a Field, 0, 1, or Varies: 1 where a call gives a vector, else 0
 
     Result  = the output of a reduction, or of several and of inputs, by the kernel that combines their parts
-    Operand = Combined(reduction, ...) | Given(dtype, values, ...) | Size(extent) | Number(...) | Place(batch)
+    Operand = Combined(reduction, ...) | Given(dtype, values, ...) | Size(extent) | Number(...) | ResultIndex(batch)
 
 Every node has a name in its kernel, and ``operands``: the places of the nodes whose values it visits, all before it.
 """
@@ -383,13 +383,13 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResultIndex:
     """The place of a result: its row or column, or its ``batch``."""
 
     batch: bool
 
 
-Operand: TypeAlias = Combined | Given | Size | Number | Place
+Operand: TypeAlias = Combined | Given | Size | Number | ResultIndex
 
 
 @dataclass(frozen=True, slots=True)

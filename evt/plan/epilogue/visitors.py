@@ -18,7 +18,6 @@ from evt.ir import (
     Cast,
     Const,
     Extent,
-    Fold,
     Index,
     Input,
     Interleave,
@@ -28,6 +27,7 @@ from evt.ir import (
     Pick,
     Random,
     Reduce,
+    ReduceBlocks,
     Store,
     TypedDag,
 )
@@ -121,11 +121,11 @@ def build_visitors(
     def visit_reduced(node: int) -> int:
         """Return the visitor of what a reduction or a block takes: of fewer columns a sum counts each once."""
         op, value = dag[node], dag.arguments(node)[0]
-        assert isinstance(op, Reduce | Fold)
+        assert isinstance(op, Reduce | ReduceBlocks)
         operand = visit(value)
         if op.kind in PLACES:
             return add(Visitor("keys", "", value, (operand,), node))
-        along = isinstance(op, Fold) or "n" in op.modes
+        along = isinstance(op, ReduceBlocks) or "n" in op.modes
         if op.kind != "sum" or not along or "/" not in columns_of(dag.types[value]):
             return operand
         if value not in once:
@@ -138,7 +138,7 @@ def build_visitors(
             kind: Kind = "pick" if isinstance(op, Pick) else "interleave"
             known[value] = add(Visitor(kind, "", value, tuple(map(visit, dag.arguments(value)))))
             continue
-        if isinstance(op, Fold):
+        if isinstance(op, ReduceBlocks):
             known[value] = add(Visitor("fold", "", value, (visit_reduced(value),)))
             continue
         operands = region_operands(dag, value, results)
@@ -211,7 +211,7 @@ def has_fixed_columns(dag: TypedDag) -> bool:
     """Return whether columns are packed, paired or taken in blocks, so that they must be the kernel's own columns."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     own = any(value.dtype == B1 or any(is_divided(mode) for mode in value.modes) for value in values)
-    return own or any(isinstance(dag[node], Pick | Interleave | Fold) for node in range(len(dag)))
+    return own or any(isinstance(dag[node], Pick | Interleave | ReduceBlocks) for node in range(len(dag)))
 
 
 def is_collective(value: Input | Output) -> bool:
@@ -261,7 +261,7 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
     def users_of(value: int) -> list[int]:
         return [user for user in dag.users[value] if not isinstance(dag[user], Store) and not dag.reduced[user]]
 
-    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Interleave | Fold)}
+    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Interleave | ReduceBlocks)}
     kept = crossing | {value for value in range(len(dag)) if isinstance(dag[value], Store | Reduce)}
     results = crossing | {operand for value in kept for operand in dag.arguments(value) if computed(operand)}
     if not fused:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.halo_tiles import SHARED_BYTES
-from evt.plan.kernels.draft import Draft, Frame, Selection
+from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
 from evt.plan.plan import DepthwiseConvolution, Plan
@@ -30,7 +30,7 @@ class DepthwiseKernel:
         source_bytes = bytes_of(epilogue.source.dtype) if epilogue.source else 0
         memory = filter_.least_bytes(config.unit, draft.problem.operand_bytes, source_bytes)
         mainloop = DepthwiseConvolution(shape.operator, shape.rank, a, b, filter_)
-        frame = Frame("own", self.template, 90, SHARED_BYTES)
+        frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
         return draft.finish(frame, mainloop, replace(epilogue, shared_memory=memory))
 
 

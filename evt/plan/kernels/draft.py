@@ -44,7 +44,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class KernelTemplate:
     """The template that prints a kernel, and the shared memory that one of its thread blocks may have."""
 
     family: Family
@@ -161,7 +161,7 @@ class Draft:
     def _distances(self) -> list[frozenset[int]]:
         return pair_distances(self.dag, self.dag.types)
 
-    def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
+    def finish(self, frame: KernelTemplate, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """Return the plan of a kernel made of these parts."""
         dag, program = self.dag, self.problem.dag
         operations = map(program.__getitem__, range(len(program)))

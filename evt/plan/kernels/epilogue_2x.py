@@ -15,7 +15,7 @@ from evt.plan.kernels.nodes import Nodes2x, is_aligned
 from evt.plan.plan import Scale, StockOperator, StockTensor
 from evt.plan.signature import bytes_of
 from evt.plan.stock.match import Factor
-from evt.plan.stock.operators import Fused
+from evt.plan.stock.operators import FusionOperation
 
 Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
@@ -80,9 +80,11 @@ def stock_of_images(draft: Draft) -> Collective:
     return _stock(draft, _image_tensors, most, permuted=is_strided_dgrad(draft) and shape.rank == 2)
 
 
-def _stock(draft: Draft, make_tensors: Callable[[Draft, Fused], Tensors], most: int, *, permuted: bool) -> Collective:
+def _stock(
+    draft: Draft, make_tensors: Callable[[Draft, FusionOperation], Tensors], most: int, *, permuted: bool
+) -> Collective:
     """Plan an output operator, whose accesses have at most so many elements."""
-    found = draft.selection.matches[Fused]
+    found = draft.selection.matches[FusionOperation]
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.selection.fused)
     tensors = make_tensors(draft, found)
     alpha, beta = _scale(draft, found.alpha), _scale(draft, found.beta)
@@ -109,7 +111,7 @@ def _scale(draft: Draft, factor: Factor) -> Scale:
     return draft.single(draft.dag.input[factor.name]) if factor.name else factor.value
 
 
-def _matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
+def _matrix_tensors(draft: Draft, operator: FusionOperation) -> Tensors:
     """Return the tensors of the kernel's epilogue for a matrix product."""
     names = {"D": draft.primary}
     names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
@@ -125,7 +127,7 @@ def _matrix_tensor(draft: Draft, name: str) -> StockTensor:
     return StockTensor(draft.dtype(name), pointer, pitch, draft.batch(name, strided))
 
 
-def _image_tensors(draft: Draft, operator: Fused) -> Tensors:
+def _image_tensors(draft: Draft, operator: FusionOperation) -> Tensors:
     """Return the tensors of the kernel's epilogue for a convolution, all of which have to be set."""
     names = [("D", draft.primary), *(("C", source) for source in operator.sources)]
     if not operator.reads_source_only:

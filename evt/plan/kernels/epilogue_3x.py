@@ -13,7 +13,7 @@ from evt.plan.kernels.memory import Budget, Space, is_tma
 from evt.plan.kernels.nodes import Nodes3x
 from evt.plan.plan import Epilogue, Scale, StockFusion, StockVector, Tensor, Visitors
 from evt.plan.stock.match import Factor
-from evt.plan.stock.operators import Fused
+from evt.plan.stock.operators import FusionOperation
 
 #: Makes the epilogue itself, once the collective's tensors are placed and the remaining memory is known.
 Make: TypeAlias = Callable[[Draft, Graph, Budget], Epilogue]
@@ -94,7 +94,7 @@ def tensor(draft: Draft, name: str) -> Tensor:
 
 def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
     """Plan one node, which CUTLASS makes from the operation's name, on every architecture of those of sm90."""
-    found = draft.selection.matches[Fused]
+    found = draft.selection.matches[FusionOperation]
     if found.stored:
         draft.strides(found.stored)
     has_beta = bool(found.sources) or found.name != "ScaledAcc"

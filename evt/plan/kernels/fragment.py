@@ -16,7 +16,7 @@ from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.kernels.memory import is_tma
 from evt.plan.kernels.nodes import Nodes
-from evt.plan.signature import Layout
+from evt.plan.signature import LayoutClass
 
 #: What a kernel moves as C or D: as many bytes an element as the buffer has through which TMA does.
 _STAGED = (F16, BF16)
@@ -81,5 +81,5 @@ class _NodesFragment(Nodes):
     def is_stock(self, output: DType | Destination) -> bool:
         return False
 
-    def access(self, kind: str, name: str, layout: Layout) -> Access:
+    def access(self, kind: str, name: str, layout: LayoutClass) -> Access:
         return Access.TILE if name == self.draft.primary and _is_staged(self.draft, name) else Access.DIRECT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from evt.plan.halo_tiles import SHARED_BYTES
-from evt.plan.kernels.draft import Draft, Frame, Selection
+from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
 from evt.plan.kernels.matrices import matrix_product
@@ -40,8 +40,8 @@ class HaloProductKernel:
         return draft.finish(_frame(self.template), mainloop, fragment_epilogue(draft))
 
 
-def _frame(template: str) -> Frame:
-    return Frame("own", template, 90, SHARED_BYTES)
+def _frame(template: str) -> KernelTemplate:
+    return KernelTemplate("own", template, 90, SHARED_BYTES)
 
 
 def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:

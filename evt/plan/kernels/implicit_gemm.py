@@ -14,7 +14,7 @@ from evt.ir.convolution import SPATIAL
 from evt.plan.fields import Field
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.work import plan_work
-from evt.plan.plan import Convolution2x, Convolution3x, Groups, Image, Iterators, PaddedCopy, Row, Work
+from evt.plan.plan import Convolution2x, Convolution3x, Groups, Image, Iterators, PaddedCopy, RowPadding, Work
 
 
 def convolution_2x(draft: Draft) -> Convolution2x:
@@ -110,7 +110,7 @@ def _windows(draft: Draft, channels: int) -> tuple[PaddedCopy, PaddedCopy]:
     originals = [image(draft, operand) for operand in draft.problem.dag.operands]
     a, b = (_copy(draft, image, min(channels, vector), channels) for image in originals)
     pixels = max(1, vector // channels)  # of a row are whole vectors
-    return replace(a, row=Row(pixels, padding)), replace(b, row=Row(pixels, None))
+    return replace(a, row=RowPadding(pixels, padding)), replace(b, row=RowPadding(pixels, None))
 
 
 def _vector(draft: Draft) -> int:

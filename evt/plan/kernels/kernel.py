@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from evt.plan.kernels.draft import Collective, Draft, Frame, Selection
+from evt.plan.kernels.draft import Collective, Draft, KernelTemplate, Selection
 from evt.plan.kernels.epilogue_3x import Make, MayBeSource, collective
 from evt.plan.kernels.memory import Space
 from evt.plan.plan import Mainloop, Plan
@@ -44,7 +44,7 @@ class Kernel2x:
         operand, target = draft.dag.operands[0].dtype, selection.problem.target
         # sm89 has the instructions for 8-bit floats.
         instructions = 89 if operand.is_float and draft.problem.operand_bytes == 1 else 80
-        frame = Frame("2x", self.template, instructions, target.shared_memory)
+        frame = KernelTemplate("2x", self.template, instructions, target.shared_memory)
         return draft.finish(frame, mainloop, self.epilogue(draft))
 
 
@@ -67,4 +67,6 @@ class Kernel3x:
         mainloop, space = self.mainloop(draft), self.space(draft)
         epilogue = collective(draft, space, self.epilogue, self.may_be_source)
         self.scheduler(draft)
-        return draft.finish(Frame(self.family, self.template, self.instructions, space.limit), mainloop, epilogue)
+        return draft.finish(
+            KernelTemplate(self.family, self.template, self.instructions, space.limit), mainloop, epilogue
+        )

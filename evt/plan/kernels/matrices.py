@@ -7,7 +7,7 @@ from evt.ir.dtype import F64
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.work import plan_work
 from evt.plan.plan import Matrix, MatrixProduct, Work
-from evt.plan.signature import Layout
+from evt.plan.signature import LayoutClass
 
 
 def matrix_product(draft: Draft) -> MatrixProduct:
@@ -27,7 +27,7 @@ def _product(draft: Draft, work: tuple[Work, ...]) -> MatrixProduct:
     return MatrixProduct(*(matrices[::-1] if draft.transposed else matrices), work)
 
 
-def _matrix(draft: Draft, operand: Operand, layout: Layout, outer: str) -> Matrix:
+def _matrix(draft: Draft, operand: Operand, layout: LayoutClass, outer: str) -> Matrix:
     """Return A or B; ``outer`` is the mode other than k."""
     fields, name = draft.fields, operand.name
     return Matrix(

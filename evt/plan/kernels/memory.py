@@ -9,7 +9,7 @@ from evt.ir.node import PLACES
 from evt.plan.epilogue.visitors import Graph
 from evt.plan.kernels.draft import Draft
 from evt.plan.plan import Plan
-from evt.plan.signature import Layout, bytes_of
+from evt.plan.signature import LayoutClass, bytes_of
 
 #: The fewest main-loop stages of a kernel with auxiliary tensors in shared memory.
 _MIN_STAGES = 3
@@ -63,7 +63,7 @@ class Budget:
         m, n = self.draft.config.epilogue_tile
         return m * n * self.draft.problem.tensor_bytes(name)
 
-    def takes(self, kind: str, name: str, layout: Layout) -> bool:
+    def takes(self, kind: str, name: str, layout: LayoutClass) -> bool:
         """Reserve the memory of a ``tile`` that is loaded, or ``store``d. Return False without TMA or enough memory."""
         stages = self.draft.config.stages_c if kind == "tile" else self.draft.config.stages_d
         needed = stages * self.subtile_bytes(name)
@@ -73,7 +73,7 @@ class Budget:
         return True
 
 
-def is_tma(draft: Draft, name: str, layout: Layout) -> bool:
+def is_tma(draft: Draft, name: str, layout: LayoutClass) -> bool:
     """Return whether TMA can move a tensor."""
     return layout.contiguous is not None and layout.alignment * draft.problem.tensor_bytes(name) >= 16
 

@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Literal
 
-from evt.ir import Const, Extent, Fold, Index, Input, Interleave, Load, Output, Pick, Reduce
+from evt.ir import Const, Extent, Index, Input, Interleave, Load, Output, Pick, Reduce, ReduceBlocks
 from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
 from evt.ir.node import base, divisor, index_of
@@ -57,7 +57,7 @@ from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.memory import Budget
 from evt.plan.kernels.results import Results
 from evt.plan.plan import Visitors
-from evt.plan.signature import Layout
+from evt.plan.signature import LayoutClass
 
 
 class Nodes(ABC):
@@ -76,7 +76,7 @@ class Nodes(ABC):
         """Return the broadcast of a vector or a single value, as the call's stride of 1 or 0 decides."""
 
     @abstractmethod
-    def access(self, kind: str, name: str, layout: Layout) -> Access:
+    def access(self, kind: str, name: str, layout: LayoutClass) -> Access:
         """Return how a ``tile`` is loaded, or ``store``d."""
 
     def output(self, visitor: Visitor, graph: Graph) -> DType | Destination:
@@ -162,7 +162,7 @@ class Nodes(ABC):
                 dtype = draft.dag.types[visitor.value].dtype.compute
                 return PairInterleave(op.block, dtype, name=f"interleave_{index}")
             case "fold":
-                assert isinstance(op, Fold)
+                assert isinstance(op, ReduceBlocks)
                 width = divisor(columns_of(draft.dag.types[visitor.value]))
                 return BlockReduce(op.kind, width, name=f"block_{index}")
             case "mask" | "half" | "store_mask" | "store_half" | "store_block":
@@ -325,7 +325,7 @@ class Nodes2x(Nodes):
         # The stock node reads whole accesses: past the end of a vector, and never unaligned ones.
         return RowOrScalarBroadcast(dtype, pointer, 1, draft.batch(value.name, "l" in value.modes), name=name)
 
-    def access(self, kind: str, name: str, layout: Layout) -> Access:
+    def access(self, kind: str, name: str, layout: LayoutClass) -> Access:
         whole = layout.contiguous == self.draft.columns and is_aligned(self.draft, name, layout, self.width)
         return Access.TILE if whole else Access.STRIDED
 
@@ -359,7 +359,7 @@ class Nodes3x(Nodes):
         """Return the stride of a vector or a single value."""
         return Varies(self.draft.fields.stride(value.name, self.draft.columns if kind == "row" else self.draft.rows))
 
-    def access(self, kind: str, name: str, layout: Layout) -> Access:
+    def access(self, kind: str, name: str, layout: LayoutClass) -> Access:
         if kind == "store" and not self.tile_stores:
             return Access.DIRECT
         return Access.TILE if self.budget.takes(kind, name, layout) else Access.DIRECT
@@ -378,11 +378,11 @@ class NodesGrouped(Nodes3x):
         assert isinstance(self.draft.fields, GroupFields)
         return Varies(self.draft.fields.varies(value.name))
 
-    def access(self, kind: str, name: str, layout: Layout) -> Access:
+    def access(self, kind: str, name: str, layout: LayoutClass) -> Access:
         return Access.DIRECT
 
 
-def is_aligned(draft: Draft, name: str, layout: Layout, width: int) -> bool:
+def is_aligned(draft: Draft, name: str, layout: LayoutClass, width: int) -> bool:
     """Return whether accesses of ``width`` elements are aligned; one wider than 16 bytes is several."""
     size = draft.problem.tensor_bytes(name)
     return min(16, width * size) <= layout.alignment * size

@@ -9,7 +9,7 @@ from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, I32
 from evt.ir.node import PLACES, divisor
 from evt.ir.origin import quoted
-from evt.plan.epilogue.nodes import Combined, Given, Operand, Place, Result
+from evt.plan.epilogue.nodes import Combined, Given, Operand, Result, ResultIndex
 from evt.plan.epilogue.regions import identity, make_region
 from evt.plan.epilogue.visitors import in_order, is_leaf, reductions_of
 from evt.plan.fields import Field
@@ -102,7 +102,7 @@ class Results:
             case Extent(mode):
                 return draft.size(mode)
             case Index(mode):
-                return Place(mode == "l")
+                return ResultIndex(mode == "l")
         columns = columns_of(draft.dag.types[leaf])
         apart = draft.pair_distance(leaf) if divisor(columns) > 1 else 1
         return Combined(self._reductions[leaf], divisor(columns) * apart, apart)

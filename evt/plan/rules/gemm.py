@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
-from evt.ir import Fold, Index, Input, Interleave, Output, Pick, Random, Reduce, TypedDag
+from evt.ir import Index, Input, Interleave, Output, Pick, Random, Reduce, ReduceBlocks, TypedDag
 from evt.ir.dtype import B1, I32, accumulator
 from evt.ir.node import base, is_divided
 from evt.plan.epilogue.visitors import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
-from evt.plan.signature import Layout
+from evt.plan.signature import LayoutClass
 from evt.plan.target import Family, Generation
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
@@ -70,7 +70,7 @@ def columns_in_row(problem: Problem) -> Verdict:
     most = 64 if accumulator(problem.dag.operands[0].dtype) == I32 else 128
     if problem.columns_together <= most:
         return HOLDS
-    widest = [node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, Fold)]
+    widest = [node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, ReduceBlocks)]
     reason = f"{problem.columns_together} columns are taken together, and at most {most}"
     return Refusal(f"{reason}; a block of pairs covers twice its width", widest[0])
 
@@ -185,7 +185,7 @@ def d_moved_by_tma(problem: Problem) -> Verdict:
 tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma)
 
 
-def moved(name: str, layout: Layout, size: int) -> Verdict:
+def moved(name: str, layout: LayoutClass, size: int) -> Verdict:
     """Return whether TMA moves a tensor of elements of so many bytes."""
     if layout.contiguous is None:
         return _no_stride_1(name)
@@ -254,7 +254,7 @@ def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
                 return "reductions", node
             case Pick() | Interleave():
                 return "pairs of columns", node
-            case Fold():
+            case ReduceBlocks():
                 return "blocks of columns", node
             case Index():
                 return "coordinates", node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evt.ir import Fold, Input, Interleave, Output, Pick
+from evt.ir import Input, Interleave, Output, Pick, ReduceBlocks
 from evt.ir.dtype import B1, F64
 from evt.ir.node import is_divided
 from evt.plan.problem import Problem
@@ -84,7 +84,7 @@ def epilogue(problem: Problem) -> Verdict:
         match op:
             case Pick() | Interleave():
                 return Refusal("there are pairs of columns", node)
-            case Fold():
+            case ReduceBlocks():
                 return Refusal("there are blocks of columns", node)
     return HOLDS
 

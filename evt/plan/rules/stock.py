@@ -5,7 +5,7 @@ from __future__ import annotations
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import rule
 from evt.plan.stock.match import Stock
-from evt.plan.stock.operators import Fused, fusion_operation, output_operator
+from evt.plan.stock.operators import FusionOperation, fusion_operation, output_operator
 from evt.plan.verdict import HOLDS, Match, Refusal, Verdict
 
 
@@ -52,7 +52,7 @@ def suits(problem: Problem) -> Verdict:
     return Refusal(f"{slow[0].functor} takes longer than evt's function") if slow else HOLDS
 
 
-def _operator(problem: Problem, columns: str) -> Fused | Refusal:
+def _operator(problem: Problem, columns: str) -> FusionOperation | Refusal:
     """Find an output operator; ``columns`` is the mode along the kernel's own columns."""
     stock = _stock(problem)
     if isinstance(stock, Refusal):
@@ -72,5 +72,5 @@ def _stock(problem: Problem) -> Stock | Refusal:
     return found
 
 
-def _found(fused: Fused | Refusal) -> Verdict:
-    return Match(fused) if isinstance(fused, Fused) else fused
+def _found(fused: FusionOperation | Refusal) -> Verdict:
+    return Match(fused) if isinstance(fused, FusionOperation) else fused

@@ -65,7 +65,7 @@ Parameter: TypeAlias = Own | Functor | Scaling | Major | DType | bool | int
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusionOperation:
     """A formula as a class of CUTLASS computes it: the class's own ``name`` and its template's ``parameters``.
 
     The names of tensors are those of inputs, or empty: ``vector`` is the bias, ``sources`` the tensors, each times
@@ -101,12 +101,12 @@ class _NoOperatorError(Exception):
 
 
 def _attempt(
-    choose: Callable[[Stock, TypedDag, Signature, str], Fused],
+    choose: Callable[[Stock, TypedDag, Signature, str], FusionOperation],
     stock: Stock,
     dag: TypedDag,
     signature: Signature,
     mode: str,
-) -> Fused | Refusal:
+) -> FusionOperation | Refusal:
     """Return what ``choose`` finds, or why it finds nothing."""
     try:
         _check(dag, stock, signature)
@@ -173,7 +173,7 @@ def _late_vectors(dag: TypedDag, stock: Stock) -> None:
 # CUTLASS 2.x
 
 
-def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused | Refusal:
+def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> FusionOperation | Refusal:
     """Return the output operator of CUTLASS 2.x for a formula, or why there is none.
 
     ``columns`` is the mode along the kernel's own columns.
@@ -181,7 +181,7 @@ def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: 
     return _attempt(_operator_2x, stock, dag, signature, columns)
 
 
-def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused:
+def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> FusionOperation:
     d, name = dag.primary.dtype, dag.primary.name
     assert d is not None
     if d.bits < 16:
@@ -236,7 +236,7 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
     return _residual(stock, dag, vector_name, tiles)
 
 
-def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
+def _linear(stock: Stock, source: str, beta: Factor = ONE) -> FusionOperation:
     """Return activation(alpha * acc + beta * source); a vector is a source whose rows are the same."""
     scaling = Scaling.NO_BETA if beta.is_one else Scaling.DEFAULT
     if not source:
@@ -246,10 +246,10 @@ def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
     if not stock.last.is_identity:
         name, parameters = "LinearCombinationGeneric", (Functor.of(stock.last), *parameters)
     sources = (source,) if source else ()
-    return Fused(name, parameters, stock.alpha, beta, "", sources, "", stock.last.arguments)
+    return FusionOperation(name, parameters, stock.alpha, beta, "", sources, "", stock.last.arguments)
 
 
-def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
+def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> FusionOperation:
     """Return activation(alpha * acc + beta * source + vector), possibly with the activation's argument stored."""
     if len(sources) > 1:
         raise _NoOperatorError(
@@ -273,12 +273,12 @@ def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...])
     )
     names = tuple(term.name for term in sources)
     members = tuple((f"elementwise.{member}", value) for member, value in stock.last.arguments)
-    return Fused(
+    return FusionOperation(
         "LinearCombinationBiasElementwise", parameters, stock.alpha, beta, vector, names, stock.stored, members
     )
 
 
-def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
+def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> FusionOperation:
     """Return last(first(alpha * acc + vector) + beta * source), or with two sources."""
     if len(sources) > 2:
         raise _NoOperatorError(f"{len(sources)} tensors are read, and stock operators read two")
@@ -297,13 +297,13 @@ def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...
         _dtype(dag, vector) if vector else Own.D,
     )
     names = tuple(term.name for term in sources)
-    return Fused("LinearCombinationResidualBlock", parameters, stock.alpha, sources[0].factor, vector, names)
+    return FusionOperation("LinearCombinationResidualBlock", parameters, stock.alpha, sources[0].factor, vector, names)
 
 
 # CUTLASS 3.x
 
 
-def fusion_operation(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> Fused | Refusal:
+def fusion_operation(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> FusionOperation | Refusal:
     """Return the fusion operation of CUTLASS 3.x for a formula, or why there is none.
 
     ``rows`` is the mode along the kernel's own rows.
@@ -311,7 +311,7 @@ def fusion_operation(stock: Stock, dag: TypedDag, signature: Signature, rows: st
     return _attempt(_operation_3x, stock, dag, signature, rows)
 
 
-def _operation_3x(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> Fused:
+def _operation_3x(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> FusionOperation:
     _late_vectors(dag, stock)
     vector, early = _one_vector(dag, stock.inner)
     sources = (*early, *stock.outer)
@@ -355,7 +355,7 @@ def _operation_3x(stock: Stock, dag: TypedDag, signature: Signature, rows: str) 
     else:
         name = "LinCombEltAct" if activation else "LinearCombination"
         parameters += [Own.C, F32]
-    return Fused(
+    return FusionOperation(
         name,
         (*parameters, Own.ROUNDING),
         stock.alpha,
@@ -394,7 +394,7 @@ def _scale_vectors(stock: Stock, dag: TypedDag, rows: str) -> str:
 
 def _scaled_vectors(
     stock: Stock, dag: TypedDag, vector: Term | None, source: Term | None, along: str, scaled: str
-) -> Fused:
+) -> FusionOperation:
     """Return activation(alpha * acc + bias + beta * C), or with C added last; alpha, beta and bias are vectors."""
     alpha, beta = (dag.input.get(name) for name in (stock.alpha.name, source.factor.name if source else ""))
     if vector is None or source is None or alpha is None or beta is None or {along} != {scaled}:
@@ -419,7 +419,7 @@ def _scaled_vectors(
         )
     activation: Activation = stock.first if residual else stock.last
     name = f"{scaled}{'ResAdd' if residual else 'LinComb'}{scaled}BiasEltAct"
-    return Fused(
+    return FusionOperation(
         name,
         (
             *(Functor.of(activation), Own.D, Own.COMPUTE, _dtype(dag, vector.name), Own.C, alpha.dtype),

@@ -22,7 +22,7 @@ from ..interface import is_image, memory_modes, reductions
 from ..outputs import shape_of
 from ..tree import Input, Output, Program
 from ..views import Views
-from .memory import MARGIN, POISON, Freedom, Kept, Place, place
+from .memory import MARGIN, POISON, Freedom, Kept, Placement, place
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _member(program: Program, request: Request, data: Data, layouts: int, device
     views = Views(program, data)
     a, b, given = arguments(program, data)
 
-    def placed(name: str, value: torch.Tensor, freedom: Freedom) -> Place:
+    def placed(name: str, value: torch.Tensor, freedom: Freedom) -> Placement:
         return place(value, freedom, name, layouts, program.seed, margin)
 
     def kept(name: str, value: torch.Tensor, freedom: Freedom) -> Kept:

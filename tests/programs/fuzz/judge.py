@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..call import problems
-from ..checks import Report
+from ..checks import CheckResult
 from ..compare import compare
 from ..evaluator import Mode, evaluate
 from ..interface import reductions
@@ -37,7 +37,7 @@ class Verdict:
 
 def judge(program: Program, outputs: Sequence[Mapping[str, Stored]]) -> Verdict:
     """Compare the outputs of a launch with what the program means."""
-    report, relaxed = Report(), bool(dict(program.settings).get("relaxed"))
+    report, relaxed = CheckResult(), bool(dict(program.settings).get("relaxed"))
     mode = Mode(single=True, loose=True, finite=relaxed, function=FUNCTION, product=PRODUCT.get(program.a, 0.0))
     slack = STOCK if "stock" in str(dict(program.settings).get("route")) else 0.0
     for data, found in zip(problems(program), outputs, strict=True):

@@ -32,7 +32,7 @@ class Freedom:
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """The elements of a tensor in a buffer; ``offset`` and ``strides`` count elements."""
 
     dtype: torch.dtype
@@ -54,7 +54,7 @@ class Place:
         return buffer.view(_WORDS[self.dtype.itemsize]).as_strided(self.shape, self.strides, self.offset)
 
 
-def place(value: torch.Tensor, freedom: Freedom, name: str, layouts: int, seed: int, margin: int = MARGIN) -> Place:
+def place(value: torch.Tensor, freedom: Freedom, name: str, layouts: int, seed: int, margin: int = MARGIN) -> Placement:
     """Return a place for a tensor's elements.
 
     The case's number ``layouts`` and the name decide about order and alignment, which all problems of a kernel have in
@@ -86,7 +86,7 @@ def place(value: torch.Tensor, freedom: Freedom, name: str, layouts: int, seed: 
     offset = margin | 1 if kind == "odd" else -(-margin // block) * block
     span = sum((extent - 1) * stride for extent, stride in zip(value.shape, strides, strict=True)) + 1
     whole = -(-(offset + max(span, 0) + margin) // block) * block
-    return Place(value.dtype, tuple(value.shape), tuple(strides), offset, whole)
+    return Placement(value.dtype, tuple(value.shape), tuple(strides), offset, whole)
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class Kept:
     ``before`` is a copy of the buffer; ``holds``: the tensor had values before the launch, not poison.
     """
 
-    place: Place
+    place: Placement
     buffer: torch.Tensor
     byte: int
     before: torch.Tensor
     holds: bool
 
     @staticmethod
-    def of(value: torch.Tensor | None, place: Place, device: str, byte: int) -> Kept:
+    def of(value: torch.Tensor | None, place: Placement, device: str, byte: int) -> Kept:
         """Return a buffer with a tensor's values, or with poison in its elements."""
         buffer = place.buffer(device, byte)
         if value is not None:
