@@ -1,4 +1,4 @@
-# `make help` says what there is. Everything happens in $(VENV), which is made at first use.
+# `make help` lists the targets. All of them use $(VENV), which the first one creates.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,50 +7,51 @@ PYTEST_FLAGS ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-all lint clean
+.PHONY: help venv demo test test-slow test-all lint house clean
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 INSTALLED := $(VENV)/.installed
 FORMULA := D = relu(alpha*acc + beta*C) + residual
-# Of the C++: what it is, the formula as a functor, and the visitor around it.
+# Excerpt of the C++: the heading, the formula's functor, and the visitor that calls it.
 EXCERPT := | sed -n '1,/^$$/p; /^struct Region0 /,/^};/p; /^\/\/ The visitor/,/^using Visitor/p; $$ s/.*/.../p'
 
 help:
-	@echo "make demo    the main job on real input: a formula is checked, emitted, explained, drawn and run"
-	@echo "make test    lint, then the tests that this machine can run in about ten minutes on two cores"
-	@echo "make test-slow  what repeats those in depth: every kernel through nvcc, 300 random programs for 100"
-	@echo "make test-all  both"
-	@echo "make lint    ruff and mypy"
-	@echo "make clean   remove $(VENV) and what tools left behind (not the cache of kernels: evt cache clear)"
+	@echo "make demo       check, emit, explain, draw and run a formula"
+	@echo "make test       run ruff, mypy and the tests that this machine can run (under 10 minutes on 2 cores)"
+	@echo "make test-slow  run the exhaustive tests: every kernel through nvcc, 300 random programs instead of 100"
+	@echo "make test-all   run both"
+	@echo "make lint       run ruff and mypy"
+	@echo "make house      run the tests of the house rules and of the documents"
+	@echo "make clean      remove $(VENV), build outputs and tool caches (evt cache clear removes compiled kernels)"
 	@echo "Variables: PYTHON=$(PYTHON), VENV=$(VENV), PYTEST_FLAGS='-k name'"
 
 venv: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo 'Installing evt and what its tests need into $(VENV): PyTorch is large, this takes some minutes.'
+	@echo 'Installing evt and its development tools into $(VENV). PyTorch is large: this takes some minutes.'
 	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	python -m pip install -qq --disable-pip-version-check -e '.[test]' -c constraints.txt
+	python -m pip install -qq --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-# $(call step,What happens,the command,what is done to its output)
+# $(call step,heading,command,filter of its output)
 define step
 	@printf '\n# %s\n$$ %s\n' '$(1)' '$(subst ','\'',$(2))'
 	@$(2) $(3)
 endef
 
 demo: $(INSTALLED)
-	$(call step,Are these programs right? Mistakes would be shown in the text.,evt check samples/*.evt)
-	$(call step,A formula becomes CUTLASS 3.x C++ for Hopper. This is an excerpt; -o FILE writes all of it.,evt emit '$(FORMULA)' --op gemm --arch sm90 --dtype f16,$(EXCERPT))
-	$(call step,The same for Ampere: CUTLASS 2.x.,evt emit '$(FORMULA)' --op gemm --arch sm80 --dtype f16,$(EXCERPT))
-	$(call step,Which kernel that is and why.,evt explain '$(FORMULA)' --arch sm90 --dtype f16)
-	$(call step,The graph that it is made from.,evt graph '$(FORMULA)' --format text)
-	$(call step,What is missing on this machine to compile and run the kernel?,evt doctor,|| true)
-	$(call step,The same text is the epilogue of a convolution. Which kernel that is on Ada and why.,evt explain samples/conv_relu_add.evt --arch sm89 --padding 1)
-	$(call step,Run it on random numbers: on the GPU or else with the reference on the CPU.,evt run '$(FORMULA)' --m 1000 --n 768 --k 512 --dtype f16)
+	$(call step,Check the samples. A mistake would be shown in the text of its program.,evt check samples/*.evt)
+	$(call step,Emit CUTLASS 3.x C++ for Hopper. This is an excerpt; -o FILE writes it all.,evt emit '$(FORMULA)' --op gemm --arch sm90 --dtype f16,$(EXCERPT))
+	$(call step,Emit CUTLASS 2.x C++ for Ampere.,evt emit '$(FORMULA)' --op gemm --arch sm80 --dtype f16,$(EXCERPT))
+	$(call step,Explain the choice of the kernel.,evt explain '$(FORMULA)' --arch sm90 --dtype f16)
+	$(call step,Draw the graph of the formula.,evt graph '$(FORMULA)' --format text)
+	$(call step,List what this machine lacks to compile and run the kernel.,evt doctor,|| true)
+	$(call step,Explain the kernel of a convolution with such an epilogue on Ada.,evt explain samples/conv_relu_add.evt --arch sm89 --padding 1)
+	$(call step,Run the formula on random numbers. Without a GPU the reference computes it on the CPU.,evt run '$(FORMULA)' --m 1000 --n 768 --k 512 --dtype f16)
 
 PYTEST := pytest -n auto --maxprocesses 8
 
-# A file is one worker's work. In the order of the folders the long files, those that compile, do not come last.
+# One worker runs a whole file. In the order of the folders, the long files, which compile, do not come last.
 test: lint
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_FLAGS)
 
@@ -63,6 +64,9 @@ lint: $(INSTALLED)
 	ruff check
 	ruff format --check
 	mypy
+
+house: $(INSTALLED)
+	pytest -q tests/house tests/pure/test_house.py tests/pure/test_readme.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
