@@ -18,7 +18,7 @@ STEPS = sorted(
 
 
 def defined(body: list[ast.stmt], prefix: str = "") -> set[str]:
-    """Return the names that a module defines, and those that its classes define, as Class.name."""
+    """Return the names that a module defines, and the names that its classes define, as Class.name."""
     found: set[str] = set()
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The hooks of pre-commit run what CI runs before the tests."""
+"""The hooks of pre-commit are the checks that CI runs before the tests."""
 
 from __future__ import annotations
 
