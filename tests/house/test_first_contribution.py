@@ -1,4 +1,4 @@
-"""The first contribution works: its changes apply to the code as it is, and their result runs."""
+"""The first contribution works: its changes apply to the current code, and the result runs."""
 
 from __future__ import annotations
 
