@@ -1,6 +1,7 @@
 """The oracle's answers to a call of ``evt run``: ``answers_of(request, ...) -> Answers`` for each output.
 
-Its answer in f64, its answer as a kernel computes it, and its answers for an accumulator that is slightly off.
+The answers are the exact result in f64, the result with the roundings of a kernel, and exact results for a slightly
+perturbed accumulator.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from evt.request import Request
 
 @dataclass(frozen=True)
 class Answers:
-    """The oracle's answers for one output: in f64, and in f32 and rounded, as a kernel computes it.
+    """The oracle's answers for one output: exact in f64, and in f32 with the roundings of a kernel.
 
-    ``shaken`` are answers in f64 for an accumulator that is slightly off. ``magnitude``: for a sum, the f64 sum of
-    absolute values.
+    ``shaken`` are exact answers for a perturbed accumulator. ``magnitude`` is the f64 sum of absolute values if the
+    output is a sum.
     """
 
     precise: torch.Tensor
@@ -39,7 +40,7 @@ class Answers:
 def answers_of(
     request: Request, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
 ) -> dict[str, Answers]:
-    """Return the oracle's answers by output."""
+    """Return the oracle's answers for each output."""
     program = program_of(request)
 
     def ask(tensors: list[torch.Tensor], *, float64: bool) -> dict[str, torch.Tensor]:
@@ -66,7 +67,10 @@ def answers_of(
 
 
 def slack_of(dag: TypedDag, k: int, kernel: bool) -> float:
-    """Return the relative error that another order of the sums explains; for exact sums, only f32's later roundings."""
+    """Return the relative error that a different order of summation explains.
+
+    For exact sums it is the error of the later roundings in f32.
+    """
     operand = dag.operands[0].dtype
     if not operand.is_float:
         return 4 * unit(F32)
@@ -78,19 +82,22 @@ def slack_of(dag: TypedDag, k: int, kernel: bool) -> float:
 
 
 def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an f32 operand as tensor cores read it: the low 13 bits are ignored."""
+    """Return an f32 operand as the tensor cores read it: without the low 13 bits."""
     if tensor.dtype != torch.float32:
         return tensor
     return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def is_exact(dag: TypedDag, output: str) -> bool:
-    """Return whether an output has only integers and truth values behind it; then the order of sums is irrelevant."""
+    """Return whether an output depends on integers and truth values only.
+
+    The order of summation does not change such an output.
+    """
     return all(dag.types[node].dtype.compute in (I64, I32, B1) for node in _ancestors(dag, output))
 
 
 def _ancestors(dag: TypedDag, output: str) -> set[int]:
-    """Return the nodes that an output is computed from, without its store."""
+    """Return the nodes that an output depends on, without its store."""
     found: set[int] = set()
     stack = list(dag.arguments(dag.stores[output]))
     while stack:
@@ -102,7 +109,10 @@ def _ancestors(dag: TypedDag, output: str) -> set[int]:
 
 
 def magnitudes(dag: TypedDag) -> TypedDag | None:
-    """Return the program with sums of absolute values, in f64, in place of its sums; None without a sum of floats."""
+    """Return the program with sums of absolute values, in f64, in place of its sums.
+
+    Return None if it has no sum of floats.
+    """
     builder, renamed = Builder(), dict[int, int]()
     outputs = []
     for node in range(len(dag)):
@@ -123,7 +133,7 @@ def magnitudes(dag: TypedDag) -> TypedDag | None:
 
 
 def product_alone(dag: TypedDag) -> TypedDag:
-    """Return the program of the accumulator itself, in f64, for the same operands and mainloop fusions."""
+    """Return the program of the accumulator itself, in f64, with the same operands and mainloop fusions."""
     builder, renamed = Builder(), dict[int, int]()
     for node in range(len(dag)):
         if not isinstance(dag[node], Store):

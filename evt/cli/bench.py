@@ -1,4 +1,4 @@
-"""``evt bench``: evt against PyTorch, measured side by side on this machine's GPU."""
+"""``evt bench``: measurements of evt and PyTorch, side by side on this machine's GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from evt.cli.sections import Command, one_of
 _FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 _OF_CONVOLUTIONS = "D = relu(acc + bias) + residual"
 _SIZE, _HOST_SIZE = 4096, 256
-#: For the help text.
+#: The default sizes, for the help text.
 _DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as --m"}
-#: Suites of convolutions, with the usual batch size of each.
+#: Suites of convolutions, with their usual batch sizes.
 _NETWORKS = {"resnet": 256, "unet": 2, "detector": 1, "depthwise": 32}
 
 #: Suites of whole models.
@@ -26,16 +26,16 @@ _OF_MODELS = ("models", "training")
 
 _BASELINES = ("eager", "compile", "max-autotune", "mm")
 _OF_ONE_CONVOLUTION = ("eager", "compile", "max-autotune", "cudnn", "conv")
-#: For suites of convolutions: max-autotune takes minutes there.
+#: Default baselines for suites of convolutions. max-autotune would take minutes per layer.
 _OF_NETWORKS = ("eager", "compile", "cudnn", "conv")
-#: For suites of whole models, what is measured where nothing is asked for, and all that can be.
+#: Suites of whole models: the default baselines, and all baselines.
 _OF_WHOLE_MODELS = ("eager", "compile")
 _ALL_OF_MODELS = ("eager", "compile", "max-autotune", "evt-measured", "evt-max-autotune")
 _KNOWN = tuple(dict.fromkeys((*_BASELINES, *_OF_ONE_CONVOLUTION)))
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """Return the file to write; refuse one that cannot be written before the work begins."""
+    """Return the file to write. Refuse a file that cannot be written, before the measurements begin."""
     if path is None:
         return None
     parent = os.path.dirname(os.path.abspath(path))
@@ -74,9 +74,9 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
 @click.option(
     "--suite",
     type=click.Choice(["gemm", "epilogue", *_NETWORKS, *_OF_MODELS]),
-    help="Fixed programs and sizes in place of PROGRAM; convolutions are of f16.",
+    help="Fixed programs and sizes instead of PROGRAM. Convolutions use f16.",
 )
-@click.option("--filter", "wanted", metavar="WORDS", help="Select cases of a suite by words in their names.")
+@click.option("--filter", "wanted", metavar="WORDS", help="Run the cases of a suite whose names contain these words.")
 @click.option(
     "--batch",
     type=click.IntRange(1, 65535),
@@ -91,12 +91,12 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
     help=f"Baselines to measure. [default: {','.join(_BASELINES)}; of a convolution {','.join(_OF_ONE_CONVOLUTION)}; "
     f"of networks {','.join(_OF_NETWORKS)}; of models {','.join(_OF_WHOLE_MODELS)}; of epilogue none]",
 )
-@click.option("--build-first", is_flag=True, help="Build the kernels of all models first, side by side.")
+@click.option("--build-first", is_flag=True, help="Build the kernels of all models first, in parallel.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random data."
 )
 @click.option("--json", "json_file", metavar="FILE", callback=_new_file, help="Write all numbers to a file.")
-@click.option("--host", is_flag=True, help="Measure the host time of a call, not the GPU time.")
+@click.option("--host", is_flag=True, help="Measure the host time of a call instead of the GPU time.")
 @takes_settings
 @takes_geometry
 @click.pass_context
@@ -119,31 +119,31 @@ def command(
 ) -> None:
     """Time a program's kernel against PyTorch on this machine's GPU.
 
-    Without PROGRAM, it measures D = relu(alpha*acc + beta*C) + residual, or for convolutions
-    D = relu(acc + bias) + residual.
+    Without PROGRAM, measure D = relu(alpha*acc + beta*C) + residual, or D = relu(acc + bias) + residual for
+    convolutions.
 
-    Baselines: eager (the formula in PyTorch), compile and max-autotune (the formula under torch.compile, without
-    and with mode="max-autotune-no-cudagraphs"), mm (the bare matrix product, torch.mm with out=), and for convolutions
-    cudnn (cuDNN's fused convolution, if it has the formula) and conv in place of mm (torch.nn.functional.conv2d and the
-    like), both in cuDNN's benchmark mode. Every version's answer is checked first. The times are medians of rounds that
-    run all versions in shuffled order, with the L2 cache flushed before each launch and the host's time hidden; evt is
+    Baselines: eager (the formula in PyTorch), compile and max-autotune (the formula under torch.compile, without and
+    with mode="max-autotune-no-cudagraphs"), and mm (the bare matrix product, torch.mm with out=). Convolutions replace
+    mm by conv (torch.nn.functional.conv2d and its variants) and add cudnn (cuDNN's fused convolution, if it supports
+    the formula); both use cuDNN's benchmark mode. Every result is checked first. The times are medians over rounds that
+    run all versions in shuffled order. Each launch starts with a flushed L2 cache, and host time is hidden. evt is
     timed twice, which shows the noise.
 
-    The suite gemm checks evt's performance bars against torch.compile. The suite epilogue times several epilogues of
-    one product side by side. It compares them with the bare store of D, and with a bound: the time
-    of the bare store plus that of copying the epilogue's other tensors. The suites resnet, unet, detector and depthwise
-    have the convolutions of a network with three epilogues each: of ResNet-50, of Stable Diffusion's U-Net, of an
-    object detector, and the depthwise ones of EfficientNet and ConvNeXt.
+    The suite gemm checks evt's performance targets against torch.compile. The suite epilogue times several epilogues of
+    one product and compares them with two references: the bare store of D, and a bound. The bound is the time of the
+    bare store plus the time to copy the epilogue's other tensors. The suites resnet, unet, detector and depthwise run
+    the convolutions of a network with three epilogues each: ResNet-50, Stable Diffusion's U-Net, an object detector,
+    and the depthwise convolutions of EfficientNet and ConvNeXt.
 
-    The suites models and training time whole models through eager PyTorch, torch.compile and backend="evt": inference,
-    and a training step without the optimizer. They report the wall time, and the GPU's time in a CUDA graph. Further
-    baselines there: max-autotune, evt-measured (evt.tune) and evt-max-autotune. Each version is printed, and written
-    with --json, as soon as it is measured. Words of --filter are separated by spaces or commas.
+    The suites models and training time whole models under eager PyTorch, torch.compile and backend="evt": inference,
+    and a training step without the optimizer. They report the wall time, and the GPU's time in a CUDA graph. They have
+    three more baselines: max-autotune, evt-measured (evt.tune) and evt-max-autotune. Each result is printed, and
+    written with --json, as soon as it is measured. Separate the words of --filter by spaces or commas.
 
     The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and
     a 3x3 kernel.
 
-    The exit code is 1 when evt's kernel could not be measured, and 3 when its answer was wrong.
+    The exit code is 1 if evt's kernel could not be measured, and 3 if its result was wrong.
     """
     from evt.program import Program
     from evt.request import problem_sizes, typed_graph
@@ -151,12 +151,12 @@ def command(
     _check_names(baselines, suite)
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
-        raise click.UsageError("--suite brings its own programs, sizes and kernels.")
+        raise click.UsageError("--suite has fixed programs, sizes and kernels.")
     if batch is not None and suite not in (*_NETWORKS, *_OF_MODELS):
         suites = ", ".join((*_NETWORKS, *_OF_MODELS))
-        raise click.UsageError(f"--batch is for the suites {suites}; of other convolutions it is in --a-shape.")
+        raise click.UsageError(f"--batch is for the suites {suites}; for other convolutions, use --a-shape.")
     if wanted is not None and suite in (None, "epilogue"):
-        raise click.UsageError("--filter selects of a suite, but not of epilogue, which compares all.")
+        raise click.UsageError("--filter selects cases of a suite; the suite epilogue always runs all cases.")
     if suite in _OF_MODELS:
         complete = _models(
             *(wanted, dtype, rounds, json_file, _OF_WHOLE_MODELS if baselines is None else baselines),
@@ -170,9 +170,9 @@ def command(
     invocation = Invocation(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
     known = invocation.program  # its diagnostics, before torch is imported
     if host and known.request.convolution is not None:
-        raise click.UsageError("--host measures products of matrices.")
+        raise click.UsageError("--host measures matrix products only.")
     if not isinstance(known, Program):
-        raise click.UsageError("There is no benchmark of grouped products yet; `evt run` times one.")
+        raise click.UsageError("Grouped products have no benchmark yet; `evt run` times one.")
     rows = invocation.extents.get("m", _HOST_SIZE if host else _SIZE)
     (shapes,) = invocation.products_or(dict.fromkeys("mnk", rows)) or (None,)
     if suite is None and dtype is None and not known.request.dag.operands:
@@ -226,7 +226,7 @@ def command(
             raise
         raise click.ClickException(f"cannot write {json_file}: {error.strerror or error}") from error
     if report.wrong:
-        raise InternalError(Diagnostic("E0902", f"the kernel's answer is wrong: {', '.join(report.wrong)}"))
+        raise InternalError(Diagnostic("E0902", f"the kernel's result is wrong: {', '.join(report.wrong)}"))
     ctx.exit(0 if report.complete else 1)
 
 
@@ -241,7 +241,10 @@ def _models(
     batch: int | None,
     build_first: bool,
 ) -> bool:
-    """Measure whole models, print and write each version at once; return whether evt ran all models that are there."""
+    """Measure whole models; print and write each result as soon as it is measured.
+
+    Return whether evt ran all models.
+    """
     try:
         from evt.bench.compiled import BAR, EVT, VERSIONS, bench_models
         from evt.bench.document import write_json
@@ -254,7 +257,7 @@ def _models(
     names = _chosen(MODELS, wanted)
     dtypes = () if dtype is None else (read_dtype(dtype).torch,)
     if not {"float16", "bfloat16", "float32"}.issuperset(dtypes):
-        raise click.UsageError(f"models are measured in f16, bf16 or f32, not in {dtype}.")
+        raise click.UsageError(f"models are measured in f16, bf16 or f32, not {dtype}.")
     versions = [version for version in VERSIONS if version == EVT or version in baselines]
     machine = describe_machine(require_gpu())
     done: list[Any] = []
@@ -285,17 +288,17 @@ def _models(
 
 
 def _chosen(names: Iterable[str], wanted: str | None) -> tuple[str, ...]:
-    """Return the names with one of the wanted words, at least one."""
+    """Return the names that contain at least one of the wanted words."""
     from evt.bench.suites import chosen
 
     found = chosen(names, wanted)
     if not found:
-        raise click.UsageError(f"nothing of the suite has `{wanted}` in its name.")
+        raise click.UsageError(f"no case of the suite has `{wanted}` in its name.")
     return found
 
 
 def _formula(op: str | None) -> str:
-    """Return what is measured without PROGRAM."""
+    """Return the formula to measure without PROGRAM."""
     return _OF_CONVOLUTIONS if op is not None and op.startswith("conv") else _FORMULA
 
 

@@ -1,4 +1,4 @@
-"""``evt build``: a program's kernel as a shared library."""
+"""``evt build``: compilation of a program's kernel to a shared library."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @takes_program()
 @output_option("The library to write.")
 @name_option
-@header_option("Write the C header there. [default: X.h beside the library X.so]")
+@header_option("Write the C header to this file. [default: X.h next to the library X.so]")
 @click.option(
     "--print-command",
     is_flag=True,
-    help="Build nothing; print the nvcc command that compiles an emitted file X.cu.",
+    help="Print the nvcc command that compiles an emitted file X.cu; build nothing.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print each step of the build.")
 def command(
@@ -71,7 +71,7 @@ def command(
 
 
 class _Waiting:
-    """The phase of a build and the time since it began, on a terminal: nvcc takes most of a minute."""
+    """The phase of a build and its elapsed time, shown on a terminal: nvcc takes up to a minute."""
 
     def __init__(self, text: str) -> None:
         from evt.compilation import Phases
@@ -99,7 +99,7 @@ class _Waiting:
 
 
 def _nvcc_command(invocation: Invocation, library: str) -> str:
-    """Return one nvcc command for the emitted text, which needs none of our headers."""
+    """Return one nvcc command for the emitted text, which is self-contained."""
     from dataclasses import replace
 
     from evt.compilation import find_toolchain

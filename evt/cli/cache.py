@@ -20,7 +20,7 @@ _AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A number with a unit, in bytes or seconds."""
+    """A number with a unit, converted to bytes or seconds."""
 
     def __init__(self, name: str, pattern: str, units: dict[str, int], example: str) -> None:
         self.name, self._pattern, self._units, self._example = name, pattern, units, example
@@ -28,7 +28,7 @@ class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?) ?" + self._pattern, str(value))
         if match is None:
-            self.fail(f"{value!r} is not one; write for example {self._example}.", param, ctx)
+            self.fail(f"{value!r} is not a quantity with a unit; write for example {self._example}.", param, ctx)
         unit = match[2] if match[2] in self._units else match[2].upper()
         return int(float(match[1]) * self._units[unit])
 
@@ -61,7 +61,7 @@ def path(json: bool) -> None:
 @command.command("size", epilog="Example: evt cache size --json")
 @json_option
 def size(json: bool) -> None:
-    """Print how many libraries there are, and their total size."""
+    """Print the number of libraries and their total size."""
     from evt.compilation import Cache
 
     entries = Cache().entries()
@@ -74,7 +74,7 @@ def size(json: bool) -> None:
 @command.command("list", epilog="Example: evt cache list")
 @json_option
 def list_entries(json: bool) -> None:
-    """List the libraries, least recently used first: their targets, routes, configurations and formulas."""
+    """List the libraries, least recently used first: target, route, configuration and formula."""
     from dataclasses import asdict
 
     from evt.compilation import Cache, contents
@@ -96,7 +96,7 @@ def list_entries(json: bool) -> None:
 def clear(json: bool) -> None:
     """Remove every library, failed builds, and the times of `evt tune`.
 
-    Kernels are built again when they are needed.
+    evt builds removed kernels again on demand.
     """
     from evt.compilation import Cache
     from evt.measured import Store
@@ -107,9 +107,9 @@ def clear(json: bool) -> None:
 
 @command.command("prune", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
 @click.option(
-    "--max-size", type=_SIZE, help="Remove the least recently used libraries beyond this size: 500MB, 1GB, 2GiB."
+    "--max-size", type=_SIZE, help="Remove the least recently used libraries above this total size: 500MB, 1GB, 2GiB."
 )
-@click.option("--older-than", type=_AGE, help="Remove libraries not used for this long: 12h, 30d, 8w.")
+@click.option("--older-than", type=_AGE, help="Remove libraries that were not used for this time: 12h, 30d, 8w.")
 @json_option
 def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
     """Remove libraries that have not been used for a long time."""
@@ -121,7 +121,7 @@ def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
 
 
 def _removed(entries: Sequence[Entry], json: bool, measurements: int | None = None) -> None:
-    """Print what was removed: libraries, and measurements where a command removes them too."""
+    """Print the removed libraries, and the removed measurements if the command removes measurements."""
     if json:
         counted = {} if measurements is None else {"measurements": measurements}
         print_json({"ok": True, **_totals(entries), **counted, "removed": [_entry(entry) for entry in entries]})

@@ -1,4 +1,4 @@
-"""``evt check``: diagnostics only, for several programs."""
+"""``evt check``: diagnostics of several programs, without code generation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @operation_option
 @takes_operands
-@click.option("--arch", shell_complete=targets, help=f"Check too whether this target can do it: {TARGET_HELP}.")
+@click.option(
+    "--arch", shell_complete=targets, help=f"Also check that this target supports the program: {TARGET_HELP}."
+)
 @takes_settings
 @takes_geometry
 @takes_sizes
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing about valid programs.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing for valid programs.")
 @json_option
 @click.pass_context
 def command(
@@ -48,9 +50,9 @@ def command(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Check programs and report every mistake; nothing is generated.
+    """Check programs and report every mistake; generate nothing.
 
-    For a valid program, print its inputs and outputs with types, modes and defaults, and warnings, which do not
+    For a valid program, print its inputs and outputs with types, modes and defaults, and its warnings. Warnings do not
     change the exit code.
     """
     from evt.diagnostics import visible
@@ -89,7 +91,7 @@ def command(
 def _check(
     invocation: Invocation, *, plan: bool
 ) -> tuple[tuple[str, ...], tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
-    """Return the interface of a program that is right, or what is wrong with it; and warnings."""
+    """Return the interface of a valid program, the diagnostics of an invalid one, and warnings."""
     from evt.errors import EvtError, InternalError
     from evt.ir.doubts import doubts
     from evt.ir.interface import format_interface

@@ -1,4 +1,4 @@
-"""``evt doctor``: what this machine has, what it lacks, and the command that fixes it."""
+"""``evt doctor``: the state of this machine's tools, and the commands that install missing ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from evt.cli.sections import Command
 def command(ctx: click.Context, json: bool) -> None:
     """Check everything that building and running a kernel needs.
 
-    The exit code is 0 when a kernel can be built here. What only running a kernel needs is reported as `absent`, not
-    MISSING.
+    The exit code is 0 if kernels can be built here. A missing part that only running a kernel needs is `absent`; any
+    other missing part is MISSING.
     """
     from evt.compilation import diagnose
     from evt.plan.gpus import GPUS

@@ -12,14 +12,14 @@ from evt.cli.sections import Command
 
 @click.command("emit", cls=Command, epilog="Example: evt emit 'D = relu(acc + bias)' --arch sm80 -o kernel.cu")
 @takes_program()
-@output_option("Write the C++ there instead of printing it.")
+@output_option("Write the C++ to this file instead of printing it.")
 @name_option
-@header_option("Write a C header there that declares the kernel's functions.")
+@header_option("Write a C header that declares the kernel's functions to this file.")
 def command(invocation: Invocation, output: str | None, name: str | None, header: str | None) -> None:
     """Print the C++ of a program's kernel.
 
-    The result is one self-contained file. Its tensors are packed and aligned to 16 bytes, or as far as the given sizes
-    allow; its first lines say how to compile and call it.
+    The result is one self-contained file. Its tensors are packed and aligned to 16 bytes, or less if the given sizes
+    require it. The first lines explain how to compile and call it.
     """
     from evt.emission import emitted
 

@@ -1,7 +1,7 @@
-"""The group of commands, imported when they are used, and the exit codes of the process.
+"""The group of commands, which imports each command on demand, and the exit codes of the process.
 
-0 fine, 1 diagnostics, 2 usage (click's own), 3 a bug in evt; by the shell's convention, 130 interrupted and 141
-when the reader of our output went away.
+0 success, 1 diagnostics, 2 usage (click's own), 3 a bug in evt; by the shell's convention, 130 interrupted and 141 if
+the reader of standard output went away.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ if TYPE_CHECKING:
 
 DIAGNOSTICS, BUG, INTERRUPTED, BROKEN_PIPE = 1, 3, 130, 141
 
-#: Each is ``command`` in the module of its name.
+#: The commands. Each command is the function ``command`` in the module of its name.
 COMMANDS = tuple(name for names in sections.COMMANDS.values() for name in names)
 
 
 class Entry(click.Group):
-    """Imports a command's module when the command is used; turns exceptions into exit codes."""
+    """A click group that imports a command's module on demand and converts exceptions to exit codes."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Run the process. Objects of a command live to its end: not collecting garbage saves a fifth of the time."""
+        """Run the process.
+
+        The garbage collector is off, because a command's objects live until the process ends: this saves a fifth of the
+        time.
+        """
         gc.disable()
         take_over()
         warnings.showwarning = _show_warning
@@ -111,7 +115,7 @@ class Entry(click.Group):
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning for people: without the place in our code."""
+    """Print a warning for users, without its place in evt's code."""
     click.echo(f"warning: {message}", err=True)
 
 
@@ -168,6 +172,6 @@ def main(traceback: bool) -> None:
 
     Exit codes: 0 success, 1 diagnostics, 2 wrong usage, 3 a bug in evt.
 
-    To complete commands, options and values with the Tab key: eval "$(_EVT_COMPLETE=bash_source evt)" in ~/.bashrc;
-    for zsh and fish, zsh_source and fish_source.
+    To complete commands, options and values with the Tab key: eval "$(_EVT_COMPLETE=bash_source evt)" in ~/.bashrc; for
+    zsh and fish, zsh_source and fish_source.
     """

@@ -1,4 +1,4 @@
-"""Calls with their results, by which exported packages test themselves: ``example_of(program) -> Example``."""
+"""Calls with expected results for the self-tests of exported packages: ``example_of(program) -> Example``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from evt.reference.rounding import torch_type
 from evt.request import Request, Shapes
 from evt.runtime.arguments import bind, split_held
 
-#: Extents that divide by 16 and not by a tile; the images, channels, filters and pixels of a convolution.
+#: Extents that divide by 16 but not by a tile, and the images, channels, filters and pixels of a convolution.
 _M, _N, _K = 208, 144, 80
 _IMAGES, _CHANNELS, _FILTERS, _PIXELS, _TAPS = 2, 32, 48, (5, 9, 7), 3
 _SEED = 0
 
 
 def example_of(program: Named) -> Example:
-    """Return a call of a program on random tensors, packed and aligned, that any of its natural kernels takes."""
+    """Return a call of a program on random tensors, packed and aligned, that each of its natural kernels supports."""
     request, dag = program.request, program.dag
     shapes = _shapes(request, dag)
     generator = torch.Generator().manual_seed(_SEED)
@@ -64,7 +64,7 @@ def _dtype(dtype: DType | None) -> DType:
 
 
 def _stored(exact: torch.Tensor, dtype: DType | None) -> torch.Tensor:
-    """Return an exact result in a type that is wide enough to compare with."""
+    """Return an exact result in a type that is wide enough for comparison."""
     known = _dtype(dtype)
     return exact.to(torch.float32 if known.is_float and known.bits < 64 else torch_type(known))
 
@@ -83,7 +83,7 @@ def _shapes(request: Request, dag: TypedDag) -> Shapes:
 
 
 def _images(geometry: Convolution) -> Shapes:
-    """Return the shapes of a small convolution that fits its geometry."""
+    """Return the shapes of a small convolution that fits the geometry."""
     taps = geometry.kernel_size or (_TAPS,) * geometry.rank
     reach = [dilation * (size - 1) + 1 for dilation, size in zip(geometry.dilation, taps, strict=True)]
     pixels = tuple(map(max, _PIXELS[-geometry.rank :], reach))
@@ -97,7 +97,7 @@ def _given(value: Any) -> Given:
 
 
 def _data(tensor: torch.Tensor) -> Data:
-    """Return a tensor that fills its memory, in the order of its strides."""
+    """Return a tensor's memory as a flat tensor, in the order of its strides."""
     order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride()[dim])
     flat = tensor.permute(order).contiguous().view(-1).view(torch.uint8)
     strides, step = [0] * tensor.dim(), 1

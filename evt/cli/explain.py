@@ -1,4 +1,4 @@
-"""``evt explain``: why a program is compiled the way it is, or what a diagnostic means."""
+"""``evt explain``: the reasons behind a program's plan, or the page of a diagnostic code."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, use_color
 from evt.cli.sections import Command
 
-#: How many codes are named in the place of one that there is not, and how far off they may be.
+#: Suggestions for an unknown code: their number, their largest distance from it, and the longest code that gets any.
 _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
 
 
 @click.command("explain", cls=Command, epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
 @takes_program()
-@click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, where several were measured.")
+@click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, if several GPUs were measured.")
 @json_option
 def command(invocation: Invocation, gpu: str | None, json: bool) -> None:
     """Explain a program, or the code of a diagnostic.
 
-    For a program: which route its kernel takes, why it takes none of the others, and what the kernel costs. With sizes,
-    also what the problem costs, and what `evt tune` measured for it, which then decides the route.
-    For a code, as in `evt explain E0203`: what it means, with an example.
+    For a program: the route of its kernel, the reasons against the other routes, and the kernel's cost. With sizes,
+    also the cost of the problem and the times of `evt tune`, which then decide the route.
+
+    For a code, as in `evt explain E0203`: its meaning, with an example.
     """
     if re.fullmatch(r"[EeWw]\d+", invocation.text):
         _explain_code(invocation.text.upper(), json)

@@ -1,4 +1,4 @@
-"""``evt export``: programs as a PyTorch extension, or as a CMake project."""
+"""``evt export``: export of programs as a PyTorch extension or a CMake project."""
 
 from __future__ import annotations
 
@@ -49,24 +49,28 @@ _GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kerne
 )
 @takes_settings
 @takes_geometry
-@click.option("--torch", "extension", type=click.Path(), metavar="DIR", help="Write a PyTorch extension there.")
-@click.option("--cmake", "project", type=click.Path(), metavar="DIR", help="Write a CMake project there.")
+@click.option(
+    "--torch", "extension", type=click.Path(), metavar="DIR", help="Write a PyTorch extension to this folder."
+)
+@click.option("--cmake", "project", type=click.Path(), metavar="DIR", help="Write a CMake project to this folder.")
 @click.option("--name", help="Name of the extension, torch.ops.NAME, or of the library. [default: DIR's]")
-@click.option("--force", is_flag=True, help="Replace DIR, with all that is in it.")
+@click.option("--force", is_flag=True, help="Replace DIR and its content.")
 @click.option(
     "--layout",
     "layouts",
     metavar="TENSOR=MODE[,MODE]",
     multiple=True,
-    help="The modes of which any may be contiguous in TENSOR: B=n,k for kernels for either. [default: the last]",
+    help="The modes of TENSOR that may be contiguous: B=n,k makes a kernel for each. [default: the last]",
 )
-@click.option("--shared", metavar="TENSOR", multiple=True, help="Also kernels for a TENSOR that all batches share.")
+@click.option(
+    "--shared", metavar="TENSOR", multiple=True, help="Also make kernels for a TENSOR that all batches share."
+)
 @click.option(
     "--align",
     "alignments",
     type=click.Choice(["8", "4", "2", "1"]),
     multiple=True,
-    help="Also kernels for tensors whose rows are aligned to so few bytes.",
+    help="Also make kernels for tensors whose rows have this smaller alignment, in bytes.",
 )
 def command(
     programs: tuple[str, ...],
@@ -86,11 +90,11 @@ def command(
     """Write the kernels of programs as a package that builds without evt.
 
     --torch writes a PyTorch extension: `pip install` builds it, and `import` registers torch.ops.NAME.PROGRAM. --cmake
-    writes a library for C and C++. A formula is named by `NAME: FORMULA`; a file by its own name, or `NAME: FILE`.
-    --op and the types are those of programs whose headers leave them open, the geometry that of all convolutions.
+    writes a library for C and C++. Name a formula with `NAME: FORMULA`. A file has its own name, or `NAME: FILE`. --op
+    and the types apply to programs without a header; the geometry applies to all convolutions.
 
-    Each kernel is compiled for tensors in the order of their subscripts, packed and aligned to 16 bytes; other layouts
-    are asked for by --layout, --shared and --align, and each is one more kernel.
+    Each kernel is compiled for tensors in the order of their subscripts, packed and aligned to 16 bytes. --layout,
+    --shared and --align ask for other layouts; each layout is one more kernel.
     """
     if (extension is None) == (project is None):
         raise click.UsageError("Give --torch DIR or --cmake DIR.")
@@ -118,14 +122,14 @@ def command(
         raise _unwritable(folder, error.strerror or str(error)) from error
     kernels = sum(path.endswith(".cu") for path in files)
     made = f"{len(named)} program{'s' * (len(named) > 1)}, {kernels} kernel{'s' * (kernels > 1)}"
-    # A path without a separator is a name to pip, and one that begins with a hyphen is an option.
+    # pip reads a path without a separator as a package, and a path with a leading hyphen as an option.
     path = shlex.quote(folder if os.path.dirname(folder) else os.path.join(".", folder))
     how = f"pip install --no-build-isolation {path}" if extension is not None else f"cmake -S {path} -B build"
     print_text(f"{folder}: {made} for {', '.join(each.name for each in targets)}; {how}")
 
 
 def _check_folder(folder: str, force: bool) -> None:
-    """Raise click.UsageError for a place that cannot be written, before the work begins."""
+    """Raise click.UsageError for a folder that cannot be written, before the work begins."""
     from evt.export.folder import is_kept
 
     path = os.path.realpath(folder) if folder and "\0" not in folder else ""
@@ -134,7 +138,7 @@ def _check_folder(folder: str, force: bool) -> None:
     if os.path.exists(path) and not os.path.isdir(path):
         raise _unwritable(folder, "it is a file")
     if os.path.isdir(path) and os.listdir(path) and not force:
-        raise _unwritable(folder, "it is not empty; --force replaces it, with all that is in it")
+        raise _unwritable(folder, "it is not empty; --force replaces it and its content")
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
         raise _unwritable(folder, f"there is no directory {parent}")
@@ -167,8 +171,8 @@ def _named(
         request, takes_geometry = _program(text, op, settings)
         geometry_used |= takes_geometry
         if request.grouped:
-            message = f"`{name or package}` is a program of groups, which takes lists of tensors"
-            raise TargetError(Diagnostic("E0502", message, help="`evt emit` prints its kernel, and the C header of it"))
+            message = f"`{name or package}` is a grouped program, which takes lists of tensors"
+            raise TargetError(Diagnostic("E0502", message, help="`evt emit` prints its kernel and its C header"))
         declared = bool(request.dag.operands)
         named.append(Named(name or package, request, None if declared else a, None if declared else b))
     given = [each for each in _GEOMETRY if each in settings]
@@ -188,7 +192,7 @@ def _split(text: str) -> tuple[str | None, str]:
 
 
 def _program(text: str, op: str | None, settings: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Return the program of a text, and whether it has a geometry: the options' if it is a convolution."""
+    """Return the program of a text, and whether it has a geometry: a convolution has the geometry of the options."""
     from evt.errors import ArgumentError
     from evt.ir.convolution import CONVOLUTIONS
     from evt.program import Program
@@ -204,7 +208,7 @@ def _program(text: str, op: str | None, settings: Mapping[str, Any]) -> tuple[An
     except ArgumentError:
         if op not in CONVOLUTIONS and "kernel_size" not in settings:
             raise
-        return Program(source, op or "gemm", **settings).request, True  # a wgrad, which needs its size of filters
+        return Program(source, op or "gemm", **settings).request, True  # a wgrad, which needs its kernel size
     if request.convolution is None:
         return request, False
     return Program(source, op or "gemm", **settings).request, True
@@ -222,7 +226,7 @@ def _layouts(
         tensor, equals, modes = text.partition("=")
         wanted = tuple(mode.strip() for mode in modes.split(","))
         if not equals or not set(wanted) <= {"m", "n", "k"}:
-            raise click.BadParameter(f"{text!r} is none; write for example B=n,k.", param_hint="'--layout'")
+            raise click.BadParameter(f"{text!r} is not a layout; write for example B=n,k.", param_hint="'--layout'")
         contiguous[tensor.strip()] = wanted
     known = {name for program in programs for name in program.values}
     for option, names in (("'--layout'", contiguous), ("'--shared'", shared)):

@@ -18,17 +18,17 @@ _SUFFIXES = {".txt": "text", ".mmd": "mermaid", ".dot": "dot", ".svg": "svg"}
 @click.option(
     "--format",
     type=click.Choice(list(_SUFFIXES.values())),
-    help="Format of the drawing; dot needs Graphviz to be viewed. [default: that of the file's suffix, else text]",
+    help="Format of the drawing; Graphviz displays dot. [default: the file's suffix, else text]",
 )
 @click.option(
     "--stage",
     type=click.Choice(["dag", "typed", "optimised"]),
     default="dag",
     show_default=True,
-    help="The graph as written, with types, or optimised.",
+    help="Draw the graph as written, with types, or optimised.",
 )
 @takes_program(arch=False, route=False, sizes=False)
-@output_option("Write the drawing there instead of printing it.")
+@output_option("Write the drawing to this file instead of printing it.")
 def command(invocation: Invocation, format: str | None, stage: str, output: str | None) -> None:
     """Draw a program's graph."""
     from evt.draw import draw
@@ -47,7 +47,7 @@ def command(invocation: Invocation, format: str | None, stage: str, output: str 
 
 
 def _format_of(output: str | None) -> str:
-    """Return the format that a file's suffix names. Raise click.BadParameter for a suffix of none."""
+    """Return the format that a file's suffix names. Raise click.BadParameter for an unknown suffix."""
     suffix = ".txt" if output in (None, "-", os.devnull) else os.path.splitext(str(output))[1].lower()
     if suffix not in _SUFFIXES:
         known = ", ".join(f"{known} ({format})" for known, format in _SUFFIXES.items())

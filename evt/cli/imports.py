@@ -1,4 +1,4 @@
-"""``--import``: modules whose functions the programs of a command call."""
+"""``--import``: import of modules that register functions for the programs of a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 def import_all(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> None:
     """Import modules, which register functions: by name, also from the current folder, or by the path of a file.
 
-    Raise what the modules raise of evt's, and click.BadParameter for any other failure.
+    Raise the EvtErrors of the modules, and click.BadParameter for any other failure.
     """
     for name in names:
         if error := _failure(name):
@@ -25,7 +25,7 @@ def import_all(ctx: click.Context, parameter: click.Parameter, names: tuple[str,
 
 
 def _failure(name: str) -> Exception | None:
-    """Import a module; return what it raises, if that is none of evt's diagnostics."""
+    """Import a module. Return the exception that it raises, unless that is an EvtError."""
     from evt.errors import EvtError
 
     try:
@@ -33,7 +33,7 @@ def _failure(name: str) -> Exception | None:
             _from_file(name) if name.endswith(".py") else importlib.import_module(name)
     except EvtError:
         raise
-    except Exception as error:  # whatever the module raises
+    except Exception as error:  # a module may raise any exception
         return error
     return None
 
@@ -51,7 +51,7 @@ def _from_file(path: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _current_folder() -> Iterator[None]:
-    """Look for modules in the current folder first, as Python does for a script there."""
+    """Search the current folder for modules first, as Python does for a script."""
     sys.path.insert(0, os.getcwd())
     try:
         yield

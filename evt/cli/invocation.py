@@ -1,4 +1,4 @@
-"""The arguments of most commands: a PROGRAM, and what it is compiled for."""
+"""The arguments of most commands: a PROGRAM, its target, types and sizes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ DEFAULT_ARCH = "sm90"
 
 @dataclass(frozen=True)
 class Invocation:
-    """A program and what it is compiled for, as given; it is read and checked only when needed.
+    """A program and its target, as given on the command line. Nothing is read or checked before it is needed.
 
-    ``settings`` are the keywords of a Program that were given. ``extents`` are those of ``--m`` and the like, for
-    grouped products possibly one for each group, and ``a_shape`` and ``b_shape`` the shapes of a convolution's
-    operands.
+    ``settings`` are the given keywords of a Program. ``extents`` are the values of ``--m``, ``--n``, ``--k`` and
+    ``--l``; for grouped products an extent may be a tuple, one for each group. ``a_shape`` and ``b_shape`` are the
+    shapes of a convolution's operands.
     """
 
     text: str
@@ -48,12 +48,12 @@ class Invocation:
 
     @cached_property
     def source(self) -> Source:
-        """The program's text. Raise ProgramError (E0105) when it cannot be read."""
+        """The program's text. Raise ProgramError (E0105) if it cannot be read."""
         return read_source(self.text)
 
     @cached_property
     def program(self) -> Program | GroupedProgram:
-        """The program. Raise EvtError, and click.UsageError for options that its header contradicts."""
+        """The program. Raise EvtError, and click.UsageError for options that contradict its header."""
         from evt.ir.dtype import BY_NAME
 
         program: Program | GroupedProgram
@@ -75,24 +75,23 @@ class Invocation:
 
     @cached_property
     def shapes(self) -> Any:
-        """The shapes of A and B, in PyTorch's order, as the program's methods take them: for grouped products a list.
+        """The shapes of A and B, in PyTorch's order, as the program's methods take them; a list for grouped products.
 
-        None where no sizes were given. Raise click.UsageError for sizes that the operation does not have, and for
-        missing ones.
+        None without sizes. Raise click.UsageError for missing sizes, and for sizes that the operation does not have.
         """
         found = self.products_or(None)
         return list(found) if self.program.request.grouped and found else found[0] if found else None
 
     def products_or(self, defaults: Mapping[str, int | tuple[int, ...]] | None) -> tuple[Shapes, ...]:
-        """Return the shapes of A and B of each product: groups have several. Return () where no sizes are known.
+        """Return the shapes of A and B of each product: one for each group, or () if no sizes are known.
 
-        ``defaults`` fill in the extents of a matrix product that were not given.
+        ``defaults`` are the extents of a matrix product that were not given.
         """
         request, given = self.program.request, dict(self.extents)
         if request.convolution is not None:
             if given:
                 name = next(iter(given))
-                raise click.UsageError(f"--{name} is for products of matrices; give --a-shape and --b-shape.")
+                raise click.UsageError(f"--{name} is for matrix products; give --a-shape and --b-shape.")
             if (self.a_shape is None) != (self.b_shape is None):
                 raise click.UsageError("Give --a-shape and --b-shape together.")
             return () if self.a_shape is None or self.b_shape is None else ((self.a_shape, self.b_shape),)
@@ -109,21 +108,24 @@ class Invocation:
             sizes["m"] = _GROUP_ROWS
         products = _products(sizes)
         if len(products) != 1 and not request.grouped:
-            raise click.UsageError("Several sizes of an extent are those of groups; give --op grouped_gemm.")
+            raise click.UsageError("An extent has several sizes only in groups; give --op grouped_gemm.")
         return tuple(_shapes(each, request.operand_modes) for each in products)
 
 
-#: Why an operation has no --l.
+#: The reason that an operation has no --l.
 _NO_BATCHES = {
-    "linear": "--l is for gemm; the rows of a linear map's batches count in --m.",
-    "grouped_gemm": "--l is for gemm; groups are given by several sizes, as in --m 128,64.",
+    "linear": "--l is for gemm; --m counts the rows of all batches of a linear map.",
+    "grouped_gemm": "--l is for gemm; give several sizes for groups, as in --m 128,64.",
 }
-#: The rows of groups without --m.
+#: The rows of each group without --m.
 _GROUP_ROWS = (300, 128, 77, 1)
 
 
 def _products(sizes: Mapping[str, int | tuple[int, ...]]) -> list[dict[str, int]]:
-    """Return the extents of each product: an extent given once is the same in all. Raise click.UsageError."""
+    """Return the extents of each product. A single extent applies to all products.
+
+    Raise click.UsageError for different numbers of extents.
+    """
     several = {mode: each for mode, each in sizes.items() if isinstance(each, tuple)}
     counts = {mode: len(each) for mode, each in several.items()}
     if len(set(counts.values())) > 1:
@@ -166,20 +168,20 @@ _READING = (
         expose_value=False,
         is_eager=True,
         callback=import_all,
-        help="Import a module first, whose evt.function calls add to the language; may be given several times.",
+        help="Import a module first; its evt.function calls add functions. May be given several times.",
     ),
 )
 TYPES = ("f16", "bf16", "f32", "tf32", "f64", "e4m3", "e5m2", "i8", "u8")
 _type = functools.partial(click.option, metavar="TYPE", shell_complete=one_of(TYPES))
 _OPERANDS = (
     _type("--dtype", help=f"Type of A and B: {', '.join(TYPES)}. [default: the header's, else f16]"),
-    _type("--a", help="Type of A, in place of --dtype."),
-    _type("--b", help="Type of B, in place of --dtype."),
+    _type("--a", help="Type of A, overrides --dtype."),
+    _type("--b", help="Type of B, overrides --dtype."),
 )
-#: Those of evt.plan.TARGETS, which takes long to import.
+#: The names of evt.plan.TARGETS, which is slow to import.
 TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120"
-#: What names a target, in helps.
-TARGET_HELP = f"{TARGET_NAMES}; a GPU, as h100, a100 or rtx4090; or native, this machine's"
+#: The forms of a target's name, for help texts.
+TARGET_HELP = f"{TARGET_NAMES}; a GPU, such as h100, a100 or rtx4090; or native, this machine's GPU"
 _ARCH = click.option(
     "--arch",
     metavar="NAME",
@@ -203,18 +205,23 @@ _NUMERICS = (
         type=click.Choice(["precise", "match_eager"]),
         help="match_eager: round where eager PyTorch rounds. [default: precise]",
     ),
-    click.option("--relaxed", is_flag=True, help="Allow real-number algebra that is inexact in floating point."),
+    click.option(
+        "--relaxed", is_flag=True, help="Allow rewrites that are exact for real numbers but not in floating point."
+    ),
     click.option("--fast-math", is_flag=True, help="Allow the hardware's approximate functions."),
     click.option(
         "--deterministic/--no-deterministic",
         default=None,
-        help="Let reductions give the same bits every time, or use atomics. [default: deterministic]",
+        help="Make reductions bitwise reproducible, or use atomics. [default: deterministic]",
     ),
 )
 
 
 class _Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """Whole numbers: ``1``, or ``1,2``, one for each dimension; ``words`` and ``0:1,2:1`` where there are pairs."""
+    """Whole numbers: ``1``, or ``1,2``, one for each dimension.
+
+    ``words`` are also accepted, and ``0:1,2:1`` if ``pairs`` is set.
+    """
 
     name = "numbers"
 
@@ -228,7 +235,9 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         parts = [part.strip() for part in text.split(",")]
         if not all(re.fullmatch(_NUMBER_OR_PAIR if self._pairs else _NUMBER, part) for part in parts):
             examples = ["1", "1,2", *self._words, *["0:1,2:1"] * self._pairs]
-            self.fail(f"{value!r} is none; write for example {', '.join(examples[:-1])} or {examples[-1]}.", param, ctx)
+            self.fail(
+                f"{value!r} is not valid; write for example {', '.join(examples[:-1])} or {examples[-1]}.", param, ctx
+            )
         if ":" in text:
             pairs = (part.partition(":") for part in parts)
             return tuple((int(before), int(after or before)) for before, _, after in pairs)
@@ -251,7 +260,7 @@ class _Dims(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 
 class _Extent(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """An extent, ``128``, or one for each group, ``128,64,0``; one alone is not 0."""
+    """An extent, ``128``, or one for each group, ``128,64,0``. A single extent is not 0."""
 
     name = "extent"
 
@@ -260,7 +269,7 @@ class _Extent(click.ParamType):  # type: ignore[type-arg]  # generic since click
             return value
         parts = [part.strip() for part in str(value).split(",")]
         if not all(re.fullmatch(r"-?[0-9]{1,100}", part) for part in parts):
-            self.fail(f"{value!r} is not a valid integer; of groups, write for example 128,64,0.", param, ctx)
+            self.fail(f"{value!r} is not a valid integer; for groups, write for example 128,64,0.", param, ctx)
         numbers = tuple(map(int, parts))
         least = 1 if len(numbers) == 1 else 0
         for number in numbers:
@@ -299,7 +308,7 @@ _SHAPES = (
         "--a-shape",
         type=_Dims(),
         metavar="N,C,H,W",
-        help="Shape of a convolution's A in PyTorch's order: the input, or for gradients the gradient of the output.",
+        help="Shape of a convolution's A in PyTorch's order: the input, or the output's gradient for dgrad and wgrad.",
     ),
     click.option(
         "--b-shape",
@@ -311,7 +320,9 @@ _SHAPES = (
 
 
 def takes_geometry(command: _Command) -> _Command:
-    """Add ``--stride`` and the other options of a convolution: the command gets those given among its ``settings``."""
+    """Add ``--stride`` and the other options of a convolution. The command gets the given ones among its
+    ``settings``.
+    """
 
     @functools.wraps(command)
     def decorated(*arguments: Any, settings: Mapping[str, Any], **rest: Any) -> None:
@@ -323,7 +334,8 @@ def takes_geometry(command: _Command) -> _Command:
 
 
 def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) -> _Command:
-    """Add ``--m`` and the like, ``--a-shape`` and ``--b-shape``: the command gets ``sizes`` of an Invocation.
+    """Add ``--m``, ``--n``, ``--k``, ``--l``, ``--a-shape`` and ``--b-shape``. The command gets ``sizes`` of an
+    Invocation.
 
     ``defaults`` are the sizes that the command fills in, for the help text.
     """
@@ -350,7 +362,9 @@ def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) ->
 
 
 def operation_option(command: _Command) -> _Command:
-    """Add what decides how programs are read: ``--op``, which the command gets as ``op``, and ``--import``."""
+    """Add the options that decide how programs are read: ``--op``, which the command gets as ``op``, and
+    ``--import``.
+    """
     return _add(command, _READING)
 
 
@@ -365,7 +379,7 @@ def takes_operands(command: _Command) -> _Command:
 
 
 def takes_settings(command: _Command, *, route: bool = True) -> _Command:
-    """Add the options for the keywords of a Program: the command gets those that were given, as ``settings``."""
+    """Add the options for the keywords of a Program. The command gets the given ones as ``settings``."""
     names = ["numerics", "relaxed", "fast_math", "deterministic", *["route", "config"] * route]
 
     @functools.wraps(command)
@@ -389,7 +403,7 @@ def takes_program(
 ) -> Callable[[_Command], _Command]:
     """Add PROGRAM and the options of an :class:`Invocation`, which the command gets as ``invocation``.
 
-    ``defaults`` are the extents that the command takes where none are given.
+    ``defaults`` are the extents that the command uses if none are given.
     """
 
     def decorate(command: _Command) -> _Command:
@@ -417,7 +431,7 @@ def is_file(text: str) -> bool:
 
 
 def read_source(text: str) -> Source:
-    """Return the text of PROGRAM. Raise ProgramError (E0105) when it cannot be read."""
+    """Return the text of PROGRAM. Raise ProgramError (E0105) if it cannot be read."""
     from evt.language.load import decode, read_program
 
     if text == "-":

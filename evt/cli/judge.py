@@ -1,8 +1,8 @@
-"""An output compared with the oracle: ``judge(output, out, answers, n, slack) -> OutputResult``.
+"""Comparison of an output with the oracle: ``judge(output, out, answers, n, slack) -> OutputResult``.
 
-Floats of 16 bits and more are compared by their norm, types of few values (bits, integers, 8-bit floats) step by
-step. Sums in another order may fall on the other side of a threshold, or round to a neighbour; so each element
-may be as far off as the oracle itself gets when the accumulator changes by that much.
+Floats of 16 bits and more are compared by their norm. Types of few values (bits, integers, 8-bit floats) are compared
+step by step. A different order of summation may move an element across a threshold or to a neighbouring value.
+Therefore an element may differ by as much as the oracle differs for an equally perturbed accumulator.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from evt.reference.rounding import round_to
 
 #: The relative error of the f32 operations of an epilogue.
 _ROUNDING = 4 * unit(F32)
-#: The most steps of an 8-bit float between a number and its double: how much finer than its values its steps are.
+#: The largest number of steps of an 8-bit float between a number and its double.
 _STEPS = {"e4m3": 8, "e5m2": 4}
 
 
 @dataclass(frozen=True)
 class OutputResult:
-    """One output: its distance from the oracle, ||out - ref|| / ||ref||, and the most that rounding explains.
+    """The result for one output: its distance from the oracle, ||out - ref|| / ||ref||, and the bound from rounding.
 
-    ``unexpected`` counts elements that should not be NaN or infinite but are; the distance is inf then. Outputs
-    compared step by step have ``unequal``, the number of elements that none of the oracle's answers explains, and
-    ``allowed``, how many of these the rounding of the epilogue explains; ``unexpected`` are those further off.
+    ``unexpected`` counts elements that are NaN or infinite but should not be; the distance is inf then. Outputs
+    compared step by step have ``unequal``, the number of elements that no answer of the oracle explains, and
+    ``allowed``, the number of these that the rounding of the epilogue explains. ``unexpected`` then counts elements
+    that are further off.
     """
 
     name: str
@@ -50,7 +51,7 @@ class OutputResult:
 
 
 def judge(output: Output, out: torch.Tensor, answers: Answers, n: int, slack: float) -> OutputResult:
-    """Compare an output with the answers. ``slack``: the relative error that another order of f32 sums explains."""
+    """Compare an output with the answers. ``slack`` is the relative error from a different order of f32 sums."""
     assert output.dtype is not None
     dtype, shape = output.dtype, tuple(out.shape)
     if is_quantised(dtype):
@@ -74,7 +75,7 @@ def judge(output: Output, out: torch.Tensor, answers: Answers, n: int, slack: fl
 
 
 def _by_steps(dtype: DType, out: torch.Tensor, answers: Answers, n: int, slack: float) -> tuple[int, int, int]:
-    """Return how many elements are unequal, how many may be, and how many are further off than rounding explains."""
+    """Return the numbers of unequal elements, of allowed ones, and of elements further off than rounding explains."""
 
     def steps(precise: torch.Tensor) -> torch.Tensor:
         return as_steps(round_to(dtype, precise) if dtype.is_float else precise, dtype, n)
@@ -96,7 +97,7 @@ def _by_steps(dtype: DType, out: torch.Tensor, answers: Answers, n: int, slack: 
 
 
 def _spread(precise: torch.Tensor, shaken: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return how much each element varies; infinite where only some of the answers are NaN."""
+    """Return the range of each element over the answers; infinite if only some of the answers are NaN."""
     furthest = torch.zeros_like(precise)
     for other in shaken:
         difference, _ = compared(other, precise, precise)

@@ -1,4 +1,4 @@
-"""``evt layout``: a layout's properties and its grid, and the results of the algebra."""
+"""``evt layout``: a layout's properties, its grid, and the results of layout algebra."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evt.cli.sections import Command
 if TYPE_CHECKING:
     from evt.layout import ComposedLayout, Layout
 
-#: Wider grids would wrap on a terminal; ``--svg`` draws them.
+#: The widest grid, in characters, that a terminal shows without wrapping; ``--svg`` draws wider ones.
 _MOST_COLUMNS = 32
 #: The function of each operation's option.
 _OPERATIONS = {
@@ -41,14 +41,16 @@ _OPERATIONS = {
 @click.option("--right-inverse", is_flag=True, help="R with LAYOUT(R(i)) = i.")
 @click.option("--left-inverse", is_flag=True, help="R with R(LAYOUT(i)) = i.")
 @click.option("--svg", is_flag=True, help="Print only the drawing, as SVG.")
-@click.option("--banks", type=click.IntRange(1, 16), metavar="BYTES", help="Colour by bank, for elements of BYTES.")
+@click.option(
+    "--banks", type=click.IntRange(1, 16), metavar="BYTES", help="Colour by bank, for elements of this size in bytes."
+)
 @json_option
-@output_option("Write the result there instead of printing it.")
+@output_option("Write the result to this file instead of printing it.")
 def command(layout: str, svg: bool, banks: int | None, json: bool, output: str | None, **operations: Any) -> None:
     """Print a layout's properties, and draw it.
 
-    LAYOUT is SHAPE:STRIDE, as in (4,(2,2)):(8,(1,4)), a shape alone (compact, the first extent nearest), or a tuple
-    of layouts, which is their concatenation. A swizzle and an offset may precede it: Sw<3,3,3> o 0 o (8,64). B is a
+    LAYOUT is SHAPE:STRIDE, as in (4,(2,2)):(8,(1,4)), a shape alone (compact, the first extent nearest), or a tuple of
+    layouts, which is their concatenation. A swizzle and an offset may precede it: Sw<3,3,3> o 0 o (8,64). B is a
     layout, or an extent or a layout for each mode: <4:2,8>. Give at most one operation.
     """
     asked = {name: value for name, value in operations.items() if value not in (None, False)}
@@ -72,7 +74,10 @@ def command(layout: str, svg: bool, banks: int | None, json: bool, output: str |
 
 
 def _read(text: str) -> Layout | ComposedLayout:
-    """Return the layout of a text; for a swizzle alone, the layout of the indices whose bits it reads and changes."""
+    """Return the layout of a text.
+
+    For a swizzle without a layout, return the swizzled layout of the indices whose bits the swizzle reads and changes.
+    """
     from evt.layout import ComposedLayout, Layout, Swizzle, parse
 
     given = parse(text)

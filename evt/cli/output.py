@@ -1,4 +1,4 @@
-"""Where a command's result goes: standard output as UTF-8 in any locale, or a file that is written as a whole."""
+"""Output of a command: standard output as UTF-8 in any locale, or a file that is written atomically."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LAYOUT = "\n\t"
 
 
 def json_option(command: _Command) -> _Command:
-    """Add ``--json``: the command gets ``json``, and its diagnostics are printed as JSON too."""
+    """Add ``--json``. The command gets ``json``, and its diagnostics are printed as JSON too."""
 
     def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
         ctx.meta[_JSON] = value
         return value
 
     return click.option(
-        "--json", is_flag=True, callback=remember, help="Print JSON, diagnostics too, on standard output."
+        "--json", is_flag=True, callback=remember, help="Print JSON on standard output, also for diagnostics."
     )(command)
 
 
@@ -44,7 +44,7 @@ def output_option(help: str, *, required: bool = False) -> Callable[[_Command], 
 
 
 class OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A file to write. One that cannot be written is refused before the work begins."""
+    """A file to write. A file that cannot be written is refused before the work begins."""
 
     name = "file"
 
@@ -70,10 +70,10 @@ class OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since cl
 def write(
     path: str | None, data: str | bytes, *, executable: bool = False, beside: tuple[str, str] | None = None
 ) -> None:
-    """Write a result to a file, or to standard output for None and ``-``, and a header ``beside`` it: (path, text).
+    """Write a result to a file, or to standard output for None and ``-``, and a header to ``beside``: (path, text).
 
-    A regular file is replaced in one rename: readers see the old file or the new one, never half of it; and none is
-    replaced when one of them cannot be written. Raise click.BadParameter then.
+    A regular file is replaced in one rename, so readers see either the old file or the new one. No file is replaced if
+    one of them cannot be written. Raise click.BadParameter then.
     """
     data = data.encode() if isinstance(data, str) else data
     if beside is not None and path and is_plain(path) and os.path.realpath(path) == os.path.realpath(beside[0]):
@@ -99,7 +99,7 @@ def write(
 
 @contextmanager
 def _refusal(path: str | None, option: str) -> Iterator[None]:
-    """Raise click.BadParameter, of an option, where a file cannot be written."""
+    """Raise click.BadParameter for an option whose file cannot be written."""
     try:
         yield
     except BrokenPipeError:
@@ -112,14 +112,14 @@ def _refusal(path: str | None, option: str) -> Iterator[None]:
 
 
 def print_text(text: str, *, mark: str = "") -> None:
-    """Print a line, or several, to standard output, after a ``mark`` that may have colours."""
+    """Print lines to standard output, after a ``mark`` that may have colours."""
     from evt.diagnostics import visible
 
     _write_out(f"{mark}{visible(text, keep=_LAYOUT)}\n".encode())
 
 
 def print_path(path: str) -> None:
-    """Print a file's name to standard output, for other programs: unchanged, unless a terminal reads it."""
+    """Print a file's name to standard output: unchanged for other programs, escaped on a terminal."""
     if sys.stdout.isatty():
         print_text(path)
     else:
@@ -132,7 +132,7 @@ def print_json(value: object) -> None:
 
 
 def report(diagnostics: Iterable[Diagnostic], *, json: bool = False) -> None:
-    """Print diagnostics: for people to standard error, or as JSON to standard output."""
+    """Print diagnostics: as text to standard error, or as JSON to standard output."""
     from evt.diagnostics import render_all
 
     if json:
@@ -143,7 +143,9 @@ def report(diagnostics: Iterable[Diagnostic], *, json: bool = False) -> None:
 
 
 def use_color(stream: IO[str]) -> bool:
-    """Return whether to use colours: as NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE or CLICOLOR say, else on terminals."""
+    """Return whether to use colours. NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide; otherwise only terminals get
+    them.
+    """
     asked = {name: os.environ.get(name, "") for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR")}
     if asked["NO_COLOR"]:
         return False
@@ -160,7 +162,7 @@ def use_color(stream: IO[str]) -> bool:
 
 
 def progress(text: str) -> None:
-    """Print a step that takes a while to standard error, if that is a terminal."""
+    """Print the current step to standard error, if that is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         from evt.diagnostics import visible
 
@@ -174,7 +176,7 @@ def _write_out(data: bytes) -> None:
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path is a regular file, or none yet."""
+    """Return whether a path is a regular file or does not exist yet."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
@@ -182,9 +184,9 @@ def is_plain(path: str) -> bool:
 
 
 def _staged(path: str, data: bytes, mode: int, staged: ExitStack) -> str:
-    """Write a file beside the place that it is for, with the mode of what is there; return its name.
+    """Write a file next to its destination, with the destination's mode, and return its name.
 
-    ``staged`` removes what has not been renamed.
+    ``staged`` removes files that were not renamed.
     """
     temporary = os.path.join(os.path.dirname(path), f".evt-{os.urandom(8).hex()}")
     staged.callback(_remove, temporary)

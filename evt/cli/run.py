@@ -1,4 +1,4 @@
-"""``evt run``: a program on random inputs, compared with the oracle."""
+"""``evt run``: a run of a program on random inputs, compared with the oracle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evt.cli.sections import Command
 if TYPE_CHECKING:
     from evt.cli.trial import Trial
 
-#: Extents of a matrix product that are not given.
+#: The default extents of a matrix product.
 EXTENTS = {"m": 512, "n": 256, "k": 384}
 
 
@@ -32,7 +32,7 @@ EXTENTS = {"m": 512, "n": 256, "k": 384}
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="cuda: the compiled kernel. cpu: the reference. auto: cuda where there is a GPU.",
+    help="cuda: the compiled kernel. cpu: the reference. auto: cuda if there is a GPU.",
 )
 @json_option
 @click.pass_context
@@ -46,17 +46,18 @@ def command(
     """Run a program on random inputs, and compare it with the reference.
 
     Tensors are normally distributed, with B scaled so that the accumulator has variance 1; integers are small; bits are
-    random. Inputs with defaults use them; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs are
+    random. Inputs with defaults use them. Other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs are
     prefilled with NaN, or with a bit pattern for types without NaN. Index inputs are random permutations.
-    Without a GPU the CPU reference runs, and the output says so. The tensors of a convolution are channels_last;
-    without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
-    Each group of grouped_gemm has its own size, as in --m 128,64,0; without --m there are four groups.
 
-    The exit code is 1 when an output is further from the reference in f64 than the tolerance. The tolerance is twice
-    the distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
-    does, plus 4 sqrt(k) 2^-24 for the order of the sums. An accumulator that is off by that much may fall on the other
-    side of a cast or a comparison. Elements of bits, integers and 8-bit floats are compared one by one; results of
-    integers alone must be equal.
+    Without a GPU the CPU reference runs, and the output says so. The tensors of a convolution are channels_last.
+    Without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
+
+    Each group of grouped_gemm has its own size, as in --m 128,64,0. Without --m there are four groups.
+
+    The exit code is 1 if an output differs from the f64 reference by more than the tolerance. The tolerance is twice
+    the error of the same computation in f32 with the roundings of a kernel, plus 4 sqrt(k) 2^-24 for the order of
+    summation. An accumulator with that error may fall on the other side of a cast or a comparison. Elements of bits,
+    integers and 8-bit floats are compared one by one. Results that depend on integers only must be equal.
     """
     from evt.request import problem_sizes, typed_graph
 
@@ -118,7 +119,7 @@ def _print(trial: Trial) -> None:
 
 
 def _extent(size: int | Sequence[int]) -> str:
-    """Return an extent as text; for groups, one for each, or a single one if they are equal."""
+    """Return an extent as text: one number for each group, or a single number if they are equal."""
     if isinstance(size, int):
         return str(size)
     return ",".join(map(str, size if len(set(size)) > 1 else size[:1]))

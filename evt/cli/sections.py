@@ -1,4 +1,4 @@
-"""Help in sections, and words to complete on the command line."""
+"""Help in sections, and completion of values on the command line."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OPTIONS = {
 _REST = "Options"
 _SECTIONS = {name: section for section, names in _OPTIONS.items() for name in names}
 
-#: The words that a command line may have for a value.
+#: A callback of click that returns the words which may complete a value.
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 class Command(click.Command):
-    """A command whose help has its own options first, and then those that many commands have, in sections."""
+    """A command whose help lists its own options first, and then the common options, in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found: dict[str, list[tuple[str, str]]] = {section: [] for section in (_REST, *_OPTIONS)}
@@ -43,7 +43,7 @@ class Command(click.Command):
 
 
 def one_of(words: Sequence[str]) -> Complete:
-    """Return what completes a value that is one of some words, or several of them with commas between."""
+    """Return a completion for one word out of several, or for a comma-separated list of them."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
         before, comma, last = text.rpartition(",")

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 )
 @click.option("--origins", is_flag=True, help="Print the source expression of each value of a graph.")
 @takes_program()
-@output_option("Write it there instead of printing it.")
+@output_option("Write it to this file instead of printing it.")
 def command(invocation: Invocation, stage: str, origins: bool, output: str | None) -> None:
     """Print a program's form after a compiler stage.
 
-    tree: as parsed, fully parenthesised. dag: as a graph. typed: with the type of every value. optimised:
-    after the optimiser. plan: what the templates print, decided for the target. gradient: what autograd
-    computes of a call, forward and backward, and what is saved between them.
+    tree: as parsed, fully parenthesised. dag: as a graph. typed: with the type of every value. optimised: after the
+    optimiser. plan: the input of the templates, for the target. gradient: the forward and backward programs of
+    autograd, and the values that are saved between them.
     """
     from evt.ir import format_dag
 
@@ -82,7 +82,7 @@ def _gradient(invocation: Invocation) -> Gradient:
     return whole_gradient(invocation.program.request, invocation.a, invocation.b)
 
 
-#: The others, as text.
+#: The other stages, as text.
 _OTHERS: dict[str, Callable[[Invocation], str]] = {
     "tree": lambda invocation: _tree(invocation),
     "plan": lambda invocation: format_plan(_plan(invocation)),
@@ -91,12 +91,12 @@ _OTHERS: dict[str, Callable[[Invocation], str]] = {
 
 
 def format_plan(plan: Plan) -> str:
-    """Return a plan for people: one line a field, one line a node; fields with default values are left out."""
+    """Return a plan as text, one line per field or node, without fields that have their default value."""
     return "\n".join(_lines(plan, "")) + "\n"
 
 
 def _lines(value: object, indent: str) -> Iterator[str]:
-    """Yield the lines of a dataclass, a line or more for each field."""
+    """Yield the lines of a dataclass, one or more for each field."""
     for name, item in _facts(value):
         if _is_table(name, item):
             yield f"{indent}{name}:"
@@ -112,7 +112,7 @@ def _lines(value: object, indent: str) -> Iterator[str]:
 
 
 def _statements(value: object) -> Iterator[str]:
-    """Yield the statements of a region, the only field of a row with lines of its own."""
+    """Yield the statements of a region, the only field of a row that is printed on separate lines."""
     from evt.plan.epilogue.regions import Region
 
     if isinstance(value, Region):
@@ -135,14 +135,14 @@ def _has_fields(value: object) -> bool:
 
 
 def _is_table(name: str, value: object) -> TypeGuard[tuple[object, ...]]:
-    """Return whether a value has rows: dataclasses without a text of their own, or any ``fields``."""
+    """Return whether a value has rows: dataclasses without their own text, or any ``fields``."""
     if not isinstance(value, tuple) or not value or not all(map(_has_fields, value)):
         return False
     return name == "fields" or not all(map(_is_printed, value))
 
 
 def _is_printed(value: object) -> bool:
-    """Return whether a value's class has a text of its own."""
+    """Return whether a value's class defines its text."""
     return type(value).__str__ is not object.__str__
 
 

@@ -1,4 +1,4 @@
-"""Handling of standard output and error that cannot be written: reported once, in one line, and not again at exit."""
+"""Standard output and error that cannot be written: reported once, in one line, and not again at exit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TextIO
 
 
 class UnwritableError(Exception):
-    """Standard output cannot be written; without a text, its reader went away, which is not an error."""
+    """An error of writing to standard output. Without a text, its reader went away, which is not a failure."""
 
 
 def take_over() -> None:
-    """Let ``sys.stdout`` raise UnwritableError when it first fails, and ``sys.stderr`` never; drop the rest.
+    """Let ``sys.stdout`` raise UnwritableError when it first fails; let ``sys.stderr`` ignore failures.
 
-    A closed descriptor is opened; otherwise the next file that is opened would be standard output.
+    A closed descriptor is opened on the null device. Otherwise the next opened file would be standard output.
     """
     for descriptor in range(3):
         if not _is_open(descriptor):
@@ -33,7 +33,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 class _Raw(io.FileIO):
-    """The raw stream below a text stream; its first failure is passed to ``failed``."""
+    """The raw stream below a text stream. It passes its first failure to ``failed``."""
 
     def __init__(self, descriptor: int, is_closed: bool) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -66,7 +66,7 @@ class _Out(_Raw):
 
 class _Err(_Raw):
     def failed(self, reason: str) -> None:
-        """Ignore the failure: nobody is left to report it to."""
+        """Ignore the failure, because there is no stream left to report it to."""
 
 
 def _stream(raw: _Raw, replaced: TextIO | None) -> TextIO:

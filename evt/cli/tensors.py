@@ -1,4 +1,4 @@
-"""Random tensors to call a program with: ``random_call(program, dag, shapes, generator) -> (operands, inputs)``."""
+"""Random tensors for a call of a program: ``random_call(program, dag, shapes, generator) -> (operands, inputs)``."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from evt.reference.rounding import torch_type
 from evt.request import Request, Shapes, problem_sizes
 from evt.runtime.memory_format import channels_last
 
-_LARGEST = 1000  #: of integer scalars
-#: For a convolution without sizes, by its rank: batch, channels and output channels; input and kernel size.
+_LARGEST = 1000  # of integer scalars
+#: Default sizes of a convolution by its rank: batch, channels and output channels; input and kernel size.
 _IMAGES, _CHANNELS, _TAPS = 2, 64, 3
 _PIXELS = {1: (784,), 2: (28, 28), 3: (8, 14, 14)}
 
 
 def shapes_of(request: Request, given: Shapes | None) -> Shapes:
-    """Return the shapes of A and B that were given, or default shapes of a convolution.
+    """Return the given shapes of A and B, or default shapes of a convolution.
 
-    Raise ArgumentError (E0604) where those do not fit the program's geometry.
+    Raise ArgumentError (E0604) if the default shapes do not fit the program's geometry.
     """
     if given is not None:
         return given
@@ -54,10 +54,9 @@ def _default_shapes(geometry: Convolution) -> Shapes:
 
 
 def call_sizes(request: Request, shapes: Shapes) -> dict[str, int]:
-    """Return the extents m, n and k of a problem, and l where A has a batch. For a convolution k is the implicit
-    GEMM's.
+    """Return the extents m, n and k of a problem, and l if A has a batch.
 
-    Raise ArgumentError (E0604) for shapes that do not fit.
+    A convolution has the extents of its implicit GEMM. Raise ArgumentError (E0604) for shapes that do not fit.
     """
     extents = problem_sizes(request, shapes)
     if request.convolution is None:
@@ -70,10 +69,10 @@ def call_sizes(request: Request, shapes: Shapes) -> dict[str, int]:
 def random_call(
     request: Request, dag: TypedDag, shapes: Shapes, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """Return A and B, and the other inputs by name; a convolution's are channels_last. Inputs with defaults keep them.
+    """Return A and B, and the other inputs by name. Inputs with defaults are left out.
 
-    What an index names has as many rows or columns as the product, and each is named once. B is scaled so that the
-    accumulator has variance 1.
+    The tensors of a convolution are channels_last. A gathered tensor has the product's number of rows or columns, and
+    its index is a permutation. B is scaled so that the accumulator has variance 1.
     """
     sizes = call_sizes(request, shapes)
 
@@ -102,7 +101,7 @@ def random_call(
 
 
 def held_buffers(dag: TypedDag, sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
-    """Zeros in the shape of each output that is scattered: of as many rows and columns as the product."""
+    """Return zeros for each output that is scattered, with the product's numbers of rows and columns."""
     made = {}
     for output in dag.outputs:
         if output.is_indexed:
@@ -116,7 +115,7 @@ def held_buffers(dag: TypedDag, sizes: Mapping[str, int], device: torch.device) 
 def _random_input(
     request: Request, dag: TypedDag, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
 ) -> torch.Tensor:
-    """Return a tensor for an input: as [N, C, ...] where a convolution takes that, else with one dimension a mode."""
+    """Return a tensor for an input: [N, C, ...] in convolutions that take it, else one dimension for each mode."""
     assert value.dtype is not None
     if request.convolution is not None:
         problem = request.convolution.problem(*shapes)

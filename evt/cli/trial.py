@@ -1,4 +1,4 @@
-"""A program on random inputs, compared with the oracle and timed: ``run_trial(program, ...) -> Trial``."""
+"""A program run on random inputs, compared with the oracle and timed: ``run_trial(program, ...) -> Trial``."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from evt.reference import is_image
 from evt.request import Request, Shapes, typed_graph
 from evt.runtime.memory_format import channels_last
 
-_TIMED_S = {"cuda": 1.0, "cpu": 0.3}  #: roughly how long a trial is timed for
+_TIMED_S = {"cuda": 1.0, "cpu": 0.3}  # the approximate time of a trial, in seconds
 _MOST = 20
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What ``evt run`` prints. ``device`` is cuda, or cpu: the reference was evaluated, no kernel was run.
+    """The result of ``evt run``. ``device`` is cuda, or cpu if the reference ran instead of a kernel.
 
-    For grouped products, sizes and shapes have one entry for each group, and the names of scalars and outputs have the
-    group's number. ``warning`` says why there can be no kernel, if that is so.
+    For grouped products, sizes and shapes have one entry for each group, and the names of scalars and outputs carry the
+    group's number. ``warning`` explains why no GPU can have a kernel, if that is so.
     """
 
     operation: str
@@ -87,10 +87,10 @@ class _Product:
 def run_trial(
     program: Described, a: str | None, b: str | None, shapes: Sequence[Shapes], device: str, seed: int
 ) -> Trial:
-    """Run a program once on poisoned outputs, compare, then time it; ``shapes`` has A's and B's for each product.
+    """Run a program once on poisoned outputs, compare the results, then time it.
 
-    Raise LaunchError (E0801) for ``device`` cuda without a GPU, click.UsageError for sizes beyond the
-    memory, and what a call of the program raises.
+    ``shapes`` has the shapes of A and B of each product. Raise LaunchError (E0801) for ``device`` cuda without a GPU,
+    click.UsageError for sizes beyond the memory, and the errors of a call.
     """
     grouped = program.request.grouped
     request = program.request.member if grouped else program.request
@@ -180,7 +180,7 @@ def _compared(dag: TypedDag, product: _Product, kernel: bool) -> list[OutputResu
 
 
 def _warned(call: Callable[[], None]) -> str:
-    """Return the warning that no kernel computes the call, or ""; other warnings are shown as usual."""
+    """Return the warning that no GPU has a kernel for the call, or "". Show other warnings as usual."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NoKernelWarning)
         call()
@@ -194,7 +194,7 @@ def _warned(call: Callable[[], None]) -> str:
 
 
 def check_memory(request: Request, dag: TypedDag, shapes: Sequence[Shapes], device: torch.device) -> None:
-    """Refuse sizes that would not fit: all tensors in their types, and the oracle's in f64.
+    """Refuse sizes that exceed the memory: all tensors in their types, and the oracle's in f64.
 
     Raise click.UsageError.
     """
@@ -208,7 +208,7 @@ def check_memory(request: Request, dag: TypedDag, shapes: Sequence[Shapes], devi
 
 
 def _bytes_of(request: Request, dag: TypedDag, shapes: Shapes) -> int:
-    """Return the bytes that the tensors of one product take."""
+    """Return the size of one product's tensors in bytes."""
     sizes = call_sizes(request, shapes)
     tiles = sizes.get("l", 1) * sizes["m"] * sizes["n"]
     operands = sum(map(math.prod, shapes))
@@ -217,7 +217,7 @@ def _bytes_of(request: Request, dag: TypedDag, shapes: Shapes) -> int:
 
 
 def _times(call: Callable[[], None], kernel: bool) -> list[float]:
-    """Return the seconds of several calls, after one to warm up."""
+    """Return the times of several calls in seconds, after one warm-up call."""
     started = time.perf_counter()
     call()
     if not kernel:

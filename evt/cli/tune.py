@@ -1,4 +1,4 @@
-"""``evt tune``: the routes of a problem timed on this machine's GPU, for later calls to take the fastest."""
+"""``evt tune``: timing of a problem's routes on this machine's GPU, so that later calls take the fastest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, progress
 from evt.cli.sections import Command
 
-#: Extents of a matrix product that are not given.
+#: The default extents of a matrix product.
 EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
 
 
@@ -26,13 +26,13 @@ def command(ctx: click.Context, invocation: Invocation, rounds: int, seed: int, 
     """Time every route that can run a program, and keep the times.
 
     The times are taken on random tensors on this machine's GPU. Later calls of the same program with the same types,
-    layouts and sizes take the fastest kernel on such a GPU, and `evt explain` shows the times. They are medians of
-    interleaved rounds with the L2 cache flushed before each launch; a kernel whose outputs differ from those of the
-    first is left out. The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size
-    2, 64 channels and a 3x3 kernel. Each group of grouped_gemm has its own size, as in --m 128,64,0; the times are used
-    for calls with about as many groups of about as many rows. `evt cache clear` removes all times.
+    layouts and sizes take the fastest kernel on such a GPU, and `evt explain` shows the times. The times are medians of
+    interleaved rounds; the L2 cache is flushed before each launch. A kernel whose outputs differ from the first
+    kernel's is left out. The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch
+    size 2, 64 channels and a 3x3 kernel. Each group of grouped_gemm has its own size, as in --m 128,64,0. The times
+    also apply to calls with similar numbers of groups and rows. `evt cache clear` removes all times.
 
-    The exit code is 1 when no kernel could be timed.
+    The exit code is 1 if no kernel could be timed.
     """
     from evt.request import problem_sizes, typed_graph
 

@@ -175,9 +175,9 @@ def test_defaults_of_tensors() -> None:
         (["D = acc", "E = acc", "--torch", "{}/x"], "Several formulas need names, as in "),
         (["D = acc", "--torch", "{}/none/x"], "there is no directory {}/none."),
         (["D = acc", "--torch", "{}/file"], "cannot write '{}/file': it is a file."),
-        (["D = acc", "--torch", "{}/full"], "it is not empty; --force replaces it, with all that is in it."),
+        (["D = acc", "--torch", "{}/full"], "it is not empty; --force replaces it and its content."),
         (["D = acc", "--torch", "{}/x", "--stride", "2"], "--stride is for convolutions, and no program is one."),
-        (["D = acc", "--torch", "{}/x", "--layout", "B=q"], "'B=q' is none; write for example B=n,k."),
+        (["D = acc", "--torch", "{}/x", "--layout", "B=q"], "'B=q' is not a layout; write for example B=n,k."),
         (["D = acc", "--torch", "{}/x", "--shared", "C"], "no program has a tensor `C`. Tensors: A, B, D."),
     ],
 )
@@ -223,7 +223,7 @@ def test_the_printed_command_names_the_folder(
         (["D = acc", "--torch", "x", "--dtype", "e4m3"], "error[E0503]: no route compiles this program for sm80"),
         (["D = acc", "--torch", "x", "--arch", "sm70"], "error[E0501]"),
         (["D = acc", "--torch", "x", "--layout", "B=m"], "`B` of `x` has no mode `m`"),
-        (["D = acc", "--torch", "x", "--op", "grouped_gemm"], "error[E0502]: `x` is a program of groups"),
+        (["D = acc", "--torch", "x", "--op", "grouped_gemm"], "error[E0502]: `x` is a grouped program"),
         (
             ["D = acc", "--torch", "x", "--op", "conv2d", "--groups", "2"],
             "error[E0502]: `x` is a convolution of 2 groups",

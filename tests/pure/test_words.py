@@ -36,7 +36,7 @@ _OPENING = re.compile(
 #: Rooms that are still to be rewritten; this list only shrinks.
 LEFT = {
     *("docs", "tests", "Makefile", "samples", "codegen/export", "codegen/include", "codegen/templates"),
-    *("evt/bench", "evt/cli", "evt/compilation", "evt/draw", "evt/emission", "evt/export"),
+    *("evt/bench", "evt/compilation", "evt/draw", "evt/emission", "evt/export"),
     *("evt/functions", "evt/fx", "evt/gradient", "evt/ir", "evt/language", "evt/layout", "evt/measured", "evt/nn"),
     *("evt/optimise", "evt/plan", "evt/reference", "evt/request", "evt/runtime", "evt/tuning", "evt"),
 }
