@@ -30,7 +30,10 @@ def section(title: str) -> str:
 
 
 def commands() -> list[str]:
-    return [line.removeprefix("$ ") for line in example("console").splitlines()]
+    """Return the commands of the console example, and the ones of the installation."""
+    installed = re.findall(r"^    (evt .*)$", section("Install"), re.MULTILINE)
+    assert len(installed) == 2
+    return [*installed, *(line.removeprefix("$ ") for line in example("console").splitlines())]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
