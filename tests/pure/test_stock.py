@@ -249,6 +249,30 @@ def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
     assert isinstance(evt.gemm("D = silu(acc)").explain("sm90").plan.epilogue, Visitors)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("alignment", [1, 2, 4, 8])
+@pytest.mark.parametrize("narrow", ["D", "residual", "bias"])
+def test_an_i32_accumulator_is_stored_in_16_bits_by_whole_accesses(dtype, alignment, narrow):
+    dag = optimised_graph(
+        evt.gemm(
+            f"in residual: {dtype}[m, n], bias: {dtype}[n]; out D: {dtype}[m, n]\nD = relu(acc + bias) + residual"
+        ).request,
+        "i8",
+        "i8",
+    )
+    signature = natural_signature(dag)
+    tensors = tuple(
+        (name, replace(layout, alignment=alignment) if name == narrow else layout) for name, layout in signature.tensors
+    )
+    problem = Problem(dag, replace(signature, tensors=tensors), find_target("sm80"))
+    if dtype == "f32" or alignment == 8:
+        assert route_of(problem) == "stock-2x"
+    else:
+        assert route_of(problem) == "evt-2x"
+        with pytest.raises(evt.TargetError, match=f"`{narrow}` is aligned to {alignment} of its elements"):
+            route_of(problem, "stock")
+
+
 def test_a_slow_functor_comes_after_the_visitors():
     """CUTLASS's GELU calls erff, which branches: a stock epilogue has it where that is asked for."""
     for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):

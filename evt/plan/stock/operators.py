@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from evt.ir import Input, TypedDag
-from evt.ir.dtype import F32, DType
+from evt.ir.dtype import F32, I32, DType, accumulator
 from evt.plan.signature import Signature, bytes_of
 from evt.plan.stock.match import IDENTITY, ONE, Activation, Factor, Stock, Term
 from evt.plan.verdict import Refusal
@@ -207,6 +207,8 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
             raise _NoOperatorError(f"`{term.name}` is not contiguous along {columns}, as {name} is")
         if factor.name and not dag.input[factor.name].is_scalar:
             raise _NoOperatorError(f"`{factor.name}` is a vector, and CUTLASS 2.x scales by a number")
+    if d.bits == 16 and accumulator(dag.operands[0].dtype) == I32:
+        _whole_accesses(dag, signature, (name, stock.stored, *(term.name for term in (*stock.inner, *stock.outer))))
     stored = dag.output.get(stock.stored)
     if stored is not None:
         assert stored.dtype is not None
@@ -234,6 +236,17 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
             f"`{vector.name}` is added after `{stock.inner[0].name}` and before `{stock.inner[-1].name}`"
         )
     return _residual(stock, dag, vector_name, tiles)
+
+
+def _whole_accesses(dag: TypedDag, signature: Signature, names: tuple[str, ...]) -> None:
+    """Refuse narrow accesses: CUTLASS stages an i32 accumulator for a 16-bit D by 8 elements, or not at all."""
+    for name in filter(None, names):
+        needed = min(8, 16 // bytes_of(_dtype(dag, name)))
+        if signature[name].alignment < needed:
+            raise _NoOperatorError(
+                f"`{name}` is aligned to {signature[name].alignment} of its elements: CUTLASS 2.x stores an i32 "
+                f"accumulator in 16 bits by accesses of 8, which need {needed}"
+            )
 
 
 def _linear(stock: Stock, source: str, beta: Factor = ONE) -> FusionOperation:
