@@ -1,10 +1,10 @@
-"""evt: write the epilogue of a matrix product or a convolution as a formula; get a fused CUTLASS kernel.
+"""Write the epilogue of a matrix product or a convolution as a formula; get a fused CUTLASS kernel.
 
     >>> import evt
     >>> op = evt.gemm("D = relu(alpha*acc + beta*C) + residual")
     >>> D = op(A, B, alpha=1.5, beta=0.5, C=C, residual=R)
 
-Importing evt is cheap: what a name needs is imported when the name is first used.
+``import evt`` is fast: each public name imports its module at its first use.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") |
     "channels_last": "evt.runtime.memory_format",
 }
 
-#: Packages that are used by their own names: ``evt.nn.Linear``.
+#: Packages that users access by name: ``evt.nn.Linear``.
 _ROOMS = ("layout", "nn")
 
 
@@ -122,7 +122,9 @@ def __dir__() -> list[str]:
 
 
 def _name_backend(registry: Any) -> None:
-    """Let PyTorch know ``backend="evt"``, as the entry point of an installation does: a source tree has none."""
+    """Register ``backend="evt"`` with PyTorch. An installed package has an entry point for this; a source tree has
+    none.
+    """
     from importlib.metadata import EntryPoint
 
     known = getattr(registry, "_BACKENDS", None)

@@ -1,4 +1,4 @@
-"""The words for a visitor: ``describe(node) -> str``, in CUTLASS's terms for its own."""
+"""Descriptions of visitors in CUTLASS's terms: ``describe(node) -> str``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _STORES = {Access.TILE: "", Access.DIRECT: ", directly to global memory", Access
 
 
 def describe(node: Node) -> str:
-    """Return what a visitor does, in CUTLASS's words for its own."""
+    """Return the description of a visitor."""
     match node:
         case AccFetch():
             return "accumulator fetch"
@@ -86,9 +86,9 @@ def describe(node: Node) -> str:
         case MaskStore():
             return "store of packed bits"
         case HalfLoad():
-            return "load of half as many columns"
+            return "load of half the columns"
         case HalfStore():
-            return "store of half as many columns"
+            return "store of half the columns"
         case BlockStore():
             return "store of one value a block"
         case VectorStore(shape):
@@ -102,11 +102,11 @@ def describe(node: Node) -> str:
 
 
 def _placed(node: Indexed) -> str:
-    """Return what of a tensor indices name, along the kernel's own modes."""
+    """Return the modes of a tensor that indices name, as modes of the kernel."""
     return " and ".join(word for word, places in (("rows", node.rows), ("columns", node.columns)) if places)
 
 
 def describe_result(result: Result) -> str:
-    """Return what the final reduction computes."""
+    """Return the description of a final reduction."""
     read = ", ".join(dict.fromkeys(each.reduction for each in result.operands if isinstance(each, Combined)))
     return f"{result.name}: final reduction, {result.region} of {read}"

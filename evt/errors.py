@@ -1,21 +1,21 @@
-"""The exceptions that evt raises.
+"""The exceptions of evt.
 
 ::
 
     EvtError
-    ├── ProgramError       the program is wrong (E01xx-E04xx), or uses what is not supported yet (E0901)
-    ├── TargetError        the target cannot do it (E05xx)
-    ├── ArgumentError      a call's arguments do not fit the program (E06xx)
+    ├── ProgramError       the program is invalid (E01xx-E04xx), or not supported yet (E0901)
+    ├── TargetError        the target does not support the program (E05xx)
+    ├── ArgumentError      the arguments of a call do not fit the program (E06xx)
     ├── BuildError         the kernel cannot be built here (E07xx)
     ├── LaunchError        the kernel cannot run here (E08xx)
     ├── LayoutError        a layout cannot be read, or an operation on it has no result (E067x)
     └── InternalError      a bug in evt (E0902)
 
     UserWarning
-    └── NoKernelWarning    the CPU computed what no kernel would (E05xx)
+    └── NoKernelWarning    the CPU computed a call that no GPU kernel supports (E05xx)
 
-Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them, and its first
-line is the code and the message of the first.
+Each exception holds its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``. ``str()`` prints them; its
+first line is the code and the message of the first diagnostic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evt.diagnostics import Diagnostic, render_all
 
 
 class EvtError(Exception):
-    """Base of all errors that evt raises on purpose."""
+    """The base class of evt's exceptions."""
 
     def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic]) -> None:
         values = (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
@@ -38,13 +38,13 @@ class EvtError(Exception):
 
 
 class ProgramError(EvtError):
-    """The program is wrong."""
+    """An error for an invalid program."""
 
 
 class TargetError(EvtError):
-    """The target cannot do what the program asks for.
+    """An error for a target that does not support the program.
 
-    ``refusals`` are (route, reason), in order of preference, if no route compiles the program.
+    ``refusals`` are pairs of route and reason, in order of preference, if no route compiles the program.
     """
 
     def __init__(
@@ -55,24 +55,24 @@ class TargetError(EvtError):
 
 
 class ArgumentError(EvtError):
-    """A call's arguments do not fit the program."""
+    """An error for arguments of a call that do not fit the program."""
 
 
 class BuildError(EvtError):
-    """The kernel cannot be built on this machine."""
+    """An error for a kernel that cannot be built on this machine."""
 
 
 class LaunchError(EvtError):
-    """The kernel cannot run on this machine."""
+    """An error for a kernel that cannot run on this machine."""
 
 
 class LayoutError(EvtError):
-    """A layout cannot be read, or an operation on it has no result."""
+    """An error for a layout that cannot be read, or an operation on layouts without a result."""
 
 
 class InternalError(EvtError):
-    """A bug in evt: please report it."""
+    """An error that reports a bug in evt."""
 
 
 class NoKernelWarning(UserWarning):
-    """The CPU computed a call for which no GPU would have a kernel, or no product of a model gets one."""
+    """A warning that no GPU has a kernel for a call that the CPU computed, or for any product of a model."""

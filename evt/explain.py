@@ -1,4 +1,4 @@
-"""Why a program is compiled the way it is: ``explain(survey) -> Explanation``."""
+"""The reasons behind a program's plan: ``explain(survey) -> Explanation``."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from evt.request import LOOP, Shapes
 
 @dataclass(frozen=True, slots=True)
 class RouteExplanation:
-    """One route: its summary, its rules as (statement, reason of failure or empty), whether it is the one taken.
+    """One route: its summary, its rules, and whether it was chosen.
 
-    ``unmet`` is the condition under which it is expected to be faster than later routes, if that is not met; ``beside``
-    says that its kernels are built all the same, for some sizes.
-    If it applies, also the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
-    a thread (0 where they are not estimated); and the measured ``timings``.
+    ``rules`` are pairs of a statement and the reason of its failure, "" if it holds. ``unmet`` is the condition for
+    preferring the route, if that is not met. ``beside`` means that the route's kernels are also built, for some sizes.
+    A route that applies also has estimates for its kernel: ``shared_memory`` in bytes, ``registers`` out of
+    ``register_limit`` per thread (0 if they are not estimated), and the measured ``timings``.
     """
 
     name: str
@@ -48,12 +48,12 @@ class RouteExplanation:
 
     @property
     def applies(self) -> bool:
-        """Whether all its rules hold."""
+        """True if all rules of the route hold."""
         return not any(reason for _, reason in self.rules)
 
     @property
     def costs(self) -> str:
-        """The estimates and measurements, in words."""
+        """The estimates and measurements, as text."""
         parts = []
         if self.shared_memory:
             parts.append(f"at least {self.shared_memory / 1024:.0f} KiB of shared memory")
@@ -66,7 +66,7 @@ class RouteExplanation:
 
     @property
     def lines(self) -> Iterator[str]:
-        """The description of the route: every rule of the one that is taken, only the failed ones of the others."""
+        """The description of the route: all rules if it was chosen, otherwise only the failed ones."""
         for rule, reason in self.rules:
             if reason or self.chosen:
                 yield f"{'fails' if reason else 'holds'}  {rule}{f': {reason}' if reason else ''}"
@@ -98,9 +98,10 @@ class RouteExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a problem costs whatever its kernel: two operations a multiply-add, padding included; each tensor once.
+    """The costs of a problem, independent of its kernel.
 
-    Bytes are those of the operands, of the epilogue's inputs, and of its outputs.
+    A multiply-add counts as two operations, padding included. Each operand, input of the epilogue and output is moved
+    once; all are in bytes.
     """
 
     sizes: Mapping[str, int]
@@ -139,10 +140,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What ``evt explain`` prints. Bytes are those of the epilogue's tiles, for each element of the product.
+    """The content of ``evt explain``. Epilogue traffic is in bytes per element of the product.
 
-    ``interface`` is what the program takes and gives; ``chosen_by`` is rules, force or measurement, and ``gpus`` are
-    those that the problem was measured on; ``costs`` are those of a problem of known sizes.
+    ``interface`` lists the program's inputs and outputs. ``chosen_by`` is rules, force or measurement; ``gpus`` are the
+    GPUs on which the problem was measured. ``costs`` are the costs of a problem of known sizes.
     """
 
     target: str
@@ -157,7 +158,7 @@ class Explanation:
 
     @property
     def kernels(self) -> tuple[tuple[str, tuple[Jobs, ...]], ...]:
-        """The small kernels before and after the kernel."""
+        """The auxiliary kernels before and after the kernel."""
         return ("before", jobs_before(self.plan)), ("after", jobs_after(self.plan))
 
     def to_json(self) -> dict[str, object]:
@@ -242,13 +243,13 @@ def explain(
     *,
     looped: bool = False,
 ) -> Explanation:
-    """Explain a survey's choice of route. Raise TargetError where there is none (E0502, E0503).
+    """Explain a survey's choice of route.
 
-    Raise it also for a configuration that the route does not have (E0501), or that does not fit (E0502).
+    ``products`` are the extents of a problem and its operands' shapes, several for groups. ``measured`` are its
+    measurements, and ``best`` is the kernel that a call takes. ``loop`` is the survey of one group's product, for a
+    loop that launches one kernel per group; ``looped`` means that the loop is forced.
 
-    ``products`` are the sizes of a problem and its operands' shapes, several for groups; ``measured`` are its
-    measurements, and ``best`` is the kernel that is taken for it. ``loop`` is the survey of one group's product, for
-    a loop that launches a kernel for each group; ``looped`` says that the loop is forced.
+    Raise TargetError: E0501 for an unknown configuration, E0502 for one that does not fit, E0503 if no route is left.
     """
     problem, forced = found.problem, looped or found.named is not None or found.config is not None
     looped = looped or (best is not None and best.route == LOOP)
@@ -289,7 +290,7 @@ def explain(
 
 
 def _in_full(error: TargetError) -> TargetError:
-    """Return the error that no route compiles a program, with what refuses each."""
+    """Return the error that no route compiles a program, with the refusal of each route."""
     reasons: dict[str, list[str]] = {}
     for route, reason in error.refusals:
         reasons.setdefault(route, []).append(reason)
@@ -299,7 +300,7 @@ def _in_full(error: TargetError) -> TargetError:
 
 
 def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
-    """Explain the loop over groups, which takes the route of one group; ``taken`` as in :func:`_explain_route`."""
+    """Explain the loop over groups, which takes the route of one group. ``taken`` as in :func:`_explain_route`."""
     kind: Kind = "evt"
     try:
         made, kind, reason = loop.plan, loop.chosen.route.kind, ""
@@ -321,9 +322,9 @@ def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -
 def _explain_route(
     candidate: Candidate, taken: Plan | None, batches: int, timings: Sequence[Timing], beside: bool
 ) -> RouteExplanation:
-    """Explain a route for so many batches.
+    """Explain a route for the given number of batches.
 
-    ``taken`` is the plan if it is the one taken, ``beside`` whether its kernels are built, too.
+    ``taken`` is the plan if the route is chosen; ``beside`` means that its kernels are also built.
     """
     route, made = candidate.route, taken
     rules = [
@@ -353,7 +354,7 @@ def _explain_route(
 
 
 def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int], Sequence[int]]) -> Costs:
-    """Return the costs of a problem; ``sizes`` are its extents, and the other sizes of a convolution."""
+    """Return the costs of a problem. ``sizes`` are its extents, and the other sizes of a convolution."""
     modes = {mode: max(1, sizes[mode]) if mode == "l" else sizes[mode] for mode in ("m", "n", "k", "l")}
 
     def bytes_of(value: Input | Output) -> int:
@@ -375,7 +376,7 @@ def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int],
 
 
 def _total(products: Sequence[Costs]) -> Costs:
-    """Return the costs of several products; their sizes are those that they have in common."""
+    """Return the total costs of several products, with the sizes that they have in common."""
     if len(products) == 1:
         return products[0]
     first = products[0].sizes
@@ -398,12 +399,12 @@ def _scaled(count: int) -> str:
 
 
 def is_stock(plan: Plan) -> bool:
-    """Return whether a kernel's epilogue is CUTLASS's own, not a visitor of ours."""
+    """Return whether a kernel's epilogue is one of CUTLASS's, not a visitor tree of evt."""
     return not isinstance(plan.epilogue, Visitors)
 
 
 def _epilogue(plan: Plan) -> tuple[str, ...]:
-    """Return the visitors by name, each once; or the class of a stock epilogue, its functors, and its arguments."""
+    """Return each visitor once, by name; or the class of a stock epilogue, its functors, and its arguments."""
     if isinstance(plan.epilogue, Visitors):
         nodes = {node.name: node for node in plan.nodes}
         lines = [f"{name}: {describe(node)}" for name, node in nodes.items()]

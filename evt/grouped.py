@@ -27,21 +27,23 @@ if TYPE_CHECKING:
 
 
 class GroupedProgram(Described):
-    """A compiled formula, callable on groups of tensors. Make one with :func:`grouped_gemm`.
+    """A formula that is compiled for groups of matrix products. Make one with :func:`grouped_gemm`.
 
-    Called with lists ``[A0, A1, ...]`` and ``[B0, B1, ...]`` and the program's inputs by keyword, it returns a list of
-    Ds; a namedtuple of lists when there are several outputs. Each group has its own m, n and k, each of which may be 0;
-    all have the same types and majorness. An input is a list, one tensor or number for all groups, or a stacked tensor
-    with the groups along its first dimension. A, B and the buffers in ``out`` may be stacked as well.
+    A call takes lists ``[A0, A1, ...]`` and ``[B0, B1, ...]``, with A of shape ``[m, k]`` and B of shape ``[k, n]``,
+    and the program's inputs by keyword. It returns a list of Ds, or a namedtuple of lists if there are several outputs.
+    Each group has its own m, n and k, which may be 0. All groups have one type and one majorness per operand. An input
+    is a list, one tensor or number for all groups, or a stacked tensor with the groups along its first dimension. A, B
+    and the buffers in ``out`` may be stacked as well.
 
-    With ``offsets`` (a list, or a tensor on the CPU) the groups' rows are consecutive: A is ``[total, k]``,
-    inputs and outputs with rows likewise, and group i has the rows from ``offsets[i]`` to ``offsets[i + 1]``.
+    With ``offsets`` (a list, or a tensor on the CPU) the rows of the groups are consecutive: A is ``[total, k]``,
+    inputs and outputs with rows have ``total`` rows, and group i has the rows from ``offsets[i]`` to ``offsets[i +
+    1]``.
 
-    CUDA tensors run one fused kernel on the current stream, without synchronisation; CPU tensors run the reference.
-    ``route="loop"`` launches a kernel for each group instead, which supports what a grouped kernel cannot: other
-    targets, reductions, and layouts that TMA does not move.
+    CUDA tensors run one fused kernel on the current stream, without synchronisation. CPU tensors run the reference.
+    ``route="loop"`` launches one kernel per group instead. This supports cases that a grouped kernel does not: other
+    targets, reductions, and layouts that TMA cannot move.
 
-    A grouped program is a value, as :class:`evt.Program` is: it cannot be changed, compares, and pickles.
+    A grouped program is immutable, as :class:`evt.Program` is. It compares by value and pickles.
     """
 
     _grouped = True
@@ -62,10 +64,10 @@ class GroupedProgram(Described):
         *,
         shapes: Sequence[Shapes] | None = None,
     ) -> Plan:
-        """Return the plan of the grouped kernel for packed tensors; with ``route="loop"`` the plan of one group's
+        """Return the plan of the grouped kernel for packed tensors; with ``route="loop"``, the plan of one group's
         kernel.
 
-        ``shapes`` are those of A and B of each group. Raise TargetError (E05xx) when the target cannot do it.
+        ``shapes`` are the shapes of A and B of each group. Raise TargetError (E05xx) if the target does not support it.
         """
         if self.request.settings.route == LOOP:
             return self._member.plan(arch, a, b, shapes=shapes[0] if shapes else None)
@@ -80,7 +82,7 @@ class GroupedProgram(Described):
         shapes: Sequence[Shapes] | None = None,
         name: str | None = None,
     ) -> str:
-        """Return the C++ of the grouped kernel; with ``route="loop"`` that of one group's.
+        """Return the C++ of the grouped kernel; with ``route="loop"``, the C++ of one group's kernel.
 
         See :meth:`evt.Program.emit`.
         """
@@ -96,15 +98,16 @@ class GroupedProgram(Described):
         shapes: Sequence[Shapes] | None = None,
         gpu: str | None = None,
     ) -> Explanation:
-        """Explain how groups are compiled, see :meth:`evt.Program.explain`: in one kernel, or one for each.
+        """Explain how groups are compiled: in one kernel, or in one kernel per group. See :meth:`evt.Program.explain`.
 
-        ``shapes`` are those of A and B of each group. What :meth:`tune` measured for groups of such sizes decides.
+        ``shapes`` are the shapes of A and B of each group. If :meth:`tune` measured groups of similar sizes, its times
+        decide.
         """
         settings = self.request.settings
         problem = grouped_problem(self.request, arch, a, b, shapes)
         alone = replace(problem, grouped=False, options=options(settings, settings.deterministic is False))
         products = [(problem_sizes(self.request, each), each) for each in shapes or ()]
-        config = settings.config if settings.route == LOOP else None  # else it is that of the one kernel
+        config = settings.config if settings.route == LOOP else None  # else the shape of the grouped kernel
         return self._explain(problem, products, gpu, survey(alone, None, config))
 
     @untraced
@@ -117,12 +120,12 @@ class GroupedProgram(Described):
         offsets: Any = None,
         **inputs: Any,
     ) -> Tuning:
-        """Time the grouped kernel in each of its configurations, and a kernel for each group; keep the times.
+        """Time the grouped kernel in each of its configurations, and one kernel per group; keep the times.
 
-        Calls with the same types and layouts then take the fastest where there are about as many groups with about as
-        many rows: powers of two of the number and of the mean, with the same n and k, or about the same where they
-        differ between groups. For the rest see :meth:`evt.Program.tune`. Raise TargetError where there is no grouped
-        kernel, and so nothing to choose.
+        Later calls with the same types, layouts and size class take the fastest. The size class is the number of groups
+        and the mean number of rows, both rounded to powers of two, with n and k; sizes that differ between groups are
+        rounded too. See :meth:`evt.Program.tune` for the rest. Raise TargetError if there is no grouped kernel to
+        choose.
         """
         from evt.tuning.grouped import tune_groups
 
@@ -141,7 +144,7 @@ class GroupedProgram(Described):
         float64: bool = False,
         **inputs: Any,
     ) -> Any:
-        """Return the oracle's results for each group: lists, also with ``offsets``.
+        """Return the oracle's results for each group, as lists, also with ``offsets``.
 
         See :meth:`evt.Program.reference`.
         """
@@ -189,7 +192,7 @@ class GroupedProgram(Described):
 def grouped_gemm(text: str, **keywords: Unpack[Keywords]) -> GroupedProgram:
     """Return a program over the products ``acc = A @ B`` of many groups, in one launch.
 
-    Keywords are those of :class:`evt.settings.Settings`; ``route="loop"`` launches a kernel for each group. Raise
-    ProgramError when the text is not a program.
+    Keywords are the keywords of :class:`evt.settings.Settings`. ``route="loop"`` launches one kernel per group. Raise
+    ProgramError if the text is not a program.
     """
     return GroupedProgram(text, **keywords)

@@ -1,4 +1,4 @@
-"""Code for when another module is imported, so that ``import evt`` is light: ``when_imported(name, then)``."""
+"""Import hooks, which keep ``import evt`` light: ``when_imported(name, then)``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def when_imported(name: str, then: Callable[[ModuleType], object]) -> None:
-    """Call ``then`` with a module: now if it is imported, else right after its first import."""
+    """Call ``then`` with a module: now if it is imported, otherwise after its first import."""
     module = sys.modules.get(name)
     if module is None:
         sys.meta_path.insert(0, _Awaited(name, then))
@@ -20,7 +20,7 @@ def when_imported(name: str, then: Callable[[ModuleType], object]) -> None:
 
 
 class _Awaited:
-    """A finder of one module, which the other finders find and load."""
+    """A finder of one module, which the other finders locate and load."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], object]) -> None:
         self.name, self.then = name, then
@@ -36,7 +36,7 @@ class _Awaited:
 
 
 class _Loader:
-    """A module's own loader for the import alone, and a call after it."""
+    """A loader that runs a module's own loader, and then calls a function."""
 
     def __init__(self, loader: Any, then: Callable[[ModuleType], object]) -> None:
         self.loader, self.then = loader, then

@@ -1,6 +1,6 @@
-"""The custom operators that stand for programs in PyTorch's graphs: importing this makes them known to PyTorch.
+"""The custom operators of programs in PyTorch's graphs. Importing this module registers them with PyTorch.
 
-A call imports them where PyTorch traces it. A process that only loads such a graph (torch.export.load) has to.
+A call imports this module under tracing. A process that only loads such a graph (torch.export.load) must import it.
 """
 
 from evt.runtime.operator import allocate, run, write

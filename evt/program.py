@@ -35,7 +35,7 @@ _Self = TypeVar("_Self", bound="Described")
 
 
 class Described:
-    """A value that a request describes: it cannot be changed, and it compares, copies and pickles as the request does.
+    """An immutable value that a request describes. It compares, copies and pickles as the request does.
 
     Compiled kernels are not part of it: a copy is the object itself, and a pickle contains text and numbers.
     """
@@ -98,7 +98,7 @@ class Described:
         gpu: str | None,
         loop: Survey | None = None,
     ) -> Explanation:
-        """Explain a problem, using its measurements where its sizes are known; see :func:`evt.explain.explain`."""
+        """Explain a problem, with its measurements if its sizes are known; see :func:`evt.explain.explain`."""
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
 
@@ -118,23 +118,27 @@ class Described:
 class Program(Described):
     """A compiled formula, callable on tensors.
 
-    Make one with :func:`gemm`, :func:`linear`, :func:`conv2d` and the like, or :func:`load`; from a graph with
-    :meth:`from_dag`.
+    Make one from text with :func:`gemm`, :func:`linear`, :func:`conv2d` and the other functions of convolutions, from a
+    file with :func:`load`, or from a graph with :meth:`from_dag`. Keywords beyond the text and the operation are the
+    keywords of :class:`evt.settings.Settings`.
 
-    Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear; for
-    convolutions see :func:`conv2d`) and the program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in
-    ``out`` order when there are several outputs. CUDA tensors run the fused kernel, on the current stream, compiled at
-    the first call with a combination of types, layouts and alignments; CPU tensors run the reference, with a
-    NoKernelWarning where no GPU would have a kernel. Output buffers are passed as ``out=`` or by output name. Scalars
-    are Python numbers or one-element device tensors, which are read on the device. None leaves out an input with a
-    default.
+    A call takes A ``[..., m, k]`` and B ``[k, n]`` by position (``linear``: B ``[n, k]``, as
+    torch.nn.functional.linear; convolutions: see :func:`conv2d`) and the program's inputs by keyword. It returns D
+    ``[..., m, n]``, or a namedtuple in ``out`` order if there are several outputs. A field whose name is not valid
+    (``class``, ``_x``) is named by its position.
+
+    - CUDA tensors run the fused kernel on the current stream. The first call with a combination of types, layouts and
+      alignments compiles it.
+    - CPU tensors run the reference, with a NoKernelWarning if no GPU has a kernel for the call.
+    - Output buffers are passed as ``out=`` or by output name.
+    - Scalars are Python numbers or one-element device tensors, which the kernel reads on the device.
+    - None omits an input that has a default.
 
     An output that is stored by an index, ``D[index[m], n]``, needs a buffer. Rows that the index does not name keep
-    what they hold; where it names a row twice, each element stored is that of one of the two: which is not promised.
+    their values. If the index names a row twice, each of its elements comes from either of the two rows.
 
-    An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
-
-    Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
+    A call raises ArgumentError (E06xx) for arguments that do not fit, TargetError (E05xx) if no route applies,
+    BuildError (E07xx) if the kernel cannot be built, and LaunchError (E08xx) if it cannot run.
 
     A program is immutable. Two programs are equal if their requests are equal: graph, operation, geometry and settings.
     Programs pickle, also within a torch.nn.Module. Loading one raises ArgumentError: E0657 if a function that it uses
@@ -152,19 +156,20 @@ class Program(Described):
 
     @classmethod
     def from_dag(cls, dag: Dag, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-        """Return the program of a graph that :class:`evt.ir.Builder` built, equal to that of the same formula's text.
+        """Return the program of a graph that :class:`evt.ir.Builder` built; it equals the program of the same formula's
+        text.
 
-        The operation is the graph's; the types of A and B, where it declares none, are those of each call. Keywords are
-        those of :class:`evt.settings.Settings` and, for a convolution, its geometry.
-
-        Raise ProgramError: E0412 for a graph that is not a program, E0405 for one that does not read the accumulator,
-        E03xx for types and modes; TargetError (E0501) for an unknown operation; and ArgumentError for keywords.
+        The graph holds the operation. If it declares no types for A and B, each call decides them. Keywords are the
+        keywords of :class:`evt.settings.Settings` and, for a convolution, its geometry.
 
             builder = Builder()
             acc, bias = builder.add(Acc()), builder.add(Load("bias"))
             builder.add(Store("D"), builder.add(Apply("relu"), builder.add(Apply("add"), acc, bias)))
             inputs, outputs = [Input("bias", None, ("n",))], [Output("D", None, ("m", "n"))]
             op = Program.from_dag(builder.finish("gemm", (), inputs, outputs), relaxed=True)
+
+        Raise ProgramError: E0412 for a graph that is not a program, E0405 for one that does not read the accumulator,
+        E03xx for types and modes; TargetError (E0501) for an unknown operation; and ArgumentError for keywords.
         """
         return cls._of(from_dag(dag, keywords))
 
@@ -172,7 +177,7 @@ class Program(Described):
         return f"<evt.Program {in_one_line(self.request.dag, self.request.operation, self.request.operand_modes)}>"
 
     def __str__(self) -> str:
-        """Return the formula, which can be typed back: as it was given, or written from the graph."""
+        """Return the formula as it was given, or written from the graph; it reads back as an equal program."""
         source = self.request.dag.source
         return source.text if source is not None else formula(self.request.dag)
 
@@ -185,7 +190,12 @@ class Program(Described):
         shapes: Shapes | None = None,
         fused: bool = True,
     ) -> Plan:
-        """Return the plan for packed tensors. Raise TargetError (E05xx) when the target cannot do it."""
+        """Return the plan for packed tensors.
+
+        ``arch`` is a target or a GPU, ``a`` and ``b`` are the types of the operands, and ``shapes`` are the shapes of A
+        and B. ``fused=False`` makes every operation a separate node. Raise TargetError (E05xx) if the target does not
+        support it.
+        """
         settings = self.request.settings
         return plan(packed_problem(self.request, arch, a, b, shapes), settings.route, settings.config, fused=fused)
 
@@ -200,10 +210,10 @@ class Program(Described):
     ) -> str:
         """Return the C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
 
-        It is one self-contained .cu file for packed tensors, aligned to 16 bytes, or as far as ``shapes`` of A and B
-        allow; it needs the CUTLASS and CUDA headers. Its functions' names begin with ``name``, or with one made of a
-        hash, so any number of files link into one program. Raise ProgramError and TargetError, and ArgumentError
-        (E0607) when ``name`` is not a name in C.
+        The result is one self-contained .cu file, which needs the CUTLASS and CUDA headers. Its tensors are packed and
+        aligned to 16 bytes, or as far as ``shapes`` of A and B allow. Its functions have the prefix ``name``, or a
+        hash, so that several files link into one program. Raise ProgramError and TargetError, and ArgumentError (E0607)
+        if ``name`` is not a C identifier.
         """
         check_kind("name", name, str | None, "text")
         return emit_plan(self.plan(arch, a, b, shapes=shapes), name)
@@ -217,10 +227,11 @@ class Program(Described):
         shapes: Shapes | None = None,
         gpu: str | None = None,
     ) -> Explanation:
-        """Explain which route is taken, why the others are not, and what the kernel costs; the result prints as text.
+        """Explain the choice of route, the refusals of the other routes, and the kernel's cost; the result prints as
+        text.
 
-        With ``shapes`` of A and B, in PyTorch's order, the costs are those of a problem. What :meth:`tune` measured for
-        it is shown, and decides, as it does for calls; ``gpu`` names the GPU if it was measured on several.
+        ``shapes`` of A and B, in PyTorch's order, add the costs of that problem. If :meth:`tune` measured it, its times
+        are shown and decide, as in calls. ``gpu`` names the GPU if several were measured.
         """
         problem = packed_problem(self.request, arch, a, b, shapes)
         products = () if shapes is None else ((problem_sizes(self.request, shapes), shapes),)
@@ -229,9 +240,10 @@ class Program(Described):
     def gradient(self, a: str | None = None, b: str | None = None) -> Gradient:
         """Return the gradient for operands of types ``a`` and ``b``; it prints as formulas.
 
-        It is what autograd computes where A, B and all inputs of floating-point types require grad: the forward program
-        with outputs for what is saved, and the backward program, which gives the gradients of the inputs and of the
-        accumulator. Those of A and B are products with the latter. Raise ArgumentError (E0614) where there is none.
+        The gradient is the one that autograd computes if A, B and all floating-point inputs require grad. It consists
+        of the forward program, which also stores the saved values, and the backward program, which returns the
+        gradients of the inputs and of the accumulator. The gradients of A and B are products with the accumulator's
+        gradient. Raise ArgumentError (E0614) if there is no gradient.
         """
         from evt.gradient.program import whole_gradient
 
@@ -247,12 +259,12 @@ class Program(Described):
         float64: bool = False,
         **inputs: Any,
     ) -> Any:
-        """Return the oracle's results in PyTorch, on the tensors' device; the arguments are those of a call.
+        """Return the oracle's results in PyTorch, on the tensors' device. It takes the arguments of a call.
 
-        Sums products in f64 and rounds the sums, computes in f32 and rounds each output to its type;
-        ``float64=True`` computes in f64 and leaves the outputs unrounded, as a yardstick for kernels. The same bits
-        whatever PyTorch is set to. Of an output that is scattered the call gives the buffer, under its name: it is
-        not written to, and the answer has its other rows.
+        The oracle sums products in f64 and rounds the sums, computes in f32, and rounds each output to its type.
+        ``float64=True`` computes in f64 and does not round the outputs, as a reference for kernels. The results are
+        bitwise independent of PyTorch's settings. For a scattered output, pass the buffer under the output's name: the
+        oracle does not write to it, and the result contains its other rows.
         """
         from evt.runtime.answer import evaluate
         from evt.runtime.arguments import bind, split_held
@@ -265,13 +277,13 @@ class Program(Described):
 
     @untraced
     def tune(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Tuning:
-        """Time every route that applies to a call, on its own tensors, and keep the times; the result prints as a
+        """Time every route that applies to a call, on the call's tensors, and keep the times; the result prints as a
         table.
 
-        Calls of the same program, types, layouts and sizes on the same kind of GPU then take the fastest kernel, in
-        this process and in later ones, instead of the first that the rules admit. It takes compiling all of them.
-        Of an output that is scattered the call gives the buffer, as to :meth:`reference`; it is not written to.
-        Raises LaunchError (E0801) without a GPU.
+        Tuning compiles the kernels of all routes. Later calls of the program with equal types, layouts and sizes on the
+        same model of GPU take the fastest kernel, in this process and in later ones. Without measurements, a call takes
+        the first route that applies. For a scattered output, pass the buffer as for :meth:`reference`. Raise
+        LaunchError (E0801) without a GPU.
         """
         from evt.runtime.site import forget
         from evt.tuning.tune import tune
@@ -289,14 +301,14 @@ class Program(Described):
         return Caller(self.request)
 
     def _call_in_graph(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
-        """Call the program where TorchDynamo traces: a custom operator stands in the graph."""
+        """Call the program under TorchDynamo: the graph gets a custom operator."""
         from evt.runtime.operator import call_traced
 
         return call_traced(self._traced, A, B, out, inputs)
 
     @inlined_as(_call_in_graph)
     def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
-        """Run the program; see the class."""
+        """Run the program; see :class:`Program`."""
         return self._caller(A, B, inputs, out)
 
 
@@ -306,94 +318,94 @@ def program_of(request: Request) -> Program:
 
 
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
-    """Return a program over the product ``acc = A @ B`` with A [..., m, k] and B [k, n] (or [..., k, n]).
+    """Return a program over the matrix product ``acc = A @ B`` with A [..., m, k] and B [k, n] or [..., k, n].
 
-    Keywords are those of :class:`evt.settings.Settings`. Raise ProgramError when the text is not a program.
+    Keywords are the keywords of :class:`evt.settings.Settings`. Raise ProgramError if the text is not a program.
     """
     return Program(text, "gemm", **keywords)
 
 
 def linear(text: str, **keywords: Unpack[Keywords]) -> Program:
-    """Return a program like :func:`gemm`'s with the weight [n, k] of torch.nn.functional.linear as B.
+    """Return a program as :func:`gemm` does, with the weight [n, k] of torch.nn.functional.linear as B.
 
-    Leading dimensions of A are rows.
+    The leading dimensions of A count as rows.
     """
     return Program(text, "linear", **keywords)
 
 
 def conv1d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program like :func:`conv2d`'s for x [N, C, L] and the weight [K, C, S]."""
+    """Return a program as :func:`conv2d` does, for x [N, C, L] and the weight [K, C, S]."""
     return Program(text, "conv1d", **keywords)
 
 
 def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program over the convolution ``acc`` of x [N, C, H, W] with the weight [K, C, R, S], D [N, K, P, Q].
+    """Return a program over the convolution of x [N, C, H, W] with the weight [K, C, R, S]; D is [N, K, P, Q].
 
-    ``stride``, ``padding``, ``dilation`` and ``groups`` are those of torch.nn.functional.conv2d: a number, or one for
-    each dimension; ``padding`` also ``"same"``, ``"valid"``, or a (before, after) pair for each dimension. The
-    formula's rows ``m`` are the output pixels (N, P, Q), its columns ``n`` the output channels K: ``bias[n]``, and
-    ``residual[m, n]``, which is [N, K, P, Q] as D is.
+    ``stride``, ``padding``, ``dilation`` and ``groups`` are arguments of torch.nn.functional.conv2d: a number, or one
+    for each dimension. ``padding`` may also be ``"same"``, ``"valid"``, or a (before, after) pair for each dimension.
+    In the formula the rows ``m`` are the output pixels (N, P, Q) and the columns ``n`` are the output channels K:
+    ``bias[n]`` is [K], and ``residual[m, n]`` is [N, K, P, Q].
 
-    Kernels need channels_last memory. Any other tensor is copied at the call; pass
-    ``evt.channels_last(weight)`` to convert it once. D is channels_last where x or the weight is, as in PyTorch,
-    else it is copied to contiguous memory. So is a buffer that is not channels_last.
+    Kernels need channels_last memory. A call copies any other tensor; ``evt.channels_last(weight)`` converts one once.
+    D is channels_last if x or the weight is, as in PyTorch; otherwise the call copies D, or a buffer, to its memory
+    format.
 
-    The other keywords are those of :class:`evt.settings.Settings`. Raise ProgramError when the text is not a program
-    and ArgumentError (E0602, E0607) for an invalid geometry.
+    The other keywords are the keywords of :class:`evt.settings.Settings`. Raise ProgramError if the text is not a
+    program, and ArgumentError (E0602, E0607) for an invalid geometry.
     """
     return Program(text, "conv2d", **keywords)
 
 
 def conv3d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program like :func:`conv2d`'s for x [N, C, D, H, W] and the weight [K, C, T, R, S]."""
+    """Return a program as :func:`conv2d` does, for x [N, C, D, H, W] and the weight [K, C, T, R, S]."""
     return Program(text, "conv3d", **keywords)
 
 
 def conv1d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program like :func:`conv2d_dgrad`'s in one dimension."""
+    """Return a program as :func:`conv2d_dgrad` does, in one dimension."""
     return Program(text, "conv1d_dgrad", **keywords)
 
 
 def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program over the gradient of a convolution's input, which is what conv_transpose2d computes.
+    """Return a program over the gradient of a convolution's input, the operation of torch.conv_transpose2d.
 
-    Called with the output's gradient [N, K, P, Q] and the weight [K, C, R, S], it returns D [N, C, H, W]; the formula's
-    columns ``n`` are the channels C. ``output_padding`` enlarges D where the stride leaves its size open. The rest is
-    as in :func:`conv2d`.
+    A call takes the output's gradient [N, K, P, Q] and the weight [K, C, R, S], and returns D [N, C, H, W]. In the
+    formula the columns ``n`` are the channels C. ``output_padding`` enlarges D if the stride leaves its size open. See
+    :func:`conv2d` for the rest.
     """
     return Program(text, "conv2d_dgrad", **keywords)
 
 
 def conv3d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program like :func:`conv2d_dgrad`'s in three dimensions."""
+    """Return a program as :func:`conv2d_dgrad` does, in three dimensions."""
     return Program(text, "conv3d_dgrad", **keywords)
 
 
 def conv1d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program like :func:`conv2d_wgrad`'s in one dimension."""
+    """Return a program as :func:`conv2d_wgrad` does, in one dimension."""
     return Program(text, "conv1d_wgrad", **keywords)
 
 
 def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """Return a program over the gradient of a convolution's weight.
 
-    Called with the output's gradient [N, K, P, Q] and x [N, C, H, W], it returns D [K, C, R, S] for a weight of
-    ``kernel_size``; the formula's rows ``m`` are the output channels K, its columns ``n`` taps and channels (R, S, C).
-    The rest is as in :func:`conv2d`.
+    A call takes the output's gradient [N, K, P, Q] and x [N, C, H, W], and returns D [K, C, R, S] for a weight of
+    ``kernel_size``. In the formula the rows ``m`` are the output channels K, and the columns ``n`` are taps and
+    channels (R, S, C). See :func:`conv2d` for the rest.
     """
     return Program(text, "conv2d_wgrad", **keywords)
 
 
 def conv3d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """Return a program like :func:`conv2d_wgrad`'s in three dimensions."""
+    """Return a program as :func:`conv2d_wgrad` does, in three dimensions."""
     return Program(text, "conv3d_wgrad", **keywords)
 
 
 def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """Return the program in a ``.evt`` file; its header, if any, takes precedence over ``operation``.
 
-    Operations are ``gemm`` and ``linear``, and the names of the functions of convolutions, whose keywords are as in
-    :func:`conv2d`. Raise ProgramError (E0105) when the file cannot be read.
+    Operations are ``gemm``, ``linear`` and the functions of convolutions, ``conv2d``... See :func:`conv2d` for the
+    keywords of convolutions. Raise ProgramError (E0105) if the file cannot be read.
     """
     check_kind("path", path, (str, os.PathLike), "a file's name")
     return Program(read_program(path), operation, **keywords)

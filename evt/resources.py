@@ -1,19 +1,19 @@
-"""The shipped text files: ``grammar/`` and ``codegen/``, inside the wheel or beside ``evt/`` in a checkout."""
+"""The shipped text files: ``grammar/`` and ``codegen/``, in the wheel or next to ``evt/`` in a checkout."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
 
-#: The flags with which nvcc compiles an emitted file, wherever it does. NDEBUG turns off CUTLASS's assertions, which
-#: would end the process of a caller.
+#: The flags of nvcc for emitted files. NDEBUG disables CUTLASS's assertions, which would terminate the caller's
+#: process.
 NVCC_FLAGS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
 _PACKAGE = Path(__file__).resolve().parent
 
 
 @cache
 def directory(name: str) -> Path:
-    """Return the directory ``grammar`` or ``codegen``. Raise FileNotFoundError when the installation is incomplete."""
+    """Return the directory ``grammar`` or ``codegen``. Raise FileNotFoundError if the installation is incomplete."""
     for candidate in (_PACKAGE / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate

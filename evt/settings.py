@@ -1,4 +1,4 @@
-"""How a program is compiled: the keywords of the public functions."""
+"""The settings of a program: the keywords of the public functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Keywords(TypedDict, total=False):
 
 
 class ConvolutionKeywords(Keywords, total=False):
-    """The keywords of :class:`Settings`, and those of a convolution's geometry: see :func:`evt.conv2d`."""
+    """The keywords of :class:`Settings` and of a convolution's geometry: see :func:`evt.conv2d`."""
 
     stride: int | Sequence[int]
     padding: int | str | Sequence[int] | Sequence[Sequence[int]]
@@ -40,24 +40,24 @@ class ConvolutionKeywords(Keywords, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a program is compiled.
+    """The settings of a program's compilation.
 
-    ``route`` and ``config`` force a route of ``explain`` and one of its configurations.
+    ``route`` and ``config`` select a route of ``explain`` and one of its configurations.
 
-    ``numerics``: ``"precise"`` computes in f32 (integers in i32, f64 in f64) and rounds where the program casts and
-    stores. ``"match_eager"`` rounds where eager PyTorch does: the product and every operation's result to the dtype
-    that PyTorch gives it, and no multiply-add is contracted.
+    ``numerics="precise"`` computes in f32 (integers in i32, f64 in f64) and rounds at the program's casts and stores.
+    ``"match_eager"`` rounds as eager PyTorch does: the product and every operation's result are rounded to the dtype
+    that PyTorch gives them, and no multiply-add is contracted.
 
-    ``relaxed`` allows algebra that holds for real numbers and not for every f32: reassociation, division by
+    ``relaxed`` allows rewrites that are exact for real numbers but not in f32: reassociation, division by
     multiplication with the reciprocal, ``x * 0 -> 0``. It assumes that reciprocals, products and sums of a call's
-    scalars and vectors stay within f32's range. ``fast_math`` uses the hardware's approximations of exponentials and
-    the like (``tanh.approx``). Neither is on by default, and neither goes with ``match_eager``.
+    scalars and vectors stay within f32's range. ``fast_math`` uses the hardware's approximate functions, such as
+    ``tanh.approx``. Both are off by default, and ``match_eager`` excludes both.
 
-    ``deterministic``: reductions give the same bits every time; with False they may be combined by atomics, in any
-    order, where torch.use_deterministic_algorithms does not forbid it.
+    ``deterministic`` makes reductions bitwise reproducible. ``deterministic=False`` allows atomics, which combine in
+    any order, unless torch.use_deterministic_algorithms forbids them.
 
-    ``recompute``: of a call whose gradient is asked for nothing is saved but its arguments; the backward pass computes
-    the product again, in a kernel whose epilogue computes the gradients of the accumulator and of the inputs.
+    ``recompute`` saves only the arguments of a call whose gradient is requested. The backward pass then computes the
+    product again, in a kernel whose epilogue computes the gradients of the accumulator and of the inputs.
     """
 
     route: str | None = None
@@ -70,7 +70,7 @@ class Settings:
 
     @staticmethod
     def of(others: Sequence[str] = (), /, **keywords: Unpack[Keywords]) -> Settings:
-        """Return the settings of a call's keywords; ``others`` are the call's other keywords, named in errors.
+        """Return the settings of a call's keywords; ``others`` are the call's other keywords, for error messages.
 
         Raise ArgumentError (E0602, E0607) for an invalid keyword or value.
         """

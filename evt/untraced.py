@@ -1,4 +1,4 @@
-"""What TorchDynamo makes of evt's functions: it compiles none, traces others in their place, or breaks its graph."""
+"""Control of TorchDynamo: it skips evt's functions, traces replacements, or breaks the graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: The message of torch.compile with ``fullgraph=True``.
-_REASON = "grouped programs and the reference are not traced: leave fullgraph=True out, or call them outside"
+_REASON = "grouped programs and the reference are not traced: omit fullgraph=True, or call them outside"
 
-#: Functions whose frames TorchDynamo must still be told to skip; PyTorch need not be imported yet.
+#: Functions whose frames TorchDynamo must still be told to skip. PyTorch may not be imported yet.
 _untold: list[Callable[..., Any]] = []
 
 
 def untraced(function: _Function) -> _Function:
-    """Mark a function so that TorchDynamo neither traces nor compiles it, nor what it calls."""
+    """Mark a function so that TorchDynamo neither traces nor compiles it or the functions that it calls."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
     _untold.append(function)
@@ -27,7 +27,7 @@ def untraced(function: _Function) -> _Function:
 
 
 def inlined_as(traced: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Mark a function so that TorchDynamo traces another one in its place, and compiles no frame of it."""
+    """Mark a function so that TorchDynamo traces another one instead, and compiles no frame of it."""
 
     def mark(function: _Function) -> _Function:
         function._torchdynamo_inline = traced  # type: ignore[attr-defined]
@@ -38,10 +38,11 @@ def inlined_as(traced: Callable[..., Any]) -> Callable[[_Function], _Function]:
 
 
 def skip_frames() -> None:
-    """Tell TorchDynamo, if PyTorch is there, to skip the frames of marked functions and of all that they call.
+    """Tell TorchDynamo, if PyTorch is imported, to skip the frames of marked functions and of all functions that they
+    call.
 
-    This costs calls nothing; torch.compiler.disable would import all of torch.compile and wrap every call. Before
-    PyTorch 2.8 TorchDynamo skips the frames of single functions only, so each of evt's is registered.
+    This has no cost per call. torch.compiler.disable would import all of torch.compile and wrap every call. Before
+    PyTorch 2.8, TorchDynamo skips the frames of single functions only, so each function of evt is registered.
     """
     torch = sys.modules.get("torch")
     while torch is not None and _untold:
@@ -55,7 +56,7 @@ def skip_frames() -> None:
 
 
 def _codes_of_evt() -> Iterator[CodeType]:
-    """Yield the code of every imported function of evt, and of the functions inside it; modules are compiled."""
+    """Yield the code of every imported function of evt and of its inner functions, except evt.nn's modules."""
     root, modules = str(Path(__file__).parent), str(Path(__file__).parent / "nn")
     functions = (each for each in gc.get_objects() if type(each) is FunctionType)
     codes = [each.__code__ for each in functions if each.__code__.co_filename.startswith(root)]

@@ -1,9 +1,9 @@
-"""A program as a value, and what follows from it: plain functions over a frozen :class:`Request`.
+"""The request, a program as an immutable value, and the functions over it.
 
-In the order of the data: :mod:`given` (reading arguments of the public functions), :mod:`check` (whether a graph is a
-program), :mod:`request` (the value), :mod:`make` (from text, or from a graph), :mod:`stored` (what a pickle contains),
-:mod:`graphs` (with types, and optimised), :mod:`problem` (the planner's input), :mod:`traced` (what PyTorch's graphs
-keep).
+In the order of the data: :mod:`given` reads arguments of the public functions; :mod:`check` validates graphs from
+builders; :mod:`request` is the value; :mod:`make` makes it from text or from a graph; :mod:`stored` converts it for
+pickles; :mod:`graphs` adds types and optimises; :mod:`problem` makes the planner's input; :mod:`traced` represents it
+in PyTorch's graphs.
 """
 
 from evt.request.graphs import optimised_for, optimised_graph, typed_for, typed_graph

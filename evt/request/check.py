@@ -1,6 +1,7 @@
-"""Whether a graph from a user's builder is a program: ``check_graph(dag)``.
+"""Validation of a graph from a user's builder: ``check_graph(dag)``.
 
-This refuses what the language cannot express, because nothing later would; a graph lowered from text needs no check.
+The check refuses graphs that the language cannot express, because later stages would not. A graph that was lowered from
+text needs no check.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ from evt.ir.operand import formula_of
 from evt.language.tree import MOST_OPERATIONS
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Names that have a meaning of their own.
+#: Reserved names.
 _TAKEN = ("acc", "A", "B")
 _TENSOR_MODES = frozenset({*MODES, *FEWER_COLUMNS})
 
 
 def check_graph(dag: Dag) -> None:
-    """Raise ProgramError: E0412 where a graph is not a program, E0413 where it is too large, E0405 where it does not
-    read the accumulator.
+    """Raise ProgramError: E0412 for a graph that is not a program, E0413 for one that is too large, E0405 without
+    ``acc``.
 
-    Inference reports what is wrong with its types.
+    Type inference reports mistakes in types.
     """
     if len(dag) > MOST_OPERATIONS:
-        hint = "make several programs, each of which stores what the next one reads"
+        hint = "make several programs; each stores the inputs of the next"
         raise ProgramError(Diagnostic("E0413", f"the graph has more than {MOST_OPERATIONS} nodes", help=hint))
     checks = (
         _entries,
@@ -75,11 +76,11 @@ def check_graph(dag: Dag) -> None:
 
 
 def _entries(dag: Dag) -> Iterator[str]:
-    """Yield entries that have wrong types, and nodes whose operands do not come before them."""
+    """Yield entries of wrong types, and nodes that precede their operands."""
     for place, entry in enumerate(dag.table):
         node, operands = entry
         if not isinstance(node, get_args(Node)):
-            yield f"%{place} is {shown(node)}, which is no node"
+            yield f"%{place} is {shown(node)}, which is not a node"
         elif not all(isinstance(operand, int) and 0 <= operand < place for operand in operands):
             yield f"%{place} reads {', '.join(map(str, operands))}, and operands come before their users"
     for values, kind in ((dag.inputs, Input), (dag.outputs, Output)):
@@ -99,7 +100,7 @@ def _structure(dag: Dag) -> Iterator[str]:
 
 
 def _values(dag: Dag) -> Iterator[str]:
-    """Yield inputs and outputs with names or modes that a program cannot write."""
+    """Yield inputs and outputs with names or modes that a program cannot express."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if not _NAME.fullmatch(value.name) or value.name in _TAKEN:
@@ -119,7 +120,7 @@ def _values(dag: Dag) -> Iterator[str]:
 
 
 def _indices(dag: Dag) -> Iterator[str]:
-    """Check that an index is an input, with a value for each row or column."""
+    """Yield indices that are not inputs with one value for each row or column."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value, mode in ((each, mode) for each in values for mode in filter(index_of, each.modes)):
         index = dag.input.get(index_of(mode))
@@ -130,7 +131,7 @@ def _indices(dag: Dag) -> Iterator[str]:
 
 
 def _operands(dag: Dag) -> Iterator[str]:
-    """Yield operands that are not declared together, or not with modes that the operation takes."""
+    """Yield operands that are declared separately, or with modes that the operation does not have."""
     if not dag.operands:
         return
     wanted = OPERATIONS[dag.operation]
@@ -141,7 +142,7 @@ def _operands(dag: Dag) -> Iterator[str]:
 
 
 def _nodes(dag: Dag) -> Iterator[str]:
-    """Yield blocks and pairs of columns that kernels lack, and nodes that mean nothing for a convolution."""
+    """Yield blocks and pairs of columns that kernels lack, and nodes without a meaning for a convolution."""
     wgrad = CONVOLUTIONS.get(dag.operation, ("",))[0] == "wgrad"
     for place, (node, _) in enumerate(dag.table):
         match node:
@@ -172,15 +173,15 @@ def _nodes(dag: Dag) -> Iterator[str]:
 
 
 def _operand_formulas(dag: Dag) -> Iterator[str]:
-    """Yield mainloop fusions that are not made of the operand's elements, scalars and vectors along it."""
+    """Yield operand formulas that read more than the operand's elements, scalars and vectors along the operand."""
     for name in dag.feeds:
         nodes = [dag[node] for node in formula_of(dag, name)]
         if dag.operation in CONVOLUTIONS and (name, CONVOLUTIONS[dag.operation][0]) != ("A", "fprop"):
             yield f"work on the operand `{name}` of {dag.operation} is not supported"
         if Element(name) not in nodes:
-            yield f"what is multiplied in the place of `{name}` is not made of it"
+            yield f"the formula of the operand `{name}` does not read `{name}`"
         if any(isinstance(node, Acc | Reduce | ReduceBlocks | Pick | Interleave | Index | Random) for node in nodes):
-            yield f"what is multiplied in the place of `{name}` is not computed element by element"
+            yield f"the formula of the operand `{name}` is not elementwise"
         along = {"k"} if dag.operation in CONVOLUTIONS else {*ELEMENT_MODES[name]}
         for value in (dag.input[node.name] for node in nodes if isinstance(node, Load)):
             if len(value.modes) > 1 or not along.issuperset(value.modes) or value.flexible:

@@ -1,4 +1,4 @@
-"""Reading the arguments of the public functions: a program's text, types by name, flags."""
+"""Validation of the public functions' arguments: a program's text, types by name, flags."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_text(text: object) -> Source:
 
 
 def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
-    """Refuse a value of another kind. Raise ArgumentError (E0607)."""
+    """Raise ArgumentError (E0607) for a value of another kind."""
     if not isinstance(value, kind):
         raise ArgumentError(Diagnostic("E0607", f"`{name}` is {shown(value)}; expected {wanted}"))
 
@@ -29,7 +29,7 @@ def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
 def read_dtype(name: object) -> DType:
     """Return the type with a name, or of a torch dtype, which prints as ``torch.float16``.
 
-    Raise TargetError (E0303) where there is none.
+    Raise TargetError (E0303) for an unknown type.
     """
     text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else shown(name)
     dtype = BY_NAME.get(text)

@@ -1,6 +1,7 @@
-"""A program's graph with types: ``typed_graph(request, a, b)``; and optimised: ``optimised_graph(request, a, b)``.
+"""A program's graph with types, ``typed_graph(request, a, b)``, and after the optimiser, ``optimised_graph(request, a,
+b)``.
 
-The same question about a request returns the same object.
+Equal arguments return one object.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ DEFAULT_DTYPE = "f16"
 def typed_graph(request: Request, a: str | None = None, b: str | None = None) -> TypedDag:
     """Return the graph with types, for operands of types ``a`` and ``b`` (default: the header's, else f16).
 
-    Raise TargetError: E0303 for an unknown type, E0305 for one that contradicts the header; and ProgramError.
+    Raise ProgramError, and TargetError: E0303 for an unknown type, E0305 for one that contradicts the header.
     """
     return typed_for(request, operands_of(request, a, b))
 
 
 def optimised_graph(request: Request, a: str | None = None, b: str | None = None) -> TypedDag:
-    """Return the typed graph after the optimiser. Raise what :func:`typed_graph` raises."""
+    """Return the typed graph after the optimiser. Raise the errors of :func:`typed_graph`."""
     return optimised_for(request, operands_of(request, a, b))
 
 
 @remembered
 def typed_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
-    """Return the graph with types and with the rounding points that the settings ask for.
+    """Return the graph with types and with the rounding points of the settings.
 
-    ``absent`` are the inputs that a call leaves out; their defaults become constants. Raise ProgramError.
+    ``absent`` are the inputs that a call omits; their defaults become constants. Raise ProgramError.
     """
     dag = request.dag
     if absent:
@@ -62,7 +63,7 @@ def operands_of(request: Request, a: str | None, b: str | None) -> tuple[Operand
                     Diagnostic(
                         "E0305",
                         f"the program declares {operand.name}: {operand.dtype}; {read_dtype(asked)} was asked for",
-                        help="leave the type out, or change the program's header",
+                        help="omit the type, or change the program's header",
                     )
                 )
         return request.dag.operands

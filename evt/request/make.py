@@ -1,4 +1,4 @@
-"""Programs from text, and from graphs: ``from_text(source, operation, keywords) -> Request``, ``from_dag(...)``."""
+"""Requests from text and from graphs: ``from_text(source, operation, keywords) -> Request``, ``from_dag(...)``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from evt.request.graphs import operands_of, typed_for
 from evt.request.request import Request
 from evt.settings import Settings
 
-#: The grouped route that launches a kernel for each group, on every target; the planner knows the others.
+#: The grouped route that launches one kernel per group, on every target. The planner knows the other routes.
 LOOP = "loop"
 
 
 def from_text(source: object, operation: object, keywords: Mapping[str, Any], *, grouped: bool = False) -> Request:
-    """Return the program of a text; ``keywords`` are those of Settings and of a convolution's geometry.
+    """Return the request of a text. ``keywords`` are the keywords of Settings and of a convolution's geometry.
 
-    Raise TargetError (E0501) for an unknown operation or grouped route, ArgumentError (E0601, E0602,
-    E0607) for keywords, and ProgramError.
+    Raise TargetError (E0501) for an unknown operation or grouped route, ArgumentError (E0601, E0602, E0607) for
+    keywords, and ProgramError.
     """
     settings, geometry = _read_keywords(operation, keywords)
     _check_operation(operation)
@@ -39,15 +39,15 @@ def from_text(source: object, operation: object, keywords: Mapping[str, Any], *,
         raise TargetError(Diagnostic("E0501", message, help=hint(settings.route, routes, "routes")))
     dag = lower(parse(read_text(source)), str(operation))
     if grouped and dag.operation in CONVOLUTIONS:
-        message = f"the program's header says {dag.operation}, and groups are of matrix products"
-        raise TargetError(Diagnostic("E0501", message, help="leave the header out, or write `gemm`"))
+        message = f"the program's header says {dag.operation}, and groups consist of matrix products"
+        raise TargetError(Diagnostic("E0501", message, help="omit the header, or write `gemm`"))
     return _request(dag, settings, geometry, grouped)
 
 
 def from_dag(dag: object, keywords: Mapping[str, Any]) -> Request:
-    """Return the program of a graph, which has the operation; see :func:`from_text`.
+    """Return the request of a graph, which holds the operation; see :func:`from_text`.
 
-    Nodes that no output needs are left out. Raise ProgramError (E0412) for a graph that is not a program.
+    Nodes that no output needs are dropped. Raise ProgramError (E0412) for a graph that is not a program.
     """
     if not isinstance(dag, Dag):
         raise ArgumentError(Diagnostic("E0607", f"`dag` is {shown(dag)}; expected a graph of evt.ir.Builder"))
@@ -76,13 +76,13 @@ def _check_operation(operation: object) -> None:
 
 
 def _request(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped: bool = False) -> Request:
-    """Put the parts together, and check them."""
+    """Return the request of validated parts. Raise the errors of type inference."""
     convolution = None
     if dag.operation in CONVOLUTIONS:
         convolution = Convolution.of(dag.operation, geometry)
     elif geometry:
         message = f"`{next(iter(geometry))}` is for convolutions, and the operation is {dag.operation}"
-        raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
+        raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or omit it"))
     request = Request(dag, settings, convolution, grouped)
-    typed_for(request, operands_of(request, None, None))  # mistakes in types and modes are the same for all operands
+    typed_for(request, operands_of(request, None, None))  # its mistakes do not depend on the operands' types
     return request

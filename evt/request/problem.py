@@ -1,4 +1,4 @@
-"""The planner's input, for packed tensors: ``packed_problem(request, arch, a, b, shapes) -> Problem``."""
+"""The planner's input for packed tensors: ``packed_problem(request, arch, a, b, shapes) -> Problem``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Shapes = tuple[Sequence[int], Sequence[int]]
 def packed_problem(
     request: Request, arch: str, a: str | None = None, b: str | None = None, shapes: Shapes | None = None
 ) -> Problem:
-    """Return the optimised program for packed tensors, aligned as ``shapes`` of A and B say.
+    """Return the planner's input for packed tensors, aligned as ``shapes`` of A and B allow.
 
     Raise ProgramError; TargetError (E0303, E0305, E0501); ArgumentError (E0604, E0607) for shapes that do not fit.
     """
@@ -42,9 +42,9 @@ def packed_problem(
 def grouped_problem(
     request: Request, arch: str, a: str | None = None, b: str | None = None, shapes: Sequence[Shapes] | None = None
 ) -> Problem:
-    """Return the optimised program for groups of packed tensors, aligned as ``shapes`` of each group's A and B say.
+    """Return the planner's input for groups of packed tensors, aligned as ``shapes`` of A and B of each group allow.
 
-    Raise what :func:`packed_problem` raises.
+    Raise the errors of :func:`packed_problem`.
     """
     dag = optimised_graph(request, a, b)
     found = [natural_signature(dag, None, problem_sizes(request, each)) for each in shapes or ()]
@@ -53,7 +53,7 @@ def grouped_problem(
 
 
 def common_signature(signatures: Sequence[Signature]) -> Signature:
-    """Return the layouts that all groups share: the contiguous mode if they agree on it, and the least alignment."""
+    """Return the layouts that all groups share: the common contiguous mode, if any, and the smallest alignment."""
     return Signature(
         _common([each.a for each in signatures]),
         _common([each.b for each in signatures]),
@@ -69,14 +69,14 @@ def _common(layouts: Sequence[LayoutClass]) -> LayoutClass:
 
 
 def options(settings: Settings, atomic: bool) -> Options:
-    """Return the options of a kernel; ``atomic``: reductions may be combined in any order."""
+    """Return the options of a kernel. ``atomic`` allows reductions to combine in any order."""
     return Options(atomic, settings.fast_math, settings.numerics == "match_eager")
 
 
 def problem_sizes(request: Request, shapes: Shapes | None) -> Mapping[str, int]:
     """Return the extents of a problem by mode, for the shapes of A and B; {} without shapes.
 
-    Raise ArgumentError (E0604, E0607) when they do not fit.
+    Raise ArgumentError (E0604, E0607) for shapes that do not fit.
     """
     return {} if shapes is None else _problem(request, shapes)[1]
 
@@ -91,14 +91,14 @@ def _problem(request: Request, shapes: Shapes) -> tuple[ConvolutionProblem | Non
             return found, found.extents
         return None, _matrix_sizes(request.operand_modes, a, b)
     except TypeError:
-        message = f"`shapes` are {shapes!r}; expected those of A and B, sequences of whole numbers"
+        message = f"`shapes` are {shapes!r}; expected the shapes of A and B, sequences of whole numbers"
         raise ArgumentError(Diagnostic("E0607", message)) from None
     except ValueError as error:
         raise ArgumentError(Diagnostic("E0604", str(error))) from None
 
 
 def _matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
-    """Return the extents by mode of a matrix product of these shapes. Raise ValueError when they do not fit."""
+    """Return the extents by mode of a matrix product of these shapes. Raise ValueError for shapes that do not fit."""
     if len(a) < 2 or len(b) < 2:
         raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
     sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))

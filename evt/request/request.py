@@ -1,4 +1,4 @@
-"""The value: what a program computes, and how it is compiled."""
+"""The request: a program's computation and its settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ GROUPED = "grouped_gemm"
 
 @dataclass(frozen=True)
 class Request:
-    """A program: its graph, how it is compiled, and the geometry of its convolution, if it is one.
+    """A program: its graph, its settings, and the geometry of its convolution, if any.
 
-    ``grouped``: it computes groups of matrix products, and the graph is that of each. ``functions`` are the rows of the
-    user's functions that the graph applies: their meaning is part of the program.
+    ``grouped`` means that it computes groups of matrix products; the graph then describes one group. ``functions`` are
+    the rows of the user's functions that the graph applies: their definition is part of the program.
 
-    Two are equal where their graphs are, even if their texts differ. A request is hashed once, and pickles as text and
-    numbers: see :mod:`evt.request.stored`.
+    Requests are equal if their graphs are equal, even if their texts differ. A request caches its hash, and pickles as
+    text and numbers: see :mod:`evt.request.stored`.
     """
 
     dag: Dag
@@ -38,7 +38,7 @@ class Request:
     convolution: Convolution | None = None
     grouped: bool = False
     functions: tuple[Function, ...] = field(init=False)
-    #: What was derived from this very object: equal graphs may have different texts, which are shown.
+    #: Results derived from this object. Equal graphs may have different texts, and results show the text.
     _answers: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """The operation by name: ``gemm``, ``conv2d``..."""
+        """The operation's name: ``gemm``, ``conv2d``..."""
         return GROUPED if self.grouped else self.dag.operation
 
     @property
@@ -83,35 +83,35 @@ class Request:
 
     @property
     def operand_modes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The modes of A's and B's last two dimensions."""
+        """The modes of the last two dimensions of A and of B."""
         if self.dag.operands:
             return self.dag.operands[0].modes, self.dag.operands[1].modes
         return OPERATIONS[self.dag.operation]
 
     @property
     def source(self) -> Source:
-        """The program's text; of a graph without one, the graph's."""
+        """The program's text, or the text of the graph if there is none."""
         return self.dag.source or Source(str(self.dag), "<graph>")
 
     @property
     def is_forced(self) -> bool:
-        """Whether the user chose the route or the configuration."""
+        """True if the user selected the route or the configuration."""
         return self.settings.route is not None or self.settings.config is not None
 
     def forced(self, route: str | None, config: str | None) -> Request:
-        """Return the same program by one route, in one of its configurations."""
+        """Return the program with a selected route and configuration."""
         return replace(self, settings=replace(self.settings, route=route, config=config))
 
     @cached_property
     def member(self) -> Request:
-        """The program of one group; without its route, which is a grouped one."""
+        """The program of one group, without its grouped route."""
         return replace(self, settings=replace(self.settings, route=None), grouped=False)
 
 
 def remembered(
     function: Callable[Concatenate[Request, _Question], _Answer],
 ) -> Callable[Concatenate[Request, _Question], _Answer]:
-    """Keep a function's answers with the request: the same question returns the same object."""
+    """Cache a function's results in the request, so that equal arguments return one object."""
 
     @wraps(function)
     def asked(request: Request, /, *question: _Question.args, **named: _Question.kwargs) -> _Answer:

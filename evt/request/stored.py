@@ -1,8 +1,8 @@
-"""The content of a pickled program: text and numbers, nothing compiled, and no class of evt's but the program's.
+"""The content of a pickled program: text and numbers, no compiled code, and no class of evt but the program's.
 
-The graph is kept as text, so that other versions of evt can read a pickle of the same form; beside it are the program's
-own text, and the place in it of every value. Users' functions are not kept, since their meaning is code: they have to
-be registered where a program is loaded.
+The graph is stored as text, so that other versions of evt can read a pickle of this form. The program's text and each
+value's place in it are stored too. Users' functions are not stored, because they are code: they must be registered
+before a program is loaded.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from evt.request.check import check_graph
 from evt.settings import Settings
 from evt.version import __version__
 
-#: Where a value comes from: its place in the text and the places of the calls that led to it, innermost first; or
-#: the name of another graph's node.
+#: The origin of a value: its place in the text and the places of the calls that led to it, innermost first; or the name
+#: of another graph's node.
 _Origin = list[tuple[int, int]] | str | None
 _Places = dict[str, list[_Origin]]
 _Value = TypeVar("_Value", Operand, Input, Output)
 
-#: What reading a damaged state raises.
+#: Exceptions from reading a damaged state.
 _DAMAGE = (EvtError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-#: The version of the form; others are not read.
+#: The version of the form. Other versions are refused.
 FORM = 2
 
 
@@ -59,11 +59,11 @@ def write_state(
 def read_state(state: object) -> tuple[Dag, Settings, Convolution | None, bool]:
     """Return the program that :func:`write_state` wrote.
 
-    Raise ArgumentError: E0613 for a state that is damaged, or another version's that this one cannot read; E0657 where
-    a user's function is not registered, or has different C++.
+    Raise ArgumentError: E0613 for a state that is damaged or has an unknown form, E0657 if a user's function is not
+    registered or has different C++.
     """
     if not isinstance(state, Mapping):
-        raise unreadable({}, f"it is {type(state).__name__}, and no program's state")
+        raise unreadable({}, f"it is {type(state).__name__}, not the state of a program")
     if state.get("form") != FORM:
         raise unreadable(state, f"its form is {state.get('form')!r}, and this version reads {FORM}")
     try:
@@ -77,7 +77,7 @@ def read_state(state: object) -> tuple[Dag, Settings, Convolution | None, bool]:
 
 
 def _program(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | None, bool]:
-    """Return the program of a state; raise one of :data:`_DAMAGE` where it is none."""
+    """Return the program of a state. Raise one of :data:`_DAMAGE` for an invalid state."""
     dag, geometry, grouped = parse_dag(state["graph"]), state["convolution"], state["grouped"]
     if dag.operation not in OPERATIONS:
         raise ValueError(f"there is no operation `{dag.operation}`")
@@ -91,25 +91,25 @@ def _program(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | Non
     placed = _read_places(replace(dag, source=source), state["places"])
     convolution = None if geometry is None else _convolution(dag.operation, geometry)
     if not isinstance(grouped, bool) or (dag.operation in CONVOLUTIONS and (grouped or convolution is None)):
-        raise ValueError(f"it is no program of {dag.operation}")
+        raise ValueError(f"it is not a program of {dag.operation}")
     return placed, Settings.of(**state["settings"]), convolution, grouped
 
 
 def _source(text: object, name: object) -> Source:
     if not isinstance(text, str) or not isinstance(name, str):
-        raise TypeError("its source is no text with a name")
+        raise TypeError("its source is not a text with a name")
     return Source(text, name)
 
 
 def _convolution(operation: str, stored: Mapping[str, Any]) -> Convolution:
-    """Return the geometry of a convolution whose fields are stored. Raise EvtError for one that there is not."""
+    """Return the geometry of a convolution from its stored fields. Raise EvtError for an invalid geometry."""
     found = Convolution(**stored)
     left_out = ("operator", "rank", *(name for name, value in stored.items() if value in ((), [])))
     given = {name: value for name, value in stored.items() if name not in left_out}
     if given["padding"] is None:
         given["padding"] = "same"
     if operation not in CONVOLUTIONS or (found.operator, found.rank) != CONVOLUTIONS[operation]:
-        raise ValueError(f"its geometry is none of {operation}")
+        raise ValueError(f"its geometry is not one of {operation}")
     return Convolution.of(operation, given)
 
 
@@ -129,7 +129,7 @@ def _write_places(dag: Dag) -> _Places:
 
 
 def _read_places(dag: Dag, places: _Places) -> Dag:
-    """Return the graph with its stored places. Raise ValueError where they do not match its values."""
+    """Return the graph with its stored places. Raise ValueError if they do not match its values."""
     last = sys.maxsize if dag.source is None else len(dag.source.text)
 
     def origin(stored: _Origin) -> Origin | None:
@@ -179,7 +179,7 @@ def _read_span(start: object, end: object, last: int) -> Span:
 
 
 def _missing_functions(functions: Mapping[str, tuple[str, str]], graph: str) -> Iterator[Diagnostic]:
-    """Yield which functions are not registered here as they were when the program was stored."""
+    """Yield the functions that are not registered here as they were when the program was stored."""
     applied = set(re.findall(r"^%\d+ = (\w+)", graph, re.MULTILINE))
     for name, (signature, digest) in functions.items():
         row = TABLE.get(name)
@@ -190,18 +190,17 @@ def _missing_functions(functions: Mapping[str, tuple[str, str]], graph: str) -> 
             help_text = f'call evt.function("{signature}", ...) before it is loaded'
             yield Diagnostic("E0657", message, help=help_text)
         elif _digest(row) != digest:
-            message = f"the program uses another `{name}` than the one that is registered here"
+            message = f"the program uses a `{name}` that differs from the registered one"
             help_text = f'register the function that it was stored with: evt.function("{signature}", ...)'
             yield Diagnostic("E0657", message, help=help_text)
 
 
 def _digest(row: Function) -> str:
-    """Return a digest of a function's signature and C++; its PyTorch meaning has no text."""
+    """Return a digest of a function's signature and C++. Its PyTorch definition has no text."""
     return hashlib.sha256(f"{row}\0{row.source}".encode()).hexdigest()[:16]
 
 
 def unreadable(state: Mapping[str, Any], reason: str) -> ArgumentError:
-    """Return the error (E0613) of a state that is not read."""
-    """Return the error (E0613) of a state that is not read."""
-    message = f"the program was stored by evt {state.get('evt')}, and evt {__version__} does not read it: {reason}"
+    """Return the error (E0613) for a state that cannot be read."""
+    message = f"the program was stored by evt {state.get('evt')}, and evt {__version__} cannot read it: {reason}"
     return ArgumentError(Diagnostic("E0613", message, help="make it from its formula, and store it again"))

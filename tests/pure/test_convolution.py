@@ -197,7 +197,7 @@ def test_what_has_no_channels(given):
 
 
 def test_groups_of_convolutions_are_refused():
-    with pytest.raises(evt.TargetError, match="groups are of matrix products"):
+    with pytest.raises(evt.TargetError, match="groups consist of matrix products"):
         evt.grouped_gemm("conv2d(A: f16, B: f16); D = acc")
 
 

@@ -149,7 +149,7 @@ C = Input("C", None, TILE)
 WRONG = {
     "an operand that comes later": (graph((Apply("relu"), 1), ACC, (Store("D"), 0)), "%0 reads 1"),
     "an operand that is none": (graph(ACC, (Store("D"), "acc")), "%1 reads acc"),
-    "no node": (graph(ACC, ("relu", 0), (Store("D"), 1)), "which is no node"),
+    "not a node": (graph(ACC, ("relu", 0), (Store("D"), 1)), "which is not a node"),
     "no input": (graph(ACC, STORE, inputs=("C",)), "'C' is no Input|`?C`? is no Input|C is no Input"),
     "an unknown function": (graph(ACC, (Apply("wiggle"), 0), (Store("D"), 1)), "not in the function table"),
     "too few arguments": (graph(ACC, (Apply("add"), 0), (Store("D"), 1)), "needs 2"),
@@ -204,10 +204,10 @@ WRONG = {
         graph(ACC, (Load("s"),), (Apply("add"), 0, 1), (Store("D"), 2), inputs=(Input("s", F32, ("k",)),)),
         "which has the mode k",
     ),
-    "another operand": (graph(ACC, (Element("B"),), (Feed("A"), 1), STORE), "not made of it"),
+    "another operand": (graph(ACC, (Element("B"),), (Feed("A"), 1), STORE), "does not read"),
     "an operand of coordinates": (
         graph(ACC, (Element("A"),), (Index("m"),), (Apply("mul"), 1, 2), (Feed("A"), 3), STORE),
-        "element by element",
+        "not elementwise",
     ),
     "an operand with a matrix": (
         graph(ACC, (Element("A"),), (Load("C"),), (Apply("mul"), 1, 2), (Feed("A"), 3), STORE, inputs=(C,)),
