@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evt.describe import describe, describe_result
 from evt.diagnostics import visible
 from evt.emission.stock import given
 from evt.emission.text import Jobs
@@ -18,7 +17,7 @@ from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
 from evt.plan.batches import refusal
-from evt.plan.plan import Visitors
+from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
 from evt.request import LOOP, Shapes
@@ -399,16 +398,16 @@ def _scaled(count: int) -> str:
 
 
 def is_stock(plan: Plan) -> bool:
-    """Return whether a kernel's epilogue is one of CUTLASS's, not a visitor tree of evt."""
-    return not isinstance(plan.epilogue, Visitors)
+    """Return whether a kernel's epilogue is one of CUTLASS's, not a program of evt."""
+    return not isinstance(plan.epilogue, EpilogueProgram)
 
 
 def _epilogue(plan: Plan) -> tuple[str, ...]:
-    """Return each visitor once, by name; or the class of a stock epilogue, its functors, and its arguments."""
-    if isinstance(plan.epilogue, Visitors):
-        nodes = {node.name: node for node in plan.nodes}
-        lines = [f"{name}: {describe(node)}" for name, node in nodes.items()]
-        lines += [describe_result(result) for result in plan.results if result.region is not None]
+    """Return each step once, by name; or the class of a stock epilogue, its functors, and its arguments."""
+    if isinstance(plan.epilogue, EpilogueProgram):
+        program = plan.epilogue
+        lines = [f"{step.name}: {step.description}" for step in program.unique]
+        lines += [f"{each.name}: {each.description}" for each in program.results if each.region is not None]
         return tuple(lines)
     fused = plan.epilogue.fused
     lines = [f"{fused.name}{' of ' if fused.functors else ''}{', '.join(fused.functors)}"]

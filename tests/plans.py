@@ -7,9 +7,20 @@ from dataclasses import replace
 import evt
 from evt.ir import TypedDag
 from evt.plan import LayoutClass, Plan, Signature
-from evt.plan.epilogue.nodes import Access, Apply, AuxLoad, AuxStore, Compute, Node
+from evt.plan.epilogue import computes, loads, writes
+from evt.plan.epilogue.computes import Apply, Compute
+from evt.plan.epilogue.loads import AuxLoad
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import AuxStore
 from evt.request import optimised_graph
 
+MODULES = (loads, computes, writes)
+#: The classes of an epilogue's steps.
+CLASSES = {
+    each for module in MODULES for each in vars(module).values() if isinstance(each, type) and issubclass(each, Step)
+}
+STEPS = {each for each in CLASSES if not any(other.__base__ is each for other in CLASSES)}
 RELU = "D = relu(alpha*acc + beta*C) + residual"
 
 
@@ -21,19 +32,19 @@ def dag_of(formula: str, dtype: str = "f16") -> TypedDag:
     return optimised_graph(evt.gemm(formula).request, dtype, dtype)
 
 
-def kinds(made: Plan) -> list[type[Node]]:
-    return [type(node) for node in made.nodes]
+def kinds(made: Plan) -> list[type[Step]]:
+    return [type(node) for node in made.steps]
 
 
 def accesses(made: Plan, kind: type[AuxLoad | AuxStore]) -> list[Access]:
-    return [node.access for node in made.nodes if isinstance(node, kind)]
+    return [node.access for node in made.steps if isinstance(node, kind)]
 
 
 def computed(made: Plan) -> list[str]:
     """Return the functions and regions of the compute nodes."""
     return [
         node.function if isinstance(node, Compute) else node.region.name
-        for node in made.nodes
+        for node in made.steps
         if isinstance(node, Compute | Apply)
     ]
 

@@ -9,7 +9,8 @@ from evt.functions.single import round_f32, shortest
 from evt.ir.dtype import B1, F32, F64, I32, I64, DType
 from evt.ir.node import PLACES
 from evt.plan import Field
-from evt.plan.epilogue.nodes import Number, Reduction, Single, Size, Stride, Strides, Varies
+from evt.plan.epilogue.values import Number, Single, Size, Stride, Strides, Varies
+from evt.plan.epilogue.writes import Reduction
 
 #: The C++ types of values in registers, by compute type.
 REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
@@ -64,6 +65,11 @@ def images(rank: int) -> str:
 def read(value: Field | int) -> str:
     """Return a member of the call's arguments, or a number."""
     return f"arguments.{value.name}" if isinstance(value, Field) else str(value)
+
+
+def read_stride(stride: Stride) -> str:
+    """Return a stride; the stride of a vector or a single value is the call's."""
+    return read(stride.given if isinstance(stride, Varies) else stride)
 
 
 def as_int(value: str) -> str:

@@ -9,36 +9,24 @@ from evt.emission.text import Assignments, FragmentText, MultiplicationText, Par
 from evt.emission.visitors import KEPT, parts_pointer, random_arguments, result_pointer
 from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, I8, I32, I64, TF32, U8, DType
 from evt.plan import Field, Plan
-from evt.plan.epilogue.nodes import (
-    Access,
+from evt.plan.epilogue.computes import Apply, PlaceKeys
+from evt.plan.epilogue.loads import (
     AccFetch,
-    Apply,
     AuxLoad,
-    AuxStore,
     ColumnBroadcast,
     Coordinate,
     Gather,
     Indexed,
     MaskLoad,
-    MaskStore,
-    Node,
-    Number,
-    PlaceKeys,
-    Places,
     RandomNumbers,
-    Reduction,
-    ResultShape,
     RowBroadcast,
     ScalarBroadcast,
-    Scatter,
-    Single,
-    Size,
     SourceFetch,
-    Stride,
-    Varies,
     VectorBroadcast,
-    VectorStore,
 )
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.values import Access, Number, Places, ResultShape, Single, Size, Stride, Varies
+from evt.plan.epilogue.writes import AuxStore, MaskStore, Reduction, Scatter, VectorStore
 from evt.plan.halo_tiles import DEPTH_BYTES, FILTERS
 from evt.plan.plan import HaloConvolution, HaloProduct
 
@@ -72,7 +60,7 @@ def fragment(plan: Plan) -> FragmentText:
     parts: dict[str, PartText] = {}
     steps: list[StepText] = []
     values: list[tuple[str, str]] = []  # of each node: its type and what gives it
-    for node in plan.nodes:
+    for node in plan.steps:
         part = _part(node, lanes)
         if part is not None:
             parts[node.name] = part
@@ -98,19 +86,19 @@ def fragment(plan: Plan) -> FragmentText:
         parts=tuple(parts.values()),
         steps=tuple(steps),
         result=values[-1],
-        places=any(map(_has_place, plan.nodes)),
+        places=any(map(_has_place, plan.steps)),
         accumulator=REGISTER[plan.accumulator],
         multiplication=_multiplication(plan) if halo else None,
     )
 
 
-def _step(statement: str, node: Node) -> StepText:
+def _step(statement: str, node: Step) -> StepText:
     """Return a statement, in lines that are not too long."""
     lines = textwrap.wrap(statement, 112, break_long_words=False, break_on_hyphens=False)
     return StepText(tuple(lines), comment(node.origin))
 
 
-def _value(plan: Plan, node: Node) -> tuple[str, str]:
+def _value(plan: Plan, node: Step) -> tuple[str, str]:
     """Return the value of a node that computes nothing: its type and the expression."""
     match node:
         case AccFetch():
@@ -139,7 +127,7 @@ def _register(dtype: object) -> str:
     return REGISTER[dtype.compute]
 
 
-def _has_place(node: Node) -> bool:
+def _has_place(node: Step) -> bool:
     """Return whether a node has to know which rows its elements are in."""
     if isinstance(node, AuxStore):
         return node.access is Access.DIRECT
@@ -149,7 +137,7 @@ def _has_place(node: Node) -> bool:
     return isinstance(node, placed)
 
 
-def _part(node: Node, lanes: str) -> PartText | None:
+def _part(node: Step, lanes: str) -> PartText | None:
     """Return the part of the epilogue that a node needs, if it is more than an expression.
 
     ``lanes`` is the class that tells which elements the lanes of a warp have.
@@ -225,7 +213,7 @@ def _places(places: Places | None) -> str:
 
 
 def _named(
-    node: Node, kind: str, dtype: DType, arguments: Assignments, *parameters: str, fetched: bool = False
+    node: Step, kind: str, dtype: DType, arguments: Assignments, *parameters: str, fetched: bool = False
 ) -> PartText:
     type_ = f"evt::fragment::{kind}<{', '.join((fragment_element(dtype), *parameters))}>"
     return PartText(type_, node.name, arguments, comment(node.origin), fetched)

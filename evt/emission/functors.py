@@ -10,15 +10,14 @@ from evt.emission.text import FunctorText, StatementText
 from evt.functions import TABLE
 from evt.ir.dtype import B1, F32, I32, I64, DType
 from evt.plan import Options, Plan
-from evt.plan.epilogue.nodes import Apply
+from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.regions import Call, Constant, Copy, Operand, Region, Round, Statement
 
 
 def functors(plan: Plan) -> tuple[FunctorText, ...]:
     """Return the functors that compute a plan's regions, by their numbers."""
     origins = {work.region: work.origin for work in plan.work}
-    origins |= {node.region: node.origin for node in plan.nodes if isinstance(node, Apply)}
-    origins |= {result.region: result.origin for result in plan.results if result.region is not None}
+    origins |= dict(plan.epilogue.regions) if isinstance(plan.epilogue, EpilogueProgram) else {}
     results = {result.region for result in plan.results}
     found = []
     for region in plan.regions:
@@ -40,15 +39,6 @@ def _functor(region: Region, options: Options, rounded: _Rounded, origin: str, o
         for each in region.statements
     )
     return FunctorText(region.name, parameters, tuple(statements), origin, of_result)
-
-
-def stock_functor(function: str) -> str:
-    """Return CUTLASS's functor of a function; without a function, the identity."""
-    if not function:
-        return "cutlass::epilogue::thread::Identity"
-    found = TABLE[function].stock
-    assert found is not None
-    return found.name
 
 
 def _rounded(operand: Operand, dtype: DType) -> str:

@@ -10,32 +10,22 @@ from evt import resources
 from evt.emission.text import FunctorText
 from evt.ir.node import PLACES
 from evt.plan import Plan
-from evt.plan.epilogue.nodes import (
-    Access,
+from evt.plan.epilogue.computes import BlockReduce, FirstColumns, PairInterleave, PairMember, PlaceKeys
+from evt.plan.epilogue.loads import (
     Auxiliary,
-    BlockReduce,
-    BlockStore,
-    ColumnOrScalarBroadcast,
     Coordinate,
-    FirstColumns,
     Gather,
     HalfLoad,
-    HalfStore,
     MaskLoad,
-    MaskStore,
-    Node,
     Packed,
-    PairInterleave,
-    PairMember,
-    PlaceKeys,
     RandomNumbers,
-    Reduction,
-    RowOrScalarBroadcast,
+    RowBroadcast,
     ScalarBroadcast,
-    Scatter,
-    Size,
-    VectorStore,
+    VectorBroadcast,
 )
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.values import Access, Size
+from evt.plan.epilogue.writes import BlockStore, HalfStore, MaskStore, Reduction, Scatter, VectorStore
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -54,7 +44,6 @@ _PLACES: dict[type, str] = {
     Reduction: "_reduce",
     VectorStore: "_vector_store",
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
-    **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
     PairInterleave: "_interleave",
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
@@ -101,26 +90,26 @@ def _of_epilogue(plan: Plan) -> list[str]:
     stock = isinstance(plan.epilogue, StockOperator | StockFusion)
     match plan.family:
         case "2x":
-            return [] if stock else _of_nodes("2x", plan.nodes)
+            return [] if stock else _of_nodes("2x", plan.steps)
         case "3x":
-            return ["restage.hpp", *([] if stock else _of_nodes("3x", plan.nodes))]
+            return ["restage.hpp", *([] if stock else _of_nodes("3x", plan.steps))]
         case "sm100":
             return ["restage_sm100.hpp", *([] if stock else _of_sm100(plan))]
         case "sm120":
-            return ["auxiliary_sm120.hpp", "restage.hpp", *([] if stock else _of_nodes("3x", plan.nodes))]
+            return ["auxiliary_sm120.hpp", "restage.hpp", *([] if stock else _of_nodes("3x", plan.steps))]
         case "own":
             return ["fragment.hpp", *_of_fragment(plan)]
         case "3x_grouped":
-            wrapped = [node for node in plan.nodes if isinstance(node, Packed)]
-            others = [node for node in plan.nodes if not isinstance(node, Packed)]
+            wrapped = [node for node in plan.steps if isinstance(node, Packed)]
+            others = [node for node in plan.steps if not isinstance(node, Packed)]
             found = _of_nodes("3x", (*others, *wrapped))
-            sizes = any(isinstance(node, ScalarBroadcast) and isinstance(node.value, Size) for node in plan.nodes)
+            sizes = any(isinstance(node, ScalarBroadcast) and isinstance(node.value, Size) for node in plan.steps)
             found += ["visitors_3x_grouped.hpp", *["visitors_3x_grouped_size.hpp"] * sizes]
             return ["grouped.hpp", "restage_grouped.hpp", *found]
 
 
-def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
-    found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in _places(nodes))]
+def _of_nodes(family: str, nodes: tuple[Step, ...]) -> list[str]:
+    found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in _places(nodes, family))]
     found += ["finish.hpp"] * any(isinstance(node, Reduction) for node in nodes)
     strided = any(isinstance(node, Auxiliary) and node.access is Access.STRIDED for node in nodes)
     found += ["visitor_strided.hpp"] * strided
@@ -129,27 +118,33 @@ def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
 
 def _of_fragment(plan: Plan) -> list[str]:
     """Return the headers of what an epilogue on a fragment has besides elements; place.hpp makes keys."""
-    found = ["place.hpp" if place == "_key" else f"fragment{place}.hpp" for place in _places(plan.nodes) if place]
+    found = ["place.hpp" if place == "_key" else f"fragment{place}.hpp" for place in _places(plan.steps) if place]
     return found + ["finish.hpp"] * bool(plan.reductions)
 
 
 def _of_sm100(plan: Plan) -> list[str]:
     """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
-    places = _places(plan.nodes)
+    places = _places(plan.steps)
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if places else "visitors_3x.hpp")
     found += [f"visitors_sm100{place}.hpp" for place in places if place not in _IN_VISITORS_SM100]
     found += ["finish.hpp"] * bool(plan.reductions)
-    found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
+    found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.steps)
     return found
 
 
-def _places(nodes: tuple[Node, ...]) -> list[str]:
+def _places(nodes: tuple[Step, ...], family: str = "") -> list[str]:
     """Return where our own nodes are, each place once."""
-    found = [
-        ("_philox_wide" if isinstance(node, RandomNumbers) and node.wide else _PLACES.get(type(node))) for node in nodes
-    ]
+    found = [_place(node, family) for node in nodes]
     return list(dict.fromkeys(place for place in found if place is not None))
+
+
+def _place(node: Step, family: str) -> str | None:
+    if isinstance(node, RandomNumbers) and node.wide:
+        return "_philox_wide"
+    if isinstance(node, VectorBroadcast) and family == "2x":
+        return "_vector" if isinstance(node, RowBroadcast) or node.is_flexible else None
+    return _PLACES.get(type(node))
 
 
 #: Where our headers name the namespace that all of them are in, and what they refer to it by from elsewhere.

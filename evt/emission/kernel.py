@@ -23,6 +23,7 @@ from evt.emission.visitors_grouped import DialectGrouped, group_values
 from evt.emission.work import work, worked
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.plan import Field, Plan
+from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.plan import GroupedPlan, Image, Matrix, StockOperator, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.target import Family
@@ -80,7 +81,7 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         work=work(plan),
         worked=worked(plan),
         group_fields=plan.group_fields if isinstance(plan, GroupedPlan) else (),
-        group_values=group_values(plan.nodes) if grouped else (),
+        group_values=group_values(plan.steps) if grouped else (),
         fragment=fragment(plan) if plan.family == "own" else None,
     )
 
@@ -135,10 +136,11 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
 
 
 def _nest(plan: Plan) -> NestText:
-    if plan.family == "own":
+    if plan.family == "own" or isinstance(plan.epilogue, StockOperator):
         return NestText("statements", (), ())
     node = fusion_node(plan)
     if node is not None:
         return NestText("tree", (node,), ())
     wrapper = "evt::fusion::WithElement" if plan.family != "2x" and plan.destination is None else ""
-    return nest(plan.nodes, plan.tree, _DIALECTS[plan.family], wrapper)
+    assert isinstance(plan.epilogue, EpilogueProgram)
+    return nest(plan.epilogue, _DIALECTS[plan.family], wrapper)

@@ -7,15 +7,15 @@ from dataclasses import replace
 from evt.emission.expressions import comment
 from evt.emission.text import NestText, VisitorText
 from evt.emission.visitors import Dialect
-from evt.plan.epilogue.nodes import Node
+from evt.plan.epilogue.program import EpilogueProgram
 
 
-def nest(nodes: tuple[Node, ...], tree: bool, dialect: Dialect, wrapper: str) -> NestText:
+def nest(program: EpilogueProgram, dialect: Dialect, wrapper: str) -> NestText:
     """Return the types of the nodes, each once, and of the visitors that they form."""
-    named = {node.name: node for node in nodes}.values()
-    unique = tuple(replace(dialect.spell(node), origin=comment(node.origin)) for node in named)
+    nodes = program.steps
+    unique = tuple(replace(dialect.spell(node), origin=comment(node.origin)) for node in program.unique)
     own = {node.name: f"arguments_of_{node.name}" if node.arguments else "{}" for node in unique}
-    if not tree:
+    if not program.tree:
         names = tuple(node.name for node in nodes)
         edges = tuple(f"cute::seq<{', '.join(map(str, node.operands))}>" for node in nodes)
         visitor = VisitorText("Graph", names, tuple(own[name] for name in names), edges)

@@ -19,52 +19,30 @@ from evt.emission.expressions import (
     stride_value,
     value_of,
 )
-from evt.emission.functors import stock_functor
 from evt.emission.text import Assignments, NodeText
 from evt.ir.dtype import I32, I64, DType
-from evt.plan.epilogue.nodes import (
-    Access,
+from evt.plan.epilogue.computes import Apply, BlockReduce, Compute, FirstColumns, PairInterleave, PairMember, PlaceKeys
+from evt.plan.epilogue.loads import (
     AccFetch,
-    Apply,
     Auxiliary,
     AuxLoad,
-    AuxStore,
-    BlockReduce,
-    BlockStore,
     ColumnBroadcast,
-    ColumnOrScalarBroadcast,
-    Compute,
     Coordinate,
-    Destination,
-    FirstColumns,
     Gather,
     HalfLoad,
-    HalfStore,
     Indexed,
     MaskLoad,
-    MaskStore,
-    Node,
-    Number,
     Packed,
-    PairInterleave,
-    PairMember,
-    PlaceKeys,
-    Places,
     RandomNumbers,
-    Reduction,
-    Result,
-    ResultShape,
     RowBroadcast,
-    RowOrScalarBroadcast,
     ScalarBroadcast,
-    Scatter,
-    Single,
-    Size,
     SourceFetch,
     VectorBroadcast,
-    VectorStore,
-    pointer_of,
 )
+from evt.plan.epilogue.results import Result
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.values import Access, Destination, Number, Places, ResultShape, Single, Size, pointer_of
+from evt.plan.epilogue.writes import AuxStore, BlockStore, HalfStore, MaskStore, Reduction, Scatter, VectorStore
 
 #: The modes of coordinates, as our nodes number them.
 _AXES = {"row": "0", "column": "1", "batch": "2"}
@@ -84,11 +62,7 @@ class Dialect(ABC):
     def scalar_stride(self, node: ScalarBroadcast) -> tuple[str, str, str]:
         """Return the stride of a scalar: its type, the member that has it, and what makes it."""
 
-    @abstractmethod
-    def vector_or_scalar(self, node: RowOrScalarBroadcast | ColumnOrScalarBroadcast) -> NodeText:
-        """Return a broadcast by a node of ours, where the dialect has one."""
-
-    def spell(self, node: Node) -> NodeText:
+    def spell(self, node: Step) -> NodeText:
         """Return a node as text."""
         match node:
             case AccFetch():
@@ -99,12 +73,10 @@ class Dialect(ABC):
                 return self.scalar(node)
             case RowBroadcast() | ColumnBroadcast():
                 return self.vector(node)
-            case RowOrScalarBroadcast() | ColumnOrScalarBroadcast():
-                return self.vector_or_scalar(node)
             case AuxLoad() | AuxStore():
                 return self.auxiliary(node)
-            case Compute(function, output):
-                return NodeText("compute", node.name, functor=stock_functor(function), output=self.register(output))
+            case Compute(output=output):
+                return NodeText("compute", node.name, functor=node.functor, output=self.register(output))
             case Apply(region, output):
                 return NodeText("apply", node.name, functor=region.name, output=self.register(output))
             case Coordinate(axis):
@@ -130,6 +102,7 @@ class Dialect(ABC):
                 return self.vector_store(node)
             case Reduction():
                 return self.reduction(node)
+        raise AssertionError(node)
 
     def register(self, output: DType | Destination) -> str:
         """Return the type that a compute node hands on."""

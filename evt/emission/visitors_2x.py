@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from evt.emission.expressions import element, input_pointer, read, stride_type, stride_value, value_of
+from evt.emission.expressions import element, input_pointer, read_stride, stride_type, stride_value, value_of
 from evt.emission.text import Assignments, NodeText
 from evt.emission.visitors import Dialect
-from evt.plan.epilogue.nodes import ColumnOrScalarBroadcast, RowOrScalarBroadcast, ScalarBroadcast, Single, pointer_of
+from evt.plan.epilogue.loads import ColumnBroadcast, RowBroadcast, ScalarBroadcast, VectorBroadcast
+from evt.plan.epilogue.values import Single, pointer_of
 
 
 class Dialect2x(Dialect):
@@ -19,14 +20,20 @@ class Dialect2x(Dialect):
         # VisitorScalarBroadcast knows only strides of the type int.
         return stride_type(node.strides, "int"), "dScalar", stride_value(node.strides, "(int)")
 
-    def vector_or_scalar(self, node: RowOrScalarBroadcast | ColumnOrScalarBroadcast) -> NodeText:
+    def vector(self, node: VectorBroadcast) -> NodeText:
+        """Return CUTLASS's broadcast, or evt's own.
+
+        CUTLASS's row broadcast reads whole accesses: past the end of a vector, and never unaligned ones.
+        """
+        if isinstance(node, ColumnBroadcast) and not node.is_flexible:
+            return super().vector(node)
+        rows, columns, batch = node.strides
         single = node.values if isinstance(node.values, Single) else None
-        pointer = input_pointer(node.dtype, pointer_of(node.values))
         arguments = (
-            ("ptr", pointer),
+            ("ptr", input_pointer(node.dtype, pointer_of(node.values))),
             *((("value", value_of(single)),) if single else ()),
-            ("stride", read(node.stride)),
-            ("stride_l", read(node.batch)),
+            ("stride", read_stride(columns if isinstance(node, RowBroadcast) else rows)),
+            ("stride_l", read_stride(batch)),
         )
-        template = f"VectorOrScalar{'Row' if isinstance(node, RowOrScalarBroadcast) else 'Col'}"
+        template = f"VectorOrScalar{'Row' if isinstance(node, RowBroadcast) else 'Col'}"
         return self.own(node.name, template, element(node.dtype), arguments=arguments)

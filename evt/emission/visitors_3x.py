@@ -5,7 +5,7 @@ from __future__ import annotations
 from evt.emission.expressions import stride_type, stride_value
 from evt.emission.text import Assignments, NodeText
 from evt.emission.visitors import Dialect
-from evt.plan.epilogue.nodes import ColumnOrScalarBroadcast, RowOrScalarBroadcast, ScalarBroadcast
+from evt.plan.epilogue.loads import ScalarBroadcast
 
 #: Our nodes that know the tiles in which the kernel visits its output.
 _OF_TILES = frozenset({"RowReduction", "ColReduction", "ScalarReduction"})
@@ -25,6 +25,3 @@ class Dialect3x(Dialect):
 
     def scalar_stride(self, node: ScalarBroadcast) -> tuple[str, str, str]:
         return stride_type(node.strides), "dScalar[0]", stride_value(node.strides)
-
-    def vector_or_scalar(self, node: RowOrScalarBroadcast | ColumnOrScalarBroadcast) -> NodeText:
-        raise AssertionError(node)  # CUTLASS's own broadcasts serve

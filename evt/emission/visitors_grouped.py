@@ -7,19 +7,10 @@ from evt.emission.text import Assignments, GroupValueText, NodeText
 from evt.emission.visitors import packed_class
 from evt.emission.visitors_3x import Dialect3x
 from evt.plan import Field
-from evt.plan.epilogue.nodes import (
-    Auxiliary,
-    AuxStore,
-    Node,
-    Packed,
-    RowBroadcast,
-    ScalarBroadcast,
-    Single,
-    Size,
-    Varies,
-    VectorBroadcast,
-    pointer_of,
-)
+from evt.plan.epilogue.loads import Auxiliary, Packed, RowBroadcast, ScalarBroadcast, VectorBroadcast
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.values import Single, Size, Varies, pointer_of
+from evt.plan.epilogue.writes import AuxStore
 
 
 def row(word: str, field: Field) -> str:
@@ -74,7 +65,7 @@ class DialectGrouped(Dialect3x):
         return self.own(node.name, "GroupTensor", f"{self.namespace}::{template}{listed}", arguments=arguments)
 
 
-def group_values(nodes: tuple[Node, ...]) -> tuple[GroupValueText, ...]:
+def group_values(nodes: tuple[Step, ...]) -> tuple[GroupValueText, ...]:
     """Return the values that a group may give as numbers: the launcher puts them where the kernel reads them."""
     found = []
     for node in {node.name: node for node in nodes}.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evt.emission.expressions import comment, element, input_pointer, number, size, value_of
 from evt.emission.text import WorkText
 from evt.plan import Plan
-from evt.plan.epilogue.nodes import Number, Single, Size
+from evt.plan.epilogue.values import Number, Single, Size
 from evt.plan.plan import Convolution2x, Work, WorkVector
 
 #: The type that stands for an operand without a mainloop fusion.

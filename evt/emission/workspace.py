@@ -9,7 +9,9 @@ from evt.emission.text import Assignments, Job, Jobs, Parts
 from evt.emission.visitors import parts_pointer, result_pointer
 from evt.ir.node import PLACES
 from evt.plan import Field, Plan
-from evt.plan.epilogue.nodes import Combined, Given, Number, Operand, Reduction, Result, ResultIndex, Single, Size
+from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
+from evt.plan.epilogue.values import Number, Single, Size
+from evt.plan.epilogue.writes import Reduction
 from evt.plan.plan import PaddedCopy
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,9 +35,9 @@ class Field:
 
 
 class Fields:
-    """The members that a kernel has been found to need; each is added once, by whoever asks for it first.
+    """The members that a kernel needs; each is added once, when planning first asks for it.
 
-    ``names`` are those that tensors have in the kernel.
+    ``names`` are the names of tensors in the kernel.
     """
 
     def __init__(self, names: Mapping[str, str], first: Sequence[Field]) -> None:
@@ -47,6 +48,12 @@ class Fields:
     def members(self) -> tuple[Field, ...]:
         """The members in the order of the arguments."""
         return tuple(sorted(self._members, key=lambda each: _ORDER.index(each.kind)))
+
+    def copy(self) -> Fields:
+        """Return a copy that grows separately."""
+        made = copy(self)
+        made._members = dict(self._members)
+        return made
 
     def add(self, field: Field) -> Field:
         self._members.setdefault(field)
@@ -59,6 +66,10 @@ class Fields:
     def stride(self, tensor: str, mode: str) -> Field:
         """Return the stride of a tensor along a mode, in elements."""
         return self.add(Field(f"stride_{mode}_of_{self.names.get(tensor, tensor)}", "size", tensor, mode))
+
+    def varies(self, tensor: str, mode: str) -> Field:
+        """Return a member that is not 0 if the call gives a vector along a mode, and 0 if it gives a single value."""
+        return self.stride(tensor, mode)
 
     def extent_of(self, tensor: str, mode: str) -> Field:
         """Return how many rows or columns a tensor has among which an index names some."""
@@ -95,6 +106,12 @@ class GroupFields(Fields):
         """The rows of the table, in order."""
         return tuple(self._rows)
 
+    def copy(self) -> GroupFields:
+        made = super().copy()
+        assert isinstance(made, GroupFields)
+        made._rows = dict(self._rows)
+        return made
+
     def add(self, field: Field) -> Field:
         if not field.tensor:
             return super().add(field)
@@ -108,9 +125,9 @@ class GroupFields(Fields):
     def extent(self, mode: str) -> Field:
         return next(row for row in self._rows if (row.tensor, row.role) == ("", mode))
 
-    def varies(self, name: str) -> Field:
-        """Return whether an input is a vector in every group, and not a single value."""
-        return self.add(Field(f"{self.names[name]}_varies", "size", "", f"varies {name}"))
+    def varies(self, tensor: str, mode: str) -> Field:
+        """Return a member for all groups: an input is a vector in every group, or a single value in every group."""
+        return self.add(Field(f"{self.names[tensor]}_varies", "size", "", f"varies {tensor}"))
 
 
 def mangle(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@
               | HaloProduct(a, b, shared)           two matrices, by a kernel of ours
               | HaloConvolution(operator, ...)      a convolution by the same
               | DepthwiseConvolution(operator, ...) one of ours, without a matrix product
-    Epilogue  = Visitors(nodes, tree, results)      a visitor tree, or a topological visitor
+    Epilogue  = EpilogueProgram(steps, tree, results)   a visitor tree, a topological visitor, or straight-line code
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
               | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
 
@@ -27,9 +27,13 @@ from evt.ir.convolution import SPATIAL, Operator
 from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
 from evt.plan.depthwise import Filter
-from evt.plan.epilogue.nodes import Apply, Node, Number, Reduction, Result, Single, Size, Strides
+from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.regions import Region
 from evt.plan.epilogue.registers import BESIDE_WIDENERS, register_limit
+from evt.plan.epilogue.results import Result
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.values import Number, Single, Size, Strides
+from evt.plan.epilogue.writes import Reduction
 from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
 from evt.plan.signature import LayoutClass
@@ -229,18 +233,6 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Visitors:
-    """``nodes`` in the order in which they are visited, the root last; ``tree`` tells whether they nest as a tree.
-
-    ``results`` are the outputs that are stored when the parts of reductions are combined.
-    """
-
-    nodes: tuple[Node, ...]
-    tree: bool
-    results: tuple[Result, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class StockVector:
     """A vector of a stock epilogue, and its strides of (rows, columns, batch)."""
 
@@ -288,7 +280,7 @@ class StockFusion:
     stored: StockVector | None
 
 
-Epilogue: TypeAlias = Visitors | StockOperator | StockFusion
+Epilogue: TypeAlias = EpilogueProgram | StockOperator | StockFusion
 
 # The call.
 
@@ -387,24 +379,24 @@ class Plan:
         return "m" if self.transposed else "n"
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The visitor nodes; a stock epilogue has none."""
-        return self.epilogue.nodes if isinstance(self.epilogue, Visitors) else ()
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the epilogue, the root last; a stock epilogue has none."""
+        return self.epilogue.steps if isinstance(self.epilogue, EpilogueProgram) else ()
 
     @property
     def tree(self) -> bool:
         """Whether the epilogue nests as a tree."""
-        return not isinstance(self.epilogue, Visitors) or self.epilogue.tree
+        return not isinstance(self.epilogue, EpilogueProgram) or self.epilogue.tree
 
     @property
     def reductions(self) -> tuple[Reduction, ...]:
-        """The nodes that reduce."""
-        return tuple(node for node in self.nodes if isinstance(node, Reduction))
+        """The steps that reduce."""
+        return self.epilogue.of(Reduction) if isinstance(self.epilogue, EpilogueProgram) else ()
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Return the outputs that the kernel at the end stores."""
-        return self.epilogue.results if isinstance(self.epilogue, Visitors) else ()
+        """The outputs that the kernel stores at its end."""
+        return self.epilogue.results if isinstance(self.epilogue, EpilogueProgram) else ()
 
     @property
     def copies(self) -> tuple[PaddedCopy, ...]:
@@ -426,8 +418,8 @@ class Plan:
     def regions(self) -> tuple[Region, ...]:
         """The regions that functors of ours compute, by their numbers."""
         found = [work.region for work in self.work]
-        found += [node.region for node in self.nodes if isinstance(node, Apply)]
-        found += [result.region for result in self.results if result.region is not None]
+        if isinstance(self.epilogue, EpilogueProgram):
+            found += [region for region, _ in self.epilogue.regions]
         return tuple(sorted(found, key=lambda region: region.number))
 
     @property

@@ -17,11 +17,11 @@ from typing import get_args
 
 import pytest
 from command_line import ok
+from plans import STEPS
 
 import evt
 from evt.functions.testing import temporarily
 from evt.plan import ROUTES
-from evt.plan.epilogue import nodes
 from evt.plan.target import Family
 
 FOLDER = Path(__file__).parent
@@ -128,7 +128,7 @@ def test_every_route_family_and_node_has_a_case() -> None:
     assert set(routes) == {route.name for route in ROUTES}
     families, kinds = (set(each) for each in zip(*set().union(*routes.values()), strict=True))
     assert families == set(get_args(Family))
-    assert kinds >= {node.__name__ for node in get_args(nodes.Node)}
+    assert kinds >= {node.__name__ for node in STEPS}
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
@@ -140,4 +140,4 @@ def test_every_node_of_the_samples_has_a_case_in_its_family(arch: str) -> None:
         except evt.EvtError:
             continue
         if plan.family in ("2x", "3x", "sm100"):
-            assert {(plan.family, type(node).__name__) for node in plan.epilogue.nodes} <= pairs, path.stem
+            assert {(plan.family, type(node).__name__) for node in plan.epilogue.steps} <= pairs, path.stem

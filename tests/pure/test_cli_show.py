@@ -134,7 +134,7 @@ def test_show_where_values_come_from() -> None:
 def test_show_the_plan(arch: str) -> None:
     text = ok("show", THREE_OUTPUTS, "--stage", "plan", "--arch", arch)
     plan = Program(evt.gemm(THREE_OUTPUTS).request.source).plan(arch)
-    for node in plan.nodes:
+    for node in plan.steps:
         assert f"{type(node).__name__}  name={node.name}" in text
     for field in plan.fields:
         assert f"name={field.name}  kind={field.kind}" in text

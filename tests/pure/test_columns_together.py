@@ -8,18 +8,10 @@ import pytest
 
 import evt
 from evt.plan import Plan
-from evt.plan.epilogue.nodes import (
-    BlockReduce,
-    BlockStore,
-    FirstColumns,
-    HalfLoad,
-    HalfStore,
-    MaskLoad,
-    MaskStore,
-    Node,
-    PairInterleave,
-    PairMember,
-)
+from evt.plan.epilogue.computes import BlockReduce, FirstColumns, PairInterleave, PairMember
+from evt.plan.epilogue.loads import HalfLoad, MaskLoad
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.writes import BlockStore, HalfStore, MaskStore
 from evt.plan.survey import survey
 from evt.request import packed_problem
 
@@ -44,7 +36,7 @@ def lanes_of(made: Plan) -> int:
     return 32 // rows if 32 // width > rows else min(n // made.elements_per_access, 32, width)
 
 
-def meets(made: Plan, node: Node) -> bool:
+def meets(made: Plan, node: Step) -> bool:
     """Return whether the columns of a node are where its header expects them."""
     vector, step = made.elements_per_access, made.config.epilogue_tile[1]
     match node:
@@ -89,7 +81,7 @@ def test_columns_meet_in_every_kernel(name: str, d: str) -> None:
     for op in (evt.gemm(text), evt.conv2d(text)):
         for arch, dtype in (("sm80", "f16"), ("sm90", "f16"), ("sm90", "e4m3"), ("sm90", "i8"), ("sm100", "f16")):
             for made in plans(op, arch, dtype):
-                found = [node for node in made.nodes if not meets(made, node)]
+                found = [node for node in made.steps if not meets(made, node)]
                 assert not found, (made.route, made.config.name, arch, dtype, found)
                 routes.add(made.route)
     assert {"evt-2x", "evt-3x", "conv-evt-2x"} <= routes

@@ -14,7 +14,10 @@ from evt.emission.kernel import spell
 from evt.ir.convolution import Convolution
 from evt.plan import Plan
 from evt.plan.depthwise import Depthwise, Filter, Unit, depthwise_of
-from evt.plan.epilogue.nodes import Access, AccFetch, Apply, AuxLoad, AuxStore, RowBroadcast, SourceFetch
+from evt.plan.epilogue.computes import Apply
+from evt.plan.epilogue.loads import AccFetch, AuxLoad, RowBroadcast, SourceFetch
+from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import AuxStore
 from evt.plan.plan import DepthwiseConvolution
 from evt.plan.speed import fastest
 from evt.plan.survey import survey
@@ -89,7 +92,7 @@ def test_the_plan() -> None:
     assert isinstance(made.mainloop, DepthwiseConvolution)
     assert made.mainloop.filter == Filter((3, 3), (1, 1), (1, 1))
     assert (made.mainloop.a.alignment, made.mainloop.b.alignment) == (8, 1)
-    assert [type(node) for node in made.nodes] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
+    assert [type(node) for node in made.steps] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
     assert not made.with_pdl
     assert made.register_limit == 128
     box, source, filters = 4 * 9 * 64, 14 * 64, 9 * (64 + 34 * 4)
@@ -100,7 +103,7 @@ def test_the_plan() -> None:
 def test_other_types_are_moved_element_by_element() -> None:
     made = planned("out D: f32[m, n]; D = acc + C")
     assert (made.source, made.destination) == (None, None)
-    accesses = [node.access for node in made.nodes if isinstance(node, AuxLoad | AuxStore)]
+    accesses = [node.access for node in made.steps if isinstance(node, AuxLoad | AuxStore)]
     assert accesses == [Access.DIRECT, Access.DIRECT]
 
 

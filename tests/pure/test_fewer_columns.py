@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import evt
-from evt.plan.epilogue.nodes import BlockReduce, BlockStore, Combined, FirstColumns
-from evt.plan.epilogue.visitors import build_visitors
+from evt.plan.epilogue.computes import BlockReduce, FirstColumns
+from evt.plan.epilogue.results import Combined
+from evt.plan.epilogue.writes import BlockStore, Reduction
 
 WIDTHS = (8, 16, 32, 64, 128)
 M, N, K = 3, 256, 5
@@ -94,7 +95,7 @@ def test_an_output_of_other_columns_is_refused_in_words_that_do_not_contradict()
 
 
 def nodes(text: str, arch: str, kind: type, **options):
-    return [node for node in evt.gemm(text, **options).plan(arch, "f16", "f16").nodes if isinstance(node, kind)]
+    return [node for node in evt.gemm(text, **options).plan(arch, "f16", "f16").steps if isinstance(node, kind)]
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
@@ -152,16 +153,12 @@ def test_what_no_kernel_takes_together_is_refused_by_what_one_does():
 def test_a_tensor_of_half_as_many_columns_is_paired_as_what_it_meets():
     text = "in g: f16[m, n/2]; out D[m, n/2], s, c: f32[n/2]; D = even(acc, 16)*g; s = sum[n](g); c = sum[m](g)"
     plan = evt.gemm(text).plan("sm90", "f16", "f16")
-    assert {node.distance for node in plan.nodes if hasattr(node, "distance")} == {16}
+    assert {node.distance for node in plan.steps if hasattr(node, "distance")} == {16}
     combined = [each for result in plan.results for each in result.operands if each.width > 1]
     assert [(each.width, each.distance) for each in combined] == [(32, 16)]
 
 
-def test_visitors_of_fewer_columns_are_shared():
-    from evt.ir.operand import epilogue_of
-    from evt.request import optimised_graph
-
+def test_steps_of_fewer_columns_are_shared():
     text = "out D[m, n/2], s, t: f32[m]; D = even(acc); s = sum[n](D); t = mean[n](D)"
-    dag = epilogue_of(optimised_graph(evt.gemm(text).request, "f16", "f16"))
-    kinds = [visitor.kind for visitor in build_visitors(dag, source=None, implicit_store=None).visitors]
-    assert kinds.count("once") == kinds.count("reduce") == 1
+    program = evt.gemm(text).plan("sm90", "f16", "f16").epilogue
+    assert len(program.of(FirstColumns)) == len(program.of(Reduction)) == 1

@@ -11,7 +11,8 @@ import torch
 import evt
 from evt.ir import Reduce, verify
 from evt.optimise import optimise
-from evt.plan.epilogue.nodes import Combined, Given, ResultIndex, Size
+from evt.plan.epilogue.results import Combined, Given, ResultIndex
+from evt.plan.epilogue.values import Size
 from evt.request import typed_graph
 
 M, N, K = 6, 8, 5

@@ -13,21 +13,18 @@ from evt.emission.headers import needed
 from evt.emission.kernel import spell
 from evt.ir.dtype import BY_NAME
 from evt.plan import Options, Plan, plan
-from evt.plan.epilogue.nodes import (
-    Access,
+from evt.plan.epilogue.computes import Apply, PlaceKeys
+from evt.plan.epilogue.loads import (
     AccFetch,
-    Apply,
     AuxLoad,
-    AuxStore,
     ColumnBroadcast,
     Coordinate,
-    PlaceKeys,
-    Reduction,
     RowBroadcast,
     ScalarBroadcast,
     SourceFetch,
-    Varies,
 )
+from evt.plan.epilogue.values import Access, Varies
+from evt.plan.epilogue.writes import AuxStore, Reduction
 from evt.plan.halo import PIXELS
 from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.plan import HaloConvolution
@@ -44,7 +41,7 @@ def planned(text: str, dtype: str = "f16", shapes=LAYER, **keywords) -> Plan:
 
 
 def node_of(made: Plan, kind: type):
-    (found,) = (node for node in made.nodes if isinstance(node, kind))
+    (found,) = (node for node in made.steps if isinstance(node, kind))
     return found
 
 
@@ -55,7 +52,7 @@ def test_tma_moves_c_and_d():
     made = planned(RESIDUAL)
     assert (made.family, made.template, made.shared_memory) == ("own", "conv_halo", SHARED_BYTES)
     assert isinstance(made.mainloop, HaloConvolution)
-    assert [type(node) for node in made.nodes] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
+    assert [type(node) for node in made.steps] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
     assert node_of(made, AuxStore).access is Access.TILE
     assert (made.source.pointer.name, made.destination.pointer.name) == ("in_residual", "out_D")
     assert [field.name for field in made.fields][-2:] == ["tile_rows", "tile_columns"]
@@ -85,7 +82,7 @@ def test_unaligned_filters_are_stored_element_by_element():
 def test_only_one_input_goes_through_the_buffer():
     made = planned("in wide: f32[m, n], C: bf16[m, n]; D = acc + wide + C*gate")
     assert node_of(made, SourceFetch).dtype.name == "bf16"
-    loads = {node.name: node.access for node in made.nodes if isinstance(node, AuxLoad)}
+    loads = {node.name: node.access for node in made.steps if isinstance(node, AuxLoad)}
     assert loads == {"in_wide": Access.DIRECT, "in_gate": Access.DIRECT}
 
 
@@ -94,14 +91,14 @@ def test_vectors_are_given_or_single_values():
     assert node_of(made, ColumnBroadcast).strides == (1, 0, 0)
     assert isinstance(node_of(made, RowBroadcast).strides[1], Varies)
     assert node_of(made, ScalarBroadcast).name == "in_alpha"
-    assert {node.axis for node in made.nodes if isinstance(node, Coordinate)} == {"column", "batch"}
+    assert {node.axis for node in made.steps if isinstance(node, Coordinate)} == {"column", "batch"}
 
 
 def test_values_are_computed_once():
     """A tree of visitors may hold a leaf several times; straight-line code does not."""
     made = planned("out D, E; z = acc + bias; E = sigmoid(z); D = E*z + C")
     assert not made.tree
-    assert len({node.name for node in made.nodes}) == len(made.nodes)
+    assert len({node.name for node in made.steps}) == len(made.steps)
 
 
 # The text
@@ -148,7 +145,7 @@ def test_places_are_asked_for_where_they_are_needed():
 def test_reductions_are_finished_with_each_tile():
     made = planned("out D, t: f32[n], p: i32[m]; D = acc; t = sum[m](acc*acc); p = argmax[n](acc)")
     assert isinstance(node_of(made, PlaceKeys), PlaceKeys)
-    names = [node.name for node in made.nodes if isinstance(node, Reduction)]
+    names = [node.name for node in made.steps if isinstance(node, Reduction)]
     text = emit(made, "k")
     assert "evt::fragment::RowReduction<evt::Sum, float, evt::Partial, evt::halo::Lanes>" in text
     assert "evt::fragment::ColumnReduction<evt::MaxKey, int64_t, evt::Partial, evt::halo::Lanes>" in text

@@ -17,7 +17,8 @@ from evt.emission.kernel import spell
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.ir.dtype import F16
 from evt.plan import Plan
-from evt.plan.epilogue.nodes import AuxStore, SourceFetch
+from evt.plan.epilogue.loads import SourceFetch
+from evt.plan.epilogue.writes import AuxStore
 from evt.plan.halo import forward, halo_of
 from evt.plan.speed import fastest
 
@@ -97,7 +98,7 @@ def test_the_filters_are_transposed():
 
 def test_the_derivative_of_an_activation_is_its_epilogue():
     made = planned(text="D = acc * gelu'(z) + C")
-    nodes = {type(node) for node in made.nodes}
+    nodes = {type(node) for node in made.steps}
     assert {SourceFetch, AuxStore} <= nodes
     assert made.destination is not None
 

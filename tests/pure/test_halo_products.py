@@ -12,7 +12,9 @@ from evt.emission import emit
 from evt.emission.kernel import spell
 from evt.ir.dtype import BY_NAME
 from evt.plan import Plan, plan, survey
-from evt.plan.epilogue.nodes import Access, AuxLoad, AuxStore
+from evt.plan.epilogue.loads import AuxLoad
+from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import AuxStore
 from evt.plan.halo import INTEGER_PIXELS, PIXELS
 from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.plan import HaloProduct
@@ -41,7 +43,7 @@ def test_tma_moves_c_and_d() -> None:
     assert made.source is not None
     assert made.destination is not None
     assert (made.source.pointer.name, made.destination.pointer.name) == ("in_residual", "out_D")
-    (store,) = (node for node in made.nodes if isinstance(node, AuxStore))
+    (store,) = (node for node in made.steps if isinstance(node, AuxStore))
     assert store.access is Access.TILE
     assert {"tile_rows", "tile_columns", "images"}.isdisjoint(field.name for field in made.fields)
     assert made.with_pdl
@@ -50,7 +52,7 @@ def test_tma_moves_c_and_d() -> None:
 def test_a_column_major_d_is_stored_element_by_element() -> None:
     made = planned("in C[n, m]; out D[n, m]; D = relu(acc + C)")
     assert (made.source, made.destination) == (None, None)
-    assert [node.access for node in made.nodes if isinstance(node, AuxLoad | AuxStore)] == [Access.DIRECT] * 2
+    assert [node.access for node in made.steps if isinstance(node, AuxLoad | AuxStore)] == [Access.DIRECT] * 2
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32", "e4m3", "e5m2", "i8", "u8"])

@@ -24,7 +24,7 @@ LONGEST = 450
 ORDER = (
     *("version", "imported", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission", "request"),
-    *("draw", "reference", "gradient", "compilation", "measured", "describe", "explain", "runtime", "tuning"),
+    *("draw", "reference", "gradient", "compilation", "measured", "explain", "runtime", "tuning"),
     *("program", "grouped", "nn", "operators", "export", "fx", "bench", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.

@@ -8,9 +8,10 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 import pytest
+from plans import STEPS
 
 import evt
 import evt.emission
@@ -21,9 +22,12 @@ from evt.explain import explain
 from evt.grouped import grouped_gemm
 from evt.ir.dtype import E4M3, F32, I32, DType
 from evt.plan import Plan, Target, survey
-from evt.plan.epilogue.nodes import Apply, Node, Reduction, Single
+from evt.plan.epilogue.computes import Apply
+from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.regions import Call, Constant, Region, Round, Value
-from evt.plan.plan import Convolution3x, PaddedCopy, StockFusion, StockOperator, Visitors
+from evt.plan.epilogue.values import Single
+from evt.plan.epilogue.writes import Reduction
+from evt.plan.plan import Convolution3x, PaddedCopy, StockFusion, StockOperator
 from evt.request import packed_problem
 
 RELU = "D = relu(alpha*acc + beta*C) + residual"
@@ -87,7 +91,7 @@ OF_THE_USER = (
     "plan.interface",
     "plan.signature",
     "plan.functions",
-    "plan.epilogue.nodes.origin",
+    "plan.epilogue.steps.origin",
     "plan.epilogue.results.origin",
     "plan.mainloop.work.origin",
 )
@@ -113,7 +117,7 @@ def test_the_plans_here_have_every_template_and_part() -> None:
     folder = evt.emission.resources.directory("codegen") / "templates"
     templates = {path.name.split(".")[0] for path in folder.glob("*.cu.jinja")}
     assert {made.template for made in plans()} == templates - {"conv_halo", "conv_depthwise"}  # which have their own
-    assert {type(made.epilogue) for made in plans()} == {Visitors, StockOperator, StockFusion}
+    assert {type(made.epilogue) for made in plans()} == {EpilogueProgram, StockOperator, StockFusion}
     assert any(isinstance(made.mainloop, Convolution3x) and made.mainloop.window_channels for made in plans())
 
 
@@ -121,11 +125,10 @@ def test_the_plans_here_have_every_template_and_part() -> None:
 
 
 def test_every_node_is_planned_spelled_and_described() -> None:
-    kinds = {type(node) for made in visitor_plans() for node in made.nodes}
-    assert kinds == set(get_args(Node))
+    assert {type(step) for made in visitor_plans() for step in made.steps} == STEPS
     for made in visitor_plans():
         spelled = spell(made).nest.unique
-        assert [each.name for each in spelled] == list({node.name: node for node in made.nodes})
+        assert [each.name for each in spelled] == list({node.name: node for node in made.steps})
         generated = emit(made)
         assert all(f"using {each.name} = " in generated for each in spelled)
     for text in PROGRAMS:
@@ -134,13 +137,13 @@ def test_every_node_is_planned_spelled_and_described() -> None:
             assert all(line.partition(": ")[2] for line in explained.visitors)
             names = [line.partition(": ")[0] for line in explained.visitors]
             results = [result.name for result in explained.plan.results if result.region is not None]
-            assert names == [*{node.name: node for node in explained.plan.nodes}, *results]
+            assert names == [*{node.name: node for node in explained.plan.steps}, *results]
 
 
 def test_nodes_name_members_of_the_call() -> None:
     for made in plans():
         known = {*made.fields, *getattr(made, "group_fields", ())}
-        assert {field for node in (*made.nodes, *made.results) for field in fields_of(node)} <= known
+        assert {field for node in (*made.steps, *made.results) for field in fields_of(node)} <= known
 
 
 def fields_of(value: Any) -> Iterator[evt.plan.Field]:
@@ -156,7 +159,7 @@ def fields_of(value: Any) -> Iterator[evt.plan.Field]:
 
 def test_operands_come_before_the_nodes_that_visit_them() -> None:
     for made in visitor_plans():
-        for index, node in enumerate(made.nodes):
+        for index, node in enumerate(made.steps):
             assert all(operand < index for operand in node.operands)
 
 

@@ -11,7 +11,9 @@ import torch
 import evt
 from evt.emission import emit
 from evt.plan import Plan, find_target
-from evt.plan.epilogue.nodes import Access, AuxLoad, AuxStore, RowBroadcast
+from evt.plan.epilogue.loads import AuxLoad, RowBroadcast
+from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import AuxStore
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import plan_kernels
 
@@ -48,12 +50,12 @@ def test_a_column_of_a_matrix_is_a_vector() -> None:
 def test_a_vector_with_a_stride_is_loaded_element_by_element(target: str) -> None:
     op = evt.gemm("in bias: f32[n]\nD = relu(acc + bias)")
     made = plan_of(op, target, {"bias": torch.randn(40, 3)[:, 1]})
-    (load,) = (node for node in made.nodes if isinstance(node, AuxLoad))
+    (load,) = (node for node in made.steps if isinstance(node, AuxLoad))
     assert (load.access is Access.STRIDED) is (target == "sm80")
     assert "cute::Stride<cute::_0, int64_t, cute::_0>" in emit(made)
     packed = plan_of(op, target, {"bias": torch.randn(40)})
-    assert not any(isinstance(node, AuxLoad) for node in packed.nodes)
-    assert target == "sm80" or any(isinstance(node, RowBroadcast) for node in packed.nodes) or not packed.nodes
+    assert not any(isinstance(node, AuxLoad) for node in packed.steps)
+    assert target == "sm80" or any(isinstance(node, RowBroadcast) for node in packed.steps) or not packed.steps
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -61,7 +63,7 @@ def test_d_without_a_stride_of_1_is_stored_by_a_visitor(target: str) -> None:
     op = evt.gemm("D = relu(alpha*acc + beta*C)")
     inputs = {"alpha": 1.0, "beta": 0.5, "C": torch.randn(24, 40).half()}
     made = plan_of(op, target, inputs, {"D": every_other((24, 40))})
-    (store,) = (node for node in made.nodes if isinstance(node, AuxStore))
+    (store,) = (node for node in made.steps if isinstance(node, AuxStore))
     assert store.access is (Access.STRIDED if target == "sm80" else Access.DIRECT)
     assert made.destination is None
     assert "3x" in made.family or made.family == "sm100" or target == "sm80"

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import evt
-from evt.plan.epilogue.nodes import PlaceKeys, Reduction
+from evt.plan.epilogue.computes import PlaceKeys
+from evt.plan.epilogue.writes import Reduction
 from evt.request import typed_graph
 
 TEXT = "out D, i: i32[m], best: f32[m], j: i32[n]; D = acc; i = argmax[n](acc); best = max[n](acc); j = argmin[m](acc)"
@@ -78,9 +79,9 @@ def test_the_names_are_free():
 @pytest.mark.parametrize(("arch", "namespace"), [("sm80", "threadblock"), ("sm90", "fusion"), ("sm100", "sm100")])
 def test_kernels_reduce_keys(arch, namespace):
     made = evt.gemm(TEXT, deterministic=False).plan(arch, "f16", "f16")
-    keys = [node for node in made.nodes if isinstance(node, PlaceKeys)]
+    keys = [node for node in made.steps if isinstance(node, PlaceKeys)]
     assert [(node.axis, node.least) for node in keys] == [("column", False), ("row", True)]
-    atomic = {node.kind: bool(node.atomic) for node in made.nodes if isinstance(node, Reduction)}
+    atomic = {node.kind: bool(node.atomic) for node in made.steps if isinstance(node, Reduction)}
     assert atomic == {"argmax": False, "max": True, "argmin": False}
     text = evt.gemm(TEXT).emit(arch, "f16", "f16")
     first = "ThreadMap, " if arch == "sm80" else ""
@@ -93,7 +94,7 @@ def test_a_transposed_kernel_takes_rows_for_columns():
     text = "out D[n, m], i: i32[m]; D = acc; i = argmax[n](acc)"
     made = evt.gemm(text).plan("sm80", "f16", "f16")
     assert made.transposed
-    assert [node.axis for node in made.nodes if isinstance(node, PlaceKeys)] == ["row"]
+    assert [node.axis for node in made.steps if isinstance(node, PlaceKeys)] == ["row"]
 
 
 def test_the_graph_reads_back():

@@ -12,21 +12,10 @@ import evt
 from evt.emission import emit
 from evt.ir.dtype import OPERANDS
 from evt.plan import TARGETS, Config, LayoutClass, Problem, Signature, find_target, natural_signature, plan, survey
-from evt.plan.epilogue.nodes import (
-    Access,
-    AuxLoad,
-    BlockReduce,
-    ColumnBroadcast,
-    Coordinate,
-    HalfStore,
-    MaskStore,
-    PairMember,
-    RandomNumbers,
-    Reduction,
-    ResultShape,
-    RowOrScalarBroadcast,
-    SourceFetch,
-)
+from evt.plan.epilogue.computes import BlockReduce, PairMember
+from evt.plan.epilogue.loads import AuxLoad, ColumnBroadcast, Coordinate, RandomNumbers, RowBroadcast, SourceFetch
+from evt.plan.epilogue.values import Access, ResultShape
+from evt.plan.epilogue.writes import HalfStore, MaskStore, Reduction
 from evt.plan.plan import MatrixProduct
 from evt.plan.routes.gemm_2x import general_config
 from evt.plan.signature import alignment_of
@@ -109,7 +98,7 @@ def test_places_on_each_target(what):
     assert f"there are no 3.x visitors for {what} on sm120" in refusal(formula, "sm120", "e4m3")
     assert make(formula, "sm120", "e4m3").family == "2x"
     own = (PairMember, Coordinate, RandomNumbers, BlockReduce, Reduction, MaskStore, HalfStore)
-    assert any(isinstance(node, own) for node in make(formula, "sm100").nodes)
+    assert any(isinstance(node, own) for node in make(formula, "sm100").steps)
     assert kinds(make(formula, "sm100")) == kinds(make(formula))
     ours = {arch: re.findall(rf"= evt::{name}::(\w+)", emit(make(formula, arch))) for arch, name in NAMESPACES.items()}
     assert ours["sm100"]
@@ -209,8 +198,8 @@ def test_2x_computes_a_column_major_d_as_the_transposed_problem():
     assert (made.rows, made.columns) == ("n", "m")
     assert isinstance(made.mainloop, MatrixProduct)
     assert (made.mainloop.a.name, made.mainloop.b.name) == ("B", "A")
-    found = {node.name: type(node) for node in made.nodes}
-    assert found["in_s"] is RowOrScalarBroadcast
+    found = {node.name: type(node) for node in made.steps}
+    assert found["in_s"] is RowBroadcast
     assert found["in_bias"] is ColumnBroadcast
 
 

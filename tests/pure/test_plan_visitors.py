@@ -15,20 +15,11 @@ from evt.emission.expressions import literal
 from evt.emission.kernel import spell
 from evt.ir.dtype import F32
 from evt.plan import LayoutClass, Problem, find_target, natural_signature, plan
-from evt.plan.epilogue.nodes import (
-    Access,
-    AccFetch,
-    Apply,
-    AuxLoad,
-    AuxStore,
-    Compute,
-    Destination,
-    Number,
-    RowBroadcast,
-    ScalarBroadcast,
-    SourceFetch,
-)
+from evt.plan.epilogue.computes import Apply, Compute
+from evt.plan.epilogue.loads import AccFetch, AuxLoad, RowBroadcast, ScalarBroadcast, SourceFetch
 from evt.plan.epilogue.regions import Call, Value
+from evt.plan.epilogue.values import Access, Destination, Number
+from evt.plan.epilogue.writes import AuxStore
 
 # Visitors
 
@@ -64,7 +55,7 @@ def test_a_single_stock_operation_keeps_the_stock_functor(formula, functor):
 def test_stock_functors_keep_the_order_of_their_operands():
     made = make("out D, Z; Z = acc + bias; D = Z - bias")
     assert computed(made) == ["add", "sub"]
-    assert [type(made.nodes[operand]) for operand in made.nodes[-1].operands] == [Compute, RowBroadcast]
+    assert [type(made.steps[operand]) for operand in made.steps[-1].operands] == [Compute, RowBroadcast]
 
 
 def test_a_region_of_several_operations_reads_its_operands_by_name():
@@ -85,7 +76,7 @@ def test_a_shared_value_makes_a_topological_visitor():
     made = make("out D, E; T = tanh(alpha*acc); D = T + C; E = T*R")
     assert not made.tree
     assert len(computed(made)) == 3  # T is kept: it costs more than an instruction
-    assert isinstance(root := made.nodes[-1], Compute | Apply)
+    assert isinstance(root := made.steps[-1], Compute | Apply)
     assert root.output is Destination.D
 
 
@@ -98,14 +89,14 @@ def test_cheap_shared_values_are_computed_again():
 
 def test_a_value_that_others_read_is_not_the_root():
     made = make("out D, E: f32[m, n]; D = acc*C; E = gelu(D)")
-    assert isinstance(root := made.nodes[-1], Compute)
+    assert isinstance(root := made.steps[-1], Compute)
     assert (root.function, root.output) == ("", Destination.D)
 
 
 def test_a_constant_output_is_a_scalar_broadcast():
     for arch in ("sm80", "sm90"):
         made = make("out D, E; D = relu(acc); E = 2*3", arch)
-        (constant,) = [node for node in made.nodes if isinstance(node, ScalarBroadcast)]
+        (constant,) = [node for node in made.steps if isinstance(node, ScalarBroadcast)]
         assert constant.value == Number(F32, 6.0)
         assert f"arguments_of_{constant.name}.scalars[0] = 6.0f;" in emit(made)
         assert not made.regions
@@ -131,7 +122,7 @@ def test_the_source_is_the_tile_that_shares_shared_memory_with_d():
 def test_a_tile_shared_by_all_batches_is_not_the_source():
     made = make("in C[m, n]; D = acc + C")
     assert made.source is None
-    (tile,) = [node for node in made.nodes if isinstance(node, AuxLoad)]
+    (tile,) = [node for node in made.steps if isinstance(node, AuxLoad)]
     assert tile.strides[2] == 0
 
 

@@ -9,11 +9,14 @@ import evt
 from evt.functions import TABLE
 from evt.functions.testing import temporarily
 from evt.ir import Apply, Random, ReduceBlocks, Store
+from evt.ir.dtype import DType, accumulator
 from evt.optimise import optimise
-from evt.plan import Config, survey
+from evt.plan import Config, natural_signature, survey
 from evt.plan.epilogue.cost import cost, is_light
+from evt.plan.epilogue.program import epilogue_program
 from evt.plan.epilogue.registers import accumulator_registers, estimate_registers, register_limit
-from evt.plan.epilogue.visitors import Graph, build_visitors
+from evt.plan.epilogue.scope import Scope
+from evt.plan.fields import Fields, mangle
 from evt.plan.routes.gemm_2x import general_config
 from evt.request import packed_problem
 
@@ -25,14 +28,16 @@ CONFIGS_3X = {
 GENERAL = next(iter(CONFIGS_3X.values()))
 
 
-def graph_of(text: str, operand: str = "f16", family: str = "3x") -> tuple[object, Graph]:
-    dag = optimise(typed(text, operand))
-    return dag, build_visitors(dag, source=None, implicit_store="D" if family == "3x" else None)
-
-
 def estimate(text: str, config: Config, operand: str = "f16") -> int:
-    dag, graph = graph_of(text, operand, "2x" if config.schedule == "multistage" else "3x")
-    return estimate_registers(dag, graph, config)  # type: ignore[arg-type]
+    dag = optimise(typed(text, operand))
+    names = mangle([value.name for value in dag.inputs], [value.name for value in dag.outputs])
+    scope = Scope(dag, natural_signature(dag), names, Fields(names, ()))
+    program = epilogue_program(scope, implicit_store=None if config.schedule == "multistage" else "D")
+    return estimate_registers(program, config, acc_type(operand), scope.dtype("D"))
+
+
+def acc_type(operand: str) -> DType:
+    return accumulator(typed("D = acc", operand).operands[0].dtype)
 
 
 def test_every_function_of_the_table_has_a_cost() -> None:
@@ -58,7 +63,7 @@ HEAVY = ("D = gelu(scale[m] * acc + bias)", "z = acc + bias; D = silu(z) * gate;
 @pytest.mark.parametrize("config", [CONFIG_2X, *CONFIGS_3X.values()], ids=lambda config: config.name)
 def test_ordinary_epilogues_fit(config: Config) -> None:
     """Light ones in every configuration, heavy ones beside ordinary tiles of accumulators."""
-    large = accumulator_registers(typed("D = acc"), config) > 128
+    large = accumulator_registers(acc_type("f16"), config) > 128
     for text in LIGHT if large else (*LIGHT, *HEAVY):
         assert estimate(text, config) <= register_limit(config), text
 
@@ -90,7 +95,7 @@ def test_values_that_are_kept_count() -> None:
     ],
 )
 def test_accumulators(operand: str, config: Config, registers: int) -> None:
-    assert accumulator_registers(typed("D = acc", operand), config) == registers
+    assert accumulator_registers(acc_type(operand), config) == registers
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import evt
-from evt.plan.epilogue.nodes import ResultShape, VectorStore
+from evt.plan.epilogue.values import ResultShape
+from evt.plan.epilogue.writes import VectorStore
 
 TEXT = """\
 in x: f32[m], v: f16[l], b: f32[n]
@@ -27,7 +28,7 @@ D = acc; s = sqrt(x); t = b*2; a = alpha*2
 
 
 def stores(plan) -> dict[str, VectorStore]:
-    return {node.pointer.tensor: node for node in plan.nodes if isinstance(node, VectorStore)}
+    return {node.pointer.tensor: node for node in plan.steps if isinstance(node, VectorStore)}
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm89", "sm90", "sm100", "sm120"])

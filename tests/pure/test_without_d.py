@@ -9,7 +9,7 @@ import torch
 
 import evt
 from evt.ir.interface import format_interface
-from evt.plan.epilogue.nodes import AuxStore, Reduction
+from evt.plan.epilogue.writes import AuxStore, Reduction
 from evt.request import typed_graph
 
 AMAX = "out amax: f32; amax = max[m, n](abs(acc))"
@@ -47,11 +47,11 @@ def test_the_first_whole_matrix_is_what_a_collective_stores() -> None:
     plan = made.plan("sm90")
     assert plan.destination is not None
     assert plan.destination.pointer.tensor == "E"
-    assert [node.name for node in plan.nodes if isinstance(node, AuxStore)] == ["out_F"]
+    assert [node.name for node in plan.steps if isinstance(node, AuxStore)] == ["out_F"]
     for text in (AMAX, ROWS):
         plan = evt.gemm(text).plan("sm90")
         assert plan.destination is None
-        assert isinstance(plan.nodes[-1], Reduction)
+        assert isinstance(plan.steps[-1], Reduction)
 
 
 def test_undeclared_types_follow_the_first_matrix_or_a() -> None:

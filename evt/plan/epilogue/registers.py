@@ -1,56 +1,51 @@
-"""How many registers an epilogue needs: ``estimate_registers(dag, graph, config)``, before it is compiled."""
+"""How many registers an epilogue needs: ``estimate_registers(program, ...)``, before it is compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evt.ir import TypedDag
-from evt.ir.dtype import DType, accumulator
-from evt.ir.node import divisor
+from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config, ConfigConvolution, ConfigDepthwise, ceil_div
-from evt.plan.epilogue.visitors import WRITES, Graph, Visitor
+from evt.plan.epilogue.program import EpilogueProgram
+from evt.plan.epilogue.step import Share, Step
 
 #: Registers for addresses, coordinates, loop counters and predicates.
 _BASE = {"2x": 40, "3x": 6}
-#: Registers for pointers and strides that a node keeps between its accesses.
-_ADDRESS = 3
-#: Rows of an mma instruction's tile: one step of a 2.x epilogue stores that many of each warp.
+#: Rows of an mma instruction's tile: one step of a 2.x epilogue stores these rows of each warp.
 _STEP_ROWS = 8
-#: Those of a consumer of the halo kernel, where others widen the input.
+#: Registers of a consumer thread of the halo kernel beside warps that widen the input.
 BESIDE_WIDENERS = 200
-#: Those of the depthwise kernel, and its threads at most.
+#: Registers of a thread of the depthwise kernel, and its most threads.
 _DEPTHWISE, _DEPTHWISE_THREADS = 128, 256
 #: Elements of a value that are alive at a time: the compiler interleaves the operations on a fragment.
 _INTERLEAVED = 4
-#: Kinds whose whole fragment is loaded before the first operation.
-_LOADED = frozenset({"source", "tile", "half", "mask", "gather"})
-#: Tiles of a 3.x kernel that come through shared memory, whose loads the compiler delays, the source among them.
+#: Tiles of a 3.x kernel that come through shared memory, C among them; the compiler delays their loads.
 _STAGED = 4
 
 
-def estimate_registers(dag: TypedDag, graph: Graph, config: Config) -> int:
+def estimate_registers(program: EpilogueProgram, config: Config, accumulator: DType, primary: DType) -> int:
     """Return the 32-bit registers per thread that an epilogue needs; beyond :func:`register_limit` the kernel spills.
 
-    They are shared by the tile of accumulators, the fragments that are loaded or wait to be stored, and the computed
-    values of the visitor graph that are still needed. The estimate is rough. It was compared with what nvcc 13.0 spills
-    for a dozen kernels: those far below the limit do not spill, those far above do.
+    They hold the accumulators, the fragments that are loaded or wait to be stored, and the computed values that later
+    steps need. ``accumulator`` and ``primary`` are the types of the sums and of the primary output. The estimate is
+    rough. It was compared with the spills of a dozen kernels by nvcc 13.0: kernels far below the limit do not spill,
+    kernels far above it do.
     """
-    fragment = _fragment(config)
-    total = _BASE[_family(config)] + accumulator_registers(dag, config)
-    held = [(visitor.kind in _LOADED, _held(dag, visitor, config, fragment)) for visitor in graph.visitors]
-    total += sum(registers for loaded, registers in held if not loaded)
-    tiles = sorted(registers for loaded, registers in held if loaded)
+    share = _share(config)
+    total = _BASE[_family(config)] + accumulator_registers(accumulator, config)
+    total += sum(step.registers(share) for step in program.steps if not step.is_prefetched)
+    tiles = sorted(step.registers(share) for step in program.steps if step.is_prefetched)
     if _family(config) == "3x":
         tiles = [registers // 4 for registers in tiles[:_STAGED]] + tiles[_STAGED:]
-        total += _registers(dag.primary.dtype, fragment) // 2
-    return total + sum(tiles) + _live(dag, graph.visitors)
+        total += share.registers(primary, share.elements) // 2
+    return total + sum(tiles) + _live(program.steps)
 
 
 def register_limit(config: Config) -> int:
     """Return the registers that a thread of the epilogue may have.
 
-    2.x: the most that an instruction can address. 3.x: what the consumers of CUTLASS's warp-specialised kernels
-    request; of our depthwise kernel, what leaves room for a second thread block.
+    2.x: the most that an instruction can address. 3.x: the request of the consumers of CUTLASS's warp-specialised
+    kernels. Depthwise: the most that leaves room for a second thread block.
     """
     if _family(config) == "2x":
         return 255
@@ -62,10 +57,10 @@ def register_limit(config: Config) -> int:
     return 240 if m * n // _threads(config) >= 208 else 232
 
 
-def accumulator_registers(dag: TypedDag, config: Config) -> int:
+def accumulator_registers(accumulator: DType, config: Config) -> int:
     """Return the registers of a thread's part of the accumulator tile."""
     m, n, _ = config.tile
-    return ceil_div(m * n * accumulator(dag.operands[0].dtype).bits, 32 * _threads(config))
+    return ceil_div(m * n * accumulator.bits, 32 * _threads(config))
 
 
 def _family(config: Config) -> str:
@@ -83,56 +78,28 @@ def _threads(config: Config) -> int:
     return 256 if config.schedule == "cooperative" else 128
 
 
-def _fragment(config: Config) -> int:
-    """Return how many elements a thread processes in one step of the epilogue."""
+def _share(config: Config) -> Share:
+    """Return a thread's part of a tile."""
+    (m, n, _), threads = config.tile, _threads(config)
     if config.schedule == "multistage":
-        m, n, _ = config.tile
-        return m * n // _threads(config) * _STEP_ROWS // config.warp[0]
-    m, n = config.epilogue_tile
-    return m * n // _threads(config)
+        elements = m * n // threads * _STEP_ROWS // config.warp[0]
+    else:
+        rows, columns = config.epilogue_tile
+        elements = rows * columns // threads
+    return Share(elements, m * n // (threads * elements) if elements else 0)
 
 
-def _held(dag: TypedDag, visitor: Visitor, config: Config, fragment: int) -> int:
-    """Return the registers that a node holds from step to step, or during a whole one."""
-    kind = visitor.kind
-    if kind in _LOADED or kind in ("row", "column"):
-        value = dag.input[visitor.name]
-        if kind == "mask":
-            return _ADDRESS + ceil_div(fragment, 8)
-        if kind == "row":  # of a fragment, which has two rows
-            return _ADDRESS + _registers(value.dtype, fragment // 2)
-        if kind == "column":  # two rows of a fragment, for every step down the tile
-            steps = config.tile[0] * config.tile[1] // (_threads(config) * fragment)
-            return _ADDRESS + _registers(value.dtype, 2 * steps)
-        return _ADDRESS + _registers(value.dtype, fragment // max(map(divisor, value.modes), default=1))
-    if kind in ("scalar", "size"):
-        return 1
-    if kind == "reduce":
-        assert visitor.reduction is not None
-        kept = {"m", "n"} - set(dag.reduced[visitor.reduction])
-        return _ADDRESS + (fragment // 2 if kept else 1)
-    if kind in ("random", "fold", "pick", "once", "keys"):
-        return 2 * _ADDRESS
-    return _ADDRESS if kind in WRITES else 0
-
-
-def _live(dag: TypedDag, visitors: Sequence[Visitor]) -> int:
-    """Return the most registers that computed values take while the nodes are visited in order."""
-    last = list(range(len(visitors)))
-    for index, visitor in enumerate(visitors):
-        for operand in visitor.operands:
+def _live(steps: Sequence[Step]) -> int:
+    """Return the most registers that computed values take while the steps run in order."""
+    last = list(range(len(steps)))
+    for index, step in enumerate(steps):
+        for operand in step.operands:
             last[operand] = index
     alive = most = 0
-    for index, visitor in enumerate(visitors):
-        size = _registers(dag.types[visitor.value].dtype.compute, _INTERLEAVED)
-        alive += size if visitor.kind not in _LOADED else 0
+    for index, step in enumerate(steps):
+        alive += 0 if step.is_prefetched else Share.registers(step.result, _INTERLEAVED)
         most = max(most, alive)
-        for operand in dict.fromkeys((*visitor.operands, index)):
-            if last[operand] == index and visitors[operand].kind not in _LOADED:
-                alive -= _registers(dag.types[visitors[operand].value].dtype.compute, _INTERLEAVED)
+        for operand in dict.fromkeys((*step.operands, index)):
+            if last[operand] == index and not steps[operand].is_prefetched:
+                alive -= Share.registers(steps[operand].result, _INTERLEAVED)
     return most
-
-
-def _registers(dtype: DType | None, elements: int) -> int:
-    assert dtype is not None
-    return ceil_div(elements * dtype.bits, 32)

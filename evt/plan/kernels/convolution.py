@@ -6,9 +6,13 @@ from dataclasses import replace
 
 from evt.ir import Input
 from evt.plan.configurations.config import ConfigConvolution
-from evt.plan.epilogue.visitors import Graph
+from evt.plan.epilogue.loads import Auxiliary
+from evt.plan.epilogue.program import EpilogueProgram
+from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import AuxStore
 from evt.plan.kernels import epilogue_2x
 from evt.plan.kernels.draft import Draft, Selection
+from evt.plan.kernels.epilogue_3x import Placed
 from evt.plan.kernels.implicit_gemm import (
     convolution_2x,
     convolution_3x,
@@ -17,10 +21,8 @@ from evt.plan.kernels.implicit_gemm import (
     worked_convolution_2x,
 )
 from evt.plan.kernels.kernel import Kernel2x, Kernel3x
-from evt.plan.kernels.memory import Budget, Space, least_stages
-from evt.plan.kernels.nodes import Nodes3x
+from evt.plan.kernels.memory import Space, least_stages
 from evt.plan.kernels.schedulers import swizzle_and_raster
-from evt.plan.plan import Visitors
 
 # CUTLASS 3.x: TMA im2col, WGMMA.
 
@@ -45,9 +47,13 @@ def _space(draft: Draft) -> Space:
     return Space(limit, least_stages(draft) if config.warp_groups == 2 else 0, takes_all=True)
 
 
-def _visitors_3x(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
-    # TMA stores of other tiles than D do not compile with the nested shape of a convolution's problem.
-    return Nodes3x(draft, budget, tile_stores=False).make(graph)
+def _visitors_3x(draft: Draft, placed: Placed) -> EpilogueProgram:
+    def access(step: Auxiliary) -> Access:
+        # TMA stores of other tiles than D do not compile with the nested shape of a convolution's problem.
+        return Access.DIRECT if isinstance(step, AuxStore) else placed.budget.access(step)
+
+    draft.take(placed.draft)
+    return placed.program.with_access(access)
 
 
 def _has_rows(draft: Draft, value: Input) -> bool:

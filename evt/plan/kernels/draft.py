@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
-from evt.ir.columns import pair_distances
-from evt.ir.dtype import I32, I64, DType, accumulator
+from evt.ir.dtype import DType, accumulator
 from evt.ir.interface import format_interface
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
-from evt.plan.epilogue.nodes import Number, Single, Size, Stride, Strides
+from evt.plan.epilogue.facts import stores_d
+from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.registers import estimate_registers
-from evt.plan.epilogue.visitors import Graph, stores_d
+from evt.plan.epilogue.scope import Scope
 from evt.plan.fields import Field, Fields, GroupFields, mangle
 from evt.plan.kernels.parameters import parameters
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
@@ -57,11 +55,11 @@ class KernelTemplate:
 class Collective:
     """A planned epilogue, and what the collective itself does of it: see :class:`Plan`.
 
-    ``graph`` has the program's visitors, even if the epilogue is not made of them.
+    ``program`` is the epilogue's steps, even if a stock epilogue takes their place.
     """
 
     epilogue: Epilogue
-    graph: Graph
+    program: EpilogueProgram
     source: Tensor | None
     destination: Tensor | None
     dtype: DType
@@ -69,97 +67,31 @@ class Collective:
     elements_per_access: int = 0
 
 
-class Draft:
-    """A kernel that is being planned; its parts add the members that they need to ``fields``.
-
-    ``dag`` and ``signature`` are the epilogue's. ``transposed``: D' = B' A' is computed. ``batched``: whether
-    strides have a batch mode.
-    """
+class Draft(Scope):
+    """A kernel that is being planned; its parts add the members that they need to ``fields``."""
 
     def __init__(self, selection: Selection, *, transposed: bool = False, batched: bool = True) -> None:
         self.selection = selection
         self.problem = problem = selection.problem
         self.config = selection.config
-        self.transposed = transposed
-        self.batched = batched
-        self.dag: TypedDag = epilogue_of(problem.dag)
-        self.signature: Signature = problem.signature
+        dag, signature = epilogue_of(problem.dag), problem.signature
         if problem.dag.feeds:
-            self.signature = self.signature.only({*self.dag.input, *self.dag.output})
+            signature = signature.only({*dag.input, *dag.output})
         program = problem.dag
-        self.names = mangle([value.name for value in program.inputs], [value.name for value in program.outputs])
-        self.fields: Fields = Fields(self.names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
-        self.regions = 0
-
-    @property
-    def rows(self) -> str:
-        """The mode along the kernel's own rows."""
-        return "n" if self.transposed else "m"
-
-    @property
-    def columns(self) -> str:
-        """The mode along the kernel's own columns."""
-        return "m" if self.transposed else "n"
+        names = mangle([value.name for value in program.inputs], [value.name for value in program.outputs])
+        fields = Fields(names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
+        atomic = problem.options.atomic
+        super().__init__(dag, signature, names, fields, transposed=transposed, batched=batched, atomic=atomic)
 
     @property
     def stores_tile(self) -> bool:
-        """Return whether a collective can store the primary output itself, as its D."""
+        """Whether a collective can store the primary output itself, as its D."""
         return stores_d(self.dag, self.signature)
 
     @property
     def primary(self) -> str:
-        """Return the name of the output that the kernel is built around."""
+        """The name of the output that the kernel is built around."""
         return self.dag.primary.name
-
-    def next_region(self) -> int:
-        """Return the number of a new region."""
-        self.regions += 1
-        return self.regions - 1
-
-    def dtype(self, name: str) -> DType:
-        """Return the type of an input or output."""
-        dtype = self.value(name).dtype
-        assert dtype is not None
-        return dtype
-
-    def value(self, name: str) -> Input | Output:
-        return self.dag.input.get(name) or self.dag.output[name]
-
-    def strides(self, name: str) -> Strides:
-        """Return the strides of a tile's tensor."""
-        layout = self.signature[name]
-        rows: Stride = 1 if layout.contiguous == self.rows else self.fields.stride(name, self.rows)
-        columns: Stride = 1 if layout.contiguous == self.columns else self.fields.stride(name, self.columns)
-        return self.with_batch(name, rows, columns, layout.batch == "strided")
-
-    def with_batch(self, name: str, rows: Stride, columns: Stride, strided: bool) -> Strides:
-        """Return strides that end with the batch's, where there is one."""
-        return rows, columns, self.fields.stride(name, "l") if strided and self.batched else 0
-
-    def batch(self, name: str, strided: bool) -> Field | Literal[0]:
-        """Return the stride along the batch, or 0; the tensor must be one for which every kernel has a batch."""
-        return self.fields.stride(name, "l") if strided else 0
-
-    def single(self, value: Input) -> Single:
-        """Return the number and the pointer, one of which gives a scalar, or a flexible vector's single value."""
-        assert value.dtype is not None
-        number = self.fields.number(value.name, "integer" if value.dtype == I64 else "number")
-        return Single(value.dtype, number, self.fields.pointer(value.name))
-
-    def size(self, mode: str) -> Size | Number:
-        """Return the extent of a mode, of k what the product sums over."""
-        if mode == "l" and not self.batched:
-            return Number(I32, 1)
-        of_taps = mode == "k" and self.signature.convolution is not None
-        return Size(self.fields.size("contraction") if of_taps else self.fields.extent(mode))
-
-    def pair_distance(self, value: int) -> int:
-        """Return how far apart the columns are that hold a value of fewer columns than the accumulator."""
-        return min(self._distances[value], default=1)
-
-    @cached_property
-    def _distances(self) -> list[frozenset[int]]:
-        return pair_distances(self.dag, self.dag.types)
 
     def finish(self, frame: KernelTemplate, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """Return the plan of a kernel made of these parts."""
@@ -191,7 +123,7 @@ class Draft:
             fields=self.fields.members,
             shared_memory=epilogue.shared_memory,
             memory_limit=frame.memory_limit,
-            registers=estimate_registers(dag, epilogue.graph, self.config) if frame.family in _ESTIMATED else 0,
+            registers=self._registers(epilogue.program) if frame.family in _ESTIMATED else 0,
             operand_bits=dag.operands[0].dtype.bits,
             read_bytes=sum(map(tile_bytes, dag.inputs)),
             written_bytes=sum(map(tile_bytes, dag.outputs)),
@@ -200,6 +132,12 @@ class Draft:
             return made
         return GroupedPlan(
             **{each.name: getattr(made, each.name) for each in fields(Plan)}, group_fields=self.fields.rows
+        )
+
+    def _registers(self, program: EpilogueProgram) -> int:
+        """Return the estimate of the registers of an epilogue's thread."""
+        return estimate_registers(
+            program, self.config, accumulator(self.dag.operands[0].dtype), self.dtype(self.primary)
         )
 
 

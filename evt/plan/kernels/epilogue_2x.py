@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from evt.ir.dtype import F16, F32, I32, DType, accumulator
-from evt.plan.epilogue.visitors import build_visitors, is_collective
+from evt.plan.epilogue.facts import is_collective
+from evt.plan.epilogue.loads import Auxiliary
+from evt.plan.epilogue.program import epilogue_program
+from evt.plan.epilogue.step import Buffers
+from evt.plan.epilogue.values import Access
 from evt.plan.fields import Field
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.implicit_gemm import is_strided_dgrad
-from evt.plan.kernels.memory import reduction_bytes
-from evt.plan.kernels.nodes import Nodes2x, is_aligned
 from evt.plan.plan import Scale, StockOperator, StockTensor
-from evt.plan.signature import bytes_of
+from evt.plan.signature import LayoutClass, bytes_of
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import FusionOperation
 
@@ -22,14 +24,19 @@ Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
 def visitors(draft: Draft) -> Collective:
     """Return a visitor epilogue, the general case."""
-    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.selection.fused)
     width = access_width(draft)
-    made = Nodes2x(draft, width).make(graph)
+
+    def access(step: Auxiliary) -> Access:
+        layout = draft.signature[step.tensor]
+        whole = layout.contiguous == draft.columns and _is_aligned(draft, step.tensor, layout, width)
+        return Access.TILE if whole else Access.STRIDED
+
+    program = epilogue_program(draft, fused=draft.selection.fused).with_access(access)
     m, n, k = draft.config.tile
     mainloop = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
     warps = m // draft.config.warp[0] * (n // draft.config.warp[1])
-    shared = max(mainloop, reduction_bytes(draft, graph, warps))  # which share it
-    return Collective(made, graph, None, None, _tile_dtype(draft), shared, width)
+    shared = max(mainloop, program.shared_bytes(Buffers(n, warps, stages_rows=False)))  # they share memory
+    return Collective(program, program, None, None, _tile_dtype(draft), shared, width)
 
 
 def _tile_dtype(draft: Draft) -> DType:
@@ -57,11 +64,17 @@ def access_width(draft: Draft) -> int:
     width = max(least, min(8, 16 // draft.problem.tensor_bytes(draft.primary))) if draft.stores_tile else 8
     for name, layout in draft.signature.tensors:
         if layout.contiguous == draft.columns and is_collective(draft.value(name)):
-            while width > least and not is_aligned(draft, name, layout, width):
+            while width > least and not _is_aligned(draft, name, layout, width):
                 width //= 2
             if name == draft.primary:
                 width = min(width, max(least, layout.alignment))
     return width
+
+
+def _is_aligned(draft: Draft, name: str, layout: LayoutClass, width: int) -> bool:
+    """Return whether accesses of ``width`` elements are aligned; an access wider than 16 bytes is several."""
+    size = draft.problem.tensor_bytes(name)
+    return min(16, width * size) <= layout.alignment * size
 
 
 # An output operator of CUTLASS's own.
@@ -85,13 +98,13 @@ def _stock(
 ) -> Collective:
     """Plan an output operator, whose accesses have at most so many elements."""
     found = draft.selection.matches[FusionOperation]
-    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.selection.fused)
+    program = epilogue_program(draft.fork(), fused=draft.selection.fused)
     tensors = make_tensors(draft, found)
     alpha, beta = _scale(draft, found.alpha), _scale(draft, found.beta)
     m, n, k = draft.config.tile
     shared = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
     dtype, width = draft.dtype(draft.primary), min(_stock_width(draft), most)
-    return Collective(StockOperator(found, alpha, beta, tensors, permuted), graph, None, None, dtype, shared, width)
+    return Collective(StockOperator(found, alpha, beta, tensors, permuted), program, None, None, dtype, shared, width)
 
 
 def _stock_width(draft: Draft) -> int:

@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from evt.ir import Input
 from evt.ir.dtype import F16
-from evt.plan.epilogue.visitors import Graph, build_visitors, is_collective
+from evt.plan.epilogue.facts import is_collective
+from evt.plan.epilogue.program import EpilogueProgram, epilogue_program
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.memory import Budget, Space, is_tma
-from evt.plan.kernels.nodes import Nodes3x
-from evt.plan.plan import Epilogue, Scale, StockFusion, StockVector, Tensor, Visitors
+from evt.plan.plan import Epilogue, Scale, StockFusion, StockVector, Tensor
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import FusionOperation
 
-#: Makes the epilogue itself, once the collective's tensors are placed and the remaining memory is known.
-Make: TypeAlias = Callable[[Draft, Graph, Budget], Epilogue]
+
+@dataclass(frozen=True)
+class Placed:
+    """The steps beside the collective's own tensors, with the remaining memory; ``draft`` has the steps' members."""
+
+    draft: Draft
+    program: EpilogueProgram
+    budget: Budget
+
+
+#: Makes the epilogue itself, once the collective's tensors are placed.
+Make: TypeAlias = Callable[[Draft, Placed], Epilogue]
 #: Whether the collective can load an input as C, if TMA can.
 MayBeSource: TypeAlias = Callable[[Draft, Input], bool]
 
 
 def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSource) -> Collective:
     """Plan the collective epilogue; ``may_be_source`` says which inputs it can load as C."""
-    source, graph, budget = _place_source(draft, space, may_be_source)
-    c = tensor(draft, source) if source is not None else None
-    d = tensor(draft, draft.primary) if draft.stores_tile else None
-    epilogue = make(draft, graph, budget)
+    source, placed = _place_source(draft, space, may_be_source)
+    c, d = _tensors(draft, source)
+    epilogue = make(draft, placed)
     # F16 cuts the tiles of an epilogue whose D is stored by a visitor.
-    return Collective(epilogue, graph, c, d, d.dtype if d else F16, budget.used)
+    return Collective(epilogue, placed.program, c, d, d.dtype if d else F16, placed.budget.used)
 
 
-def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
+def visitors(draft: Draft, placed: Placed) -> EpilogueProgram:
     """Return a visitor epilogue, the general case."""
-    return Nodes3x(draft, budget).make(graph)
+    draft.take(placed.draft)
+    return placed.program.with_access(placed.budget.access)
 
 
 def has_batches(draft: Draft, value: Input) -> bool:
@@ -41,20 +52,26 @@ def has_batches(draft: Draft, value: Input) -> bool:
     return draft.signature[value.name].batch == "strided"
 
 
-def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tuple[str | None, Graph, Budget]:
-    """Return the tile input that the collective loads as C, the visitors beside it, and the remaining memory.
+def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tuple[str | None, Placed]:
+    """Return the matrix that the collective loads as C, and the steps beside it.
 
-    It is the first of :func:`_sources` whose tiles fit in shared memory; without one, visitors load every input.
+    It is the first of :func:`_sources` whose tiles fit in shared memory; without one, steps load every input.
     """
     implicit = draft.primary if draft.stores_tile else None
     for source in (*(_sources(draft, may_be_source) if draft.stores_tile else ()), None):
-        graph = build_visitors(
-            draft.dag, source=source, implicit_store=implicit, rows=draft.rows, fused=draft.selection.fused
-        )
-        budget = Budget(draft, space, source, graph)
+        fork = draft.fork()
+        _tensors(fork, source)
+        program = epilogue_program(fork, source=source, implicit_store=implicit, fused=draft.selection.fused)
+        budget = Budget(draft, space, source, program)
         if budget.left >= 0:
             break
-    return source, graph, budget
+    return source, Placed(fork, program, budget)
+
+
+def _tensors(draft: Draft, source: str | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return C and D of the collective."""
+    c = tensor(draft, source) if source is not None else None
+    return c, tensor(draft, draft.primary) if draft.stores_tile else None
 
 
 def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
@@ -92,7 +109,7 @@ def tensor(draft: Draft, name: str) -> Tensor:
 # A fusion operation of CUTLASS's own.
 
 
-def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
+def stock_fusion(draft: Draft, placed: Placed) -> StockFusion:
     """Plan one node, which CUTLASS makes from the operation's name, on every architecture of those of sm90."""
     found = draft.selection.matches[FusionOperation]
     if found.stored:
@@ -103,7 +120,7 @@ def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
         _scale(draft, found.alpha),
         _scale(draft, found.beta) if has_beta else None,
         _vector(draft, found.vector) if found.vector else None,
-        _stored(draft, found.stored, budget) if found.stored else None,
+        _stored(draft, found.stored, placed.budget) if found.stored else None,
     )
 
 
@@ -124,5 +141,5 @@ def _vector(draft: Draft, name: str) -> StockVector:
 
 def _stored(draft: Draft, name: str, budget: Budget) -> StockVector:
     """Return the tensor that is stored besides D, through shared memory."""
-    budget.takes("store", name, draft.signature[name])
+    budget.takes(name, stores=True)
     return StockVector(draft.dtype(name), draft.fields.pointer(name), draft.strides(name))

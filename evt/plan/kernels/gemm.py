@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evt.plan.epilogue.visitors import has_fixed_columns
+from evt.plan.epilogue.facts import has_fixed_columns
 from evt.plan.kernels import epilogue_2x, epilogue_3x
 from evt.plan.kernels.draft import Draft, Selection
 from evt.plan.kernels.kernel import Kernel2x, Kernel3x

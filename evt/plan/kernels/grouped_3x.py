@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.ir import Input, Output
-from evt.plan.epilogue.visitors import Graph, is_collective
+from evt.plan.epilogue.facts import is_collective
+from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.fields import GroupFields
 from evt.plan.kernels.draft import Draft, Selection
+from evt.plan.kernels.epilogue_3x import Placed
 from evt.plan.kernels.gemm import VISITORS_SM90
-from evt.plan.kernels.memory import Budget
-from evt.plan.kernels.nodes import NodesGrouped
 from evt.plan.kernels.schedulers import raster
-from evt.plan.plan import Visitors
 
 
 def _draft(selection: Selection) -> Draft:
@@ -34,8 +33,10 @@ def _draft(selection: Selection) -> Draft:
     return draft
 
 
-def _visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
-    return NodesGrouped(draft, budget).make(graph)
+def _visitors(draft: Draft, placed: Placed) -> EpilogueProgram:
+    """Return the steps; CUTLASS has no tensor maps of auxiliary tiles for groups, so tiles are moved directly."""
+    draft.take(placed.draft)
+    return placed.program
 
 
 VISITORS_GROUPED = replace(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evt.ir import Reduce
-from evt.ir.node import PLACES
-from evt.plan.epilogue.visitors import Graph
+from evt.plan.epilogue.loads import Auxiliary
+from evt.plan.epilogue.program import EpilogueProgram
+from evt.plan.epilogue.step import Buffers
+from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import AuxStore
 from evt.plan.kernels.draft import Draft
 from evt.plan.plan import Plan
-from evt.plan.signature import LayoutClass, bytes_of
+from evt.plan.signature import LayoutClass
 
 #: The fewest main-loop stages of a kernel with auxiliary tensors in shared memory.
 _MIN_STAGES = 3
@@ -36,7 +38,7 @@ class Space:
 class Budget:
     """The memory that the main loop and the collective leave to auxiliary tiles, which use TMA as long as it lasts."""
 
-    def __init__(self, draft: Draft, space: Space, source: str | None, graph: Graph) -> None:
+    def __init__(self, draft: Draft, space: Space, source: str | None, program: EpilogueProgram) -> None:
         self.draft = draft
         self.space = space
         config, problem = draft.config, draft.problem
@@ -46,10 +48,7 @@ class Budget:
         loaded = config.stages_c * self.subtile_bytes(source) if source else 0
         shares = config.reuse_c and source and problem.tensor_bytes(source) == problem.tensor_bytes(draft.primary)
         used += max(stored, loaded) if shares else stored + loaded
-        used += reduction_bytes(draft, graph, _WARPS) if space.warps_meet else 0
-        for visitor in graph.visitors:
-            if visitor.kind == "row":
-                used += config.tile[1] * problem.tensor_bytes(visitor.name) + 128
+        used += program.shared_bytes(Buffers(config.tile[1], _WARPS if space.warps_meet else 0, stages_rows=True))
         self.left = space.limit - used
 
     @property
@@ -63,11 +62,15 @@ class Budget:
         m, n = self.draft.config.epilogue_tile
         return m * n * self.draft.problem.tensor_bytes(name)
 
-    def takes(self, kind: str, name: str, layout: LayoutClass) -> bool:
-        """Reserve the memory of a ``tile`` that is loaded, or ``store``d. Return False without TMA or enough memory."""
-        stages = self.draft.config.stages_c if kind == "tile" else self.draft.config.stages_d
+    def access(self, step: Auxiliary) -> Access:
+        """Reserve the memory of a tile. Return DIRECT without TMA or enough memory."""
+        return Access.TILE if self.takes(step.tensor, stores=isinstance(step, AuxStore)) else Access.DIRECT
+
+    def takes(self, name: str, *, stores: bool) -> bool:
+        """Reserve the memory of a tile that is loaded or stored. Return False without TMA or enough memory."""
+        stages = self.draft.config.stages_d if stores else self.draft.config.stages_c
         needed = stages * self.subtile_bytes(name)
-        if not is_tma(self.draft, name, layout) or needed > self.left:
+        if not is_tma(self.draft, name, self.draft.signature[name]) or needed > self.left:
             return False
         self.left -= needed
         return True
@@ -82,20 +85,6 @@ def least_stages(draft: Draft) -> int:
     """Return the bytes of the stages that a main loop of 3.x must keep."""
     m, n, k = draft.config.tile
     return (m + n) * k * draft.problem.operand_bytes * _MIN_STAGES
-
-
-def reduction_bytes(draft: Draft, graph: Graph, warps: int) -> int:
-    """Return the bytes where warps combine their partial results, if there is a result for each column."""
-    used, dag = 0, draft.dag
-    for visitor in graph.visitors:
-        if visitor.kind == "reduce":
-            assert visitor.reduction is not None
-            if {"m", "n"} - set(dag.reduced[visitor.reduction]) == {draft.columns}:
-                reduce = dag[visitor.reduction]
-                places = isinstance(reduce, Reduce) and reduce.kind in PLACES  # whose keys have 64 bits
-                size = 8 if places else bytes_of(dag.types[visitor.value].dtype.compute)
-                used += warps * draft.config.tile[1] * size
-    return used
 
 
 def exceeded_memory(made: Plan) -> str:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from evt.ir import Element, Extent, Input, Load
 from evt.ir.operand import formula_of
 from evt.ir.origin import quoted
-from evt.plan.epilogue.nodes import Single
 from evt.plan.epilogue.regions import Value, make_region
+from evt.plan.epilogue.values import Single
 from evt.plan.kernels.draft import Draft
 from evt.plan.plan import Work, WorkVector
 

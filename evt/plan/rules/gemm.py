@@ -8,7 +8,7 @@ from evt.diagnostics import Span
 from evt.ir import Index, Input, Interleave, Output, Pick, Random, Reduce, ReduceBlocks, TypedDag
 from evt.ir.dtype import B1, I32, accumulator
 from evt.ir.node import base, is_divided
-from evt.plan.epilogue.visitors import has_fixed_columns, stores_d
+from evt.plan.epilogue.facts import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
 from evt.plan.signature import LayoutClass

@@ -1,0 +1,71 @@
+"""The regions of an epilogue: which values are the result of a step, and which the functor of another computes.
+
+Everything elementwise between loads and stores becomes *regions*: one step with one functor each. A value is a region's
+result if it is stored or reduced, if lanes exchange it (pairs and blocks of columns), or if several regions need it and
+computing it again costs more than keeping it. This compiles fastest, and keeps shared values in registers.
+"""
+
+from __future__ import annotations
+
+from evt.ir import Apply, Cast, Interleave, Pick, Reduce, ReduceBlocks, Store, TypedDag
+from evt.plan.epilogue.cost import cost
+from evt.plan.epilogue.facts import is_leaf
+
+#: Instructions, roughly, above which a value that regions share is kept instead of computed twice.
+_KEEP_COST = 4
+
+
+def results(dag: TypedDag, fused: bool) -> set[int]:
+    """Return the values that get a step with operands: regions, pairs and blocks.
+
+    ``fused=False`` makes every operation a separate step.
+    """
+
+    def computed(value: int) -> bool:
+        return isinstance(dag[value], Apply | Cast) and not dag.reduced[value]
+
+    def users_of(value: int) -> list[int]:
+        return [user for user in dag.users[value] if not isinstance(dag[user], Store) and not dag.reduced[user]]
+
+    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Interleave | ReduceBlocks)}
+    kept = crossing | {value for value in range(len(dag)) if isinstance(dag[value], Store | Reduce)}
+    results = crossing | {operand for value in kept for operand in dag.arguments(value) if computed(operand)}
+    if not fused:
+        for value in reversed(range(len(dag))):
+            if computed(value) and any(user in results for user in users_of(value)):
+                results.add(value)
+        return results
+    total = [0] * len(dag)
+    for value in range(len(dag)):
+        if computed(value):
+            inherited = sum(total[operand] for operand in dag.arguments(value))
+            total[value] = min(1_000_000, inherited + cost(dag[value]))
+    regions: list[frozenset[int]] = [frozenset()] * len(dag)
+    for value in reversed(range(len(dag))):
+        users = users_of(value)
+        regions[value] = frozenset[int]().union(*(({u} if u in results else regions[u]) for u in users))
+        if computed(value) and value not in results and len(regions[value]) > 1 and total[value] >= _KEEP_COST:
+            results.add(value)
+    return results
+
+
+def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
+    """Return the leaves and results that a region reads: in the order of a single operation, else by id."""
+
+    def is_operand(value: int) -> bool:
+        return value in results or is_leaf(dag[value])
+
+    if all(map(is_operand, dag.arguments(result))):
+        return list(dict.fromkeys(dag.arguments(result)))
+    found: set[int] = set()
+    stack, seen = list(dag.arguments(result)), {result}
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if is_operand(value):
+            found.add(value)
+        else:
+            stack.extend(dag.arguments(value))
+    return sorted(found)

@@ -1,0 +1,130 @@
+"""The base of an epilogue's steps: a place in the program, and the metadata that every step has.
+
+Every step class says
+
+- ``of``: how it is made from the graph's value,
+- ``description``: its words in ``evt explain``,
+- ``registers``, ``shared_bytes``, ``bytes``: its costs,
+
+and has typed fields. Emission spells a step from its fields alone: see evt/emission/epilogue.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+from evt.ir.dtype import F32, DType
+from evt.ir.origin import quoted
+from evt.plan.epilogue.results import Results
+from evt.plan.epilogue.scope import Scope
+
+#: Registers for the pointers and strides that a step keeps between its accesses.
+ADDRESS = 3
+_Step = TypeVar("_Step", bound="Step")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A thread's part of a tile: ``elements`` in one step of the epilogue, and ``steps`` for the whole tile."""
+
+    elements: int
+    steps: int
+
+    @staticmethod
+    def registers(dtype: DType, elements: int) -> int:
+        """Return the 32-bit registers that hold values of a type."""
+        return -(-elements * dtype.bits // 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The shared memory that an epilogue may use: for row vectors and for partial reductions of whole columns.
+
+    ``columns`` is the width of the tile; ``warps`` is the number of warps that combine their reductions there, or 0.
+    """
+
+    columns: int
+    warps: int
+    stages_rows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A step's place before the step is made: its class, the graph's ``value``, and the positions of its operands.
+
+    ``name`` is an input's or output's name. ``reduction`` is the graph's node of a reduction and its keys.
+    """
+
+    step: type[Step]
+    value: int
+    operands: tuple[int, ...] = ()
+    name: str = ""
+    reduction: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step: ``name`` is unique in the kernel, ``operands`` are positions of earlier steps.
+
+    ``result`` is the type of the step's value in registers; ``origin`` is the part of the user's text, in words.
+    """
+
+    name: str
+    operands: tuple[int, ...] = ()
+    result: DType = F32
+    origin: str = field(default="", compare=False)
+
+    #: Whether the step returns its operand, after it has written or reduced it.
+    passes: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls: type[_Step], slot: Slot, index: int, program: Context) -> Step:
+        """Return the step of a slot, which is at a position of the program."""
+        raise NotImplementedError
+
+    @property
+    def description(self) -> str:
+        """The step in words."""
+        raise NotImplementedError
+
+    @property
+    def is_prefetched(self) -> bool:
+        """Whether a whole fragment is loaded before the first operation, and waits in registers."""
+        return False
+
+    @property
+    def bytes(self) -> float:
+        """The bytes that the step moves for each element of the product; 0 for tensors smaller than a matrix."""
+        return 0
+
+    def registers(self, share: Share) -> int:
+        """Return the registers that the step keeps from one step of the epilogue to the next, or during one."""
+        return 0
+
+    def shared_bytes(self, buffers: Buffers) -> int:
+        """Return the bytes of shared memory, auxiliary tiles aside."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Context:
+    """What steps are made from: the scope, the order of all steps, and the choices of the kernel's family.
+
+    ``converts_root``: the last step converts its value to D's type. ``uses_functors``: CUTLASS's functors may compute.
+    ``any_stride``: vector broadcasts take any stride.
+    """
+
+    scope: Scope
+    slots: tuple[Slot, ...]
+    results: Results
+    converts_root: bool
+    uses_functors: bool
+    any_stride: bool
+
+    def origin(self, slot: Slot) -> str:
+        """Return the part of the text that a slot's value comes from; for a store, its statement."""
+        dag = self.scope.dag
+        value = slot.value if slot.reduction is None else slot.reduction
+        written = dag.stores[slot.name] if slot.step.passes and slot.reduction is None else value
+        return quoted(dag.origins[written], dag.source)
