@@ -266,7 +266,7 @@ class HalfLoad(Packed):
 
     @property
     def description(self) -> str:
-        return "load of half as many columns"
+        return "load of half the columns"
 
     @property
     def is_prefetched(self) -> bool:

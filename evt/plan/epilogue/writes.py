@@ -72,7 +72,7 @@ class HalfStore(Packed):
 
     @property
     def description(self) -> str:
-        return "store of half as many columns"
+        return "store of half the columns"
 
     @property
     def bytes(self) -> float:
