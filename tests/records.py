@@ -79,7 +79,7 @@ RECORDS: dict[str, Record] = {
         (
             "x = alpha*acc + beta*C\nD = exp(x - max[n](x))",
             "E0410",
-            "a reduction over [n] is complete only when the kernel ends, and is read back at [m, n]",
+            "a reduction over [n] is complete only when the kernel ends, so it cannot be read at [m, n]",
         ),
     ),
     "evtae-bias-reuse-after-tanh": sample(1, "sm80", "reuse_after_tanh"),

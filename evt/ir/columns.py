@@ -1,4 +1,4 @@
-"""Values of fewer columns, of pairs and of blocks: ``check_columns(dag, types)``, ``pair_distances(dag, types)``."""
+"""Values of fewer columns, in pairs and blocks: ``check_columns(dag, types)``, ``pair_distances(dag, types)``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from evt.ir.origin import at
 
 
 def columns_of(value: ValueType) -> str:
-    """Return the mode of a value's columns; empty where it is the same in all."""
+    """Return the mode of a value's columns, or "" if the value does not vary over columns."""
     return next((mode for mode in value.modes if base(mode) == "n"), "")
 
 
 def columns_together(dag: TypedDag) -> int:
-    """How many columns an epilogue visits at a time, or a row of a warp: those of a pair of blocks, or of a block."""
+    """Return the number of adjacent columns that an epilogue visits together: the columns of a pair block or of a
+    block.
+    """
     found = 1
     for node, (op, _) in enumerate(dag.table):
         if isinstance(op, Pick | Interleave):
@@ -41,10 +43,11 @@ def columns_together(dag: TypedDag) -> int:
 
 
 def check_columns(dag: Dag, types: Sequence[ValueType]) -> Iterator[Diagnostic]:
-    """Yield what does not fit of values of fewer columns (E0307).
+    """Yield mistakes in values of fewer columns (E0307).
 
-    A value of a pair meets values of pairs as far apart, and of blocks that have whole pairs; one of a block meets all
-    columns of its block. What is interleaved are halves of the columns, in pairs of its distance.
+    A value of pairs combines with values of pairs of equal distance, and with blocks that hold whole pairs. A block
+    value combines with all columns of its block. The operands of ``interleave`` are halves of the columns, in pairs of
+    its distance.
     """
     whole = not any(is_divided(mode) for value in set(types) for mode in value.modes)
     if whole and not any(isinstance(op, Interleave) for op, _ in dag.table):
@@ -62,7 +65,7 @@ def check_columns(dag: Dag, types: Sequence[ValueType]) -> Iterator[Diagnostic]:
             diagnostic = Diagnostic("E0307", message, None, label, hint, secondary=labels)
             yield at(dag.origins[node], dag.source, diagnostic)
             if len(distances[node]) > 1:
-                return  # which holds of all that is made of it
+                return  # which holds for all its users
 
 
 #: The label of an operation whose operands have different columns.
@@ -70,14 +73,14 @@ _MEET = "made from both"
 
 
 def _widths(dag: Dag, node: int, types: Sequence[ValueType]) -> list[str]:
-    """Return the modes of the columns of what a node reads."""
+    """Return the modes of the columns that a node reads."""
     return sorted({columns_of(types[operand]) for operand in dag.arguments(node)} - {""})
 
 
 def _mistake(
     dag: Dag, node: int, types: Sequence[ValueType], distances: Sequence[frozenset[int]]
 ) -> tuple[str, str, str] | None:
-    """Return what does not fit of the operands of a node: message, label and help."""
+    """Return the mistake in the operands of a node: message, label and help."""
     op, arguments = dag[node], dag.arguments(node)
     found = {columns_of(types[operand]): operand for operand in arguments}
     found.pop("", None)
@@ -96,13 +99,13 @@ def _mistake(
         message = f"blocks of {divisor(blocks[0])} columns have no whole pairs of columns {together // 2} apart"
         return message, _MEET, f"take blocks of at least {together} columns"
     if isinstance(op, Pick) and (halves or blocks):
-        message = f"a value of {_shown(types[arguments[0]])} is not paired again"
+        message = f"a value of {_shown(types[arguments[0]])} cannot be paired again"
         return message, "paired twice", "pair the full-width value"
     if isinstance(op, Reduce) and op.kind in PLACES and (halves or blocks):
-        message = f"`{op.kind}` is made of whole columns, and this value is {_shown(types[arguments[0]])}"
-        return message, "fewer columns", "take it of the full-width value"
+        message = f"`{op.kind}` takes all columns, and this value is {_shown(types[arguments[0]])}"
+        return message, "fewer columns", "apply it to the full-width value"
     if isinstance(op, ReduceBlocks) and blocks:
-        message = f"a value of {_shown(types[arguments[0]])} is not taken in blocks again"
+        message = f"a value of {_shown(types[arguments[0]])} cannot be reduced by blocks again"
         return message, "reduced twice", "reduce blocks of the full-width value"
     if isinstance(op, ReduceBlocks) and halves and op.width % apart[0]:
         message = f"pairs of columns {apart[0]} apart do not lie together in blocks of {op.width}"
@@ -111,7 +114,7 @@ def _mistake(
 
 
 def _not_interleaved(op: Interleave, found: Sequence[str]) -> tuple[str, str, str] | None:
-    """Why values of these columns are not interleaved: message, label and help."""
+    """Return the reason that values of these columns cannot be interleaved: message, label and help."""
     if not found:
         hint = "interleave(even(x), odd(x)) are the columns of x"
         return "neither of the interleaved values has columns", "of no columns", hint
@@ -130,9 +133,9 @@ def _not_interleaved(op: Interleave, found: Sequence[str]) -> tuple[str, str, st
 
 
 def pair_distances(dag: Dag, types: Sequence[ValueType]) -> list[frozenset[int]]:
-    """For each value of half as many columns how far apart its pairs are: 1 where nothing says it.
+    """Return the distance of the pairs of each value with half the columns: 1 if nothing determines it.
 
-    A tensor of half as many columns takes the distance of what it meets. More than one of a value is a mistake.
+    A tensor with half the columns takes the distance of the values that it combines with. Two distances are a mistake.
     """
     parent = list(range(len(dag)))
 

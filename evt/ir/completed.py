@@ -1,7 +1,7 @@
 """Arithmetic after reductions, which are complete when the kernel ends: ``check_completed(dag, node, types)``.
 
-What is computed of reductions is computed of each row, each column or the whole that is left, by the kernel that
-combines their parts. It reads reductions over the same modes, numbers, sizes, and inputs of the modes that are left.
+The kernel that combines the partial results also computes this arithmetic, once for each remaining row or column. The
+arithmetic may read reductions over equal modes, numbers, sizes, and inputs of the remaining modes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from evt.ir.origin import Place, at
 
 
 def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator[Diagnostic]:
-    """Yield why a node cannot read the reductions among its operands (E0410); ``types`` are those of its operands."""
+    """Yield the reasons that a node cannot read the reductions among its operands (E0410). ``types`` are its
+    operands'.
+    """
     op, arguments = dag[node], dag.arguments(node)
     reductions = [operand for operand in dict.fromkeys(arguments) if dag.reduced[operand]]
     if not reductions or isinstance(op, Store):
@@ -31,7 +33,8 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
         joined = isinstance(inner, Reduce) and isinstance(op, Reduce) and inner.kind == op.kind
         modes = ", ".join(mode for mode in ("l", "m", "n") if mode in (*over, *getattr(op, "modes", ())))
         yield refused(
-            f"a reduction over {_shown(over)} is complete only when the kernel ends, and is reduced or paired again",
+            f"a reduction over {_shown(over)} is complete only when the kernel ends, so it cannot be reduced or "
+            "paired again",
             "made from a reduction",
             f"write `{op.kind}[{modes}](x)`" if joined and isinstance(op, Reduce) else _NEXT,
             first,
@@ -40,7 +43,7 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
     for each in reductions[1:]:
         if dag.reduced[each] != over:
             message = f"reductions over {_shown(over)} and over {_shown(dag.reduced[each])} meet"
-            hint = "what is computed of reductions reads those over the same modes; " + _NEXT
+            hint = "arithmetic after a reduction reads reductions over equal modes only; " + _NEXT
             yield refused(message, "made from both", hint, each)
             return
     left = [mode for mode in ("m", "n") if mode not in over]
@@ -50,7 +53,7 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
         varies = types[operand].modes
         if any(base(mode) in over for mode in varies):
             yield refused(
-                f"a reduction over {_shown(over)} is complete only when the kernel ends, and is read back at "
+                f"a reduction over {_shown(over)} is complete only when the kernel ends, so it cannot be read at "
                 f"{_shown(varies)}",
                 f"{_shown(varies)} meets a reduction",
                 f"{_NEXT}; arithmetic after a reduction reads sizes, scalars"
@@ -60,8 +63,8 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
             return
         if (found := _computed_by_lanes(dag, operand)) is not None:
             message = (
-                "pairs, blocks, random numbers and what an index names meet a reduction, which is complete only when "
-                "the kernel ends"
+                "pairs, blocks, random numbers and gathered values cannot combine with a reduction, which is complete "
+                "only when the kernel ends"
             )
             yield refused(message, "made from both", _NEXT, found)
             return
@@ -75,7 +78,7 @@ def _shown(modes: Sequence[str]) -> str:
 
 
 def read_when_complete(dag: Dag) -> set[str]:
-    """Return the inputs that are read when the kernel has ended, by what is computed of reductions."""
+    """Return the inputs that are read after the kernel's end, by arithmetic after reductions."""
     found: set[str] = set()
     stack = [node for node in range(len(dag)) if dag.reduced[node] and not isinstance(dag[node], Reduce)]
     seen = set(stack)
@@ -92,7 +95,7 @@ def read_when_complete(dag: Dag) -> set[str]:
 
 
 def _computed_by_lanes(dag: Dag, value: int) -> int | None:
-    """Return what of a value lanes of the kernel exchange or count, if anything."""
+    """Return the part of a value that lanes of the kernel exchange or count, if any."""
     stack, seen = [value], {value}
     while stack:
         node = stack.pop()
@@ -107,7 +110,7 @@ def _computed_by_lanes(dag: Dag, value: int) -> int | None:
 
 
 def _elsewhere(dag: Dag, node: int, user: int) -> tuple[Label, ...]:
-    """Return a label at a node's own expression, if that is not part of its user's."""
+    """Return a label at a node's expression, if that is not part of its user's expression."""
     origin, reading = dag.origins[node], dag.origins[user]
     if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
         return ()

@@ -1,17 +1,15 @@
-"""Convolutions: their geometry, which belongs to a program, and the sizes of one problem.
+"""Convolutions: the geometry, which belongs to a program, and the sizes of one problem.
 
 A convolution is the product of an implicit GEMM. For an activation of N images, C channels and H x W pixels, a weight
 [K, C, R, S] and an output of P x Q pixels, the modes of the product are
 
-=========  ==========  ==========  ==========  ======================  ==================
-operator   m           n           k           A                       B
-=========  ==========  ==========  ==========  ======================  ==================
-fprop      N, P, Q     K           R, S, C     activation              weight
-dgrad      N, H, W     C           R, S, K     gradient of the output  weight
-wgrad      K           R, S, C     N, P, Q     gradient of the output  activation
-=========  ==========  ==========  ==========  ======================  ==================
+=========  ==========  ==========  ==========  ======================  ================== operator   m           n
+k           A                       B =========  ==========  ==========  ==========  ======================
+================== fprop      N, P, Q     K           R, S, C     activation              weight dgrad      N, H, W
+C           R, S, K     gradient of the output  weight wgrad      K           R, S, C     N, P, Q     gradient of the
+output  activation =========  ==========  ==========  ==========  ======================  ==================
 
-A one-dimensional convolution is a two-dimensional one of height 1; a third dimension comes first, as depth.
+A one-dimensional convolution is a two-dimensional one of height 1. A third dimension comes first, as depth.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ Operator = Literal["fprop", "dgrad", "wgrad"]
 #: The spatial dimensions, innermost last.
 SPATIAL = ("depth", "height", "width")
 
-#: Modes of A and B in the implicit GEMM, in the order of their memory.
+#: Modes of A and B in the implicit GEMM, in memory order.
 _MODES: dict[Operator, tuple[tuple[str, str], tuple[str, str]]] = {
     "fprop": (("m", "k"), ("n", "k")),
     "dgrad": (("m", "k"), ("k", "n")),
@@ -48,7 +46,7 @@ CONVOLUTIONS: dict[str, tuple[Operator, int]] = {
 #: The modes of A and B by operation.
 OPERAND_MODES = {name: _MODES[operator] for name, (operator, _) in CONVOLUTIONS.items()}
 
-#: The keywords that give a geometry.
+#: The keywords of a geometry.
 GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kernel_size")
 
 #: (before, after) for each spatial dimension.
@@ -57,10 +55,10 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The geometry of a convolution, as in torch.nn.functional: everything but the tensors' sizes.
+    """The geometry of a convolution, as in torch.nn.functional, without the tensors' sizes.
 
     ``padding`` is (before, after) for each spatial dimension, or None for ``"same"``, which depends on the kernel size.
-    ``output_padding`` (dgrad, smaller than the stride) enlarges the result where the stride leaves its size open;
+    ``output_padding`` (dgrad, smaller than the stride) enlarges the result if the stride leaves its size open.
     ``kernel_size`` (wgrad) is the spatial size of the weight.
     """
 
@@ -75,7 +73,7 @@ class Convolution:
 
     @staticmethod
     def of(operation: str, keywords: Mapping[str, Any]) -> Convolution:
-        """Return the geometry that the keywords of a call such as :func:`evt.conv2d` give.
+        """Return the geometry from the keywords of a call such as :func:`evt.conv2d`.
 
         Raise ArgumentError (E0602, E0607).
         """
@@ -104,7 +102,7 @@ class Convolution:
 
     @property
     def is_unit_stride(self) -> bool:
-        """Whether every pixel is visited."""
+        """True if every pixel is visited: all strides are 1."""
         return set(self.stride) == {1}
 
     def pads(self, filter_size: Sequence[int]) -> Pairs:
@@ -120,7 +118,7 @@ class Convolution:
     def problem(self, a: Sequence[int], b: Sequence[int]) -> ConvolutionProblem:
         """Return the sizes for operands of these shapes, in PyTorch's order.
 
-        Raise ValueError saying what does not fit.
+        Raise ValueError with the reason for shapes that do not fit.
         """
         names = {"fprop": ("x", "weight"), "dgrad": ("the gradient", "weight"), "wgrad": ("the gradient", "x")}
         for name, operand, shape in zip(names[self.operator], "AB", (a, b), strict=True):
@@ -158,7 +156,9 @@ class Convolution:
             if any(extra >= step for extra, step in zip(self.output_padding, self.stride, strict=True)):
                 raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
         for size, pad, span in zip(pixels, pads, reach, strict=True):
-            if isinstance(size, int) and max(size + sum(pad), span) >= 2**31:  # symbols have no guard for it
+            if (
+                isinstance(size, int) and max(size + sum(pad), span) >= 2**31
+            ):  # symbolic sizes have no guard for this check
                 raise ValueError(f"the padded input or the dilated filters span {max(size + sum(pad), span)} pixels")
             if size + sum(pad) < span and self.operator != "dgrad":
                 raise ValueError(f"the dilated filters span {span} pixels, and the padded input has {size + sum(pad)}")
@@ -188,7 +188,7 @@ class ConvolutionProblem:
 
     @cached_property
     def leads(self) -> dict[str, tuple[int, ...]]:
-        """The dimensions that each mode stands for; ``k`` is the channels of A, over which an operand may vary."""
+        """The dimensions of each mode; ``k`` is the channels of A, over which an operand may vary."""
         match self.geometry.operator:
             case "fprop":
                 return self._leads((self.images, *self.results), (self.filters,), self.channels)
@@ -204,7 +204,7 @@ class ConvolutionProblem:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Every number that a kernel is called with, by name."""
+        """The numbers that a kernel is called with, by name."""
         rank = self.geometry.rank
         sizes = {mode: math.prod(dims) for mode, dims in self.leads.items()}
         sizes["contraction"] = self.contraction
@@ -227,13 +227,13 @@ class ConvolutionProblem:
         groups = self.geometry.groups
         filters, channels = self.filters // groups, self.channels // groups
         first = channels if self.geometry.operator == "fprop" else filters
-        if self.is_depthwise:  # all channels of a pixel are next to each other, and no group has several
+        if self.is_depthwise:  # the channels of a pixel are contiguous, and no group has several
             first = self.channels
         return {**self.sizes, "A": first, "B": channels}
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each channel has a filter of its own, and gives one channel."""
+        """True if each channel has one filter and gives one channel."""
         return self.channels == self.filters == self.geometry.groups > 1
 
     @property
@@ -243,17 +243,17 @@ class ConvolutionProblem:
 
     @property
     def depth(self) -> int:
-        """The channels of one filter tap, which the sums run over; for wgrad the pixels."""
+        """The channels of one filter tap, which the sums run over; the pixels for wgrad."""
         return math.prod(self.leads["k"]) // (self.geometry.groups if self.geometry.operator != "wgrad" else 1)
 
     @property
     def contraction(self) -> int:
-        """What every sum runs over, padding included: taps times the channels of one group; of wgrad the pixels."""
+        """The length of each sum, padding included: taps times the channels of one group; the pixels for wgrad."""
         return self.depth * (math.prod(self.filter_size) if self.geometry.operator != "wgrad" else 1)
 
     @property
     def multiplications(self) -> int:
-        """Multiply-adds, padding included."""
+        """The number of multiply-adds, padding included."""
         pixels = self.images * math.prod(self.results)
         return pixels * self.filters * math.prod(self.filter_size) * self.channels // self.geometry.groups
 
@@ -286,7 +286,9 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _padding(value: object, rank: int, stride: tuple[int, ...]) -> Pairs | None:
-    """Read ``padding``: a number, one or a (before, after) pair for every dimension, "valid" or "same"."""
+    """Return the padding of ``padding``: a number, a number or (before, after) pair for each dimension, "valid" or
+    "same".
+    """
     if isinstance(value, str) and value == "valid":
         return ((0, 0),) * rank
     if isinstance(value, str) and value == "same":

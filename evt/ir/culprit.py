@@ -1,4 +1,4 @@
-"""What in a program makes a value vary over a mode: the leaf that a message names."""
+"""The part of a program that makes a value vary over a mode, for messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evt.ir.origin import Place
 
 
 def find_culprit(dag: Dag, types: Sequence[ValueType], values: Iterable[int], mode: str) -> int | None:
-    """Return what gives values a mode: the accumulator, else an input, a pair or a block."""
+    """Return the leaf that gives values a mode: the accumulator, else an input, a pair or a block."""
     leaves, seen = list[int](), set[int]()
     stack = [value for value in values if mode in types[value].modes]
     while stack:
@@ -25,16 +25,16 @@ def find_culprit(dag: Dag, types: Sequence[ValueType], values: Iterable[int], mo
 
 
 def assumed_tile(dag: Dag, node: int | None) -> str | None:
-    """Return the name of an input that has rows and columns because no subscript says otherwise."""
+    """Return the name of an input that has rows and columns only because it has no subscript."""
     op = None if node is None else dag[node]
     return op.name if isinstance(op, Load) and dag.input[op.name].batchable else None
 
 
 def label_of(dag: Dag, types: Sequence[ValueType], node: int | None) -> tuple[Label, ...]:
-    """Return a label at what gives a value its modes."""
+    """Return a label at the leaf that gives a value its modes."""
     origin = None if node is None else dag.origins[node]
     if node is None or not isinstance(origin, Place):
         return ()
     op, modes = dag[node], f"is [{shown(types[node].modes)}]"
     name = "`acc` " if isinstance(op, Acc) else f"`{op.name}` " if isinstance(op, Load) else ""
-    return (Label(origin.span, f"{name}{modes}" + ", as no subscript says otherwise" * bool(assumed_tile(dag, node))),)
+    return (Label(origin.span, f"{name}{modes}" + ", because it has no subscript" * bool(assumed_tile(dag, node))),)

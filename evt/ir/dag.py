@@ -1,11 +1,11 @@
-"""The graph: ``Dag`` as lowered, ``TypedDag`` once every value has a type, ``Builder`` to make either.
+"""The graph: ``Dag`` after lowering, ``TypedDag`` once every value has a type, ``Builder`` to make either.
 
-Ids are ints in creation order, operands before their users. Equal nodes merge (hash-consing), so a common subexpression
-exists once by construction. A graph is stored as a table of its nodes; a ``networkx.MultiDiGraph`` is made on request:
-there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
+Ids are integers in creation order; operands precede their users. Equal nodes merge (hash-consing), so a common
+subexpression exists once by construction. A graph is stored as a table of its nodes. A ``networkx.MultiDiGraph`` is
+made on request: an edge runs from operand to user, and its key is the operand's slot, so ``z*z`` has two edges.
 
-A graph keeps the origins of its nodes beside them. A builder gives each new node its current ``origin``. A pass makes
-a new graph by walking the old one with :meth:`Builder.walk`, which sets the origin, so rules need not.
+A graph stores the origins of its nodes separately. A builder gives each new node its current ``origin``. A pass walks
+the old graph with :meth:`Builder.walk`, which sets the origin, so that rules do not have to.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Entry: TypeAlias = tuple[Node, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Dag:
-    """A program as a graph, before types: undeclared types are None. ``table`` has its nodes by id.
+    """A program as a graph, before type inference; undeclared types are None. ``table`` has its nodes by id.
 
-    ``origins`` say where each node comes from, in ``source`` or elsewhere; None for nodes made by hand.
+    ``origins`` are the origins of the nodes, in ``source`` or elsewhere; None for nodes made by hand.
     """
 
     operation: str
@@ -58,7 +58,7 @@ class Dag:
 
     @cached_property
     def graph(self) -> Any:
-        """The same graph as a frozen ``networkx.MultiDiGraph``, whose nodes have an ``op``."""
+        """The graph as a frozen ``networkx.MultiDiGraph``, whose nodes have an ``op``."""
         graph: Any = nx.MultiDiGraph()
         for node, (op, operands) in enumerate(self.table):
             graph.add_node(node, op=op)
@@ -82,7 +82,7 @@ class Dag:
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the nodes that read it, each once, in id order."""
+        """The users of each node, each once, in id order."""
         users: list[list[int]] = [[] for _ in self.table]
         for node, (_, operands) in enumerate(self.table):
             for operand in dict.fromkeys(operands):
@@ -91,7 +91,7 @@ class Dag:
 
     @cached_property
     def reduced(self) -> tuple[tuple[str, ...], ...]:
-        """For each node the modes over which it, or what it is made of, is reduced when the kernel ends."""
+        """The modes over which each node, or one of its operands, is reduced when the kernel ends."""
         found: list[tuple[str, ...]] = []
         for op, operands in self.table:
             found.append(reduced_modes(op, [found[operand] for operand in operands]))
@@ -107,7 +107,7 @@ class Dag:
 
     @cached_property
     def primary(self) -> Output:
-        """The output that a kernel is built around: D, else the first whole matrix, else the first."""
+        """The output that a kernel is built around: D, else the first whole matrix, else the first output."""
         named = (value for value in self.outputs if value.name == "D")
         whole = (value for value in self.outputs if value.is_whole)
         return next(named, None) or next(whole, self.outputs[0])
@@ -142,7 +142,7 @@ class TypedDag(Dag):
 
 
 class Builder:
-    """Makes a graph node by node; ``add`` returns the existing id for an equal node, and new ones have ``origin``."""
+    """A builder of graphs. ``add`` returns the existing id for an equal node; a new node gets ``origin``."""
 
     def __init__(self) -> None:
         self._ids: dict[Entry, int] = {}
@@ -160,7 +160,7 @@ class Builder:
         return known
 
     def walk(self, dag: Dag) -> Iterator[int]:
-        """Yield the nodes of another graph in id order; nodes added before the next one get its origin."""
+        """Yield the nodes of another graph in id order. Nodes added before the next one get its origin."""
         for node, self.origin in enumerate(dag.origins):
             yield node
 
@@ -187,7 +187,7 @@ class Builder:
 
 
 def reduced_modes(op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the modes of :attr:`Dag.reduced` of a node, of its operands'."""
+    """Return the entry of :attr:`Dag.reduced` for a node, from the entries of its operands."""
     own = op.modes if isinstance(op, Reduce) else ()
     if not own and not any(operands):
         return ()
@@ -211,13 +211,13 @@ def prune(dag: Dag) -> Dag:
 
 
 def index_inputs(dag: Dag) -> set[str]:
-    """Return the inputs that say where others are loaded and outputs stored."""
+    """Return the inputs that index other inputs or outputs."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     return {index_of(mode) for value in values for mode in value.modes if index_of(mode)}
 
 
 def read_inputs(dag: Dag) -> set[str]:
-    """Return the inputs that are loaded, or say where others are loaded and outputs stored."""
+    """Return the inputs that are loaded, or that index inputs or outputs."""
     loaded = {op.name for op, _ in dag.table if isinstance(op, Load)}
     values: tuple[Input | Output, ...] = (*(dag.input[name] for name in loaded if name in dag.input), *dag.outputs)
     return loaded.union(index_of(mode) for value in values for mode in value.modes)

@@ -1,4 +1,4 @@
-"""What a valid program says and probably does not mean: ``doubts(dag) -> warnings``."""
+"""Warnings for valid programs that probably mean something else: ``doubts(dag) -> warnings``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from evt.ir.dag import TypedDag
 from evt.ir.lower.words import GREEK
 from evt.ir.node import Input
 
-#: Words of names that mostly mean one value.
+#: Words of names that usually mean a single value.
 _SINGLE = frozenset(
     {
         *("scale", "scaling", "factor", "multiplier", "coef", "coeff", "coefficient", "ratio", "gain", "slope"),
@@ -20,7 +20,7 @@ _SINGLE = frozenset(
 
 
 def doubts(dag: TypedDag) -> tuple[Diagnostic, ...]:
-    """Return a warning for each input that was inferred to be a matrix and reads like a scalar (W0401)."""
+    """Return a warning (W0401) for each input that is inferred to be a matrix and has the name of a scalar."""
     return tuple(_matrix(dag, value) for value in dag.inputs if _reads_like_a_scalar(value))
 
 
@@ -31,6 +31,6 @@ def _reads_like_a_scalar(value: Input) -> bool:
 
 def _matrix(dag: TypedDag, value: Input) -> Diagnostic:
     name = value.name
-    message = f"`{name}` is a matrix [m, n], as nothing says otherwise"
+    message = f"`{name}` is a matrix [m, n], because it is undeclared and has no subscript"
     hint = f"declare a scalar: `in {name}: f32`; or write the modes: `{name}[m]`, `{name}[n]`, `{name}[m, n]`"
     return Diagnostic("W0401", message, value.span, "one value for every element", hint, source=dag.source)

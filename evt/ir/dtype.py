@@ -15,7 +15,9 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary format: the bits of a fraction, the exponent of the smallest normal number, the largest finite one."""
+    """A binary format: the bits of the fraction, the exponent of the smallest normal number, the largest finite
+    number.
+    """
 
     fraction: int
     least_exponent: int
@@ -41,32 +43,34 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1; none is done in i64."""
+        """The type of arithmetic on elements of this type: f32, f64, i32 or b1. Nothing is computed in i64."""
         return _COMPUTE[self.name]
 
     @property
     def largest(self) -> float:
-        """The largest finite value: an int for an integer type."""
+        """The largest finite value; an int for an integer type."""
         return _FORMATS[self.name].largest if self.is_float else _RANGES[self.name][1]
 
     @property
     def least(self) -> float:
-        """The least finite value: an int for an integer type."""
+        """The smallest finite value; an int for an integer type."""
         return -_FORMATS[self.name].largest if self.is_float else _RANGES[self.name][0]
 
     def spans(self, value: float) -> bool:
-        """Whether a number is within the range; infinities are in that of floats which casts do not saturate to."""
+        """Return whether a number is within the range. Floats whose casts do not saturate also have infinities."""
         return self.least <= value <= self.largest or (math.isinf(value) and not self.saturates)
 
     @property
     def range_text(self) -> str:
-        """The type's range, in words."""
+        """The type's range, as text."""
         if self.is_float:
             return f"{self} holds magnitudes up to {self.largest:g}"
         return f"{self} holds {self.least} to {self.largest}"
 
     def number(self, value: float) -> float:
-        """Return a number as this type keeps it: an int for an integer or truth type if it is whole, else a float."""
+        """Return a number as this type keeps it: an int for a whole number of an integer or truth type, else a
+        float.
+        """
         if self.is_float:
             return float(value)
         return int(value) if math.isfinite(value) and value == int(value) else value
@@ -78,7 +82,7 @@ class DType:
 
     @property
     def saturates(self) -> bool:
-        """Whether values that are too large become the largest one: for floats, those of 8 bits."""
+        """True if casts map values beyond the range to the largest value; among floats, only 8-bit types saturate."""
         return not self.is_float or self.bits == 8
 
     @property
@@ -125,23 +129,26 @@ _COMPUTE = {
     each.name: each if each in (F64, I64) else {Kind.FLOAT: F32, Kind.INTEGER: I32, Kind.BIT: B1}[each.kind]
     for each in TYPES
 }
-#: Types that tensors may be stored in; tf32 is f32 in memory.
+#: Types of tensors; tf32 is f32 in memory.
 STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1)
-#: Types that outputs may have, and those that values are cast to: no value has 64 bits of an integer.
+#: Types of outputs and casts. No value is a 64-bit integer.
 OUTPUTS = tuple(dtype for dtype in STORAGE if dtype != I64)
-#: Types that scalars may have.
+#: Types of scalars.
 SCALARS = (F64, F32, F16, BF16, I64, I32, BOOL)
-#: Types that the operands A and B may have.
+#: Types of the operands A and B.
 OPERANDS = (F16, BF16, F32, TF32, F64, E4M3, E5M2, I8, U8)
 #: Pairs of different operand types that the tensor cores multiply.
 MIXED_OPERANDS = (frozenset({F32, TF32}), frozenset({E4M3, E5M2}), frozenset({I8, U8}))
 
 
 def accumulator(operand: DType) -> DType:
-    """Return the type that products of operands are summed in: f64 for f64, i32 for integers, else f32."""
+    """Return the accumulator type of operands: f64 for f64, i32 for integers, else f32."""
     return operand.compute
 
 
 def from_torch_name(name: str) -> DType | None:
-    """Return the type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
+    """Return the type that a torch dtype (``"float16"``) stores, or None.
+
+    ``tf32`` is stored as f32, ``b1`` as uint8.
+    """
     return next((dtype for dtype in TYPES if dtype.torch == name), None)

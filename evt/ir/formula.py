@@ -1,6 +1,6 @@
-"""A graph as a program's text: ``formula(dag) -> str``, what a user could have written.
+"""A graph as a program's text: ``formula(dag) -> str``, in the user's language.
 
-A value that is read once stands where it is read, others have names, ``v1``, ``v2``.
+A value that is read once is written where it is read; other values get the names ``v1``, ``v2``...
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from evt.ir.node import (
 )
 from evt.ir.number import decimal
 
-#: Functions that are written as operators: the symbol, and how tightly it binds.
+#: Functions that are written as operators: the symbol and its precedence.
 _OPERATORS = {
     "logical_or": ("||", 1),
     "logical_and": ("&&", 2),
@@ -50,7 +50,7 @@ _OPERATORS = {
 }
 _ATOM = 9
 
-#: Parts of a text: words, and values with how tightly their reader binds.
+#: Parts of a text: words, and values with the precedence of their reader.
 _Parts: TypeAlias = list["str | tuple[int, int]"]
 
 
@@ -78,7 +78,7 @@ class _Printer:
         if dag.operands:
             operands = ", ".join(f"{each.name}: {each.dtype}[{shown(each.modes)}]" for each in dag.operands)
             lines.append(f"{dag.operation}({operands})")
-        declared = [_declared(each) for each in dag.inputs if not each.batchable]  # others need no declaration
+        declared = [_declared(each) for each in dag.inputs if not each.batchable]  # other inputs need no declaration
         lines += [f"in {', '.join(declared)}"] if declared else []
         lines.append(f"out {', '.join(map(_declared, dag.outputs))}")
         for node, (op, _) in enumerate(dag.table):
@@ -91,11 +91,11 @@ class _Printer:
         return lines
 
     def read(self, node: int, binding: int) -> str:
-        """Return a value where something reads it that binds so tightly."""
+        """Return a value as text for a reader of this precedence."""
         return self.text([(node, binding)])
 
     def text(self, parts: _Parts) -> str:
-        """Return the text of these parts; iteratively, because values may nest thousands deep."""
+        """Return the text of these parts, iteratively, because values may nest thousands deep."""
         words: list[str] = []
         stack = parts[::-1]
         while stack:
@@ -110,7 +110,7 @@ class _Printer:
         return "".join(words)
 
     def write(self, node: int) -> tuple[_Parts, int]:
-        """Return the parts of a value's text, and how tightly its outermost operator binds."""
+        """Return the parts of a value's text, and the precedence of its outermost operator."""
         op, operands = self.dag[node], self.dag.arguments(node)
 
         def call(name: str, *more: object) -> tuple[_Parts, int]:

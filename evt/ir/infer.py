@@ -1,11 +1,11 @@
-"""Types: ``infer(dag, operands) -> TypedDag``.
+"""Type inference: ``infer(dag, operands) -> TypedDag``.
 
-Undeclared types follow the contract: D takes the type of A (bf16 for 8-bit operands), tensors the type of D, outputs
-of reductions their compute type, scalars f32 (f64 beside an f64 accumulator).
+Undeclared types follow the language's contract: D has the type of A (bf16 for 8-bit operands), tensors have the type of
+D, outputs of reductions have their compute type, and scalars are f32 (f64 with an f64 accumulator).
 
-A value varies over the union of its operands' modes, which is how a bias meets a matrix. Arithmetic is done in f32,
-in i32 where every operand is an integer, in f64 where one is f64; a comparison gives b1. Constants take the type of
-what they meet. A cast's value has the cast's type.
+A value varies over the union of its operands' modes; this broadcasts a bias to a matrix. Arithmetic is in f32, in i32
+if every operand is an integer, in f64 if one operand is f64. A comparison gives b1. Constants take the type of their
+operation. A cast gives its type.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ _Value = TypeVar("_Value", Input, Output)
 def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     """Return the graph with a type for every value.
 
-    ``operands`` are A and B as the call or the command line has them; a program with a header needs none.
-    Raise ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
-    in one value), E0308 (a type that is not allowed where it stands), E0410 (a reduction that is read in the kernel).
+    ``operands`` are A and B as the call or the command line declares them; a program with a header needs none. Raise
+    ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths in one
+    value), E0308 (a type that is not allowed in its place), E0410 (a reduction that is read in the kernel).
     """
     operands = tuple(operands) or dag.operands
     if len(operands) != 2:
@@ -99,7 +99,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     )
     values = replace(dag, operands=operands, inputs=inputs)
     types: list[ValueType] = []
-    wrong: set[int] = set()  # nodes that were refused, and what is made of them: no more is said of those
+    wrong: set[int] = set()  # refused nodes and their users, which are not reported again
     for node in range(len(dag)):
         arguments = dag.arguments(node)
         found = [] if wrong.intersection(arguments) else list(_check_value(values, node, types))
@@ -123,7 +123,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
 
 
 def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
-    """Return the type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
+    """Return the type of one node. ``dag`` has resolved types of operands and inputs."""
     modes = value_modes(dag.input, op, [value.modes for value in operands])
     match op:
         case Acc():
@@ -158,7 +158,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
 
 
 def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the modes over which a node varies, given those of its operands."""
+    """Return the modes over which a node varies, from the modes of its operands."""
 
     def columns(name: str) -> tuple[str, ...]:
         return canonical((*(mode for mode in operands[0] if base(mode) != "n"), name))
@@ -175,7 +175,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Const(_, modes) if modes:
             return modes
         case Reduce(_, modes):
-            # The kernel writes every remaining row or column, whatever the operand varies over.
+            # The kernel writes every remaining row or column, regardless of the operand's modes.
             own = next((mode for mode in operands[0] if base(mode) == "n"), "n")
             return canonical(mode for mode in ("m", own, *operands[0]) if base(mode) not in modes)
         case ReduceBlocks(_, width):
@@ -198,7 +198,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
 
 
 def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
-    """Return the type that a function computes in: what its operands are converted to, except conditions."""
+    """Return the type that a function computes in. All operands except conditions are converted to it."""
     row = TABLE[function]
     if row.source:
         return F32  # a user's C++
@@ -218,22 +218,22 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
 
 
 def interleaved_type(dag: Dag, operands: Sequence[ValueType]) -> DType:
-    """Return the type of two values' columns together: that in which one of them is chosen."""
+    """Return the type of interleaved columns: the type in which one of two values is selected."""
     return domain(dag, "where", [ValueType.of(B1, ()), *operands])
 
 
 def alone(dag: Dag) -> DType:
-    """Return the compute type of operations on constants alone: f32, or f64 beside an f64 accumulator."""
+    """Return the compute type of operations on constants only: f32, or f64 with an f64 accumulator."""
     return F64 if accumulator(dag.operands[0].dtype) == F64 else F32
 
 
 def met(value: ValueType, dtype: DType) -> DType:
-    """Return the compute type of a constant that is cast to or stored as a type: f64 takes it as it is written."""
+    """Return the compute type of a constant that is cast to or stored as a type. f64 takes the constant unrounded."""
     return F64 if dtype == F64 else value.dtype.compute
 
 
 def reduced_type(dag: Dag, value: ValueType) -> DType:
-    """Return the type that a value is reduced in: f32, f64 or i32."""
+    """Return the type of a reduction of a value: f32, f64 or i32."""
     compute = value.dtype.compute
     if value.constant:
         return alone(dag)
@@ -241,7 +241,10 @@ def reduced_type(dag: Dag, value: ValueType) -> DType:
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
-    """Modes without repeats, in the order of MODES and k: the one that divides least, a half with its distance."""
+    """Return the modes without repeats, in the order of MODES and k.
+
+    The least divided of several modes with one base remains, and the half with a distance.
+    """
     return _canonical(tuple(dict.fromkeys(modes)))
 
 
@@ -256,7 +259,7 @@ def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _primary(dag: Dag, operand: DType) -> DType:
-    """Return the type of D, or of the first matrix of a program without D: undeclared tensors take it too."""
+    """Return the type of D, or of the first matrix of a program without D. Undeclared tensors take it too."""
     primary = dag.primary
     if primary.dtype is not None and (primary.name == "D" or primary.is_whole):
         return primary.dtype
@@ -266,7 +269,7 @@ def _primary(dag: Dag, operand: DType) -> DType:
 
 
 def _with_type(value: _Value, dtype: DType) -> _Value:
-    """Return the value with a type, where it has none."""
+    """Return the value with a type, unless it has one."""
     return value if value.dtype is not None else replace(value, dtype=dtype, inferred=(*value.inferred, "type"))
 
 
@@ -286,8 +289,10 @@ def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnosti
             yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
     a, b = operands
     if a.dtype != b.dtype and frozenset({a.dtype, b.dtype}) not in MIXED_OPERANDS:
-        message = f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: these two are not multiplied with each other"
-        help_text = "convert one of them; e4m3 with e5m2 and i8 with u8 may meet"
+        message = (
+            f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: the tensor cores do not multiply these two types"
+        )
+        help_text = "convert one of them; e4m3 with e5m2 and i8 with u8 are supported"
         yield at(b.span, dag.source, Diagnostic("E0308", message, help=help_text))
 
 
@@ -311,7 +316,7 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
         elif isinstance(value, Input) and (hint := _wrong_columns(value)):
-            message = f"the input `{value.name}` is [{shown(value.modes)}], which no kernel reads"
+            message = f"the input `{value.name}` is [{shown(value.modes)}], which no kernel supports"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
         elif value.dtype == B1 and not _is_mask(value):
             message = f"`{value.name}` is b1 of [{shown(value.modes)}]: bits are packed along the columns of a matrix"
@@ -320,7 +325,7 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
 
 
 def _check_indices(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
-    """Check that indices are whole numbers; what they name are rows or columns of whole elements."""
+    """Check that indices are whole numbers, and that they gather or scatter whole rows or columns."""
     named = {value.name: value for value in inputs}
     values: tuple[Input | Output, ...] = (*inputs, *outputs)
     for value in (value for value in values if value.is_indexed):
@@ -336,9 +341,9 @@ def _check_indices(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output])
                 yield at(index.span, dag.source, Diagnostic("E0308", message, help=hint))
         if any(divisor(mode) > 1 for mode in value.modes):
             message = f"`{value.name}` is [{shown(value.modes)}]: fewer columns are not {_moved(value)} by an index"
-            hint = "store them in order, and move the rows in a kernel of its own"
+            hint = "store them in order, and move the rows in a separate kernel"
             if isinstance(value, Input):
-                hint = "move the rows in a kernel of its own, or give a value for each column"
+                hint = "move the rows in a separate kernel, or pass a value for each column"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
 
 
@@ -347,15 +352,11 @@ def _moved(value: Input | Output) -> str:
 
 
 def _wrong_columns(value: Input) -> str:
-    """Return why an input with fewer columns than the accumulator cannot be read, or ""."""
+    """Return the reason that an input with fewer columns than the accumulator cannot be read, or ""."""
     widths = [divisor(mode) for mode in value.modes if divisor(mode) > 1]
     if widths and not value.is_tile:
-        return "half as many columns are those of a matrix: [m, n/2]"
-    return (
-        "values of blocks of columns are stored, not read; give a value for each column"
-        if max(widths, default=2) > 2
-        else ""
-    )
+        return "only a matrix may have half the columns: [m, n/2]"
+    return "block values can be stored but not read; pass a value for each column" if max(widths, default=2) > 2 else ""
 
 
 def _is_mask(value: Input | Output) -> bool:
@@ -363,11 +364,11 @@ def _is_mask(value: Input | Output) -> bool:
 
 
 def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """Whether a node can read its operands: reductions, negative powers of integers, seeds of random numbers."""
+    """Yield mistakes in a node's operands: reductions, negative powers of integers, seeds of random numbers."""
     yield from check_completed(dag, node, types)
     op, arguments = dag[node], dag.arguments(node)
     if isinstance(op, Reduce) and op.kind in PLACES and reduced_type(dag, types[arguments[0]]) == F64:
-        message, hint = f"`{op.kind}` is not made of f64 values", f"round them: `{op.kind}[{op.modes[0]}](f32(x))`"
+        message, hint = f"`{op.kind}` does not support f64 values", f"round them: `{op.kind}[{op.modes[0]}](f32(x))`"
         yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "of f64", hint))
     if not isinstance(op, Cast | Random) and any(types[operand].dtype == I64 for operand in arguments):
         message, hint = "no value is computed in i64", "make it an i32 first: `i32(x)`"
@@ -385,12 +386,12 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
-    """Whether a value can be a seed or an offset: an i32 or i64 scalar input or a whole number."""
+    """Return whether a value can be a seed or an offset: an i32 or i64 scalar input or a whole number."""
     return value.dtype in (I32, I64) and value.modes == () and isinstance(dag[node], Load | Const)
 
 
 def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """Yield modes that an output and its value do not share, shown at the value and at the output's declaration."""
+    """Yield modes in which an output and its value differ, at the value and at the output's declaration."""
     store = dag.stores[output.name]
     (stored,) = dag.arguments(store)
     value, reduced = types[stored], bool(dag.reduced[store])
@@ -436,13 +437,13 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
     elif not (reduced or output.is_tile) and any(is_divided(mode) for mode in modes):
         hint = f"write `{output.name}[{', '.join(['m', *output.modes])}]`"
-        yield mistake(f"{have}: fewer columns are those of a matrix", varies, "has no rows", hint)
+        yield mistake(f"{have}: only a matrix may have fewer columns", varies, "has no rows", hint)
     elif any(is_divided(mode) for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
         yield mistake(f"{have} but its value {varies}", varies, "other columns")
 
 
 def _assigned(dag: Dag, store: int) -> Origin | None:
-    """Return the expression that is stored, or the statement that stores it if the expression stands elsewhere."""
+    """Return the stored expression, or the statement that stores it if the expression is elsewhere."""
     statement, value = dag.origins[store], dag.origins[dag.arguments(store)[0]]
     if isinstance(statement, Place) and isinstance(value, Place) and statement.span.covers(value.site):
         return Place(value.site)

@@ -1,4 +1,4 @@
-"""What a program takes and gives, as text: ``format_interface(dag) -> lines``, in the words of the language.
+"""The inputs and outputs of a program as text: ``format_interface(dag) -> lines``, in the words of the language.
 
 ::
 
@@ -8,8 +8,8 @@
     out D: f16*[m, n]*
     * inferred, not written in the program
 
-An asterisk follows a type and the modes that the program leaves to inference. A type that depends on a call's operands
-is left out where these are not known.
+An asterisk follows an inferred type and inferred modes. A type that depends on a call's operands is omitted if the
+operands are unknown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def declaration(name: str, dtype: DType | None = None, modes: Sequence[str] = ()
 
 
 def format_interface(dag: Dag) -> tuple[str, ...]:
-    """Return the lines of a program's interface, its operation first, and what the mark means where there is one."""
+    """Return the lines of a program's interface: the operation, inputs and outputs, and the meaning of the mark."""
     lines = (
         f"{dag.operation}({', '.join(_operands(dag))})",
         *(f"in  {_value(value)}" for value in dag.inputs),
@@ -56,7 +56,7 @@ def _operands(dag: Dag) -> list[str]:
 
 
 def _operand(dag: Dag, name: str, dtype: DType | None, modes: Sequence[str], inferred: Sequence[Inferred]) -> str:
-    """Return A or B; those of convolutions have no subscript, as their memory has one order only."""
+    """Return A or B as text. In convolutions they have no subscript, because their memory order is fixed."""
     return _written(name, dtype, () if dag.operation in CONVOLUTIONS else modes, inferred)
 
 
@@ -73,7 +73,7 @@ def _written(
 ) -> str:
     names = ", ".join(written(mode) + "?" * (flexible and mode != "l") for mode in modes)
     kind = f": {dtype}{_mark(inferred, 'type')}" if dtype else ""
-    if not modes:  # a scalar; what says nothing of it is marked once
+    if not modes:  # a scalar; inferred ones are marked once
         return name + (kind or _mark(inferred, "modes"))
     return f"{name}{kind}[{names}]{_mark(inferred, 'modes')}"
 

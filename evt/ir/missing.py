@@ -1,4 +1,4 @@
-"""What programs ask for by name and evt does not have: which limit it is, and what to write instead."""
+"""Names that programs ask for and evt does not have: the limit behind each, and an alternative."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from evt.ir.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why there is no such thing, to go on from "there is no function `softmax`: ", and what to do instead."""
+    """The reason that something does not exist, continuing "there is no function `softmax`: ", and an alternative."""
 
     why: str
     instead: str
 
 
 def unknown_type(name: str, types: Sequence[DType]) -> tuple[str, str]:
-    """Return the message and the help for a type that there is not; ``types`` are those that may be meant."""
+    """Return the message and the help for an unknown type. ``types`` are the candidates."""
     message, known = f"there is no type `{name}`", MISSING_TYPES.get(name.lower())
     meant = [each for dtype in types for each in (dtype.name, *dtype.aliases)]
     listed = f"types: {' '.join(map(str, types))}"
@@ -31,7 +31,7 @@ def unknown_type(name: str, types: Sequence[DType]) -> tuple[str, str]:
 
 
 _BLOCK_SCALED = Missing(
-    "operands with a scale for each block of k are not multiplied",
+    "operands with a scale for each block of k are not supported",
     "write `e4m3`, and scale rows and columns in the formula: `D = scale_a[m] * scale_b[n] * acc`",
 )
 _NARROW_FLOAT = Missing("floats of 4 and 6 bits are neither multiplied nor stored", "write `e4m3`")
@@ -66,12 +66,12 @@ _NORM = Missing(
 )
 _TOP = Missing(
     "it orders the values of a row, which evt does not support",
-    "`max[n](x)` is the largest; store `D = acc` and call torch",
+    "`max[n](x)` is the largest value; store `D = acc` and call torch",
 )
-_SCAN = Missing("no value of a kernel depends on those before it in a row", "store `D = acc` and call torch")
+_SCAN = Missing("a kernel's value does not depend on earlier values of its row", "store `D = acc` and call torch")
 _PRODUCT = Missing(
     "a kernel has one product, of A and B, which is `acc`",
-    "compute the other by a program of its own and read its result: `D = acc + other`",
+    "compute the other product in a separate program and read its result: `D = acc + other`",
 )
 _REDUCTION = Missing(
     "reductions are sum, mean, max and min, argmax and argmin",
@@ -92,15 +92,17 @@ MISSING_FUNCTIONS: dict[str, Missing] = {
             "write `(acc - mean[n]) * rstd[n] * weight[n] + bias[n]`",
         ),
     ),
-    **dict.fromkeys(("average", "avg"), Missing("a mean needs the modes to reduce over", "write `mean[n](x)`")),
+    **dict.fromkeys(("average", "avg"), Missing("a mean needs the modes that it reduces", "write `mean[n](x)`")),
     **dict.fromkeys(
-        ("amax", "absmax"), Missing("a maximum names the modes that it reduces over", "write `max[m, n](abs(x))`")
+        ("amax", "absmax"), Missing("a maximum needs the modes that it reduces", "write `max[m, n](abs(x))`")
     ),
-    "amin": Missing("a minimum names the modes that it reduces over", "write `min[m, n](x)`"),
+    "amin": Missing("a minimum needs the modes that it reduces", "write `min[m, n](x)`"),
     **dict.fromkeys(("prod", "any", "all", "count_nonzero"), _REDUCTION),
     **dict.fromkeys(
         ("transpose", "t", "permute", "mT"),
-        Missing("a subscript says how a tensor lies in memory", "write `out D[n, m]`, or read an input as `C[n, m]`"),
+        Missing(
+            "a subscript describes how a tensor lies in memory", "write `out D[n, m]`, or read an input as `C[n, m]`"
+        ),
     ),
     **dict.fromkeys(
         ("split_k", "splitk", "stream_k"),
@@ -112,10 +114,10 @@ MISSING_FUNCTIONS: dict[str, Missing] = {
     ),
     **dict.fromkeys(
         ("concat", "cat", "concatenate", "stack", "reshape", "view", "flatten"),
-        Missing("a formula computes each element by itself", "store each part as an output of its own"),
+        Missing("a formula is elementwise", "store each part as a separate output"),
     ),
 }
-#: Settings of kernels that are none of evt's.
+#: Settings of other kernels, which evt does not have.
 MISSING_SETTINGS: dict[str, Missing] = {
     **dict.fromkeys(("split_k", "splitk", "split_k_slices", "stream_k", "num_splits"), MISSING_FUNCTIONS["split_k"])
 }

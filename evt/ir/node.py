@@ -1,36 +1,36 @@
-"""What stands in a graph's nodes, and the program's interface. All flat, frozen and hashable.
+"""The node kinds of a graph, and the program's interface. All are flat, frozen and hashable.
 
 ::
 
     Node = Acc                  the accumulator, [m, n] of each batch
-         | Element(name)        an element of the operand A or B, before it is multiplied
+         | Element(name)        an element of the operand A or B, before the product
          | Load(name)           an input, as stored; its facts are in Dag.inputs
          | Const(bits, modes)   a constant, rounded to the type of the operation that reads it
          | Apply(function)      a function of evt.functions.TABLE, operands in slots 0, 1, ...
          | Cast(dtype)          a rounding point: the operand rounded to dtype (to nearest even, saturating)
-         | Reduce(kind, modes)  sum, max or min over modes, or where an extreme value is: complete when the kernel ends;
-                                what is computed of it after that is stored
-         | ReduceBlocks(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
-         | Pick(member, block)  of each pair of columns the first (0) or the second (1): half as many columns
-         | Interleave(block)    the columns of two values of half as many: what Pick takes apart
+         | Reduce(kind, modes)  sum, max or min over modes, or the place of an extreme value: complete when the
+                                kernel ends; arithmetic on it follows the kernel
+         | ReduceBlocks(kind, width)    sum, max or min over each aligned block of columns: complete within the kernel
+         | Pick(member, block)  the first (0) or second (1) column of each pair: half the columns
+         | Interleave(block)    all columns from two values with half the columns: the inverse of Pick
          | Index(mode)          the element's coordinate, i32
          | Extent(mode)         the size of a mode, i32
          | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars, i32 or i64)
          | Store(name)          an output; its facts are in Dag.outputs
-         | Feed(name)           what is multiplied in the place of the operand A or B, rounded to the operand's type
+         | Feed(name)           the value that replaces the operand A or B in the product, rounded to its type
 
-Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value of half as many columns has the mode ``n/2@1``,
-``n/2@32`` where the pairs lie 32 columns apart; a tensor of so many columns ``n/2``, which fits either. A value for
-each block of 32 columns has ``n/32``, of 32 half-width columns ``n/64``. The operands' formulas, from Element to Feed,
-have the mode ``k`` that the product sums over: those of A vary over m and k, those of B over k and n, and none of their
-values meets the epilogue's.
+Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value with half the columns has the mode ``n/2@1``, or
+``n/2@32`` if the pairs lie 32 columns apart. A tensor with half the columns has ``n/2``, which fits either. A value for
+each block of 32 columns has ``n/32``; for each block of 32 half-width columns it has ``n/64``. The operands' formulas,
+from Element to Feed, have the contraction mode ``k``: formulas of A vary over m and k, formulas of B over k and n.
+Their values do not reach the epilogue.
 
-A tensor whose rows are read or stored where an input says has the mode ``index[m]``: of any extent, and its value
-varies over m. ``index`` is an integer for each row, ``[m]`` or ``[l, m]``; what is out of range reads as 0 and is not
-stored. Likewise ``index[n]`` for columns.
+A tensor that is gathered or scattered by rows has the mode ``index[m]``: any extent, and its value varies over m.
+``index`` is an integer for each row, ``[m]`` or ``[l, m]``. A place out of range reads as 0 and is not stored. Likewise
+``index[n]`` for columns.
 
-Every kind but Apply, whose facts are its row's, says how many operands it has (``arity``) and what it costs on a GPU in
-``instructions`` per element, roughly.
+Every kind except Apply declares its number of operands (``arity``) and its approximate cost on a GPU, in
+``instructions`` per element. Apply takes both from its row in the function table.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from evt.ir.dtype import B1, DType
 
 #: Index modes in canonical order: batch, rows, columns.
 MODES = ("l", "m", "n")
-#: What of an operand, input or output the program leaves to inference.
+#: The parts of an operand, input or output that inference completes.
 Inferred: TypeAlias = Literal["type", "modes"]
 INFERRED: tuple[Inferred, ...] = get_args(Inferred)
 #: The modes of the operands' elements, in canonical order.
@@ -76,9 +76,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A constant, kept as the bits of its double so that -0.0 and 0.0 stay apart.
+    """A constant, stored as the bits of a double so that -0.0 and 0.0 differ.
 
-    Where it replaces a tensor it has the tensor's ``modes``, because the width of something may depend on them.
+    A constant that replaces a tensor has the tensor's ``modes``, because the width of a value may depend on them.
     """
 
     bits: int
@@ -97,7 +97,7 @@ class Const:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is an i32 beside integers; -0.0 is not."""
+        """True if it is an i32 among integers; -0.0 is not."""
         value = self.value
         return value.is_integer() and -(2**31) <= value < 2**31 and not (value == 0 and math.copysign(1, value) < 0)
 
@@ -116,7 +116,7 @@ class Cast:
 
 #: Kinds of reductions, by the function of the table that combines two values.
 REDUCTIONS = {"sum": "add", "max": "max", "min": "min"}
-#: Kinds of reductions that give the place of a value, by that which gives the value.
+#: Kinds of reductions that give the place of a value, with the kind that gives the value.
 PLACES = {"argmax": "max", "argmin": "min"}
 
 
@@ -141,7 +141,10 @@ class ReduceBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Deinterleaves columns: pairs are 2j and 2j + 1 if ``block`` is 1, else c and c + block for c in an even block."""
+    """One column of each pair.
+
+    If ``block`` is 1 the pairs are columns 2j and 2j + 1; otherwise c and c + block, for c in an even block.
+    """
 
     member: int
     block: int
@@ -151,7 +154,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """Its operands are the first and the second members of pairs as those of :class:`Pick`."""
+    """All columns from the first and second members of pairs, as :class:`Pick` defines pairs."""
 
     block: int
     arity: ClassVar[int] = 2
@@ -167,7 +170,9 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a mode at run time; ``k`` is what the product sums over, of a convolution taps times channels."""
+    """The size of a mode at run time. ``k`` is the length of the product's sums; in a convolution, taps times
+    channels.
+    """
 
     mode: str
     arity: ClassVar[int] = 0
@@ -215,38 +220,38 @@ Node: TypeAlias = (
 
 @cache
 def base(mode: str) -> str:
-    """Return the undivided mode, or that along which an index lies: ``n`` of ``n/2``, ``m`` of ``index[m]``."""
+    """Return the undivided mode, or the mode that an index lies along: ``n`` for ``n/2``, ``m`` for ``index[m]``."""
     return mode.partition("/")[0].rpartition("[")[2].rstrip("]")
 
 
 def index_of(mode: str) -> str:
-    """Return the input that names the places along a mode: ``index`` of ``index[m]``; nothing of other modes."""
+    """Return the input that indexes a mode: ``index`` for ``index[m]``; "" for other modes."""
     return mode.rpartition("[")[0]
 
 
 def direct(mode: str) -> str:
-    """Return the mode over which values read or stored at a mode vary: ``m`` of ``index[m]``, any other itself."""
+    """Return the mode over which values at a mode vary: ``m`` for ``index[m]``, otherwise the mode."""
     return base(mode) if index_of(mode) else mode
 
 
 def is_divided(mode: str) -> bool:
-    """Return whether a mode has fewer places than the one that it divides: ``n/2``, ``n/32``."""
+    """Return whether a mode has fewer elements than its base mode: ``n/2``, ``n/32``."""
     return "/" in mode
 
 
 def divisor(mode: str) -> int:
-    """Return how many elements of its base mode one element of this mode stands for."""
+    """Return the number of elements of the base mode for each element of this mode."""
     number = mode.partition("/")[2].partition("@")[0]
     return int(number) if number else 1
 
 
 def distance(mode: str) -> int:
-    """Return how far apart the two columns are that one column of this mode stands for; 1 of other modes."""
+    """Return the distance of the two columns behind one column of this mode; 1 for other modes."""
     return int(mode.partition("@")[2] or 1)
 
 
 def is_paired(mode: str) -> bool:
-    """Return whether a mode says how far apart the columns of its pairs are: ``n/2@32``."""
+    """Return whether a mode determines the distance of its pairs: ``n/2@32``."""
     return "@" in mode
 
 
@@ -262,9 +267,9 @@ def shown(modes: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """The type a value has and the modes it varies over, in the order of :data:`MODES`.
+    """The type and the modes of a value, in the order of :data:`MODES`.
 
-    ``constant``: it depends on constants only, which take the type of what they meet.
+    ``constant`` means that it depends on constants only, which take the type of their operation.
     """
 
     dtype: DType
@@ -274,7 +279,7 @@ class ValueType:
     @staticmethod
     @cache
     def of(dtype: DType, modes: tuple[str, ...], constant: bool = False) -> ValueType:
-        """Return a type; equal types are one object, since there are few, and a graph has many values."""
+        """Return a type. Equal types are one object, because there are few types and many values."""
         return ValueType(dtype, modes, constant)
 
     def __str__(self) -> str:
@@ -285,7 +290,7 @@ class ValueType:
 class Operand:
     """A or B: name, type, and modes in the order of the tensor's shape, ``("m", "k")`` or ``("k", "m")``.
 
-    ``span``: where a header declares it.
+    ``span`` is its place in a header.
     """
 
     name: str
@@ -297,14 +302,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input, of the epilogue or of a mainloop fusion.
+    """An input of the epilogue or of a mainloop fusion.
 
-    ``modes`` are in the order of the tensor's shape. ``dtype`` None means undeclared: it follows D's.
-    ``batchable``: no subscript was written, so a batched call may give it with a leading batch mode.
-    ``default`` makes it optional: the value of a scalar, or of every element of a tensor, that a call leaves out.
-    It is a Python int for an integer or truth type, which keeps 64 bits, and otherwise a float.
-    ``flexible``: ``[m?]``, a vector or a single value, decided at call time.
-    ``span``: where its name is declared, or else read first; ``default_span``: where its default is written.
+    ``modes`` are in the order of the tensor's shape. ``dtype`` None means undeclared: it has the type of D.
+    ``batchable``: it has no subscript, so a batched call may pass it with a leading batch mode. ``default`` makes it
+    optional: it replaces a scalar, or every element of a tensor, that a call omits. It is a Python int for an integer
+    or truth type, which keeps 64 bits, and otherwise a float. ``flexible``: ``[m?]``, a vector or a single value; the
+    call decides. ``span`` is the place of its declaration, or of its first use; ``default_span`` is the place of its
+    default.
     """
 
     name: str
@@ -324,7 +329,7 @@ class Input:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether it is gathered: read at places that another input names."""
+        """True if it is gathered: another input indexes it."""
         return any(map(index_of, self.modes))
 
     @property
@@ -333,21 +338,21 @@ class Input:
 
     @property
     def is_tile(self) -> bool:
-        """Whether it has rows and columns."""
+        """True if it has rows and columns."""
         return {"m", "n"} <= set(map(base, self.modes))
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
+        """True if it has whole elements for all rows and columns: no bits, no fewer columns."""
         return self.is_tile and self.dtype != B1 and not any(is_divided(mode) for mode in self.modes)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output; ``modes`` are in the order of the tensor's shape, so ``("n", "m")`` stores the transpose.
+    """An output. ``modes`` are in the order of the tensor's shape, so ``("n", "m")`` stores the transpose.
 
-    ``batchable``: no ``l`` is written, and a batched call gives it a leading batch mode.
-    ``span``: where its name is declared, or else assigned.
+    ``batchable``: it has no ``l``, and a batched call gives it a leading batch mode. ``span`` is the place of its
+    declaration, or of its assignment.
     """
 
     name: str
@@ -359,20 +364,20 @@ class Output:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether it is scattered: stored at places that an input names, into a buffer that the call gives."""
+        """True if it is scattered: an input indexes it, and the call passes the buffer."""
         return any(map(index_of, self.modes))
 
     @property
     def memory_modes(self) -> tuple[str, ...]:
-        """The modes of the tensor: the written ones, after an implied batch mode."""
+        """The modes of the tensor: the written modes, after an implied batch mode."""
         return ("l", *self.modes) if self.batchable and "l" not in self.modes else self.modes
 
     @property
     def is_tile(self) -> bool:
-        """Whether it has rows and columns."""
+        """True if it has rows and columns."""
         return {"m", "n"} <= set(map(base, self.modes))
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
+        """True if it has whole elements for all rows and columns: no bits, no fewer columns."""
         return self.is_tile and self.dtype != B1 and not any(is_divided(mode) for mode in self.modes)

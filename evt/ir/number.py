@@ -1,4 +1,4 @@
-"""Numbers as a program writes them: ``decimal(value) -> str``."""
+"""Numbers as text: ``decimal(value) -> str``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Mainloop fusions: splits a program into the formulas of A and B and the epilogue, which share only inputs.
+"""Mainloop fusions: a program split into the formulas of A and B and the epilogue, which share only inputs.
 
-``epilogue_of(dag) -> TypedDag`` is the program without mainloop fusions, ``formula_of(dag, name)`` the nodes of one.
+``epilogue_of(dag) -> TypedDag`` is the program without mainloop fusions. ``formula_of(dag, name)`` are the nodes of
+one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from evt.ir.node import Acc, Element, Feed
 
 
 def sides_of(dag: Dag) -> list[frozenset[str]]:
-    """Return for each node what it depends on: ``A`` and ``B`` (their elements), ``acc``, or only inputs."""
+    """Return the dependencies of each node: ``A`` and ``B`` (their elements), ``acc``, or only inputs."""
     sides: list[frozenset[str]] = []
     for node in range(len(dag)):
         op = dag[node]

@@ -1,7 +1,7 @@
-"""Where a value comes from: an expression of the program's text, or a node of another graph.
+"""The origin of a value: an expression of the program's text, or a node of another graph.
 
-Origins stand in ``Dag.origins``, beside the nodes and not part of them: equal graphs are equal wherever they were
-written. Equal nodes merge, and the merged node has the first one's origin, so that a graph stays small.
+Origins are stored in ``Dag.origins``, separate from the nodes: graphs are equal regardless of their texts. A merged
+node has the origin of the first of its equal nodes, so that a graph stays small.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from evt.diagnostics import Diagnostic, Label, Source, Span, visible
 
-#: How many characters of an expression are shown beside its place.
+#: The number of characters of an expression that are shown next to its place.
 _LONGEST = 60
-#: How many characters are read for that: expressions that nest deep are long, each of them.
+#: The number of characters that are read for this, because each of several nested expressions may be long.
 _MOST_READ = 4096
 
 
@@ -22,7 +22,7 @@ _MOST_READ = 4096
 class Place:
     """An expression of the program's text, or the statement that stores a value.
 
-    ``calls``: the calls that inlined it from a user's function, innermost first.
+    ``calls`` are the calls that inlined it from a user's function, innermost first.
     """
 
     span: Span
@@ -30,7 +30,7 @@ class Place:
 
     @property
     def site(self) -> Span:
-        """The part of a statement that it is: for an inlined expression, the outermost call."""
+        """The expression within its statement; for an inlined expression, the outermost call."""
         return self.calls[-1] if self.calls else self.span
 
 
@@ -45,7 +45,7 @@ Origin: TypeAlias = Place | Foreign
 
 
 def at(place: Span | Origin | None, source: Source | None, diagnostic: Diagnostic) -> Diagnostic:
-    """Return the diagnostic with a place: a part of the text, or a value's origin and the calls that led to it."""
+    """Return the diagnostic with a place: a part of the text, or a value's origin and the calls that inlined it."""
     match place:
         case Span() if source is not None:
             return replace(diagnostic, span=place, source=source)
@@ -59,7 +59,7 @@ def at(place: Span | Origin | None, source: Source | None, diagnostic: Diagnosti
 
 
 def describe(origin: Origin | None, source: Source | None) -> str:
-    """Return an origin in one line: ``3:5 relu(acc + bias)``, ``1:12 x * 2, called at 3:5``; "" where there is none."""
+    """Return an origin in one line: ``3:5 relu(acc + bias)``, ``1:12 x * 2, called at 3:5``; "" if there is none."""
     match origin:
         case Place(span, calls) if source is not None:
             end = min(span.end, span.start + _MOST_READ)
@@ -73,9 +73,9 @@ def describe(origin: Origin | None, source: Source | None) -> str:
 
 
 def quoted(origin: Origin | None, source: Source | None) -> str:
-    """Return the same for what comes from the user's text, for kernels: names of another graph's nodes are left out.
+    """Return :func:`describe` for a value of the user's text, and "" for a node of another graph, for kernels.
 
-    By them the kernels of equal layers would differ.
+    Names of another graph's nodes would make the kernels of equal layers differ.
     """
     return describe(origin, source) if isinstance(origin, Place) else ""
 

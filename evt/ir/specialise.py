@@ -13,9 +13,9 @@ from evt.ir.origin import Place
 
 
 def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
-    """Return the program with constants in place of inputs, by name: inputs that a call leaves out are not read.
+    """Return the program with constants in place of inputs, by name, for inputs that a call omits.
 
-    The constants have the inputs' modes, and their types where those are resolved: a default is rounded as the tensor
+    The constants have the inputs' modes, and their types if those are resolved: a default is rounded as the tensor
     would be. Their origin is the declaration of the default.
     """
     if not values:
@@ -29,7 +29,9 @@ def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
             if value.default_span is not None:
                 builder.origin = Place(value.default_span)
             constant = builder.add(Const.of(values[op.name], modes))
-            dtype = {I64: I32, BOOL: B1}.get(dtype, dtype) if dtype is not None else None  # as what these are read
+            dtype = (
+                {I64: I32, BOOL: B1}.get(dtype, dtype) if dtype is not None else None
+            )  # the type as which these are read
             renamed.append(constant if dtype is None else builder.add(Cast(dtype), constant))
         else:
             renamed.append(builder.add(op, *(renamed[operand] for operand in dag.arguments(node))))

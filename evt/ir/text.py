@@ -11,10 +11,10 @@
     %2 = mul %0 %1 : f32[m, n]
     ...
 
-Undeclared types print as ``auto``; ``...`` marks a tensor that a batched call may give a leading batch mode.
-The type after ``:`` is printed for typed graphs only. Numbers print exactly: defaults of integer types as hexadecimal
-integers, others as hexadecimal floats. On request, a comment names each node's origin, ``# 3:5 relu(acc + bias)``;
-comments are not read back.
+Undeclared types print as ``auto``. ``...`` marks a tensor that may have a leading batch mode in a batched call. Only
+typed graphs have the type after ``:``. Numbers print exactly: defaults of integer types as hexadecimal integers, others
+as hexadecimal floats. On request, a comment names each node's origin, ``# 3:5 relu(acc + bias)``; comments are not read
+back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from evt.ir.origin import describe
 
 
 def format_dag(dag: Dag, *, origins: bool = False) -> str:
-    """Return the graph as text, one node a line; with ``origins``, where each comes from."""
+    """Return the graph as text, one node per line; ``origins`` adds the origin of each."""
     operands = ", ".join(f"{o.name}: {o.dtype}{_modes(o.modes)}" for o in dag.operands)
     lines = [f"{dag.operation}({operands})"]
     lines += [
@@ -114,9 +114,9 @@ _NODE = re.compile(r"%(\d+) = (\w+)(?: ((?!%)[^:\s]+))?((?: %\d+)*)(?: : .*)?")
 
 
 def parse_dag(text: str) -> Dag:
-    """Read back what format_dag wrote: a TypedDag where the text has types.
+    """Read the text of format_dag; return a TypedDag if the text has types.
 
-    Raise ValueError for other text; :func:`evt.ir.verify` says whether the graph is sound.
+    Raise ValueError for other text. :func:`evt.ir.verify` checks the invariants of the graph.
     """
     lines = [line for each in text.splitlines() if (line := each.partition("#")[0].strip())]
     header = _match(_HEADER, lines[0] if lines else "")
@@ -188,7 +188,7 @@ def _exact(value: float) -> str:
 
 
 def _number(text: str, dtype: DType | None) -> float:
-    """Read back a default; an older version wrote that of an i64 as a float, which can be one beyond the range."""
+    """Return a default. Older versions wrote an i64 as a float, which can lie just beyond the range."""
     if re.fullmatch(r"-?0x[0-9a-f]+", text):
         return int(text, 16)
     value = float.fromhex(text)

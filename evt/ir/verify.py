@@ -1,4 +1,4 @@
-"""The invariants of every graph between passes. A violation is a bug in evt, not the user's mistake."""
+"""The invariants of every graph between passes. A violation is a bug in evt, not a mistake of the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from evt.ir.origin import at
 
 
 def verify(dag: Dag) -> None:
-    """Check the invariants of ``dag``. Raise InternalError (E0902) naming the first that fails."""
+    """Check the invariants of ``dag``. Raise InternalError (E0902) that names the first violation."""
     if isinstance(dag, TypedDag) and len(dag.types) != len(dag):
         raise InternalError(Diagnostic("E0902", "the graph is malformed: not every value has a type"))
     if len(dag.origins) != len(dag):
@@ -70,7 +70,7 @@ def verify(dag: Dag) -> None:
     _require(dag, sorted(stores) == sorted(dag.output), 0, "outputs and stores differ")
     _require(dag, bool(dag.outputs), 0, "no output")
     for node, sides in enumerate(sides_of(dag)):
-        _require(dag, len(sides) <= 1, node, f"it is made of {', '.join(sorted(sides))} at once")
+        _require(dag, len(sides) <= 1, node, f"it depends on {', '.join(sorted(sides))} at once")
     names = [*(value.name for value in dag.inputs), *(value.name for value in dag.outputs)]
     _require(dag, len(set(names)) == len(names), 0, "two inputs or outputs have one name")
     if isinstance(dag, TypedDag):

@@ -7,12 +7,12 @@ from pathlib import Path
 from evt.diagnostics import Diagnostic, Source
 from evt.errors import ProgramError
 
-#: Larger files are refused: a file of this size is a mistake (a binary, a log), not an epilogue.
+#: The largest file, in bytes. A larger file is a mistake (a binary, a log), not an epilogue.
 MAX_BYTES = 1 << 20
 
 
 def read_program(path: str | Path) -> Source:
-    """Read a ``.evt`` file. Raise ProgramError (E0105) when it cannot be read as UTF-8 text."""
+    """Read a ``.evt`` file. Raise ProgramError (E0105) if it cannot be read as UTF-8 text."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -27,7 +27,7 @@ def read_program(path: str | Path) -> Source:
 
 
 def decode(data: bytes, name: str) -> Source:
-    """Return the program text in bytes. Raise ProgramError (E0105) when it is not UTF-8 or too large."""
+    """Return the program text in bytes. Raise ProgramError (E0105) if it is not UTF-8 or too large."""
     if len(data) > MAX_BYTES:
         raise ProgramError(_unreadable(name, f"it is larger than {MAX_BYTES} bytes"))
     try:

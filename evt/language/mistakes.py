@@ -1,4 +1,4 @@
-"""Syntax errors in the user's words."""
+"""Explanations of syntax errors, in terms of the user's program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HINTS = {
     "}": "use parentheses",
     ":": "declare types in an `in` or `out` statement: `in bias: f32[n]`",
     "<": "compare two values at a time",
-    ",": "write one expression for each name: `D = acc; E = 2 * acc`",
+    ",": "assign one expression to each name: `D = acc; E = 2 * acc`",
 }
 _HINTS |= dict.fromkeys(("<=", ">", ">=", "==", "!="), _HINTS["<"])
 _WORDS = {
@@ -38,10 +38,10 @@ _WORDS = {
     "not": "write `!`",
 }
 _OPENING, _CLOSING = frozenset({"LPAR", "LSQB"}), frozenset({"RPAR", "RSQB"})
-#: What an operand ends with.
+#: The last tokens of an operand.
 _ENDS = frozenset({"NAME", "NUMBER", "RPAR", "RSQB"})
 _MODULES = frozenset({"torch", "F", "functional", "nn", "np", "numpy", "jnp", "jax", "math", "tl", "tensor"})
-#: How much of a line is looked at around a character.
+#: The number of characters to inspect around a character.
 _NEAR = 200
 _SUFFIXES = frozenset({"f", "F", "h", "l", "L", "d", "u", "U", "f16", "f32", "bf16"})
 _LOOKALIKES = {
@@ -60,7 +60,7 @@ _LOOKALIKES = {
 
 
 def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.UnexpectedToken) -> Diagnostic:
-    """Return a syntax error in the user's words."""
+    """Return a syntax error in terms of the user's program."""
     token = error.token
     at_end = token.type == "$END"
     last = tokens[-1]
@@ -117,7 +117,7 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
 
 
 def _like(tokens: list[lark.Token]) -> str:
-    """Return what a statement of this kind looks like."""
+    """Return an example of a statement of this kind."""
     if tokens[0].type in {"IN", "OUT"}:
         return f"a declaration is `{tokens[0]} name: f32[n]`, several are separated by commas"
     if tokens[0].type == "DEF":
@@ -128,7 +128,7 @@ def _like(tokens: list[lark.Token]) -> str:
 
 
 def _incomplete(last: lark.Token, expected: Set[str]) -> tuple[str, str]:
-    """Return what is missing after a token, and what to write."""
+    """Return the part that is missing after a token, and a help."""
     if last.type == "COLON":
         return "a type is missing after `:`", "write one, as in `bias: f32[n]`"
     if expected & _OPERAND:
@@ -137,7 +137,7 @@ def _incomplete(last: lark.Token, expected: Set[str]) -> tuple[str, str]:
 
 
 def _choice(source: Source, tokens: list[lark.Token], index: int) -> str:
-    """How ``a if c else b`` and ``c ? a : b`` around a token are written; nothing where it is neither."""
+    """Return evt's form of ``a if c else b`` or ``c ? a : b`` around a token; "" for other texts."""
     first, last = _brackets(tokens, index)
     depths, depth = list[int](), 0
     for token in tokens[first:last]:
@@ -159,7 +159,7 @@ def _choice(source: Source, tokens: list[lark.Token], index: int) -> str:
 
 
 def _remainder(source: Source, tokens: list[lark.Token], index: int) -> str:
-    """How ``x % 2`` is written, where both are a name, a number, a call or in parentheses."""
+    """Return evt's form of ``x % 2`` if both operands are a name, a number, a call or in parentheses."""
     first, last = _brackets(tokens, index)
     start, end = index - 1, index + 1
     if start < first or end >= last:
@@ -180,7 +180,7 @@ def _remainder(source: Source, tokens: list[lark.Token], index: int) -> str:
 
 
 def _brackets(tokens: list[lark.Token], index: int, bounds: tuple[str, ...] = ("COMMA", "EQUAL")) -> tuple[int, int]:
-    """Return the tokens around one that are in the same brackets, between commas; of a statement those after ``=``."""
+    """Return the tokens around one that are in its brackets, between commas; at the top, those after ``=``."""
     depth, first = 0, index
     while first > 0:
         before = tokens[first - 1]
@@ -199,12 +199,12 @@ def _brackets(tokens: list[lark.Token], index: int, bounds: tuple[str, ...] = ("
 
 
 def _assigning(source: Source, tokens: list[lark.Token]) -> str:
-    """Return how a statement without `=` should have been written."""
+    """Return a help for a statement without `=`."""
     if {"A", "B"} <= {str(token) for token in tokens}:
         return "a header has types: `gemm(A: f16[m, k], B: f16[k, n])`; the product is `acc`"
     start = 1 if tokens[0] == "return" and len(tokens) > 1 else 0
     if start and len(tokens) == 2 and tokens[1].type == "NAME" and tokens[1] != "acc":
-        return "remove it: what is assigned and not read is returned; `out` names what else is"
+        return "remove it: every assigned name that nothing reads is returned; `out` names further outputs"
     if len(tokens) > 2 and tokens[0].type == "NAME" and tokens[1] == "==":
         value = " ".join(source.text[tokens[2].start_pos : tokens[-1].end_pos].split())
         return f"write `{tokens[0]} = {value}`; `==` compares"
@@ -222,7 +222,7 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
     if replacement := _LOOKALIKES.get(char) or _greek(char) or _plain(char):
         hint = f"write `{replacement}`"
     elif char.isspace() or unicodedata.category(char) == "Cf":
-        hint = "it looks like nothing or like a space; remove it"
+        hint = "it is invisible or looks like a space; remove it"
     elif char in "\"'\\`$":
         hint = "a program holds no quotes and no escapes"
     elif char == "@":
@@ -233,13 +233,13 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
 
 
 def _around(source: Source, token: lark.Token) -> tuple[str, str]:
-    """Return the text of a statement, roughly: before and after a token."""
+    """Return the approximate text of a statement, before and after a token."""
     before, after = source.text[: token.start_pos], source.text[token.end_pos :]
     return re.split("[\n;=]", before[-_NEAR:])[-1], re.split("[\n;]", after[:_NEAR])[0]
 
 
 def _product(source: Source, token: lark.Token) -> tuple[str, str]:
-    """Return what is said of ``@``: the product of A and B is `acc`, and another is not computed."""
+    """Return the explanation of ``@``: the product of A and B is `acc`, and a kernel computes no other product."""
     before, after = _around(source, token)
     if not (re.search(r"[\w)\]]\s*$", before) and re.match(r"\s*[\w(]", after)):
         return f"the character `{token}` has no meaning in a program", "remove it; the product of A and B is `acc`"
@@ -251,7 +251,7 @@ def _product(source: Source, token: lark.Token) -> tuple[str, str]:
 
 
 def _method(source: Source, token: lark.Token) -> str:
-    """How ``acc.relu()`` and ``torch.relu(acc)`` are written; nothing where it is neither."""
+    """Return evt's form of ``acc.relu()`` or ``torch.relu(acc)``; "" for other texts."""
     before, after = _around(source, token)
     owner, called = re.search(r"\w+$", before), re.match(r"(?:[A-Za-z_]+\.)*((\w+)\(([^()]*)\))", after)
     if owner is not None and re.match(r"m?T\b", after):
@@ -265,7 +265,7 @@ def _method(source: Source, token: lark.Token) -> str:
 
 
 def _plain(char: str) -> str:
-    """Return the ASCII character of which this is a styled form (``𝔻``), or ""."""
+    """Return the ASCII character of a styled form (``𝔻``), or ""."""
     plain = unicodedata.normalize("NFKC", char)
     return plain if plain != char and plain.isascii() and plain.strip() else ""
 

@@ -1,7 +1,7 @@
 """Text to tree: ``parse(source) -> Tree``.
 
-The text is cut into tokens once; statements end at a line end or ``;`` outside brackets (a line that ends
-with a comma goes on). Each statement is parsed on its own, so several mistakes are reported together.
+The text is split into tokens once. Statements end at a line end or ``;`` outside brackets; a line that ends with a
+comma continues. Each statement is parsed separately, so that several mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILE = re.compile(r"[^\n;=#*()]{1,4096}\.(evt|txt)")
 
 
 class _KeepAll:
-    """Keeps the terminals that only the statement splitter uses."""
+    """A lexer callback that keeps the terminals which only the statement splitter uses."""
 
     always_accept = ("NEWLINE", "INVALID")
 
@@ -40,10 +40,10 @@ class _KeepAll:
 
 
 class _Builder:
-    """Makes one tree node for each grammar rule, bottom-up; it decides nothing and cannot fail."""
+    """A builder of the tree, bottom-up: one node for each grammar rule. It decides nothing and cannot fail."""
 
     def build(self, root: lark.Tree[lark.Token]) -> syntax.Statement:
-        """Build the tree iteratively, because formulas may nest thousands deep."""
+        """Return the tree of parsed rules, iteratively, because formulas may nest thousands deep."""
         stack, preorder = [root], []
         while stack:
             node = stack.pop()
@@ -160,12 +160,12 @@ def _grammar() -> lark.Lark:
         maybe_placeholders=False,
         postlex=_KeepAll(),
     )
-    made.lexer = BasicLexer(made.lexer_conf)  # without one, Lark.lex makes one for every text
+    made.lexer = BasicLexer(made.lexer_conf)  # without this, Lark.lex builds a lexer for every text
     return made
 
 
 def parse(source: Source | str) -> syntax.Tree:
-    """Parse a program. Raise ProgramError with every syntax error that was found (E01xx)."""
+    """Return the tree of a program. Raise ProgramError with every syntax error (E01xx)."""
     if isinstance(source, str):
         source = Source(source)
     if _FILE.fullmatch(source.text.strip()):
@@ -194,9 +194,9 @@ def parse(source: Source | str) -> syntax.Tree:
 
 
 def with_primary(source: Source) -> Source:
-    """Return the text of a program whose last statement may be an expression: what ``D``, the primary output, is.
+    """Return the text of a program whose last statement may be an expression, the value of the primary output ``D``.
 
-    A text that cannot be cut into statements is returned as it is; :func:`parse` says what is wrong with it.
+    A text that cannot be split into statements is returned unchanged; :func:`parse` reports its mistakes.
     """
     if _FILE.fullmatch(source.text.strip()):
         return source
@@ -220,7 +220,7 @@ def _is_expression(tokens: list[lark.Token]) -> bool:
 
 
 def _file_name(source: Source) -> Diagnostic:
-    """Return what is said of a file's name in the place of a program."""
+    """Return the explanation for a file's name instead of a program."""
     name = source.text.strip()
     start = source.text.index(name)
     hint = f"evt.load reads a file: `evt.load({json.dumps(name)})`"
@@ -232,9 +232,9 @@ def _file_name(source: Source) -> Diagnostic:
 def _statements(
     source: Source, tokens: Iterable[lark.Token], diagnostics: list[Diagnostic]
 ) -> Iterator[list[lark.Token]]:
-    """Cut the token stream into statements, reporting stray characters and unbalanced brackets.
+    """Split the token stream into statements; report stray characters and unbalanced brackets.
 
-    Stop when there are more mistakes than will be shown, or more operations than a program may have.
+    Stop after the largest number of reported mistakes, or of operations.
     """
     statement: list[lark.Token] = []
     open_brackets: list[lark.Token] = []
@@ -246,7 +246,7 @@ def _statements(
         operations += token in _OPERATORS or (token == "(" and bool(statement) and statement[-1].type == "NAME")
         if operations > syntax.MOST_OPERATIONS:
             message = f"the program has more than {syntax.MOST_OPERATIONS} operations"
-            hint = "make several programs, each of which stores what the next one reads"
+            hint = "make several programs; each stores the inputs of the next"
             diagnostics.append(Diagnostic("E0413", message, _span(token), "too many", hint, source=source))
             return
         match token.type:

@@ -1,4 +1,4 @@
-"""The syntax tree: what the user wrote, with places, and nothing decided yet.
+"""The syntax tree: the user's program with places, before any decision.
 
 ::
 
@@ -24,9 +24,10 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """One place of a subscript, ``n``, ``n/2`` or ``n%32``; ``optional`` is the ``?`` of ``[m?]``.
+    """One mode of a subscript, ``n``, ``n/2`` or ``n%32``; ``optional`` is the ``?`` of ``[m?]``.
 
-    Of ``index[m]``, the place that an input names, ``name`` is the input's and ``subscript`` its own.
+    For ``index[m]``, a mode that an input gathers, ``name`` is the input's name and ``subscript`` is the input's
+    subscript.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """``gelu(z)``, a derivative ``gelu'(z)`` (``primes``) or a reduction ``sum[n](z)`` (``subscript``)."""
+    """A call ``gelu(z)``, a derivative ``gelu'(z)`` (``primes``) or a reduction ``sum[n](z)`` (``subscript``)."""
 
     function: Identifier
     primes: int
@@ -167,14 +168,14 @@ class Tree:
     source: Source
 
 
-#: How many operations a program may have, as written and as a graph: no compiler takes a larger kernel.
+#: The largest number of operations of a program, as written and as a graph. No compiler accepts a larger kernel.
 MOST_OPERATIONS = 50_000
 #: Functions whose argument is a mode, not a value: ``iota(m)``.
 OF_A_MODE = frozenset({"iota", "size"})
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """Return the direct subexpressions that are values, in the order they are written."""
+    """Return the direct subexpressions that are values, in textual order."""
     match node:
         case Call(function=function) if function.text in OF_A_MODE:
             return ()
@@ -189,7 +190,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def postorder(root: Expression) -> list[Expression]:
-    """Return every subexpression, operands before their users; iteratively, as formulas may nest thousands deep."""
+    """Return every subexpression, operands before users, iteratively, because formulas may nest thousands deep."""
     stack, order = [root], []
     while stack:
         node = stack.pop()
@@ -200,7 +201,7 @@ def postorder(root: Expression) -> list[Expression]:
 
 
 def format_tree(tree: Tree) -> str:
-    """Return the tree as program text in canonical spacing, fully parenthesised; it parses back to the same tree."""
+    """Return the tree as program text in canonical spacing, fully parenthesised; it parses back to an equal tree."""
     return "".join(_format_statement(statement) + "\n" for statement in tree.statements)
 
 
@@ -230,12 +231,12 @@ def _format_subscript(subscript: Subscript | None) -> str:
 
 
 def format_mode(mode: Mode) -> str:
-    """Return one place of a subscript as text."""
+    """Return one mode of a subscript as text."""
     return _format_places([mode])
 
 
 def _format_places(stack: list[Subscript | Mode | str]) -> str:
-    """Return subscripts, which may nest thousands deep, as text; the last part is printed first."""
+    """Return subscripts as text, iteratively, because they may nest thousands deep. The last part is printed first."""
     pieces: list[str] = []
     while stack:
         match stack.pop():

@@ -145,7 +145,7 @@ def test_there_are_no_batches() -> None:
     for text in ("in b: f32[l, n]; D = acc + b", "D = acc + C[l, m, n]", "out D[l, m, n]; D = acc"):
         with pytest.raises(evt.ProgramError, match="E0301"):
             evt.conv2d(text)
-    with pytest.raises(evt.ProgramError, match="images count among the rows: leave `l` out"):
+    with pytest.raises(evt.ProgramError, match="images count among the rows: omit `l`"):
         evt.conv2d("D = acc + b[l]")
 
 

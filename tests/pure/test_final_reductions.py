@@ -102,18 +102,18 @@ def test_undeclared_results_have_the_type_that_they_are_computed_in():
 
 
 REFUSED = {
-    "D = acc/sum[n](acc)": ("is read back at [m, n]", "reads sizes, scalars and inputs of [m]"),
+    "D = acc/sum[n](acc)": ("cannot be read at [m, n]", "reads sizes, scalars and inputs of [m]"),
     "D = acc; s = sum[m, n](acc) + bias": (
         "over [m, n] is complete",
         "arithmetic after a reduction reads sizes, scalars",
     ),
-    "D = acc; s = sum[n](acc) + max[m](acc)": ("reductions over [n] and over [m] meet", "over the same modes"),
-    "D = acc; s = max[m](max[n](acc))": ("is reduced or paired again", "write `max[m, n](x)`"),
+    "D = acc; s = sum[n](acc) + max[m](acc)": ("reductions over [n] and over [m] meet", "over equal modes"),
+    "D = acc; s = max[m](max[n](acc))": ("cannot be reduced or paired again", "write `max[m, n](x)`"),
     "in i: i32[m], v: f32[i[m]]; D = acc; s = sum[n](acc)*v[i[m]]": (
-        "what an index names meet a reduction",
+        "gathered values cannot combine with a reduction",
         "D = acc; s",
     ),
-    "D = acc; s = max[m](sum[n](acc))": ("is reduced or paired again", "use it in the next kernel"),
+    "D = acc; s = max[m](sum[n](acc))": ("cannot be reduced or paired again", "use it in the next kernel"),
 }
 
 

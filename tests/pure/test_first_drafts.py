@@ -50,7 +50,7 @@ def test_what_is_meant(draft: str) -> None:
 CORRECTED = {
     "a matrix by its subscript at a use": (
         "in C: f16\nD = alpha*acc + beta*C[m, n]",
-        "error[E0302]: `C` is a scalar, as it is declared without a subscript\n"
+        "error[E0302]: `C` is a scalar, because its declaration has no subscript\n"
         " --> <formula>:2:23\n"
         "  |\n"
         "1 | in C: f16\n"

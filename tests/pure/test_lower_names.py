@@ -119,7 +119,7 @@ def test_a_declared_input_without_a_subscript_is_a_scalar(name: str, declared: s
 def test_a_use_gives_no_shape_to_what_is_declared(text: str, help_text: str) -> None:
     (each,) = mistakes(text)
     assert each.code == "E0302"
-    assert each.message.endswith("is a scalar, as it is declared without a subscript")
+    assert each.message.endswith("is a scalar, because its declaration has no subscript")
     assert each.help == help_text
     ((label,),) = (each.secondary,)
     assert text[label.span.start : label.span.end] == each.message.split("`")[1]

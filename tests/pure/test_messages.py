@@ -78,7 +78,7 @@ SAID = {
     "D = softmax[n](acc)": ("a full-row reduction", "`D = exp(acc); total = sum[n](D)`"),
     "D = layer_norm(acc)": ("a full-row reduction", "normalise where D is read"),
     "D = topk(acc, 2)": ("orders the values of a row", "`max[n](x)` is the largest"),
-    "D = cumsum(acc)": ("depends on those before it", "store `D = acc`"),
+    "D = cumsum(acc)": ("does not depend on earlier values", "store `D = acc`"),
     "gemm(A: i4[m, k], B: i8[n, k]); D = acc": ("integers of 4 bits", "write `i8`"),
     "in C: int4[m, n]; D = acc + C": ("integers of 4 bits", "write `i8`"),
     "gemm(A: nvfp4[m, k], B: e4m3[n, k]); D = acc": ("a scale for each block of k", "write `e4m3`"),
@@ -103,7 +103,7 @@ SAID = {
     # places and culprits
     "out D, s: f32[m]; D = acc; s = scale*2": ("varies over [m, n]", "`scale[m]`"),
     "D = even(acc)*scale": ("different widths", "`scale[m, n/2]`"),
-    "D = acc*w[k, n]": ("summed over k", "the modes m, n and l"),
+    "D = acc*w[k, n]": ("sums over k", "the modes m, n and l"),
 }
 
 
@@ -118,9 +118,9 @@ def test_what_is_said(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "culprit"),
     [
-        ("out D, s: f32[m]; D = acc; s = exp(scale)*2", ("scale", "`scale` is [m, n], as no subscript says otherwise")),
+        ("out D, s: f32[m]; D = acc; s = exp(scale)*2", ("scale", "`scale` is [m, n], because it has no subscript")),
         ("out D, s: f32[m]; D = acc; s = scale[n]*acc", ("acc", "`acc` is [m, n]")),
-        ("D = even(acc)*scale", ("scale", "`scale` is [m, n], as no subscript says otherwise")),
+        ("D = even(acc)*scale", ("scale", "`scale` is [m, n], because it has no subscript")),
     ],
 )
 def test_the_culprit_is_shown(text: str, culprit: tuple[str, str]) -> None:

@@ -378,7 +378,7 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
         ),
         ("in C: tf32[m, n]; D = acc + C", [("C", "")]),
         ("gemm(A: f16[m, k], B: bf16[k, n]); D = acc", [("B: bf16[k, n]", "")]),
-        ("A = even(A) + acc; B = even(B) + B; D = acc", [("even(A)", "not element by element")]),
+        ("A = even(A) + acc; B = even(B) + B; D = acc", [("even(A)", "not elementwise")]),
     ],
 )
 def test_mistakes_are_shown_at_the_expression(text: str, expected: list[tuple[str, str]]) -> None:

@@ -48,7 +48,7 @@ REFUSED = {
     "D = acc; i = argmax[m, n](acc)": ("E0301", "`argmax` is along one mode"),
     "D = acc; i = argmin[n%32](acc)": ("E0301", "`argmin` is along one mode"),
     "D = acc; i = argmax(acc)": ("E0203", "`argmax` with one argument needs the modes"),
-    "D = even(acc); i = argmax[n](D)": ("E0307", "is made of whole columns"),
+    "D = even(acc); i = argmax[n](D)": ("E0307", "takes all columns"),
 }
 
 
@@ -61,7 +61,7 @@ def test_what_has_no_place(text):
 
 
 def test_f64_values_have_no_key():
-    with pytest.raises(evt.ProgramError, match=r"E0308[^$]*not made of f64[^$]*`argmax\[n\]\(f32\(x\)\)`"):
+    with pytest.raises(evt.ProgramError, match=r"E0308[^$]*does not support f64[^$]*`argmax\[n\]\(f32\(x\)\)`"):
         evt.gemm("D = acc; i = argmax[n](acc)").emit("sm80", "f64", "f64")
     assert evt.gemm("D = acc; i = argmax[n](f32(acc))").emit("sm80", "f64", "f64")
 

@@ -37,7 +37,7 @@ _OPENING = re.compile(
 LEFT = {
     *("docs", "tests", "samples", "codegen/export", "codegen/include", "codegen/templates"),
     *("evt/bench", "evt/compilation", "evt/draw", "evt/emission", "evt/export"),
-    *("evt/functions", "evt/fx", "evt/gradient", "evt/ir", "evt/language", "evt/layout", "evt/measured", "evt/nn"),
+    *("evt/functions", "evt/fx", "evt/gradient", "evt/layout", "evt/measured", "evt/nn"),
     *("evt/optimise", "evt/plan", "evt/reference", "evt/runtime", "evt/tuning"),
 }
 #: Pronouns of things: "what" is fine in questions alone.

@@ -22,10 +22,10 @@ __all__ = ["OPERATIONS", "lower", "unknown_operation"]
 
 
 def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
-    """Lower a program for one of :data:`OPERATIONS`; a header in the program takes precedence.
+    """Lower a program for one of :data:`OPERATIONS`. A header in the program takes precedence.
 
-    Raise ProgramError with everything that is wrong with names, calls and statements (E01xx-E04xx), and
-    E0901 for parts of the language that are not supported yet.
+    Raise ProgramError with every mistake in names, calls and statements (E01xx-E04xx), and E0901 for parts of the
+    language that are not supported yet.
     """
     report = SourceDiagnostics(tree.source)
     statements = Statements(tree, report)
@@ -39,7 +39,7 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
         expressions.values[name] = expressions.add(statements.assigns[name].value)
     feeds = lower_operands(statements, expressions)
     expressions.check_defined()
-    report.check()  # names; modes from here on
+    report.check()  # names before this line, modes after it
     check_operands(operation, feeds, statements, names, expressions, report)
     outputs = resolve_subscripts(statements, names, expressions, report)
     if operation in CONVOLUTIONS:
@@ -55,7 +55,7 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
         builder.origin = Place(statements.feeds[name].span)
         builder.add(Feed(name), value)
     inputs = tuple(names.inputs.values())
-    # An input that cancels out stays one: the arguments of a call follow from the text, not from the optimiser.
+    # An input that cancels out remains an input: the text, not the optimiser, determines the arguments of a call.
     dag = replace(prune(builder.finish(operation, operands, inputs, outputs, tree.source)), inputs=inputs)
     if not reads_accumulator(dag):
         report(
@@ -70,11 +70,11 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
 
 
 def _refuse_batches(operation: str, values: Iterable[Input | Output], report: SourceDiagnostics) -> None:
-    """Refuse the mode ``l`` in a convolution, whose images are among its rows."""
+    """Refuse the mode ``l`` in a convolution, whose images count among its rows."""
     for value in values:
         if "l" in value.modes and value.span is not None:
             message = f"`{value.name}` has the mode `l`, and {operation} has none"
-            report("E0301", message, value.span, "no batches", "images count among the rows: leave `l` out")
+            report("E0301", message, value.span, "no batches", "images count among the rows: omit `l`")
 
 
 def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: SourceDiagnostics) -> None:

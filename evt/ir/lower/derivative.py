@@ -10,9 +10,9 @@ from evt.ir.dag import Builder
 from evt.ir.node import Apply, Cast, Const, Load
 from evt.language import tree as syntax
 
-#: The name of the variable of differentiation; no input can have it.
+#: The name of the variable of differentiation, which no input can have.
 _VARIABLE = "'"
-#: How many choices a factor is taken apart into, each of which becomes a product.
+#: The largest number of choices in a factor that is distributed over a product, one product for each.
 _MOST_CHOICES = 64
 
 
@@ -21,17 +21,17 @@ class NoDerivativeError(Exception):
 
 
 class Derivatives:
-    """Differentiates values of a builder."""
+    """Differentiation of values of a builder."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
 
     def variable(self) -> int:
-        """Return a node that stands for the argument; substitute it before the graph is finished."""
+        """Return a node that represents the argument. Substitute it before the graph is finished."""
         return self.builder.add(Load(_VARIABLE))
 
     def derive(self, value: int, x: int) -> int:
-        """Return the derivative of ``value`` along ``x``. Casts are taken as the identity, as in autograd.
+        """Return the derivative of ``value`` with respect to ``x``. Casts count as the identity, as in autograd.
 
         Raise NoDerivativeError.
         """
@@ -57,7 +57,7 @@ class Derivatives:
         return self.builder.add(zero) if found is None else found
 
     def substitute(self, value: int, x: int, by: int) -> int:
-        """Return ``value`` with ``by`` in place of the variable ``x``."""
+        """Return ``value`` with ``by`` substituted for the variable ``x``."""
         renamed = {x: by}
         for node in self._between(value, x):
             operands = (renamed.get(operand, operand) for operand in self.builder.arguments(node))
@@ -77,16 +77,19 @@ class Derivatives:
 
 
 def partial(builder: Builder, function: str, slot: int, operands: tuple[int, ...]) -> int:
-    """Return the derivative of a function along one operand. Raise NoDerivativeError."""
+    """Return the derivative of a function with respect to one operand. Raise NoDerivativeError."""
     row = TABLE[function]
     if not row.derivatives or not row.derivatives[slot]:
-        raise NoDerivativeError(f"`{function}` was registered without one")
+        raise NoDerivativeError(f"`{function}` was registered without a derivative")
     names = (parameter.name for parameter in row.parameters)
     return add_formula(builder, row.derivatives[slot], dict(zip(names, operands, strict=True)))
 
 
 def times(builder: Builder, a: int, b: int) -> int:
-    """Return a partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``, as b may overflow."""
+    """Return a partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``.
+
+    The form avoids 0 * infinity, because b may overflow.
+    """
     one, zero = Const.of(1.0), Const.of(0.0)
     products: dict[int, int] = {}
 
@@ -107,13 +110,13 @@ def times(builder: Builder, a: int, b: int) -> int:
         return builder.add(Apply("where"), is_zero, none, product(a))
     for node in choices:
         condition, *branches = builder.arguments(node)
-        if any(branch in products or builder[branch] == zero for branch in branches):  # 0 where some conditions hold
+        if any(branch in products or builder[branch] == zero for branch in branches):  # 0 under some conditions
             products[node] = builder.add(Apply("where"), condition, *map(product, branches))
     return product(a)
 
 
 def _choices(builder: Builder, root: int) -> list[int]:
-    """Return the choices that a value is made of, operands first: at most one more than :data:`_MOST_CHOICES`."""
+    """Return the choices in a value, operands first: at most one more than :data:`_MOST_CHOICES`."""
     found: set[int] = set()
     stack = [root]
     while stack and len(found) <= _MOST_CHOICES:

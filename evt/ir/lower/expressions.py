@@ -1,4 +1,4 @@
-"""Expressions: from syntax to nodes. Users' functions are inlined, derivatives computed."""
+"""Expressions: from syntax to nodes. Users' functions are inlined, derivatives are computed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from evt.ir.node import ELEMENT_MODES, PLACES, REDUCTIONS, Acc, Apply, Cast, Con
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
-#: How often a function may be differentiated: it grows each time, by the chain and product rules.
+#: The highest order of a derivative, because the expression grows with each order.
 _MAX_PRIMES = 4
-#: How deep users' functions may call each other.
+#: The deepest nesting of calls of users' functions.
 _MAX_DEPTH = 64
 
 #: Values by name, for the body of a function.
@@ -32,7 +32,7 @@ Scope = Mapping[str, int]
 
 
 class Expressions:
-    """Adds the nodes of expressions to a builder; ``values`` are the nodes of the names assigned so far."""
+    """A builder of expressions' nodes. ``values`` are the nodes of the names that are assigned so far."""
 
     def __init__(self, statements: Statements, names: Names, report: SourceDiagnostics) -> None:
         self.report = report
@@ -52,9 +52,9 @@ class Expressions:
         self._used: set[str] = set()
 
     def add(self, root: syntax.Expression, scope: Scope | None = None) -> int:
-        """Return the node of an expression; iteratively, because formulas may nest thousands deep.
+        """Return the node of an expression, iteratively, because formulas may nest thousands deep.
 
-        ``scope``: the expression is the body of a function, and knows only these names.
+        ``scope`` marks the body of a function, which can read these names only.
         """
         results: dict[int, int] = {}
         for node in syntax.postorder(root):
@@ -65,12 +65,12 @@ class Expressions:
         return results[id(root)]
 
     def check_size(self, span: Span) -> None:
-        """Raise ProgramError (E0413) where there are more operations than a program may have."""
+        """Raise ProgramError (E0413) for more operations than a program may have."""
         if len(self.builder) <= syntax.MOST_OPERATIONS:
             return
         place = self._calls[-1] if self._calls else span
-        inlined = "name what is computed several times, outside of the functions"
-        hint = inlined if self._calls else "make several programs, each of which stores what the next one reads"
+        inlined = "assign repeated values to names outside of the functions"
+        hint = inlined if self._calls else "make several programs; each stores the inputs of the next"
         self.report("E0413", f"the program has more than {syntax.MOST_OPERATIONS} operations", place, "too many", hint)
         self.report.check()
 
@@ -109,7 +109,7 @@ class Expressions:
             known = ", ".join(scope) or "none"
             self.report(
                 "E0202",
-                f"the body of a function knows its parameters only, not `{name}`",
+                f"the body of a function can read its parameters only, not `{name}`",
                 node.span,
                 "not a parameter",
                 f"make it a parameter and pass it; parameters: {known}",
@@ -127,13 +127,13 @@ class Expressions:
         return self.builder.add(Cast(I32), load) if narrowed else load
 
     def operand_of(self, call: syntax.Call) -> str:
-        """Return the operand whose formula has a call, itself or in a user's function; "" for the epilogue."""
+        """Return the operand whose formula contains a call, directly or in a user's function; "" for the epilogue."""
         places = (call.span, *self._calls)
         covering = (name for name, feed in self.feeds.items() if any(map(feed.span.covers, places)))
         return next(covering, "")
 
     def modes(self) -> list[tuple[str, ...]]:
-        """Return the modes over which the nodes that there are vary."""
+        """Return the modes of the existing nodes."""
         builder, varies = self.builder, self._varies
         for node in range(len(varies), len(builder)):
             op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
@@ -154,18 +154,20 @@ class Expressions:
         return self.builder.add(Const.of(value))
 
     def mistake(self) -> int:
-        """Return the value of what was refused. NaN, which no program can write, so that nothing more is said of it."""
+        """Return a value for a refused expression: NaN, which no program can write, so that it is not reported
+        again.
+        """
         return self.builder.add(Const.of(math.nan))
 
     def is_mistake(self, node: int) -> bool:
-        """Whether a value was refused already."""
+        """Return whether a value was already refused."""
         op = self.builder[node]
         return isinstance(op, Const) and math.isnan(op.value)
 
     def call(self, call: syntax.Call, operands: list[int]) -> int:
         name = call.function.text
         if call.subscript is not None and call.primes:
-            hint = "derive what is reduced: `sum[n](gelu'(x))`"
+            hint = "differentiate the argument of the reduction: `sum[n](gelu'(x))`"
             self.report(
                 "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
             )
@@ -197,7 +199,7 @@ class Expressions:
         return self.mistake()
 
     def inline(self, call: syntax.Call, operands: list[int]) -> int:
-        """Return the value of a call of a user's function: its body over the arguments."""
+        """Return the value of a call of a user's function: its body with the arguments."""
         name = call.function.text
         definition = self.defined[name]
         parameters = [parameter.text for parameter in definition.parameters]
@@ -248,7 +250,7 @@ class Expressions:
                 )
 
     def derivative(self, call: syntax.Call, operands: list[int]) -> int:
-        """Return ``f'(x)``, ``f''(x, constants)``: the derivative along the first argument, at ``x``."""
+        """Return ``f'(x)``, ``f''(x, constants)``: the derivative with respect to the first argument, at ``x``."""
         name, span = call.function.text, call.function.span
         function = find_function(name)
         if name not in self.defined and function is None:
@@ -283,7 +285,7 @@ class Expressions:
                 value = self.derivatives.derive(value, x)
                 self.check_size(span)
         except NoDerivativeError as error:
-            hint = "write the derivative as a function of your own, or register it with evt.function"
+            hint = "write the derivative as a `def`, or register it with evt.function"
             self.report("E0206", f"`{name}` has no derivative: {error}", span, "not differentiable", hint)
             return self.mistake()
         return self.derivatives.substitute(value, x, operands[0]) if operands else self.mistake()
@@ -347,7 +349,7 @@ class Expressions:
             self.report("E0201", f"there is no reduction `{name}`", call.function.span, "unknown", hint)
 
     def bind(self, call: syntax.Call, function: Function, operands: list[int]) -> list[int] | None:
-        """Return arguments by position and keyword, with the defaults filled in."""
+        """Return the arguments by position and keyword, with defaults filled in."""
         names = [parameter.name for parameter in function.parameters]
         bound: dict[str, int] = {}
         too_many = False

@@ -1,4 +1,4 @@
-"""Names: which are inputs, which are outputs, and the order in which definitions are needed."""
+"""Names: inputs, outputs, and the order of definitions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from evt.ir.missing import MISSING_FUNCTIONS
 from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
-#: Names that have a meaning without being declared.
+#: Names that have a meaning without a declaration.
 _CUSTOMARY = frozenset({"bias", *GREEK})
-#: What `acc` is misspelt as, and called elsewhere; one with a number asks for a second product.
+#: Misspellings and other names of `acc`. One with a number asks for a second product.
 _NOT_ACC = frozenset({"ac", "aac", "accc", "cac", "caa", "accum", "accumulator", "accumulators"})
 _SECOND_ACC = re.compile("acc_?[0-9]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A name that was read: where, and the subscript that was written there.
+    """A use of a name: its place and its subscript there.
 
-    ``index``: it says which rows or columns are read or stored.
+    ``index`` means that the name indexes the rows or columns of another tensor.
     """
 
     span: Span
@@ -38,7 +38,7 @@ class _Use:
 class Names:
     """The names of a program: ``inputs`` in order of first use, ``outputs`` in ``out`` order.
 
-    ``operand_modes`` are the modes of A and B in memory, where these are matrices.
+    ``operand_modes`` are the modes of A and B in memory, if they are matrices.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Names:
         self.defined = statements.defined
         self.refused = statements.refused
         self.uses: dict[str, list[_Use]] = {}
-        #: Calls of functions that there are not.
+        #: Calls of unknown functions.
         self.missing: list[Span] = []
         #: Names used as the seed or the offset of random numbers.
         self.counters: set[str] = set()
@@ -106,7 +106,7 @@ class Names:
                     if use.index:
                         self.report(
                             "E0302",
-                            f"`{name}` is computed here, and an index is an input",
+                            f"`{name}` is computed here, but an index must be an input",
                             use.span,
                             "not an input",
                             "compute it before the call, and pass it",
@@ -134,7 +134,9 @@ class Names:
                     "E0404",
                     f"the input `{name}` is declared and never read",
                     value.span,
-                    f"`{guess}` is read and not declared: is that the same?" if guess else "remove the declaration",
+                    f"`{guess}` is read and not declared: is it the intended name?"
+                    if guess
+                    else "remove the declaration",
                 )
 
     def check_subscripts(self, name: str, uses: Sequence[_Use]) -> None:
@@ -157,9 +159,9 @@ class Names:
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
         """Return whether an unassigned name may be an input.
 
-        Undeclared names are inputs, so a slip must not pass for one: a name without a subscript that is one
-        letter away from a declared or assigned name, from `bias` or a Greek letter is refused, and what `acc` is
-        misspelt as.
+        Undeclared names are inputs, so a misspelling must not become one. Refused are misspellings of `acc`, and names
+        without a subscript that differ in one letter from a declared or assigned name, from `bias` or from a Greek
+        letter.
         """
         if name in self.declared:
             return True
@@ -202,7 +204,7 @@ class Names:
         return False
 
     def is_explained(self, place: Span) -> bool:
-        """Whether an operand is read where something else is refused: the other's formula, or a `matmul`."""
+        """Return whether another refusal explains a read of an operand: the other operand's formula, or a `matmul`."""
         spans = [statement.span for statement in self.feeds.values()]
         return any(span.covers(place) for span in (*spans, *self.missing))
 
@@ -242,14 +244,14 @@ class Names:
         written: Sequence[str],
         subscript: syntax.Subscript,
     ) -> None:
-        """Report a subscript at a use that is not the declared one, or not that of an earlier use."""
+        """Report a subscript that differs from the declared one, or from an earlier use."""
         have, found = ", ".join(modes), ", ".join(written)
         if declared is not None and name not in self.subscripted:
             dtype = f": {declared.dtype}" if declared.dtype else ""
             found = ", ".join(mode.name + "?" * mode.optional for mode in subscript.modes)
             self.report(
                 "E0302",
-                f"`{name}` is a scalar, as it is declared without a subscript",
+                f"`{name}` is a scalar, because its declaration has no subscript",
                 subscript.span,
                 "a scalar has no modes",
                 f"declare its modes: `in {name}{dtype}[{found}]`",
@@ -261,7 +263,7 @@ class Names:
             f"`{name}` is [{have}], not [{found}]",
             subscript.span,
             f"{'used before' if declared is None else 'declared'} as [{have}]",
-            f"write `{name}` without a subscript here, or give the two inputs two names",
+            f"write `{name}` without a subscript here, or give the two inputs different names",
         )
 
     def resolve_outputs(self) -> list[Output]:
@@ -301,7 +303,7 @@ class Names:
         return outputs
 
     def order(self) -> list[str]:
-        """Return assigned names, definitions before their uses; report one that depends on itself (E0402)."""
+        """Return assigned names, definitions before uses; report a name that depends on itself (E0402)."""
         order: list[str] = []
         state: dict[str, int] = {}  # 1: open, 2: done
         needs = {
@@ -340,12 +342,12 @@ class Names:
 
 
 def _index_in(subscript: syntax.Subscript) -> str | None:
-    """Return the input that names places in a subscript: ``index`` of ``[index[m], n]``."""
+    """Return the input that indexes a subscript: ``index`` for ``[index[m], n]``."""
     return next((mode.name for mode in subscript.modes if mode.subscript is not None), None)
 
 
 def _without_subscript(name: str, subscript: syntax.Subscript) -> str:
-    """Return the help for a subscript at a value of the kernel, which is read where it is computed."""
+    """Return the help for a subscript at a value that the kernel computes."""
     if (index := _index_in(subscript)) is not None:
         dimension = -2 if subscript.modes[-1].subscript is None else -1
         stored = "D" if name == "acc" else name

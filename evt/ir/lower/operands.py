@@ -1,4 +1,4 @@
-"""Mainloop fusions: the formulas that are assigned to A and B, kept apart from the epilogue's."""
+"""Mainloop fusions: the formulas that are assigned to A and B, separate from the epilogue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from evt.ir.node import (
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
-#: What is not computed element by element, in words.
+#: Descriptions of operations that are not elementwise.
 _NOT_ELEMENTWISE: dict[type[Node], str] = {
     Reduce: "a reduction of an operand",
     ReduceBlocks: "a reduction of an operand",
@@ -45,7 +45,7 @@ _NOT_ELEMENTWISE: dict[type[Node], str] = {
 
 
 def lower_operands(statements: Statements, expressions: Expressions) -> dict[str, int]:
-    """Return the value that is multiplied in place of each operand that the program assigns."""
+    """Return the value that replaces each operand that the program assigns, in the product."""
     return {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
 
 
@@ -57,11 +57,11 @@ def check_operands(
     expressions: Expressions,
     report: SourceDiagnostics,
 ) -> None:
-    """Report formulas of operands that are not element-wise, and epilogues that read an operand."""
+    """Report formulas of operands that are not elementwise, and epilogues that read an operand."""
     for name, value in feeds.items():
         statement = statements.feeds[name]
         if operation in CONVOLUTIONS and (name == "B" or CONVOLUTIONS[operation][0] != "fprop"):
-            hint = "compute it by a kernel of its own" if name == "A" else "compute it once, before the calls"
+            hint = "compute it in a separate kernel" if name == "A" else "compute it once, before the calls"
             report.unsupported(f"work on the operand `{name}` of {operation} is", statement.target.span, hint)
         formula = _Formula(name, statement, _nodes(expressions, [value]), expressions.builder)
         _check_formula(formula, names, operation in CONVOLUTIONS, report)
@@ -70,7 +70,7 @@ def check_operands(
 
 
 def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[int]:
-    """Return the nodes that values depend on, in the order of creation."""
+    """Return the nodes that values depend on, in creation order."""
     found: set[int] = set()
     stack = list(roots)
     while stack:
@@ -94,7 +94,9 @@ class _Formula:
         return next((node for node in self.nodes if is_wanted(self.builder[node])), None)
 
     def place(self, node: int) -> Span | Place:
-        """Return the first expression of the statement that depends on a node, which itself may come from elsewhere."""
+        """Return the first expression of the statement that depends on a node, whose own expression may be
+        elsewhere.
+        """
         made = {node}
         for position in range(bisect_left(self.nodes, node), len(self.nodes)):
             each = self.nodes[position]
@@ -107,22 +109,28 @@ class _Formula:
 
 
 def _check_formula(formula: _Formula, names: Names, convolved: bool, report: SourceDiagnostics) -> None:
-    """Check that a formula uses the operand's elements, scalars and vectors along its modes, element by element."""
+    """Check that a formula reads only the operand's elements, scalars and vectors along its modes."""
     name = formula.name
     (other,) = (each for each in ELEMENT_MODES if each != name)
     if (node := formula.find(lambda op: op == Acc())) is not None:
-        hint = "what is done with the product is the epilogue: `D = f(acc)`"
-        report("E0411", f"the formula of `{name}` reads `acc`", formula.place(node), "comes before the product", hint)
+        hint = "arithmetic on the product belongs to the epilogue: `D = f(acc)`"
+        report(
+            "E0411",
+            f"the formula of `{name}` reads `acc`",
+            formula.place(node),
+            "is evaluated before the product",
+            hint,
+        )
     elif formula.find(lambda op: op == Element(name)) is None:
         message = f"`{name}` is assigned, and its formula does not read `{name}`"
         hint = f"a formula of its elements: `{name} = relu({name})`; or pass another tensor as {name}"
         report("E0411", message, formula.statement.value.span, "generated, not loaded", hint)
     if (node := formula.find(lambda op: op == Element(other))) is not None:
         message = f"the formula of `{name}` reads `{other}`"
-        report("E0411", message, formula.place(node), "two operands", "work on each operand by itself")
+        report("E0411", message, formula.place(node), "two operands", "each operand's formula reads one operand")
     if (node := formula.find(lambda op: type(op) in _NOT_ELEMENTWISE)) is not None:
         message = f"the formula of `{name}` has {_NOT_ELEMENTWISE[type(formula.builder[node])]}"
-        report("E0411", message, formula.place(node), "not element by element", "compute it by a kernel of its own")
+        report("E0411", message, formula.place(node), "not elementwise", "compute it in a separate kernel")
     for node in formula.nodes:
         op = formula.builder[node]
         if isinstance(op, Load) and op.name in names.inputs:
@@ -142,7 +150,13 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
         )
     elif convolved and outer in value.modes:
         hint = f"k are the channels of A: `{name}[k]`; m are the pixels of the output"
-        report("E0411", f"`{name}` has one value for each output pixel, and `{operand}` other pixels", place, "", hint)
+        report(
+            "E0411",
+            f"`{name}` has one value for each output pixel, but the rows of `{operand}` are input pixels",
+            place,
+            "",
+            hint,
+        )
     elif "l" in value.modes:
         report.unsupported(f"work on an operand with one `{name}` for each batch is", place)
     elif len(value.modes) > 1:
@@ -170,10 +184,10 @@ def _check_epilogue(nodes: Iterable[Node], names: Names, report: SourceDiagnosti
             value = names.inputs[op.name]
             report(
                 "E0304",
-                f"`{value.name}` is [{shown(value.modes)}], and the product has summed over k",
+                f"`{value.name}` is [{shown(value.modes)}], but the product sums over k",
                 names.uses[value.name][0].span,
-                "no mode of the epilogue",
+                "not a mode of the epilogue",
                 f"work on an operand with it: `A = {value.name} * A`"
                 if value.modes == ("k",)
-                else "what the epilogue reads has the modes m, n and l",
+                else "the epilogue reads values with the modes m, n and l",
             )

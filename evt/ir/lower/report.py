@@ -1,4 +1,4 @@
-"""The collector to which lowering reports mistakes."""
+"""The collector of mistakes in lowering."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from evt.ir.origin import Origin, at
 
 
 class SourceDiagnostics:
-    """Collects diagnostics about one source; calling it adds one.
+    """A collector of diagnostics about one source; calling it adds one.
 
-    ``unused`` are about what nothing reads. A misspelt name or a refused declaration leaves something unused as well,
-    so they are reported only where nothing else is wrong.
+    ``unused`` are about unread names. A misspelt name or a refused declaration leaves a name unread as well, so they
+    are reported only if there is no other mistake.
     """
 
     def __init__(self, source: Source) -> None:
@@ -22,7 +22,7 @@ class SourceDiagnostics:
         self.unused: list[Diagnostic] = []
 
     def check(self) -> None:
-        """Raise ProgramError with what was found so far: what comes next would only see its consequences."""
+        """Raise ProgramError with the mistakes so far, because later checks would report only consequences."""
         if found := self.diagnostics or self.unused:
             raise ProgramError(first(found))
 
@@ -35,17 +35,17 @@ class SourceDiagnostics:
         hint: str = "",
         secondary: Iterable[Label] = (),
     ) -> None:
-        """Add a diagnostic; ``place`` is a part of the text, or where a value comes from."""
+        """Add a diagnostic. ``place`` is a part of the text, or the origin of a value."""
         made = Diagnostic(code, message, None, label, hint, secondary=tuple(secondary))
         self.diagnostics.append(at(place, self.source, made))
 
     def nothing_reads(self, code: str, message: str, place: Span, hint: str) -> None:
-        """Add that nothing reads what stands at a place."""
+        """Add that nothing reads the name at a place."""
         self.unused.append(at(place, self.source, Diagnostic(code, message, None, "unused", hint)))
 
     def unsupported(self, what: str, place: Span | Origin | None, hint: str = "") -> None:
         self("E0901", f"{what} not supported yet", place, "planned, not built", hint)
 
     def guess(self, word: str, candidates: Iterable[str]) -> str | None:
-        """Return a spelling suggestion, unless more mistakes were found than will be shown."""
+        """Return a spelling suggestion, unless enough mistakes were already found."""
         return closest(word, candidates) if len(self.diagnostics) < MAX_DIAGNOSTICS else None

@@ -1,4 +1,4 @@
-"""Functions that are not element-wise: reductions, coordinates, random numbers, pairs of columns."""
+"""Functions that are not elementwise: reductions, coordinates, random numbers, pairs of columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _Form = Callable[["Expressions", syntax.Call, list[int]], int]
 
 
 def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``sum[n](x)``, ``max[m, n](x)``; ``max[n%32](x)`` over blocks of columns; ``mean[n](x)`` is a sum over a size."""
+    """Return the value of a reduction: ``sum[n](x)``, ``max[m, n](x)``, or ``max[n%32](x)`` over blocks of columns.
+
+    ``mean[n](x)`` is a sum divided by the size.
+    """
     name = call.function.text
     assert call.subscript is not None
     modes = read_reduced_modes(expressions.report, call.subscript)
@@ -62,7 +65,7 @@ def _fold(expressions: Expressions, name: str, width: int, operand: int) -> int:
 
 
 def _mean(expressions: Expressions, modes: tuple[str, ...], operand: int) -> int:
-    """``sum[m, n](x) / size(m) / size(n)``; of fewer columns, as many of them."""
+    """Return ``sum[m, n](x) / size(m) / size(n)``; a value of fewer columns is divided by its number of columns."""
     add, value = expressions.builder.add, expressions.builder.add(Reduce("sum", modes), operand)
     for mode in modes:
         value = add(Apply("div"), value, add(Extent(mode)))
@@ -80,7 +83,7 @@ def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[i
 
 def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
     def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-        """``iota(m)``: the element's coordinate; ``size(m)``: the extent of a mode."""
+        """Return the value of ``iota(m)``, the element's coordinate, or ``size(m)``, the extent of a mode."""
         name, arguments = call.function.text, [argument.value for argument in call.arguments]
         if name == "iota" and (operand := expressions.operand_of(call)):
             _no_coordinate(expressions, call, operand)
@@ -96,17 +99,17 @@ def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
 
 
 def _no_coordinate(expressions: Expressions, call: syntax.Call, operand: str) -> None:
-    """Report ``iota`` in the formula of an operand, where a vector gives the coordinates."""
+    """Report ``iota`` in the formula of an operand, and suggest a vector of coordinates."""
     modes = [argument.value.name for argument in call.arguments if isinstance(argument.value, syntax.Name)]
     mode = next((mode for mode in modes if mode in ELEMENT_MODES[operand]), None)
     message = f"the formula of `{operand}` has a coordinate: `iota` counts rows, columns and batches of the result"
-    hint = "compute it by a kernel of its own"
+    hint = "compute it in a separate kernel"
     if mode is not None:
         vector = f"at_{mode}"
         hint = (
             f"read a vector: declare `in {vector}: i32[{mode}]`, write `{vector}`, and pass {vector}=torch.arange(...)"
         )
-    expressions.report("E0411", message, call.span, "not element by element", hint)
+    expressions.report("E0411", message, call.span, "not elementwise", hint)
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
@@ -117,13 +120,13 @@ def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> i
 
 
 def _random(expressions: Expressions, *counters: int) -> int:
-    """Random numbers, whose seed and offset are read with all their bits."""
+    """Return random numbers, whose seed and offset are read with all their bits."""
     builder = expressions.builder
     return builder.add(Random(), *(_whole(builder, counter) for counter in counters))
 
 
 def _whole(builder: Builder, counter: int) -> int:
-    """Return a seed or an offset as it is loaded; where it is an i64, it was made an i32."""
+    """Return a seed or an offset as it is loaded, without the cast of an i64 to i32."""
     loads = builder[counter] == Cast(I32) and isinstance(builder[builder.arguments(counter)[0]], Load)
     return builder.arguments(counter)[0] if loads else counter
 
@@ -141,7 +144,7 @@ def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -
 
 def _pick(member: int) -> _Form:
     def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-        """Lower ``even(x)``, ``odd(x, 32)``: deinterleave columns, adjacent ones or ones that many columns apart."""
+        """Lower ``even(x)``, ``odd(x, 32)``: deinterleave adjacent columns, or columns at this distance."""
         name = call.function.text
         if not _takes(expressions, call, operands, f"{name}(x, distance)", 1, 2):
             return expressions.mistake()
@@ -152,7 +155,7 @@ def _pick(member: int) -> _Form:
 
 
 def _interleave(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``interleave(x, y)``, ``interleave(x, y, 32)``: the value whose pairs of columns have these members."""
+    """Lower ``interleave(x, y)``, ``interleave(x, y, 32)``: the value whose pairs of columns have these members."""
     if not _takes(expressions, call, operands, "interleave(x, y, distance)", 2, 3):
         return expressions.mistake()
     hint = "`interleave(x, y)` makes columns 2j and 2j + 1, `interleave(x, y, 32)` columns 32 apart"
@@ -160,7 +163,7 @@ def _interleave(expressions: Expressions, call: syntax.Call, operands: list[int]
 
 
 def _distance(expressions: Expressions, call: syntax.Call, operands: list[int], place: int, hint: str) -> int:
-    """How far apart the columns of a pair are: the argument at a place, or 1."""
+    """Return the distance of the columns of a pair: the argument at a place, or 1."""
     if len(operands) <= place:
         return 1
     distance = expressions.builder[operands[place]]
@@ -176,7 +179,7 @@ def _distance(expressions: Expressions, call: syntax.Call, operands: list[int], 
 def _takes(
     expressions: Expressions, call: syntax.Call, operands: list[int], form: str, least: int, most: int = 0
 ) -> bool:
-    """Return whether a call has as many arguments as its form, by position."""
+    """Return whether a call has the number of arguments of its form, by position."""
     keyword = next((argument.keyword for argument in call.arguments if argument.keyword is not None), None)
     if keyword is not None:
         expressions.report("E0204", f"`{call.function.text}` is called by position", keyword.span, "", f"`{form}`")

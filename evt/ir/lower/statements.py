@@ -1,4 +1,4 @@
-"""Statements: the operation that a program names, and what it declares and assigns."""
+"""Statements: the operation that a program names, its declarations and its assignments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from evt.ir.lower.words import (
 from evt.ir.node import ELEMENT_MODES, Inferred, Input, Operand, Output
 from evt.language import tree as syntax
 
-#: Operations: the modes of A's and B's shapes when no header says otherwise; for convolutions the implicit GEMM's.
+#: Operations: the modes of A and B without a header; the modes of the implicit GEMM for convolutions.
 OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k")), **OPERAND_MODES}
 
 
@@ -36,8 +36,8 @@ def unknown_operation(name: object) -> str:
 class Statements:
     """The statements of a program by kind, each name once. Uses are not examined yet.
 
-    ``declared`` and ``outs`` are the declarations of inputs and outputs, ``subscripted`` those with a subscript,
-    ``defined`` the functions of ``def`` statements, ``feeds`` the assignments to A and B.
+    ``declared`` and ``outs`` are the declarations of inputs and outputs, ``subscripted`` are the declarations with a
+    subscript, ``defined`` are the functions of ``def`` statements, and ``feeds`` are the assignments to A and B.
     """
 
     def __init__(self, tree: syntax.Tree, report: SourceDiagnostics) -> None:
@@ -50,7 +50,7 @@ class Statements:
         self.declared: dict[str, Input] = {}
         self.subscripted: set[str] = set()
         self.outs: dict[str, Output] = {}
-        #: Names that were refused where they are declared or assigned: nothing more is said of them.
+        #: Names with a refused declaration or assignment, which are not reported again.
         self.refused: set[str] = set()
         self.twice: set[str] = set()
         self.collect()
@@ -111,13 +111,13 @@ class Statements:
             self.feeds[name] = statement
         elif name in self.declared:
             if name not in self.twice:
-                hint = "give what is computed a name of its own, or remove the declaration"
+                hint = "give the computed value another name, or remove the declaration"
                 self.report("E0406", f"`{name}` is declared as an input and assigned", span, "assigned here", hint)
         elif self.usable(statement.target):
             self.assigns[name] = statement
 
     def read_subscript(self, assign: syntax.Assign, subscript: syntax.Subscript) -> None:
-        """Read the subscript of an assignment; an `out` statement may have the same one, or none."""
+        """Read the subscript of an assignment. An `out` statement may repeat it or omit it."""
         name, span = assign.target.text, assign.target.span
         modes, declared = read_modes(self.report, subscript), self.outs.get(name)
         if modes is None:
@@ -145,7 +145,7 @@ class Statements:
                 return
 
     def usable(self, identifier: syntax.Identifier) -> bool:
-        """Return whether the user may give this name to something."""
+        """Return whether a user may give this name to something."""
         name = identifier.text
         if name in self.refused:
             return False
@@ -183,7 +183,7 @@ class Statements:
                 f"`{name}` is assigned and declared as an input",
                 span,
                 "declared here",
-                "give what is computed a name of its own, or remove the declaration",
+                "give the computed value another name, or remove the declaration",
             )
             return
         if not self.usable(declaration.name):
@@ -231,7 +231,7 @@ class Statements:
                 "an output has no default",
                 declaration.default.span,
                 "",
-                f"assign it in a statement of its own: `{name} = ...`",
+                f"assign it in a separate statement: `{name} = ...`",
             )
         dtype = read_dtype(self.report, declaration.dtype)
         modes = read_modes(self.report, declaration.subscript) if declaration.subscript else ("m", "n")
@@ -244,7 +244,7 @@ class Statements:
                 self.subscripted.add(name)
 
     def operands(self) -> tuple[Operand, ...]:
-        """Return the operands that the header declares; none without a header."""
+        """Return the operands that the header declares, or () without a header."""
         if self.header is None:
             return ()
         operation, declared = self.header.operation, self.header.operands
@@ -281,7 +281,7 @@ class Statements:
                 f"operand `{operand.name.text}` of a convolution has its channels last in memory",
                 operand.subscript.span,
                 "not to be chosen",
-                f"leave the subscript out: `{operand.name.text}: {operand.dtype.text}`",
+                f"omit the subscript: `{operand.name.text}: {operand.dtype.text}`",
             )
             return None
         if set(modes) != set(default) or len(modes) != 2:
@@ -300,7 +300,9 @@ class Statements:
 def undeclared_input(
     name: str, dtype: DType | None, modes: tuple[str, ...] | None, span: Span | None, flexible: bool = False
 ) -> Input:
-    """Return an input by its name; without a subscript a Greek letter is a scalar, ``bias`` [n], others [m, n]."""
+    """Return an undeclared input by its name. Without a subscript, a Greek letter is a scalar, ``bias`` is [n] and
+    other names are [m, n].
+    """
     if modes is not None:
         return Input(name, dtype, modes, None, False, flexible, span)
     implied = () if is_greek(name) else ("n",) if name == "bias" else ("m", "n")

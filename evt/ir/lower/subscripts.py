@@ -1,4 +1,4 @@
-"""Subscripts: the modes of outputs without one, and a check of those of intermediate values."""
+"""Subscripts: the modes of outputs without one, and a check of subscripts at intermediate values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ def resolve_subscripts(
 ) -> list[Output]:
     """Return the outputs with their modes.
 
-    An output without a subscript has the modes of its value; a value of fewer columns has rows as well, unless they are
-    reduced. A vector or a scalar that does not vary over the batches is one for all of them. A subscript that is
-    written at the assignment of an intermediate value has to cover its modes; those of outputs are checked by
-    ``infer``.
+    An output without a subscript has the modes of its value. A value of fewer columns has rows as well, unless they are
+    reduced. A vector or a scalar that does not vary over the batches has no batch mode. A subscript at the assignment
+    of an intermediate value must cover the value's modes; ``infer`` checks the subscripts of outputs.
     """
     varies, reduced = expressions.modes(), list[tuple[str, ...]]()
     for op, operands in expressions.builder.table:
@@ -53,7 +52,7 @@ def resolve_subscripts(
 
 
 def _is_for_all_batches(reduced: tuple[str, ...], output: Output, varies: tuple[str, ...]) -> bool:
-    """Whether there is one for all batches, where no batch mode is written."""
+    """Return whether one value serves all batches, if no batch mode is written."""
     return "l" in reduced if reduced else not output.is_tile and "l" not in varies
 
 

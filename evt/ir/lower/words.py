@@ -1,4 +1,4 @@
-"""Words with a meaning, and reading subscripts, types and numbers."""
+"""Reserved words, and readers of subscripts, types and numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evt.ir.missing import unknown_type
 from evt.ir.node import MODES, base
 from evt.language import tree as syntax
 
-#: Names that are scalars unless declared otherwise.
+#: Names that are scalars unless they are declared otherwise.
 GREEK = frozenset(
     {
         *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"),
@@ -23,11 +23,11 @@ GREEK = frozenset(
 
 
 def is_greek(name: str) -> bool:
-    """Return whether a name is a Greek letter's, perhaps numbered: ``alpha``, ``beta1``."""
+    """Return whether a name is the name of a Greek letter, perhaps numbered: ``alpha``, ``beta1``."""
     return name.rstrip("0123456789") in GREEK
 
 
-#: Functions that are not element-wise, and therefore not in the table, with what to write.
+#: Functions that are not elementwise, and therefore not in the table, with examples.
 SPECIAL = {
     "iota": "iota(m)",
     "size": "size(n)",
@@ -38,27 +38,27 @@ SPECIAL = {
     "interleave": "interleave(x, y)",
     "sum": "sum[n](x)",
 }
-#: The word for a constant that is larger than any number.
+#: The constant that is larger than any number.
 INFINITY = "inf"
-#: Other spellings of it, and of what no program can write, with what to write.
+#: Other spellings of infinity and NaN, with the evt spelling.
 NOT_NUMBERS = {
     **dict.fromkeys(("infinity", "INF", "Inf", "Infinity"), "write `inf`"),
-    **dict.fromkeys(("nan", "NaN", "NAN"), "there is no constant NaN; whether a value is one says `isnan(x)`"),
+    **dict.fromkeys(("nan", "NaN", "NAN"), "there is no constant NaN; test for one with `isnan(x)`"),
 }
-#: Truth values as other languages write them, with what to write.
+#: Truth values of other languages, with the evt spelling.
 _TRUTHS = {"true": "write `1`", "True": "write `1`", "false": "write `0`", "False": "write `0`"}
-#: The digits of the longest integer that is read exactly; every type of 64 bits has fewer.
+#: The digits of the longest integer that is read exactly. Every 64-bit type has fewer.
 _LONGEST_INTEGER = 400
 _F32_RANGE = "f32 holds magnitudes from 1.4e-45 to 3.4e38"
-#: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
+#: Widths of the column blocks that a kernel can reduce, and distances of paired columns.
 FOLD_WIDTHS = (8, 16, 32, 64, 128)
 PAIR_BLOCKS = (1, 8, 16, 32)
-#: Modes of fewer columns: of pairs, and of blocks of columns or of pairs.
+#: Modes of fewer columns: pairs, and blocks of columns or of pairs.
 FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDTHS[-1])))
 
 
 def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
-    """Return the modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
+    """Return the modes of a tensor's subscript, or None after a report. ``summed`` allows k."""
     allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
     names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
     for mode, name in zip(subscript.modes, names, strict=True):
@@ -79,7 +79,7 @@ def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: b
 
 
 def _gather(subscript: syntax.Subscript, mode: syntax.Mode) -> str:
-    """Return a subscript whose mode is a name that may be an index: ``[m, places]`` -> ``[m, places[n]]``, or ""."""
+    """Return a subscript whose mode is a name that may be an index, ``[m, places]`` -> ``[m, places[n]]``, or ""."""
     modes = [each.name for each in subscript.modes]
     free = [each for each in ("m", "n") if each not in map(base, modes)]
     if len(mode.name) < 2 or not mode.name.isidentifier() or mode.optional or not free:
@@ -90,7 +90,7 @@ def _gather(subscript: syntax.Subscript, mode: syntax.Mode) -> str:
 
 
 def _read_index(report: SourceDiagnostics, mode: syntax.Mode) -> str:
-    """Return the mode of a place that an input names, ``index[m]``; nothing after reporting."""
+    """Return the mode of an index, ``index[m]``; "" after a report."""
     assert mode.subscript is not None
     written = syntax.format_mode(mode)
     *batch, inner = [each.name for each in mode.subscript.modes] or [""]
@@ -103,7 +103,7 @@ def _read_index(report: SourceDiagnostics, mode: syntax.Mode) -> str:
 
 
 def is_flexible(report: SourceDiagnostics, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:
-    """Return whether the subscript is that of a vector that may be given as a single value, ``[m?]``."""
+    """Return whether the subscript is a vector that may be passed as a single value, ``[m?]``."""
     marked = [mode for mode in subscript.modes if mode.optional]
     if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
         mode = marked[0].name
@@ -117,7 +117,7 @@ def is_flexible(report: SourceDiagnostics, subscript: syntax.Subscript, names: t
 
 
 def read_reduced_modes(report: SourceDiagnostics, subscript: syntax.Subscript) -> tuple[str, ...] | None:
-    """Return the modes that a reduction names, in the order of MODES, or None after reporting."""
+    """Return the modes that a reduction names, in the order of MODES, or None after a report."""
     names = [mode.name for mode in subscript.modes]
     blocks = [f"n%{width}" for width in FOLD_WIDTHS]
     if len(set(names)) != len(names) or any(mode.optional for mode in subscript.modes) or not names:
@@ -136,7 +136,7 @@ def read_reduced_modes(report: SourceDiagnostics, subscript: syntax.Subscript) -
 def read_dtype(
     report: SourceDiagnostics, identifier: syntax.Identifier | None, types: Sequence[DType] = TYPES
 ) -> DType | None:
-    """Return the type with a name; None where there is none or after reporting. ``types``: those to propose."""
+    """Return the type with a name; None for none or after a report. ``types`` are the types to suggest."""
     if identifier is None:
         return None
     dtype = BY_NAME.get(identifier.text)
@@ -149,10 +149,10 @@ def read_dtype(
 def read_number(
     report: SourceDiagnostics, constant: syntax.Constant | syntax.Number, dtype: DType | None = None
 ) -> float | None:
-    """Return the value of a literal, or None after reporting.
+    """Return the value of a literal, or None after a report.
 
-    A literal of digits alone is an int where an integer or truth type is declared, so that it keeps 64 bits.
-    A constant of a formula is a double: one of digits alone that no double equals is refused.
+    A literal without a decimal point is an int if an integer or truth type is declared, so that it keeps 64 bits. A
+    constant of a formula is a double. A literal without a decimal point that no double equals is refused.
     """
     sign, word = (-1.0, constant.text[1:]) if constant.text.startswith("-") else (1.0, constant.text)
     if word == INFINITY:
