@@ -66,7 +66,7 @@ lint: $(INSTALLED)
 	mypy
 
 house: $(INSTALLED)
-	pytest -q tests/house tests/pure/test_house.py tests/pure/test_readme.py
+	pytest -q tests/house
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

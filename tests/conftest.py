@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from evt.compilation import Cache
 from evt.functions import TABLE
+from tests.support.fake_nvcc import Room, make_room
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@cache
+@functools.cache
 def _missing(need: str) -> str:
     """Return what this machine lacks for a mark, or ""."""
     if need == "cxx":
@@ -78,3 +80,30 @@ def _functions_are_forgotten() -> Iterator[None]:
     before = len(TABLE)
     yield
     assert len(TABLE) == before, "register functions under evt.functions.testing.temporarily()"
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Programs launch on a machine that only looks like one GPU; each launch's members are recorded by name."""
+    pytest.importorskip("torch")
+    from tests.support.stub_device import record_launches
+
+    return record_launches(monkeypatch.setattr)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    room = make_room(tmp_path)
+    yield room
+    room.end()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

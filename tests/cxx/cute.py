@@ -18,12 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from layout_laws import Function, Nested
-
 from evt.compilation.toolchain import SYSTEM_CUDA, find_cutlass, find_nvcc
 from evt.errors import BuildError
 from evt.layout import ComposedLayout, IntTuple, Layout, LayoutError, Swizzle, Tiler
 from evt.layout.tree import leaves
+from tests.support.layout_laws import Function, Nested
 
 GXX = shutil.which("g++") or ""
 #: Questions in one source: g++ takes 3 seconds for the headers, and some hundredths of a second for each.

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cute import GXX, include_flags
 
 import evt
 from evt.ir.dtype import accumulator
@@ -21,6 +20,7 @@ from evt.reference.rounding import working
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import kernel_sources, plan_kernels
+from tests.cxx.cute import GXX, include_flags
 
 HOST = Path(__file__).parent / "host"
 #: What of an emitted file is the kernel's around the epilogue: from the first, up to the second.

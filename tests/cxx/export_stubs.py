@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cute import GXX, include_flags
+
+from tests.cxx.cute import GXX, include_flags
 
 _STUBS = """
 #include <cstddef>

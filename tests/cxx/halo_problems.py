@@ -6,9 +6,8 @@ import random
 import subprocess
 from pathlib import Path
 
-from cute import GXX, include_flags
-
 from evt.ir.convolution import Convolution, ConvolutionProblem
+from tests.cxx.cute import GXX, include_flags
 
 #: The sizes of ConvolutionProblem in the order of evt::halo::Problem.
 MEMBERS = (

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cute import GXX, include_flags
 
 import evt
 from evt.compilation import source
@@ -20,6 +19,7 @@ from evt.plan import Field, Plan
 from evt.plan.plan import GroupedPlan, StockOperator
 from evt.plan.routes.order import ROUTES
 from evt.resources import NVCC_FLAGS
+from tests.cxx.cute import GXX, include_flags
 
 pytestmark = [
     pytest.mark.cxx,

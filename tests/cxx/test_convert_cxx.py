@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from patterns import SOURCES, TARGETS, patterns, same_bits
-from test_layout_cxx import include_flags
 
 from evt.ir.dtype import B1, TF32, DType
 from evt.reference.rounding import round_to
+from tests.cxx.cute import include_flags
+from tests.support.patterns import SOURCES, TARGETS, patterns, same_bits
 
 GXX = shutil.which("g++") or ""
 INCLUDE = Path(__file__).parents[2] / "codegen/include"

@@ -7,12 +7,12 @@ import subprocess
 from math import ceil
 
 import pytest
-from cute import GXX, include_flags
-from halo_problems import MEMBERS, compiled
 
 from evt.ir.convolution import Convolution
 from evt.plan.depthwise import CHANNELS, UNITS, Filter, Unit
 from evt.plan.halo_tiles import SHARED_BYTES
+from tests.cxx.cute import GXX, include_flags
+from tests.cxx.halo_problems import MEMBERS, compiled
 
 pytestmark = [
     pytest.mark.cxx,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crossings import CASES, bits, poisoned, program, tensors
-from cute import GXX, include_flags
-from epilogues import run
 
 from evt.reference.compare import distance
 from evt.request import typed_graph
+from tests.cxx.cute import GXX, include_flags
+from tests.cxx.epilogues import run
+from tests.support.crossings import CASES, bits, poisoned, program, tensors
 
 pytestmark = [
     pytest.mark.cxx,

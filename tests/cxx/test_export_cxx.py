@@ -11,15 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cute import GXX, include_flags  # noqa: E402
-from export_stubs import Stubbed, stubbed  # noqa: E402
-
 import evt  # noqa: E402
 from evt.cli.examples import example_of  # noqa: E402
 from evt.export import Layouts, Named, torch_extension  # noqa: E402
 from evt.export.kernels import Kernel, kernels_of  # noqa: E402
 from evt.plan import TARGETS  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
+from tests.cxx.cute import GXX, include_flags  # noqa: E402
+from tests.cxx.export_stubs import Stubbed, stubbed  # noqa: E402
 
 pytestmark = [
     pytest.mark.cxx,

@@ -15,13 +15,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cute import GXX, include_flags  # noqa: E402
-from export_stubs import compiled  # noqa: E402
-
 import evt  # noqa: E402
 from evt.errors import ArgumentError  # noqa: E402
 from evt.export import Named, names, torch_extension  # noqa: E402
 from evt.plan import TARGETS  # noqa: E402
+from tests.cxx.cute import GXX, include_flags  # noqa: E402
+from tests.cxx.export_stubs import compiled  # noqa: E402
 
 pytestmark = [
     pytest.mark.cxx,

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cute import GXX, include_flags
+
+from tests.cxx.cute import GXX, include_flags
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
 

@@ -9,9 +9,22 @@ import subprocess
 
 import pytest
 import torch
-from functions_compiled import BOUNDS, CASES, INCLUDE, KINDS, Bound, Case, call, check, each_kind, same, samples, source
 
 from evt.functions import Fact
+from tests.support.functions_compiled import (
+    BOUNDS,
+    CASES,
+    INCLUDE,
+    KINDS,
+    Bound,
+    Case,
+    call,
+    check,
+    each_kind,
+    same,
+    samples,
+    source,
+)
 
 GXX = shutil.which("g++") or ""
 FLAGS = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]

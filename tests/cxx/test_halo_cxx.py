@@ -8,12 +8,12 @@ from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-from cute import GXX, include_flags
-from halo_problems import MEMBERS, compiled
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import PIXELS
 from evt.plan.halo_tiles import SHARED_BYTES, Axis, Cycles, Plane, Tile, choose
+from tests.cxx.cute import GXX, include_flags
+from tests.cxx.halo_problems import MEMBERS, compiled
 
 pytestmark = [
     pytest.mark.cxx,

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cute import GXX, include_flags
-from halo_problems import MEMBERS, OF_DEPTH, compiled, drawn
 from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import forward
+from tests.cxx.cute import GXX, include_flags
+from tests.cxx.halo_problems import MEMBERS, OF_DEPTH, compiled, drawn
 
 pytestmark = [
     pytest.mark.cxx,

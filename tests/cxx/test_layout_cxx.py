@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cute import GXX, Answer, Garbage, Stop, ask, cxx, cxx_tree, include_flags
-from layout_laws import Nested, bare, values
-from layout_operations import Operation, operations
-from layouts import questions as how_many
 
 from evt.layout import ComposedLayout, Layout, LayoutError, Swizzle
+from tests.cxx.cute import GXX, Answer, Garbage, Stop, ask, cxx, cxx_tree, include_flags
+from tests.support.layout_laws import Nested, bare, values
+from tests.support.layout_operations import Operation, operations
+from tests.support.layouts import questions as how_many
 
 TABLE = operations()
 

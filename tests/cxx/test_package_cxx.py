@@ -12,9 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cute import GXX, include_flags  # noqa: E402
-from export_stubs import Stubbed, compiled  # noqa: E402
-from packages import Layers, run_in_cxx  # noqa: E402
 from torch._inductor import graph as inductor_graph  # noqa: E402
 
 import evt  # noqa: E402
@@ -22,6 +19,9 @@ import evt.export.building  # noqa: E402
 import evt.fx.package  # noqa: E402
 from evt.errors import ArgumentError, BuildError, NoKernelWarning  # noqa: E402
 from evt.export.building import build_extension  # noqa: E402
+from tests.cxx.cute import GXX, include_flags  # noqa: E402
+from tests.cxx.export_stubs import Stubbed, compiled  # noqa: E402
+from tests.support.packages import Layers, run_in_cxx  # noqa: E402
 
 pytestmark = [
     pytest.mark.cxx,

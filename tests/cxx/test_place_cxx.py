@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cute import include_flags
+
+from tests.cxx.cute import include_flags
 
 GXX = shutil.which("g++") or ""
 INCLUDE = Path(__file__).parents[2] / "codegen/include"

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from command_line import ok
-from plans import STEPS
 
 import evt
 from evt.functions.testing import temporarily
 from evt.plan import ROUTES
 from evt.plan.target import Family
+from tests.support.command_line import ok
+from tests.support.plans import STEPS
 
 FOLDER = Path(__file__).parent
 SAMPLES = FOLDER.parents[1] / "samples"

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from convolutions import convolution, last
-from one_config import with_config
 
 import evt
 from evt.compilation import KernelSource
@@ -19,6 +17,8 @@ from evt.reference.compare import distance
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.support.convolutions import convolution, last
+from tests.support.one_config import with_config
 
 #: (images, channels, height, width) of A, (columns of D, rows, columns of the filter), geometry; volumes have a depth.
 Shape = tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]]

@@ -9,8 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from one_config import with_config  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import build  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
@@ -18,6 +16,7 @@ from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from tests.support.one_config import with_config  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -9,10 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from patterns import SOURCES, TARGETS, patterns, same_bits  # noqa: E402
-
 import evt  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
+from tests.support.patterns import SOURCES, TARGETS, patterns, same_bits  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -6,14 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from builds import build_selected  # noqa: E402
-from crossings import CASES, bits, poisoned, program, tensors  # noqa: E402
-
 from evt.compilation import KernelSource  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
 from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from tests.gpu.builds import build_selected  # noqa: E402
+from tests.support.crossings import CASES, bits, poisoned, program, tensors  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -9,9 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from exports import CONVOLUTION, SCALED, built_by_cmake, installed, own_tests, run  # noqa: E402
-
 import evt  # noqa: E402
+from tests.support.exports import CONVOLUTION, SCALED, built_by_cmake, installed, own_tests, run  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 NAME = "evt_gpu_ops"

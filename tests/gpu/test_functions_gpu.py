@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from functions_compiled import (  # noqa: E402
+from evt.compilation import find_toolchain  # noqa: E402
+from tests.support.functions_compiled import (  # noqa: E402
     BOUNDS,
     INCLUDE,
     KINDS,
@@ -21,8 +22,6 @@ from functions_compiled import (  # noqa: E402
     samples,
     source,
 )
-
-from evt.compilation import find_toolchain  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

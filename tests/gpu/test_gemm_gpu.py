@@ -8,8 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from one_config import general_config  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import build  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
@@ -17,6 +15,7 @@ from evt.reference.compare import relative_error, tolerance  # noqa: E402
 from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from tests.support.one_config import general_config  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -9,11 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import own_kernels  # noqa: E402
-from builds import build_selected  # noqa: E402
-from convolutions import last  # noqa: E402
-from own_kernels import Case, Shape, check, parameters, poisoned, random, tensors  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dtype import F16  # noqa: E402
@@ -21,6 +16,10 @@ from evt.plan.speed import fastest  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, plan_kernels  # noqa: E402
+from tests.gpu import own_kernels  # noqa: E402
+from tests.gpu.builds import build_selected  # noqa: E402
+from tests.gpu.own_kernels import Case, Shape, check, parameters, poisoned, random, tensors  # noqa: E402
+from tests.support.convolutions import last  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -14,11 +14,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import own_kernels  # noqa: E402
-from builds import build_selected  # noqa: E402
-from one_config import with_config  # noqa: E402
-from own_kernels import check_call  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
@@ -27,6 +22,10 @@ from evt.plan.speed import fastest  # noqa: E402
 from evt.request import packed_problem, typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import call_problem, device_target, kernel_sources, plan_kernels  # noqa: E402
+from tests.gpu import own_kernels  # noqa: E402
+from tests.gpu.builds import build_selected  # noqa: E402
+from tests.gpu.own_kernels import check_call  # noqa: E402
+from tests.support.one_config import with_config  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -18,9 +18,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from builds import build_selected  # noqa: E402
-from convolutions import convolution, last  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.convolution import Convolution  # noqa: E402
@@ -29,6 +26,8 @@ from evt.reference.compare import distance  # noqa: E402
 from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from tests.gpu.builds import build_selected  # noqa: E402
+from tests.support.convolutions import convolution, last  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

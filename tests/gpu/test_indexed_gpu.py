@@ -8,9 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from builds import build_selected  # noqa: E402
-from one_config import general_config  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dag import index_inputs  # noqa: E402
@@ -20,6 +17,8 @@ from evt.reference.compare import distance  # noqa: E402
 from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from tests.gpu.builds import build_selected  # noqa: E402
+from tests.support.one_config import general_config  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -12,12 +12,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models.zoo import counts, make  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import KernelSource, build  # noqa: E402
 from evt.fx.fuse import fuse, fusion  # noqa: E402
 from evt.fx.kernels import sources_of  # noqa: E402
+from tests.fx.zoo import counts, make  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

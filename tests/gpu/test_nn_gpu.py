@@ -12,9 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from replicas import images, make_model, train, train_replicas  # noqa: E402
-
 from evt import nn  # noqa: E402
+from tests.support.replicas import images, make_model, train, train_replicas  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

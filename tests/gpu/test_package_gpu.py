@@ -8,10 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models.training import Network  # noqa: E402
-from packages import Layers, run_in_cxx  # noqa: E402
-
 import evt  # noqa: E402
+from tests.fx.training import Network  # noqa: E402
+from tests.support.packages import Layers, run_in_cxx  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of PyTorch, about what it will remove
 

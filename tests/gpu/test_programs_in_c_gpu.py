@@ -9,9 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from linking import FIRST, SECOND, TWO_KERNELS, objects, program  # noqa: E402
-
 import evt  # noqa: E402
+from tests.support.linking import FIRST, SECOND, TWO_KERNELS, objects, program  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -11,15 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from programs.call import Data, arguments, buffers, problems  # noqa: E402
-from programs.checks import CheckResult, make  # noqa: E402
-from programs.compare import compare  # noqa: E402
-from programs.evaluator import Mode, evaluate  # noqa: E402
-from programs.generator import generate  # noqa: E402
-from programs.interface import reductions  # noqa: E402
-from programs.tree import Program  # noqa: E402
-
 from evt.errors import ArgumentError, EvtError, ProgramError, TargetError  # noqa: E402
+from tests.programs.call import Data, arguments, buffers, problems  # noqa: E402
+from tests.programs.checks import CheckResult, make  # noqa: E402
+from tests.programs.compare import compare  # noqa: E402
+from tests.programs.evaluator import Mode, evaluate  # noqa: E402
+from tests.programs.generator import generate  # noqa: E402
+from tests.programs.interface import reductions  # noqa: E402
+from tests.programs.tree import Program  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -13,16 +13,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from builds import build_selected  # noqa: E402
-from one_config import general_config  # noqa: E402
-from record_calls import BATCHED, distances, make_call, variants  # noqa: E402
-from records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
-
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.request import typed_graph  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from tests.gpu.builds import build_selected  # noqa: E402
+from tests.support.one_config import general_config  # noqa: E402
+from tests.support.record_calls import BATCHED, distances, make_call, variants  # noqa: E402
+from tests.support.records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

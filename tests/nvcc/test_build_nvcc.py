@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_nvcc import Room, hear_hangups, wait_for
 
 from evt.compilation import BuildEvent, Cache, KernelSource, build, find_toolchain
 from evt.errors import BuildError
 from evt.functions import function
 from evt.functions.testing import temporarily
+from tests.support.fake_nvcc import Room, hear_hangups, wait_for
 
 try:
     find_toolchain()

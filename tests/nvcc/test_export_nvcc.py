@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from exports import CONVOLUTION, built_by_cmake, installed, own_tests, run
+from tests.support.exports import CONVOLUTION, built_by_cmake, installed, own_tests, run
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow, pytest.mark.xdist_group("exports")]
 FORMULA = "scaled: D = relu(alpha*acc + bias)"

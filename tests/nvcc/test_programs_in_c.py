@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from linking import FIRST, SECOND, TWO_KERNELS, objects, program
 
 import evt
+from tests.support.linking import FIRST, SECOND, TWO_KERNELS, objects, program
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow, pytest.mark.xdist_group("programs in C")]
 

@@ -9,13 +9,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from programs.checks import TARGETS, make, operand_types
-from programs.generator import generate
 
 from evt.compilation import KernelSource, find_toolchain
 from evt.compilation.compilation import compile_passes
 from evt.errors import EvtError
 from evt.plan import find_target
+from tests.programs.checks import TARGETS, make, operand_types
+from tests.programs.generator import generate
 
 pytestmark = pytest.mark.nvcc
 

@@ -1,0 +1,147 @@
+"""Convolutions of tensors that are not channels_last: what is copied, where, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._inductor.utils import run_and_get_code  # noqa: E402
+
+import evt  # noqa: E402
+from evt.fx.backend import backend  # noqa: E402
+from evt.fx.fuse import graph  # noqa: E402
+from evt.runtime import memory_format  # noqa: E402
+from tests.support.stub_device import record_launches  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.usefixtures("fresh_compiler"),
+]
+LAST = torch.channels_last
+
+
+class Net(torch.nn.Module):
+    """Two convolutions, the second with a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(8, 16, 3, padding=1), torch.nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        return torch.relu(self.second(y)) + y
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Return the tensors that calls have copied."""
+    from evt.runtime import prepare
+
+    made: list[torch.Tensor] = []
+    real = memory_format.copied_channels_last
+    monkeypatch.setattr(prepare, "copied_channels_last", lambda x: made.append(x) or real(x))
+    return made
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
+    options = {"evt.rule": "always", "evt.devices": ("cpu",), **options}
+    return torch.compile(function, backend=partial(backend, options=options), dynamic=False)
+
+
+def frozen(freezing: bool = True) -> Any:
+    """Freeze what is compiled, but keep its convolutions from oneDNN, which takes those of f16 on some CPUs."""
+    return torch._inductor.config.patch({"freezing": freezing, "cpp.weight_prepack": False})
+
+
+def net() -> Net:
+    return Net().half().eval()
+
+
+def image() -> torch.Tensor:
+    return torch.randn(2, 8, 10, 6).half()
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=5e-3, atol=5e-2)
+
+
+@pytest.mark.parametrize("x_last", [False, True])
+@pytest.mark.parametrize("weights_last", [False, True])
+def test_copies_are_inductors(x_last: bool, weights_last: bool) -> None:
+    model = net().to(memory_format=LAST) if weights_last else net()
+    x = image().contiguous(memory_format=LAST) if x_last else image()
+    want = model(x)
+    got, (code, *_) = run_and_get_code(compiled(model), x)
+    close(got, want)
+    assert got.stride() == want.stride()
+    assert all(row.fused for row in evt.report(model).rows)
+    assert "evt_launch_" in code
+
+
+def test_launches_copy_nothing(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = record_launches(monkeypatch.setattr)
+    model, x = net(), image()
+    function = compiled(model)
+    for _ in range(3):
+        function(x)
+    assert len(launches) == 6
+    assert not copies
+
+
+def test_a_parameter_that_changes_is_read_again() -> None:
+    """By an optimiser, by `load_state_dict`, or past PyTorch's count of versions."""
+    model, x = net(), image().contiguous(memory_format=LAST)
+    function = compiled(model)
+    close(function(x), model(x))
+    model.first.weight.data.mul_(-1)
+    close(function(x), model(x))
+    model.load_state_dict(net().state_dict())
+    close(function(x), model(x))
+    model.first.weight.data = model.first.weight.data.clone() * 2
+    close(function(x), model(x))
+
+
+def test_frozen_weights_are_copied_when_the_graph_is_compiled() -> None:
+    x = image().contiguous(memory_format=LAST)
+    model = net()
+    want = model(x)
+    with frozen():
+        got, (code, *_) = run_and_get_code(compiled(model), x)
+    close(got, want)
+    assert len(re.findall(r"^ +evt_launch_\w+\[", code, re.MULTILINE)) == 2
+    assert "async_compile.cpp" not in code
+
+
+def test_one_dimension() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv1d(8, 16, 3, padding=1), torch.nn.ReLU()).half().eval()
+    x = torch.randn(2, 8, 20).half()
+    for freezing in (False, True):
+        torch._dynamo.reset()
+        with frozen(freezing):
+            got = compiled(model)(x)
+        close(got, model(x))
+        assert got.stride() == model(x).stride()
+
+
+def test_fused_modules_keep_copies_of_their_weights(copies: Any) -> None:
+    model, x = net(), image().contiguous(memory_format=LAST)
+    fused = evt.fuse(model, (x,))
+    got, want = fused(x), model(x)
+    close(got, want)
+    assert got.stride() == want.stride()
+    kept = graph(fused).graph.find_nodes(op="placeholder")
+    weights = [node.meta["val"] for node in kept if node.name.startswith("evt_") and node.meta["val"].dim() > 2]
+    assert [each.is_contiguous(memory_format=LAST) for each in weights] == [True, True]
+
+
+def test_fused_modules_return_what_pytorch_would() -> None:
+    model, x = net(), image()
+    fused = evt.fuse(model, (x,))
+    assert fused(x).stride() == model(x).stride()
+    close(fused(x), model(x))

@@ -1,0 +1,25 @@
+"""Random graphs around products: fused equals eager."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from .random_graphs import check, check_gradients  # noqa: E402
+
+#: How many are checked here; ``python -m tests.fx.random_graphs`` checks more.
+COUNT = 60
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_fused_is_eager(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 100))])
+def test_gradients_are_eager(seed: int) -> None:
+    with torch.enable_grad():
+        check_gradients(seed)

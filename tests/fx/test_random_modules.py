@@ -1,0 +1,40 @@
+"""Random modules that view, write and keep: fused is eager, in values, strides, shared memory, buffers and inputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from .random_modules import check  # noqa: E402
+
+#: How many are checked here; ``python -m tests.fx.random_modules`` checks more.
+COUNT = 60
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+
+
+def test_fused_is_eager() -> None:
+    answers = sum((check(seed, calls=2) for seed in range(COUNT)), start=Counter())
+    assert answers["fused"] > COUNT
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("seed", range(6))
+def test_compiled_is_eager(seed: int) -> None:
+    check(seed, compiled=True)
+
+
+@pytest.mark.slow
+def test_many_fused_are_eager() -> None:
+    for seed in range(1000, 2000):
+        check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+def test_many_compiled_are_eager() -> None:
+    for seed in range(1000, 1100):
+        check(seed, compiled=True)

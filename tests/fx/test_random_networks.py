@@ -1,0 +1,145 @@
+"""Networks whose products read one another's vectors: compiled equals eager; what is malformed is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from evt.errors import InternalError  # noqa: E402
+from evt.fx.backend import backend  # noqa: E402
+from evt.fx.regions import find_regions  # noqa: E402
+from evt.fx.report import RECORDS  # noqa: E402
+from evt.fx.rewrite import LAUNCH, rewrite  # noqa: E402
+from evt.fx.verify import verify  # noqa: E402
+from tests.support.work import count_calls  # noqa: E402
+
+from .random_networks import check  # noqa: E402
+from .training import fused  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
+_GENERATOR = torch.Generator().manual_seed(0)
+X, V, W = (torch.randn(shape, generator=_GENERATOR) for shape in ((24, 16), (16, 24), (16, 24)))
+#: Seeds in which, without the rule of :mod:`evt.fx.build`, regions read what no kernel stores.
+READING = (2, 3, 4, 5, 7, 10, 11, 20, 27)
+
+
+@pytest.mark.parametrize("seed", [*READING, *(pytest.param(each, marks=pytest.mark.slow) for each in range(100, 400))])
+def test_networks_are_eager(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.parametrize("seed", [2, *(pytest.param(each, marks=pytest.mark.slow) for each in range(3, 23))])
+def test_networks_are_eager_under_inductor(seed: int) -> None:
+    check(seed, inductor=True)
+
+
+def test_checkpoints_compute_vectors_again() -> None:
+    """The backward graph computes a product and its norm again, beside the products that read them."""
+
+    def block(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x @ v)
+        return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    def function(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + checkpoint(block, x, v, use_reentrant=False) @ v.T
+        return (x * x).sum()
+
+    with torch.enable_grad():
+        found = []
+        for each in (function, fused(function)):
+            given = X.clone().requires_grad_(), V.clone().requires_grad_()
+            each(*given).backward()
+            found.append([x.grad for x in given])
+    for got, want in zip(*found, strict=True):
+        assert float((got - want).norm() / want.norm()) < 1e-5  # single elements cancel
+    assert sum(row.fused for record in RECORDS for row in record.rows if row.graph == "backward") > 3
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        lambda x, v: (x @ v + 1).sum(),
+        lambda x, v: torch.relu(x @ v),
+        lambda x, v: torch.relu(x @ v) @ v.T @ v,
+        lambda x, v: (x @ v).amax(-1, keepdim=True),
+    ],
+)
+def test_products_that_nothing_reads_are_no_kernels(dead: Callable[..., torch.Tensor]) -> None:
+    def function(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w) + 0 * dead(x, v)
+
+    compiled = torch.compile(function, backend=backend, options={"evt.rule": "always", "evt.devices": ("cpu",)})
+    torch.testing.assert_close(compiled(X, V, W), function(X, V, W), rtol=1e-4, atol=1e-4)
+    assert [row.fused for record in RECORDS for row in record.rows] == [True]
+
+
+def test_malformed_regions_are_found() -> None:
+    def function(x: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(x @ v)
+        s = torch.sqrt(y.amax(-1, keepdim=True) + 1)
+        return torch.relu(x @ v.roll(1, 0)) * s, torch.tanh(y)
+
+    graph = make_fx(function, tracing_mode="fake")(X, V).graph
+    first, second = find_regions(graph).regions
+    verify(graph, [first, second])
+    with pytest.raises(InternalError, match="no kernel stores"):
+        verify(graph, [replace(first, results=first.results[:1]), second])
+    with pytest.raises(InternalError, match="nothing reads"):
+        verify(graph, [replace(first, results=()), second])
+    argument = replace(second.arguments[0], node=second.results[0].node)
+    with pytest.raises(InternalError, match="wait for one another"):
+        verify(graph, [replace(first, arguments=(argument,)), second])
+
+
+def _chain(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
+    y = x @ w
+    for index in range(count):
+        y = torch.relu(y) if index % 2 else y * 0.5
+    return y
+
+
+def _readers(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
+    y = x @ w
+    found = y
+    for _ in range(count // 2):
+        found = found + torch.relu(y)
+    return found
+
+
+def _views(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
+    y = x @ w
+    for _ in range(count):
+        y = y.t()
+    return y + 1
+
+
+def _layers(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
+    for _ in range(count // 8):
+        x = torch.relu(x @ w) + x
+    return x
+
+
+def _branches(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.cat([torch.relu((x * float(index)) @ w) for index in range(count // 8)])
+
+
+@pytest.mark.parametrize("function", [_chain, _readers, _views, _layers, _branches])
+def test_work_is_proportional_to_the_graph(function: Callable[..., torch.Tensor]) -> None:
+    """Four times the operators take about four times the calls, and no recursion reaches Python's limit."""
+
+    def calls(count: int) -> int:
+        graph = make_fx(lambda x, w: function(x, w, count), tracing_mode="fake")(X[:16, :16], W[:, :16]).graph
+        with count_calls() as counted:
+            rewrite(graph, find_regions(graph, inlined=True).regions, LAUNCH)
+        return counted[0]
+
+    calls(100)  # fills caches
+    assert calls(800) < 6 * calls(200)  # sixteen times where the work is quadratic

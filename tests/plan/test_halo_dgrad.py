@@ -1,0 +1,127 @@
+"""The gradient of a convolution's input by the halo kernel: the fprop that it is, its instruction, what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.emission.convolution import convolution as spelled
+from evt.emission.kernel import spell
+from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.dtype import F16
+from evt.plan import Plan
+from evt.plan.epilogue.loads import SourceFetch
+from evt.plan.epilogue.writes import AuxStore
+from evt.plan.halo import forward, halo_of
+from evt.plan.speed import fastest
+from tests.support.convolutions import convolution
+from tests.support.one_config import with_config
+
+RELU = "D = where(z > 0, acc, 0)"
+LAYER = (2, 64, 56, 56), (64, 64, 3, 3)
+#: The shapes of the gradient and of the weight, and the geometry.
+SHAPES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "layer": (LAYER, {"padding": 1}),
+    "valid": (((2, 96, 9, 33), (96, 40, 3, 5)), {}),
+    "asymmetric": (((2, 64, 13, 11), (64, 24, 3, 3)), {"padding": ((1, 0), (0, 2)), "dilation": (1, 2)}),
+    "pointwise": (((2, 64, 13, 11), (64, 200, 1, 1)), {}),
+}
+
+
+def planned(name: str = "layer", text: str = RELU, **keywords: Any) -> Plan:
+    shapes, geometry = SHAPES[name]
+    return convolution(text, "conv2d_dgrad", route="own", **geometry, **keywords).plan("sm90", "f16", shapes=shapes)
+
+
+def problem_of(name: str) -> ConvolutionProblem:
+    (a, b), geometry = SHAPES[name]
+    return Convolution.of("conv2d_dgrad", geometry).problem(a, b)
+
+
+def as_fprop(problem: ConvolutionProblem) -> ConvolutionProblem:
+    """Return the fprop over the gradient, whose weight is as large and has inputs and outputs exchanged."""
+    pads = [
+        (dilation * (size - 1) - before, dilation * (size - 1) - after)
+        for size, dilation, (before, after) in zip(
+            problem.filter_size, problem.geometry.dilation, problem.pads, strict=True
+        )
+    ]
+    geometry = Convolution.of("conv2d", {"padding": pads, "dilation": problem.geometry.dilation})
+    shapes = (problem.images, problem.filters, *problem.results), (problem.channels, problem.filters)
+    return geometry.problem(shapes[0], (*shapes[1], *problem.filter_size))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_dgrad_is_a_fprop(name):
+    problem = problem_of(name)
+    sizes, other = forward("dgrad", problem.sizes), as_fprop(problem)
+    parts = ("", "output_", "filter_", "pad_", "stride_", "dilation_")
+    for size in ("images", "channels", "filters", *(f"{part}{axis}" for part in parts for axis in ("height", "width"))):
+        assert sizes[size] == other.sizes[size], size
+    assert other.results == problem.pixels
+    assert halo_of(problem.geometry, problem, F16) == halo_of(other.geometry, other, F16)
+    assert forward("fprop", other.sizes) == other.sizes
+
+
+def value(expression: str, sizes: Mapping[str, int]) -> int:
+    """Return what C++ makes of an expression of the call's arguments."""
+    text = re.sub(r"arguments\.(\w+)", lambda found: str(sizes[found[1]]), expression)
+    return int(eval(text.replace("static_cast<int>", ""), {"__builtins__": {}}))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_kernel_is_given_that_fprop(name):
+    text, problem = spelled(planned(name)), problem_of(name)
+    assert text is not None
+    sizes = forward("dgrad", problem.sizes)
+    members = {member.removeprefix("problem."): each for member, each in text.extents if member.startswith("problem.")}
+    assert len(members) == 15
+    assert {member: value(each, problem.sizes) for member, each in members.items()} == {
+        member: sizes[member] for member in members
+    }
+
+
+def test_the_filters_are_transposed():
+    made = planned()
+    text, mma = emit(made, "k"), spell(made).fragment.multiplication
+    assert (mma.transposed, mma.flags) == (True, ", 1, 1, 1, 0")
+    assert "kTransposed = true;" in text
+    forward_text = emit(evt.conv2d(RELU, padding=1).plan("sm90", "f16", shapes=LAYER), "k")
+    assert "kTransposed = false;" in forward_text
+    assert "a, b, p, 1, 1, 0, 0;" in forward_text
+
+
+def test_the_derivative_of_an_activation_is_its_epilogue():
+    made = planned(text="D = acc * gelu'(z) + C")
+    nodes = {type(node) for node in made.steps}
+    assert {SourceFetch, AuxStore} <= nodes
+    assert made.destination is not None
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_same_tiles_are_taken_as_for_the_fprop(name):
+    (shapes, geometry), problem = SHAPES[name], problem_of(name)
+    other = as_fprop(problem)
+    over = {"padding": other.geometry.padding, "dilation": other.geometry.dilation}
+    weight = (problem.channels, problem.filters, *problem.filter_size)
+    backwards = plans(convolution(RELU, "conv2d_dgrad", route="own", **geometry), shapes)
+    forwards = plans(convolution(RELU, route="own", **over), (shapes[0], weight))
+    assert [each.config for each in backwards] == [each.config for each in forwards]
+    for multiprocessors in (4, 40, 132):
+        assert fastest(backwards, problem.sizes, multiprocessors) == fastest(forwards, other.sizes, multiprocessors)
+
+
+def plans(op: evt.Program, shapes: Any) -> list[Plan]:
+    """Return the plans of the program's configurations."""
+    names = op.explain("sm90", "f16", shapes=shapes).configurations
+    return [with_config(op, name).plan("sm90", "f16", shapes=shapes) for name in names]
+
+
+def test_it_is_preferred():
+    shapes, geometry = SHAPES["layer"]
+    assert convolution(RELU, "conv2d_dgrad", **geometry).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"

@@ -1,0 +1,88 @@
+"""Convolutions of volumes by the halo kernel: slices and their planes, and where the kernel is preferred."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.emission.convolution import convolution as spelled
+from evt.ir.convolution import Convolution
+from evt.ir.dtype import F16
+from evt.plan import Plan
+from evt.plan.halo import forward, halo_of
+from evt.plan.halo_tiles import Plane, choose
+from evt.plan.speed import fastest
+from tests.support.convolutions import convolution
+
+RESIDUAL = "D = relu(acc + bias + residual)"
+VOLUME = (2, 64, 8, 28, 28), (64, 64, 3, 3, 3)
+
+
+def planned(operation: str = "conv3d", shapes: Any = VOLUME, text: str = RESIDUAL) -> Plan:
+    return convolution(text, operation, padding=1, route="own").plan("sm90", "f16", shapes=shapes)
+
+
+def test_the_kernel_is_told_of_the_depth():
+    made = planned()
+    text = spelled(made)
+    assert text is not None
+    members = dict((*text.extents, *text.operands))
+    for name in ("depth", "filter_depth", "output_depth", "pad_depth", "stride_depth", "dilation_depth"):
+        assert members[f"problem.{name}"] == f"static_cast<int>(arguments.{name})"
+    assert members["a_strides[3]"] == "arguments.stride_width_of_A"
+    assert members["b_strides[1]"] == "arguments.stride_depth_of_B"
+    assert "Epilogue, 3>;" in emit(made, "k")
+    flat = evt.conv2d(RESIDUAL, padding=1, route="own").plan("sm90", "f16", shapes=((2, 64, 28, 28), (64, 64, 3, 3)))
+    assert "Epilogue, 2>;" in emit(flat, "k")
+
+
+def test_slices_are_apart():
+    """Small images share a tile; the slices of a volume do not, for each tap along the depth moves them."""
+    sizes = {**Convolution.of("conv3d", {"padding": 1}).problem((2, 64, 8, 7, 7), VOLUME[1]).sizes}
+    plane = Plane.of(sizes, 64, 2)
+    assert (plane.volume, plane.planes) == (True, 3)
+    tile = choose(plane, 256)
+    assert tile is not None
+    assert (tile.images, tile.rows, tile.columns) == (1, 7, 7)
+    flat = choose(Plane.of({name: size for name, size in sizes.items() if "depth" not in name}, 64, 2), 256)
+    assert flat is not None
+    assert flat.images > 1
+
+
+def test_time_counts_slices():
+    plans = [
+        convolution("D = acc", "conv3d", padding=1, route="own", config=f"halo_{pixels}x64x64").plan(
+            "sm90", "f16", shapes=VOLUME
+        )
+        for pixels in (208, 120)
+    ]
+    geometry = Convolution.of("conv3d", {"padding": 1})
+
+    def best(depth: int) -> int:
+        problem = geometry.problem((1, 64, depth, 28, 28), VOLUME[1])
+        return fastest(plans, problem.sizes, 132)
+
+    assert best(1) == 1  # few slices fill the multiprocessors by smaller tiles
+    assert best(512) == 0
+
+
+def test_the_gradient_of_a_volume():
+    problem = Convolution.of("conv3d_dgrad", {"padding": (0, 1, 2), "dilation": (1, 1, 2)}).problem(
+        (2, 64, 6, 9, 9), (64, 40, 3, 3, 2)
+    )
+    sizes = forward("dgrad", problem.sizes)
+    assert [sizes[f"pad_{name}"] for name in ("depth", "height", "width")] == [2, 1, 0]
+    assert (sizes["depth"], sizes["output_depth"]) == (6, problem.pixels[0])
+    assert planned("conv3d_dgrad", text="D = acc").route == "conv-halo-3x"
+    far = Convolution.of("conv3d_dgrad", {"padding": (3, 1, 1)}).problem((2, 64, 6, 9, 9), (64, 40, 3, 3, 3))
+    assert "padding of the dgrad" in halo_of(far.geometry, far, F16).reason
+
+
+@pytest.mark.parametrize("taps", [(3, 3, 3), (1, 3, 3), (1, 1, 1)])
+def test_it_is_preferred(taps):
+    shapes = (2, 64, 6, 14, 14), (64, 64, *taps)
+    assert evt.conv3d(RESIDUAL).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"
+    assert evt.conv3d(RESIDUAL).plan("sm90", "f32", shapes=shapes).route != "conv-halo-3x"

@@ -1,0 +1,54 @@
+"""Exported packages as tests build them: with the tools that evt finds, and nothing of evt on the path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from evt.compilation.toolchain import find_nvcc
+from tests.support.command_line import ok
+
+CONVOLUTION = str(Path(__file__).parents[2] / "samples/conv_relu_add.evt")
+SCALED = (
+    "scaled: gemm(A: e4m3[m, k], B: e4m3[k, n]); in scale_a: f32, scale_b: f32, bias: bf16[n]; out D: bf16[m, n]; "
+    "D = scale_a*scale_b*acc + bias"
+)
+
+
+def environment(**more: str) -> Mapping[str, str]:
+    """Return an environment in which the build finds nvcc, and Python no evt."""
+    return {**os.environ, "CUDACXX": str(find_nvcc().path), "PYTHONPATH": "", **more}
+
+
+def run(*words: str | Path, **options: str) -> str:
+    """Run a command in this environment; return what it prints."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment(**options))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def installed(folder: Path, name: str, *arguments: str, jobs: int = 1) -> Path:
+    """Export an extension, build it by pip, and return where it was installed."""
+    sources, target = folder / "sources", folder / "site"
+    ok("export", "--torch", str(sources), "--name", name, *arguments)
+    pip = (sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index")
+    run(*pip, "--target", target, sources, MAX_JOBS=str(jobs))
+    return target
+
+
+def own_tests(folder: Path, target: Path) -> str:
+    """Run the tests of an exported extension; return their summary."""
+    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder / "sources/tests")
+    return run(*pytest, "--rootdir", folder, PYTHONPATH=str(target)).strip().splitlines()[-1]
+
+
+def built_by_cmake(folder: Path, name: str, *arguments: str) -> Path:
+    """Export a CMake project, configure and build it; return the build folder."""
+    sources, build = folder / "project", folder / "build"
+    ok("export", "--cmake", str(sources), "--name", name, *arguments)
+    run("cmake", "-S", sources, "-B", build, f"-DCMAKE_CUDA_COMPILER={find_nvcc().path}", CUDACXX=str(find_nvcc().path))
+    run("cmake", "--build", build)
+    return build
