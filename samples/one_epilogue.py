@@ -1,9 +1,9 @@
-"""One epilogue text for a linear map and for convolutions: ``python samples/one_epilogue.py``.
+"""One epilogue for a linear map and for convolutions: ``python samples/one_epilogue.py``.
 
-A convolution is a product of matrices: its rows are the output's pixels, and each row of A has the pixels under the
-filter. So the same formula, loaded once as ``linear`` and once as ``conv2d``, gives the same numbers: for 1x1 filters
-from the pixels as they are, for 3x3 filters from the patches that torch.nn.functional.unfold cuts out.
-On a CUDA GPU kernels run, elsewhere the reference in PyTorch.
+A convolution is a matrix product: a row of D is an output pixel, and a row of A holds the pixels under the filter. So
+the same formula, loaded once as ``linear`` and once as ``conv2d``, gives the same numbers. For 1x1 filters the rows of
+A are the pixels; for 3x3 filters they are the patches of torch.nn.functional.unfold.
+On a CUDA GPU the kernels run; elsewhere the PyTorch reference does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IMAGES, CHANNELS, FILTERS, PIXELS = 2, 32, 48, 12
 
 
 def compare(taps: int) -> None:
-    """Compare the convolution with a ``taps`` x ``taps`` kernel to the linear map of its patches."""
+    """Compare the convolution by a ``taps`` x ``taps`` filter with the linear map of its patches."""
     kind = {"device": DEVICE, "dtype": torch.float16}
     x = evt.channels_last(torch.randn(IMAGES, CHANNELS, PIXELS, PIXELS, **kind))
     weight = evt.channels_last(torch.randn(FILTERS, CHANNELS, taps, taps, **kind) / (CHANNELS * taps * taps) ** 0.5)
@@ -44,7 +44,7 @@ def compare(taps: int) -> None:
 
 
 def main() -> None:
-    """Compare, and say by which kernels the same text is compiled."""
+    """Compare the results, and print the kernel of each operation."""
     torch.manual_seed(0)
     for taps in (1, 3):
         compare(taps)

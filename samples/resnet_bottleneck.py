@@ -1,8 +1,8 @@
-"""A ResNet bottleneck by three convolutions with fused epilogues: ``python samples/resnet_bottleneck.py``.
+"""A ResNet bottleneck as three convolutions with fused epilogues: ``python samples/resnet_bottleneck.py``.
 
-1x1 with relu, 3x3 with relu, 1x1 with the shortcut added before relu. The batch norms are folded: their scales into
-the weights, the rest into biases. On a CUDA GPU kernels run, at batch 256; elsewhere the reference in PyTorch does, on
-a small problem. Either is compared with PyTorch's modules, and both with these in float64.
+The convolutions are 1x1 with relu, 3x3 with relu, and 1x1 with the shortcut added before relu. The scales of the batch
+norms are folded into the weights, and the rest into biases. On a CUDA GPU the kernels run, at batch 256; elsewhere the
+PyTorch reference computes a small problem. The results of evt and of PyTorch's modules are compared with float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROBLEM = (256, 56, 256, 64) if DEVICE == "cuda" else (2, 14, 64, 16)
 
 
 class Bottleneck(nn.Module):
-    """The block as PyTorch has it: nine operations after one another."""
+    """The block as nine PyTorch operations."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Bottleneck(nn.Module):
             norm.running_var.uniform_(0.5, 1.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One operation after the other."""
+        """Run the operations in order."""
         y = x
         for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             y = norm(convolution(y))
@@ -44,7 +44,7 @@ class Bottleneck(nn.Module):
 
 
 class Fused:
-    """The same block: a kernel for each convolution."""
+    """The block as three kernels, one for each convolution."""
 
     def __init__(self, block: Bottleneck) -> None:
         self.weights, self.biases = zip(*map(folded, block.convolutions, block.norms), strict=True)
@@ -59,7 +59,7 @@ class Fused:
 
 
 def folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias that compute a convolution and the norm after it; converted to channels_last once."""
+    """Return the channels_last weight and the bias of a convolution with the norm after it folded in."""
     scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     weight = convolution.weight * scale[:, None, None, None]
     bias = norm.bias - norm.running_mean * scale
@@ -68,7 +68,7 @@ def folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def main() -> None:
-    """Compare the two, and say by which kernels the fused one runs."""
+    """Compare the two blocks, and print the kernels of the fused one."""
     torch.manual_seed(0)
     images, pixels, channels, width = PROBLEM
     block = Bottleneck(channels, width).eval().to(DEVICE)
