@@ -35,7 +35,7 @@ _OPENING = re.compile(
 )
 #: Rooms that are still to be rewritten; this list only shrinks.
 LEFT = {
-    *("docs", "tests", "samples", "codegen/export", "codegen/include", "codegen/templates"),
+    *("tests", "codegen/export", "codegen/include", "codegen/templates"),
     *("evt/bench", "evt/compilation", "evt/draw", "evt/emission", "evt/export"),
     *("evt/functions", "evt/fx", "evt/gradient", "evt/layout", "evt/measured", "evt/nn"),
     *("evt/optimise", "evt/plan", "evt/reference", "evt/runtime", "evt/tuning"),
