@@ -85,7 +85,6 @@ def _functions_are_forgotten() -> Iterator[None]:
 @pytest.fixture
 def launches(monkeypatch):
     """Programs launch on a machine that only looks like one GPU; each launch's members are recorded by name."""
-    pytest.importorskip("torch")
     from tests.support.stub_device import record_launches
 
     return record_launches(monkeypatch.setattr)
@@ -105,5 +104,6 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

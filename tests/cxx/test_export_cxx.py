@@ -8,17 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.cli.examples import example_of  # noqa: E402
-from evt.export import Layouts, Named, torch_extension  # noqa: E402
-from evt.export.kernels import Kernel, kernels_of  # noqa: E402
-from evt.plan import TARGETS  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from tests.cxx.cute import GXX, include_flags  # noqa: E402
-from tests.cxx.export_stubs import Stubbed, stubbed  # noqa: E402
+import evt
+from evt.cli.examples import example_of
+from evt.export import Layouts, Named, torch_extension
+from evt.export.kernels import Kernel, kernels_of
+from evt.plan import TARGETS
+from evt.runtime.arguments import bind
+from tests.cxx.cute import GXX, include_flags
+from tests.cxx.export_stubs import Stubbed, stubbed
 
 pytestmark = [
     pytest.mark.cxx,

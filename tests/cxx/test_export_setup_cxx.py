@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.export import Named, torch_extension  # noqa: E402
-from evt.plan import TARGETS  # noqa: E402
-from tests.cxx.cute import GXX, include_flags  # noqa: E402
-from tests.cxx.export_stubs import compiled  # noqa: E402
+import evt
+from evt.export import Named, torch_extension
+from evt.plan import TARGETS
+from tests.cxx.cute import GXX, include_flags
+from tests.cxx.export_stubs import compiled
 
 pytestmark = [
     pytest.mark.cxx,

@@ -9,19 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch._inductor import graph as inductor_graph
 
-torch = pytest.importorskip("torch")
-
-from torch._inductor import graph as inductor_graph  # noqa: E402
-
-import evt  # noqa: E402
-import evt.export.building  # noqa: E402
-import evt.fx.package  # noqa: E402
-from evt.errors import ArgumentError, BuildError, NoKernelWarning  # noqa: E402
-from evt.export.building import build_extension  # noqa: E402
-from tests.cxx.cute import GXX, include_flags  # noqa: E402
-from tests.cxx.export_stubs import Stubbed, compiled  # noqa: E402
-from tests.support.packages import Layers, run_in_cxx  # noqa: E402
+import evt
+import evt.export.building
+import evt.fx.package
+from evt.errors import ArgumentError, BuildError, NoKernelWarning
+from evt.export.building import build_extension
+from tests.cxx.cute import GXX, include_flags
+from tests.cxx.export_stubs import Stubbed, compiled
+from tests.support.packages import Layers, run_in_cxx
 
 pytestmark = [
     pytest.mark.cxx,

@@ -13,17 +13,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.errors import ArgumentError, TargetError  # noqa: E402
-from evt.export import Layouts, Named, write_folder  # noqa: E402
-from evt.export.kernels import kernels_of  # noqa: E402
-from evt.export.schema import schemas_of  # noqa: E402
-from evt.plan import TARGETS  # noqa: E402
-from tests.support.command_line import ok, process, run  # noqa: E402
-from tests.support.exports import CONVOLUTION, SCALED  # noqa: E402
+import evt
+from evt.errors import ArgumentError, TargetError
+from evt.export import Layouts, Named, write_folder
+from evt.export.kernels import kernels_of
+from evt.export.schema import schemas_of
+from evt.plan import TARGETS
+from tests.support.command_line import ok, process, run
+from tests.support.exports import CONVOLUTION, SCALED
 
 BOTH = (CONVOLUTION, SCALED, "--arch", "sm89,sm90", "--padding", "1")
 

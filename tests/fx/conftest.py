@@ -10,7 +10,8 @@ import pytest
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     """Run an inference with nothing compiled, reported or prepared before, and forget it afterwards."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     from evt.fx.report import RECORDS
     from evt.runtime.call import caller_of
     from evt.runtime.site import _SITES

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 ROOT = Path(__file__).parents[2]
 #: A machine where evt is not installed, and one where an entry point of it is.
 MACHINES = {

@@ -11,24 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._inductor.utils import run_and_get_code
 
-torch = pytest.importorskip("torch")
-
-from torch._inductor.utils import run_and_get_code  # noqa: E402
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.diagnostics import Diagnostic  # noqa: E402
-from evt.errors import ArgumentError, BuildError, TargetError  # noqa: E402
-from evt.fx import backend as backends  # noqa: E402
-from evt.fx import kernels  # noqa: E402
-from evt.fx import measure as measuring  # noqa: E402
-from evt.fx.backend import FusePass, backend  # noqa: E402
-from evt.fx.cost_model import Benefit  # noqa: E402
-from evt.fx.report import RECORDS  # noqa: E402
-from evt.measured import Store  # noqa: E402
-from evt.plan import find_target  # noqa: E402
-from tests.support.stub_device import plan_for_h200  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError, BuildError, TargetError
+from evt.fx import backend as backends
+from evt.fx import kernels
+from evt.fx import measure as measuring
+from evt.fx.backend import FusePass, backend
+from evt.fx.cost_model import Benefit
+from evt.fx.report import RECORDS
+from evt.measured import Store
+from evt.plan import find_target
+from tests.support.stub_device import plan_for_h200
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove

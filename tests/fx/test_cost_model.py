@@ -8,16 +8,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from torch._inductor import config
 
-torch = pytest.importorskip("torch")
+from evt.fx.backend import backend
+from evt.fx.cost_model import CALL, LAUNCH, LEAST_GAIN, Benefit
+from evt.fx.report import RECORDS, ProductReport
 
-from torch._inductor import config  # noqa: E402
-
-from evt.fx.backend import backend  # noqa: E402
-from evt.fx.cost_model import CALL, LAUNCH, LEAST_GAIN, Benefit  # noqa: E402
-from evt.fx.report import RECORDS, ProductReport  # noqa: E402
-
-from .fusing import estimated  # noqa: E402
+from .fusing import estimated
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
+from torch.torch_version import TorchVersion
 
-torch = pytest.importorskip("torch")
+from evt.fx.fuse import fuse, fusion
 
-from torch.nn import functional  # noqa: E402
-from torch.torch_version import TorchVersion  # noqa: E402
-
-from evt.fx.fuse import fuse, fusion  # noqa: E402
-
-from .fusing import Function, compare, formulas, fused  # noqa: E402
+from .fusing import Function, compare, formulas, fused
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 

@@ -7,19 +7,17 @@ from itertools import product
 from typing import Any
 
 import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
+from evt.diagnostics import page
+from evt.fx.backend import FusePass
+from evt.fx.covered import COVERED
+from evt.fx.regions import Outcome
+from evt.plan import ROUTES, TARGETS
 
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from evt.diagnostics import page  # noqa: E402
-from evt.fx.backend import FusePass  # noqa: E402
-from evt.fx.covered import COVERED  # noqa: E402
-from evt.fx.regions import Outcome  # noqa: E402
-from evt.plan import ROUTES, TARGETS  # noqa: E402
-
-from .fusing import estimated  # noqa: E402
+from .fusing import estimated
 
 HALF = (torch.float16, torch.bfloat16)
 #: A function, the shapes of its tensors, their type, and the target.

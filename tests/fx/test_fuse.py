@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import evt
+from evt.fx.fuse import fusion
+from evt.fx.module import FusedModule
 
-import evt  # noqa: E402
-from evt.fx.fuse import fusion  # noqa: E402
-from evt.fx.module import FusedModule  # noqa: E402
-
-from .fusing import Function, compare  # noqa: E402
+from .fusing import Function, compare
 
 
 def model() -> torch.nn.Module:

@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
+import evt
+from evt.diagnostics import Diagnostic
+from evt.fx.capture import frozen
+from evt.fx.fuse import fuse, fusion, graph
+from evt.fx.module import dispatch_of
 
-from torch.nn import functional  # noqa: E402
-
-import evt  # noqa: E402
-from evt.diagnostics import Diagnostic  # noqa: E402
-from evt.fx.capture import frozen  # noqa: E402
-from evt.fx.fuse import fuse, fusion, graph  # noqa: E402
-from evt.fx.module import dispatch_of  # noqa: E402
-
-from .fusing import Function, compare  # noqa: E402
+from .fusing import Function, compare
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
 

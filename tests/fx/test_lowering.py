@@ -8,16 +8,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from torch._inductor.utils import run_and_get_code
 
-torch = pytest.importorskip("torch")
-
-from torch._inductor.utils import run_and_get_code  # noqa: E402
-
-import evt  # noqa: E402
-from evt.fx import kernels  # noqa: E402
-from evt.fx.backend import backend  # noqa: E402
-from evt.fx.report import RECORDS  # noqa: E402
-from tests.support.stub_device import plan_for_h200, record_launches  # noqa: E402
+import evt
+from evt.fx import kernels
+from evt.fx.backend import backend
+from evt.fx.report import RECORDS
+from tests.support.stub_device import plan_for_h200, record_launches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove

@@ -9,17 +9,15 @@ from typing import Any
 
 import networkx as nx
 import pytest
+import torch
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
 
-torch = pytest.importorskip("torch")
-
-from torch.fx import Graph, Node  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-
-from evt.fx.index_map import IndexMap  # noqa: E402
-from evt.fx.partition import moved_bytes, partition  # noqa: E402
-from evt.fx.product import Product, find_product  # noqa: E402
-from evt.fx.region import FusionRegion, fit  # noqa: E402
-from evt.fx.views import is_view  # noqa: E402
+from evt.fx.index_map import IndexMap
+from evt.fx.partition import moved_bytes, partition
+from evt.fx.product import Product, find_product
+from evt.fx.region import FusionRegion, fit
+from evt.fx.views import is_view
 
 SIZE = 8
 

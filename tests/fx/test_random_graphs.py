@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from .random_graphs import check, check_gradients  # noqa: E402
+from .random_graphs import check, check_gradients
 
 #: How many are checked here; ``python -m tests.fx.random_graphs`` checks more.
 COUNT = 60

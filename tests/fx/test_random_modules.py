@@ -6,9 +6,7 @@ from collections import Counter
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from .random_modules import check  # noqa: E402
+from .random_modules import check
 
 #: How many are checked here; ``python -m tests.fx.random_modules`` checks more.
 COUNT = 60

@@ -6,22 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
+from evt.errors import InternalError
+from evt.fx.backend import backend
+from evt.fx.regions import find_regions
+from evt.fx.report import RECORDS
+from evt.fx.rewrite import LAUNCH, rewrite
+from evt.fx.verify import verify
+from tests.support.work import count_calls
 
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from evt.errors import InternalError  # noqa: E402
-from evt.fx.backend import backend  # noqa: E402
-from evt.fx.regions import find_regions  # noqa: E402
-from evt.fx.report import RECORDS  # noqa: E402
-from evt.fx.rewrite import LAUNCH, rewrite  # noqa: E402
-from evt.fx.verify import verify  # noqa: E402
-from tests.support.work import count_calls  # noqa: E402
-
-from .random_networks import check  # noqa: E402
-from .training import fused  # noqa: E402
+from .random_networks import check
+from .training import fused
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
 _GENERATOR = torch.Generator().manual_seed(0)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from evt.fx.fuse import fuse, fusion
 
-from evt.fx.fuse import fuse, fusion  # noqa: E402
-
-from .fusing import Function, formulas  # noqa: E402
-from .random_types import FLOATS, check, check_compiled, check_decomposed  # noqa: E402
+from .fusing import Function, formulas
+from .random_types import FLOATS, check, check_compiled, check_decomposed
 
 #: How many are checked here; ``python -m tests.fx.random_types`` checks more.
 COUNT, DECOMPOSED, COMPILED = 60, 24, 3

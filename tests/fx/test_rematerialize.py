@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from evt.fx.report import RECORDS, ProductReport
 
-from evt.fx.report import RECORDS, ProductReport  # noqa: E402
-
-from . import training  # noqa: E402
+from . import training
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.fx.backend import options_of  # noqa: E402
+import evt
+from evt.fx.backend import options_of
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

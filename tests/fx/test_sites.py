@@ -7,15 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from evt.fx.backend import backend  # noqa: E402
-from evt.fx.report import RECORDS  # noqa: E402
-from tests.fx import vision  # noqa: E402
-from tests.fx.training import Network  # noqa: E402
-from tests.fx.transformers_models import NAMES, language_model  # noqa: E402
-from tests.support.stub_device import compute_launches  # noqa: E402
+from evt.fx.backend import backend
+from evt.fx.report import RECORDS
+from tests.fx import vision
+from tests.fx.training import Network
+from tests.fx.transformers_models import NAMES, language_model
+from tests.support.stub_device import compute_launches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove

@@ -6,21 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
+from evt.diagnostics import CODES
+from evt.errors import ArgumentError
+from evt.fx import regions
+from evt.fx.fuse import Fusion, fuse, fusion
+from evt.fx.regions import find_regions
+from evt.fx.report import report
 
-from torch._subclasses import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from evt.diagnostics import CODES  # noqa: E402
-from evt.errors import ArgumentError  # noqa: E402
-from evt.fx import regions  # noqa: E402
-from evt.fx.fuse import Fusion, fuse, fusion  # noqa: E402
-from evt.fx.regions import find_regions  # noqa: E402
-from evt.fx.report import report  # noqa: E402
-
-from .fusing import Function, fused  # noqa: E402
+from .fusing import Function, fused
 
 A, B, C = torch.randn(6, 6), torch.randn(6, 6), torch.randn(6, 6)
 WIDE = torch.randn(2, 6, 6)

@@ -9,22 +9,20 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
+import evt
+from evt.fx import kernels
+from evt.fx.backend import backend
+from evt.fx.measure import unfused
+from evt.fx.regions import find_regions
+from evt.fx.report import RECORDS, ProductReport, Report
 
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-import evt  # noqa: E402
-from evt.fx import kernels  # noqa: E402
-from evt.fx.backend import backend  # noqa: E402
-from evt.fx.measure import unfused  # noqa: E402
-from evt.fx.regions import find_regions  # noqa: E402
-from evt.fx.report import RECORDS, ProductReport, Report  # noqa: E402
-
-from . import training  # noqa: E402
-from .training import TOLERANCE, TOLERANCE_16, Network, Transformer, gradients, images, sentences, worst  # noqa: E402
-from .transformers_models import language_model  # noqa: E402
+from . import training
+from .training import TOLERANCE, TOLERANCE_16, Network, Transformer, gradients, images, sentences, worst
+from .transformers_models import language_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove

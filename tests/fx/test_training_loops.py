@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
+import evt
+from evt.fx.backend import backend
+from evt.fx.report import RECORDS
+from tests.support.replicas import spawn
 
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-import evt  # noqa: E402
-from evt.fx.backend import backend  # noqa: E402
-from evt.fx.report import RECORDS  # noqa: E402
-from tests.support.replicas import spawn  # noqa: E402
-
-from .training import TOLERANCE, Network, Transformer, images, loss, sentences, worst  # noqa: E402
+from .training import TOLERANCE, Network, Transformer, images, loss, sentences, worst
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[test]'")
 
-from evt.fx.fuse import Fusion, fuse, fusion  # noqa: E402
+from evt.fx.fuse import Fusion, fuse, fusion
 
-from .fusing import compare, formulas  # noqa: E402
-from .transformers_models import NAMES, Logits, language_model  # noqa: E402
+from .fusing import compare, formulas
+from .transformers_models import NAMES, Logits, language_model
 
 pytestmark = pytest.mark.filterwarnings("default")
 BIAS, RESIDUAL = "D = acc + x0", "D = acc + x0 + x1"

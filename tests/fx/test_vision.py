@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from evt.fx.fuse import Fusion, fuse, fusion
 
-from evt.fx.fuse import Fusion, fuse, fusion  # noqa: E402
-
-from . import vision  # noqa: E402
-from .fusing import compare, formulas  # noqa: E402
+from . import vision
+from .fusing import compare, formulas
 
 BATCH_NORM = "acc*x0 + x1"
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-from torch.autograd import forward_ad  # noqa: E402
-from torch.overrides import TorchFunctionMode  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-import evt  # noqa: E402
+import evt
 
 pytestmark = pytest.mark.gpu
 

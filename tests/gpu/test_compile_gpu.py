@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import Cache  # noqa: E402
-from evt.fx.backend import backend  # noqa: E402
-from evt.fx.report import RECORDS  # noqa: E402
+import evt
+from evt.compilation import Cache
+from evt.fx.backend import backend
+from evt.fx.report import RECORDS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 

@@ -6,18 +6,17 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import build  # noqa: E402
-from evt.diagnostics import Source  # noqa: E402
-from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
-from evt.plan import plan, survey  # noqa: E402
-from evt.reference.compare import error, tolerance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import call_problem, device_target, kernel_sources  # noqa: E402
+import evt
+from evt.compilation import build
+from evt.diagnostics import Source
+from evt.ir.dtype import BF16, BY_NAME
+from evt.plan import plan, survey
+from evt.reference.compare import error, tolerance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import call_problem, device_target, kernel_sources
 
 pytestmark = pytest.mark.gpu
 
@@ -183,7 +182,7 @@ def configurations(name: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def built(request):
+def built(request) -> None:
     """All kernels of the selected tests, built at once."""
     sources = []
     for item in request.session.items:
@@ -198,7 +197,7 @@ def built(request):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_configurations(name, record, built):
+def test_configurations(name, record, built) -> None:
     case = CASES[name]
     a, b = operands(name)
     for config in configurations(name):
@@ -220,7 +219,7 @@ def test_configurations(name, record, built):
         assert max(errors) <= bound, (config, errors)
 
 
-def test_zeros_of_a_padded_copy_meet_no_infinity():
+def test_zeros_of_a_padded_copy_meet_no_infinity() -> None:
     """What is behind a window's taps, or a pixel's channels, is not multiplied, whatever it is."""
     x = evt.channels_last(torch.randn(2, 3, 16, 16, device="cuda").half())
     x[:, :, :, 8] = float("inf")

@@ -6,17 +6,16 @@ import contextlib
 from dataclasses import dataclass
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import build  # noqa: E402
-from evt.diagnostics import Source  # noqa: E402
-from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
-from evt.reference.compare import relative_error, tolerance  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.support.one_config import with_config  # noqa: E402
+import evt
+from evt.compilation import build
+from evt.diagnostics import Source
+from evt.ir.dtype import BF16, BY_NAME
+from evt.reference.compare import relative_error, tolerance
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.support.one_config import with_config
 
 pytestmark = pytest.mark.gpu
 
@@ -197,7 +196,7 @@ def cases():
 
 
 @pytest.fixture(scope="session")
-def built(request):
+def built(request) -> None:
     """All kernels of the selected tests of this file, built at once."""
     sources = []
     for item in request.session.items:
@@ -233,7 +232,7 @@ def check(op, a, b, inputs, bound: float) -> float:
 
 
 @pytest.mark.parametrize(("problem", "epilogue", "dtype", "route"), list(cases()))
-def test_convolution(problem, epilogue, dtype, route, record, built):
+def test_convolution(problem, epilogue, dtype, route, record, built) -> None:
     x, w, inputs = tensors(problem, epilogue, dtype)
     op, taken = general(program(problem, epilogue, route), x, w, inputs)
     found = check(op, x, w, inputs, BOUNDS[dtype])
@@ -247,7 +246,7 @@ def test_convolution(problem, epilogue, dtype, route, record, built):
 
 
 @pytest.mark.parametrize("name", list(OPERATORS))
-def test_operators(name, record, built, request):
+def test_operators(name, record, built, request) -> None:
     op, a, b, inputs = call_of(request.node)
     dtype = OPERATORS[name].dtype
     op, taken = general(op, a, b, inputs)
@@ -255,7 +254,7 @@ def test_operators(name, record, built, request):
     record((name, taken.family, dtype, OPERATORS[name].operation, f"{found:.1e} {taken.template}"))
 
 
-def test_memory_formats():
+def test_memory_formats() -> None:
     """PyTorch's rule: the result is channels_last where the input or the weight is; copies give the same numbers."""
     x, w, inputs = tensors("3x3", "relu-add", "f16")
     op, _ = general(program("3x3", "relu-add", "best"), x, w, inputs)
@@ -269,7 +268,7 @@ def test_memory_formats():
             assert torch.equal(got, want)
 
 
-def test_pixels_with_a_pitch():
+def test_pixels_with_a_pitch() -> None:
     """Channels of a larger tensor are read and written in place."""
     x, w, inputs = tensors("3x3", "relu-add", "f16")
     op, _ = general(program("3x3", "relu-add", "best"), x, w, inputs)
@@ -286,7 +285,7 @@ def test_pixels_with_a_pitch():
 @pytest.mark.parametrize("taps", [(1, 1), (3, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("part", ["channels", "taps"])
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
-def test_filters_with_a_pitch(dtype, part, taps, feed):
+def test_filters_with_a_pitch(dtype, part, taps, feed) -> None:
     """A part of a larger filter: CUTLASS walks the taps with the stride of the innermost."""
     generator = torch.Generator(device="cuda").manual_seed(3)
     x = last(random((2, 32, 9, 11), dtype, generator))
@@ -300,7 +299,7 @@ def test_filters_with_a_pitch(dtype, part, taps, feed):
         assert relative_error(op(x, w), want) < BOUNDS[dtype], route
 
 
-def test_filters_of_volumes_with_a_pitch():
+def test_filters_of_volumes_with_a_pitch() -> None:
     generator = torch.Generator(device="cuda").manual_seed(5)
     x = last(random((2, 32, 5, 6, 7), "f16", generator))
     wide = last(torch.full((48, 72, 3, 3, 1), float("nan"), device="cuda", dtype=x.dtype))
@@ -313,7 +312,7 @@ def test_filters_of_volumes_with_a_pitch():
 
 @pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("part", ["channels", "pixels"])
-def test_gradients_with_a_pitch(part, width):
+def test_gradients_with_a_pitch(part, width) -> None:
     """A part of a larger output gradient: CUTLASS walks the pixels with the stride of the innermost."""
     generator = torch.Generator(device="cuda").manual_seed(4)
     x = last(random((3, 16, 9, width + 2), "f16", generator))

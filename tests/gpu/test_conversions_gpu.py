@@ -6,12 +6,11 @@ Eight kernels: sources share one where its inputs and outputs have room.
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
-from tests.support.patterns import SOURCES, TARGETS, patterns, same_bits  # noqa: E402
+import evt
+from evt.ir.dtype import BY_NAME
+from tests.support.patterns import SOURCES, TARGETS, patterns, same_bits
 
 pytestmark = pytest.mark.gpu
 

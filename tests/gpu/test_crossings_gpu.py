@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from evt.compilation import KernelSource  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.support.crossings import CASES, bits, poisoned, program, tensors  # noqa: E402
+from evt.compilation import KernelSource
+from evt.reference.compare import distance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
+from tests.support.crossings import CASES, bits, poisoned, program, tensors
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +30,7 @@ def refused(request):
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
 @pytest.mark.parametrize("name", CASES)
-def test_crossings(name, family, record, refused):
+def test_crossings(name, family, record, refused) -> None:
     for source in sources_of(name, family):
         assert source not in refused, refused[source]
     op, case = program(name, family), CASES[name]

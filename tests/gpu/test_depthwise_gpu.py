@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-from torch.nn import functional  # noqa: E402
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dtype import F16, F32  # noqa: E402
-from evt.plan.speed import fastest  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, plan_kernels  # noqa: E402
-from tests.gpu import own_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.gpu.own_kernels import Case, Shape, check, parameters, poisoned, random, tensors  # noqa: E402
-from tests.support.convolutions import last  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.ir.dtype import F16, F32
+from evt.plan.speed import fastest
+from evt.reference.compare import distance
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, plan_kernels
+from tests.gpu import own_kernels
+from tests.gpu.builds import build_selected
+from tests.gpu.own_kernels import Case, Shape, check, parameters, poisoned, random, tensors
+from tests.support.convolutions import last
 
 pytestmark = pytest.mark.gpu
 
@@ -135,7 +133,7 @@ def refused(request):
 
 
 @pytest.mark.parametrize(("name", "number"), list(parameters(CASES)))
-def test_depthwise(name, number, record, refused):
+def test_depthwise(name, number, record, refused) -> None:
     made = CASES[name]
     for source in sources_of(name, number):
         assert source not in refused, refused[source]
@@ -146,7 +144,7 @@ def test_depthwise(name, number, record, refused):
     )
 
 
-def test_given_pitches():
+def test_given_pitches() -> None:
     """Channels of a larger tensor are read and written in place, and nothing beside them."""
     made = CASES["3x3"]
     op = made.program(made.shapes[0][2])
@@ -161,7 +159,7 @@ def test_given_pitches():
 
 
 @pytest.mark.parametrize("name", ["3x3", "3x3-f32", "dgrad-5x4"])
-def test_filters_lie_anywhere(name):
+def test_filters_lie_anywhere(name) -> None:
     """Taps of larger filters, filters at any address, every second filter."""
     made = CASES[name]
     op = made.program(made.shapes[0][2])
@@ -181,7 +179,7 @@ def test_filters_lie_anywhere(name):
         assert torch.equal(out, want)
 
 
-def test_channels_at_any_address_are_copied():
+def test_channels_at_any_address_are_copied() -> None:
     """TMA does not move them, and there is no other kernel."""
     made = CASES["3x3"]
     op = made.program(made.shapes[0][2])
@@ -194,7 +192,7 @@ def test_channels_at_any_address_are_copied():
 
 
 @pytest.mark.parametrize(("channels", "taps"), [(62, 3), (64, 12)])
-def test_f32_that_the_kernel_refuses_is_left_to_cutlass(channels, taps):
+def test_f32_that_the_kernel_refuses_is_left_to_cutlass(channels, taps) -> None:
     """Whose products are TF32: their accesses stay within a group."""
     op = evt.conv2d("D = silu(acc + bias)", padding=taps // 2, groups=channels)
     generator = torch.Generator("cuda").manual_seed(1)
@@ -206,7 +204,7 @@ def test_f32_that_the_kernel_refuses_is_left_to_cutlass(channels, taps):
     assert distance(op(x, weight, bias=bias), want, F32, operand=F32) <= 1.0
 
 
-def test_few_images_take_a_unit_of_one_row():
+def test_few_images_take_a_unit_of_one_row() -> None:
     """One program, and the unit of a thread by the number of images; weights lie as PyTorch has them."""
     op = evt.conv2d("D = relu(acc + bias)", padding=3, groups=384)
     taken = []

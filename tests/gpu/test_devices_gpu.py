@@ -5,12 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.ir.dtype import F16  # noqa: E402
-from evt.reference.compare import relative_error, tolerance  # noqa: E402
+import evt
+from evt.ir.dtype import F16
+from evt.reference.compare import relative_error, tolerance
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +32,7 @@ def check(got, a, b, bias) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_each_device_runs_its_own_launches():
+def test_each_device_runs_its_own_launches() -> None:
     op = evt.gemm(FORMULA)
     for device in (0, 1, 0):
         a, b, bias = problem(device)
@@ -46,14 +45,14 @@ def test_each_device_runs_its_own_launches():
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_tensors_on_two_devices_are_refused():
+def test_tensors_on_two_devices_are_refused() -> None:
     a, b, _ = problem(0)
     _, _, bias = problem(1)
     with pytest.raises(evt.ArgumentError, match="E0605"):
         evt.gemm(FORMULA)(a, b, bias=bias)
 
 
-def test_threads_share_a_program():
+def test_threads_share_a_program() -> None:
     op = evt.gemm(FORMULA)
 
     def work(seed: int) -> None:
@@ -68,7 +67,7 @@ def test_threads_share_a_program():
         list(pool.map(work, range(8)))
 
 
-def test_capture_after_one_call():
+def test_capture_after_one_call() -> None:
     op = evt.gemm(FORMULA)
     a, b, bias = problem(0)
     op(a, b, bias=bias)  # builds and loads

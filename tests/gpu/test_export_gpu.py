@@ -6,11 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from tests.support.exports import CONVOLUTION, SCALED, built_by_cmake, installed, own_tests, run  # noqa: E402
+import evt
+from tests.support.exports import CONVOLUTION, SCALED, built_by_cmake, installed, own_tests, run
 
 pytestmark = pytest.mark.gpu
 NAME = "evt_gpu_ops"

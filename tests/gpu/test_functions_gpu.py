@@ -6,11 +6,10 @@ import ctypes
 import subprocess
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from evt.compilation import find_toolchain  # noqa: E402
-from tests.support.functions_compiled import (  # noqa: E402
+from evt.compilation import find_toolchain
+from tests.support.functions_compiled import (
     BOUNDS,
     INCLUDE,
     KINDS,

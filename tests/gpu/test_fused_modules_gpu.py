@@ -6,11 +6,10 @@ import copy
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from evt.fx.fuse import fuse, fusion  # noqa: E402
-from evt.fx.module import dispatch_of  # noqa: E402
+from evt.fx.fuse import fuse, fusion
+from evt.fx.module import dispatch_of
 
 pytestmark = pytest.mark.gpu
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import build  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
-from evt.reference.compare import relative_error, tolerance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.support.one_config import general_config  # noqa: E402
+import evt
+from evt.compilation import build
+from evt.ir.dtype import BY_NAME
+from evt.reference.compare import relative_error, tolerance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu
 
@@ -105,7 +104,7 @@ def layout_tensors(dtype: str, a_major: str, b_major: str, c_major: str, d_major
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kernels(request):
+def kernels(request) -> None:
     """Build the kernels of all selected tests of this file in one go."""
     sources = []
     target = device_target(0)
@@ -127,7 +126,7 @@ def kernels(request):
 
 
 @pytest.mark.parametrize(("name", "family", "dtype", "size"), list(cases()))
-def test_formula(name, family, dtype, size, record):
+def test_formula(name, family, dtype, size, record) -> None:
     op = program(name, family)
     a, b, inputs = tensors(op, dtype, size)
     if family == "3x":
@@ -149,7 +148,7 @@ def test_formula(name, family, dtype, size, record):
 
 
 @pytest.mark.parametrize(("family", "dtype", "a_major", "b_major", "c_major", "d_major"), list(layout_cases()))
-def test_layouts(family, dtype, a_major, b_major, c_major, d_major, record):
+def test_layouts(family, dtype, a_major, b_major, c_major, d_major, record) -> None:
     op = program("lincomb", family)
     if family == "3x":
         op = general_config(op, dtype, dtype)
@@ -186,7 +185,7 @@ def test_no_new_shape_recompiles(monkeypatch):
     assert len(built) == 1
 
 
-def test_streams_graphs_and_device_scalars():
+def test_streams_graphs_and_device_scalars() -> None:
     op = evt.gemm(FORMULAS["lincomb"], config="pingpong_128x128x64_1x2")
     a = torch.randn(264, 136, device="cuda", dtype=torch.float16) / 3
     b = torch.randn(136, 200, device="cuda", dtype=torch.float16)
@@ -216,7 +215,7 @@ def test_streams_graphs_and_device_scalars():
     assert relative_error(d, 3.0 * (a.double() @ b.double()) + 2 * c.double()) <= BOUNDS["f16"]
 
 
-def test_in_place_and_overlap():
+def test_in_place_and_overlap() -> None:
     op = evt.gemm(FORMULAS["lincomb"], config="pingpong_128x128x64_1x2")
     a = torch.randn(333, 136, device="cuda", dtype=torch.float16) / 3
     b = torch.randn(136, 264, device="cuda", dtype=torch.float16)
@@ -228,7 +227,7 @@ def test_in_place_and_overlap():
         op(a, b, alpha=1.0, beta=-1.0, C=big[:333], out=big[8:341])
 
 
-def test_leading_strides_views_and_broadcast():
+def test_leading_strides_views_and_broadcast() -> None:
     op = evt.gemm("D = acc + C", config="pingpong_128x128x64_1x2")
     storage = torch.randn(2, 700, 512, device="cuda", dtype=torch.float16) / 4
     a, b = storage[0, :333, 8:144], storage[1, :136, :264]
@@ -246,7 +245,7 @@ def test_leading_strides_views_and_broadcast():
     assert relative_error(op(batch, weight, C=shared), want) <= BOUNDS["f16"]
 
 
-def test_linear_folds_leading_dimensions():
+def test_linear_folds_leading_dimensions() -> None:
     op = evt.linear("D = gelu(acc + bias)", config="pingpong_128x128x64_1x2")
     x = torch.randn(3, 50, 72, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(136, 72, device="cuda", dtype=torch.bfloat16)
@@ -257,7 +256,7 @@ def test_linear_folds_leading_dimensions():
     assert relative_error(got, want) <= BOUNDS["bf16"]
 
 
-def test_empty_and_single():
+def test_empty_and_single() -> None:
     op = evt.gemm("D = acc + bias")
     for m, n, k in ((0, 16, 8), (16, 0, 8), (5, 7, 0), (1, 1, 1), (1, 8, 3)):
         a = torch.randn(m, k, device="cuda", dtype=torch.float16)
@@ -271,7 +270,7 @@ def test_empty_and_single():
 @pytest.mark.parametrize("config", ["pingpong_192x128x64_1x2", "pingpong_64x128x64", "cooperative_128x256x64_2x1",
                                     "cooperative_256x128x64_1x2", "cooperative_128x128x64",
                                     "pingpong_128x128x64_2x1"])  # fmt: skip
-def test_configurations(config, record):
+def test_configurations(config, record) -> None:
     op = evt.gemm(FORMULAS["relu-residual"], config=config)
     a = torch.randn(1001, 136, device="cuda", dtype=torch.bfloat16) / 3
     b = torch.randn(136, 520, device="cuda", dtype=torch.bfloat16)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
+import evt
 
 pytestmark = pytest.mark.gpu
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import build  # noqa: E402
-from evt.grouped import grouped_gemm  # noqa: E402
-from evt.ir.dtype import B1, BF16, BY_NAME, E4M3, F16, F32  # noqa: E402
-from evt.ir.node import base, divisor  # noqa: E402
-from evt.measured import Store  # noqa: E402
-from evt.plan import Problem, find_target, natural_signature, plan, survey  # noqa: E402
-from evt.reference.compare import error, relative_error, tolerance  # noqa: E402
-from evt.request import optimised_graph, typed_graph  # noqa: E402
-from evt.runtime.kernels import kernel_sources  # noqa: E402
+import evt
+from evt.compilation import build
+from evt.grouped import grouped_gemm
+from evt.ir.dtype import B1, BF16, BY_NAME, E4M3, F16, F32
+from evt.ir.node import base, divisor
+from evt.measured import Store
+from evt.plan import Problem, find_target, natural_signature, plan, survey
+from evt.reference.compare import error, relative_error, tolerance
+from evt.request import optimised_graph, typed_graph
+from evt.runtime.kernels import kernel_sources
 
 pytestmark = [
     pytest.mark.gpu,
@@ -86,7 +85,7 @@ def problem_of(dag):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _built(request):
+def _built(request) -> None:
     """Build the default kernels of the selected cases, side by side."""
     plans = []
     chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
@@ -117,7 +116,7 @@ def check(op, dtype, got, a, b, inputs):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_group(name, record):
+def test_every_group(name, record) -> None:
     op, a, b, inputs = tensors(name)
     dtype = CASES[name][1]
     first = op(a, b, **inputs)
@@ -129,7 +128,7 @@ def test_every_group(name, record):
 
 
 @pytest.mark.parametrize("scalar", ["number", "numbers", "tensor", "tensors", "one"])
-def test_values_of_groups(scalar):
+def test_values_of_groups(scalar) -> None:
     op, a, b, inputs = tensors("linear")
     values = torch.arange(1.0, len(a) + 1, device="cuda")
     inputs["alpha"] = {
@@ -138,7 +137,7 @@ def test_values_of_groups(scalar):
     check(op, "bf16", op(a, b, **inputs), a, b, inputs)
 
 
-def test_offsets():
+def test_offsets() -> None:
     op = grouped_gemm("in s: f32[m], bias: bf16[n]\nout D, z: f32[m, n]\nz = acc + bias\nD = relu(z)*s")
     generator = torch.Generator("cuda").manual_seed(5)
     rows = [5, 0, 128, 1, 300, 17]
@@ -153,7 +152,7 @@ def test_offsets():
         assert relative_error(mine, whole) < bound
 
 
-def test_many_groups_and_what_lies_around_them():
+def test_many_groups_and_what_lies_around_them() -> None:
     op = grouped_gemm("D = alpha*acc + C")
     generator = torch.Generator("cuda").manual_seed(9)
     rows = torch.randint(0, 200, (400,)).tolist()
@@ -176,13 +175,13 @@ CONFIGS = survey(problem_of(optimised_graph(evt.gemm(LINEAR).request, "bf16"))).
 
 
 @pytest.mark.parametrize("config", [each.name for each in CONFIGS])
-def test_every_configuration(config):
+def test_every_configuration(config) -> None:
     _, a, b, inputs = tensors("linear")
     op = grouped_gemm(LINEAR, config=config)
     check(op, "bf16", op(a, b, **inputs), a, b, inputs)
 
 
-def test_streams_do_not_share_a_workspace():
+def test_streams_do_not_share_a_workspace() -> None:
     op, a, b, inputs = tensors("vectors")
     want = op(a, b, **inputs)
     streams = [torch.cuda.Stream() for _ in range(4)]
@@ -197,7 +196,7 @@ def test_streams_do_not_share_a_workspace():
         assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
 
 
-def test_a_captured_graph_keeps_its_groups():
+def test_a_captured_graph_keeps_its_groups() -> None:
     op, a, b, inputs = tensors("vectors")
     out = [torch.zeros_like(x) for x in op(a, b, **inputs)]
     busy = [i for i in range(len(a)) if min(*a[i].shape, b[i].shape[1]) > 0]
@@ -214,7 +213,7 @@ def test_a_captured_graph_keeps_its_groups():
     check(op, "bf16", pick["out"], pick["a"], pick["b"], given)
 
 
-def test_a_loop_does_what_the_kernel_does():
+def test_a_loop_does_what_the_kernel_does() -> None:
     op, a, b, inputs = tensors("vectors")
     loop = grouped_gemm(CASES["vectors"][0], route="loop")
     check(loop, "bf16", loop(a, b, **inputs), a, b, inputs)
@@ -226,7 +225,7 @@ def test_a_loop_does_what_the_kernel_does():
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_no_call_waits_for_the_device():
+def test_no_call_waits_for_the_device() -> None:
     """Nor do groups without products, which the reference answers."""
     for name in ("linear", "outputs"):
         op, a, b, inputs = tensors(name)
@@ -241,7 +240,7 @@ def test_no_call_waits_for_the_device():
 
 
 @pytest.mark.parametrize("name", ["linear", "outputs"])
-def test_tune(name):
+def test_tune(name) -> None:
     op, a, b, inputs = tensors(name)
     dtype = CASES[name][1]
     check(op, dtype, op(a, b, **inputs), a, b, inputs)

@@ -6,20 +6,19 @@ A case has one kernel, whose width and planes are those of its first shape; the 
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dtype import F16  # noqa: E402
-from evt.plan.speed import fastest  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, plan_kernels  # noqa: E402
-from tests.gpu import own_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.gpu.own_kernels import Case, Shape, check, parameters, poisoned, random, tensors  # noqa: E402
-from tests.support.convolutions import last  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.ir.dtype import F16
+from evt.plan.speed import fastest
+from evt.reference.compare import distance
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, plan_kernels
+from tests.gpu import own_kernels
+from tests.gpu.builds import build_selected
+from tests.gpu.own_kernels import Case, Shape, check, parameters, poisoned, random, tensors
+from tests.support.convolutions import last
 
 pytestmark = pytest.mark.gpu
 
@@ -267,7 +266,7 @@ def refused(request):
 
 
 @pytest.mark.parametrize(("name", "number"), list(parameters(CASES)))
-def test_halo(name, number, record, refused):
+def test_halo(name, number, record, refused) -> None:
     case = CASES[name]
     for source in sources_of(name, number):
         assert source not in refused, refused[source]
@@ -278,7 +277,7 @@ def test_halo(name, number, record, refused):
     )
 
 
-def test_given_tiles_and_pitches():
+def test_given_tiles_and_pitches() -> None:
     """Channels of a larger tensor are read and written in place, and nothing beside them."""
     case = CASES["residual"]
     op = case.program(case.shapes[0][2])
@@ -292,7 +291,7 @@ def test_given_tiles_and_pitches():
     assert bool(out[:, :64].isnan().all() and out[:, 128:].isnan().all())
 
 
-def test_few_images_take_another_kernel():
+def test_few_images_take_another_kernel() -> None:
     """One program: the halo kernel for one image, a kernel of CUTLASS for many."""
     op = evt.conv2d(RESIDUAL, padding=1)
     taken = set()

@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.diagnostics import Source  # noqa: E402
-from evt.plan import Config, plan, survey  # noqa: E402
-from evt.plan.speed import fastest  # noqa: E402
-from evt.request import packed_problem, typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import call_problem, device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu import own_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.gpu.own_kernels import check_call  # noqa: E402
-from tests.support.one_config import with_config  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.diagnostics import Source
+from evt.plan import Config, plan, survey
+from evt.plan.speed import fastest
+from evt.request import packed_problem, typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import call_problem, device_target, kernel_sources, plan_kernels
+from tests.gpu import own_kernels
+from tests.gpu.builds import build_selected
+from tests.gpu.own_kernels import check_call
+from tests.support.one_config import with_config
 
 pytestmark = pytest.mark.gpu
 
@@ -158,7 +157,7 @@ def refused(request):
 
 
 @pytest.mark.parametrize(("name", "config"), list(kernels()))
-def test_products(name, config, record, refused):
+def test_products(name, config, record, refused) -> None:
     case, worst = CASES[name], 0.0
     for source in sources_of(name, config):
         assert source not in refused, refused[source]
@@ -170,7 +169,7 @@ def test_products(name, config, record, refused):
 
 @pytest.mark.parametrize("launches", [30, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["residual", "residual-bf16-gemm", "reductions", "i8", "e4m3"])
-def test_random_sizes(name, launches, record):
+def test_random_sizes(name, launches, record) -> None:
     """The kernel that is expected to be the fastest for sizes that are drawn."""
     case, draw, worst = CASES[name], random.Random(launches), 0.0
     op = case.program()
@@ -182,13 +181,13 @@ def test_random_sizes(name, launches, record):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_columns_that_tma_does_not_move(name, record):
+def test_columns_that_tma_does_not_move(name, record) -> None:
     case = CASES["residual"]
     errors = check_call(case.program(), *tensors(case, *ODD[name]))
     record(("residual", name, case.dtype, str(ODD[name]), f"{max(errors):.2f}"))
 
 
-def test_pitches_and_views(record):
+def test_pitches_and_views(record) -> None:
     """Operands and D in larger tensors, whose other elements are neither read nor written."""
     case = CASES["residual"]
     op, m, n, k = case.program(), 333, 264, 136
@@ -206,7 +205,7 @@ def test_pitches_and_views(record):
     record(("residual", "pitches", case.dtype, str((m, n, k)), "equal"))
 
 
-def test_batches_take_a_launch_each():
+def test_batches_take_a_launch_each() -> None:
     op = evt.gemm("D = acc", route=ROUTE)
     a, b = (torch.randn(shape, device="cuda").half() for shape in ((3, 16, 32), (3, 32, 24)))
     found = op(a, b)
@@ -216,7 +215,7 @@ def test_batches_take_a_launch_each():
         op(a[:1].expand(300, -1, -1).contiguous(), b[:1].expand(300, -1, -1).contiguous())
 
 
-def test_a_shared_tile_of_one_plane_is_refused():
+def test_a_shared_tile_of_one_plane_is_refused() -> None:
     """Each thread block of a cluster multiplies some of the planes."""
     case = CASES["residual"]
     a, b, inputs = tensors(case, 40, 64, 64)
@@ -225,7 +224,7 @@ def test_a_shared_tile_of_one_plane_is_refused():
     assert max(check_call(case.program(), a, b, inputs)) <= 1
 
 
-def test_one_program_takes_several_kernels():
+def test_one_program_takes_several_kernels() -> None:
     """A few rows of many columns are shared by thread blocks, many have wide tiles."""
     op = CASES["residual"].program()
     taken = set()

@@ -15,19 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.convolution import Convolution  # noqa: E402
-from evt.ir.dtype import B1, BY_NAME  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.support.convolutions import convolution, last  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.ir.convolution import Convolution
+from evt.ir.dtype import B1, BY_NAME
+from evt.reference.compare import distance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
+from tests.support.convolutions import convolution, last
 
 pytestmark = pytest.mark.gpu
 
@@ -262,7 +261,7 @@ def ends(event: torch.cuda.Event) -> bool:
 
 @pytest.mark.parametrize("launches", [100, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(KERNELS))
-def test_random_problems(name, launches, record, refused, capfd):
+def test_random_problems(name, launches, record, refused, capfd) -> None:
     kernel = KERNELS[name]
     for source in sources_of(name, launches):
         assert source not in refused, refused[source]

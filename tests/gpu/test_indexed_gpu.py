@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dag import index_inputs  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
-from evt.ir.node import index_of  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.support.one_config import general_config  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.ir.dag import index_inputs
+from evt.ir.dtype import BY_NAME
+from evt.ir.node import index_of
+from evt.reference.compare import distance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
+from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu
 
@@ -135,7 +134,7 @@ def every(results) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("name", "family"), FAMILIES)
-def test_indexed(name, family, record, refused):
+def test_indexed(name, family, record, refused) -> None:
     for source in sources_of(name, family):
         assert source not in refused, refused[source]
     op, dtype = program(name, family), CASES[name].dtype
@@ -166,7 +165,7 @@ def test_indexed(name, family, record, refused):
 
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
-def test_captured(family, refused):
+def test_captured(family, refused) -> None:
     """The index is read by the kernel: a replay takes what it then holds."""
     op = program("combine", family)
     a, b, inputs, buffers = tensors("combine", op)
@@ -182,7 +181,7 @@ def test_captured(family, refused):
 
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
-def test_duplicates_store_elements_of_their_rows(family, refused):
+def test_duplicates_store_elements_of_their_rows(family, refused) -> None:
     op = program("combine", family)
     a, b, inputs, buffers = tensors("combine", op)
     rows, place = torch.zeros_like(buffers["D"]), 5

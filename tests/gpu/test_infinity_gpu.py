@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.support.one_config import general_config  # noqa: E402
+import evt
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
+from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu
 
@@ -50,7 +49,7 @@ def refused(request):
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("family", ["3x", "2x"])
-def test_infinity(family, given, refused):
+def test_infinity(family, given, refused) -> None:
     for source in sources_of(family, given):
         assert source not in refused, refused[source]
     op, a, b, inputs = call(family, given)

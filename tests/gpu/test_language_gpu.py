@@ -6,19 +6,18 @@ import itertools
 from dataclasses import dataclass
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
-from evt.ir.node import base, divisor  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.support.one_config import general_config  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.ir.dtype import BY_NAME
+from evt.ir.node import base, divisor
+from evt.reference.compare import distance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
+from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu
 
@@ -213,7 +212,7 @@ def poisoned(tensor):
 
 
 @pytest.mark.parametrize(("name", "family", "size"), list(cases()))
-def test_language(name, family, size, record, refused):
+def test_language(name, family, size, record, refused) -> None:
     case = CASES[name]
     for source in sources_of(name, family, size):
         assert source not in refused, refused[source]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import build  # noqa: E402
-from evt.ir.dtype import BF16, BY_NAME, E4M3, F32, TF32  # noqa: E402
-from evt.reference import evaluate, operand_values  # noqa: E402
-from evt.reference.compare import relative_error, tolerance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+import evt
+from evt.compilation import build
+from evt.ir.dtype import BF16, BY_NAME, E4M3, F32, TF32
+from evt.reference import evaluate, operand_values
+from evt.reference.compare import relative_error, tolerance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
 
 pytestmark = pytest.mark.gpu
 
@@ -110,7 +109,7 @@ def conv_call(problem: str, formula: str, dtype: str):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kernels(request):
+def kernels(request) -> None:
     """Build the kernels of all selected tests of this file in one go."""
     sources = []
     for item in request.session.items:
@@ -140,7 +139,7 @@ def check(op, a, b, inputs, want, dtype: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("name", "dtype", "size", "majors"), CASES)
-def test_products(name, dtype, size, majors, record):
+def test_products(name, dtype, size, majors, record) -> None:
     op, a, b, inputs = gemm_call(name, dtype, size, majors)
     dag = typed_graph(op.request, dtype, dtype)
     assert plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))[0].work
@@ -154,7 +153,7 @@ def test_products(name, dtype, size, majors, record):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("formula", CONVOLUTIONS)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_convolutions(problem, formula, dtype, record):
+def test_convolutions(problem, formula, dtype, record) -> None:
     op, x, w, inputs = conv_call(problem, formula, dtype)
     s = inputs["s"].float()[:, None, None]
     work = s * x.float()
@@ -166,7 +165,7 @@ def test_convolutions(problem, formula, dtype, record):
     record((f"conv work {formula}", "2x", dtype, problem, f"{errors[0]:.1e}"))
 
 
-def test_integers_are_exact():
+def test_integers_are_exact() -> None:
     a = torch.randint(-128, 128, (200, 96), device="cuda", dtype=torch.int8)
     b = torch.randint(-9, 10, (72, 96), device="cuda", dtype=torch.int8)
     s = torch.randint(-3, 4, (96,), device="cuda").float()
@@ -175,7 +174,7 @@ def test_integers_are_exact():
     assert torch.equal(op(a, b, s=s), (left @ b.double().T).int())
 
 
-def test_an_eight_bit_float():
+def test_an_eight_bit_float() -> None:
     a = torch.randn(136, 160, device="cuda").to(torch.float8_e4m3fn)
     b = torch.randn(72, 160, device="cuda").to(torch.float8_e4m3fn)
     s = torch.rand(160, device="cuda") + 0.5
@@ -184,7 +183,7 @@ def test_an_eight_bit_float():
     assert relative_error(op(a, b, s=s), left.double() @ b.double().T) <= tolerance(BF16, operand=E4M3)
 
 
-def test_a_scalar_on_the_device_is_read_by_the_kernel():
+def test_a_scalar_on_the_device_is_read_by_the_kernel() -> None:
     op = evt.gemm("A = A*alpha; D = acc")
     a = torch.randn(264, 136, device="cuda", dtype=torch.float16) / 3
     b = torch.randn(136, 200, device="cuda", dtype=torch.float16)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
+import evt
 
 pytestmark = pytest.mark.gpu
 #: A prime number of batches, and one that is even.

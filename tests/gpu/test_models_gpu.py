@@ -9,14 +9,13 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource, build  # noqa: E402
-from evt.fx.fuse import fuse, fusion  # noqa: E402
-from evt.fx.kernels import sources_of  # noqa: E402
-from tests.fx.zoo import counts, make  # noqa: E402
+import evt
+from evt.compilation import KernelSource, build
+from evt.fx.fuse import fuse, fusion
+from evt.fx.kernels import sources_of
+from tests.fx.zoo import counts, make
 
 pytestmark = pytest.mark.gpu
 

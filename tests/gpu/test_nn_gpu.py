@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from evt import nn  # noqa: E402
-from tests.support.replicas import images, make_model, train, train_replicas  # noqa: E402
+from evt import nn
+from tests.support.replicas import images, make_model, train, train_replicas
 
 pytestmark = pytest.mark.gpu
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.functions.testing import temporarily  # noqa: E402
-from evt.ir.dtype import F16, F32  # noqa: E402
-from evt.reference.compare import relative_error, tolerance  # noqa: E402
+import evt
+from evt.functions.testing import temporarily
+from evt.ir.dtype import F16, F32
+from evt.reference.compare import relative_error, tolerance
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +19,7 @@ def whole(*shape, dtype, low=-3, high=4):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_match_eager_gives_eagers_bits(dtype):
+def test_match_eager_gives_eagers_bits(dtype) -> None:
     a, b = whole(264, 72, dtype=dtype), whole(72, 328, dtype=dtype)
     c, r = torch.randn(264, 328, device="cuda").to(dtype), torch.randn(264, 328, device="cuda").to(dtype)
     s, bias = torch.randn(264, 1, device="cuda").to(dtype), torch.randn(328, device="cuda").to(dtype)
@@ -35,7 +34,7 @@ def test_match_eager_gives_eagers_bits(dtype):
         assert not torch.equal(precise, eager)  # which rounds less often
 
 
-def test_reductions_follow_pytorchs_switch():
+def test_reductions_follow_pytorchs_switch() -> None:
     a, b = torch.randn(1000, 264, device="cuda").half(), torch.randn(264, 520, device="cuda").half()
     text = "out D, s: f32[m], t: f32[n], u: f32; D = acc; s = sum[n](acc); t = sum[m](acc); u = sum[m, n](acc)"
     fixed, free = evt.gemm(text), evt.gemm(text, deterministic=False)
@@ -51,7 +50,7 @@ def test_reductions_follow_pytorchs_switch():
         torch.use_deterministic_algorithms(False)
 
 
-def test_extremes_of_nan_and_infinity():
+def test_extremes_of_nan_and_infinity() -> None:
     a, b = torch.eye(264, device="cuda").half(), torch.randn(264, 200, device="cuda").half()
     b[3, 5], b[7, 9], b[11, 13] = float("nan"), float("inf"), -float("inf")
     text = "out D, hi: f32[n], lo: f32[m], top: f32; D = acc; hi = max[m](acc); lo = min[n](acc); top = max[m, n](acc)"
@@ -68,7 +67,7 @@ def test_extremes_of_nan_and_infinity():
 
 
 @pytest.mark.parametrize("route", ["evt-3x", "evt-2x"])
-def test_random_numbers(route):
+def test_random_numbers(route) -> None:
     a, b = torch.ones(1001, 8, device="cuda").half(), torch.ones(8, 520, device="cuda").half()
     op = evt.gemm(
         "in p[]; out D, keep: b1[m, n]; k = rand(seed, offset) >= p; keep = k; D = where(k, acc, 0)", route=route
@@ -91,7 +90,7 @@ def test_random_numbers(route):
 
 
 @pytest.mark.parametrize("route", ["evt-3x", "evt-2x"])
-def test_one_kernel_takes_a_vector_or_a_single_value(route):
+def test_one_kernel_takes_a_vector_or_a_single_value(route) -> None:
     a, b = torch.randn(136, 72, device="cuda").half(), torch.randn(72, 200, device="cuda").half()
     op = evt.gemm("in s: f32[m?], t: f32[n?] = 2; D = s*acc*t", route=route)
     s, t = torch.randn(136, device="cuda"), torch.randn(200, device="cuda")
@@ -109,7 +108,7 @@ def test_one_kernel_takes_a_vector_or_a_single_value(route):
     assert len(op._caller._kernels) == 1
 
 
-def test_in_place_with_other_outputs():
+def test_in_place_with_other_outputs() -> None:
     a, b = torch.randn(264, 72, device="cuda").half(), torch.randn(72, 200, device="cuda").half()
     c = torch.randn(264, 200, device="cuda").half()
     op = evt.gemm("in C: f16[m, n]; out D, s: f32[n]; D = relu(acc + C); s = sum[m](D)")
@@ -124,7 +123,7 @@ def test_in_place_with_other_outputs():
         op(a, b, C=memory[: 264 * 200].view(264, 200), out=(shifted, s))
 
 
-def test_a_function_of_the_users():
+def test_a_function_of_the_users() -> None:
     with temporarily():
         row = evt.function(
             "snake(x, a=1)",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.reference.compare import distance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
 
 pytestmark = pytest.mark.gpu
 

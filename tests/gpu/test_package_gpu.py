@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from tests.fx.training import Network  # noqa: E402
-from tests.support.packages import Layers, run_in_cxx  # noqa: E402
+import evt
+from tests.fx.training import Network
+from tests.support.packages import Layers, run_in_cxx
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of PyTorch, about what it will remove
 

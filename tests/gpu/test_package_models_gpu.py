@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
+import evt
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of PyTorch, about what it will remove
 

@@ -6,11 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from tests.support.linking import FIRST, SECOND, TWO_KERNELS, objects, program  # noqa: E402
+import evt
+from tests.support.linking import FIRST, SECOND, TWO_KERNELS, objects, program
 
 pytestmark = pytest.mark.gpu
 

@@ -8,17 +8,16 @@ from itertools import count
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from evt.errors import ArgumentError, EvtError, ProgramError, TargetError  # noqa: E402
-from tests.programs.call import Data, arguments, buffers, problems  # noqa: E402
-from tests.programs.checks import CheckResult, make  # noqa: E402
-from tests.programs.compare import compare  # noqa: E402
-from tests.programs.evaluator import Mode, evaluate  # noqa: E402
-from tests.programs.generator import generate  # noqa: E402
-from tests.programs.interface import reductions  # noqa: E402
-from tests.programs.tree import Program  # noqa: E402
+from evt.errors import ArgumentError, EvtError, ProgramError, TargetError
+from tests.programs.call import Data, arguments, buffers, problems
+from tests.programs.checks import CheckResult, make
+from tests.programs.compare import compare
+from tests.programs.evaluator import Mode, evaluate
+from tests.programs.generator import generate
+from tests.programs.interface import reductions
+from tests.programs.tree import Program
 
 pytestmark = pytest.mark.gpu
 

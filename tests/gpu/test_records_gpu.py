@@ -10,18 +10,17 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.support.one_config import general_config  # noqa: E402
-from tests.support.record_calls import BATCHED, distances, make_call, variants  # noqa: E402
-from tests.support.records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
+from tests.support.one_config import general_config
+from tests.support.record_calls import BATCHED, distances, make_call, variants
+from tests.support.records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES
 
 pytestmark = pytest.mark.gpu
 
@@ -92,7 +91,7 @@ def report(name: str, family: str, variant: str, op: evt.Program, errors: list[f
 
 
 @pytest.mark.parametrize(("name", "family", "variant"), list(cases()))
-def test_sample(name, family, variant, record, refused):
+def test_sample(name, family, variant, record, refused) -> None:
     for source in sources_of(name, family, variant):
         assert source not in refused, refused[source]
     op = load(name, family)
@@ -116,7 +115,7 @@ def test_sample(name, family, variant, record, refused):
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_in_place(name, family, refused):
+def test_in_place(name, family, refused) -> None:
     """The buffer of an output is an input, as the record has it."""
     op = load(name, family)
     call = call_of(name, op)
@@ -127,7 +126,7 @@ def test_in_place(name, family, refused):
 
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
-def test_packed_pairs(family, refused):
+def test_packed_pairs(family, refused) -> None:
     """quack-dgated-moe: the pair (x, y) lies in neighbouring columns of one tensor."""
     name = "gated_backward_moe"
     op = load(name, family)

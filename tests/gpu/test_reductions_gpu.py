@@ -6,17 +6,16 @@ import itertools
 from dataclasses import dataclass
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.ir.dtype import BY_NAME
+from evt.reference.compare import distance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
 
 pytestmark = pytest.mark.gpu
 
@@ -177,7 +176,7 @@ def poisoned(tensor):
 
 
 @pytest.mark.parametrize(("name", "route", "size"), list(cases()))
-def test_reductions(name, route, size, record, refused):
+def test_reductions(name, route, size, record, refused) -> None:
     for source in sources_of(name, route, size):
         assert source not in refused, refused[source]
     case = CASES[name]
@@ -200,7 +199,7 @@ def test_reductions(name, route, size, record, refused):
     record((name, route, case.dtype, size, " ".join(f"{each:.2f}" for each in errors)))
 
 
-def test_the_sizes_of_groups():
+def test_the_sizes_of_groups() -> None:
     op = evt.grouped_gemm("out D: f32[m, n]; D = acc/size(k) + 100*size(m)")
     sizes = [(37, 64, 32), (130, 64, 96)]
     a = [random((m, k), "f16") for m, _, k in sizes]

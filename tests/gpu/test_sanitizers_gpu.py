@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 LAUNCHES = Path(__file__).with_name("launches.py")
 SANITIZER = shutil.which("compute-sanitizer")
 

@@ -6,18 +6,17 @@ import statistics
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.bench.host import host_samples  # noqa: E402
-from evt.fx.kernels import build_all  # noqa: E402
-from evt.ir.dtype import F16, F32  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.runtime.operator import write_program  # noqa: E402
-from evt.runtime.site import Site  # noqa: E402
+import evt
+from evt.bench.host import host_samples
+from evt.fx.kernels import build_all
+from evt.ir.dtype import F16, F32
+from evt.reference.compare import distance
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.operator import write_program
+from evt.runtime.site import Site
 
 pytestmark = pytest.mark.gpu
 M, N, K = 133, 72, 48

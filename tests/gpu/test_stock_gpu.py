@@ -5,19 +5,18 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import build  # noqa: E402
-from evt.diagnostics import Source  # noqa: E402
-from evt.ir.dtype import BF16, BY_NAME, E4M3  # noqa: E402
-from evt.program import Program  # noqa: E402
-from evt.reference.compare import relative_error, tolerance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.support.one_config import general_config  # noqa: E402
+import evt
+from evt.compilation import build
+from evt.diagnostics import Source
+from evt.ir.dtype import BF16, BY_NAME, E4M3
+from evt.program import Program
+from evt.reference.compare import relative_error, tolerance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu
 
@@ -92,7 +91,7 @@ def tensors(op: evt.Program, dtype: str, size: str):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kernels(request):
+def kernels(request) -> None:
     """Build the kernels of all selected tests of this file in one go."""
     sources = []
     for item in request.session.items:
@@ -113,7 +112,7 @@ def outputs(op: evt.Program, result) -> list:
 
 
 @pytest.mark.parametrize(("name", "family", "dtype", "size"), list(cases()))
-def test_stock_and_visitors_agree(name, family, dtype, size, record):
+def test_stock_and_visitors_agree(name, family, dtype, size, record) -> None:
     stock, visitors = (program(name, kind, family, dtype) for kind in ("stock", "evt"))
     a, b, inputs = tensors(stock, dtype, size)
     fresh = outputs(stock, stock(a, b, **inputs))
@@ -130,7 +129,7 @@ def test_stock_and_visitors_agree(name, family, dtype, size, record):
 
 
 @pytest.mark.parametrize("family", ["2x", "3x"])
-def test_nan_and_infinities_pass(family):
+def test_nan_and_infinities_pass(family) -> None:
     op = evt.gemm("D = relu(acc + bias + C)", route=f"stock-{family}")
     a, b, inputs = tensors(op, "f16", "aligned")
     inputs["C"][0, :4] = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0])
@@ -140,14 +139,14 @@ def test_nan_and_infinities_pass(family):
     assert got[0, :3].tolist()[1:] == [float("inf"), 0.0]
 
 
-def test_a_factor_of_zero_does_not_hide_nan():
+def test_a_factor_of_zero_does_not_hide_nan() -> None:
     op = evt.gemm("D = alpha*acc + beta*C", route="stock-2x")
     a, b, inputs = tensors(op, "f16", "aligned")
     inputs["C"][5, 6] = float("nan")
     assert op(a, b, **{**inputs, "beta": 0.0}).isnan().nonzero().tolist() == [[5, 6]]
 
 
-def test_scalars_are_read_on_the_device():
+def test_scalars_are_read_on_the_device() -> None:
     for family, formula in (("2x", "D = alpha*acc + beta*C"), ("3x", "D = alpha*acc + C")):
         op = evt.gemm(formula, route=f"stock-{family}")
         a, b, inputs = tensors(op, "bf16", "aligned")
@@ -156,7 +155,7 @@ def test_scalars_are_read_on_the_device():
         assert torch.equal(op(a, b, **{**inputs, **numbers}), op(a, b, **{**inputs, **pointers}))
 
 
-def test_a_residual_is_overwritten_in_place():
+def test_a_residual_is_overwritten_in_place() -> None:
     for family in ("2x", "3x"):
         op = evt.gemm("D = relu(acc + bias + C)", route=f"stock-{family}")
         a, b, inputs = tensors(op, "f16", "aligned")

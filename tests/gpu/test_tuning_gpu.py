@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from click.testing import CliRunner
 
-torch = pytest.importorskip("torch")
-
-from click.testing import CliRunner  # noqa: E402
-
-import evt  # noqa: E402
-from evt.cli import main  # noqa: E402
-from evt.ir.dtype import F16  # noqa: E402
-from evt.measured import Store  # noqa: E402
-from evt.reference.compare import limit, relative_error  # noqa: E402
+import evt
+from evt.cli import main
+from evt.ir.dtype import F16
+from evt.measured import Store
+from evt.reference.compare import limit, relative_error
 
 pytestmark = pytest.mark.gpu
 

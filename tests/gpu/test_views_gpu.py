@@ -9,17 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.compilation import KernelSource  # noqa: E402
-from evt.reference.compare import distance  # noqa: E402
-from evt.request import typed_graph  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.gpu.builds import build_selected  # noqa: E402
-from tests.support.one_config import general_config  # noqa: E402
+import evt
+from evt.compilation import KernelSource
+from evt.reference.compare import distance
+from evt.request import typed_graph
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from tests.gpu.builds import build_selected
+from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu
 
@@ -148,7 +147,7 @@ def refused(request):
     ("name", "family", "size"),
     [(name, family, size) for name, (_, _, sizes) in CASES.items() for family in ("3x", "2x") for size in sizes],
 )
-def test_views(name, family, size, record, refused):
+def test_views(name, family, size, record, refused) -> None:
     for source in sources_of(name, family, size):
         assert source not in refused, refused[source]
     op = program(name, family)
@@ -170,7 +169,7 @@ def test_views(name, family, size, record, refused):
 
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
-def test_a_seed_by_value_is_the_seed_by_pointer(family, refused):
+def test_a_seed_by_value_is_the_seed_by_pointer(family, refused) -> None:
     op = program("seeds", family)
     a, b, inputs, _ = call_of_seeds(200, 136, 80)
     drawn = op(a, b, **inputs)
@@ -182,7 +181,7 @@ def test_a_seed_by_value_is_the_seed_by_pointer(family, refused):
 
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
-def test_what_lies_between_the_elements_of_a_buffer_stays(family, refused):
+def test_what_lies_between_the_elements_of_a_buffer_stays(family, refused) -> None:
     op = program("pitches", family)
     a, b, inputs, _ = call_of_pitches(200, 136, 80)
     around = poisoned(200, 272)
@@ -192,7 +191,7 @@ def test_what_lies_between_the_elements_of_a_buffer_stays(family, refused):
 
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
-def test_the_launches_of_a_batch_are_captured(family, refused):
+def test_the_launches_of_a_batch_are_captured(family, refused) -> None:
     """Under CUDA graph capture, all launches of one call are replayed."""
     op = program("heads", family)
     a, b, inputs, buffers = call_of_heads(136, 72, 48)

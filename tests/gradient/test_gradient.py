@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.functions import TABLE, Function  # noqa: E402
-from evt.functions.formula import evaluate  # noqa: E402
-from tests.support.function_rows import OTHERS, ROWS  # noqa: E402
-from tests.support.gradients import CASES, ONE_KERNEL, call, drawn, made, plainly  # noqa: E402
+import evt
+from evt.functions import TABLE, Function
+from evt.functions.formula import evaluate
+from tests.support.function_rows import OTHERS, ROWS
+from tests.support.gradients import CASES, ONE_KERNEL, call, drawn, made, plainly
 
 pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
 

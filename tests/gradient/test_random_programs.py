@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.gradient import differentiable_outputs  # noqa: E402
-from evt.runtime.arguments import outline  # noqa: E402
-from tests.programs.call import arguments, problems  # noqa: E402
-from tests.programs.checks import make  # noqa: E402
-from tests.programs.generator import generate  # noqa: E402
-from tests.support.gradients import plainly, widened  # noqa: E402
+import evt
+from evt.gradient import differentiable_outputs
+from evt.runtime.arguments import outline
+from tests.programs.call import arguments, problems
+from tests.programs.checks import make
+from tests.programs.generator import generate
+from tests.support.gradients import plainly, widened
 
 pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
 

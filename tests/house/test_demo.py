@@ -60,12 +60,12 @@ def run(command: str) -> str:
     return done.stdout
 
 
-def test_every_command_is_known():
+def test_every_command_is_known() -> None:
     assert [next(start for start in SHOWN if command.startswith(start)) for command in commands()] == list(SHOWN)
 
 
 @pytest.mark.parametrize("start", SHOWN)
-def test_a_command_shows_what_it_is_about(start):
+def test_a_command_shows_what_it_is_about(start) -> None:
     command = next(command for command in commands() if command.startswith(start))
     shown = run(command)
     for text in SHOWN[start]:
@@ -73,7 +73,7 @@ def test_a_command_shows_what_it_is_about(start):
 
 
 @pytest.mark.parametrize(("arch", "apply"), [("sm90", "evt::fusion::Apply"), ("sm80", "evt::threadblock::Apply")])
-def test_the_excerpt_is_the_heading_the_functor_and_the_visitor(arch, apply):
+def test_the_excerpt_is_the_heading_the_functor_and_the_visitor(arch, apply) -> None:
     """All of each as it is emitted, in this order, and nothing else."""
     (command,) = [command for command in commands() if command.startswith("evt emit") and f"--arch {arch}" in command]
     whole, shown = run(command.partition(" | ")[0]), run(command)
@@ -91,7 +91,7 @@ def test_the_excerpt_is_the_heading_the_functor_and_the_visitor(arch, apply):
         assert f"using {name} = " in visitor[0]
 
 
-def test_every_command_says_what_it_shows():
+def test_every_command_says_what_it_shows() -> None:
     make = ["make", "-n", "-o", "none/.installed", "VENV=none", "demo"]
     lines = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     titles = [line for line in lines if line.startswith("printf")]

@@ -177,7 +177,7 @@ def test_a_header_says_that_it_is_a_convolution(tmp_path: Path) -> None:
         "in q: b1[m, n]; D = where(q, acc, 0)",
     ],
 )
-def test_the_columns_of_a_weights_gradient_are_taps_and_channels(text):
+def test_the_columns_of_a_weights_gradient_are_taps_and_channels(text) -> None:
     with pytest.raises(evt.ProgramError, match="in the gradient of a weight are not supported yet"):
         evt.conv2d_wgrad(text, kernel_size=3)
 
@@ -185,28 +185,28 @@ def test_the_columns_of_a_weights_gradient_are_taps_and_channels(text):
 @pytest.mark.parametrize(
     "shapes", [5, ((2, 8, 6, 5),), ("abcd", (4, 8, 3, 3)), ((-2, 8, 6, 5), (4, 8, 3, 3)), (None, None)]
 )
-def test_what_is_no_pair_of_shapes(shapes):
+def test_what_is_no_pair_of_shapes(shapes) -> None:
     with pytest.raises(evt.ArgumentError, match=r"E060[47]"):
         evt.conv2d("D = acc").emit("sm80", shapes=shapes)
 
 
 @pytest.mark.parametrize("given", [None, 3, torch.zeros(3)])
-def test_what_has_no_channels(given):
+def test_what_has_no_channels(given) -> None:
     with pytest.raises(evt.ArgumentError, match=r"E060[47]"):
         evt.channels_last(given)
 
 
-def test_groups_of_convolutions_are_refused():
+def test_groups_of_convolutions_are_refused() -> None:
     with pytest.raises(evt.TargetError, match="groups consist of matrix products"):
         evt.grouped_gemm("conv2d(A: f16, B: f16); D = acc")
 
 
-def test_what_reaches_beyond_integers_is_refused():
+def test_what_reaches_beyond_integers_is_refused() -> None:
     with pytest.raises(evt.ArgumentError, match="E0604"):
         evt.conv2d("D = acc", dilation=2**30, padding=2**30)(X, WEIGHT)
 
 
 @pytest.mark.parametrize("path", [None, 3, b"x.evt"])
-def test_what_names_no_file(path):
+def test_what_names_no_file(path) -> None:
     with pytest.raises(evt.ArgumentError, match="E0607"):
         evt.load(path)

@@ -284,7 +284,8 @@ def test_definitions_nest_a_bounded_depth() -> None:
 )
 def test_derivatives(derivative: str, formula: str) -> None:
     """Compared by value: how a derivative is written is the function table's business."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     from evt.reference import evaluate
     from tests.programs import typed
 

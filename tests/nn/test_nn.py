@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt import nn  # noqa: E402
+import evt
+from evt import nn
 
 F = torch.nn.functional
 PAIRS = [

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt import nn  # noqa: E402
+import evt
+from evt import nn
 
 F = torch.nn.functional
 X, IMAGES = torch.randn(5, 6), torch.randn(2, 6, 7, 5)

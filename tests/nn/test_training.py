@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt import nn  # noqa: E402
-from tests.support.replicas import images, make_model, train, train_replicas  # noqa: E402
+import evt
+from evt import nn
+from tests.support.replicas import images, make_model, train, train_replicas
 
 F = torch.nn.functional
 TOLERANCE = {torch.float32: {"atol": 2e-5, "rtol": 1e-4}, torch.float64: {"atol": 1e-10, "rtol": 1e-10}}
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers():
+def _same_numbers() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
 

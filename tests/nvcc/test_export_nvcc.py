@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.support.exports import CONVOLUTION, built_by_cmake, installed, own_tests, run
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow, pytest.mark.xdist_group("exports")]

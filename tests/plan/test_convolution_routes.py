@@ -360,7 +360,7 @@ def test_routes_of_convolutions_are_unknown_to_matrices() -> None:
     assert evt.conv2d(TREE, route="evt").plan("sm80").template == "conv_2x"
 
 
-def test_large_operands_are_left_to_tma():
+def test_large_operands_are_left_to_tma() -> None:
     """CUTLASS 2.x's iterators count bytes in 32 bits."""
     op = evt.conv2d("D = acc", padding=1)
     large = ((256, 512, 128, 128), (64, 512, 3, 3))
@@ -372,7 +372,7 @@ def test_large_operands_are_left_to_tma():
 
 
 @pytest.mark.parametrize("filters", [65, 72, 96, 112, 160])
-def test_groups_that_share_a_tile_with_half_of_another_are_refused(filters):
+def test_groups_that_share_a_tile_with_half_of_another_are_refused(filters) -> None:
     op = evt.conv2d("D = relu(acc)", groups=2, padding=1)
     with pytest.raises(evt.TargetError, match=f"a group has {filters} output channels"):
         op.plan("sm80", "f16", "f16", shapes=((2, 64, 8, 8), (2 * filters, 32, 3, 3)))

@@ -225,7 +225,8 @@ def test_f32_elsewhere_is_read_one_channel_at_a_time(arch: str, channels: int, t
 
 def test_what_tma_does_not_move_is_copied() -> None:
     """No other kernel is depthwise. Of channels that a copy would not align, none is made."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     op = evt.conv2d("D = acc", padding=1, groups=64)
     weight = torch.zeros(64, 1, 3, 3).half()
     for first, count, copied in ((0, 64, ()), (8, 64, ()), (4, 64, ("A",)), (4, 60, ())):

@@ -27,7 +27,7 @@ def pairs(x: torch.Tensor, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_blocks(width):
+def test_blocks(width) -> None:
     a, b, acc = operands()
     op = evt.gemm(f"out D, s: f32[m, n/{width}]; s = max[n%{width}](abs(acc)); D = acc/(s + 1)")
     found = op(a, b)
@@ -37,7 +37,7 @@ def test_blocks(width):
 
 
 @pytest.mark.parametrize("distance", [1, 8, 32])
-def test_reductions_of_pairs(distance):
+def test_reductions_of_pairs(distance) -> None:
     a, b, acc = operands()
     x = f"even(acc, {distance})*odd(acc, {distance})"
     op = evt.gemm(
@@ -62,7 +62,7 @@ def test_reductions_of_pairs(distance):
     assert torch.equal(found.blocks, value.unflatten(-1, (-1, 64)).sum(-1))
 
 
-def test_reductions_of_blocks_count_each_once():
+def test_reductions_of_blocks_count_each_once() -> None:
     a, b, acc = operands()
     op = evt.gemm("out D, s: f32[m], c: f32[n/32]; x = max[n%32](acc); D = acc; s = sum[n](x); c = sum[m](x)")
     found, blocks = op(a, b), acc.unflatten(-1, (-1, 32)).amax(-1)
@@ -70,7 +70,7 @@ def test_reductions_of_blocks_count_each_once():
     assert torch.equal(found.c, blocks.sum(-2))
 
 
-def test_pairs_meet_blocks_of_pairs_and_of_columns():
+def test_pairs_meet_blocks_of_pairs_and_of_columns() -> None:
     a, b, acc = operands()
     op = evt.gemm("out D: f32[m, n/2], E: f32[m, n/2]; h = even(acc, 8); D = h - max[n%32](h); E = h + sum[n%16](acc)")
     found = op(a, b)
@@ -80,12 +80,12 @@ def test_pairs_meet_blocks_of_pairs_and_of_columns():
     assert torch.equal(found.E, half + acc.unflatten(-1, (-1, 16)).sum(-1).repeat_interleave(8, -1))
 
 
-def test_undeclared_outputs_have_the_columns_that_are_left():
+def test_undeclared_outputs_have_the_columns_that_are_left() -> None:
     op = evt.gemm("h = even(acc); D = h; s = max[m](h); b = max[n%32](h)")
     assert [output.modes for output in op.request.dag.outputs] == [("m", "n/2"), ("n/2",), ("m", "n/64")]
 
 
-def test_an_output_of_other_columns_is_refused_in_words_that_do_not_contradict():
+def test_an_output_of_other_columns_is_refused_in_words_that_do_not_contradict() -> None:
     assert evt.gemm("out D[m, n/2], amax[n/2]; D = even(acc); amax = max[m](D)").emit("sm90", "f16", "f16")
     with pytest.raises(evt.ProgramError, match=r"`amax` is \[n\] but .* \[n/2\]"):
         evt.gemm("out D[m, n/2], amax[n]; D = even(acc); amax = max[m](D)").emit("sm90", "f16", "f16")
@@ -99,7 +99,7 @@ def nodes(text: str, arch: str, kind: type, **options):
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
-def test_sums_of_fewer_columns_count_each_once_and_maxima_need_not(arch):
+def test_sums_of_fewer_columns_count_each_once_and_maxima_need_not(arch) -> None:
     text = "out D[m, n/2], s, t, b[m, n/64]; D = even(acc, 8); s = sum[n](D); t = sum[m, n](D); b = sum[n%32](D)"
     (once,) = nodes(text, arch, FirstColumns)
     assert (once.width, once.distance) == (16, 8)
@@ -119,7 +119,7 @@ def test_sums_of_fewer_columns_count_each_once_and_maxima_need_not(arch):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(("arch", "dtype"), [("sm80", "f16"), ("sm90", "f16"), ("sm90", "e4m3"), ("sm100", "f16")])
-def test_a_configuration_takes_a_block_together(width, arch, dtype):
+def test_a_configuration_takes_a_block_together(width, arch, dtype) -> None:
     op = evt.gemm(f"out D: e4m3[m, n], s: f32[m, n/{width}]; s = max[n%{width}](abs(acc)); D = acc/s")
     made = op.plan(arch, dtype, dtype)
     assert made.config.visits(width)
@@ -130,7 +130,7 @@ def test_a_configuration_takes_a_block_together(width, arch, dtype):
         assert made.elements_per_access * 32 >= width
 
 
-def test_wide_blocks_of_convolutions_and_groups():
+def test_wide_blocks_of_convolutions_and_groups() -> None:
     text = "out D: e4m3[m, n], s: f32[m, n/128]; s = max[n%128](abs(acc)); D = acc/s"
     made = evt.conv2d(text, padding=1).plan("sm90", "f16", "f16", shapes=((2, 64, 9, 9), (128, 64, 3, 3)))
     assert made.route == "conv-evt-3x"
@@ -139,7 +139,7 @@ def test_wide_blocks_of_convolutions_and_groups():
     assert evt.grouped_gemm(text).plan("sm90", "e4m3", "e4m3").config.epilogue_tile[1] == 128
 
 
-def test_what_no_kernel_takes_together_is_refused_by_what_one_does():
+def test_what_no_kernel_takes_together_is_refused_by_what_one_does() -> None:
     wide = "in h: f16[m, n/2]; out D[m, n/2]; D = even(acc)/max[n%128](even(acc))"
     with pytest.raises(evt.TargetError, match="256 columns are taken together, and at most 128"):
         evt.gemm(wide.partition("; ")[2]).emit("sm90", "f16", "f16")
@@ -150,7 +150,7 @@ def test_what_no_kernel_takes_together_is_refused_by_what_one_does():
         evt.gemm(block).emit("sm80", "f64", "f64")
 
 
-def test_a_tensor_of_half_as_many_columns_is_paired_as_what_it_meets():
+def test_a_tensor_of_half_as_many_columns_is_paired_as_what_it_meets() -> None:
     text = "in g: f16[m, n/2]; out D[m, n/2], s, c: f32[n/2]; D = even(acc, 16)*g; s = sum[n](g); c = sum[m](g)"
     plan = evt.gemm(text).plan("sm90", "f16", "f16")
     assert {node.distance for node in plan.steps if hasattr(node, "distance")} == {16}
@@ -158,7 +158,7 @@ def test_a_tensor_of_half_as_many_columns_is_paired_as_what_it_meets():
     assert [(each.width, each.distance) for each in combined] == [(32, 16)]
 
 
-def test_steps_of_fewer_columns_are_shared():
+def test_steps_of_fewer_columns_are_shared() -> None:
     text = "out D[m, n/2], s, t: f32[m]; D = even(acc); s = sum[n](D); t = mean[n](D)"
     program = evt.gemm(text).plan("sm90", "f16", "f16").epilogue
     assert len(program.of(FirstColumns)) == len(program.of(Reduction)) == 1

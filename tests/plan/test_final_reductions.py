@@ -25,7 +25,7 @@ def operands(*lead: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return a, b, (a.double() @ b.double())
 
 
-def test_rms_mean_and_variance():
+def test_rms_mean_and_variance() -> None:
     a, b, acc = operands()
     op = evt.gemm(
         """
@@ -47,7 +47,7 @@ def test_rms_mean_and_variance():
     assert torch.equal(single.std, single.var.sqrt().half())
 
 
-def test_inputs_of_the_modes_that_are_left():
+def test_inputs_of_the_modes_that_are_left() -> None:
     a, b, acc = operands(2)
     op = evt.gemm(
         """
@@ -70,13 +70,13 @@ def test_inputs_of_the_modes_that_are_left():
     ("modes", "expected"),
     [("n", lambda x: x.mean(-1)), ("m", lambda x: x.mean(-2)), ("m, n", lambda x: x.mean((-2, -1)))],
 )
-def test_means(modes, expected):
+def test_means(modes, expected) -> None:
     a, b, acc = operands(3)
     found = evt.gemm(f"D = acc; r = mean[{modes}](acc)").reference(a, b, float64=True).r
     torch.testing.assert_close(found, expected(acc), atol=1e-3, rtol=1e-3)
 
 
-def test_means_of_everything_of_blocks_and_of_halves():
+def test_means_of_everything_of_blocks_and_of_halves() -> None:
     a, b, acc = operands(3)
     text = "out D, r, s[m, n/8], h: f32[m], c: f32[n/2]; D = acc; r = mean[l, m, n](acc); s = mean[n%8](acc)\n"
     op = evt.gemm(f"{text} h = mean[n](even(acc)); c = mean[m](odd(acc))")
@@ -87,7 +87,7 @@ def test_means_of_everything_of_blocks_and_of_halves():
     torch.testing.assert_close(found.c, acc[..., 1::2].mean(-2), atol=1e-3, rtol=1e-3)
 
 
-def test_mean_is_a_name_and_a_function_of_the_users_own():
+def test_mean_is_a_name_and_a_function_of_the_users_own() -> None:
     a, b, _ = operands()
     assert evt.gemm("D = acc; mean = mean[m, n](acc)").outputs == ("D", "mean")
     torch.testing.assert_close(evt.gemm("def mean(x) = x/2\nD = mean(acc)")(a, b), (a @ b) / 2)
@@ -95,7 +95,7 @@ def test_mean_is_a_name_and_a_function_of_the_users_own():
         evt.gemm("D = acc - mean(acc)")
 
 
-def test_undeclared_results_have_the_type_that_they_are_computed_in():
+def test_undeclared_results_have_the_type_that_they_are_computed_in() -> None:
     a, b = torch.ones(4, 8, dtype=torch.int8), torch.ones(8, 16, dtype=torch.int8)
     op = evt.gemm("D = acc; s = sum[n](acc)*2; r = sum[n](acc)/2; some = max[m, n](acc) > 3")
     assert [each.dtype for each in op(a, b)][1:] == [torch.int32, torch.float32, torch.int32]
@@ -118,20 +118,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_a_reduction_cannot_meet(text):
+def test_what_a_reduction_cannot_meet(text) -> None:
     with pytest.raises(evt.ProgramError, match="E0410") as caught:
         evt.gemm(text).emit("sm90", "f16", "f16")
     for words in REFUSED[text]:
         assert words in str(caught.value)
 
 
-def test_an_output_has_the_modes_that_are_left():
+def test_an_output_has_the_modes_that_are_left() -> None:
     with pytest.raises(evt.ProgramError, match=re.escape("`r` is [n] but its value varies over [m]")):
         evt.gemm("out D, r: f32[n]; D = acc; r = 2*sum[n](acc)").emit("sm90", "f16", "f16")
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
-def test_what_is_made_of_a_reduction_stays_so(relaxed):
+def test_what_is_made_of_a_reduction_stays_so(relaxed) -> None:
     text = "out D, r, q: f32[m]; D = acc; r = sum[m, n](acc) - sum[m, n](acc); q = where(1 > 0, sum[n](acc), 3)*1"
     dag = optimise(typed_graph(evt.gemm(text).request, "f16", "f16"), relaxed=relaxed, check=True)
     verify(dag)
@@ -145,7 +145,7 @@ RMS = "in w: f16[m], eps; out D, rms: f32[m], s: f32[m]; D = acc; s = sum[n](acc
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
-def test_one_reduction_serves_all_that_is_computed_of_it(arch):
+def test_one_reduction_serves_all_that_is_computed_of_it(arch) -> None:
     plan = evt.gemm(RMS).plan(arch, "f16", "f16")
     (reduction,) = plan.reductions
     first, second = plan.results
@@ -160,7 +160,7 @@ def test_one_reduction_serves_all_that_is_computed_of_it(arch):
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
-def test_whole_numbers_and_truth_values_after_reductions(arch):
+def test_whole_numbers_and_truth_values_after_reductions(arch) -> None:
     text = """
         in f: bool, g: bool[m], t: i64[m]
         out D, r: f32[m], k: bool[m]
@@ -173,7 +173,7 @@ def test_whole_numbers_and_truth_values_after_reductions(arch):
     assert "evt::Given<int64_t>{int64_t(0), static_cast<int64_t const*>(arguments.in_t)" in emitted
 
 
-def test_places_of_results():
+def test_places_of_results() -> None:
     text = "out D, r: f32[m]; D = acc; r = sum[n](acc) + iota(m) + iota(l)"
     (result,) = evt.gemm(text).plan("sm90", "f16", "f16").results
     assert [each for each in result.operands if isinstance(each, ResultIndex)] == [
@@ -192,16 +192,16 @@ def test_what_is_computed_further_is_not_atomic():
     assert [bool(each.atomic) for each in plan("D = acc; r = sum[m](even(acc))").reductions] == [False]
 
 
-def test_finished_headers_are_pasted_where_they_are_needed():
+def test_finished_headers_are_pasted_where_they_are_needed() -> None:
     assert "// evt/finish_compute.hpp" in evt.gemm(RMS).emit("sm90", "f16", "f16")
     assert "// evt/finish_compute.hpp" not in evt.gemm("D = acc; r = sum[n](acc)").emit("sm90", "f16", "f16")
 
 
-def test_explain_and_show_say_what_is_computed_of_reductions():
+def test_explain_and_show_say_what_is_computed_of_reductions() -> None:
     assert "out_rms: final reduction, Region0 of reduction_" in str(evt.gemm(RMS).explain("sm90", "f16", "f16"))
 
 
-def test_every_operation_by_itself_leaves_reductions_to_the_end():
+def test_every_operation_by_itself_leaves_reductions_to_the_end() -> None:
     from evt.plan import plan
     from evt.request import packed_problem
 
@@ -209,12 +209,12 @@ def test_every_operation_by_itself_leaves_reductions_to_the_end():
     assert [result.region is not None for result in made.results].count(True) == 1
 
 
-def test_a_program_with_them_is_a_value():
+def test_a_program_with_them_is_a_value() -> None:
     op = evt.gemm(RMS)
     assert pickle.loads(pickle.dumps(op)) == op
     assert any(isinstance(node, Reduce) for node, _ in op.request.dag.table)
 
 
-def test_grouped_products_are_refused_by_what_they_lack():
+def test_grouped_products_are_refused_by_what_they_lack() -> None:
     with pytest.raises(evt.TargetError, match="a reduction would be over each group"):
         evt.grouped_gemm("D = acc; r = 2*sum[n](acc)").emit("sm90", "f16", "f16")

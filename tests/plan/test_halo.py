@@ -48,7 +48,7 @@ def node_of(made: Plan, kind: type):
 # The plan
 
 
-def test_tma_moves_c_and_d():
+def test_tma_moves_c_and_d() -> None:
     made = planned(RESIDUAL)
     assert (made.family, made.template, made.shared_memory) == ("own", "conv_halo", SHARED_BYTES)
     assert isinstance(made.mainloop, HaloConvolution)
@@ -66,7 +66,7 @@ def test_tma_moves_c_and_d():
         "in C: f16[m, n]; out D[n, m]; D = acc + C",
     ],
 )
-def test_what_tma_cannot_store_is_stored_element_by_element(text):
+def test_what_tma_cannot_store_is_stored_element_by_element(text) -> None:
     made = planned(text)
     assert (made.source, made.destination) == (None, None)
     assert node_of(made, AuxLoad).access is node_of(made, AuxStore).access is Access.DIRECT
@@ -74,19 +74,19 @@ def test_what_tma_cannot_store_is_stored_element_by_element(text):
     assert (fragment.source, fragment.destination, fragment.places) == ("void", "void", True)
 
 
-def test_unaligned_filters_are_stored_element_by_element():
+def test_unaligned_filters_are_stored_element_by_element() -> None:
     made = planned(RESIDUAL, shapes=((2, 64, 9, 7), (27, 64, 3, 3)))
     assert (made.source, made.destination) == (None, None)
 
 
-def test_only_one_input_goes_through_the_buffer():
+def test_only_one_input_goes_through_the_buffer() -> None:
     made = planned("in wide: f32[m, n], C: bf16[m, n]; D = acc + wide + C*gate")
     assert node_of(made, SourceFetch).dtype.name == "bf16"
     loads = {node.name: node.access for node in made.steps if isinstance(node, AuxLoad)}
     assert loads == {"in_wide": Access.DIRECT, "in_gate": Access.DIRECT}
 
 
-def test_vectors_are_given_or_single_values():
+def test_vectors_are_given_or_single_values() -> None:
     made = planned("in s: f32[m], t: f32[n?]; D = acc*s + t*alpha + iota(n) - iota(l)")
     assert node_of(made, ColumnBroadcast).strides == (1, 0, 0)
     assert isinstance(node_of(made, RowBroadcast).strides[1], Varies)
@@ -94,7 +94,7 @@ def test_vectors_are_given_or_single_values():
     assert {node.axis for node in made.steps if isinstance(node, Coordinate)} == {"column", "batch"}
 
 
-def test_values_are_computed_once():
+def test_values_are_computed_once() -> None:
     """A tree of visitors may hold a leaf several times; straight-line code does not."""
     made = planned("out D, E; z = acc + bias; E = sigmoid(z); D = E*z + C")
     assert not made.tree
@@ -124,14 +124,14 @@ VISIT = """\
 """
 
 
-def test_the_epilogue_is_straight_line_code():
+def test_the_epilogue_is_straight_line_code() -> None:
     text = epilogue_of(planned("out D, E; z = acc + bias; E = z; D = sigmoid(z) + C*w[m, n]"))
     assert VISIT in re.sub(r"// 1:\d+ ", "// ", text)
     assert "    in_w.fetch(fetched.in_w, places);\n" in text
     assert "  static constexpr bool kPlaces = true;" in text
 
 
-def test_places_are_asked_for_where_they_are_needed():
+def test_places_are_asked_for_where_they_are_needed() -> None:
     texts = (
         RESIDUAL,
         "D = acc*alpha + iota(n)",
@@ -142,7 +142,7 @@ def test_places_are_asked_for_where_they_are_needed():
     assert [spell(planned(text)).fragment.places for text in texts] == [False, False, True, True, True]
 
 
-def test_reductions_are_finished_with_each_tile():
+def test_reductions_are_finished_with_each_tile() -> None:
     made = planned("out D, t: f32[n], p: i32[m]; D = acc; t = sum[m](acc*acc); p = argmax[n](acc)")
     assert isinstance(node_of(made, PlaceKeys), PlaceKeys)
     names = [node.name for node in made.steps if isinstance(node, Reduction)]
@@ -154,7 +154,7 @@ def test_reductions_are_finished_with_each_tile():
         assert f"decltype(Epilogue::{name})::parts(tiles_of(arguments))" in text
 
 
-def test_atomic_reductions_have_no_parts():
+def test_atomic_reductions_have_no_parts() -> None:
     request = evt.conv2d("out D, t: f32; D = acc; t = max[m, n](acc)", padding=1).request
     problem = replace(packed_problem(request, "sm90", "f16", "f16", LAYER), options=Options(atomic=True))
     text = emit(plan(problem, "conv-halo-3x"), "k")
@@ -203,7 +203,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("program", PARTS)
-def test_parts_that_know_their_places(program):
+def test_parts_that_know_their_places(program) -> None:
     made = planned(program)
     part, filled, header = PARTS[program]
     text = emit(made, "k")
@@ -213,19 +213,19 @@ def test_parts_that_know_their_places(program):
     assert spell(made).fragment.places
 
 
-def test_roundings_are_those_of_element_hpp():
+def test_roundings_are_those_of_element_hpp() -> None:
     text = emit(planned("out D: f32[m, n]; D = bf16(acc) + e4m3(acc*2)", numerics="match_eager"), "k")
     assert "evt::element::round_to<evt::element::bf16>(" in text
     assert "evt::round_to<" not in text[text.index("YOUR EPILOGUE\n// -") :]
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in BY_NAME.values() if dtype.is_float and dtype.bits < 64])
-def test_casts_need_no_type_of_cutlass(dtype):
+def test_casts_need_no_type_of_cutlass(dtype) -> None:
     text = emit(planned(f"D = {dtype}(acc*2) + acc"), "k")
     assert "cutlass::" not in text[text.index("YOUR EPILOGUE\n// -") :].partition("struct Arguments")[0]
 
 
-def test_no_collective_and_no_cute_is_included():
+def test_no_collective_and_no_cute_is_included() -> None:
     """They would take longer to compile than the kernel."""
     made = planned(RESIDUAL)
     assert not {"convolution_3x.hpp", "visitors_3x.hpp", "convert.hpp"} & set(needed(made, spell(made).functors))
@@ -233,7 +233,7 @@ def test_no_collective_and_no_cute_is_included():
     assert set(included) == {"cutlass/cutlass.h", "cutlass/device_kernel.h"}
 
 
-def test_threads_that_act_for_a_warp_are_elected():
+def test_threads_that_act_for_a_warp_are_elected() -> None:
     """Of a thread that is chosen by its number ptxas does not know that it is alone: TMA takes much longer."""
     text = emit(planned(RESIDUAL), "k")
     assert text.count("elect.sync _|p, 0xffffffff;") == 1
@@ -255,7 +255,7 @@ INSTRUCTIONS = {
 
 
 @pytest.mark.parametrize("types", INSTRUCTIONS)
-def test_the_instruction(types):
+def test_the_instruction(types) -> None:
     made = evt.conv2d(RESIDUAL, padding=1, route="conv-halo-3x").plan("sm90", *types, shapes=LAYER)
     instruction, words, map_type = INSTRUCTIONS[types]
     text, count = emit(made, "k"), made.config.tile[0] // 2
@@ -268,7 +268,7 @@ def test_the_instruction(types):
     assert (mma.a, mma.b) == (f"{{{names[0]}, {names[2]}}}", f"{{{names[1]}, {names[3]}}}")
 
 
-def test_integers_are_summed_as_integers():
+def test_integers_are_summed_as_integers() -> None:
     text = emit(planned("out D: f16, E: i32[m, n]; E = acc; D = acc*scale", "i8"), "k")
     assert "  using Accumulator = int32_t;\n" in text
     assert '"+r"(sums[0])' in text
@@ -276,7 +276,7 @@ def test_integers_are_summed_as_integers():
     assert "out_E.put(acc, i, places);" in text
 
 
-def test_padding_that_sixteen_bits_do_not_hold():
+def test_padding_that_sixteen_bits_do_not_hold() -> None:
     """Where a box begins would wrap around."""
     shapes = ((1, 64, 4, 4), (64, 64, 3, 3))
     assert evt.conv2d(RESIDUAL, padding=32767, route="own").plan("sm90", shapes=shapes).route == "conv-halo-3x"
@@ -288,7 +288,7 @@ def test_padding_that_sixteen_bits_do_not_hold():
 # What is said of it
 
 
-def test_explain_says_when_it_is_preferred():
+def test_explain_says_when_it_is_preferred() -> None:
     op = evt.conv2d(RESIDUAL, padding=1)
     fast = op.explain("sm90", "f16", "f16", shapes=LAYER)
     (chosen,) = (route for route in fast.routes if route.chosen)
@@ -303,7 +303,7 @@ def test_explain_says_when_it_is_preferred():
     assert forced.route == "conv-halo-3x"
 
 
-def test_one_dimension_is_one_row():
+def test_one_dimension_is_one_row() -> None:
     made = evt.conv1d(RESIDUAL, padding=1).plan("sm90", shapes=((2, 64, 100), (64, 64, 3)))
     assert made.route == "conv-halo-3x"
     assert made.config.tile[0] in PIXELS
@@ -330,7 +330,7 @@ def test_few_images_take_it_where_many_do_not():
     assert all(name.startswith("implicit") for name in told.configurations)
 
 
-def test_further_matrices_are_left_to_other_kernels():
+def test_further_matrices_are_left_to_other_kernels() -> None:
     for text in ("in a[m, n], b[m, n]; D = acc + a + b", "out D, E; E = acc; D = relu(acc)"):
         op = evt.conv2d(text, padding=1)
         assert op.plan("sm90", "f16", "f16", shapes=LAYER).route == "conv-evt-3x"

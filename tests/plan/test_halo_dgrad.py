@@ -57,7 +57,7 @@ def as_fprop(problem: ConvolutionProblem) -> ConvolutionProblem:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_dgrad_is_a_fprop(name):
+def test_a_dgrad_is_a_fprop(name) -> None:
     problem = problem_of(name)
     sizes, other = forward("dgrad", problem.sizes), as_fprop(problem)
     parts = ("", "output_", "filter_", "pad_", "stride_", "dilation_")
@@ -75,7 +75,7 @@ def value(expression: str, sizes: Mapping[str, int]) -> int:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_kernel_is_given_that_fprop(name):
+def test_the_kernel_is_given_that_fprop(name) -> None:
     text, problem = spelled(planned(name)), problem_of(name)
     assert text is not None
     sizes = forward("dgrad", problem.sizes)
@@ -86,7 +86,7 @@ def test_the_kernel_is_given_that_fprop(name):
     }
 
 
-def test_the_filters_are_transposed():
+def test_the_filters_are_transposed() -> None:
     made = planned()
     text, mma = emit(made, "k"), spell(made).fragment.multiplication
     assert (mma.transposed, mma.flags) == (True, ", 1, 1, 1, 0")
@@ -96,7 +96,7 @@ def test_the_filters_are_transposed():
     assert "a, b, p, 1, 1, 0, 0;" in forward_text
 
 
-def test_the_derivative_of_an_activation_is_its_epilogue():
+def test_the_derivative_of_an_activation_is_its_epilogue() -> None:
     made = planned(text="D = acc * gelu'(z) + C")
     nodes = {type(node) for node in made.steps}
     assert {SourceFetch, AuxStore} <= nodes
@@ -104,7 +104,7 @@ def test_the_derivative_of_an_activation_is_its_epilogue():
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_same_tiles_are_taken_as_for_the_fprop(name):
+def test_the_same_tiles_are_taken_as_for_the_fprop(name) -> None:
     (shapes, geometry), problem = SHAPES[name], problem_of(name)
     other = as_fprop(problem)
     over = {"padding": other.geometry.padding, "dilation": other.geometry.dilation}
@@ -122,6 +122,6 @@ def plans(op: evt.Program, shapes: Any) -> list[Plan]:
     return [with_config(op, name).plan("sm90", "f16", shapes=shapes) for name in names]
 
 
-def test_it_is_preferred():
+def test_it_is_preferred() -> None:
     shapes, geometry = SHAPES["layer"]
     assert convolution(RELU, "conv2d_dgrad", **geometry).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"

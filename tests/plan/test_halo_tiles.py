@@ -56,7 +56,7 @@ def box_of(problem: ConvolutionProblem, tile: Tile, first: tuple[int, int], guar
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_tap_meets_its_pixel(seed):
+def test_every_tap_meets_its_pixel(seed) -> None:
     """For each pixel of a tile and each tap, memory has the pixel that the convolution multiplies, or a zero."""
     problem, draw = drawn(seed), random.Random(seed)
     (rows, columns), (taps_y, taps_x) = problem.results, problem.filter_size
@@ -81,7 +81,7 @@ def test_every_tap_meets_its_pixel(seed):
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_tiles_fit_and_cover_the_output(seed):
+def test_tiles_fit_and_cover_the_output(seed) -> None:
     problem = drawn(seed)
     rows, columns = problem.results
     for pixels in PIXELS:
@@ -100,12 +100,12 @@ def chosen(side: int, pixels: int) -> dict[str, int]:
     return {name: found[name] for name in found if name not in ("box_bytes", "left")}
 
 
-def test_a_layer_shares_its_padding_between_rows():
+def test_a_layer_shares_its_padding_between_rows() -> None:
     tile = {"images": 1, "rows": 7, "columns": 28, "pitch": 29, "sum_pitch": 29, "box_rows": 9, "tiles": 4, "run": 3}
     assert chosen(28, 208) == tile
 
 
-def test_eight_columns_waste_no_pixels():
+def test_eight_columns_waste_no_pixels() -> None:
     """Where the width is a multiple of eight, the instruction multiplies nothing in vain."""
     tile = {"images": 1, "rows": 28, "columns": 8, "pitch": 10, "sum_pitch": 8, "box_rows": 30, "tiles": 14, "run": 3}
     assert chosen(56, 224) == tile
@@ -113,7 +113,7 @@ def test_eight_columns_waste_no_pixels():
     assert choose(plane, 224).positions == 28 * 8
 
 
-def test_small_images_share_a_tile():
+def test_small_images_share_a_tile() -> None:
     tile = {"images": 4, "rows": 7, "columns": 7, "pitch": 8, "sum_pitch": 8, "box_rows": 8, "tiles": 1, "run": 3}
     assert chosen(7, 256) == tile
 
@@ -125,14 +125,14 @@ def offered(channels: int, taps: int, side: int = 28, operand: DType = F16) -> H
 
 
 @pytest.mark.parametrize(("channels", "plane_bytes"), [(8, 32), (16, 32), (24, 64), (32, 64), (64, 128), (256, 128)])
-def test_planes_waste_few_channels(channels, plane_bytes):
+def test_planes_waste_few_channels(channels, plane_bytes) -> None:
     found = offered(channels, 3)
     assert {each.plane_bytes for each in found.offered if not each.shared} == {plane_bytes}
     assert found.fast == (channels > 8)
     assert 1 <= len(found.offered) <= 5
 
 
-def test_planes_and_widths_are_chosen_together():
+def test_planes_and_widths_are_chosen_together() -> None:
     """By 64 pixels, a run of taps takes longer than its multiplications: wider planes make fewer runs."""
     found = offered(48, 5, 36)
     assert {each.plane_bytes for each in found.offered if each.pixels < 100} == {128}
@@ -140,12 +140,12 @@ def test_planes_and_widths_are_chosen_together():
 
 
 @pytest.mark.parametrize(("channels", "plane_bytes"), [(40, 128), (72, 128), (96, 128), (112, 128), (240, 128)])
-def test_one_tap_has_the_fewest_planes(channels, plane_bytes):
+def test_one_tap_has_the_fewest_planes(channels, plane_bytes) -> None:
     """A step over one tap of few pixels takes longer than its multiplications, whatever the plane has of channels."""
     assert {each.plane_bytes for each in offered(channels, 1).offered if each.pixels <= 128} == {plane_bytes}
 
 
-def test_pixels_that_begin_within_a_line_take_longer_to_load():
+def test_pixels_that_begin_within_a_line_take_longer_to_load() -> None:
     """Of 360 channels, 15 of 16 pixels begin within a line of L2, and their 64 channels touch two of them."""
     width = Axis(20, 20, 3, 1, 1, 1)
     lines = {channels: Plane.cut(width, width, None, 2 * channels, 128).lines_of_eight for channels in (320, 360, 384)}
@@ -154,7 +154,7 @@ def test_pixels_that_begin_within_a_line_take_longer_to_load():
 
 @pytest.mark.parametrize("taps", [1, 3])
 @pytest.mark.parametrize(("channels", "side"), [(64, 56), (256, 14), (512, 7)])
-def test_widths_suit_few_images_and_many(channels, side, taps):
+def test_widths_suit_few_images_and_many(channels, side, taps) -> None:
     """The best of the kernels that are built takes little longer than the best of all, by the estimate."""
     geometry = Convolution.of("conv2d", {"padding": taps // 2})
     for filters in (64, 512):
@@ -167,7 +167,7 @@ def test_widths_suit_few_images_and_many(channels, side, taps):
             assert min(times[each] for each in wide) <= 1.3 * min(times.values())
 
 
-def test_few_tiles_are_shared():
+def test_few_tiles_are_shared() -> None:
     """Of one image there are 8 tiles of 8 planes for 132 multiprocessors; of many there is no need to share them."""
     geometry = Convolution.of("conv2d", {"padding": 1})
     problem = geometry.problem((1, 512, 7, 7), (512, 512, 3, 3))
@@ -181,7 +181,7 @@ def test_few_tiles_are_shared():
     assert not Cycles.of(one_plane, choose(one_plane, 64, shared=True), 64).blocks(8)
 
 
-def test_kernels_that_share_tiles_are_other_kernels():
+def test_kernels_that_share_tiles_are_other_kernels() -> None:
     shapes = (1, 512, 7, 7), (512, 512, 3, 3)
     op = evt.conv2d(RESIDUAL, padding=1, route="own")
     found = configs_sm90(packed_problem(op.request, "sm90", "f16", "f16", shapes))
@@ -198,7 +198,7 @@ def test_kernels_that_share_tiles_are_other_kernels():
 
 
 @pytest.mark.parametrize("operand", [E4M3, I8, F16, F32], ids=str)
-def test_planes_and_speed_are_matters_of_bytes(operand):
+def test_planes_and_speed_are_matters_of_bytes(operand) -> None:
     for bytes_, fast in {128: True, 1280: True, 1408: False}.items():
         found = offered(bytes_ * 8 // operand.bits, 3, operand=operand)
         assert (found.offered[0].plane_bytes, found.fast) == (128, fast)
@@ -206,7 +206,7 @@ def test_planes_and_speed_are_matters_of_bytes(operand):
 
 
 @pytest.mark.parametrize(("operand", "step"), [(F16, 8), (E5M2, 8), (F32, 8), (I8, 16), (U8, 16)], ids=str)
-def test_widths_of_the_instruction(operand, step):
+def test_widths_of_the_instruction(operand, step) -> None:
     op = evt.conv2d("out D: f32[m, n]; D = acc", padding=1, route="own")
     every = configs_sm90(packed_problem(op.request, "sm90", str(operand), str(operand), LAYER))
     planes = {128 // (operand.bits // 8) >> i for i in range(3)}
@@ -217,13 +217,13 @@ def test_widths_of_the_instruction(operand, step):
     assert {config.tile[0] % step for config in unknown} == {0}
 
 
-def test_the_batch_does_not_choose_the_kernel():
+def test_the_batch_does_not_choose_the_kernel() -> None:
     geometry = Convolution.of("conv2d", {"padding": 1})
     classes = {convolution_class(geometry, geometry.problem((n, *LAYER[0][1:]), LAYER[1])) for n in (1, 7, 256)}
     assert len(classes) == 1
 
 
-def test_configurations_are_those_whose_tiles_fit():
+def test_configurations_are_those_whose_tiles_fit() -> None:
     """Where a wide kernel fits, a narrower one may not: its tile is another."""
     shapes = (2, 72, 25, 9), (280, 72, 5, 5)
     keywords = {"padding": ((8, 2), (4, 6)), "dilation": (3, 1), "route": "own"}
@@ -240,7 +240,7 @@ def test_configurations_are_those_whose_tiles_fit():
         evt.conv2d("D = acc", config="halo_shared_136x64x64", **keywords).plan("sm90", shapes=shapes)
 
 
-def test_a_kernel_with_fewer_boxes_than_groups_of_taps_is_slower():
+def test_a_kernel_with_fewer_boxes_than_groups_of_taps_is_slower() -> None:
     sizes = (
         evt.conv2d("D = acc", padding=1, stride=2)
         .request.convolution.problem((16, 64, 160, 160), (128, 64, 3, 3))

@@ -25,7 +25,7 @@ def planned(operation: str = "conv3d", shapes: Any = VOLUME, text: str = RESIDUA
     return convolution(text, operation, padding=1, route="own").plan("sm90", "f16", shapes=shapes)
 
 
-def test_the_kernel_is_told_of_the_depth():
+def test_the_kernel_is_told_of_the_depth() -> None:
     made = planned()
     text = spelled(made)
     assert text is not None
@@ -39,7 +39,7 @@ def test_the_kernel_is_told_of_the_depth():
     assert "Epilogue, 2>;" in emit(flat, "k")
 
 
-def test_slices_are_apart():
+def test_slices_are_apart() -> None:
     """Small images share a tile; the slices of a volume do not, for each tap along the depth moves them."""
     sizes = {**Convolution.of("conv3d", {"padding": 1}).problem((2, 64, 8, 7, 7), VOLUME[1]).sizes}
     plane = Plane.of(sizes, 64, 2)
@@ -69,7 +69,7 @@ def test_time_counts_slices():
     assert best(512) == 0
 
 
-def test_the_gradient_of_a_volume():
+def test_the_gradient_of_a_volume() -> None:
     problem = Convolution.of("conv3d_dgrad", {"padding": (0, 1, 2), "dilation": (1, 1, 2)}).problem(
         (2, 64, 6, 9, 9), (64, 40, 3, 3, 2)
     )
@@ -82,7 +82,7 @@ def test_the_gradient_of_a_volume():
 
 
 @pytest.mark.parametrize("taps", [(3, 3, 3), (1, 3, 3), (1, 1, 1)])
-def test_it_is_preferred(taps):
+def test_it_is_preferred(taps) -> None:
     shapes = (2, 64, 6, 14, 14), (64, 64, *taps)
     assert evt.conv3d(RESIDUAL).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"
     assert evt.conv3d(RESIDUAL).plan("sm90", "f32", shapes=shapes).route != "conv-halo-3x"

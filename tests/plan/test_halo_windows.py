@@ -50,7 +50,7 @@ def windows(channels: int, taps: int, stride: int = 1, dtype: str = "f16", side:
         (3, 3, 1, "f32", 64),
     ],
 )
-def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes):
+def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes) -> None:
     found = windows(channels, taps, stride, dtype)
     assert {each.plane_bytes for each in found.offered} == {window_bytes}
     assert found.fast
@@ -66,7 +66,7 @@ def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes):
         (8, 9, 1, "f16", "a row of the filter is longer than 128 bytes"),
     ],
 )
-def test_why_there_are_no_windows(channels, taps, stride, dtype, reason):
+def test_why_there_are_no_windows(channels, taps, stride, dtype, reason) -> None:
     assert reason in windows(channels, taps, stride, dtype).reason
     shapes = (2, channels, 64, 64), (64, channels, taps, taps)
     op = evt.conv2d(RESIDUAL, stride=stride, padding=taps // 2, route="conv-halo-padded-3x")
@@ -84,7 +84,7 @@ def test_why_there_are_no_windows(channels, taps, stride, dtype, reason):
         ({}, "conv1d", "no fprop of two dimensions without groups"),
     ],
 )
-def test_what_is_no_row_of_taps(keywords, operation, reason):
+def test_what_is_no_row_of_taps(keywords, operation, reason) -> None:
     rank = int(operation[4])
     channels = 3 // keywords.get("groups", 1)
     shapes = (2, 3, *[20] * rank), (6, channels, *[3] * rank)
@@ -93,7 +93,7 @@ def test_what_is_no_row_of_taps(keywords, operation, reason):
         op.plan("sm90", "f16", "f16", shapes=shapes)
 
 
-def test_a_tile_has_the_windows_of_its_last_pixels():
+def test_a_tile_has_the_windows_of_its_last_pixels() -> None:
     sizes = evt.conv2d("D = acc", stride=2, padding=3).request.convolution.problem(*STEM).sizes
     height = Axis.of(sizes, "height")
     tile = choose(Plane.of_windows(height, sizes["output_width"], 64), 232)
@@ -105,7 +105,7 @@ def test_a_tile_has_the_windows_of_its_last_pixels():
     assert (wide.columns, wide.sum_pitch) == (128, 131)  # TMA's boxes of C and D have 256 at most
 
 
-def test_filters_stay_in_shared_memory():
+def test_filters_stay_in_shared_memory() -> None:
     plane = {taps: Plane.of_windows(Axis(99, 90, taps, 1, 1, 0), 90, 128) for taps in (16, 32)}
     assert plane[16].filter_bytes(1, 1) == 16 * 64 * 128
     assert choose(plane[16], 256) is not None
@@ -119,7 +119,7 @@ def test_filters_stay_in_shared_memory():
 @pytest.mark.parametrize(
     ("shapes", "keywords"), [(STEM, {}), (DETECTOR, {"padding": 1}), (UNET, {"stride": 1, "padding": 1})]
 )
-def test_first_layers_take_it(shapes, keywords):
+def test_first_layers_take_it(shapes, keywords) -> None:
     made = planned(shapes, **keywords)
     assert made.route == "conv-halo-padded-3x"
     assert isinstance(made.mainloop, HaloConvolution)
@@ -131,7 +131,7 @@ def test_first_layers_take_it(shapes, keywords):
     ("dtype", "text"),
     [("f32", RESIDUAL), ("f16", "D = relu(acc + x) + y*z"), ("f16", "out D, E; D = acc; E = relu(acc)")],
 )
-def test_where_another_kernel_is_preferred(dtype, text):
+def test_where_another_kernel_is_preferred(dtype, text) -> None:
     shapes = (2, 2, 64, 64), (64, 2, 3, 3)
     assert planned(shapes, dtype, text).route == "conv-padded-3x"
     (route,) = (
@@ -142,22 +142,22 @@ def test_where_another_kernel_is_preferred(dtype, text):
     assert "8 or 16 bits, and the epilogue reads and writes a matrix each at most" in route.unmet
 
 
-def test_sizes_that_are_not_known():
+def test_sizes_that_are_not_known() -> None:
     with pytest.raises(evt.TargetError, match=r"E0502.*its sizes are not known"):
         evt.conv2d(RESIDUAL, stride=2, route="conv-halo-padded-3x").plan("sm90", "f16", "f16")
 
 
-def test_filters_of_one_tap_are_left_to_matrix_products():
+def test_filters_of_one_tap_are_left_to_matrix_products() -> None:
     shapes = (4, 8, 64, 64), (64, 8, 1, 1)
     assert evt.conv2d(RESIDUAL).plan("sm90", "f16", shapes=shapes).route in ("stock-3x", "evt-3x")
 
 
-def test_tall_padding_is_no_obstacle():
+def test_tall_padding_is_no_obstacle() -> None:
     shapes = (2, 3, 64, 64), (64, 3, 3, 3)
     assert evt.conv2d(RESIDUAL, padding=(200, 1)).plan("sm90", "f16", shapes=shapes).route == "conv-halo-padded-3x"
 
 
-def test_wide_rows_are_planned_soon():
+def test_wide_rows_are_planned_soon() -> None:
     """A million columns: the widths of tiles are tried, not the number of tiles."""
     shapes = (2, 3, 8, 10**6), (64, 3, 3, 3)
     made = evt.conv2d(RESIDUAL, padding=1).plan("sm90", "f16", shapes=shapes)
@@ -167,13 +167,13 @@ def test_wide_rows_are_planned_soon():
     assert choose(Plane.of_windows(height, 10**6, 64), 256) is not None
 
 
-def test_rows_beyond_32_bits_take_another_kernel():
+def test_rows_beyond_32_bits_take_another_kernel() -> None:
     for columns, taken in ((50_000_000, "conv-halo-padded-3x"), (54_000_000, "conv-padded-3x")):
         made = evt.conv2d(RESIDUAL, padding=1).plan("sm90", "f16", shapes=((1, 8, 3, columns), (64, 8, 3, 3)))
         assert made.route == taken
 
 
-def test_the_kernel_reads_the_operands_themselves():
+def test_the_kernel_reads_the_operands_themselves() -> None:
     """Threads load them, wherever they are, and are told the convolution's own sizes."""
     made = planned()
     spelled = convolution(made)
@@ -194,7 +194,7 @@ def test_the_kernel_reads_the_operands_themselves():
 # Programmatic dependent launch
 
 
-def test_kernels_that_may_begin_early_wait_for_the_one_before_them():
+def test_kernels_that_may_begin_early_wait_for_the_one_before_them() -> None:
     """Those that multiply and finish."""
     made = planned(text="out D, s: f32[n]; D = relu(acc + bias); s = sum[m](D)")
     text = emit(made, "k")
@@ -207,7 +207,7 @@ def test_kernels_that_may_begin_early_wait_for_the_one_before_them():
     assert multiplies.index("set_up(params, memory)") < waits < multiplies.index("widen_filters(params, memory)")
 
 
-def test_kernels_of_cutlass_are_launched_after_the_one_before_them():
+def test_kernels_of_cutlass_are_launched_after_the_one_before_them() -> None:
     text = emit(evt.conv2d(RESIDUAL, padding=1, route="evt").plan("sm90", shapes=((2, 64, 9, 9), (64, 64, 3, 3))), "k")
     assert "griddepcontrol" not in text
     assert "&last.params)" in text

@@ -48,7 +48,7 @@ def alignments(made: Plan) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("operand", [I8, F16, F32], ids=str)
 @pytest.mark.parametrize("stride", range(1, 6))
-def test_windows_of_a_padded_copy_start_at_whole_vectors(operand, stride):
+def test_windows_of_a_padded_copy_start_at_whole_vectors(operand, stride) -> None:
     element_bytes = operand.bits // 8
     for channels in range(1, 9):
         padded = row_channels(channels, operand, stride)
@@ -60,7 +60,7 @@ def test_windows_of_a_padded_copy_start_at_whole_vectors(operand, stride):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 8, 9, 12, 17, 64, 65, 100])
-def test_channels_that_are_few_or_no_whole_vectors_are_copied(channels):
+def test_channels_that_are_few_or_no_whole_vectors_are_copied(channels) -> None:
     made = planned("sm90", channels, stride=2, padding=3)
     copied = channels <= 8 or channels % 8
     assert made.route == ("conv-padded-3x" if copied else "conv-evt-3x")
@@ -72,7 +72,7 @@ def test_channels_that_are_few_or_no_whole_vectors_are_copied(channels):
         assert dict(job.members)["padded_channels"] == expected
 
 
-def test_whole_vectors_keep_taps_and_pixels():
+def test_whole_vectors_keep_taps_and_pixels() -> None:
     made = planned("sm90", 100, 3, padding=1)
     extents = extents_of(made)
     channels = "evt::rounded_up<8>(arguments.channels)"
@@ -84,7 +84,7 @@ def test_whole_vectors_keep_taps_and_pixels():
 
 
 @pytest.mark.parametrize("channels", [3, 20])
-def test_volumes_are_copied_too(channels):
+def test_volumes_are_copied_too(channels) -> None:
     shapes = ((2, channels, 9, 13, 11), (64, channels, 3, 3, 3))
     for arch, route in (("sm90", "conv-padded-3x"), ("sm80", "conv-evt-2x")):
         made = evt.conv3d(TREE, padding=1).plan(arch, "f16", "f16", shapes=shapes)
@@ -95,7 +95,7 @@ def test_volumes_are_copied_too(channels):
         assert [extent.role for extent in made.copies[0].extents] == ["images", "depth", "height", "width"]
 
 
-def test_narrow_accesses_of_2x_are_avoided_by_a_copy():
+def test_narrow_accesses_of_2x_are_avoided_by_a_copy() -> None:
     for channels, dtype, vector in ((9, "f16", 8), (3, "i8", 16), (5, "e4m3", 16)):
         made = planned("sm89", channels, 3, dtype, "D = relu(acc + bias)", padding=1)
         assert alignments(made) == (vector, vector)
@@ -103,7 +103,7 @@ def test_narrow_accesses_of_2x_are_avoided_by_a_copy():
     assert not planned("sm89", 10, 3).copies  # 4 bytes at a time
 
 
-def test_a_row_of_taps_is_one_tap():
+def test_a_row_of_taps_is_one_tap() -> None:
     made = planned("sm90", 3, stride=2, padding=3)
     extents = extents_of(made)
     window = "4 * static_cast<int>(arguments.filter_width)"
@@ -116,7 +116,7 @@ def test_a_row_of_taps_is_one_tap():
 
 
 @pytest.mark.parametrize("keywords", [{"dilation": (1, 2)}, {"padding": (0, 1), "dilation": 3}])
-def test_taps_that_lie_apart_are_no_row(keywords):
+def test_taps_that_lie_apart_are_no_row(keywords) -> None:
     made = planned("sm90", 3, 3, **keywords)
     assert made.route == "conv-padded-3x"
     assert made.copies[0].row is None
@@ -124,7 +124,7 @@ def test_taps_that_lie_apart_are_no_row(keywords):
 
 
 @pytest.mark.parametrize("keywords", [{"padding": (200, 0)}, {"stride": (9, 1)}])
-def test_what_tma_does_not_reach_goes_by_another_route(keywords):
+def test_what_tma_does_not_reach_goes_by_another_route(keywords) -> None:
     assert planned("sm90", 3, 3, **keywords).route == "conv-evt-2x"
     shapes = ((2, 3, 33, 35), (64, 3, 3, 3))
     explained = evt.conv2d(TREE, route="evt", **keywords).explain("sm90", "f16", "f16", shapes=shapes)
@@ -141,20 +141,20 @@ def test_what_tma_does_not_reach_goes_by_another_route(keywords):
         ("conv2d", (2, 20, 9, 9), (64, 20, 1, 1), {}, "reads the input once"),
     ],
 )
-def test_why_nothing_is_copied(operation, a, b, keywords, reason):
+def test_why_nothing_is_copied(operation, a, b, keywords, reason) -> None:
     program = evt.Program(Source("D = acc"), operation, **keywords)
     problem = packed_problem(program.request, "sm90", "f16", "f16", (a, b))
     failures = survey(problem, "conv-padded-3x").asked[0].refusals
     assert any(reason in failure.reason for failure in failures)
 
 
-def test_rows_may_be_dilated_and_padded_on_one_side():
+def test_rows_may_be_dilated_and_padded_on_one_side() -> None:
     made = planned("sm90", 3, 3, dilation=(2, 1), padding=((1, 2), (0, 100)), stride=(1, 40))
     assert made.route == "conv-padded-3x"
 
 
 @pytest.mark.parametrize(("channels", "padded"), [(1, 4), (2, 4), (3, 4), (4, 0), (5, 8), (7, 8), (8, 0)])
-def test_2x_kernels_for_few_channels_copy_to_4_or_8_channels_where_there_are_not_so_many(channels, padded):
+def test_2x_kernels_for_few_channels_copy_to_4_or_8_channels_where_there_are_not_so_many(channels, padded) -> None:
     made = planned("sm80", channels)
     assert made.route == "conv-evt-2x"
     assert isinstance(made.mainloop, Convolution2x)
@@ -164,7 +164,7 @@ def test_2x_kernels_for_few_channels_copy_to_4_or_8_channels_where_there_are_not
     assert extents_of(made)["C"] == f"static_cast<int>({padded or 'arguments.channels'})"
 
 
-def test_operands_that_are_not_aligned_are_copied_too():
+def test_operands_that_are_not_aligned_are_copied_too() -> None:
     shapes = ((2, 8, 33, 35), (64, 8, 7, 7))
     op = evt.conv2d(TREE)
     problem = packed_problem(op.request, "sm80", "f16", "f16", shapes)
@@ -173,7 +173,7 @@ def test_operands_that_are_not_aligned_are_copied_too():
     assert plan(replace(problem, signature=signature)).copies
 
 
-def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap():
+def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap() -> None:
     shapes = ((2, 3, 33, 35), (64, 3, 7, 7))
     with pytest.raises(evt.TargetError, match=r"E0503(.|\n)*takes? a step of the main loop for every tap"):
         evt.conv2d(TREE, route="stock").plan("sm80", "f16", "f16", shapes=shapes)
@@ -182,14 +182,14 @@ def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap():
     assert made.copies
 
 
-def test_a_padded_copy_of_2_gib_is_refused_where_offsets_end():
+def test_a_padded_copy_of_2_gib_is_refused_where_offsets_end() -> None:
     shapes = ((2**14, 1, 200, 200), (64, 1, 3, 3))  # 1.3 GB, of four channels 5.2
     with pytest.raises(evt.TargetError, match="2 GiB or more"):
         evt.conv2d(TREE).plan("sm80", "f16", "f16", shapes=shapes)
     assert evt.conv2d(TREE, route="evt").plan("sm90", "f16", "f16", shapes=shapes).route == "conv-padded-3x"
 
 
-def test_the_copies_are_shown():
+def test_the_copies_are_shown() -> None:
     shapes = ((2, 3, 33, 35), (64, 3, 7, 7))
     text = str(evt.conv2d(TREE, route="evt").explain("sm90", "f16", "f16", shapes=shapes))
     assert "before the kernel, pad: copies the operands, with zeros behind their channels" in text

@@ -36,7 +36,7 @@ FAMILIES: dict[str, dict[str | None, str]] = {
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in OPERANDS])
 @pytest.mark.parametrize("arch", TARGETS)
-def test_each_target_has_its_family(arch, dtype):
+def test_each_target_has_its_family(arch, dtype) -> None:
     family = FAMILIES[arch].get(dtype, FAMILIES[arch][None])
     if not family:
         with pytest.raises(evt.TargetError, match=f"E0503.*{arch}(.|\n)*{arch} does not multiply {dtype}"):
@@ -67,12 +67,12 @@ def refusal(formula: str, arch: str, a: str, b: str | None = None) -> str:
         ("sm120", "bf16", "bf16", "CUTLASS 3.x multiplies 8-bit floats only on sm120, and A is bf16"),
     ],
 )
-def test_what_the_tensor_cores_do_not_multiply(arch, a, b, reason):
+def test_what_the_tensor_cores_do_not_multiply(arch, a, b, reason) -> None:
     assert reason in refusal("D = acc", arch, a, b)
     assert evt.gemm("D = acc").plan(arch, a, b).family == "2x"
 
 
-def test_operands_that_must_run_along_k():
+def test_operands_that_must_run_along_k() -> None:
     dag = dag_of("D = acc", "e4m3")
     signature = with_layout(natural_signature(dag), "B", LayoutClass("n", 16))
     for arch in ("sm90", "sm120"):
@@ -93,7 +93,7 @@ PLACED = {
 
 
 @pytest.mark.parametrize("what", PLACED)
-def test_places_on_each_target(what):
+def test_places_on_each_target(what) -> None:
     formula = PLACED[what]
     assert f"there are no 3.x visitors for {what} on sm120" in refusal(formula, "sm120", "e4m3")
     assert make(formula, "sm120", "e4m3").family == "2x"
@@ -117,7 +117,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("arch", FOREIGN)
-def test_a_text_has_nothing_of_another_architecture(arch):
+def test_a_text_has_nothing_of_another_architecture(arch) -> None:
     formulas = [RELU, "out D: f32[m, n], E; E = acc*C; D = tanh(E) + residual", "out D: f32[m]; D = sum[n](acc)"]
     for formula in (*formulas, *PLACED.values()):
         made = make(formula, arch, "e4m3")
@@ -126,7 +126,7 @@ def test_a_text_has_nothing_of_another_architecture(arch):
             assert re.findall(FOREIGN[arch], generated) == []
 
 
-def test_sm100_is_given_rows():
+def test_sm100_is_given_rows() -> None:
     formula = "out D[n, m], r: f32[m]; D = relu(acc); r = sum[n](D)"
     made = make(formula, "sm100")
     assert (made.rows, made.columns) == ("n", "m")
@@ -140,7 +140,7 @@ def test_sm100_is_given_rows():
     assert make("D = acc", "sm100", "f32").rows == "m"  # tcgen05 takes what WGMMA does not
 
 
-def test_a_d_that_is_not_stored_is_wrapped():
+def test_a_d_that_is_not_stored_is_wrapped() -> None:
     formula = "out D: f32[m]; D = sum[n](acc)"
     wrapped = "using CollectiveEpilogue = evt::unstored<"
     assert [wrapped in emit(make(formula, arch, "e4m3")) for arch in ("sm90", "sm100")] == [False, True]
@@ -149,12 +149,12 @@ def test_a_d_that_is_not_stored_is_wrapped():
 
 
 @pytest.mark.parametrize("spelling", ["sm90", "sm_90", "sm90a", "sm_90a", "90", "SM90"])
-def test_target_spellings(spelling):
+def test_target_spellings(spelling) -> None:
     assert find_target(spelling).gencode == "sm_90a"
 
 
 @pytest.mark.parametrize("name", ["A", "B", "D"])
-def test_what_tma_cannot_move_takes_the_other_route(name):
+def test_what_tma_cannot_move_takes_the_other_route(name) -> None:
     dag = dag_of(RELU)
     signature = natural_signature(dag)
     contiguous = {"A": "k", "B": "n", "D": "n"}[name]
@@ -165,14 +165,14 @@ def test_what_tma_cannot_move_takes_the_other_route(name):
     assert f"`{name}` is aligned to 8 bytes" in str(caught.value)
 
 
-def test_too_many_tensors_are_refused_before_nvcc():
+def test_too_many_tensors_are_refused_before_nvcc() -> None:
     formula = "D = acc" + "".join(f" + x{i}" for i in range(60))
     for arch in ("sm80", "sm90"):
         with pytest.raises(evt.TargetError, match="at most 48"):
             evt.emit(formula, arch=arch)
 
 
-def test_unknown_routes_configs_and_targets_are_named():
+def test_unknown_routes_configs_and_targets_are_named() -> None:
     for call in (
         lambda: make(RELU, route="evt-4x"),
         lambda: make(RELU, config="pingpong_1x1x1"),
@@ -185,7 +185,7 @@ def test_unknown_routes_configs_and_targets_are_named():
         evt.emit(RELU, op="conv4d")
 
 
-def test_a_header_and_another_type_contradict():
+def test_a_header_and_another_type_contradict() -> None:
     with pytest.raises(evt.TargetError, match="E0305"):
         evt.gemm("gemm(A: f16, B: f16); D = acc").emit("sm90", "bf16")
 
@@ -193,7 +193,7 @@ def test_a_header_and_another_type_contradict():
 # Transposed problems
 
 
-def test_2x_computes_a_column_major_d_as_the_transposed_problem():
+def test_2x_computes_a_column_major_d_as_the_transposed_problem() -> None:
     made = make("in s: f32[m]; out D[n, m]; D = acc*s + bias", "sm80")
     assert (made.rows, made.columns) == ("n", "m")
     assert isinstance(made.mainloop, MatrixProduct)
@@ -204,7 +204,7 @@ def test_2x_computes_a_column_major_d_as_the_transposed_problem():
 
 
 @pytest.mark.parametrize(("a", "b", "rows"), [("k", "n", "n"), ("k", "k", "m"), ("m", "n", "m"), ("m", "k", "m")])
-def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows):
+def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows) -> None:
     for dtype, expected in (("f32", rows), ("f16", "m")):
         dag = dag_of("D = acc + bias", dtype)
         signature = natural_signature(dag)
@@ -223,14 +223,14 @@ def configs_of(formula: str, arch: str, dtype: str) -> tuple[Config, ...]:
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in OPERANDS])
 @pytest.mark.parametrize("arch", ["sm89", "sm90", "sm100", "sm103", "sm120"])
-def test_configurations_fit_and_have_names_of_their_own(arch, dtype):
+def test_configurations_fit_and_have_names_of_their_own(arch, dtype) -> None:
     made = configs_of("D = acc", arch, dtype)
     assert len({config.name for config in made}) == len(made)
     for config in made:
         assert make("D = acc", arch, dtype, config=config.name).shared_memory <= find_target(arch).shared_memory
 
 
-def test_8_bit_floats_leave_registers_for_their_sums():
+def test_8_bit_floats_leave_registers_for_their_sums() -> None:
     for config in configs_of("D = acc", "sm90", "e4m3"):
         m, n, _ = config.tile
         threads = {"pingpong": 128, "cooperative": 256}[config.schedule]
@@ -239,13 +239,13 @@ def test_8_bit_floats_leave_registers_for_their_sums():
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("sm90", "f16"), ("sm90", "e4m3"), ("sm100", "f16")])
-def test_the_epilogue_visits_both_columns_of_a_pair(arch, dtype):
+def test_the_epilogue_visits_both_columns_of_a_pair(arch, dtype) -> None:
     for block, columns in ((1, 2), (16, 32), (32, 64)):
         for config in configs_of(f"out D[m, n/2]; D = even(acc, {block}) * odd(acc, {block})", arch, dtype):
             assert config.epilogue_tile[1] % columns == 0
 
 
-def test_sm100_multiplies_the_tile_of_a_pair_of_blocks():
+def test_sm100_multiplies_the_tile_of_a_pair_of_blocks() -> None:
     one, two = (make("D = acc", "sm100", config=name).config for name in ("one_sm_128x128x64", "two_sm_128x128x64_2x1"))
     assert (one.mma_tile, two.mma_tile) == ((128, 128, 64), (256, 128, 64))
     spelled = emit(make("D = acc", "sm100", config=two.name))
@@ -259,7 +259,7 @@ def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:
     return survey(problem).chosen.default_configs
 
 
-def test_heavy_epilogues_get_no_tile_that_takes_their_registers():
+def test_heavy_epilogues_get_no_tile_that_takes_their_registers() -> None:
     for dtype, light in (("f16", 3), ("e4m3", 3)):
         assert len(default_configs_of(RELU, dtype)) == light
         heavy = default_configs_of("D = gelu(acc + bias)", dtype)
@@ -267,13 +267,13 @@ def test_heavy_epilogues_get_no_tile_that_takes_their_registers():
         assert max(config.tile[0] * config.tile[1] for config in heavy) <= 128 * 128
 
 
-def test_2x_never_multiplies_f32_in_two_stages():
+def test_2x_never_multiplies_f32_in_two_stages() -> None:
     f32, f16 = (dag_of("D = acc", dtype).operands[0].dtype for dtype in ("f32", "f16"))
     assert all(general_config(f32, alignment).stages > 2 for alignment in (1, 2, 4))
     assert [general_config(f16, alignment).stages for alignment in (1, 2, 4, 8)] == [2, 4, 4, 4]
 
 
-def test_alignment_is_what_divides_everything():
+def test_alignment_is_what_divides_everything() -> None:
     f16 = dag_of("D = acc").operands[0].dtype
     assert alignment_of(f16, "n", 256, {"m": 64}, 64) == 8
     assert alignment_of(f16, "n", 256, {"m": 64}, 60) == 4
@@ -307,7 +307,7 @@ def outputs(count: int, reduction: str, modes: str) -> str:
     ],
 )
 @pytest.mark.parametrize("dtype", ["f16", "e4m3", "i8", "f32"])
-def test_what_does_not_fit_takes_another_source_configuration_or_route(text, arch, dtype):
+def test_what_does_not_fit_takes_another_source_configuration_or_route(text, arch, dtype) -> None:
     if dtype == "e4m3" and arch in ("sm80", "sm86"):
         pytest.skip("no such product")
     made = make(text, arch, dtype)
@@ -316,19 +316,19 @@ def test_what_does_not_fit_takes_another_source_configuration_or_route(text, arc
     assert emit(made)
 
 
-def test_a_source_beyond_shared_memory_is_loaded_by_a_visitor():
+def test_a_source_beyond_shared_memory_is_loaded_by_a_visitor() -> None:
     taken = [make(f"in C: {dtype}[l, m, n]\nout D: e4m3\nD = C - acc", "sm100") for dtype in ("i32", "f64")]
     assert [kinds(each)[0] for each in taken] == [SourceFetch, AuxLoad]
     assert accesses(taken[1], AuxLoad) == [Access.DIRECT]
 
 
-def test_reductions_fill_shared_memory_only_where_warps_meet_in_it():
+def test_reductions_fill_shared_memory_only_where_warps_meet_in_it() -> None:
     """Sums over the rows meet in the shared memory of sm90, those over the columns in registers."""
     rows, columns = (make(outputs(16, f"sum[{over}]", kept), "sm90") for over, kept in (("m", "n"), ("n", "m")))
     assert rows.shared_memory - columns.shared_memory == 16 * 8 * 128 * 4
 
 
-def test_a_configuration_that_does_not_fit_is_refused_by_name_and_passed_over_otherwise():
+def test_a_configuration_that_does_not_fit_is_refused_by_name_and_passed_over_otherwise() -> None:
     text = outputs(32, "max[m]", "n")
     needs = r"pingpong_128x128x64 needs 234 KiB of shared memory .* a thread block of sm90 has 227"
     with pytest.raises(evt.TargetError, match=rf"E0502(.|\n)*{needs}"):
@@ -338,7 +338,7 @@ def test_a_configuration_that_does_not_fit_is_refused_by_name_and_passed_over_ot
     assert explained.configurations == ("pingpong_64x64x64",)
 
 
-def test_a_route_without_a_configuration_that_fits_is_passed_over():
+def test_a_route_without_a_configuration_that_fits_is_passed_over() -> None:
     rows = [f"row{index}" for index in range(46)]
     text = "".join(f"in {row}: f64[n]\n" for row in rows) + f"D = acc + {' + '.join(rows)}"
     assert make(text, "sm120", "e4m3").route == "evt-2x"
@@ -352,7 +352,7 @@ def test_a_route_without_a_configuration_that_fits_is_passed_over():
 PAIRED = "in C: f16[m, n]\nout D: f16[m, n/2]\nD = silu(even(acc + C, 32)) * odd(acc + C, 32)"
 
 
-def test_pairs_meet_within_a_warp_whatever_the_alignment():
+def test_pairs_meet_within_a_warp_whatever_the_alignment() -> None:
     """A warp's 32 accesses cover both members of a pair: what is aligned to less than such an access is read singly."""
     dag = dag_of(PAIRED)
     for alignment, width, access in ((8, 8, Access.TILE), (2, 2, Access.TILE), (1, 2, Access.STRIDED)):
@@ -363,7 +363,7 @@ def test_pairs_meet_within_a_warp_whatever_the_alignment():
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f64"])
-def test_pairs_far_apart_do_not_cut_tiles_by_a_wide_type(dtype):
+def test_pairs_far_apart_do_not_cut_tiles_by_a_wide_type(dtype) -> None:
     text = "out D: f64[m, n], E: f64[m, n/2]\nD = acc*2\nE = even(D, {block})*odd(D, {block})"
     elements = [make(text.format(block=block), "sm80", dtype).epilogue_dtype.name for block in (16, 32)]
     assert elements == ["f64", "f32"]

@@ -109,7 +109,6 @@ def test_a_route_is_added_by_its_record(arch: str) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_an_added_route_is_among_those_that_are_timed() -> None:
-    pytest.importorskip("torch")
     from evt.tuning.tune import names_of
 
     found = survey(problem_of(SQUARED, "sm80"))
@@ -264,7 +263,7 @@ def test_a_configuration_of_a_loop_is_that_of_each_launch() -> None:
         evt.grouped_gemm("D = relu(acc)", route="loop", config="pingpong").explain("sm90")
 
 
-def test_a_configuration_of_another_route():
+def test_a_configuration_of_another_route() -> None:
     """Its kernels may be built beside those of the route that is chosen."""
     shapes = (1, 512, 7, 7), (512, 512, 3, 3)
     with pytest.raises(evt.TargetError, match="no configuration `halo_shared_64x64x64`") as refused:
@@ -287,7 +286,6 @@ def test_planning_stops_at_what_it_needs(name: str, counts: Counts) -> None:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_what_is_tuned_over_is_planned_once(name: str, counts: Counts) -> None:
-    pytest.importorskip("torch")
     from evt.tuning.tune import kernels_of, names_of
 
     asked, planned = counts

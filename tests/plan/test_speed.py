@@ -37,7 +37,7 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("size", PRODUCTS)
-def test_products(size):
+def test_products(size) -> None:
     m, n, k = size
     assert taken(evt.linear(EPILOGUE), (m, k), (n, k)) == PRODUCTS[size]
 
@@ -59,7 +59,7 @@ OWN_PRODUCTS = {
 
 
 @pytest.mark.parametrize("size", OWN_PRODUCTS)
-def test_products_of_ours(size):
+def test_products_of_ours(size) -> None:
     m, n, k = size
     assert taken(evt.linear(EPILOGUE, route="own"), (m, k), (n, k)) == OWN_PRODUCTS[size]
 
@@ -116,7 +116,7 @@ def taken_for(layer: tuple[int, ...], **settings: str) -> str:
 
 
 @pytest.mark.parametrize("layer", CONVOLUTIONS)
-def test_convolutions(layer):
+def test_convolutions(layer) -> None:
     assert taken_for(layer, route="evt") == CONVOLUTIONS[layer]
 
 
@@ -133,7 +133,7 @@ HALOS = {
 
 
 @pytest.mark.parametrize("layer", HALOS)
-def test_halos(layer):
+def test_halos(layer) -> None:
     assert taken_for(layer, route="own") == HALOS[layer]
 
 
@@ -179,18 +179,18 @@ BOTH = {
 
 
 @pytest.mark.parametrize("layer", BOTH)
-def test_routes_together(layer):
+def test_routes_together(layer) -> None:
     assert taken_for(layer) == BOTH[layer]
 
 
-def test_clusters_that_a_problem_does_not_fill_are_idle():
+def test_clusters_that_a_problem_does_not_fill_are_idle() -> None:
     pair = Config((128, 128, 64), "pingpong", (1, 2, 1))
     alone = Config((128, 128, 64), "pingpong")
     assert time(pair, 4096, 128, 512, 1, 16, 4) == 2 * time(alone, 4096, 128, 512, 1, 16, 4)
     assert time(pair, 4096, 256, 512, 1, 16, 4) == time(alone, 4096, 256, 512, 1, 16, 4)
 
 
-def test_a_tile_takes_as_long_as_its_epilogue_moves_bytes():
+def test_a_tile_takes_as_long_as_its_epilogue_moves_bytes() -> None:
     bound = Config((128, 128, 64), "pingpong", speed=Speed(bound=150))
     assert time(bound, 128, 128, 64, 1, 132, 4) == 128 * 128 * 600
     assert time(bound, 128, 128, 1024, 1, 132, 4) == 128 * 128 * 1024

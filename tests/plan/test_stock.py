@@ -76,7 +76,7 @@ def clamp(lower: float, upper: float) -> Activation:
         ("out D, Z; D = relu(acc + bias); Z = acc + bias", Stock(ONE, (BIAS,), last=RELU, stored="Z")),
     ],
 )
-def test_formulas_of_stock_epilogues(formula, expected):
+def test_formulas_of_stock_epilogues(formula, expected) -> None:
     assert matched(formula) == expected
 
 
@@ -107,11 +107,11 @@ def test_formulas_of_stock_epilogues(formula, expected):
         ("D = silu(even(acc)) * odd(acc)", "`acc` is used more than once"),
     ],
 )
-def test_other_formulas_have_a_reason(formula, reason):
+def test_other_formulas_have_a_reason(formula, reason) -> None:
     assert refused(formula) == reason
 
 
-def test_types_other_than_f32_have_a_reason():
+def test_types_other_than_f32_have_a_reason() -> None:
     assert refused("out D: f64; D = acc", "f64") == "D is computed in f64, not in f32"
     assert refused("out D: i32; D = acc + C; in C: i32[m, n]", "i8") == "D is computed in i32, not in f32"
     assert matched("D = alpha*acc + bias", "i8") == Stock(ALPHA, (BIAS,))
@@ -152,7 +152,7 @@ def text(formula: str, arch: str, dtype: str = "f16", route: str | None = "stock
         ("D = relu(acc)*C + residual", "{T}ReLu, cutlass::multiplies, {T}Identity, cutlass::plus, false, ElementD>"),
     ],
 )
-def test_output_operators(formula, wanted):
+def test_output_operators(formula, wanted) -> None:
     generated = text(formula, "sm80")
     assert wanted.format(T=THREAD, S=f"{THREAD}ScaleType::") in generated
     assert "Visitor" not in generated
@@ -178,7 +178,7 @@ def test_output_operators(formula, wanted):
         ("in s: f32[n], t: f32[n]; D = relu(s*acc + bias) + t*C", "PerColResAddPerColBiasEltAct<{T}ReLu, ElementD, "),
     ],
 )
-def test_fusion_operations(formula, wanted):
+def test_fusion_operations(formula, wanted) -> None:
     for arch in ("sm90", "sm100"):
         generated = text(formula, arch)
         assert f"cutlass::epilogue::fusion::{wanted.format(T=THREAD)}" in generated
@@ -220,7 +220,7 @@ def test_fusion_operations(formula, wanted):
         ("in C[m, n]; D = acc + C", None, "`C` is the same for every batch"),
     ],
 )
-def test_what_no_class_computes_has_a_reason(formula, reason_2x, reason_3x):
+def test_what_no_class_computes_has_a_reason(formula, reason_2x, reason_3x) -> None:
     for arch, route, reason in (("sm80", "stock-2x", reason_2x), ("sm90", "stock-3x", reason_3x)):
         if reason is None:
             assert text(formula, arch, route=route)
@@ -230,7 +230,7 @@ def test_what_no_class_computes_has_a_reason(formula, reason_2x, reason_3x):
         assert reason in str(caught.value)
 
 
-def test_settings_that_stock_epilogues_do_not_keep():
+def test_settings_that_stock_epilogues_do_not_keep() -> None:
     with pytest.raises(evt.TargetError, match='numerics="match_eager" rounds products on their own'):
         text("D = relu(acc)", "sm80", numerics="match_eager", route="stock-2x")
     with pytest.raises(evt.TargetError, match="fast_math=True approximates the activation"):
@@ -238,7 +238,7 @@ def test_settings_that_stock_epilogues_do_not_keep():
     assert text("D = relu(acc)", "sm90", fast_math=True)
 
 
-def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
+def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced() -> None:
     for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):
         dag = optimised_graph(evt.gemm("D = relu(acc + bias)").request)
         problem = Problem(dag, natural_signature(dag), find_target(arch))
@@ -252,7 +252,7 @@ def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("alignment", [1, 2, 4, 8])
 @pytest.mark.parametrize("narrow", ["D", "residual", "bias"])
-def test_an_i32_accumulator_is_stored_in_16_bits_by_whole_accesses(dtype, alignment, narrow):
+def test_an_i32_accumulator_is_stored_in_16_bits_by_whole_accesses(dtype, alignment, narrow) -> None:
     dag = optimised_graph(
         evt.gemm(
             f"in residual: {dtype}[m, n], bias: {dtype}[n]; out D: {dtype}[m, n]\nD = relu(acc + bias) + residual"
@@ -273,7 +273,7 @@ def test_an_i32_accumulator_is_stored_in_16_bits_by_whole_accesses(dtype, alignm
             route_of(problem, "stock")
 
 
-def test_a_slow_functor_comes_after_the_visitors():
+def test_a_slow_functor_comes_after_the_visitors() -> None:
     """CUTLASS's GELU calls erff, which branches: a stock epilogue has it where that is asked for."""
     for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):
         dag = optimised_graph(evt.gemm("D = gelu(acc + bias)").request)
@@ -286,7 +286,7 @@ def test_a_slow_functor_comes_after_the_visitors():
     assert "it applies, and is preferred where CUTLASS's functor of the activation is as fast as evt's" in explained
 
 
-def test_a_newer_generation_comes_before_a_stock_epilogue():
+def test_a_newer_generation_comes_before_a_stock_epilogue() -> None:
     dag = optimised_graph(evt.gemm("D = relu(acc) + C").request)
     assert route_of(Problem(dag, natural_signature(dag), find_target("sm90"))) == "evt-3x"
 
@@ -297,7 +297,7 @@ def tensors_of(made: Plan) -> dict[str, StockTensor]:
     return {role: tensor for role, tensor in made.epilogue.tensors if tensor is not None}
 
 
-def test_narrow_tensors_narrow_the_accesses():
+def test_narrow_tensors_narrow_the_accesses() -> None:
     dag = optimised_graph(evt.gemm("D = acc + bias").request)
     signature = natural_signature(dag)
     tensors = dict(signature.tensors)
@@ -308,7 +308,7 @@ def test_narrow_tensors_narrow_the_accesses():
         assert f"kElementsPerAccess = {alignment};" in emit(made)
 
 
-def test_a_column_major_d_is_the_transposed_problem():
+def test_a_column_major_d_is_the_transposed_problem() -> None:
     made = evt.gemm("in b: f16[m]; out D[n, m]; D = relu(acc + b)", route="stock").plan("sm80")
     assert (made.rows, made.columns) == ("n", "m")
     assert tensors_of(made)["C"].pitch == 0  # a bias is a C whose rows are all the same
@@ -318,14 +318,14 @@ def test_a_column_major_d_is_the_transposed_problem():
     assert "LinCombPerRowBias" in emit(swapped)
 
 
-def test_scalars_come_by_value_or_by_pointer():
+def test_scalars_come_by_value_or_by_pointer() -> None:
     for arch in ("sm80", "sm90"):
         generated = text("D = alpha*acc", arch)
         assert ".alpha = static_cast<float>(arguments.value_of_in_alpha);" in generated
         assert ".alpha_ptr = static_cast<float const*>(arguments.in_alpha);" in generated
 
 
-def test_batches_have_strides():
+def test_batches_have_strides() -> None:
     made = evt.gemm("in b[l, n]; D = acc + b + C", route="stock").plan("sm80")
     found = tensors_of(made)
     assert {role: str(tensor.batch) for role, tensor in found.items()} == {
@@ -339,14 +339,14 @@ def test_batches_have_strides():
     assert "dBias = {cute::_0{}, cute::_1{}, arguments.stride_l_of_in_b};" in generated
 
 
-def test_what_a_formula_does_not_have_is_null():
+def test_what_a_formula_does_not_have_is_null() -> None:
     assert "result.ptr_Vector = nullptr;" in text("D = alpha*acc + beta*C", "sm80")
     assert "result.ptr_Tensor = nullptr;" in text("D = alpha*acc + beta*C", "sm80")
     assert "result.ptr_C = nullptr;" in text("D = relu(acc)", "sm80")
     assert "result.ptr_Vector = nullptr;" in of_convolution("D = alpha*acc + beta*C")
 
 
-def test_explain_names_the_class_and_what_it_is_given():
+def test_explain_names_the_class_and_what_it_is_given() -> None:
     shown = str(evt.gemm("D = relu(alpha*acc + bias) + C").explain("sm80"))
     assert "-> stock-2x: output operator" in shown
     assert "epilogue, of CUTLASS's own:" in shown
@@ -375,7 +375,7 @@ def of_convolution(formula: str, operation: str = "conv2d", arch: str = "sm80", 
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm89"])
-def test_convolution_relu_add_runs_by_both_routes(arch):
+def test_convolution_relu_add_runs_by_both_routes(arch) -> None:
     problem = convolution("D = relu(acc + bias) + residual", arch=arch)
     assert route_of(problem) == "conv-stock-2x"
     assert route_of(problem, "evt") == "conv-evt-2x"
@@ -402,7 +402,7 @@ def test_convolution_relu_add_runs_by_both_routes(arch):
         ("D = relu(acc + bias)", "conv2d", {"groups": 2}, "DefaultConv2dGroupFprop<"),
     ],
 )
-def test_convolutions_with_output_operators(formula, operation, keywords, wanted):
+def test_convolutions_with_output_operators(formula, operation, keywords, wanted) -> None:
     assert wanted in of_convolution(formula, operation, **keywords)
 
 
@@ -416,28 +416,28 @@ def test_convolutions_with_output_operators(formula, operation, keywords, wanted
         ("D = silu(acc)", "conv2d", {}, "CUTLASS has no functor with the values of `silu`"),
     ],
 )
-def test_convolutions_without_output_operators_have_a_reason(formula, operation, keywords, reason):
+def test_convolutions_without_output_operators_have_a_reason(formula, operation, keywords, reason) -> None:
     problem = convolution(formula, operation, **keywords)
     with pytest.raises(evt.TargetError, match="E0502") as caught:
         route_of(problem, "conv-stock-2x")
     assert reason in str(caught.value)
 
 
-def test_a_gradient_of_the_input_with_a_stride_has_the_stock_route_only():
+def test_a_gradient_of_the_input_with_a_stride_has_the_stock_route_only() -> None:
     problem = convolution("D = relu(acc + bias)", "conv2d_dgrad", stride=2)
     assert route_of(problem) == "conv-stock-2x"
     with pytest.raises(evt.TargetError, match="E0503"):
         route_of(problem, "evt")
 
 
-def test_accesses_of_a_weights_gradient_stay_within_a_tap():
+def test_accesses_of_a_weights_gradient_stay_within_a_tap() -> None:
     problem = convolution("D = acc", "conv2d_wgrad", kernel_size=3)
     signature = replace(problem.signature, b=LayoutClass("n", 2))
     made = plan(replace(problem, signature=signature), "conv-stock-2x")
     assert made.elements_per_access == 2
 
 
-def test_a_pointwise_convolution_is_a_product_of_matrices():
+def test_a_pointwise_convolution_is_a_product_of_matrices() -> None:
     problem = convolution("D = relu(acc + bias)", arch="sm90")
     pointwise = replace(problem.signature.convolution, unit_filter=True, padded=False)
     problem = replace(problem, signature=replace(problem.signature, convolution=pointwise))

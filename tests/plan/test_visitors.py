@@ -24,7 +24,7 @@ from tests.support.plans import RELU, accesses, computed, dag_of, kinds, make, w
 # Visitors
 
 
-def test_one_region_is_one_functor_in_a_tree():
+def test_one_region_is_one_functor_in_a_tree() -> None:
     made = make(RELU)
     assert made.tree
     assert kinds(made) == [ScalarBroadcast, AccFetch, ScalarBroadcast, SourceFetch, AuxLoad, Apply]
@@ -44,7 +44,7 @@ def test_one_region_is_one_functor_in_a_tree():
         ("D = relu(acc)", ("relu", "cutlass::epilogue::thread::ReLu")),
     ],
 )
-def test_a_single_stock_operation_keeps_the_stock_functor(formula, functor):
+def test_a_single_stock_operation_keeps_the_stock_functor(formula, functor) -> None:
     made = make(formula, route="evt")
     function, spelled = functor
     assert computed(made) == [function]
@@ -52,13 +52,13 @@ def test_a_single_stock_operation_keeps_the_stock_functor(formula, functor):
     assert not made.regions
 
 
-def test_stock_functors_keep_the_order_of_their_operands():
+def test_stock_functors_keep_the_order_of_their_operands() -> None:
     made = make("out D, Z; Z = acc + bias; D = Z - bias")
     assert computed(made) == ["add", "sub"]
     assert [type(made.steps[operand]) for operand in made.steps[-1].operands] == [Compute, RowBroadcast]
 
 
-def test_a_region_of_several_operations_reads_its_operands_by_name():
+def test_a_region_of_several_operations_reads_its_operands_by_name() -> None:
     made = make("D = (C - acc)*(C + acc)")
     (region,) = made.regions
     assert list(map(str, region.statements)) == ["t0 = sub(in_C, acc)", "t1 = add(in_C, acc)", "t2 = mul(t0, t1)"]
@@ -66,13 +66,13 @@ def test_a_region_of_several_operations_reads_its_operands_by_name():
     assert [statement.expression for statement in functor.statements] == ["in_C - acc", "in_C + acc", "t0 * t1"]
 
 
-def test_a_stored_intermediate_flows_through_its_store():
+def test_a_stored_intermediate_flows_through_its_store() -> None:
     made = make("out D, Z; Z = acc + bias; D = silu(Z)")
     assert made.tree
     assert kinds(made) == [AccFetch, RowBroadcast, Compute, AuxStore, Apply]
 
 
-def test_a_shared_value_makes_a_topological_visitor():
+def test_a_shared_value_makes_a_topological_visitor() -> None:
     made = make("out D, E; T = tanh(alpha*acc); D = T + C; E = T*R")
     assert not made.tree
     assert len(computed(made)) == 3  # T is kept: it costs more than an instruction
@@ -80,20 +80,20 @@ def test_a_shared_value_makes_a_topological_visitor():
     assert root.output is Destination.D
 
 
-def test_cheap_shared_values_are_computed_again():
+def test_cheap_shared_values_are_computed_again() -> None:
     made = make("out D, E; t = acc + 1; D = t*C; E = t*C")
     assert len(made.regions) == 1  # D and E are one value
     made = make("out D, E; t = acc + 1; D = t*C; E = t - C")
     assert len(made.regions) == 2
 
 
-def test_a_value_that_others_read_is_not_the_root():
+def test_a_value_that_others_read_is_not_the_root() -> None:
     made = make("out D, E: f32[m, n]; D = acc*C; E = gelu(D)")
     assert isinstance(root := made.steps[-1], Compute)
     assert (root.function, root.output) == ("", Destination.D)
 
 
-def test_a_constant_output_is_a_scalar_broadcast():
+def test_a_constant_output_is_a_scalar_broadcast() -> None:
     for arch in ("sm80", "sm90"):
         made = make("out D, E; D = relu(acc); E = 2*3", arch)
         (constant,) = [node for node in made.steps if isinstance(node, ScalarBroadcast)]
@@ -102,7 +102,7 @@ def test_a_constant_output_is_a_scalar_broadcast():
         assert not made.regions
 
 
-def test_every_operation_by_itself_when_not_fused():
+def test_every_operation_by_itself_when_not_fused() -> None:
     made = evt.gemm(RELU).plan("sm90", "f16", "f16", fused=False)
     # Of CUTLASS's multiply-adds one leaves out what is scaled by 0.
     assert computed(made) == ["mul", "Region0", "relu", "add"]
@@ -111,7 +111,7 @@ def test_every_operation_by_itself_when_not_fused():
 # The source C, and auxiliary tiles
 
 
-def test_the_source_is_the_tile_that_shares_shared_memory_with_d():
+def test_the_source_is_the_tile_that_shares_shared_memory_with_d() -> None:
     made = make("in r: f32[m, n], t: f16[n, m]; D = acc + r + t + C")
     assert made.source is not None
     assert made.source.pointer.tensor == "C"
@@ -119,14 +119,14 @@ def test_the_source_is_the_tile_that_shares_shared_memory_with_d():
     assert accesses(made, AuxLoad) == [Access.TILE, Access.TILE]
 
 
-def test_a_tile_shared_by_all_batches_is_not_the_source():
+def test_a_tile_shared_by_all_batches_is_not_the_source() -> None:
     made = make("in C[m, n]; D = acc + C")
     assert made.source is None
     (tile,) = [node for node in made.steps if isinstance(node, AuxLoad)]
     assert tile.strides[2] == 0
 
 
-def test_unaligned_and_surplus_tiles_are_loaded_directly():
+def test_unaligned_and_surplus_tiles_are_loaded_directly() -> None:
     dag = dag_of("D = acc + C")
     signature = with_layout(natural_signature(dag), "C", LayoutClass("n", 1))
     assert accesses(plan(Problem(dag, signature, find_target("sm90"))), AuxLoad) == [Access.DIRECT]
@@ -135,7 +135,7 @@ def test_unaligned_and_surplus_tiles_are_loaded_directly():
     assert made.shared_memory <= made.target.shared_memory
 
 
-def test_2x_reads_other_layouts_element_by_element():
+def test_2x_reads_other_layouts_element_by_element() -> None:
     assert accesses(make("in C[n, m]; D = acc + C", "sm80"), AuxLoad) == [Access.STRIDED]
     assert Access.STRIDED in accesses(make("out D, Z[n, m]; Z = acc; D = relu(acc)", "sm80"), AuxStore)
 
@@ -143,7 +143,7 @@ def test_2x_reads_other_layouts_element_by_element():
 # Text
 
 
-def test_names_are_mangled_and_bounded():
+def test_names_are_mangled_and_bounded() -> None:
     long = "x" * 5000
     text = evt.emit(f"in {long}, NULL, template; D = acc + {long}*NULL - template")
     assert "in_NULL" in text
@@ -152,7 +152,7 @@ def test_names_are_mangled_and_bounded():
 
 
 @pytest.mark.parametrize("length", [32, 33, 38, 40, 41, 80])
-def test_no_two_names_are_mangled_to_one(length):
+def test_no_two_names_are_mangled_to_one(length) -> None:
     tails = ("LONGTAIL_abcdefghijk", "", *(f"_{index}" for index in range(4)), "_LONGTAIL")
     names = [f"{'x' * length}{tail}" for tail in tails]
     made = make(f"in {', '.join(names)}: f16[m, n]; D = acc + {' + '.join(names)}")
@@ -160,14 +160,14 @@ def test_no_two_names_are_mangled_to_one(length):
     assert set(names) <= set(fields.values())
 
 
-def test_inputs_cannot_collide_with_our_own_names():
+def test_inputs_cannot_collide_with_our_own_names() -> None:
     made = make("in C[m, n], C_stride_m[m, n], stride_m_of_in_C: f16[m, n]; D = acc + C*C_stride_m + stride_m_of_in_C")
     names = [field.name for field in made.fields]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("text", ["*/ #error", "\\", "x ??/", '" "', "// evil \\"])
-def test_comments_of_the_user_stay_comments(text):
+def test_comments_of_the_user_stay_comments(text) -> None:
     for line in evt.emit(f"D = acc # {text}\n# {text}\n").splitlines():
         if "evil" in line or "#error" in line:
             assert line.startswith("//")
@@ -175,7 +175,7 @@ def test_comments_of_the_user_stay_comments(text):
 
 
 @pytest.mark.parametrize("value", [0.1, 1.0, -2.5, 1e-45, 3.4028234e38, 1 / 3, math.pi, -0.0, 6.0, 1e20])
-def test_literals_read_back(value):
+def test_literals_read_back(value) -> None:
     rounded = struct.unpack("<f", struct.pack("<f", value))[0]
     text = literal(rounded).strip("()")
     assert text.endswith("f")
@@ -183,7 +183,7 @@ def test_literals_read_back(value):
     assert struct.pack("<f", float(text[:-1])) == struct.pack("<f", rounded)
 
 
-def test_only_the_headers_that_are_needed_are_pasted():
+def test_only_the_headers_that_are_needed_are_pasted() -> None:
     assert "// evt/functions.hpp" not in evt.emit("D = acc + bias")
     assert "// evt/functions.hpp" in evt.emit("D = mish(acc)")
     assert "// evt/visitor_strided.hpp" in evt.emit("in C[n, m]; D = acc + C", arch="sm80")

@@ -7,14 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-numpy = pytest.importorskip("numpy")
-
-import evt  # noqa: E402
-from evt.errors import EvtError, InternalError  # noqa: E402
-from evt.functions.testing import temporarily  # noqa: E402
+import evt
+from evt.errors import EvtError, InternalError
+from evt.functions.testing import temporarily
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -17,7 +17,7 @@ def product(acc: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return acc, torch.eye(acc.shape[-1])
 
 
-def test_the_first_of_equal_values():
+def test_the_first_of_equal_values() -> None:
     acc = torch.tensor([[1.0, 3.0, 3.0, 0.0], [-2.0, -2.0, -5.0, -9.0], [0.0, 0.0, -0.0, 0.0]])
     found = evt.gemm(TEXT)(*product(acc))
     assert found.i.tolist() == [1, 0, 0]
@@ -26,7 +26,7 @@ def test_the_first_of_equal_values():
     assert found.j.tolist() == [1, 1, 1, 1]
 
 
-def test_a_nan_wins_as_in_pytorch():
+def test_a_nan_wins_as_in_pytorch() -> None:
     acc = torch.tensor([[1.0, torch.nan, torch.inf], [-torch.inf, 2.0, torch.nan]])
     op = evt.gemm("in C: f32[m, n]; out D: f32[m, n], i, j; D = acc*0 + C; i = argmax[n](D); j = argmin[n](D)")
     found = op(torch.ones(2, 4), torch.ones(4, 3), C=acc)
@@ -34,7 +34,7 @@ def test_a_nan_wins_as_in_pytorch():
     assert found.j.tolist() == acc.argmin(1).tolist() == [1, 2]
 
 
-def test_integers_and_conditions_and_batches():
+def test_integers_and_conditions_and_batches() -> None:
     a = torch.randint(-9, 10, (2, 5, 8), dtype=torch.int8)
     b = torch.randint(-9, 10, (8, 12), dtype=torch.int8)
     op = evt.gemm("out D: i32[m, n], i, c: i32[n]; D = acc; i = argmax[n](acc) + 1; c = argmax[m](acc > 0)")
@@ -53,31 +53,31 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_has_no_place(text):
+def test_what_has_no_place(text) -> None:
     code, words = REFUSED[text]
     with pytest.raises(evt.ProgramError, match=code) as caught:
         evt.gemm(text).emit("sm90", "f16", "f16")
     assert words in str(caught.value)
 
 
-def test_f64_values_have_no_key():
+def test_f64_values_have_no_key() -> None:
     with pytest.raises(evt.ProgramError, match=r"E0308[^$]*does not support f64[^$]*`argmax\[n\]\(f32\(x\)\)`"):
         evt.gemm("D = acc; i = argmax[n](acc)").emit("sm80", "f64", "f64")
     assert evt.gemm("D = acc; i = argmax[n](f32(acc))").emit("sm80", "f64", "f64")
 
 
-def test_of_a_constant_it_is_the_first():
+def test_of_a_constant_it_is_the_first() -> None:
     """Also of a program whose operands have no types yet."""
     op = evt.gemm("D = acc; i = argmax[n](2) + argmin[n](1/3)")
     assert op.reference(torch.ones(3, 2), torch.ones(2, 4)).i.tolist() == [0, 0, 0]
 
 
-def test_the_names_are_free():
+def test_the_names_are_free() -> None:
     assert evt.gemm("D = acc; argmax = argmax[n](acc)").outputs == ("D", "argmax")
 
 
 @pytest.mark.parametrize(("arch", "namespace"), [("sm80", "threadblock"), ("sm90", "fusion"), ("sm100", "sm100")])
-def test_kernels_reduce_keys(arch, namespace):
+def test_kernels_reduce_keys(arch, namespace) -> None:
     made = evt.gemm(TEXT, deterministic=False).plan(arch, "f16", "f16")
     keys = [node for node in made.steps if isinstance(node, PlaceKeys)]
     assert [(node.axis, node.least) for node in keys] == [("column", False), ("row", True)]
@@ -90,13 +90,13 @@ def test_kernels_reduce_keys(arch, namespace):
     assert "evt::CombinedPlace{{parts<int64_t>(arguments, workspace.reduction_" in text
 
 
-def test_a_transposed_kernel_takes_rows_for_columns():
+def test_a_transposed_kernel_takes_rows_for_columns() -> None:
     text = "out D[n, m], i: i32[m]; D = acc; i = argmax[n](acc)"
     made = evt.gemm(text).plan("sm80", "f16", "f16")
     assert made.transposed
     assert [node.axis for node in made.steps if isinstance(node, PlaceKeys)] == ["row"]
 
 
-def test_the_graph_reads_back():
+def test_the_graph_reads_back() -> None:
     dag = typed_graph(evt.gemm(TEXT).request, "f16", "f16")
     assert evt.ir.parse_dag(str(dag)) == dag

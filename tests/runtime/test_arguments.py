@@ -51,7 +51,7 @@ SCALED = evt.gemm("D = alpha*acc + bias")
         ({"C": C, "D": C, "out": C}, ["E0602"]),
     ],
 )
-def test_each_mistake_has_its_code(inputs, expected):
+def test_each_mistake_has_its_code(inputs, expected) -> None:
     assert codes(ADD, **inputs) == expected
 
 
@@ -66,7 +66,7 @@ def test_each_mistake_has_its_code(inputs, expected):
     ],
 )
 @pytest.mark.parametrize("text", ["in C: f16; D = acc + C", "in C; D = acc + C", "in C: i32 = 1; D = acc + C"])
-def test_a_tensor_for_a_scalar_is_told_its_declaration(text, given, declared):
+def test_a_tensor_for_a_scalar_is_told_its_declaration(text, given, declared) -> None:
     with pytest.raises(evt.ArgumentError) as caught:
         evt.gemm(text)(A, B, C=given)
     (found,) = caught.value.diagnostics
@@ -74,13 +74,13 @@ def test_a_tensor_for_a_scalar_is_told_its_declaration(text, given, declared):
     assert found.help == f"an input without a subscript is a scalar; declare what this is: `{declared}`"
 
 
-def test_an_image_for_a_scalar_of_a_convolution_is_told_its_declaration():
+def test_an_image_for_a_scalar_of_a_convolution_is_told_its_declaration() -> None:
     x, weight, image = torch.zeros(2, 8, 5, 5).half(), torch.zeros(16, 8, 3, 3).half(), torch.zeros(2, 16, 3, 3).half()
     with pytest.raises(evt.ArgumentError, match=r"declare what this is: `in residual: f16\[m, n\]`"):
         evt.conv2d("in residual: f16; D = acc + residual")(x, weight, residual=image)
 
 
-def test_a_batch_of_matrices_for_one_is_told_its_declaration():
+def test_a_batch_of_matrices_for_one_is_told_its_declaration() -> None:
     a = A.expand(3, 40, 24)
     with pytest.raises(evt.ArgumentError, match=r"one for each batch is declared `in C: f16\[l, m, n\]`"):
         evt.gemm("in C: f16[m, n]; D = acc + C")(a, B, C=C.expand(3, 40, 16))
@@ -103,33 +103,34 @@ def test_a_batch_of_matrices_for_one_is_told_its_declaration():
         (A, B.to("meta"), "E0605"),
     ],
 )
-def test_operands(a, b, expected):
+def test_operands(a, b, expected) -> None:
     assert codes(evt.gemm("D = acc"), a, b)[0] == expected
 
 
 @pytest.mark.parametrize("alpha", [True, "1", None, [1.0], torch.ones(2), torch.ones(1).half(), 10**400, 1j])
-def test_scalars_that_are_none(alpha):
+def test_scalars_that_are_none(alpha) -> None:
     assert codes(SCALED, alpha=alpha, bias=BIAS)[0] in {"E0607", "E0604", "E0603"}
 
 
 @pytest.mark.parametrize("alpha", [1, 2.5, float("inf"), torch.ones(()), torch.ones(1), torch.ones(1, 1)])
-def test_scalars(alpha):
+def test_scalars(alpha) -> None:
     assert SCALED(A, B, alpha=alpha, bias=BIAS).shape == (40, 16)
 
 
-def test_subclasses_and_numpy_scalars_are_taken_for_what_they_are():
-    numpy = pytest.importorskip("numpy")
+def test_subclasses_and_numpy_scalars_are_taken_for_what_they_are() -> None:
+    import numpy
+
     bias = torch.nn.Parameter(BIAS, requires_grad=False)
     assert SCALED(A, B, alpha=numpy.float32(2), bias=bias).shape == (40, 16)
 
 
-def test_a_requirement_of_gradients_is_lifted_by_no_grad():
+def test_a_requirement_of_gradients_is_lifted_by_no_grad() -> None:
     a = torch.zeros(40, 24, dtype=torch.float16, requires_grad=True)
     with torch.no_grad():
         assert ADD(a, B, C=C).shape == (40, 16)
 
 
-def test_outputs_go_where_they_are_asked_to():
+def test_outputs_go_where_they_are_asked_to() -> None:
     op = evt.gemm("out E: f32[m, n], D; D = acc + C; E = acc")
     e, d = torch.full((40, 16), torch.nan), torch.full((40, 16), torch.nan, dtype=torch.float16)
     result = op(A, B, C=C + 1, out=(e, d))
@@ -141,7 +142,7 @@ def test_outputs_go_where_they_are_asked_to():
 
 
 @pytest.mark.parametrize("output", ["D[n/2, m]", "D[l, n/16, m]", "D[n, m]"])
-def test_what_a_call_allocates_may_be_given_to_one(output):
+def test_what_a_call_allocates_may_be_given_to_one(output) -> None:
     value = "even(acc)" if "n/2" in output else "max[n%16](acc)" if "n/16" in output else "acc"
     op = evt.gemm(f"out {output}; D = {value}")
     fresh = op(A, B)
@@ -152,7 +153,7 @@ def layout(op: evt.Program, name: str, a=A, b=B, **inputs):
     return bind(op.request, a, b, inputs, {}).tensors[name]
 
 
-def test_layouts_follow_strides():
+def test_layouts_follow_strides() -> None:
     assert layout(ADD, "A", C=C).layout.contiguous == "k"
     assert layout(ADD, "A", A.T.contiguous().T, C=C).layout.contiguous == "m"
     assert layout(ADD, "C", C=C).layout.alignment == 8
@@ -163,7 +164,7 @@ def test_layouts_follow_strides():
     assert layout(ADD, "C", C=torch.zeros(80, 32).half()[::2, ::2]).layout.contiguous is None
 
 
-def test_batches_are_strided_or_shared():
+def test_batches_are_strided_or_shared() -> None:
     a = torch.zeros(3, 40, 24).half()
     batched = torch.zeros(3, 40, 16).half()
     assert layout(ADD, "B", a, C=C).layout.batch == "shared"
@@ -174,7 +175,7 @@ def test_batches_are_strided_or_shared():
     assert ADD(torch.zeros(2, 3, 40, 24).half(), B, C=C).shape == (2, 3, 40, 16)
 
 
-def test_declared_shapes_are_strict_and_transposes_are_read():
+def test_declared_shapes_are_strict_and_transposes_are_read() -> None:
     strict = evt.gemm("in C[m, n]; D = acc + C")
     a = torch.zeros(3, 40, 24).half()
     assert codes(strict, a, C=torch.zeros(3, 40, 16).half()) == ["E0604"]
@@ -182,7 +183,7 @@ def test_declared_shapes_are_strict_and_transposes_are_read():
     assert transposed(A, B, C=C.T).shape == (16, 40)
 
 
-def test_linear_folds_leading_dimensions():
+def test_linear_folds_leading_dimensions() -> None:
     op = evt.linear("in s: f32[m]; D = acc*s + bias + C")
     x, weight = torch.ones(2, 5, 24), torch.ones(16, 24)
     inputs = {"bias": torch.ones(16), "C": torch.ones(2, 5, 16), "s": torch.full((2, 5), 2.0)}
@@ -191,20 +192,20 @@ def test_linear_folds_leading_dimensions():
     assert op(x[0, 0], weight, bias=torch.ones(16), C=torch.ones(16), s=torch.ones(())).shape == (16,)
 
 
-def test_extents_of_one_get_legal_strides():
+def test_extents_of_one_get_legal_strides() -> None:
     argument = layout(ADD, "A", torch.zeros(24).half()[None], C=torch.zeros(1, 16).half())
     assert argument.strides["m"] * 2 % 16 == 0
     assert argument.layout.contiguous == "k"
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 16, 24), (40, 0, 24), (40, 16, 0)])
-def test_empty_problems(m, n, k):
+def test_empty_problems(m, n, k) -> None:
     bias = torch.ones(n).half()
     got = evt.gemm("D = acc + bias")(torch.zeros(m, k).half(), torch.zeros(k, n).half(), bias=bias)
     assert torch.equal(got, torch.ones(m, n).half())
 
 
-def test_an_overlapping_buffer_is_refused_on_every_device():
+def test_an_overlapping_buffer_is_refused_on_every_device() -> None:
     storage = torch.zeros(41, 16, dtype=torch.float16)
     assert codes(ADD, C=storage[:40], out=storage[1:]) == ["E0609"]
     assert codes(SCALED, alpha=1.0, bias=storage[0], out=storage[:40]) == ["E0609"]
@@ -212,7 +213,7 @@ def test_an_overlapping_buffer_is_refused_on_every_device():
     assert ADD(A, B, C=c, out=c) is c  # element by element
 
 
-def test_a_first_call_inside_graph_capture_is_refused(monkeypatch):
+def test_a_first_call_inside_graph_capture_is_refused(monkeypatch) -> None:
     refuse_capture()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -221,18 +222,18 @@ def test_a_first_call_inside_graph_capture_is_refused(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_nested_tensors_are_refused():
+def test_nested_tensors_are_refused() -> None:
     nested = torch.nested.nested_tensor([torch.zeros(2, 24).half()])
     assert codes(ADD, nested, C=C)[0] == "E0606"
 
 
 @pytest.mark.parametrize("text", [None, b"D = acc", 3])
-def test_a_program_is_a_string(text):
+def test_a_program_is_a_string(text) -> None:
     with pytest.raises(evt.ArgumentError, match=r"E0607.*a program is a str"):
         evt.gemm(text)
 
 
-def test_torch_dtypes_name_types():
+def test_torch_dtypes_name_types() -> None:
     assert evt.emit("D = acc", dtype=torch.bfloat16) == evt.emit("D = acc", dtype="bf16")
     with pytest.raises(evt.TargetError, match="E0303"):
         evt.emit("D = acc", dtype=torch.complex64)
@@ -247,7 +248,7 @@ GIVEN = {"bias": BIAS + 3, "beta": 2.0, "s": torch.full((40,), 2.0), "C": C + 1}
 
 
 @pytest.mark.parametrize("names", [("bias",), ("beta",), ("s",), ("C",), ("bias", "C"), tuple(GIVEN)])
-def test_none_leaves_out_what_has_a_default(names):
+def test_none_leaves_out_what_has_a_default(names) -> None:
     op = evt.gemm(OPTIONAL)
     given = {name: value for name, value in GIVEN.items() if name not in names}
     nothing = dict.fromkeys(names)
@@ -264,14 +265,14 @@ def test_none_leaves_out_what_has_a_default(names):
                 assert torch.equal(got, want)
 
 
-def test_none_in_a_convolution():
+def test_none_in_a_convolution() -> None:
     op = evt.conv2d("in bias: f32[n] = 0; D = relu(acc + bias)", padding=1)
     x, weight = torch.randn(2, 3, 5, 5), torch.randn(8, 3, 3, 3)
     assert torch.equal(op(x, weight, bias=None), op(x, weight))
     assert torch.equal(op.reference(x, weight, bias=None), op(x, weight))
 
 
-def test_none_in_the_place_of_a_buffer():
+def test_none_in_the_place_of_a_buffer() -> None:
     op = evt.gemm("out D, E: f32[m, n]; D = acc; E = acc + 1")
     e = torch.zeros(40, 16)
     for out in ({"D": None, "E": e}, (None, e)):
@@ -289,7 +290,7 @@ def test_none_in_the_place_of_a_buffer():
         assert len(grouped([A, A], [B, B], **buffers).D) == 2
 
 
-def test_none_in_some_groups():
+def test_none_in_some_groups() -> None:
     grouped = evt.grouped_gemm(OPTIONAL)
     pair = [A, A], [B, B]
     assert len(grouped(*pair, beta=[None, 2.0], s=[None, 2.0])) == 2  # single values have the default's number
@@ -301,7 +302,7 @@ def test_none_in_some_groups():
 
 
 @pytest.mark.parametrize("op", [ADD, evt.gemm("in C: f16[m, n]; D = acc + C"), evt.linear("D = acc + C")])
-def test_none_without_a_default(op):
+def test_none_without_a_default(op) -> None:
     b = B if op.request.operation == "gemm" else B.mT
     for run in (op, op.reference):
         with pytest.raises(evt.ArgumentError, match=r"E0607.*`C` is None, and the program gives it no default"):
@@ -312,7 +313,7 @@ def test_none_without_a_default(op):
         op(A, b, C=C, Q=None)
 
 
-def test_an_argument_of_an_operands_name_is_unknown():
+def test_an_argument_of_an_operands_name_is_unknown() -> None:
     for name in ("A", "B", "acc"):
         assert codes(ADD, C=C, **{name: C}) == ["E0602"]
         assert codes(ADD, C=C, **{name: None}) == ["E0602"]
@@ -321,7 +322,7 @@ def test_an_argument_of_an_operands_name_is_unknown():
 # Inputs that cancel out
 
 
-def test_an_input_that_cancels_out_is_taken_and_checked():
+def test_an_input_that_cancels_out_is_taken_and_checked() -> None:
     op = evt.gemm("def first(x, y) = x\nin v: f32[n], C: f16[m, n]; D = first(acc, s) + first(0, v) + first(0, C)")
     assert op.inputs == ("s", "v", "C")
     given = {"s": torch.ones(40, 16).half(), "v": torch.ones(16), "C": C}
@@ -338,7 +339,7 @@ def test_an_input_that_cancels_out_is_taken_and_checked():
 
 @pytest.mark.parametrize("text", ["def first(x, y) = x\nD = first(acc, C)", "D = where(2 > 1, acc, C)"])
 @pytest.mark.parametrize("arch", TARGETS)
-def test_no_kernel_reads_an_input_that_cancels_out(text, arch):
+def test_no_kernel_reads_an_input_that_cancels_out(text, arch) -> None:
     """Also of those that the optimiser alone finds, which planning must not meet again."""
     op = evt.gemm(text)
     plain = evt.gemm("D = acc")

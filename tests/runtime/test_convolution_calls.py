@@ -174,14 +174,14 @@ def test_shapes_are_pytorchs() -> None:
         assert expected in str(caught.value)
 
 
-def test_groups_align_the_activation_to_the_channels_of_one():
+def test_groups_align_the_activation_to_the_channels_of_one() -> None:
     x, w = evt.channels_last(torch.zeros(2, 16, 8, 8).half()), evt.channels_last(torch.zeros(64, 2, 3, 3).half())
     op = evt.conv2d("D = acc", groups=8)
     assert bind(op.request, x, w, {}, {}).signature.a.alignment == 2
     assert packed_problem(op.request, "sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
 
 
-def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm():
+def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm() -> None:
     x, w = torch.randn(2, 8, 6, 5), torch.randn(4, 8, 3, 3)
     op = evt.conv2d("D = acc")
     flat = torch.empty(24, 4)
@@ -189,7 +189,7 @@ def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm():
     assert torch.equal(flat, op(x, w).permute(0, 2, 3, 1).reshape(24, 4))
 
 
-def test_a_copied_tensor_is_a_copy():
+def test_a_copied_tensor_is_a_copy() -> None:
     """One whose only image has a stride of 0 is read as it is, at its own alignment."""
     memory = torch.randn(1 + 8 * 6 * 5).half()
     residual = memory[1:].as_strided((1, 8, 6, 5), (0, 1, 40, 8))

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.functions.testing import temporarily  # noqa: E402
-from evt.runtime import autograd  # noqa: E402
-from tests.support.gradients import CASES, call, drawn, gradients, made, plainly  # noqa: E402
+import evt
+from evt.functions.testing import temporarily
+from evt.runtime import autograd
+from tests.support.gradients import CASES, call, drawn, gradients, made, plainly
 
 pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
 

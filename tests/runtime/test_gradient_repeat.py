@@ -9,17 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-import evt  # noqa: E402
-from evt.functions.testing import temporarily  # noqa: E402
-from evt.runtime import autograd  # noqa: E402
-from evt.runtime.repeat import record  # noqa: E402
-from tests.support.gradients import CASES, call, drawn, gradients, made, plainly  # noqa: E402
+import evt
+from evt.functions.testing import temporarily
+from evt.runtime import autograd
+from evt.runtime.repeat import record
+from tests.support.gradients import CASES, call, drawn, gradients, made, plainly
 
 pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
 

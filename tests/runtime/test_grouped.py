@@ -9,19 +9,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.emission import emit  # noqa: E402
-from evt.emission.kernel import spell  # noqa: E402
-from evt.grouped import GroupedProgram, grouped_gemm  # noqa: E402
-from evt.ir import TypedDag  # noqa: E402
-from evt.plan import LayoutClass, Problem, Signature, find_target, natural_signature, plan, survey  # noqa: E402
-from evt.request import optimised_for, optimised_graph  # noqa: E402
-from evt.runtime import grouped as grouped_module  # noqa: E402
-from evt.runtime.groups import split  # noqa: E402
-from evt.runtime.library import Library  # noqa: E402
+import evt
+from evt.emission import emit
+from evt.emission.kernel import spell
+from evt.grouped import GroupedProgram, grouped_gemm
+from evt.ir import TypedDag
+from evt.plan import LayoutClass, Problem, Signature, find_target, natural_signature, plan, survey
+from evt.request import optimised_for, optimised_graph
+from evt.runtime import grouped as grouped_module
+from evt.runtime.groups import split
+from evt.runtime.library import Library
 
 TEXT = "in s: f32[m], bias: bf16[n], beta = 0.5; D = relu(alpha*acc + bias)*s + beta*C"
 ROWS, COLUMNS, DEPTHS = [3, 0, 40, 8], [16, 16, 24, 8], [8, 8, 32, 0]
@@ -51,7 +50,7 @@ def problem_of(dag: TypedDag, signature: Signature | None = None) -> Problem:
     return Problem(dag, signature or natural_signature(dag), find_target("sm90"), grouped=True)
 
 
-def check(got, want):
+def check(got, want) -> None:
     assert len(got) == len(want)
     assert all(torch.equal(*pair) for pair in zip(got, want, strict=True))
 
@@ -60,7 +59,7 @@ def check(got, want):
 
 
 @pytest.mark.parametrize("alpha", [1.5, [1.0, 2.0, 3.0, 4.0], torch.arange(4.0), torch.tensor(2.0), torch.ones(1)])
-def test_every_group_is_a_call_of_its_own(alpha):
+def test_every_group_is_a_call_of_its_own(alpha) -> None:
     a, b, inputs = tensors()
     op = grouped_gemm(TEXT)
     values = torch.as_tensor(alpha).expand(4).tolist()
@@ -70,7 +69,7 @@ def test_every_group_is_a_call_of_its_own(alpha):
     check(op.reference(a, b, alpha=alpha, **inputs), each)
 
 
-def test_stacked_and_shared_tensors():
+def test_stacked_and_shared_tensors() -> None:
     a, b, inputs = alike()
     op = grouped_gemm(TEXT)
     lists = op(a, b, alpha=1.0, **inputs)
@@ -80,7 +79,7 @@ def test_stacked_and_shared_tensors():
     check(op(a, b, alpha=1.0, **shared), op(a, b, alpha=1.0, **{name: [x] * 4 for name, x in shared.items()}))
 
 
-def test_offsets_divide_rows():
+def test_offsets_divide_rows() -> None:
     rows = [3, 0, 40, 8]
     a, b, inputs = tensors(rows, [16] * 4, [8] * 4)
     op = grouped_gemm("in s: f32[m], bias: bf16[n]; out D, z: f32[m, n]; z = acc + bias; D = z*s + C")
@@ -96,7 +95,7 @@ def test_offsets_divide_rows():
         assert torch.equal(op(torch.cat(a), b, offsets=where, **given).z, got.z)
 
 
-def test_outputs_and_buffers():
+def test_outputs_and_buffers() -> None:
     a, b, _ = tensors()
     op = grouped_gemm("out D, E: f32[m, n]; D = acc; E = 2*acc")
     want = op(a, b)
@@ -113,7 +112,7 @@ def test_outputs_and_buffers():
     assert grouped_gemm("D = acc")([], []) == []
 
 
-def test_a_loop_takes_what_a_grouped_kernel_does_not():
+def test_a_loop_takes_what_a_grouped_kernel_does_not() -> None:
     a, b, _ = tensors()
     text = "out D, r: f32[m]; D = acc; r = sum[n](acc)"
     got = grouped_gemm(text, route="loop")(a, b)
@@ -151,13 +150,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_calls_name_the_group(name):
+def test_wrong_calls_name_the_group(name) -> None:
     call, message = WRONG[name]
     with pytest.raises(evt.ArgumentError, match=message):
         call(grouped_gemm(TEXT))
 
 
-def test_in_place_is_fine_within_a_group():
+def test_in_place_is_fine_within_a_group() -> None:
     a, b, inputs = tensors()
     op = grouped_gemm(TEXT)
     want = op(a, b, alpha=1.0, **inputs)
@@ -167,7 +166,7 @@ def test_in_place_is_fine_within_a_group():
 # What is planned and refused
 
 
-def test_every_tensor_is_an_array_of_pointers():
+def test_every_tensor_is_an_array_of_pointers() -> None:
     text = grouped_gemm(TEXT).emit("sm90", "bf16", "bf16")
     for part in (
         "KernelPtrArrayTmaWarpSpecializedPingpong",
@@ -181,7 +180,7 @@ def test_every_tensor_is_an_array_of_pointers():
     assert text == grouped_gemm(TEXT).emit("sm90", "bf16", "bf16")
 
 
-def test_other_tiles_and_narrow_outputs_go_through_our_nodes():
+def test_other_tiles_and_narrow_outputs_go_through_our_nodes() -> None:
     text = grouped_gemm("in g: bf16[m, n]; D = silu(even(acc + g))*odd(acc)").emit("sm90", "bf16", "bf16")
     assert "GroupTensor<evt::fusion::HalfStore<cutlass::bfloat16_t, 1>>" in text
     assert "GroupTensor<fusion::Sm90AuxLoad<0, void, cutlass::bfloat16_t" in text
@@ -189,11 +188,11 @@ def test_other_tiles_and_narrow_outputs_go_through_our_nodes():
 
 
 @pytest.mark.parametrize("text", ["D = acc + C", "in C: bf16[m, n]; D = acc + C"])
-def test_a_tile_is_the_source_declared_or_not(text):
+def test_a_tile_is_the_source_declared_or_not(text) -> None:
     assert "Sm90SrcFetch<cutlass::bfloat16_t>" in grouped_gemm(text).emit("sm90", "bf16", "bf16")
 
 
-def test_the_schema_lists_the_rows():
+def test_the_schema_lists_the_rows() -> None:
     made = grouped_gemm(TEXT).plan("sm90", "bf16", "bf16")
     schema = json.loads(made.schema)
     assert [row[0] for row in schema["rows"]] == [field.name for field in made.group_fields]
@@ -210,19 +209,19 @@ def test_the_schema_lists_the_rows():
         ("in w: f32[n]; D = sum[n](acc*w)", "reduction"),
     ],
 )
-def test_what_a_grouped_kernel_cannot_do(text, reason):
+def test_what_a_grouped_kernel_cannot_do(text, reason) -> None:
     with pytest.raises(evt.TargetError, match=f"E0503[^$]*{reason}"):
         grouped_gemm(text).emit("sm90", "f16", "f16")
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm89"])
-def test_other_targets_are_told_of_the_loop(arch):
+def test_other_targets_are_told_of_the_loop(arch) -> None:
     with pytest.raises(evt.TargetError, match=r'E0503[^$]*route="loop"'):
         grouped_gemm(TEXT).emit(arch)
     assert "int mine_run(" in grouped_gemm(TEXT, route="loop").emit(arch, name="mine")
 
 
-def test_layouts_that_tma_cannot_move():
+def test_layouts_that_tma_cannot_move() -> None:
     dag = optimised_graph(evt.gemm(TEXT).request, "bf16")
     signature = replace(natural_signature(dag), a=LayoutClass("k", 4))
     with pytest.raises(evt.TargetError, match="aligned to 8 bytes"):
@@ -232,7 +231,7 @@ def test_layouts_that_tma_cannot_move():
         plan(problem_of(wide))
 
 
-def test_configurations():
+def test_configurations() -> None:
     dag = optimised_graph(evt.gemm("D = acc").request, "f16")
     names = [config.name for config in survey(problem_of(dag)).chosen.configs]
     assert len(set(names)) == len(names)
@@ -283,7 +282,7 @@ def launched(op: GroupedProgram, a, b, monkeypatch, **inputs):
     return recorded[0], members
 
 
-def test_every_row_gets_its_words(monkeypatch):
+def test_every_row_gets_its_words(monkeypatch) -> None:
     a, b, inputs = tensors()
     beta = [0.25, torch.tensor(3.0), 0.75, 1.0]
     values, members = launched(grouped_gemm(TEXT), a, b, monkeypatch, alpha=1.5, beta=beta, **inputs)
@@ -300,7 +299,7 @@ def test_every_row_gets_its_words(monkeypatch):
     assert values["stride_m_of_out_D"] == (16, 24)
 
 
-def test_device_values_come_by_address_and_defaults_by_number(monkeypatch):
+def test_device_values_come_by_address_and_defaults_by_number(monkeypatch) -> None:
     a, b, inputs = alike(2)
     alpha = torch.tensor([2.0, 3.0])
     values, _ = launched(grouped_gemm(TEXT), a, b, monkeypatch, alpha=alpha, **inputs)
@@ -309,7 +308,7 @@ def test_device_values_come_by_address_and_defaults_by_number(monkeypatch):
     assert values["in_beta"] == (0, 0)
 
 
-def test_flexible_vectors_are_vectors_in_all_groups_or_in_none(monkeypatch):
+def test_flexible_vectors_are_vectors_in_all_groups_or_in_none(monkeypatch) -> None:
     op = grouped_gemm("in s: f32[m?]; D = s*acc")
     a, b, inputs = tensors([1, 40], [16, 16], [8, 8])
     values, _ = launched(op, a, b, monkeypatch, s=inputs["s"])
@@ -322,7 +321,7 @@ def test_flexible_vectors_are_vectors_in_all_groups_or_in_none(monkeypatch):
         launched(op, a, b, monkeypatch, s=[inputs["s"][0], 1.0])
 
 
-def test_groups_have_one_majorness_and_the_least_alignment(monkeypatch):
+def test_groups_have_one_majorness_and_the_least_alignment(monkeypatch) -> None:
     a, b, _ = alike(2)
     op = grouped_gemm("D = acc + C")
     with pytest.raises(evt.ArgumentError, match="`B` is contiguous along k in group 1, n in group 0"):
@@ -333,7 +332,7 @@ def test_groups_have_one_majorness_and_the_least_alignment(monkeypatch):
     assert values["groups"] == 2
 
 
-def test_what_is_known_of_a_group_is_found_again():
+def test_what_is_known_of_a_group_is_found_again() -> None:
     a, b, inputs = tensors()
     op = grouped_gemm(TEXT)
     op(a, b, alpha=1.0, **inputs)

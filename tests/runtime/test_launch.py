@@ -16,7 +16,7 @@ A, B = torch.zeros(40, 24, dtype=torch.float16), torch.zeros(24, 16, dtype=torch
 C = torch.zeros(40, 16, dtype=torch.float16)
 
 
-def test_every_member_gets_its_value(launches):
+def test_every_member_gets_its_value(launches) -> None:
     op = evt.gemm("in gamma = 3; D = relu(alpha*acc + beta*C) + gamma*residual")
     wide = torch.zeros(40, 32, dtype=torch.float16)[:, 8:24]
     beta = torch.ones(1)
@@ -36,7 +36,7 @@ def test_every_member_gets_its_value(launches):
     assert (members["swizzle"], members["raster"]) == (0, 0)
 
 
-def test_the_remembered_call_fills_in_new_addresses_and_numbers(launches):
+def test_the_remembered_call_fills_in_new_addresses_and_numbers(launches) -> None:
     op = evt.gemm("out D, E: f32[m, n]; D = alpha*acc + C; E = acc")
     first = op(A, B, alpha=1.0, C=C)
     other = torch.ones(40, 24, dtype=torch.float16)
@@ -50,7 +50,7 @@ def test_the_remembered_call_fills_in_new_addresses_and_numbers(launches):
     assert second.D.shape == (40, 16)
 
 
-def test_buffers_are_written_where_they_are(launches):
+def test_buffers_are_written_where_they_are(launches) -> None:
     op = evt.gemm("out D, E: f32[m, n]; D = acc + C; E = acc")
     e, d = torch.zeros(40, 16), torch.zeros(40, 32, dtype=torch.float16)[:, :16]
     op(A, B, C=C, E=e)
@@ -62,7 +62,7 @@ def test_buffers_are_written_where_they_are(launches):
         op(A, B, C=C, out={"D": A.view(-1)[:640].view(40, 16)})
 
 
-def test_what_an_index_names_comes_with_its_extent(launches):
+def test_what_an_index_names_comes_with_its_extent(launches) -> None:
     op = evt.gemm("D[i[m], n] = acc + x[i[m], n]*s[i[m]]")
     x, s = torch.zeros(7, 32, dtype=torch.float16)[:, :16], torch.zeros(9, dtype=torch.float16)
     i, d = torch.zeros(40, dtype=torch.int32), torch.zeros(50, 16, dtype=torch.float16)
@@ -75,7 +75,7 @@ def test_what_an_index_names_comes_with_its_extent(launches):
     assert len(op._caller._kernels) == 1
 
 
-def test_batches_and_alignments_are_combinations_of_their_own(launches):
+def test_batches_and_alignments_are_combinations_of_their_own(launches) -> None:
     op = evt.gemm("D = acc + C")
     op(A, B, C=C)
     storage = torch.zeros(40 * 16 + 8, dtype=torch.float16)
@@ -88,7 +88,7 @@ def test_batches_and_alignments_are_combinations_of_their_own(launches):
     assert "stride_l_of_in_C" not in launches[2]
 
 
-def test_mistakes_are_found_in_remembered_calls_too(launches):
+def test_mistakes_are_found_in_remembered_calls_too(launches) -> None:
     op = evt.gemm("D = alpha*acc")
     op(A, B, alpha=2)
     for wrong in ({"alpha": 10**400}, {"alpha": True}, {"alpha": 1, "beta": 2}, {}, {"alpha": "2"}):
@@ -130,7 +130,7 @@ SETTINGS_OF_ROUTES = {
 
 
 @pytest.mark.parametrize("route", SETTINGS_OF_ROUTES)
-def test_every_member_of_a_convolution_gets_its_value(launches, route):
+def test_every_member_of_a_convolution_gets_its_value(launches, route) -> None:
     op = evt.conv2d("D = relu(acc + bias) + residual", route=route, **GEOMETRY)
     D = op(X, W, bias=BIAS, residual=RESIDUAL)  # noqa: N806
     (members,) = launches
@@ -185,7 +185,7 @@ def test_every_member_of_a_convolution_gets_its_value(launches, route):
     ],
 )
 @pytest.mark.parametrize("route", ["conv-evt-2x", "evt"])
-def test_members_of_every_operator_and_rank(launches, operation, keywords, a, b, expected, route):
+def test_members_of_every_operator_and_rank(launches, operation, keywords, a, b, expected, route) -> None:
     D = evt.Program(Source("D = acc"), operation, route=route, **keywords)(channels_last(*a), channels_last(*b))  # noqa: N806
     (members,) = launches
     wanted = numbers(expected)
@@ -193,7 +193,7 @@ def test_members_of_every_operator_and_rank(launches, operation, keywords, a, b,
     assert members["out_D"] == D.data_ptr()
 
 
-def test_a_pointwise_convolution_is_called_as_a_gemm(launches):
+def test_a_pointwise_convolution_is_called_as_a_gemm(launches) -> None:
     wide = channels_last(2, 64, 9, 7)
     D = evt.conv2d("D = silu(acc)", route="evt")(wide[:, 16:32], channels_last(24, 16, 1, 1))  # noqa: N806
     (members,) = launches
@@ -217,7 +217,7 @@ def copies(monkeypatch):
     return made
 
 
-def test_what_is_not_channels_last_is_copied_once_a_call(launches, copies):
+def test_what_is_not_channels_last_is_copied_once_a_call(launches, copies) -> None:
     op = evt.conv2d("D = acc + residual", **GEOMETRY)
     x, w, residual = (tensor.contiguous() for tensor in (X, W, RESIDUAL))
     for count, (a, b, c) in enumerate([(X, W, RESIDUAL), (x, W, RESIDUAL), (x, w, RESIDUAL), (x, w, residual)]):
@@ -237,7 +237,7 @@ def test_what_is_not_channels_last_is_copied_once_a_call(launches, copies):
     assert len(op._caller._kernels) == 1
 
 
-def test_a_converted_weight_is_read_where_it_is(launches, copies):
+def test_a_converted_weight_is_read_where_it_is(launches, copies) -> None:
     op = evt.conv2d("D = acc", padding=1)
     weight = evt.channels_last(torch.zeros(24, 16, 3, 3, dtype=torch.float16))
     x = X.contiguous()
@@ -248,7 +248,7 @@ def test_a_converted_weight_is_read_where_it_is(launches, copies):
     assert D.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_slices_and_buffers_of_a_convolution_are_used_in_place(launches, copies):
+def test_slices_and_buffers_of_a_convolution_are_used_in_place(launches, copies) -> None:
     op = evt.conv2d("D = acc + residual", **GEOMETRY)
     wide, out = channels_last(2, 48, 9, 7), channels_last(2, 72, 4, 10)
     result = op(wide[:, 16:32], W, residual=out[:, :24], out=out[:, 24:48])
@@ -295,7 +295,7 @@ def test_a_contiguous_buffer_is_written_through_a_channels_last_one(launches, co
 
 @pytest.mark.parametrize("shape", [(2, 16, 9, 7), (1, 16, 9, 7), (2, 1, 9, 7), (2, 16, 1, 1), (1, 16, 1, 7)])
 @pytest.mark.parametrize("formats", [(a, b) for a in (True, False) for b in (True, False)])
-def test_results_have_the_memory_format_of_pytorch(launches, shape, formats):
+def test_results_have_the_memory_format_of_pytorch(launches, shape, formats) -> None:
     x, weight = channels_last(*shape), channels_last(24, shape[1], 4, 4)
     if not formats[0]:
         x = x.contiguous()
@@ -307,7 +307,7 @@ def test_results_have_the_memory_format_of_pytorch(launches, shape, formats):
     assert found.t.shape == (24,)
 
 
-def test_calls_of_a_convolution_that_are_wrong(launches):
+def test_calls_of_a_convolution_that_are_wrong(launches) -> None:
     op = evt.conv2d("D = acc + residual", **GEOMETRY)
     op(X, W, residual=RESIDUAL)
     for wrong, code in (
@@ -325,7 +325,7 @@ def test_calls_of_a_convolution_that_are_wrong(launches):
 @pytest.mark.parametrize(
     ("code", "expected"), [(2 << 16, "E0804"), (3 << 16 | 100, "E0801"), (4 << 16 | 209, "E0802"), (5 << 16, "E0805")]
 )
-def test_failures_of_the_library_are_diagnostics(launches, code, expected):
+def test_failures_of_the_library_are_diagnostics(launches, code, expected) -> None:
     op = evt.gemm("D = acc")
     op(A, B)
     launched = op._caller._launched
@@ -335,7 +335,7 @@ def test_failures_of_the_library_are_diagnostics(launches, code, expected):
         op(A, B)
 
 
-def test_none_is_a_launch_like_any_other_without_it(launches):
+def test_none_is_a_launch_like_any_other_without_it(launches) -> None:
     op = evt.gemm("in bias: f16[n] = 0, gamma: f32[] = 3; D = gamma*acc + bias")
     op(A, B)
     op(A, B, bias=None)
@@ -349,12 +349,12 @@ def test_none_is_a_launch_like_any_other_without_it(launches):
         op(A, B, beta=None)
 
 
-def test_later_calls_check_nothing_again(launches, monkeypatch):
+def test_later_calls_check_nothing_again(launches, monkeypatch) -> None:
     op = evt.gemm("in bias: f16[n] = 0; D = acc + C + bias")
     op(A, B, C=C)
     op(A, B, C=C, D=C)
 
-    def fail(*arguments):
+    def fail(*arguments) -> None:
         raise AssertionError("a remembered call is checked")
 
     monkeypatch.setattr(call_module, "bind", fail)
@@ -366,7 +366,7 @@ def test_later_calls_check_nothing_again(launches, monkeypatch):
     assert len(launches) == 5
 
 
-def test_what_is_remembered_is_bounded(launches, monkeypatch):
+def test_what_is_remembered_is_bounded(launches, monkeypatch) -> None:
     monkeypatch.setattr(call_module, "_MAX_LAUNCHED", 3)
     monkeypatch.setattr(call_module, "_MAX_PREPARED", 2)
     op = evt.gemm("D = acc")

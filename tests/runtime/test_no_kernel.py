@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.runtime import call as call_module  # noqa: E402
+import evt
+from evt.runtime import call as call_module
 
 A, B = torch.ones(32, 64, dtype=torch.int8), torch.ones(64, 48, dtype=torch.int8)
 H = torch.ones(32, 32, dtype=torch.float16)

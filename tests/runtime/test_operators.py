@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.library import opcheck
 
-torch = pytest.importorskip("torch")
-
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.library import opcheck  # noqa: E402
-
-import evt  # noqa: E402
-from evt.runtime.operator import write_program  # noqa: E402
-from tests.support.programs_traced import CALLS, SCATTERED, A, B, C, Call, K, M, N, R, W, X, last, random, same  # noqa: E402
+import evt
+from evt.runtime.operator import write_program
+from tests.support.programs_traced import CALLS, SCATTERED, A, B, C, Call, K, M, N, R, W, X, last, random, same
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about prototypes and what it will remove
 

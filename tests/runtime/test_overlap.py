@@ -7,14 +7,12 @@ from itertools import product
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import assume, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-import evt  # noqa: E402
-from evt.runtime.layout import repeated  # noqa: E402
+import evt
+from evt.runtime.layout import repeated
 
 M, N, K = 6, 8, 4
 A, B = torch.randn(M, K), torch.randn(K, N)

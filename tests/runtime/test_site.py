@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.runtime import call as call_module  # noqa: E402
-from evt.runtime import prepare as prepare_module  # noqa: E402
-from evt.runtime.call import caller_of  # noqa: E402
-from evt.runtime.operator import write_program  # noqa: E402
-from evt.runtime.site import Site, forget  # noqa: E402
+import evt
+from evt.runtime import call as call_module
+from evt.runtime import prepare as prepare_module
+from evt.runtime.call import caller_of
+from evt.runtime.operator import write_program
+from evt.runtime.site import Site, forget
 
 F16 = torch.float16
 A, B = torch.ones(40, 24, dtype=F16), torch.ones(24, 16, dtype=F16)

@@ -7,17 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.autograd import forward_ad  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.overrides import TorchFunctionMode  # noqa: E402
-from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-import evt  # noqa: E402
+import evt
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about prototypes and what it will remove
 

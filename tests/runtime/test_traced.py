@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import evt  # noqa: E402
-from evt.request import read_request  # noqa: E402
+import evt
+from evt.request import read_request
 
 OP, LINEAR, CONV = evt.gemm("D = relu(acc + bias)"), evt.linear("D = silu(acc)"), evt.conv2d("D = acc")
 SEVERAL = evt.gemm("out D, _x: f32[m]; D = alpha*acc; _x = sum[n](acc)")
@@ -56,7 +55,7 @@ OUTSIDE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
+def _fresh() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
 
