@@ -19,17 +19,18 @@ from evt.ir.dtype import B1
 from evt.ir.node import base, is_divided
 from evt.plan import (
     TARGETS,
-    ConvolutionClass,
     LayoutClass,
     Plan,
     Problem,
     Signature,
+    Sizes,
     Target,
     convolution_class,
     natural_signature,
     survey,
 )
 from evt.plan.signature import bytes_of
+from evt.plan.sizes import LARGEST_OPERAND, UNKNOWN
 from evt.request import Request, optimised_for, options, typed_for
 from evt.request.graphs import operands_of
 
@@ -54,7 +55,7 @@ class Layouts:
 class Named:
     """A program to export: the name that it gets, and the types of A and B where it leaves them open.
 
-    ``layouts`` are those that get kernels, or the signature of the one call that gets one.
+    ``layouts`` are those that get kernels, or the signature of the one call that gets one; ``sizes`` are its sizes.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Named:
     a: str | None = None
     b: str | None = None
     layouts: Layouts | Signature = field(default_factory=Layouts)
+    sizes: Sizes = UNKNOWN
 
     @property
     def dag(self) -> TypedDag:
@@ -169,7 +171,7 @@ def _problems(program: Named, target: Target) -> Iterator[tuple[Problem, tuple[s
     asked = options(request.settings, request.settings.deterministic is False)
     if isinstance(layouts, Signature):
         dag = optimised_for(request, operands)
-        yield Problem(dag, layouts.only({*dag.input, *dag.output}), target, asked), ()
+        yield Problem(dag, layouts.only({*dag.input, *dag.output}), target, asked, sizes=program.sizes), ()
         return
     optional = [each.name for each in request.dag.inputs if is_optional(each)]
     of = None
@@ -213,11 +215,10 @@ def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: s
     made = emitted(plan, name)
     most = found.chosen.max_batches
 
-    def same(signature: Signature) -> bool:
-        """Return whether another signature makes the same kernel."""
+    def same(other: Problem) -> bool:
+        """Return whether another problem has the same kernel."""
         try:
-            other = survey(replace(problem, signature=signature), request.settings.route, request.settings.config).plan
-            return emitted(other, name).text == made.text
+            return emitted(survey(other, request.settings.route, request.settings.config).plan, name).text == made.text
         except EvtError:
             return False
 
@@ -233,26 +234,31 @@ def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: s
             continue
         if isinstance(value, Input) and value.flexible:
             layout = replace(layout, contiguous=base(value.modes[-1]))
-        free = same(_with(signature, name_of, replace(layout, alignment=1)))
+        free = same(_with(problem, name_of, replace(layout, alignment=1)))
         other = replace(layout, batch="strided" if layout.batch == "shared" else "shared")
-        anyhow = same(_with(signature, name_of, other))
+        anyhow = same(_with(problem, name_of, other))
         needs.append(
             Need(name_of, layout.contiguous or "", 1 if free else layout.alignment, "any" if anyhow else layout.batch)
         )
     limits: tuple[str, ...] = ()
     if signature.convolution is not None:
-        beyond = {limit: replace(signature, convolution=other) for limit, other in _beyond(signature.convolution)}
-        limits = tuple(limit for limit, other in beyond.items() if not same(other))
+        limits = tuple(limit for limit, other in _beyond(problem) if not same(other))
     return Kernel(problem.target, plan, made, absent, tuple(needs), limits, most or 0)
 
 
-def _beyond(of: ConvolutionClass) -> Iterator[tuple[str, ConvolutionClass]]:
-    """Yield the limits that a convolution's kernel may have, each with the class of what is beyond it."""
-    yield "operands_below_2_gib", replace(of, large_operand=True)
-    yield "filters_up_to_32", replace(of, large_filter=True)
-    yield "im2col", replace(of, im2col=False)
+def _beyond(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield the limits that a convolution's kernel may have, each with a problem beyond the limit."""
+
+    def of(**facts: bool) -> Problem:
+        changed = replace(problem.convolution, **facts)  # type: ignore[arg-type]
+        return replace(problem, signature=replace(problem.signature, convolution=changed))
+
+    yield "operands_below_2_gib", replace(problem, sizes=replace(problem.sizes, operand_bytes=LARGEST_OPERAND))
+    yield "filters_up_to_32", of(large_filter=True)
+    yield "im2col", of(im2col=False)
 
 
-def _with(signature: Signature, name: str, layout: LayoutClass) -> Signature:
-    """Return a signature with another layout of one tensor."""
-    return replace(signature, tensors=tuple((each, layout if each == name else own) for each, own in signature.tensors))
+def _with(problem: Problem, name: str, layout: LayoutClass) -> Problem:
+    """Return a problem with another layout of one tensor."""
+    tensors = tuple((each, layout if each == name else own) for each, own in problem.signature.tensors)
+    return replace(problem, signature=replace(problem.signature, tensors=tensors))

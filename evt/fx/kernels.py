@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
@@ -24,19 +25,30 @@ from evt.fx.example import example
 from evt.fx.skip_reason import SkipReason
 from evt.plan import Plan, find_target
 from evt.plan.speed import fastest
+from evt.request import Request
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
+from evt.runtime.call import caller_of
 from evt.runtime.kernels import device_target, is_atomic, kernel_sources, measured_best, plan_kernels
+from evt.runtime.operator import write_program
 
 _LOGGER = logging.getLogger("evt")
 
 
 def sources_of(fused: RegionProgram) -> list[KernelSource]:
     """Return the sources of the kernels that calls of a region take. Raise what a call would, before nvcc."""
-    request, bound = fused.program.request, bound_example(fused)
-    atomic = is_atomic(request)
-    plans = plan_kernels(measured_best(request, bound, atomic), bound, device_target(bound.index), atomic)
+    caller = caller_of(program_text(fused))
+    bound = bound_example(fused, caller.request)
+    atomic = is_atomic(caller.request)
+    plans = plan_kernels(measured_best(caller.request, bound, atomic), bound, device_target(bound.index), atomic)
+    caller.expect(bound)  # a call of other sizes, if the shapes are dynamic, takes the same kernels
     return kernel_sources(plans)
+
+
+def program_text(fused: RegionProgram) -> str:
+    """Return a region's program as the operators take it."""
+    request = fused.program.request
+    return write_program(replace(request, dag=replace(request.dag, origins=())))
 
 
 def kernel_of(fused: RegionProgram, target: str, multiprocessors: int) -> Plan:
@@ -54,11 +66,11 @@ def kernel_or_reason(fused: RegionProgram, target: str) -> Plan | str:
         return reason_of(error)
 
 
-def bound_example(fused: RegionProgram) -> Bound:
-    """Return the call of a region in the graph, without memory."""
+def bound_example(fused: RegionProgram, request: Request | None = None) -> Bound:
+    """Return the call of a region in the graph, without memory; ``request`` is the region's program or its equal."""
     with unset_fake_temporarily():
         a, b, inputs = example(fused)
-        return bind(fused.program.request, a, b, inputs, {}, memory=False)
+        return bind(request or fused.program.request, a, b, inputs, {}, memory=False)
 
 
 #: The multiprocessors of an H100 or H200, for which kernels are chosen where no GPU is known.

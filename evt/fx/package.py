@@ -35,7 +35,7 @@ from evt.fx.backend import FusePass, read_options
 from evt.fx.build import RegionProgram
 from evt.fx.capture import export, frozen
 from evt.fx.example import example
-from evt.fx.kernels import reason_of
+from evt.fx.kernels import PROCESSORS, reason_of
 from evt.fx.module import dispatch_of
 from evt.fx.report import ProductReport, Report, rows_of
 from evt.fx.rewrite import listed, rewrite
@@ -203,18 +203,18 @@ def _planned(fused: RegionProgram) -> tuple[Named, Target]:
     with unset_fake_temporarily():
         left, right, inputs = example(fused)
         bound = bind(request, left, right, inputs, {}, memory=False)
-    target = find_target(_ASSUMED)
+    target, count, asked, atomic = find_target(_ASSUMED), PROCESSORS, request, is_atomic(request)
     if product.node.meta["val"].device.type == "cuda":
-        target, atomic = device_target(bound.index), is_atomic(request)
-        plans = plan_kernels(measured_best(request, bound, atomic), bound, target, atomic)
+        target, asked = device_target(bound.index), measured_best(request, bound, atomic)
         count = torch.cuda.get_device_properties(bound.index).multi_processor_count
-        best = plans[fastest(plans, bound.sizes, count)]
-        request = request.forced(best.route, best.config.name)
+    plans = plan_kernels(asked, bound, target, atomic)
+    best = plans[fastest(plans, bound.sizes, count)]
+    request = request.forced(best.route, best.config.name)
     types = [str(operand.dtype) for operand in bound.dag.operands]
     plain = altered(request, dag=altered(request.dag, origins=()))
     name = f"p_{_digest(write_program(plain), types, bound.signature)}"
     a, b = (None, None) if plain.dag.operands else types
-    made = Named(name, plain, a, b, bound.signature)
+    made = Named(name, plain, a, b, bound.signature, bound.plan_sizes)
     schemas_of(made)
     kernels_of(made, [target], name)
     return made, target

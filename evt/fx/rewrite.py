@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -18,13 +18,13 @@ from evt.fx.build import RegionProgram
 from evt.fx.example import tensor_of
 from evt.fx.gradient import leave_unread
 from evt.fx.index_map import Arrangement, Size, same
+from evt.fx.kernels import program_text
 from evt.fx.results import keep_strides
 from evt.fx.sizes import written
 from evt.fx.verify import verify
 from evt.reference.convolution import from_view, to_view
 from evt.runtime.convolution import is_readable, pitch_of
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
-from evt.runtime.operator import write_program
 
 aten = torch.ops.aten
 
@@ -57,9 +57,7 @@ class Listed:
     def __call__(
         self, graph: Graph, fused: RegionProgram, operands: Sequence[Node], arguments: Sequence[Node]
     ) -> tuple[Node, list[Node]]:
-        request = fused.program.request
-        program = write_program(replace(request, dag=replace(request.dag, origins=())))
-        call = graph.call_function(self.operator, (*operands, list(arguments), program))
+        call = graph.call_function(self.operator, (*operands, list(arguments), program_text(fused)))
         return call, listed(graph, call, len(fused.results))
 
 

@@ -15,6 +15,7 @@ from evt.plan.signature import (
     convolution_class,
     natural_signature,
 )
+from evt.plan.sizes import Sizes
 from evt.plan.survey import Candidate, Survey, plan, survey
 from evt.plan.target import TARGETS, Target, find_target
 
@@ -33,6 +34,7 @@ __all__ = [
     "Problem",
     "Route",
     "Signature",
+    "Sizes",
     "Survey",
     "Target",
     "alignment_of",

@@ -135,6 +135,15 @@ class Depthwise:
 NO_DEPTHWISE = Depthwise(reason="its sizes are not known: give the shapes of A and B")
 
 
+def filter_of(problem: ConvolutionProblem) -> Filter:
+    """Return the filter of a channel, of a convolution of images."""
+    sizes = problem.sizes
+    taps, stride, dilation = (
+        (sizes[f"{part}_height"], sizes[f"{part}_width"]) for part in ("filter", "stride", "dilation")
+    )
+    return Filter(taps, stride, dilation)
+
+
 def depthwise_of(problem: ConvolutionProblem, element_bytes: int) -> Depthwise:
     """Return how the depthwise kernel serves a convolution of elements of so many bytes."""
     geometry = problem.geometry
@@ -147,10 +156,7 @@ def depthwise_of(problem: ConvolutionProblem, element_bytes: int) -> Depthwise:
     sizes = forward(geometry.operator, problem.sizes)
     if min(sizes["pad_height"], sizes["pad_width"]) < 0:
         return Depthwise(reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
-    taps, stride, dilation = (
-        (sizes[f"{part}_height"], sizes[f"{part}_width"]) for part in ("filter", "stride", "dilation")
-    )
-    return _depthwise(Filter(taps, stride, dilation), sizes["output_height"], sizes["output_width"], element_bytes)
+    return _depthwise(filter_of(problem), sizes["output_height"], sizes["output_width"], element_bytes)
 
 
 @lru_cache(maxsize=1024)

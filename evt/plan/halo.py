@@ -28,7 +28,7 @@ _IMAGES = (1, 2, 4, 12, 32, 64, 256, 256)
 #: How much another kernel has to save: as a part of the best time for a number of images, added up over the numbers.
 _WORTH_A_KERNEL = 0.02
 
-_TOO_LARGE = "a tile and its halo do not fit in shared memory"
+TOO_LARGE = "a tile and its halo do not fit in shared memory"
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 #: Where CUTLASS's kernels are as fast: images of fewer pixels, many channels of images that are not large, and
@@ -124,7 +124,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     planes = [Plane.cut(height, width, depth.taps if depth else None, channel_bytes, each) for each in _PLANES]
     known = _kernels(planes, widths)
     if not known:
-        return Halo((), reason=_TOO_LARGE)
+        return Halo((), reason=TOO_LARGE)
     for_some = channels > _FEW_CHANNELS
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast, for_some)
 
@@ -169,11 +169,18 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     height = Axis.of(problem.sizes, "height")
     if height.taps > _MOST_TAPS or height.pad > _MOST_PADDING:
         return Halo((), reason=f"there are more than {_MOST_TAPS} rows of taps, or {_MOST_PADDING} of padding")
-    rows = (min(height.output, PIXELS[-1] // EIGHT) + height.halo) * height.stride
-    if rows * problem.pixels[-1] * problem.channels >= _LARGEST_BOX:
-        return Halo((), reason=f"the rows of a tile have {_LARGEST_BOX} elements or more")
+    if reason := beyond_windows(problem.sizes):
+        return Halo((), reason=reason)
     found = _windows(height, problem.results[-1], window_bytes, problem.filters, operand)
     return found if found.reason else replace(found, channels=problem.channels, step=geometry.stride[-1])
+
+
+def beyond_windows(sizes: Mapping[str, int]) -> str:
+    """Return why the images are too large for windows, or ""."""
+    height = Axis.of(sizes, "height")
+    rows = (min(height.output, PIXELS[-1] // EIGHT) + height.halo) * height.stride
+    elements = rows * sizes["width"] * sizes["channels"]
+    return f"the rows of a tile have {_LARGEST_BOX} elements or more" if elements >= _LARGEST_BOX else ""
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +188,7 @@ def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operan
     plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
     known = _kernels([plane], widths)
     if not known:
-        return Halo((), reason=_TOO_LARGE)
+        return Halo((), reason=TOO_LARGE)
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast=True)
 
 

@@ -8,8 +8,11 @@ from typing import Literal
 
 from evt.ir import TypedDag
 from evt.ir.columns import columns_together
+from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
+from evt.plan.halo import Halo, halo_of, windows_of
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
+from evt.plan.sizes import UNKNOWN, Sizes
 from evt.plan.stock.match import Stock, match_stock
 from evt.plan.target import Target
 from evt.plan.verdict import Refusal
@@ -23,7 +26,8 @@ Shape = Literal["gemm", "grouped", "convolution"]
 class Problem:
     """A program, the layouts and the target that a kernel is planned for.
 
-    ``grouped``: the kernel computes many products in one launch, and ``signature`` has what is common to all.
+    ``grouped``: the kernel computes many products in one launch, and ``signature`` has their common layouts. ``sizes``
+    choose among the kernels: no text of a kernel depends on them.
     """
 
     dag: TypedDag
@@ -31,6 +35,7 @@ class Problem:
     target: Target
     options: Options = PLAIN
     grouped: bool = False
+    sizes: Sizes = UNKNOWN
 
     @property
     def shape(self) -> Shape:
@@ -43,6 +48,22 @@ class Problem:
         """The class of a problem that is a convolution."""
         assert self.signature.convolution is not None
         return self.signature.convolution
+
+    @cached_property
+    def halo(self) -> Halo:
+        """The halo kernels that run a convolution of these sizes."""
+        return halo_of(self.convolution.geometry, self.sizes.convolution, self.dag.operands[0].dtype)
+
+    @cached_property
+    def windows(self) -> Halo:
+        """The halo kernels that run it after they have widened its channels."""
+        return windows_of(self.sizes.convolution, self.dag.operands[0].dtype)
+
+    @cached_property
+    def depthwise(self) -> Depthwise:
+        """The depthwise kernels that run it."""
+        sizes = self.sizes.convolution
+        return NO_DEPTHWISE if sizes is None else depthwise_of(sizes, self.operand_bytes)
 
     @property
     def operand_bytes(self) -> int:

@@ -5,7 +5,6 @@ Sizes and strides are not here: they are run-time arguments of every kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,8 +15,8 @@ from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import F16, DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
-from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
-from evt.plan.halo import NO_WINDOWS, UNKNOWN, Halo, halo_of, widened_channels, windows_of
+from evt.plan.depthwise import Filter, filter_of
+from evt.plan.halo import widened_channels
 
 #: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
 #: batch) or ``shared`` (a batched problem, the same tensor for every batch).
@@ -38,10 +37,6 @@ class LayoutClass:
     batch: Batch = "strided"
 
 
-#: Widths of tiles, and the time for an element of them relative to the general one's, as measured on an H200.
-_WIDTHS = {192: 0.99, 128: 1.0, 160: 0.99, 96: 1.15, 64: 1.35}
-#: Sums over this many bytes take less time than an epilogue that reads and writes a matrix.
-_SHALLOW_BYTES = 512
 #: The largest stride of TMA's im2col mode.
 _LARGEST_STEP = 8
 #: A larger filter, along any dimension, is beyond CUTLASS's optimised iterators: they keep a bit for each tap.
@@ -50,27 +45,25 @@ LARGEST_FILTER = 32
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionClass:
-    """What a convolution's kernel is specialised for, besides types and alignments.
+    """The facts about a convolution that a kernel's text depends on, besides types and alignments.
 
-    ``rank`` is 2 or 3. ``unit_filter``, ``unit_stride``, ``padded`` and ``packed`` (the pixels of A have one pitch,
-    and those of an activation B) decide whether it is a product of matrices. ``large_filter`` is one of more than
-    :data:`LARGEST_FILTER` taps along a dimension, ``few_channels`` how many an activation of at most 8 has, else 0.
-    Of several groups, ``group_filters`` are the filters of one, of multiples of 64 the largest power of two, at
-    most 256, that divides them; ``group_channels`` is such a power for the channels of one; 0 where there is one
-    group. ``im2col``: whether TMA's mode of that name reaches all taps; ``dilated``: of a dgrad with a stride,
-    whether the taps of its filters lie apart; ``large_operand``: whether A or B has 2 GiB or more.
-    ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
-    channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
-    channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA's im2col mode, or 0.
-    ``is_depthwise``: whether each channel has a filter of its own, and gives one channel.
-    ``halo`` is how the halo kernel serves it, ``windows`` how it does where it widens the channels, ``depthwise`` how
-    the depthwise kernel does.
+    No fact changes with the size or the number of images: :class:`evt.plan.sizes.Sizes` has these. ``geometry`` is
+    the program's. ``unit_filter``, ``padded`` and ``packed`` (the pixels of A have one pitch, and so have the pixels of
+    an activation B) decide whether the convolution is a matrix product. A ``large_filter`` has more than
+    :data:`LARGEST_FILTER` taps along a dimension. ``few_channels`` is the number of input channels if at most 8, else
+    0. ``im2col``: TMA's im2col mode reaches all taps.
+
+    ``group_filters`` is the number of filters of a group; for a multiple of 64 it is the largest power of two, at most
+    256, that divides this number. ``group_channels`` is such a power for the channels of a group. Both are 0 without
+    groups. ``is_depthwise``: each channel has its own filter and yields one channel; ``filter`` is this filter, None
+    for volumes and for other convolutions.
+
+    ``row_channels`` is the number of channels of a padded copy in which TMA's im2col mode loads a row of taps as one
+    tap; 0 if there is no such copy.
     """
 
-    operator: Operator
-    rank: int
+    geometry: Convolution
     unit_filter: bool
-    unit_stride: bool
     padded: bool
     packed: bool = True
     large_filter: bool = False
@@ -78,16 +71,28 @@ class ConvolutionClass:
     group_filters: int = 0
     group_channels: int = 0
     im2col: bool = True
-    dilated: bool = False
-    large_operand: bool = False
-    tile_columns: int = 128
-    tile_bytes: int = 128
-    shallow: bool = False
     row_channels: int = 0
-    halo: Halo = UNKNOWN
-    windows: Halo = NO_WINDOWS
     is_depthwise: bool = False
-    depthwise: Depthwise = NO_DEPTHWISE
+    filter: Filter | None = None
+
+    @property
+    def operator(self) -> Operator:
+        return self.geometry.operator
+
+    @property
+    def rank(self) -> int:
+        """The spatial dimensions, 2 or 3: a one-dimensional convolution has images of height 1."""
+        return max(self.geometry.rank, 2)
+
+    @property
+    def unit_stride(self) -> bool:
+        return self.geometry.is_unit_stride
+
+    @property
+    def dilated(self) -> bool:
+        """Whether the taps of a strided dgrad lie apart."""
+        geometry = self.geometry
+        return geometry.operator == "dgrad" and not geometry.is_unit_stride and set(geometry.dilation) != {1}
 
     @property
     def not_matrices(self) -> str:
@@ -181,78 +186,38 @@ def natural_signature(
 
 
 def convolution_class(
-    geometry: Convolution,
-    problem: ConvolutionProblem | None,
-    operand: DType = F16,
-    operand_bytes: int = 0,
-    packed: bool = True,
+    geometry: Convolution, problem: ConvolutionProblem | None, operand: DType = F16, packed: bool = True
 ) -> ConvolutionClass:
-    """Return the class of a convolution of operands of a type, the larger of which has ``operand_bytes``.
+    """Return the class of a convolution of operands of a type.
 
-    Without a problem, assume a filter of several taps and many channels.
+    Without a problem, assume many channels, and several taps where the program does not say how many.
     """
-    rank = max(geometry.rank, 2)
     if problem is None:
         several = 256 if geometry.groups > 1 else 0
-        padded = geometry.padding is None or any(map(any, geometry.padding))
-        unit = set(geometry.kernel_size) == {1}
         return ConvolutionClass(
-            geometry.operator,
-            rank,
-            unit,
-            geometry.is_unit_stride,
-            padded,
+            geometry,
+            unit_filter=set(geometry.kernel_size) == {1},
+            padded=geometry.padding is None or any(map(any, geometry.padding)),
+            large_filter=max(geometry.kernel_size, default=1) > LARGEST_FILTER,
             group_filters=several,
             group_channels=several,
             im2col=max(geometry.stride) <= _LARGEST_STEP,
-            dilated=_is_dilated(geometry),
-            large_filter=max(geometry.kernel_size, default=1) > LARGEST_FILTER,
-            halo=halo_of(geometry, None, operand),
         )
-    groups, element_bytes = geometry.groups, bytes_of(operand)
-    row_channels = _row_channels(problem, element_bytes)
-    depth = row_channels * problem.filter_size[-1] if row_channels else problem.depth
+    groups = geometry.groups
     return ConvolutionClass(
-        geometry.operator,
-        rank,
-        set(problem.filter_size) == {1},
-        geometry.is_unit_stride,
-        any(map(any, problem.pads)),
-        packed,
-        max(problem.filter_size) > LARGEST_FILTER,
-        problem.channels if problem.channels <= 8 else 0,
-        _group_filters(problem.filters // groups) if groups > 1 else 0,
-        _power_of_two(problem.channels // groups) if groups > 1 else 0,
-        _fits_im2col(problem),
-        _is_dilated(geometry),
-        max(operand_bytes, _padded_bytes(problem, element_bytes)) >= 2**31,
-        tile_columns(problem.columns),
-        tile_bytes(depth * element_bytes),
-        math.prod(problem.filter_size) * problem.depth * element_bytes <= _SHALLOW_BYTES,
-        row_channels,
-        halo_of(geometry, problem, operand),
-        windows_of(problem, operand),
-        problem.is_depthwise,
-        depthwise_of(problem, element_bytes),
+        geometry,
+        unit_filter=set(problem.filter_size) == {1},
+        padded=any(map(any, problem.pads)),
+        packed=packed,
+        large_filter=max(problem.filter_size) > LARGEST_FILTER,
+        few_channels=problem.channels if problem.channels <= 8 else 0,
+        group_filters=_group_filters(problem.filters // groups) if groups > 1 else 0,
+        group_channels=_power_of_two(problem.channels // groups) if groups > 1 else 0,
+        im2col=_fits_im2col(problem),
+        row_channels=_row_channels(problem, bytes_of(operand)),
+        is_depthwise=problem.is_depthwise,
+        filter=filter_of(problem) if problem.is_depthwise and geometry.rank < 3 else None,
     )
-
-
-def tile_columns(columns: int) -> int:
-    """Return the width of tiles that these columns fill best; if two fill equally well, the wider."""
-    width = min(_WIDTHS, key=lambda each: -(-columns // each) * each * _WIDTHS[each])
-    return 256 if width == 128 and columns >= 256 else width
-
-
-def tile_bytes(channels: int) -> int:
-    """Return the depth of tiles that the channels of a tap, in bytes, fill best: 64 or 128.
-
-    Steps of half the depth cost 8 % more, as measured on an H200.
-    """
-    return min((128, 64), key=lambda each: -(-channels // each) * each * (1.08 if each == 64 else 1.0))
-
-
-def _is_dilated(geometry: Convolution) -> bool:
-    return geometry.operator == "dgrad" and not geometry.is_unit_stride and set(geometry.dilation) != {1}
 
 
 def _fits_im2col(problem: ConvolutionProblem, dimensions: int | None = None) -> bool:
@@ -269,12 +234,6 @@ def _fits_im2col(problem: ConvolutionProblem, dimensions: int | None = None) -> 
     corners += [number for pad in pads for number in pad]
     steps = max(geometry.stride[:dimensions], default=1)
     return steps <= _LARGEST_STEP and max(corners, default=0) < corner and max(reach, default=0) < 2 * corner - 1
-
-
-def _padded_bytes(problem: ConvolutionProblem, element_bytes: int) -> int:
-    """Return the bytes of an activation whose channels are padded to 4 or 8, where they are few."""
-    channels = max(problem.channels, 4 if problem.channels <= 4 else 8)
-    return problem.images * math.prod(problem.pixels) * channels * element_bytes
 
 
 def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:

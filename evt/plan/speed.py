@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import inf, prod
 
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
-from evt.plan.halo import forward
+from evt.plan.halo import TOO_LARGE, beyond_windows, forward
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_tiles import Axis, Plane
-from evt.plan.plan import Convolution3x, DepthwiseConvolution, HaloConvolution, HaloProduct, Plan
+from evt.plan.plan import Convolution2x, Convolution3x, DepthwiseConvolution, HaloConvolution, HaloProduct, Plan
+from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90, and the cycles of a launch.
 _A_CYCLE, _LAUNCH = 2048, 8500
@@ -26,6 +27,23 @@ def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: in
     preferred = plans[0].route
     times = [_cycles(plan, sizes, multiprocessors) * (1.0 if plan.route == preferred else _DOUBT) for plan in plans]
     return times.index(min(times))
+
+
+def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
+    """Return why a kernel does not run a call of these extents and sizes, or "".
+
+    A rule of its route says so where a kernel is planned; this is for kernels that were planned for other sizes.
+    """
+    loop = plan.mainloop
+    if isinstance(loop, Convolution2x) and sizes.exceeds_offsets(plan.operand_bits // 8):
+        return BEYOND_OFFSETS
+    if isinstance(loop, HaloProduct) and loop.shared and extents["k"] <= plan.config.tile[2]:
+        shared = f"{plan.config.name} shares tiles among thread blocks that take {plan.config.tile[2]} of k each"
+        return f"k = {extents['k']}: {shared}"
+    if isinstance(loop, HaloConvolution):
+        found = beyond_windows(extents) if loop.windows else ""
+        return found or ("" if _halo_time(plan, forward(loop.operator, extents)) < inf else TOO_LARGE)
+    return ""
 
 
 def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:

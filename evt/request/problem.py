@@ -10,7 +10,8 @@ from operator import index
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir.convolution import ConvolutionProblem
-from evt.plan import LayoutClass, Options, Problem, Signature, convolution_class, find_target, natural_signature
+from evt.plan import LayoutClass, Options, Problem, Signature, Sizes, convolution_class, find_target, natural_signature
+from evt.plan.sizes import UNKNOWN
 from evt.request.graphs import optimised_graph
 from evt.request.request import Request
 from evt.settings import Settings
@@ -28,15 +29,14 @@ def packed_problem(
     """
     dag = optimised_graph(request, a, b)
     convolution, extents = (None, None) if shapes is None else _problem(request, shapes)
-    of = None
+    of, sizes = None, UNKNOWN
     if request.convolution is not None:
         operand = dag.operands[0].dtype
-        elements = convolution.largest_operand if convolution is not None else 0
-        of = convolution_class(request.convolution, convolution, operand, elements * operand.bits // 8)
-    signature = natural_signature(dag, of, extents)
-    return Problem(
-        dag, signature, find_target(arch), options(request.settings, request.settings.deterministic is False)
-    )
+        of = convolution_class(request.convolution, convolution, operand)
+        if convolution is not None:
+            sizes = Sizes(convolution, convolution.largest_operand * operand.bits // 8)
+    asked = options(request.settings, request.settings.deterministic is False)
+    return Problem(dag, natural_signature(dag, of, extents), find_target(arch), asked, sizes=sizes)
 
 
 def grouped_problem(

@@ -13,7 +13,7 @@ from evt.ir import Input, Output, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1
 from evt.ir.node import base, divisor
-from evt.plan import LayoutClass, Signature, convolution_class
+from evt.plan import LayoutClass, Signature, Sizes, convolution_class
 from evt.runtime.layout import TensorArgument
 
 #: The layout of a flexible vector (``[m?]``) that is given as a number.
@@ -54,6 +54,17 @@ class Bound:
         return any(size == 0 for name, size in self.sizes.items() if "pad_" not in name)
 
     @property
+    def layer(self) -> tuple[object, ...]:
+        """The extents of a convolution's weights; () for a matrix product."""
+        problem = self.convolution
+        return () if problem is None else (problem.filters, problem.channels, problem.filter_size)
+
+    @property
+    def plan_sizes(self) -> Sizes:
+        """The sizes that choose among kernels."""
+        return Sizes(self.convolution, self.operand_bytes)
+
+    @property
     def signature(self) -> Signature:
         values: tuple[Input | Output, ...] = (*self.dag.inputs, *self.dag.outputs)
         vectors = [value for value in values if set(map(base, value.modes)) & {"m", "n"}]
@@ -63,7 +74,7 @@ class Bound:
         if self.convolution is not None:
             packed = all(self.tensors[name].strides["pixel"] for name in ("A", "B"))
             operand = self.dag.operands[0].dtype
-            of = convolution_class(self.convolution.geometry, self.convolution, operand, self.operand_bytes, packed)
+            of = convolution_class(self.convolution.geometry, self.convolution, operand, packed)
         return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:

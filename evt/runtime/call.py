@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
@@ -100,7 +101,9 @@ class Caller:
         #: By everything that decides about a launch, and by that and the addresses at which the memory was checked.
         self._prepared: dict[object, Prepared] = {}
         self._launched: dict[object, Prepared] = {}
+        #: By the layer: the kernels, and the calls that are expected.
         self._kernels: dict[object, Kernels] = {}
+        self._expected: dict[object, list[Bound]] = {}
         self._judged: set[object] = set()
         self._lock = threading.Lock()
 
@@ -271,17 +274,32 @@ class Caller:
     def _prepare(self, bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], numbers: Sequence[str]) -> Prepared:
         """Plan, build and load what a new combination of tensors and numbers needs, in the order of its slots."""
         buffers = [name for name, _ in tensors if name in self._outputs]
-        atomic = is_atomic(self.request)
         with self._lock:
-            request = measured_best(self.request, bound, atomic)
-            chosen = request.settings.route, request.settings.config
-            signature = (bound.dag, bound.signature, atomic, torch.cuda.get_device_capability(bound.index), chosen)
-            kernels = self._kernels.get(signature)
-            if kernels is None:
-                refuse_capture()
-                target = device_target(bound.index)
-                kernels = self._kernels[signature] = make_kernels(request, bound, target, atomic)
-            return prepare(self.request.dag, bound, kernels, tensors, numbers, buffers)
+            return prepare(self.request.dag, bound, self._kernels_of(bound), tensors, numbers, buffers)
+
+    def _kernels_of(self, bound: Bound) -> Kernels:
+        """Return the kernels of a call's layer; plan, build and load them if there are none that run the call."""
+        atomic = is_atomic(self.request)
+        request = measured_best(self.request, bound, atomic)
+        layer, forced = (bound.dag, bound.signature, bound.layer), (request.settings.route, request.settings.config)
+        key = *layer, atomic, torch.cuda.get_device_capability(bound.index), forced
+        kernels = self._kernels.get(key, Kernels())
+        if not kernels.run(bound):
+            refuse_capture()
+            target = device_target(bound.index)
+            if not kernels.plans:
+                for each in self._expected.get(layer, ()):
+                    kernels = kernels.with_others(make_kernels(request, each, target, atomic))
+            if not kernels.run(bound):
+                kernels = kernels.with_others(make_kernels(request, bound, target, atomic))
+            self._kernels[key] = kernels
+        return kernels
+
+    def expect(self, bound: Bound) -> None:
+        """Give the call's layer the kernels for this call, whatever the sizes of the layer's first call."""
+        with self._lock:
+            layer = bound.dag, bound.signature, bound.layer
+            self._expected.setdefault(layer, []).append(replace(bound, values={}))  # without keeping tensors
 
     def forget(self) -> None:
         """Prepare every combination again: another kernel may be the best one now."""

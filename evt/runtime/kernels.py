@@ -13,11 +13,12 @@ from evt.emission import emitted
 from evt.errors import LaunchError
 from evt.ir import TypedDag
 from evt.measured import Store, applicable, measurements
-from evt.plan import Plan, Problem, Route, Target, find_target, survey
-from evt.plan.batches import launches, refusal
-from evt.plan.plan import HaloProduct
+from evt.plan import Plan, Problem, Route, Sizes, Target, find_target, survey
+from evt.plan.batches import launches
+from evt.plan.batches import refusal as refusal_of_batches
 from evt.plan.routes import order
-from evt.plan.speed import fastest
+from evt.plan.sizes import UNKNOWN
+from evt.plan.speed import fastest, refusal
 from evt.request import Request, optimised_for, options
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
@@ -25,17 +26,41 @@ from evt.runtime.library import Library, load_library
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of one signature: a plan and a library for each configuration."""
+    """The kernels of a layer: a plan and a library for each configuration.
 
-    plans: tuple[Plan, ...]
-    libraries: tuple[Library, ...]
+    A layer is a signature with the extents of a convolution's weights. The sizes of its first call choose the
+    configurations, which are built together. Later calls take one of these kernels, whatever the size and the number of
+    their images: a new size builds nothing. Only a size that no kernel of the layer can run adds kernels.
 
-    def best(self, sizes: Mapping[str, int], multiprocessors: int) -> tuple[Plan, Library]:
-        """Return the kernel for a problem's extents, given by mode. Raise LaunchError (E0804) where it takes others."""
-        fitting = [at for at, plan in enumerate(self.plans) if len(launches_of(plan, sizes["l"])) == 1]
-        fitting = fitting or list(range(len(self.plans)))
-        choice = fitting[fastest([self.plans[at] for at in fitting], sizes, multiprocessors)]
-        check_depth(self.plans[choice], sizes)
+    A class has a fixed list of configurations, its route's: to build all of them first takes minutes, and to build one
+    whenever it is the best makes calls of new sizes wait. By the cost model, a size takes 1.06 times as long by another
+    size's kernels as by its own on average (7,000 pairs of image sizes). ``op.tune`` measures a size's own kernels and
+    keeps the fastest.
+    """
+
+    plans: tuple[Plan, ...] = ()
+    libraries: tuple[Library, ...] = ()
+
+    def run(self, bound: Bound) -> bool:
+        """Return whether one of the kernels can run a call."""
+        return any(not refusal(plan, bound.sizes, bound.plan_sizes) for plan in self.plans)
+
+    def with_others(self, others: Kernels) -> Kernels:
+        """Return these kernels, and those of ``others`` that are not among them."""
+        pairs = zip(others.plans, others.libraries, strict=True)
+        new = [(plan, library) for plan, library in pairs if library not in self.libraries]
+        return Kernels((*self.plans, *(plan for plan, _ in new)), (*self.libraries, *(library for _, library in new)))
+
+    def best(self, bound: Bound, multiprocessors: int) -> tuple[Plan, Library]:
+        """Return the fastest kernel for a call by the cost model.
+
+        It runs the call in one launch if one of the kernels can. Raise LaunchError (E0804) where none can run it.
+        """
+        able = [at for at, plan in enumerate(self.plans) if not refusal(plan, bound.sizes, bound.plan_sizes)]
+        if not able:
+            check_sizes(self.plans[0], bound.sizes, bound.plan_sizes)
+        fitting = [at for at in able if len(launches_of(self.plans[at], bound.sizes["l"])) == 1] or able
+        choice = fitting[fastest([self.plans[at] for at in fitting], bound.sizes, multiprocessors)]
         return self.plans[choice], self.libraries[choice]
 
 
@@ -47,7 +72,8 @@ def is_atomic(request: Request) -> bool:
 def call_problem(request: Request, bound: Bound, target: Target, atomic: bool = False) -> Problem:
     """Return the planner's problem for a bound call."""
     dag = optimised_for(request, bound.dag.operands, bound.absent)
-    return Problem(dag, bound.signature.only({*dag.input, *dag.output}), target, options(request.settings, atomic))
+    signature = bound.signature.only({*dag.input, *dag.output})
+    return Problem(dag, signature, target, options(request.settings, atomic), sizes=bound.plan_sizes)
 
 
 def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Request:
@@ -84,18 +110,16 @@ def route_of(plan: Plan) -> Route:
 def check_batches(dag: TypedDag, route: Route, target: Target, batches: int) -> None:
     """Raise LaunchError (E0804) for batches that a kernel does not take, and that cannot be divided among launches."""
     most = route.kernel(target).max_batches
-    if reason := refusal(dag, most, batches):
+    if reason := refusal_of_batches(dag, most, batches):
         other = ", or take evt-3x, for which A, B and D have to be aligned" if "3x" in target.families else ""
         message = f"the route {route.name} takes at most {most} batches in a launch: {reason}"
         raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{other}"))
 
 
-def check_depth(plan: Plan, sizes: Mapping[str, int]) -> None:
-    """Raise LaunchError (E0804) for a product that is too short to be shared."""
-    loop, depth = plan.mainloop, plan.config.tile[2]
-    if isinstance(loop, HaloProduct) and loop.shared and sizes["k"] <= depth:
-        message = f"k = {sizes['k']}: {plan.config.name} shares tiles among thread blocks that take {depth} of k each"
-        raise LaunchError(Diagnostic("E0804", message, help="leave `config` out, or take one that shares no tiles"))
+def check_sizes(plan: Plan, extents: Mapping[str, int], sizes: Sizes = UNKNOWN) -> None:
+    """Raise LaunchError (E0804) where a kernel does not run a call of these extents and sizes."""
+    if reason := refusal(plan, extents, sizes):
+        raise LaunchError(Diagnostic("E0804", reason, help="leave `route` and `config` out, or take others"))
 
 
 def make_kernels(request: Request, bound: Bound, target: Target, atomic: bool = False) -> Kernels:

@@ -30,12 +30,31 @@ class Library:
     workspace: Callable[[bytes], int]
 
 
-@cache
-def load_library(path: Path, plan: Plan, name: str) -> Library:
-    """Load a library that evt built for a plan; ``name`` begins the names of its functions.
+@dataclass(frozen=True)
+class _Functions:
+    """The functions of a loaded library; ``schema`` is the JSON of its arguments."""
 
-    Raise LaunchError (E0803) when the loader refuses it and InternalError when it is not the plan's.
+    run: Callable[[bytes, int, int], int]
+    workspace: Callable[[bytes], int]
+    schema: str
+
+
+def load_library(path: Path, plan: Plan, name: str) -> Library:
+    """Load the library that evt built for a plan; ``name`` begins the names of its functions.
+
+    Plans of equal text share the library. Raise LaunchError (E0803) when the loader refuses the library and
+    InternalError when the plan has other arguments.
     """
+    found = _load(path, name)
+    if json.loads(found.schema) != json.loads(plan.schema):
+        raise InternalError(
+            Diagnostic("E0902", f"the library {path} takes other arguments than its plan", help="run `evt cache clear`")
+        )
+    return Library(path, found.run, "".join(_FORMATS[field.kind] for field in plan.fields), found.workspace)
+
+
+@cache
+def _load(path: Path, name: str) -> _Functions:
     try:
         handle = ctypes.CDLL(str(path))
         schema = handle[f"{name}_schema"]
@@ -50,15 +69,7 @@ def load_library(path: Path, plan: Plan, name: str) -> Library:
         raise LaunchError(
             Diagnostic("E0803", f"the library {path} cannot be loaded: {error}", help="run `evt cache clear`")
         ) from error
-    if json.loads(schema()) != json.loads(plan.schema):
-        raise InternalError(
-            Diagnostic(
-                "E0902",
-                f"the library {path} takes other arguments than its plan",
-                help="run `evt cache clear`",
-            )
-        )
-    return Library(path, run, "".join(_FORMATS[field.kind] for field in plan.fields), workspace)
+    return _Functions(run, workspace, schema().decode())
 
 
 def launch_failure(code: int) -> LaunchError:

@@ -161,7 +161,7 @@ def prepare(
     the tensors.
     """
     multiprocessors = torch.cuda.get_device_properties(bound.index).multi_processor_count
-    chosen, library = kernels.best(bound.sizes, multiprocessors)
+    chosen, library = kernels.best(bound, multiprocessors)
 
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
     constants = (0, *(0 if value.default is None else value.default for value in dag.inputs))

@@ -26,7 +26,7 @@ from evt.runtime.call import Caller
 from evt.runtime.kernels import (
     call_problem,
     check_batches,
-    check_depth,
+    check_sizes,
     device_target,
     is_atomic,
     kernel_sources,
@@ -193,7 +193,7 @@ def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan
         try:
             check_batches(candidate.problem.dag, candidate.route, candidate.problem.target, batches)
             made = candidate.plan(config)
-            check_depth(made, sizes)
+            check_sizes(made, sizes)
             plans[name] = made
         except EvtError as error:
             failed[name] = KernelTime(*name, failure=_reason(error))

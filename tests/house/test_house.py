@@ -41,6 +41,7 @@ PLANNER_ORDER = [
             "halo",
             "depthwise",
             "signature",
+            "sizes",
             "stock",
             "problem",
             "configurations",

@@ -20,7 +20,7 @@ from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.plan import HaloProduct
 from evt.plan.speed import fastest
 from evt.request import packed_problem
-from evt.runtime.kernels import check_depth
+from evt.runtime.kernels import check_sizes
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 OFFERED = ["halo_192x64x64", "halo_256x64x64", "halo_160x64x64", "halo_64x64x64"]
@@ -205,6 +205,6 @@ def test_one_plane_is_not_shared() -> None:
         assert pair[fastest(pair, {"m": 16, "n": 64, "k": k, "l": 1}, 132)] is taken
     sizes = {"m": 16, "n": 64, "k": 64, "l": 1}
     with pytest.raises(evt.LaunchError, match=r"E0804\]: k = 64: halo_shared_64x64x64 shares tiles(.|\n)*`config`"):
-        check_depth(shared, sizes)
-    check_depth(shared, {**sizes, "k": 65})
-    check_depth(alone, sizes)
+        check_sizes(shared, sizes)
+    check_sizes(shared, {**sizes, "k": 65})
+    check_sizes(alone, sizes)

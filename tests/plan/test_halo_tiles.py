@@ -121,7 +121,7 @@ def test_small_images_share_a_tile() -> None:
 def offered(channels: int, taps: int, side: int = 28, operand: DType = F16) -> Halo:
     geometry = Convolution.of("conv2d", {"padding": taps // 2})
     problem = geometry.problem((2, channels, side, side), (64, channels, taps, taps))
-    return convolution_class(geometry, problem, operand).halo
+    return halo_of(geometry, problem, operand)
 
 
 @pytest.mark.parametrize(("channels", "plane_bytes"), [(8, 32), (16, 32), (24, 64), (32, 64), (64, 128), (256, 128)])

@@ -11,8 +11,8 @@ from evt.emission import emit
 from evt.emission.convolution import convolution
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import BY_NAME
-from evt.plan import Plan, convolution_class, halo_tiles
-from evt.plan.halo import Halo
+from evt.plan import Plan, halo_tiles
+from evt.plan.halo import Halo, windows_of
 from evt.plan.halo_tiles import Axis, Plane, Tile, choose
 from evt.plan.plan import HaloConvolution
 
@@ -31,7 +31,7 @@ def planned(shapes=STEM, dtype: str = "f16", text: str = RESIDUAL, **keywords) -
 def windows(channels: int, taps: int, stride: int = 1, dtype: str = "f16", side: int = 64) -> Halo:
     geometry = Convolution.of("conv2d", {"stride": stride, "padding": taps // 2})
     problem = geometry.problem((2, channels, side, side), (64, channels, taps, taps))
-    return convolution_class(geometry, problem, BY_NAME[dtype]).windows
+    return windows_of(problem, BY_NAME[dtype])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ class DepthwiseKernel:
         add_sizes(draft)
         a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
         b = replace(b, alignment=1)  # threads load it element by element where TMA cannot
-        filter_, epilogue = shape.depthwise.filter, fragment_epilogue(draft)
+        filter_, epilogue = shape.filter, fragment_epilogue(draft)
+        assert filter_ is not None
         source_bytes = bytes_of(epilogue.source.dtype) if epilogue.source else 0
         memory = filter_.least_bytes(config.unit, draft.problem.operand_bytes, source_bytes)
         mainloop = DepthwiseConvolution(shape.operator, shape.rank, a, b, filter_)

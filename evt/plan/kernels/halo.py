@@ -50,7 +50,7 @@ def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
     if over_windows:  # threads load them element by element
         a, b = replace(a, alignment=1), replace(b, alignment=1)
-        return HaloConvolution(shape.operator, shape.rank, a, b, (shape.windows.channels, shape.windows.step))
+        return HaloConvolution(shape.operator, shape.rank, a, b, (shape.few_channels, shape.geometry.stride[-1]))
     return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared)
 
 

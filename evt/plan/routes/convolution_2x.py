@@ -27,14 +27,14 @@ def configs_implicit(problem: Problem) -> tuple[Config, ...]:
     if problem.has_few_channels and wide:
         small = replace(known, tile=(64, 64, 32), warp=(32, 32, 32))
         large = replace(known, tile=(128, 128, 32), warp=(64, 64, 32), stages=3)
-        return (small, large) if convolution.tile_columns == 64 else (large, small)
+        return (small, large) if problem.sizes.tile_columns == 64 else (large, small)
     if convolution.group_filters % 128 and known.tile[1] == 128:
         return (replace(known, tile=(128, 64, known.tile[2]), warp=(64, 32, known.tile[2])),)
     if operand.bits != 16 or not wide or convolution.group_filters:
         return (known,)
     square = replace(known, tile=(128, 128, 64), warp=(64, 64, 64), stages=3)
     tall = replace(known, tile=(256, 64, 32), warp=(64, 64, 32), stages=4)
-    return (tall, square) if convolution.tile_columns in (64, 96) else (square, tall)
+    return (tall, square) if problem.sizes.tile_columns in (64, 96) else (square, tall)
 
 
 _MULTIPLIED = (convolution.mma, convolution.small_operands)

@@ -28,8 +28,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     tile and keep the tensor cores busy alone. Where tiles are few, small ones do that, in clusters that load a tile of
     the activation once.
     """
-    convolution = problem.convolution
-    k = convolution.tile_bytes // problem.operand_bytes
+    k = problem.sizes.tile_bytes(problem.convolution.row_channels, problem.operand_bytes) // problem.operand_bytes
 
     def shared(m: int, n: int, blocks: int, speed: Speed) -> Config:
         epilogue_tile, stages_c = ((64, 64), 2 if n == 64 else 4) if n % 64 == 0 else ((64, 32), 4)
@@ -62,7 +61,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
         "single": own(128, 64, Speed(cost=1.76, overhead=690)),
         "few": own(128, 64, Speed(cost=1.45, overhead=880), columns=2),
     }
-    return in_order(known, *_CONVOLUTIONS[convolution.tile_columns])
+    return in_order(known, *_CONVOLUTIONS[problem.sizes.tile_columns])
 
 
 _RULES = (convolution.on_sm90, mainloop.no_work, gemm.few_tensors, gemm.row_major_columns, gemm.masked_columns)

@@ -15,7 +15,7 @@ _STEP = (4 * UNITS, CHANNELS)
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations: the best for many images and for few, that of light epilogues, then all that fit."""
-    found = problem.convolution.depthwise
+    found = problem.depthwise
 
     def config(unit: Unit, use: Use) -> Config:
         tile = (UNITS * unit.rows * unit.columns, CHANNELS, 1)

@@ -64,9 +64,9 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
         "larger": _cooperative(128, 256, k, (2, 1, 1)),
         "taller": _cooperative(256, 128, k, (1, 2, 1)),
     }
-    if convolution is not None and convolution.tile_columns == 64:
+    if convolution is not None and problem.sizes.tile_columns == 64:
         return in_order(known, "small")
-    if convolution is not None and convolution.shallow:
+    if convolution is not None and problem.sizes.is_shallow(problem.operand_bytes):
         return in_order(known, "cooperative small")
     if convolution is not None:
         return in_order(known, "general small half", "wide")

@@ -13,12 +13,12 @@ from evt.plan.rules import gemm, halo, mainloop
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations: those that are the fastest together, then all others that fit."""
-    return _configs(problem, problem.convolution.halo)
+    return _configs(problem, problem.halo)
 
 
 def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
     """Return the same of few channels."""
-    return _configs(problem, problem.convolution.windows)
+    return _configs(problem, problem.windows)
 
 
 def configs_of_products(problem: Problem) -> tuple[Config, ...]:

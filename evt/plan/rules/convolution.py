@@ -5,6 +5,7 @@ from __future__ import annotations
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import d_moved_by_tma, moved_by_tma, multiplied_by_mma
 from evt.plan.rules.rule import Rule, rule
+from evt.plan.sizes import BEYOND_OFFSETS
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 # CUTLASS 3.x
@@ -82,11 +83,7 @@ def mma(problem: Problem) -> Verdict:
 
 @rule("operands are smaller than 2 GiB")
 def small_operands(problem: Problem) -> Verdict:
-    if not problem.convolution.large_operand:
-        return HOLDS
-    return Refusal(
-        "an operand has 2 GiB or more, beyond the 32-bit offsets of CUTLASS 2.x's iterators: split the images"
-    )
+    return Refusal(BEYOND_OFFSETS) if problem.sizes.exceeds_offsets(problem.operand_bytes) else HOLDS
 
 
 @rule("groups, if any, fill the instructions' tiles")

@@ -18,7 +18,7 @@ def on_sm90(problem: Problem) -> Verdict:
 
 @rule("each channel has a filter of its own, of at most 128 taps, and it is a fprop of images, or a dgrad of stride 1")
 def depthwise(problem: Problem) -> Verdict:
-    reason = problem.convolution.depthwise.reason
+    reason = problem.depthwise.reason
     return Refusal(reason) if reason else HOLDS
 
 

@@ -59,13 +59,13 @@ tma = Rule(
 
 @rule("a tile and its halo fit TMA's boxes and shared memory")
 def fits(problem: Problem) -> Verdict:
-    reason = problem.convolution.halo.reason
+    reason = problem.halo.reason
     return Refusal(reason) if reason else HOLDS
 
 
 @rule("channels are few: widened to a power of 2, a row of taps is at most 128 bytes, a step of the stride exactly 16")
 def windows(problem: Problem) -> Verdict:
-    reason = problem.convolution.windows.reason
+    reason = problem.windows.reason
     return Refusal(reason) if reason else HOLDS
 
 
@@ -110,7 +110,7 @@ def suits_windows(problem: Problem) -> Verdict:
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
-    halo = problem.convolution.halo
+    halo = problem.halo
     if wide := _wide_operands(problem):
         return wide
     if not (halo.fast or halo.for_some):

@@ -14,7 +14,7 @@ from evt.plan.survey import Survey
 from evt.request import Request, typed_for, typed_graph
 from evt.runtime.arguments import bind
 from evt.runtime.groups import split
-from evt.runtime.kernels import call_problem, check_batches, check_depth, kernel_sources
+from evt.runtime.kernels import call_problem, check_batches, check_sizes, kernel_sources
 
 from ..call import Data, arguments, buffers, problems
 from ..checks import make, operand_types
@@ -95,7 +95,7 @@ class Call:
         found = survey(problem, settings.route, settings.config)
         if not self.grouped:
             check_batches(found.problem.dag, found.chosen.route, found.problem.target, sizes["l"])
-            check_depth(found.plan, sizes)
+            check_sizes(found.plan, sizes)
         return found
 
     def source(self, target: Target) -> KernelSource:
