@@ -18,7 +18,7 @@ from evt.errors import EvtError, InternalError, NoKernelWarning
 from evt.fx.plan import Plan, plan
 from evt.fx.results import Result
 from evt.fx.watch import Watch
-from evt.runtime.plain import PLAIN, transforming
+from evt.runtime.tensor_checks import PLAIN, transforming
 
 #: The most kinds of inputs that are planned; the model itself runs for others.
 MOST_PLANS = 32

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from evt.fx.dispatch import Arguments, Dispatch
-from evt.runtime.plain import is_traced, mode_depth
+from evt.runtime.tensor_checks import is_traced, mode_depth
 
 #: What a fused module has in common with its model.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as globals_of
 
-from evt.runtime.plain import PLAIN
+from evt.runtime.tensor_checks import PLAIN
 
 _data_ptr, _size, _stride = torch.Tensor.data_ptr, torch.Tensor.size, torch.Tensor.stride
 _dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]

@@ -20,12 +20,12 @@ from evt.ir.interface import declaration
 from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.layout import span
 from evt.request import Request, typed_for
-from evt.runtime.batches import aligned, outer_batches, spread, unfolded
+from evt.runtime.batch_strides import aligned, outer_batches, spread, unfolded
 from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
-from evt.runtime.plain import fault, is_number, plain, tracing_fault
 from evt.runtime.report import CallDiagnostics, copied_back
+from evt.runtime.tensor_checks import fault, is_number, plain, tracing_fault
 from evt.runtime.tensors import (
     buffer_argument,
     dtype_of,

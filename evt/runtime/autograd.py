@@ -30,8 +30,8 @@ from evt.request import Request, read_request, traced
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import device_target
-from evt.runtime.plain import PLAIN, is_watched, transforming
 from evt.runtime.repeat import record
+from evt.runtime.tensor_checks import PLAIN, is_watched, transforming
 from evt.runtime.tensors import squeezed
 
 #: What a backward pass makes of tensors.

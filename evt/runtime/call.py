@@ -22,9 +22,9 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import Reduce
 from evt.request import Request, read_request, traced
-from evt.runtime.answer import answer
 from evt.runtime.arguments import bind, given_buffers, given_inputs
 from evt.runtime.bound import Bound
+from evt.runtime.cpu_fallback import answer
 from evt.runtime.kernels import (
     Kernels,
     device_target,
@@ -37,7 +37,9 @@ from evt.runtime.kernels import (
 from evt.runtime.memory_format import contiguous_image
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import (
+from evt.runtime.prepare import Prepared, prepare
+from evt.runtime.results import gather
+from evt.runtime.tensor_checks import (
     NUMBERS,
     PLAIN,
     is_traced,
@@ -50,8 +52,6 @@ from evt.runtime.plain import (
     tracing_fault,
     transforming,
 )
-from evt.runtime.prepare import Prepared, prepare
-from evt.runtime.results import gather
 from evt.untraced import untraced
 
 #: How many combinations are kept before all are dropped; a workload with ever-changing shapes must not grow it.

@@ -34,9 +34,9 @@ from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import MemoryRange, check_groups, find_overlap, places_of
-from evt.runtime.plain import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
+from evt.runtime.tensor_checks import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
 from evt.untraced import untraced
 
 #: How many combinations of one group are kept before all are dropped.

@@ -20,7 +20,7 @@ from evt.ir import Input
 from evt.ir.node import base, index_of
 from evt.request import Request
 from evt.runtime.arguments import given_buffers, given_inputs, is_absent
-from evt.runtime.plain import PLAIN, fault, plain_value
+from evt.runtime.tensor_checks import PLAIN, fault, plain_value
 
 
 @dataclass(slots=True)

@@ -29,10 +29,10 @@ from evt.request import Request, Traced, traced
 from evt.runtime import inductor
 from evt.runtime.arguments import outline
 from evt.runtime.autograd import run_recorded
-from evt.runtime.batched import refuse_batched, run_batched
 from evt.runtime.call import caller_of, named_values, run_values
 from evt.runtime.fresh import returned
-from evt.runtime.plain import gradient_fault, tangent_fault
+from evt.runtime.tensor_checks import gradient_fault, tangent_fault
+from evt.runtime.vmap import refuse_batched, run_batched
 
 _PROGRAM = "str program, str[]? names=None, Scalar[]? floats=None, SymInt[]? integers=None"
 _Library: Any = torch.library.Library  # has no types

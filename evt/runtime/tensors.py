@@ -16,7 +16,7 @@ from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
 from evt.ir.operand import formula_of
 from evt.plan import LayoutClass
-from evt.runtime.batches import spread
+from evt.runtime.batch_strides import spread
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
 from evt.runtime.layout import LIMIT, TensorArgument, classify, strides_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evt.reference.philox import uniform_wide
-from evt.runtime.plain import signed
+from evt.runtime.tensor_checks import signed
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
 _NUMBERS = """

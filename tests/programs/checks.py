@@ -20,8 +20,8 @@ import evt
 from evt.errors import EvtError, InternalError, ProgramError
 from evt.optimise import ROUNDING_KEPT, optimise
 from evt.request import optimised_for, typed_graph
-from evt.runtime.answer import evaluate as evaluate_call
 from evt.runtime.arguments import bind
+from evt.runtime.cpu_fallback import evaluate as evaluate_call
 
 from .call import Data, arguments, buffers, problems
 from .compare import compare, same

@@ -12,7 +12,7 @@ from evt.ir import Builder, Input, Load, Output, Store
 from evt.ir.dtype import I64
 from evt.ir.node import Acc, Apply
 from evt.reference.philox import uniform_wide
-from evt.runtime.plain import signed
+from evt.runtime.tensor_checks import signed
 
 A = torch.randint(-3, 4, (5, 8)).half()
 B = torch.randint(-3, 4, (8, 6)).half()

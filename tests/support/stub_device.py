@@ -19,8 +19,8 @@ from evt.ir import Dag
 from evt.plan import Plan, find_target
 from evt.request import Request
 from evt.runtime import call, prepare
-from evt.runtime.answer import answer
 from evt.runtime.bound import Bound
+from evt.runtime.cpu_fallback import answer
 from evt.runtime.kernels import Kernels, plan_kernels
 from evt.runtime.library import Library
 

@@ -11,7 +11,7 @@ from evt.reference.convolution import to_view
 from evt.request import Request
 from evt.runtime.bound import Bound
 from evt.runtime.memory_format import channels_last, contiguous_image, follows_channels_last
-from evt.runtime.plain import write
+from evt.runtime.tensor_checks import write
 
 
 def evaluate(request: Request, bound: Bound, float64: bool = False) -> dict[str, torch.Tensor]:
