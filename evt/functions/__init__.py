@@ -1,9 +1,8 @@
-"""The functions of the language, in one table: name, parameters, meaning, C++, derivatives, facts, text.
+"""The functions of the language, in one table: name, parameters, PyTorch definition, C++, derivatives, facts, text.
 
-All that evt knows about a function is in its :class:`Function` row: rules and planners name functions, as
-``x - x -> 0`` does, but ask the row for what is true of a function.
-`codegen/include/evt/functions.hpp` has the C++ of the rows, `functions_fast.hpp` the C++ of their fast variants.
-:func:`function` adds a row for a user's function.
+The :class:`Function` row holds everything that evt knows about a function. Rules and planners may name functions, as in
+``x - x -> 0``, but read a function's properties from its row. `codegen/include/evt/functions.hpp` has the C++ of the
+rows, `functions_fast.hpp` the C++ of their fast variants. :func:`function` adds a row for a user's function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The activations of torch.nn.functional. `t` is `torch`, or its mirror `evt.functions.scalar`.
 
-They are the oracle, so the formulas avoid cancellation: `erfc` in `gelu`, the sigmoid in `gelu_tanh`.
-Derivatives at kinks are those of PyTorch's autograd.
+The formulas are the oracle, so they avoid cancellation: `erfc` in `gelu`, the sigmoid in `gelu_tanh`. Derivatives at
+kinks equal PyTorch's autograd.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from evt.functions.row import TRANSCENDENTAL, Fact, activation, aten, define, la
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
-#: The sigmoid in `gelu_tanh`, which is `x` times it.
+#: The sigmoid in `gelu_tanh`, which is `x` times this sigmoid.
 _GATE = "sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x))"
 
 ACTIVATIONS = (
@@ -65,7 +65,7 @@ ACTIVATIONS = (
     define(
         "relu6(x)",
         "`min(max(x, 0), 6)`.",
-        lambda t, x: t.clamp(x, 0, 6),  # whole numbers, so that an i32 stays an i32
+        lambda t, x: t.clamp(x, 0, 6),  # whole numbers, so that an i32 remains an i32
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
         Fact.NON_NEGATIVE,
@@ -140,7 +140,7 @@ ACTIVATIONS = (
         derivatives=(f"{_GATE} * (1 + x * (1 - {_GATE}) * (1.5957691216057308 + 0.21406444881780073 * x * x))",),
         targets=[f"{target}(approximate='tanh')" for target in layer("gelu", "GELU")],
         fast=True,
-        stock=None,  # GELU_taylor is made of tanh.approx
+        stock=None,  # GELU_taylor uses tanh.approx
     ),
     define(
         "sigmoid(x)",

@@ -1,6 +1,6 @@
 """Arithmetic, roundings, truth values. `t` is `torch`, or its mirror `evt.functions.scalar`.
 
-Derivatives at kinks are those of PyTorch's autograd.
+Derivatives at kinks equal PyTorch's autograd.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from evt.functions.row import Fact, StockFunctor, activation, aten, define
 
 
 def _wrap_u8(t: Any, x: Any) -> Any:
-    return t.remainder(t.trunc(x), 256) + 0  # which makes -0 +0
+    return t.remainder(t.trunc(x), 256) + 0  # which turns -0 into +0
 
 
 def _wrap_i8(t: Any, x: Any) -> Any:
@@ -102,11 +102,11 @@ ARITHMETIC = (
         instructions=1,
         derivatives=("b", "a", "1"),
         targets=[f"{target}(c, a, b)" for target in aten("addcmul")],
-        stock=None,  # homogeneous_multiply_add leaves out a source that is scaled by 0, and with it a NaN
+        stock=None,  # homogeneous_multiply_add omits a source that is scaled by 0, and with it a NaN
     ),
     define(
         "pow(x, y)",
-        "The power `x ** y`; of integers it wraps, and is 0 where it is a fraction.",
+        "The power `x ** y`; for integers it wraps, and is 0 where it is a fraction.",
         lambda t, x, y: t.pow(x, y),
         Fact.INTEGER,
         instructions=32,
@@ -211,7 +211,7 @@ ARITHMETIC = (
         lambda t, x: x * x,
         Fact.EVEN,
         Fact.ZERO_TO_ZERO,
-        Fact.INTEGER,  # and so not NON_NEGATIVE: it wraps
+        Fact.INTEGER,  # it wraps, so it is not NON_NEGATIVE
         instructions=1,
         derivatives=("2 * x",),
         targets=aten("square"),
@@ -278,7 +278,7 @@ ARITHMETIC = (
     ),
     define(
         "fmod(x, y)",
-        "The remainder of `x / y` with the sign of `x`: `x - trunc(x / y) * y`, exact; of an integer and 0 it is `x`.",
+        "The remainder of `x / y` with the sign of `x`: `x - trunc(x / y) * y`; for an integer `x` and 0 it is `x`.",
         lambda t, x, y: t.fmod(x, y),
         Fact.JUMPS,
         Fact.INTEGER,
@@ -288,7 +288,7 @@ ARITHMETIC = (
     ),
     define(
         "remainder(x, y)",
-        "The remainder of `x / y` with the sign of `y`: `x - floor(x / y) * y`; of an integer and 0 it is `x`.",
+        "The remainder of `x / y` with the sign of `y`: `x - floor(x / y) * y`; for an integer `x` and 0 it is `x`.",
         lambda t, x, y: t.remainder(x, y),
         Fact.JUMPS,
         Fact.INTEGER,
@@ -298,7 +298,7 @@ ARITHMETIC = (
     ),
     define(
         "floor_divide(x, y)",
-        "The quotient `x / y` rounded down: `(x - remainder(x, y)) / y`; of an integer and 0 it is 0.",
+        "The quotient `x / y` rounded down: `(x - remainder(x, y)) / y`; for an integer `x` and 0 it is 0.",
         lambda t, x, y: t.div(x, y, rounding_mode="floor"),
         Fact.JUMPS,
         Fact.INTEGER,
@@ -312,7 +312,7 @@ ARITHMETIC = (
     ),
     define(
         "trunc_divide(x, y)",
-        "The quotient `x / y` rounded towards zero: `trunc(x / y)`; of an integer and 0 it is 0.",
+        "The quotient `x / y` rounded towards zero: `trunc(x / y)`; for an integer `x` and 0 it is 0.",
         lambda t, x, y: t.div(x, y, rounding_mode="trunc"),
         Fact.JUMPS,
         Fact.INTEGER,
@@ -325,7 +325,7 @@ ARITHMETIC = (
     ),
 )
 
-#: Casts that wrap where those of the language saturate.
+#: Casts that wrap; the casts of the language saturate.
 WRAPPING = tuple(
     define(
         f"{name}(x)",
@@ -337,7 +337,7 @@ WRAPPING = tuple(
         Fact.INTEGER,
         instructions=4,
         derivatives=("0",),
-        targets=(),  # it has another type than its operand: evt.fx reads it as a cast
+        targets=(),  # its type differs from its operand's: evt.fx reads it as a cast
     )
     for name, dtype, least, most, meaning in (
         ("wrap_i8", "int8", -128, 127, _wrap_i8),

@@ -14,7 +14,7 @@ ELEMENTARY = (
         derivatives=("exp(x)",),
         targets=aten("exp"),
         fast=True,
-        stock=StockFunctor("cutlass::fast_exp_op"),  # in spite of its name: expf
+        stock=StockFunctor("cutlass::fast_exp_op"),  # despite its name: expf
     ),
     define(
         "exp2(x)",

@@ -1,4 +1,4 @@
-"""Formulas of derivatives: checking one, and evaluating it on tensors or floats."""
+"""Formulas of derivatives: validation, and evaluation on tensors or floats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = (2.0 - 2.0**-23) * 2.0**127
 
 @cache
 def parse_formula(text: str) -> syntax.Expression:
-    """Return the tree of a formula; its places count from before ``D = ``. Raise ProgramError."""
+    """Return the tree of a formula. Its places count from before ``D = ``. Raise ProgramError."""
     from evt.language import parse
     from evt.language import tree as syntax
 
@@ -33,7 +33,7 @@ def parse_formula(text: str) -> syntax.Expression:
 
 
 def problems(text: str, row: Function) -> Iterator[Diagnostic]:
-    """Yield what is wrong with a formula over the parameters of ``row``, which may call the row itself."""
+    """Yield the mistakes in a formula over the parameters of ``row``, which may call the row itself."""
     from evt.language import tree as syntax
 
     source = Source(text, "<derivative>")
@@ -57,7 +57,7 @@ def problems(text: str, row: Function) -> Iterator[Diagnostic]:
             case syntax.Number(number, span) if float(number) > _MOST:
                 yield problem(f"`{number}` cannot be represented in f32", span, "f32 holds magnitudes up to 3.4e38")
             case syntax.Element(name, _, span):
-                yield problem("a derivative knows parameters without subscripts", span, f"write `{name}`")
+                yield problem("a derivative reads parameters without subscripts", span, f"write `{name}`")
             case syntax.Call():
                 yield from (problem(*each) for each in _calls(node, row))
             case syntax.Binary("**", _, exponent) if any(
@@ -73,9 +73,9 @@ def _calls(call: syntax.Call, row: Function) -> Iterator[tuple[str, Span, str]]:
     if called is None or call.subscript is not None:
         yield f"there is no function `{name}`", call.function.span, "functions of the table and this one may be called"
     elif call.primes:
-        yield "a derivative is written out", span, f"write the derivative of `{name}` as a formula"
+        yield "a derivative cannot contain `'`", span, f"write the derivative of `{name}` as a formula"
     elif bound_arguments(call, called) is None:
-        yield f"`{name}` is called with other arguments than it has", span, f"`{called}`"
+        yield f"`{name}` is called with arguments that it does not have", span, f"`{called}`"
 
 
 def bound_arguments(call: syntax.Call, row: Function) -> list[syntax.Expression | float] | None:
@@ -95,9 +95,9 @@ def bound_arguments(call: syntax.Call, row: Function) -> list[syntax.Expression 
 
 
 def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar, own: Function | None = None) -> Any:
-    """Return the value of a formula over named values: tensors where ``t`` is torch, else floats.
+    """Return the value of a formula over named values: tensors if ``t`` is torch, else floats.
 
-    ``own`` is a row that is not in the table yet, and which the formula may call.
+    ``own`` is a row that is not in the table yet and that the formula may call.
     """
     from evt.language import tree as syntax
 

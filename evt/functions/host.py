@@ -12,10 +12,10 @@ from pathlib import Path
 
 from evt import resources
 
-#: The values of a function at points, given as one sequence of values for each parameter.
+#: The values of a function at points, which are given as one sequence of values for each parameter.
 Run = Callable[[Sequence[Sequence[float]]], list[float]]
 
-#: Functions of CUDA that C++ lacks, as far as an expression of one line computes them.
+#: CUDA functions that C++ lacks, as one-line expressions.
 _CUDA = """
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
@@ -31,21 +31,21 @@ inline float __powf(float x, float y) { return powf(x, y); }
 """
 
 
-#: What a function needs that calls none of evt's, which take longer to compile.
+#: The header of a function that calls no function of evt; evt's functions take longer to compile.
 _PLAIN = "#include <math.h>\n#include <cstdint>\n#define EVT_HOST_DEVICE inline\n"
 
 
 class NotForHostError(Exception):
-    """The C++ does not compile for the host: it is wrong, or uses functions that the device alone has."""
+    """An error for C++ that does not compile for the host: it is wrong, or calls device-only functions."""
 
 
 def compiler() -> str | None:
-    """Return the path of the C++ compiler that ``CXX`` names, or of g++; None where there is none."""
+    """Return the path of the C++ compiler in ``CXX``, or of g++; None if there is none."""
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def compiled(source: str, cxx: str, count: int) -> Run:
-    """Compile a function of ``count`` parameters for the host: its definition, and its call as a row has them.
+    """Compile a function of ``count`` parameters for the host, from its definition and its call as in a row.
 
     Raise RuntimeError without a compiler, and NotForHostError.
     """

@@ -49,7 +49,7 @@ LOGIC = (
     ),
     define(
         "logical_and(x, y)",
-        "Whether both `x` and `y` are true; a number is unless it is 0.",
+        "True if `x` and `y` are true; a number is true unless it is 0.",
         lambda t, x, y: t.logical_and(x, y),
         Fact.COMMUTATIVE,
         Fact.ASSOCIATIVE,
@@ -62,7 +62,7 @@ LOGIC = (
     ),
     define(
         "logical_or(x, y)",
-        "Whether `x` or `y` is true, or both; a number is unless it is 0.",
+        "True if `x` or `y` is true, or both; a number is true unless it is 0.",
         lambda t, x, y: t.logical_or(x, y),
         Fact.COMMUTATIVE,
         Fact.ASSOCIATIVE,
@@ -75,7 +75,7 @@ LOGIC = (
     ),
     define(
         "logical_not(x)",
-        "Whether `x` is false; a number is if it is 0.",
+        "True if `x` is false; a number is false if it is 0.",
         lambda t, x: t.logical_not(x),
         instructions=1,
         derivatives=("0",),
@@ -122,7 +122,7 @@ LOGIC = (
     ),
     define(
         "isfinite(x)",
-        "Whether `x` is neither infinite nor NaN: `|x| < inf`.",
+        "True if `x` is neither infinite nor NaN: `|x| < inf`.",
         lambda t, x: t.isfinite(x),
         Fact.JUMPS,
         Fact.EVEN,

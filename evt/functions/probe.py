@@ -1,7 +1,7 @@
-"""The C++, the reference and the derivatives of a registered function, compared: ``probe(row) -> Fault | None``.
+"""A comparison of a registered function's C++, reference and derivatives: ``probe(row) -> Fault | None``.
 
-They are compared at points of a grid. Where the reference has a kink or a step between the neighbours of a point, each
-value that lies between those of the neighbours counts as right.
+The values are compared at points of a grid. At a kink or step of the reference between the neighbours of a point, every
+value between the values at the neighbours is accepted.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from evt.functions import host
 from evt.functions.formula import evaluate
 from evt.functions.row import Function
 
-#: The values of a parameter without a default: one alone, and one beside others.
+#: The values of a parameter without a default: for a single parameter, and for several.
 _ALONE = (-9.3, -4.1, -2.7, -1.6, -1.0, -0.73, -0.31, -0.05, 0.0, 0.04, 0.23, 0.58, 1.0, 1.4, 2.2, 3.1, 5.2, 9.7)
 _BESIDE = (-2.7, -1.0, -0.31, 0.0, 0.58, 1.4, 3.1)
-#: The most points, and the relative tolerances: of C++, which may be an approximation, and of derivatives.
+#: The largest number of points, and the relative tolerances: of C++, which may approximate, and of derivatives.
 _MOST, _OF_CXX, _OF_DERIVATIVES = 343, 5e-3, 1e-3
-#: The steps to a point's neighbours, relative to the point: for values in f32 and for differences in f64.
+#: The distances of a point's neighbours, relative to the point: for values in f32 and for differences in f64.
 _NEAR, _STEP = 1e-4, 1e-5
-#: Beyond it, f32 overflows before f64 does.
+#: The magnitude beyond which f32 overflows before f64 does.
 _LARGE = 1e30
 
 Point = tuple[float, ...]
 
 
 class Fault(NamedTuple):
-    """What is wrong: the code, the message, and the derivative's formula if it is one of those."""
+    """A contradiction: the code, the message, and the derivative's formula if a derivative is wrong."""
 
     code: str
     message: str
@@ -40,17 +40,17 @@ class Fault(NamedTuple):
 
 
 def probe(row: Function) -> Fault | None:
-    """Return how a function's C++, reference and derivatives contradict each other, or None.
+    """Return the contradiction between a function's C++, reference and derivatives, or None.
 
-    Tensors are given to the reference where PyTorch is imported, floats otherwise. Without a C++ compiler, and where
-    the C++ does not compile for the host, its values are not compared.
+    The reference is evaluated on tensors if PyTorch is imported, and on floats otherwise. The C++ is not compared
+    without a compiler, or if it does not compile for the host.
     """
     points = [tuple(map(_single, point)) for point in _points(row)]
     return _reference(row, points) or _derivatives(row, points) or _cxx(row, points)
 
 
 def _points(row: Function) -> list[Point]:
-    """Return points: the grid of the parameters without defaults, with each default and with another value for it."""
+    """Return the points: the grid of the parameters without defaults, with each default and another value for it."""
     values = _ALONE if row.required == 1 else _BESIDE
     defaults = [parameter.default for parameter in row.parameters if parameter.default is not None]
     tails = dict.fromkeys([tuple(defaults), tuple(1.5 * default + 0.25 for default in defaults)])
@@ -59,7 +59,7 @@ def _points(row: Function) -> list[Point]:
 
 
 def _single(value: float) -> float:
-    """Return the nearest number that f32 has."""
+    """Return the nearest f32 number."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
@@ -82,7 +82,7 @@ def _moved(point: Point, slot: int, step: float) -> Point:
 
 
 def _reference(row: Function, points: Sequence[Point]) -> Fault | None:
-    """Return why the reference is no function of elements: what it raises, or returns for tensors."""
+    """Return the reason that the reference is not elementwise: its exception, or its result for tensors."""
     torch: Any = sys.modules.get("torch")
     try:
         row.fold(*points[0])
@@ -93,7 +93,9 @@ def _reference(row: Function, points: Sequence[Point]) -> Fault | None:
 
 
 def _on_tensors(row: Function, torch: Any, points: Sequence[Point]) -> Fault | None:
-    """Return how the reference treats tensors: their type, shape and device stay, elements are computed alone."""
+    """Return the fault in the reference's tensors: their type, shape or device changes, or elements depend on each
+    other.
+    """
     for dtype in (torch.float32, torch.float64):
         columns = [torch.tensor(column, dtype=dtype, device="cpu") for column in zip(*points, strict=True)]
         kept = [column.clone() for column in columns]
@@ -113,7 +115,7 @@ def _on_tensors(row: Function, torch: Any, points: Sequence[Point]) -> Fault | N
                 if not bool(close.all()):
                     place = 2 * int((~close).nonzero()[0]) + first
                     return _wrong(
-                        row, f"reads other elements: it is another at {_at(row, points[place])} beside others"
+                        row, f"is not elementwise: its value at {_at(row, points[place])} depends on other elements"
                     )
     return None
 
@@ -168,7 +170,7 @@ def _cxx(row: Function, points: Sequence[Point]) -> Fault | None:
 
 
 def _neighbours(row: Function, point: Point) -> Iterator[float]:
-    """Yield the reference at a point, and at the points beside it."""
+    """Yield the reference at a point and at the points next to it."""
     yield _fold(row, point)
     for slot in range(len(point)):
         for step in (-_NEAR, _NEAR):
@@ -176,7 +178,7 @@ def _neighbours(row: Function, point: Point) -> Iterator[float]:
 
 
 def _host_values(row: Function, points: Sequence[Point]) -> list[float] | None:
-    """Return the values of the C++, or None where it cannot be compiled here."""
+    """Return the values of the C++, or None if it cannot be compiled here."""
     names = [text.replace(f"fn_{row.name}(", "fn_probed(") for text in (row.source, row.cxx)]
     run = _compiled(*names, len(row.parameters), host.compiler())
     return None if run is None else run(list(zip(*points, strict=True)))
@@ -184,7 +186,7 @@ def _host_values(row: Function, points: Sequence[Point]) -> list[float] | None:
 
 @lru_cache(maxsize=256)
 def _compiled(source: str, cxx: str, count: int, compiler: str | None) -> host.Run | None:
-    """Return C++ that was compiled, as long as the process runs: a notebook's cell runs again."""
+    """Return compiled C++, cached for the lifetime of the process, because a notebook's cell runs again."""
     try:
         return None if compiler is None else host.compiled(source, cxx, count)
     except host.NotForHostError:

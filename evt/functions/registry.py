@@ -1,4 +1,4 @@
-"""Users' own functions: ``function("snake(x, a=1)", cxx=..., torch=...)`` adds a row to the table."""
+"""User-defined functions: ``function("snake(x, a=1)", cxx=..., torch=...)`` adds a row to the table."""
 
 from __future__ import annotations
 
@@ -47,18 +47,19 @@ def function(
             derivative="1 + sin(2 * a * x)",
         )
 
-    ``cxx`` is one C++ expression of floats over the parameters. ``torch`` computes the same on tensors, from ``(torch,
-    x, a)`` or ``(x, a)``: it is the reference, and it computes calls on the CPU. ``derivative`` is a formula of the
-    language: the derivative along the first parameter, or a sequence with one for every parameter. ``facts`` are not
-    checked.
+    ``cxx`` is one C++ expression of floats over the parameters. ``torch`` computes the function on tensors, from
+    ``(torch, x, a)`` or ``(x, a)``; it is the reference and computes calls on the CPU. ``derivative`` is a formula of
+    the language: the derivative with respect to the first parameter, or a sequence with one for every parameter.
+    ``facts`` are not checked.
 
-    The three are compared with each other at points of a grid, the C++ where g++ (or ``CXX``) compiles it. With
-    ``check=False`` they are not: for a derivative that is meant to differ, as that of a straight-through estimator.
+    Registration compares the three at points of a grid; it compares the C++ if g++ (or ``CXX``) compiles it.
+    ``check=False`` skips the comparison, for a derivative that differs on purpose, such as a straight-through
+    estimator.
 
-    Registering the same function again changes nothing. With ``replace=True`` another one takes the name; programs that
-    were made before keep the function that they were made with. Raise ArgumentError: E0651 (the name is taken), E0652
-    (bad signature), E0653 (bad C++), E0654 (bad torch function), E0655 (bad derivative), E0656 (the name has another
-    meaning), E0607 (bad facts, aliases or text).
+    Registering an equal function again has no effect. ``replace=True`` gives the name to the new function; existing
+    programs keep the old one. Raise ArgumentError: E0651 (the name is taken), E0652 (bad signature), E0653 (bad C++),
+    E0654 (bad torch function), E0655 (bad derivative), E0656 (the name has another definition), E0607 (bad facts,
+    aliases or text).
     """
     name, parameters = _read_signature(signature)
     names = [parameter.name for parameter in parameters]
@@ -75,7 +76,7 @@ def function(
     row = Function(
         name,
         parameters,
-        text or f"A function of the user's own: `{cxx}`.",
+        text or f"A user-defined function: `{cxx}`.",
         meaning,
         f"evt::user::fn_{name}({slots})",
         None,
@@ -88,7 +89,12 @@ def function(
         return same
     if check and (fault := probe(row)) is not None:
         source = Source(fault.formula, "<derivative>") if fault.formula else None
-        _refuse(fault.code, fault.message, source, help="mend one of them, or pass check=False to register it as it is")
+        _refuse(
+            fault.code,
+            fault.message,
+            source,
+            help="correct one of them, or pass check=False to register the function unchecked",
+        )
     with TABLE.lock:
         if (same := _registered(row, replace)) is not None:
             return same
@@ -101,36 +107,38 @@ def function(
 
 
 def _registered(row: Function, replace: bool) -> Function | None:
-    """Return the same function if it is registered. Raise ArgumentError (E0651, E0656) where a name is taken."""
+    """Return an equal function if it is registered. Raise ArgumentError (E0651, E0656) for a taken name."""
     found = TABLE.lookup(row.name)
     known = found if found is not None and found.source and _is_version(found, row.name) else None
     if known is not None:
         if _equal(known, row if known.name == row.name else _renamed(row, known.name)):
             return known
         if not replace:
-            help_text = "give it another name, or pass replace=True: programs made before keep the first meaning"
-            _refuse("E0656", f"`{row.name}` is registered with another meaning", help=help_text)
+            help_text = "give it another name, or pass replace=True: existing programs keep the first definition"
+            _refuse("E0656", f"`{row.name}` is registered with another definition", help=help_text)
     for each in (row.name, *row.aliases):
         taken = TABLE.lookup(each)
         if taken is not None and taken is not known:
-            help_text = f"rename it: `{each}_`, or use that one"
+            help_text = f"rename it: `{each}_`, or use the existing function"
             _refuse("E0651", f"there is a function `{each}`: `{taken}`", help=help_text)
     return None
 
 
 def _is_version(row: Function, name: str) -> bool:
-    """Return whether a row was registered by a name: as it, or in place of an earlier one."""
+    """Return whether a row was registered by a name, also as the replacement of an earlier row."""
     return row.name == name or (name in row.aliases and re.fullmatch(rf"{re.escape(name)}_v\d+", row.name) is not None)
 
 
 def _version(row: Function) -> Function:
-    """Return a row that replaces another one of its name: programs that were made before name that one."""
+    """Return a row that replaces an earlier row of its name. It gets a new name, because existing programs use the old
+    one.
+    """
     taken = set(TABLE.names())
     return _renamed(row, next(name for n in itertools.count(2) if (name := f"{row.name}_v{n}") not in taken))
 
 
 def _renamed(row: Function, name: str) -> Function:
-    """Return a row with another name, and its own as an alias."""
+    """Return a row with another name, and its old name as an alias."""
     source, cxx = (text.replace(f"fn_{row.name}(", f"fn_{name}(") for text in (row.source, row.cxx))
     derivatives = tuple(re.sub(rf"\b{row.name}(?=\s*\()", name, each) for each in row.derivatives)
     aliases = (*row.aliases, row.name)
@@ -139,7 +147,7 @@ def _renamed(row: Function, name: str) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A user's torch function as a row's meaning: over ``torch`` on tensors, and on Python floats."""
+    """A user's torch function as a row's definition: over ``torch`` on tensors, and on Python floats."""
 
     function: Callable[..., Any]
     takes_torch: bool
@@ -150,7 +158,7 @@ class Meaning:
         return self.function(t, *arguments) if self.takes_torch else self.function(*arguments)
 
     def _on_floats(self, mirror: Any, arguments: Sequence[float]) -> float:
-        """Evaluate over a mirror of torch if that suffices and Python's floats do not raise, else over torch."""
+        """Evaluate over the mirror of torch if that suffices and Python's floats do not raise, else over torch."""
         if self.takes_torch:
             try:
                 return float(self.function(mirror, *arguments))
@@ -159,7 +167,7 @@ class Meaning:
         try:
             import torch
         except ImportError:
-            return math.nan  # a constant that is not finite stays as it is written
+            return math.nan  # a constant that is not finite remains as written
         dtype = torch.float64 if mirror is scalar else torch.float32
         tensors = [torch.tensor(argument, dtype=dtype, device="cpu") for argument in arguments]
         return float(self(torch, *tensors))
@@ -207,7 +215,7 @@ def _read_signature(signature: str) -> tuple[str, tuple[Parameter, ...]]:
 
 
 def _items(code: str, name: str, value: object, wanted: str) -> tuple[Any, ...]:
-    """Return the items of a sequence; a text is one item."""
+    """Return the items of a sequence; a text counts as one item."""
     if isinstance(value, str):
         return (value,)
     try:
@@ -225,7 +233,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_cxx(cxx: str, names: Sequence[str]) -> str:
-    """Return the expression on one line. Check what can be checked without a C++ compiler."""
+    """Return the expression on one line, after the checks that need no C++ compiler."""
     help_text = f"write one expression over {', '.join(names)}, such as `{names[0]} * {names[0]}`"
     if not isinstance(cxx, str) or not cxx.strip():
         _refuse("E0653", "the C++ expression is empty", help=help_text)
@@ -254,9 +262,9 @@ def _check_cxx(cxx: str, names: Sequence[str]) -> str:
 
 
 def _source(name: str, names: Sequence[str], cxx: str) -> str:
-    """Return the C++ definition, with the expression on a line of its own.
+    """Return the C++ definition, with the expression on a separate line.
 
-    The user's names are prefixed: they may be the names of macros, or of C++ functions that the expression calls.
+    The user's names get a prefix, because they may be names of macros, or of C++ functions that the expression calls.
     """
     used = set[str]()
 
@@ -273,10 +281,10 @@ def _source(name: str, names: Sequence[str], cxx: str) -> str:
 
 
 def _meaning(torch: Callable[..., Any], name: str, names: Sequence[str]) -> Meaning:
-    """Return the torch function as a meaning; whether it takes the namespace first is read from its signature."""
+    """Return the torch function as a definition. Its signature decides whether it takes the namespace first."""
     wanted = f"`lambda t, {', '.join(names)}: ...` or `lambda {', '.join(names)}: ...`"
     if not callable(torch):
-        _refuse("E0654", f"the meaning of `{name}` is {type(torch).__name__}, not a function", help=wanted)
+        _refuse("E0654", f"the PyTorch definition of `{name}` is {type(torch).__name__}, not a function", help=wanted)
     try:
         signature = inspect.signature(torch)
     except (TypeError, ValueError):  # a builtin, such as torch.sin
@@ -296,7 +304,11 @@ def _meaning(torch: Callable[..., Any], name: str, names: Sequence[str]) -> Mean
     if with_torch and (not without or positional[:1] in (["t"], ["torch"])):
         return Meaning(torch, True)
     if not without:
-        _refuse("E0654", f"the meaning of `{name}` takes other arguments than its signature", help=f"write {wanted}")
+        _refuse(
+            "E0654",
+            f"the PyTorch definition of `{name}` does not take the arguments of its signature",
+            help=f"write {wanted}",
+        )
     return Meaning(torch, False)
 
 
@@ -306,12 +318,12 @@ def _check_facts(facts: Iterable[Fact]) -> frozenset[Fact]:
         if not isinstance(fact, Fact):
             _refuse("E0607", f"a fact is a member of evt.functions.Fact, not {shown(fact)}")
     if Fact.INTEGER in given:
-        _refuse("E0653", "the C++ is of floats, so `Fact.INTEGER` does not hold", help="leave out that fact")
+        _refuse("E0653", "the C++ is of floats, so `Fact.INTEGER` does not hold", help="omit that fact")
     return frozenset(given)
 
 
 def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Check the derivatives and return one for each parameter, "" where none is given."""
+    """Return one checked derivative for each parameter, "" for a parameter without one."""
     if derivative is None:
         return ()
     count = len(row.parameters)
@@ -334,7 +346,7 @@ def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple
 
 
 def _equal(known: Function, row: Function) -> bool:
-    """Return whether two rows are the same function; torch functions are equal if their code and closures are."""
+    """Return whether two rows are equal functions; torch functions are equal if their code and closures are."""
     a, b = known.torch, row.torch
     assert isinstance(a, Meaning)
     assert isinstance(b, Meaning)
@@ -344,7 +356,9 @@ def _equal(known: Function, row: Function) -> bool:
 
 
 def _code(function: Callable[..., Any]) -> object:
-    """Return what distinguishes Python functions, apart from their place in a file; any other callable is itself."""
+    """Return the values that identify a Python function, without its place in a file; other callables identify
+    themselves.
+    """
     if not inspect.isfunction(function):
         return _plain(function)
     code = function.__code__
@@ -354,7 +368,7 @@ def _code(function: Callable[..., Any]) -> object:
 
 
 def _plain(value: Any) -> tuple[object, ...]:
-    """Return a comparable value: numbers and text as they are, code by its instructions, the rest by identity."""
+    """Return a comparable value: numbers and text unchanged, code by its instructions, other values by identity."""
     if inspect.iscode(value):
         constants = tuple(map(_plain, value.co_consts))
         return value.co_code, constants, value.co_names, value.co_varnames, value.co_freevars, value.co_flags

@@ -1,4 +1,4 @@
-"""What a row of the function table is."""
+"""The definition of a row of the function table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from evt.functions import scalar, single
 
 
 class Fact(enum.Enum):
-    """An algebraic fact. Its law holds bit for bit in f32, for both zeros and for NaN; all NaNs count as one.
+    """An algebraic fact. Its law holds bit for bit in f32, for both zeros and for NaN; all NaNs count as equal.
 
-    With hyper-parameters the law is about the first argument, and the others are any finite values. The laws of
-    a row with INTEGER hold in i32 too.
+    With hyper-parameters the law is about the first argument, and the others are any finite values. The laws of a row
+    with INTEGER also hold in i32.
     """
 
     COMMUTATIVE = "f(x, y) = f(y, x)"
@@ -24,18 +24,18 @@ class Fact(enum.Enum):
     INVOLUTION = "f(f(x)) = x"
     ODD = "f(-x) = -f(x)"
     EVEN = "f(-x) = f(x)"
-    ZERO_TO_ZERO = "abs(f(zero)) = 0"  # either zero; the result may be the other one
+    ZERO_TO_ZERO = "abs(f(zero)) = 0"  # a zero may change its sign
     NON_NEGATIVE = "abs(f(x)) = f(x)"  # neither below zero nor -0
-    WHOLE = "f(whole) = whole"  # of a number without a fraction; other numbers are rounded to one
-    SELECTING = "f(x, y) is x, y or 0"  # conditions apart: a type that has the operands has the result
+    WHOLE = "f(whole) = whole"  # for a number without a fraction; other numbers are rounded to one
+    SELECTING = "f(x, y) is x, y or 0"  # except conditions: a type that has the operands has the result
     CLOSED = "f(x) is a number of every float type that has x"
-    JUMPS = "a small change of x may change f(x) much"  # so it matters to which type x is rounded
-    INTEGER = "over i32 the same law"  # no law of its own: i32 operands give an i32 (or a truth value), and wrap
+    JUMPS = "a small change of x may change f(x) much"  # so the type to which x is rounded matters
+    INTEGER = "over i32 the same law"  # no separate law: i32 operands give an i32 or a truth value, and wrap
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a function; without a default it has to be given."""
+    """A parameter of a function; a parameter without a default is required."""
 
     name: str
     default: float | None = None
@@ -46,12 +46,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class StockFunctor:
-    """A functor of CUTLASS that gives the same bits as a row on `cutlass::Array<float, N>`.
+    """A functor of CUTLASS that is bitwise equal to a row on `cutlass::Array<float, N>`.
 
     ``members`` are its arguments: a number, or the name of the row's parameter, which must then be a constant. A
-    functor without members serves a compute node; a stock epilogue takes an activation, with or without members.
-    One that ``is_slow`` takes much longer than the row's own function, and may differ by its rounding: it is used only
-    where a stock epilogue is asked for.
+    functor without members serves a compute node; a stock epilogue takes an activation, with or without members. A
+    functor that ``is_slow`` takes much longer than the row's C++ and may differ in rounding: it is used only for a
+    requested stock epilogue.
     """
 
     name: str
@@ -62,17 +62,17 @@ class StockFunctor:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a comparison relates to other rows, by their names."""
+    """A comparison's relation to other rows, by their names."""
 
     converse: str
     """`x f y` is `y converse x`."""
     opposite: str
-    """True where this one is false, if neither operand is NaN; for equality also if one is."""
+    """The comparison that is true where this one is false, if neither operand is NaN; for equality also if one is."""
     chosen: str = ""
-    """For an order: what `where(x f y, x, y)` is, if neither operand is NaN."""
+    """For an order: the function that equals `where(x f y, x, y)` if neither operand is NaN."""
 
 
-#: Instructions of a function made of exponentials, logarithms or error functions.
+#: Instructions of a function that consists of exponentials, logarithms or error functions.
 TRANSCENDENTAL = 16
 
 
@@ -104,7 +104,7 @@ class Function:
     Gradients prefer it, because results are often stored; it may differ where they are rounded. "" if there is none.
     """
     targets: tuple[str, ...] = ()
-    """What computes this row in a torch.fx graph, as names that begin in `torch`, `operator` or `Tensor` (methods).
+    """The targets that compute this row in a torch.fx graph: `torch...`, `operator...` or `Tensor...` (methods).
 
     A target takes the row's parameters in their order; `f(c, a, b)` gives another order, `f(key=value)` required
     keyword arguments. A module has the parameters after the first as attributes.
@@ -114,24 +114,24 @@ class Function:
     conditions: frozenset[int] = frozenset()
     """The positions of parameters that are truth values."""
     fast: str | None = None
-    """A faster and less accurate C++ expression on f32, of `functions_fast.hpp`, or None. Used on request only."""
+    """A faster and less accurate C++ expression on f32, of `functions_fast.hpp`, or None. Used with fast_math only."""
     comparison: Comparison | None = None
     instructions: int = TRANSCENDENTAL
     """A rough cost on a GPU: enough to compare epilogues. A user's function is assumed to be expensive."""
     source: str = ""
-    """C++ definitions that the `cxx` of a user's function needs; those of evt's own rows are in `functions.hpp`."""
+    """C++ definitions that the `cxx` of a user's function needs; the C++ of evt's rows is in `functions.hpp`."""
 
     @property
     def required(self) -> int:
-        """How many arguments have to be given."""
+        """The number of required arguments."""
         return sum(parameter.default is None for parameter in self.parameters)
 
     def fold(self, *arguments: float) -> float:
-        """Return the same meaning on Python floats, in double precision; never raises."""
+        """Return the definition's value on Python floats, in double precision. Never raise."""
         return float(self.torch(scalar, *arguments))
 
     def fold_f32(self, *arguments: float) -> float:
-        """Return the same meaning on f32 numbers, each step rounded as the reference rounds it."""
+        """Return the definition's value on f32 numbers, each step rounded as the reference rounds it."""
         return float(self.torch(single, *map(single.Single, arguments)))
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ def define(
     comparison: Comparison | None = None,
     aliases: tuple[str, ...] = (),
 ) -> Function:
-    """Return a row, from its signature as a user would write it: `leaky_relu(x, negative_slope=0.01)`."""
+    """Return a row, from a signature as users write it: `leaky_relu(x, negative_slope=0.01)`."""
     name, _, rest = signature.removesuffix(")").partition("(")
     fields = (field.partition("=") for field in rest.split(", "))
     parameters = tuple(Parameter(key, float(default) if default else None) for key, _, default in fields)

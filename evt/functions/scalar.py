@@ -1,7 +1,7 @@
 """The part of the `torch` namespace that the function table uses, on Python floats.
 
-A meaning in the table is one formula with two readings: over `torch` on tensors, over this module on floats.
-Every function is total, as IEEE 754 has it: infinity or NaN where Python's own would raise.
+A definition in the table is one formula that runs over `torch` on tensors and over this module on floats. Every
+function is total, as in IEEE 754: infinity or NaN where Python raises.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ Unary = Callable[[float], float]
 
 
 def _total(function: Unary, pole: float = math.nan) -> Unary:
-    """Return `function`, but +inf where it overflows, -inf at its pole, and NaN elsewhere outside its domain."""
+    """Return `function` extended to all floats: +inf on overflow, -inf at its pole, and NaN elsewhere outside its
+    domain.
+    """
 
     def total(x: float) -> float:
         try:
@@ -28,13 +30,13 @@ def _total(function: Unary, pole: float = math.nan) -> Unary:
 
 
 def _odd(function: Unary, pole: float = math.nan) -> Unary:
-    """Return an odd `function`, infinite where it overflows and at its pole, and NaN elsewhere outside its domain."""
+    """Return an odd `function` extended to all floats: infinite on overflow and at its pole, NaN outside its domain."""
     positive = _total(lambda x: math.inf if x == pole else function(x))
     return lambda x: math.copysign(positive(math.fabs(x)), x)
 
 
 def _whole(function: Callable[[float], int]) -> Unary:
-    """Return `function`, but in floats: infinities, NaN and the sign of zero stay."""
+    """Return `function` on floats; infinities, NaN and the sign of zero are preserved."""
     return lambda x: math.copysign(function(x), x) if math.isfinite(x) else x
 
 
@@ -94,12 +96,12 @@ def logical_not(x: float) -> bool:
 
 
 def maximum(x: float, y: float) -> float:
-    """Return IEEE 754-2019's maximum: NaN if either is, +0 above -0."""
+    """Return the maximum of IEEE 754-2019: NaN if either is NaN, +0 above -0."""
     return math.nan if x != x or y != y else max(x, y, key=_order)
 
 
 def minimum(x: float, y: float) -> float:
-    """Return IEEE 754-2019's minimum: NaN if either is, -0 below +0."""
+    """Return the minimum of IEEE 754-2019: NaN if either is NaN, -0 below +0."""
     return math.nan if x != x or y != y else min(x, y, key=_order)
 
 
@@ -128,7 +130,7 @@ def fmod(x: float, y: float) -> float:
 
 
 def remainder(x: float, y: float) -> float:
-    """Return the remainder with the sign of `y`; a zero has that of `x`."""
+    """Return the remainder with the sign of `y`; a zero has the sign of `x`."""
     rest = fmod(x, y)
     return rest + y if rest and (rest < 0.0) != (y < 0.0) else rest
 
@@ -138,7 +140,7 @@ def true_divide(x: float, y: float) -> float:
 
 
 def div(x: float, y: float, *, rounding_mode: str) -> float:
-    """Return the quotient rounded towards zero, or down in the steps of PyTorch."""
+    """Return the quotient rounded towards zero, or rounded down in PyTorch's steps."""
     if rounding_mode == "trunc":
         return trunc(true_divide(x, y))
     if not y:
@@ -178,7 +180,7 @@ def xlogy(x: float, y: float) -> float:
 
 
 def sinc(x: float) -> float:
-    """Return 0 at every whole number but 0."""
+    """Return sin(pi x) / (pi x), which is 0 for every whole number but 0."""
     if not x or not math.isfinite(x):
         return 1.0 if x == 0 else math.nan
     rest = math.remainder(math.fabs(x), 2.0)

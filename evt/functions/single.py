@@ -1,6 +1,6 @@
 """The mirror of `torch` on f32 numbers: :mod:`evt.functions.scalar` with every result rounded to f32.
 
-The reference computes in f32 in the same way: an operator in f32, a function of `torch` in f64 and then rounded.
+The reference computes f32 values likewise: an operator in f32, a function of `torch` in f64 and then rounded.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _BEYOND = 2.0**128
 
 
 def nearest(value: float, fraction: int, least_exponent: int) -> float:
-    """Return the nearest number with ``fraction`` bits of fraction and no lower exponent; ties go to even.
+    """Return the nearest number with ``fraction`` bits of fraction and an exponent of at least ``least_exponent``.
 
-    It computes with integers, which are right even where a processor flushes denormal f32 numbers.
+    Ties go to even. The computation uses integers, which are right even if the processor flushes denormal f32 numbers.
     """
     if not value or not math.isfinite(value):
         return value
@@ -34,7 +34,7 @@ def round_f32(value: float) -> float:
 
 
 def shortest(value: float) -> str:
-    """Return the shortest decimal that reads back as the same finite f32 number."""
+    """Return the shortest decimal that reads back as the given finite f32 number."""
     texts = (f"{value:.{digits}g}" for digits in range(1, 10))
     return next(text for text in texts if round_f32(float(text)) == value)
 
@@ -64,7 +64,7 @@ class Single(float):
     def __abs__(self) -> Single:
         return Single(math.fabs(self))
 
-    # A double has more than twice the digits of an f32: rounding there first gives the results of f32.
+    # A double has more than twice the digits of an f32, so rounding the double gives the result of f32 arithmetic.
     __add__, __radd__ = _forward(operator.add), _backward(operator.add)
     __sub__, __rsub__ = _forward(operator.sub), _backward(operator.sub)
     __mul__, __rmul__ = _forward(operator.mul), _backward(operator.mul)

@@ -1,4 +1,4 @@
-"""The rows by name: the table, which grows as users register functions."""
+"""The table of rows by name, which grows as users register functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evt.functions.row import Function
 class Table(Mapping[str, Function]):
     """The rows by name, in the order of the docs: a live view that only :meth:`add` changes.
 
-    A change replaces the mappings as a whole, so that a reader in another thread sees the old or the new table.
+    A change replaces the mappings as a whole, so that another thread sees either the old or the new table.
     """
 
     __slots__ = ("_aliases", "_rows", "lock")
@@ -23,7 +23,7 @@ class Table(Mapping[str, Function]):
     def __init__(self, rows: Sequence[Function]) -> None:
         self._rows = {row.name: row for row in rows}
         self._aliases = {alias: row for row in rows for alias in row.aliases}
-        #: Held while a row is checked against the others and added.
+        #: Held while a row is checked and added.
         self.lock = threading.RLock()
 
     def __getitem__(self, name: str) -> Function:
@@ -42,7 +42,7 @@ class Table(Mapping[str, Function]):
         return f"<the table of {len(self)} functions>"
 
     def lookup(self, name: str) -> Function | None:
-        """Return the row that a program's name means: of rows that replaced each other, the last."""
+        """Return the row of a name in a program; of several that replaced each other, the last."""
         return self._aliases.get(name) or self._rows.get(name)
 
     def names(self) -> tuple[str, ...]:
@@ -58,13 +58,13 @@ class Table(Mapping[str, Function]):
             self._rows = {**self._rows, row.name: row}
 
     def supersede(self, row: Function) -> None:
-        """Add a row that has the names of an earlier one as aliases, which programs made before go on to use."""
+        """Add a row that takes over the names of an earlier one; existing programs keep the earlier row."""
         with self.lock:
             self._aliases = {**self._aliases, **dict.fromkeys(row.aliases, row)}
             self._rows = {**self._rows, row.name: row}
 
     def remove(self, name: str) -> None:
-        """Remove a row: for tests, since kernels may have been compiled with it."""
+        """Remove a row. Only tests do this, because kernels may have been compiled with the row."""
         with self.lock:
             self._aliases = {alias: row for alias, row in self._aliases.items() if row.name != name}
             self._rows = {key: row for key, row in self._rows.items() if key != name}
@@ -78,7 +78,7 @@ class Names(Sequence[str]):
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    # Sequence's overloads tell an index from a slice.
+    # Sequence's overloads distinguish an index from a slice.
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         return self._table.names()[index]
 
@@ -99,7 +99,7 @@ TABLE = Table((*ARITHMETIC, *ROUNDING, *WRAPPING, *ELEMENTARY, *ACTIVATIONS, *LO
 """The rows by name, in the order of the docs. Live: a registered function is a row."""
 
 UNARY = {"-": "neg", "!": "logical_not"}
-"""The rows that the language's operators of one operand stand for."""
+"""The rows of the operators of one operand."""
 
 BINARY = {
     "+": "add",
@@ -119,7 +119,7 @@ BINARY = {
 """The rows of the operators of two operands."""
 
 FUNCTIONS = Names(TABLE)
-"""Every name that a program may call. Live as well."""
+"""Every name that a program may call, live."""
 
 
 def lookup(name: str) -> Function | None:

@@ -1,4 +1,4 @@
-"""The targets of a row, read: ``read_target("torch.rsub(y, x)") -> Target``."""
+"""The targets of a row in torch.fx graphs: ``read_target("torch.rsub(y, x)") -> Target``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What computes a row: ``path`` begins in `torch`, `operator` or `Tensor`.
+    """A target that computes a row: ``path`` begins with `torch`, `operator` or `Tensor`.
 
-    ``order`` has the row's parameters in the target's order, and is empty where that is the row's own; ``given`` has
-    the keyword arguments that it needs besides.
+    ``order`` has the row's parameters in the target's order, and is empty if that is the row's order. ``given`` has the
+    required keyword arguments.
     """
 
     path: tuple[str, ...]
@@ -23,7 +23,7 @@ class Target:
 
 @cache
 def read_target(text: str) -> Target:
-    """Read a target of :attr:`evt.functions.Function.targets`."""
+    """Return a parsed entry of :attr:`evt.functions.Function.targets`."""
     root = ast.parse(text, mode="eval").body
     if not isinstance(root, ast.Call):
         return Target(tuple(ast.unparse(root).split(".")))

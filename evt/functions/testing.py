@@ -1,4 +1,4 @@
-"""Tests of a registered function: ``check(row)`` compares its C++, torch meaning and derivatives on the CPU."""
+"""Tests of a registered function: ``check(row)`` compares its C++, torch definition and derivatives on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def temporarily() -> Iterator[None]:
-    """Remove functions registered inside the block when it ends."""
+    """Remove functions that were registered inside the block when it ends."""
     before = set(TABLE)
     try:
         yield
@@ -27,10 +27,10 @@ def temporarily() -> Iterator[None]:
 
 
 def check(row: Function, low: float = -4.0, high: float = 4.0, count: int = 4096, tolerance: float = 1e-5) -> None:
-    """Compare a function's C++ with its torch meaning, and its derivatives with autograd, at random points.
+    """Compare a function's C++ with its torch definition, and its derivatives with autograd, at random points.
 
-    Parameters without a default lie between ``low`` and ``high``. The C++ is compiled for the host by ``CXX`` or g++,
-    so it must not use device-only functions. Raise AssertionError that shows the worst point.
+    Parameters without a default lie between ``low`` and ``high``. ``CXX`` or g++ compiles the C++ for the host, so it
+    cannot call device-only functions. Raise AssertionError that shows the worst point.
     """
     import torch
 

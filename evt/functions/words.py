@@ -1,4 +1,4 @@
-"""Words that cannot be the name of a registered function, or of a parameter of one."""
+"""Words that cannot name a registered function, or a parameter of one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: No function's name: words of the language, names with a meaning in it, operations and types; a test compares
-#: them with those rooms.
+#: Words that name no function: words of the language, predefined names, operations and types. A test compares them with
+#: those rooms.
 LANGUAGE = _words(
     "in out def acc A B C D bias k l m n "
     "sum mean argmax argmin iota size rand dropout even odd interleave "
@@ -20,7 +20,7 @@ LANGUAGE = _words(
     "f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 b1 float64 double fp64 float32 float fp32 single tfloat32 float16 "
     "half fp16 bfloat16 fp8_e4m3 float8_e4m3fn fp8 fp8_e5m2 float8_e5m2 int64 s64 int32 int s32 int8 s8 uint8 bool bit"
 )
-#: No parameter's name, because expressions use them: keywords of C++, and namespaces.
+#: Words that name no parameter, because expressions use them: C++ keywords and namespaces.
 CXX = _words(
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
     "compl concept const const_cast consteval constexpr constinit continue co_await co_return co_yield decltype "

@@ -1,7 +1,7 @@
-"""Optimiser: typed graph to typed graph.
+"""The optimiser: typed graph to typed graph.
 
 Equal subexpressions are already one node (:class:`evt.ir.Builder` merges them). Rules are exact, to the bit in every
-type, except for multiply-adds and recognised activations, which round less; ``relaxed`` adds the algebra of reals.
+type, except for multiply-adds and recognised activations, which round less. ``relaxed`` adds the algebra of reals.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from evt.optimise.simplify import simplify
 
 Pass = Callable[[TypedDag], TypedDag]
 
-#: Passes that keep results the same to the bit. Their order:
+#: Passes whose results are bitwise equal, in this order:
 EXACT: tuple[Pass, ...] = (
     fold,  # constants first: the rules below look for literal 0, 1, 2
     casts,  # then casts that round nothing: they hide operations from each other
-    integers,  # the ring of i32, where more rules hold than for floats
-    logic,  # conditions, and choices between values that they decide
+    integers,  # the ring of i32, in which more rules hold than for floats
+    logic,  # conditions, and selections that they decide
     simplify,  # exact algebra of floats, one canonical form
 )
 PIPELINE: tuple[Pass, ...] = (
     *EXACT,
-    recognise,  # activations written out by hand, found in that form
-    simplify,  # what recognition exposed, e.g. relu(relu(x))
+    recognise,  # expanded activations, found in that form
+    simplify,  # rewrites exposed by recognition, e.g. relu(relu(x))
     contract,  # late: multiply-add hides the products that the rules above look for
-    place_casts,  # the casts that stores imply; nothing above would look through them
+    place_casts,  # the casts that stores imply; no rule above sees through them
 )
 #: For numerics="match_eager": passes that neither add nor remove a rounding.
 ROUNDING_KEPT: tuple[Pass, ...] = (*EXACT, place_casts)
@@ -44,8 +44,8 @@ RELAXED: tuple[Pass, ...] = (
     *EXACT,
     recognise,  # before the arrangement that it looks for changes
     relax,  # the algebra of reals
-    simplify,  # what that exposed: constants to fold, one canonical form
-    relax,  # and what that exposed, e.g. scales that are now one factor
+    simplify,  # newly exposed constants to fold, one canonical form
+    relax,  # newly exposed factors, e.g. scales that are now one factor
     simplify,
     contract,
     place_casts,
@@ -57,7 +57,7 @@ def optimise(
 ) -> TypedDag:
     """Run the passes in order. ``check`` verifies the graph after each; every pass also removes dead nodes.
 
-    Without ``relaxed`` results are the same as the input's up to the roundings that multiply-adds and recognised
+    Without ``relaxed`` the results equal the input's, except for the roundings that multiply-adds and recognised
     activations save.
     """
     for each in passes or (RELAXED if relaxed else PIPELINE):

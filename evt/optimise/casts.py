@@ -26,7 +26,7 @@ _WIDER: dict[DType, frozenset[DType]] = {
     BOOL: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8, B1},
     B1: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8},
 }
-#: How far definitions are followed.
+#: The depth to which definitions are followed.
 _DEPTH = 4
 
 
@@ -37,7 +37,10 @@ def casts(dag: TypedDag) -> TypedDag:
 
 @on(Cast)
 def unchanged(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int | None:
-    """``f16(relu(f16(x))) -> relu(f16(x))``, ``f32(C) -> C`` of f16; ``f16(C) -> f32(C)`` of i8, a mere conversion."""
+    """Remove a cast without effect: ``f16(relu(f16(x))) -> relu(f16(x))``, ``f32(C) -> C`` for an f16 C.
+
+    ``f16(C) -> f32(C)`` for an i8 C is a mere conversion.
+    """
     x, have = operands[0], builder.types[operands[0]]
     if have.constant or builder.constant(x) is not None or not holds(builder, x, op.dtype):
         return None
@@ -48,7 +51,7 @@ def unchanged(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int
 
 
 def holds(builder: TypedBuilder, node: int, dtype: DType, depth: int = _DEPTH) -> bool:
-    """Return whether a type has every value that a node may yield, so that a cast to it is the identity."""
+    """Return whether a type has every value that a node may have, so that a cast to it is the identity."""
     value = builder.constant(node)
     if value is not None:
         return is_exact(dtype, value)
@@ -62,7 +65,7 @@ def holds(builder: TypedBuilder, node: int, dtype: DType, depth: int = _DEPTH) -
         return all(holds(builder, builder.arguments(node)[slot], dtype, depth - 1) for slot in slots)
 
     match op:
-        case Cast(to) if to == to.compute:  # a conversion that is exact itself
+        case Cast(to) if to == to.compute:  # a conversion that is itself exact
             return (to == dtype or to in _WIDER[dtype]) and operands_hold(0)
         case Pick() | ReduceBlocks("max" | "min"):
             return operands_hold(0)

@@ -1,4 +1,4 @@
-"""Contraction to multiply-adds, into the functor that CUTLASS and the hardware have."""
+"""Contraction to multiply-adds, which CUTLASS and the hardware have as one operation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evt.optimise.rewrite import TypedBuilder
 
 
 def contract(dag: TypedDag) -> TypedDag:
-    """Rewrite ``a*b + c -> fma(a, b, c)`` where nothing else reads the product.
+    """Rewrite ``a*b + c -> fma(a, b, c)`` if nothing else reads the product.
 
     If both operands are products, contract the one without the accumulator, as CUTLASS writes a linear combination:
     ``alpha*acc + beta*C -> fma(beta, C, alpha*acc)``. This saves one rounding; the reference computes ``a*b + c``.
@@ -35,7 +35,7 @@ def contract(dag: TypedDag) -> TypedDag:
             addend = operands[1] if operands[0] == product else operands[0]
             factors = dag.arguments(product)
             types = [dag.types[operand] for operand in (*factors, addend)]
-            if domain(dag, "fma", types) == dag.types[node].dtype:  # not where it would be computed in i32
+            if domain(dag, "fma", types) == dag.types[node].dtype:  # not if it would then be computed in i32
                 renamed.append(builder.add(Apply("fma"), *(renamed[operand] for operand in (*factors, addend))))
                 continue
         renamed.append(builder.add(dag[node], *(renamed[operand] for operand in operands)))

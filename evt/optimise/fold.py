@@ -1,4 +1,4 @@
-"""Constant folding, in the type that the kernel computes in."""
+"""Constant folding, in the compute type of the kernel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def fold(dag: TypedDag) -> TypedDag:
 
 @on(Const)
 def round_constants(builder: TypedBuilder, op: Const, operands: tuple[int, ...]) -> int | None:
-    """``0.1 -> f32(0.1)``, in a program that computes in f32, so that equal constants are one node, without modes."""
+    """Round constants: ``0.1 -> f32(0.1)`` in a program that computes in f32.
+
+    Equal constants become one node, without modes.
+    """
     rounded = op.value if builder.wide or op.is_integer else round_constant(F32, op.value)
     return builder.number(rounded if math.isfinite(rounded) else op.value)
 
 
 @on(Apply)
 def fold_constants(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``mul(2, 3) -> 6``. Results that are not finite, or that wrap, stay as they are written."""
+    """Fold ``mul(2, 3) -> 6``. Results that are not finite, or that wrap, remain unfolded."""
     values = [value for operand in operands if (value := builder.constant(operand)) is not None]
     if len(values) != len(operands):
         return None
@@ -35,7 +38,7 @@ def fold_constants(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) 
     values = [round_constant(B1 if slot in row.conditions else dtype, value) for slot, value in enumerate(values)]
     try:
         result = row.fold_f32(*values) if dtype == F32 else row.fold(*values)
-    except (ArithmeticError, ValueError):  # of a user's function
+    except (ArithmeticError, ValueError):  # for a user's function
         return None
     if row.result == "predicate":
         return builder.number(result)
@@ -46,7 +49,7 @@ def fold_constants(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) 
 
 @on(Cast)
 def fold_casts(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int | None:
-    """``f16(0.1) -> 0.0999755859375``; ``i8(2.5) -> i32(2)``, a constant that stays an integer."""
+    """Fold ``f16(0.1) -> 0.0999755859375``; ``i8(2.5) -> i32(2)``, a constant that remains an integer."""
     if (value := builder.constant(operands[0])) is None:
         return None
     result = round_constant(op.dtype, round_constant(met(builder.types[operands[0]], op.dtype), value))
@@ -57,7 +60,7 @@ def fold_casts(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> in
 
 @on(Apply)
 def unmark(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``x + f32(3) -> x + 3``: a constant takes the type of what it meets."""
+    """Rewrite ``x + f32(3) -> x + 3``: a constant takes the type of its operation."""
     for slot, operand in enumerate(operands):
         value = builder.constant(operand)
         if value is None or isinstance(builder[operand], Const):

@@ -1,4 +1,4 @@
-"""Exact algebra of i32, which wraps: a ring, so sums and products of constants may be combined."""
+"""Exact algebra of i32, which wraps: a ring, so constants of sums and products may be combined."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _over_i32(rule: Rule) -> Rule:
 
 @on("add", "mul", "sub")
 def zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``x - x -> 0``."""
+    """Rewrite ``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``x - x -> 0``."""
     for value, x in constant_operand(builder, op, operands):
         if value == 0.0 and op == Apply("add"):
             return x
@@ -41,7 +41,7 @@ def zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | No
 
 @on("add", "mul", "sub")
 def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x + 2 + 3 -> x + 5``, ``x * 2 * 3 -> x * 6``, ``x - 2 -> x + -2``."""
+    """Rewrite ``x + 2 + 3 -> x + 5``, ``x * 2 * 3 -> x * 6``, ``x - 2 -> x + -2``."""
     for value, x in constant_operand(builder, op, operands):
         if op == Apply("sub"):
             opposite = -value if value != I32.least else value  # which wraps to itself
@@ -56,13 +56,13 @@ def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
 
 @on(Fact.WHOLE)
 def whole(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``floor(x) -> x``."""
+    """Rewrite ``floor(x) -> x``."""
     return operands[0]
 
 
 @on("logical_not")
 def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``!(x < y) -> x >= y``: there is no NaN."""
+    """Rewrite ``!(x < y) -> x >= y``: there is no NaN."""
     inner, arguments = builder[operands[0]], builder.arguments(operands[0])
     compared = comparison_of(inner)
     if isinstance(inner, Apply) and compared is not None and builder.domain(inner.function, arguments) == I32:
@@ -72,7 +72,7 @@ def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
 
 @on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``where(x < y, x, y) -> min(x, y)``, ``where(x > 0, x, 0) -> max(x, 0)``."""
+    """Rewrite ``where(x < y, x, y) -> min(x, y)``, ``where(x > 0, x, 0) -> max(x, 0)``."""
     condition, arguments = builder[operands[0]], builder.arguments(operands[0])
     if not isinstance(condition, Apply) or builder.domain(condition.function, arguments) != I32:
         return None
@@ -82,5 +82,5 @@ def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
 
 
 def _number(builder: TypedBuilder, value: float) -> int:
-    """Return an integer that stays one."""
+    """Return a constant that remains an integer."""
     return builder.add(Cast(I32), builder.number(value))

@@ -1,4 +1,4 @@
-"""Exact algebra of truth values and of the choice between two values."""
+"""Exact algebra of truth values and of the selection between two values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def logic(dag: TypedDag) -> TypedDag:
 
 @on("logical_not")
 def negation(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``!!x -> x``, ``!(x == y) -> x != y``. Not ``!(x < y) -> x >= y``: both are false for NaN."""
+    """Rewrite ``!!x -> x``, ``!(x == y) -> x != y``. Not ``!(x < y) -> x >= y``: both are false for NaN."""
     inner, arguments = builder[operands[0]], builder.arguments(operands[0])
     if inner == Apply("logical_not"):
         return arguments[0]
@@ -28,7 +28,9 @@ def negation(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
 
 @on("logical_and", "logical_or")
 def junction(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x && x -> x``, ``x && true -> x``, ``x && false -> false``, ``x && !x -> false``; the same of ``||``."""
+    """Rewrite ``x && x -> x``, ``x && true -> x``, ``x && false -> false``, ``x && !x -> false``, and the same rules of
+    ``||``.
+    """
     neutral = op == Apply("logical_and")
     if operands[0] == operands[1]:
         return operands[0]
@@ -42,7 +44,7 @@ def junction(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
 
 @on(Cast, "eq", "ne")
 def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``b1(i32(c)) -> c``, ``c != 0 -> c``, ``c == 0 -> !c``, ``c == 1 -> c`` of a truth value."""
+    """Rewrite ``b1(i32(c)) -> c``, ``c != 0 -> c``, ``c == 0 -> !c``, ``c == 1 -> c`` for a truth value."""
     if isinstance(op, Cast):
         inner = builder[operands[0]]
         if op.dtype == B1 and isinstance(inner, Cast) and _is_truth(builder, builder.arguments(operands[0])[0]):
@@ -61,7 +63,7 @@ def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
 
 @on("logical_or", *(name for name, row in TABLE.items() if row.comparison is not None))
 def comparison(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``y > x -> x < y``, operands in id order; ``x < x -> false``; ``x < y || x == y -> x <= y``."""
+    """Rewrite ``y > x -> x < y``, operands in id order; ``x < x -> false``; ``x < y || x == y -> x <= y``."""
     if op == Apply("logical_or"):
         for one, two in (operands, operands[::-1]):
             strict, pair = builder[one], builder.arguments(one)
@@ -79,8 +81,9 @@ def comparison(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> i
 
 @on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``where(c, x, x) -> x``, ``where(true, x, y) -> x``, ``where(!c, x, y) -> where(c, y, x)``;
-    ``where(c, where(c, x, y), z) -> where(c, x, z)`` and so below ``else``.
+    """Rewrite ``where(c, x, x) -> x``, ``where(true, x, y) -> x``, ``where(!c, x, y) -> where(c, y, x)``.
+
+    Also ``where(c, where(c, x, y), z) -> where(c, x, z)``, and likewise below ``else``.
     """
     condition, x, y = operands
     if x == y:
@@ -98,7 +101,10 @@ def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
 
 @on("where")
 def floor_of_zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``where(x <= 0, 0, x) -> relu(x)``: NaN stays, -0 becomes 0. Not ``where(x > 0, x, 0)``, which is 0 for NaN."""
+    """Rewrite ``where(x <= 0, 0, x) -> relu(x)``: NaN remains, -0 becomes 0.
+
+    Not ``where(x > 0, x, 0)``, which is 0 for NaN.
+    """
     if not is_zero(builder.constant(operands[1])):
         return None
     condition, arguments = builder[operands[0]], builder.arguments(operands[0])

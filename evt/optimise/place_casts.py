@@ -1,4 +1,4 @@
-"""Rounding points of stores and operands: made explicit for integers and bits, left out for floats."""
+"""Rounding points of stores and operands: made explicit for integers and bits, removed for floats."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from evt.optimise.rewrite import TypedBuilder, on, rewrite
 def place_casts(dag: TypedDag) -> TypedDag:
     """Place the casts that stores imply.
 
-    ``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: the cast rounds and
-    saturates. ``store(x) -> store(u8(b1(x)))`` where the output is bool, whose bytes are 0 and 1.
-    ``store(2) -> store(f64(2))``, likewise for i32: a constant stored alone would be an f32 in the kernel.
-    ``store(x) -> store(e5m2(x))`` for an e5m2 stored as it was loaded: it may be infinite.
-    ``store(x) -> store(f32(x))`` where the output is bf16 or an 8-bit float and x an integer or a truth value: CUTLASS
-    truncates integers to bf16, and converts to 8-bit floats four at a time, where its arrays of bool are packed.
+    ``store(x) -> store(i8(x))`` if the output is i8, u8, i32 or b1 and the value is not: the cast rounds and saturates.
+    ``store(x) -> store(u8(b1(x)))`` if the output is bool, whose bytes are 0 and 1. ``store(2) -> store(f64(2))``,
+    likewise for i32: a stored constant would otherwise be an f32 in the kernel. ``store(x) -> store(e5m2(x))`` for an
+    e5m2 that is stored as it was loaded: it may be infinite. ``store(x) -> store(f32(x))`` if the output is bf16 or an
+    8-bit float and x an integer or a truth value: CUTLASS truncates integers to bf16, and converts to 8-bit floats four
+    at a time, in which its arrays of bool are packed.
 
-    ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: the store rounds floats to
-    nearest as well. An operand's feed into the product is treated alike, with the operand's type; an operand that is
-    not changed needs no feed: ``feed A(A) ->`` nothing.
+    ``store(f16(x)) -> store(x)`` if the output is f16 and nothing else reads the cast: the store also rounds floats to
+    nearest. An operand's feed into the product is treated likewise, with the operand's type. An unchanged operand needs
+    no feed: ``feed A(A) ->`` nothing.
     """
     stored = {_only_stored(dag, node) for node in range(len(dag))}
 
@@ -51,7 +51,7 @@ def place_casts(dag: TypedDag) -> TypedDag:
 
 
 def _byte(builder: TypedBuilder, op: Store | Feed, value: int) -> int | None:
-    """Return a store of a truth value as a byte; None of one that is made already."""
+    """Return a store of a truth value as a byte; None if it already is one."""
     if builder[value] == Cast(U8) and builder.types[builder.arguments(value)[0]].dtype.compute == B1:
         return None
     truth = value if builder.types[value].dtype.compute == B1 else builder.add(Cast(B1), value)
@@ -68,7 +68,7 @@ def _dtype(dag: TypedDag, op: Store | Feed) -> DType:
 
 
 def _only_stored(dag: TypedDag, node: int) -> Store | Feed | None:
-    """Return the store or feed if only it reads the value, a rounding of f32 to its own type."""
+    """Return the store or feed if only it reads the value, a rounding of f32 to its type."""
     op = dag[node]
     if not isinstance(op, Store | Feed):
         return None

@@ -1,9 +1,8 @@
-"""Activations written out by hand: ``0.5*x*(1 + erf(x/sqrt(2))) -> gelu(x)`` in any arrangement.
+"""Recognition of expanded activations: ``0.5*x*(1 + erf(x/sqrt(2))) -> gelu(x)`` in any arrangement.
 
-The rules are formulas. A candidate and a rule are compared in a normal form which does not see the
-arrangement: both are expanded to polynomials over atoms (``x``, ``erf(p)``, ``1/(p)``, ...) whose arguments
-are polynomials again, with coefficients compared to six digits. Only neighbourhoods of a few nodes are looked
-at, so the pass is linear.
+The rules are formulas. A candidate and a rule are compared in a normal form that does not depend on the arrangement:
+both are expanded to polynomials over atoms (``x``, ``erf(p)``, ``1/(p)``, ...) whose arguments are polynomials again.
+Coefficients are compared to six digits. The pass inspects neighbourhoods of a few nodes only, so it is linear.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from evt.ir.dag import Dag, TypedDag
 from evt.ir.node import Apply, Const
 from evt.optimise.rewrite import TypedBuilder
 
-#: What is written by hand, and its function; `x` is the wildcard.
+#: Expanded formulas and their functions; `x` is the wildcard.
 RULES = (
     ("1 / (1 + exp(-x))", "sigmoid"),
     ("0.5 * (1 + tanh(0.5 * x))", "sigmoid"),
@@ -33,7 +32,7 @@ RULES = (
     ("x * relu6(x + 3) / 6", "hardswish"),
     ("relu6(x + 3) / 6", "hardsigmoid"),
 )
-#: The functions that locate a rule, and how far above one of them the root of a rule lies.
+#: The functions that locate a rule, and the distance from one of them up to the root of the rule.
 _ANCHORS = frozenset({"exp", "erf", "tanh", "relu6", "sigmoid", "hardsigmoid"})
 #: Functions of rules below an anchor.
 _ATOMS = _ANCHORS | {"softplus", "log", "log1p"}
@@ -52,7 +51,7 @@ class _TooLargeError(Exception):
 
 
 def recognise(dag: TypedDag) -> TypedDag:
-    """Replace each written-out activation by its function."""
+    """Replace each expanded activation by its function."""
     found: dict[int, tuple[str, int]] = {}
     for anchor in range(len(dag)):
         op = dag[anchor]
@@ -75,7 +74,7 @@ def recognise(dag: TypedDag) -> TypedDag:
 
 def _match(dag: TypedDag, root: int, candidates: list[int]) -> tuple[str, int] | None:
     for x in candidates:
-        if x < root and dag.types[x].dtype.is_float:  # the arithmetic of integers wraps
+        if x < root and dag.types[x].dtype.is_float:  # integer arithmetic wraps
             form = normal_form(dag, root, x)
             if form is not None and (function := _rules().get(form)):
                 return function, x
@@ -83,7 +82,7 @@ def _match(dag: TypedDag, root: int, candidates: list[int]) -> tuple[str, int] |
 
 
 def _above(dag: Dag, anchor: int) -> list[int]:
-    """Return possible roots over an anchor, outermost first."""
+    """Return possible roots above an anchor, outermost first."""
     level, roots = [anchor], []
     for _ in range(_CLIMB):
         level = list(dict.fromkeys(user for node in level for user in dag.users[node][:4]))[:8]
@@ -92,7 +91,7 @@ def _above(dag: Dag, anchor: int) -> list[int]:
 
 
 def _below(dag: Dag, anchor: int) -> list[int]:
-    """Return possible wildcards under an anchor."""
+    """Return possible wildcards below an anchor."""
     level, found = [anchor], list[int]()
     for _ in range(_DESCEND):
         level = list(dict.fromkeys(operand for node in level for operand in dag.arguments(node)))[:8]
@@ -115,7 +114,7 @@ def _rules() -> dict[Form, str]:
 
 
 def normal_form(dag: Dag, root: int, x: int) -> Form | None:
-    """Return the form of ``root`` over the wildcard ``x`` in any arrangement; None when it is larger than any rule."""
+    """Return the normal form of ``root`` over the wildcard ``x``; None if it is larger than any rule."""
     try:
         return _freeze(_expand(dag, root, x, {}, 0))
     except _TooLargeError:
@@ -146,7 +145,7 @@ def _expand(dag: Dag, node: int, x: int, known: dict[int, Polynomial], depth: in
     elif isinstance(op, Apply) and op.function in _ATOMS:
         result = _atom((op.function, *(_freeze(operand(slot)) for slot in range(len(dag.arguments(node))))))
     else:
-        raise _TooLargeError  # no rule has anything else
+        raise _TooLargeError  # no rule has another operation
     known[node] = result
     return result
 

@@ -1,7 +1,7 @@
 """Algebra of real numbers, opt-in: it changes roundings, and the results for NaN, infinities and -0.
 
-No rule combines constants into one that overflows or loses digits: 0 times an infinity is NaN. Inputs that vary less
-than the result are assumed to have products, sums and reciprocals within the type.
+No rule combines constants into one that overflows or loses digits, because 0 times infinity is NaN. Products, sums and
+reciprocals of inputs that vary less than the result are assumed to stay within the type.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMPOSED = {
     ("sqrt", "square"): "abs",
     ("log", "sigmoid"): "logsigmoid",
 }
-#: Functions that pass the size of a constant on.
+#: Functions that propagate the magnitude of a constant to their result.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "fma"})
 
 
@@ -59,7 +59,7 @@ def _over_floats(rule: Rule) -> Rule:
 
 @on("add", "sub", "mul", "div")
 def cancel(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``0 / x -> 0``, ``x - x -> 0``, ``x / x -> 1``."""
+    """Rewrite ``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``0 / x -> 0``, ``x - x -> 0``, ``x / x -> 1``."""
     for value, x in constant_operand(builder, op, operands):
         if value == 0.0 and op in (Apply("add"), Apply("sub")):
             return x
@@ -77,7 +77,7 @@ def cancel(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
 
 @on("add", "sub", "mul", "div")
 def gather(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``2 * (3 * x) -> 6 * x``, ``x / 3 -> x * (1/3)``, ``(x + 1) - 3 -> x + -2``, ``-x * 2 -> x * -2``."""
+    """Rewrite ``2 * (3 * x) -> 6 * x``, ``x / 3 -> x * (1/3)``, ``(x + 1) - 3 -> x + -2``, ``-x * 2 -> x * -2``."""
     dtype = builder.domain(op.function, operands)
     for value, x in constant_operand(builder, op, operands):
         match op:
@@ -95,14 +95,14 @@ def gather(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int |
 
 
 def _with(builder: TypedBuilder, function: str, x: int, value: float) -> int | None:
-    """Return ``x`` combined with a constant; None where the constant overflows or vanishes."""
+    """Return ``x`` combined with a constant; None if the constant overflows or vanishes."""
     if value == 0.0 and function == "add":
         return x
     return builder.apply(function, x, builder.number(value)) if _is_normal(value) else None
 
 
 def _is_normal(value: float) -> bool:
-    """Return whether f32 has the number with all its digits."""
+    """Return whether f32 represents the number with all its digits."""
     return _LEAST_NORMAL <= abs(value) <= F32.largest
 
 
@@ -118,7 +118,9 @@ def _is_moderate(builder: TypedBuilder, node: int, depth: int = 4) -> bool:
 
 @on("mul")
 def scale_first(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``(acc * s) * t -> acc * (s * t)`` for scalars and vectors: what varies less is multiplied first."""
+    """Rewrite ``(acc * s) * t -> acc * (s * t)`` for scalars and vectors: values that vary less are multiplied
+    first.
+    """
     for product, t in (operands, operands[::-1]):
         if builder[product] != op:
             continue
@@ -133,7 +135,7 @@ def scale_first(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> i
 
 @on("add", "sub")
 def factor(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``a*x + b*x -> (a + b) * x``, ``a*x - x -> (a - 1) * x`` where ``a`` and ``b`` vary less than ``x``."""
+    """Rewrite ``a*x + b*x -> (a + b) * x``, ``a*x - x -> (a - 1) * x`` if ``a`` and ``b`` vary less than ``x``."""
     for x, a in _factors(builder, operands[0]):
         for y, b in _factors(builder, operands[1]):
             if x != y:
@@ -148,7 +150,7 @@ def factor(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int |
 
 
 def _factors(builder: TypedBuilder, node: int) -> list[tuple[int, int | None]]:
-    """Return the ways to see a node as a product, including itself times nothing."""
+    """Return the factorisations of a node into two factors, including itself without a second factor."""
     found: list[tuple[int, int | None]] = [(node, None)]
     if builder[node] == Apply("mul"):
         a, b = builder.arguments(node)
@@ -158,7 +160,9 @@ def _factors(builder: TypedBuilder, node: int) -> list[tuple[int, int | None]]:
 
 @on("div")
 def reciprocal(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x / s -> x * rcp(s)`` where ``s`` is no constant and varies less than ``x``; ``x / sqrt(y) -> x*rsqrt(y)``."""
+    """Rewrite ``x / s -> x * rcp(s)`` if ``s`` is not a constant and varies less than ``x``; ``x / sqrt(y) ->
+    x*rsqrt(y)``.
+    """
     if any(builder.constant(x) is not None or builder.types[x].constant for x in operands):
         return None
     x, y = operands
@@ -171,8 +175,9 @@ def reciprocal(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
 
 @on("pow")
 def power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x ** 0.5 -> sqrt(x)``, ``x ** 4 -> square(square(x))``, ``x ** -2 -> rcp(square(x))``;
-    ``pow(2, x) -> exp2(x)``.
+    """Rewrite ``x ** 0.5 -> sqrt(x)``, ``x ** 4 -> square(square(x))``, ``x ** -2 -> rcp(square(x))``.
+
+    Also ``pow(2, x) -> exp2(x)``.
     """
     x = operands[0]
     if builder.constant(x) == 2.0:
@@ -195,7 +200,7 @@ def power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
 
 @on(*(outer for outer, _ in (*_INVERSE, *_COMPOSED)))
 def composition(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``exp(log(x)) -> x``, ``rcp(sqrt(x)) -> rsqrt(x)``, ``sqrt(square(x)) -> abs(x)``."""
+    """Rewrite ``exp(log(x)) -> x``, ``rcp(sqrt(x)) -> rsqrt(x)``, ``sqrt(square(x)) -> abs(x)``."""
     inner = builder[operands[0]]
     if not isinstance(inner, Apply):
         return None
@@ -208,7 +213,10 @@ def composition(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> 
 
 @on("mul", "div", "rcp", "square")
 def exponentials(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``exp(x) * exp(y) -> exp(x + y)``, ``exp(x) / exp(y) -> exp(x - y)``, ``rcp(exp(x)) -> exp(-x)``; so for exp2."""
+    """Rewrite ``exp(x) * exp(y) -> exp(x + y)``, ``exp(x) / exp(y) -> exp(x - y)``, ``rcp(exp(x)) -> exp(-x)``.
+
+    Likewise for exp2.
+    """
     for name in ("exp", "exp2"):
         if any(builder[operand] != Apply(name) for operand in operands):
             continue
@@ -227,5 +235,5 @@ def exponentials(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> 
 
 @on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``where(x > 0, x, 0) -> max(x, 0)``, ``where(x < y, x, y) -> min(x, y)``: of NaN they give NaN."""
+    """Rewrite ``where(x > 0, x, 0) -> max(x, 0)``, ``where(x < y, x, y) -> min(x, y)``, which give NaN for NaN."""
     return chosen(builder, operands)

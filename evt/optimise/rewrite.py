@@ -1,9 +1,9 @@
-"""The engine of the rewriting passes: one walk in id order, a rule per node, a new graph.
+"""The engine of the rewriting passes: one walk in id order, one rule per node, a new graph.
 
-It maintains three properties, so that rules need not. *Types*: the program as written decides what an operation
-computes in; conversions that it implies become casts, and constants get a type where it would no longer follow.
-*Modes*: a value that is reduced, deinterleaved or stored by blocks of columns keeps the modes that it varied over.
-*Origins*: new nodes have the origin of the node that they replace.
+The engine preserves three properties, so that rules do not have to. *Types*: the written program decides the compute
+type of an operation; implied conversions become casts, and constants get a type if it would no longer follow. *Modes*:
+a value that is reduced, deinterleaved or stored by blocks of columns keeps the modes that it varied over. *Origins*:
+new nodes have the origin of the node that they replace.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from evt.optimise.rounding import is_exact
 
 
 class TypedBuilder(Builder):
-    """A builder that knows the types of its nodes; ``dag`` gives the types of the inputs."""
+    """A builder that knows the types of its nodes. ``dag`` has the types of the inputs."""
 
     def __init__(self, dag: TypedDag) -> None:
         super().__init__()
         self.dag = dag
         self.types: list[ValueType] = []
-        #: For each node what :attr:`Dag.reduced` says.
+        #: The entry of :attr:`Dag.reduced` for each node.
         self.reduced: list[tuple[str, ...]] = []
         self._applied: dict[object, ValueType] = {}
         #: The value of each node that is a constant, with or without a type.
         self._constants: list[float | None] = []
-        #: The compute type of operations on constants alone.
+        #: The compute type of operations on constants only.
         self.default = alone(dag)
-        #: Whether something is computed or stored in f64.
+        #: True if something is computed or stored in f64.
         self.wide = F64 in ({value.dtype for value in set(dag.types)} | {output.dtype for output in dag.outputs})
 
     def add(self, node: Node, *operands: int) -> int:
@@ -61,7 +61,7 @@ class TypedBuilder(Builder):
         return new
 
     def _type(self, node: Node, operands: list[ValueType]) -> ValueType:
-        """Return the type of a node. Functions are applied to few different types, each of which is one object."""
+        """Return the type of a node. Functions are applied to few different types, and each type is one object."""
         if not isinstance(node, Apply):
             return value_type(self.dag, node, operands)
         key = (node.function, *map(id, operands))
@@ -85,7 +85,7 @@ class TypedBuilder(Builder):
         return self.add(Const.of(value))
 
     def literal(self, value: float, dtype: DType) -> int:
-        """Return a constant of a compute type: ``i32(3)``, or ``3`` where that is computed in the type anyway."""
+        """Return a constant of a compute type: ``i32(3)``, or ``3`` if that has the type by default."""
         constant = self.number(value)
         return constant if dtype == self.default else self.add(Cast(dtype), constant)
 
@@ -94,7 +94,7 @@ class TypedBuilder(Builder):
         return self._constants[node]
 
     def typed(self) -> TypedDag:
-        """Return the new graph, pruned; the original graph if they are the same."""
+        """Return the new graph, pruned; the original graph if they are equal."""
         dag = self.dag
         made = self.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)
         pruned = prune(made)
@@ -105,16 +105,16 @@ class TypedBuilder(Builder):
         return TypedDag(dag.operation, dag.operands, *kept, types)
 
     def domain(self, function: str, operands: tuple[int, ...]) -> DType:
-        """Return the type that an application computes in."""
+        """Return the compute type of an application."""
         return domain(self.dag, function, [self.types[operand] for operand in operands])
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``apply(builder, node, operands)``: the id that replaces the node in the new graph, or None for "not me".
+    """A rewriting rule. ``apply(builder, node, operands)`` returns the new graph's id that replaces the node, or None.
 
-    ``operands`` are ids of the new graph; varying operands of an application have the type it computes in. ``keys``
-    select the nodes that it is given: functions by name or by a fact about them, other nodes by their class.
+    ``operands`` are ids of the new graph. Varying operands of an application have its compute type. ``keys`` select the
+    nodes that the rule sees: functions by name or by a fact about them, other nodes by their class.
     """
 
     keys: frozenset[object]
@@ -122,14 +122,14 @@ class Rule:
 
 
 def on(*keys: str | Fact | type[Node]) -> Callable[[Callable[[TypedBuilder, Any, tuple[int, ...]], int | None]], Rule]:
-    """Make a function a rule for the nodes that ``keys`` name."""
+    """Make a function a rule for the nodes that ``keys`` select."""
     return lambda apply: Rule(frozenset(keys), apply)
 
 
 def rewrite(dag: TypedDag, *rules: Rule) -> TypedDag:
-    """Rebuild the graph, giving each node to its rules until none applies; remove dead nodes.
+    """Rebuild the graph, applying the rules to each node until none applies; remove dead nodes.
 
-    A program that would no longer read the accumulator stays as it is.
+    A program that would no longer read the accumulator remains unchanged.
     """
     rewriter = _Rewriter(dag, rules)
     renamed: list[int] = []
@@ -143,7 +143,7 @@ def rewrite(dag: TypedDag, *rules: Rule) -> TypedDag:
 
 
 class _Rewriter:
-    """Adds rewritten nodes to a new graph."""
+    """A builder that adds rewritten nodes to a new graph."""
 
     def __init__(self, dag: TypedDag, rules: tuple[Rule, ...]) -> None:
         self.builder = TypedBuilder(dag)
@@ -176,7 +176,7 @@ class _Rewriter:
         return self.apply_rules(op, operands, pinned)
 
     def arguments(self, op: Apply, types: list[ValueType], operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Return an application's operands, converted to the type that it computed in when they had ``types``."""
+        """Return an application's operands, converted to the compute type that it had with ``types``."""
         builder = self.builder
         now = [builder.types[operand] for operand in operands]
         key = (op.function, *map(id, types), *map(id, now))
@@ -194,7 +194,7 @@ class _Rewriter:
         return tuple(converted)
 
     def cast(self, node: int, wanted: DType) -> int:
-        """Return a value in a compute type. Constants take the type of what they meet; truth values become 0 or 1."""
+        """Return a value in a compute type. Constants take the type of their operation; truth values become 0 or 1."""
         have, value = self.builder.types[node], self.builder.constant(node)
         if have.dtype.compute == wanted or (wanted != B1 and (have.constant or value is not None)):
             return node
@@ -211,7 +211,7 @@ class _Rewriter:
             new = rule.apply(builder, op, operands)
             if new is None or not _keeps_modes(builder, new, op, operands, pinned):
                 continue
-            # A rule's result is smaller than its input in a measure common to all rules, so this ends.
+            # A rule's result is smaller than its input in a measure common to all rules, so this terminates.
             replaced, arguments = builder[new], builder.arguments(new)
             if (replaced, arguments) == (op, operands) or isinstance(replaced, Store | Feed):
                 return new
@@ -220,9 +220,10 @@ class _Rewriter:
 
 
 def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int, ...], pinned: bool) -> bool:
-    """Whether a node may take the place of another: of whole columns not one of blocks, where pinned none of others.
+    """Return whether a node may replace another without changing modes that matter.
 
-    What is computed of reductions stays so: the place where it is stored is written when the kernel has ended.
+    A pinned value keeps its modes, and a block value cannot replace a value of whole columns. Arithmetic after a
+    reduction must remain so, because a later kernel computes it.
     """
     if any(builder.reduced[operand] for operand in operands) and not builder.reduced[new]:
         return False
@@ -237,7 +238,7 @@ def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int,
 def _pinned(dag: TypedDag) -> list[bool]:
     """Return for each node whether something depends on the modes that its value varies over.
 
-    Values over whole columns that meet a value over blocks of columns count as well.
+    Values over whole columns that combine with a block value count as well.
     """
     pinned = [False] * len(dag)
     has_blocks = any(isinstance(op, ReduceBlocks) for op, _ in dag.table)
@@ -257,8 +258,9 @@ def _widths(dag: TypedDag, node: int) -> set[str]:
 
 
 def constant_operand(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> list[tuple[float, int]]:
-    """Return (constant, other operand) of a binary node; a constant on the left counts only if the function
-    commutes.
+    """Return (constant, other operand) of a binary node.
+
+    A constant on the left counts only if the function commutes.
     """
     if not isinstance(op, Apply) or len(operands) != 2:
         return []
@@ -279,7 +281,7 @@ def comparison_of(op: Node) -> Comparison | None:
 
 
 def chosen(builder: TypedBuilder, operands: tuple[int, ...]) -> int | None:
-    """``where(x < y, x, y) -> min(x, y)``, ``where(x < y, y, x) -> max(x, y)``, if neither is NaN."""
+    """Rewrite ``where(x < y, x, y) -> min(x, y)``, ``where(x < y, y, x) -> max(x, y)``, if neither is NaN."""
     compared, arguments = comparison_of(builder[operands[0]]), builder.arguments(operands[0])
     if compared is None or not compared.chosen:
         return None

@@ -1,4 +1,4 @@
-"""Rounding where eager PyTorch rounds: ``numerics="match_eager"``."""
+"""Rounding as eager PyTorch rounds: ``numerics="match_eager"``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TWO, _THREE = Const.of(2.0), Const.of(3.0)
 
 
 def round_as_eager(dag: TypedDag) -> TypedDag:
-    """Round ``f(x) -> f16(f(x))`` and ``acc -> f16(acc)`` where PyTorch would hold the value in f16 (or bf16).
+    """Round ``f(x) -> f16(f(x))`` and ``acc -> f16(acc)`` where PyTorch stores the value in f16 (or bf16).
 
-    Eager PyTorch stores every operation's result in the type that its operands promote to; numbers and tensors
-    without dimensions do not promote within their kind. The product has the type of A, or D's for 8-bit operands.
+    Eager PyTorch stores every operation's result in the promoted type of its operands. Numbers and tensors without
+    dimensions do not promote within their kind. The product has the type of A, or the type of D for 8-bit operands.
     """
     builder, renamed = TypedBuilder(dag), list[int]()
-    held: list[DType | None] = []  # the type in which PyTorch holds a value; None: a number, which does not promote
+    held: list[DType | None] = []  # the type in which PyTorch stores a value; None for a number, which does not promote
     for node in builder.walk(dag):
         op, operands = dag[node], dag.arguments(node)
         types = [held[operand] for operand in operands]
@@ -40,11 +40,11 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
 def _operation(
     builder: TypedBuilder, op: Apply, arguments: list[int], types: Sequence[DType | None], dtype: DType | None
 ) -> int:
-    """Return an operation as PyTorch computes it, with the roundings in between.
+    """Return an operation as PyTorch computes it, with the intermediate roundings.
 
-    Integers are converted to the type of the floats that they meet, and a number in a comparison to the tensor's type;
-    ``number / x`` is ``number * (1 / x)``; ``x ** 3`` is ``x * x * x``, whose products PyTorch's CUDA kernels round
-    one by one.
+    Integers are converted to the type of the floats in the operation, and a number in a comparison to the tensor's
+    type. ``number / x`` is ``number * (1 / x)``. ``x ** 3`` is ``x * x * x``, whose products PyTorch's CUDA kernels
+    round one by one.
     """
 
     def apply(function: str, *operands: int) -> int:
@@ -72,7 +72,7 @@ def _rounded(builder: TypedBuilder, value: int, dtype: DType | None) -> int:
 
 
 def _result(builder: TypedBuilder, op: Apply, arguments: list[int], types: Sequence[DType | None]) -> DType | None:
-    """Return the type in which PyTorch holds the result of an operation."""
+    """Return the type in which PyTorch stores the result of an operation."""
     row = TABLE[op.function]
     if row.result == "predicate":
         return B1
@@ -90,7 +90,7 @@ def _is_product(builder: TypedBuilder, op: Apply, arguments: Sequence[int]) -> b
 
 
 def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) -> DType | None:
-    """Return the type in which PyTorch holds a value that is not an operation's result."""
+    """Return the type in which PyTorch stores a value that is not an operation's result."""
     value = dag.types[node]
     match op:
         case Const() | Extent():
@@ -111,7 +111,7 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
 
 
 def _promoted(types: Sequence[DType]) -> DType | None:
-    """torch.promote_types of several types; 8-bit floats are computed in f32."""
+    """Return torch.promote_types of several types; 8-bit floats are computed in f32."""
     if not types:
         return None
     floats = {dtype for dtype in types if dtype.is_float}

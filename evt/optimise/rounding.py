@@ -11,7 +11,7 @@ from evt.ir.dtype import B1, F32, F64, DType
 def round_constant(dtype: DType, value: float) -> float:
     """Return a number rounded to a type, ties to even; floats narrower than f32 are rounded by way of f32.
 
-    8-bit types and integers saturate, where other floats become infinite. NaN becomes the integer 0.
+    8-bit types and integers saturate; other floats become infinite. NaN becomes the integer 0.
     """
     if dtype == F64:
         return value
@@ -28,7 +28,7 @@ def round_constant(dtype: DType, value: float) -> float:
 
 
 def is_exact(dtype: DType, value: float) -> bool:
-    """Return whether a type has a number, -0.0 included."""
+    """Return whether a type represents a number exactly, -0.0 included."""
     rounded = round_constant(dtype, value)
     return rounded == value and math.copysign(1.0, rounded) == math.copysign(1.0, value)
 

@@ -1,6 +1,6 @@
 """Exact algebra: rules whose two sides agree for every f32 input, NaN, infinities and -0 included.
 
-``x + 0 -> x`` is not here (it turns -0 into 0 the wrong way round); ``x + -0.0 -> x`` is.
+``x + 0 -> x`` is not among them, because -0 + 0 is 0; ``x + -0.0 -> x`` is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def simplify(dag: TypedDag) -> TypedDag:
 
 @on("neg", "mul", "div", "sub", "add")
 def identity(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x * 1 -> x``, ``x / 1 -> x``, ``x - 0 -> x``, ``x + -0.0 -> x``, ``x * -1 -> -x``, ``--x -> x``."""
+    """Rewrite ``x * 1 -> x``, ``x / 1 -> x``, ``x - 0 -> x``, ``x + -0.0 -> x``, ``x * -1 -> -x``, ``--x -> x``."""
     if op == Apply("neg") and builder[operands[0]] == Apply("neg"):
         return builder.arguments(operands[0])[0]
     for value, x in constant_operand(builder, op, operands):
@@ -41,9 +41,9 @@ def identity(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
 
 @on(Fact.IDEMPOTENT, Fact.IDEMPOTENT_BINARY)
 def repeated(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``relu(relu(x)) -> relu(x)``, ``max(x, x) -> x``, for functions whose facts say so.
+    """Rewrite ``relu(relu(x)) -> relu(x)``, ``max(x, x) -> x``, for functions with such facts.
 
-    Hyper-parameters have to be the same: ``clamp(clamp(x, 0, 1), 2, 3)`` is not ``clamp(x, 0, 1)``.
+    Hyper-parameters must be equal: ``clamp(clamp(x, 0, 1), 2, 3)`` is not ``clamp(x, 0, 1)``.
     """
     facts, inner = TABLE[op.function].facts, operands[0]
     same = builder[inner] == op and builder.arguments(inner)[1:] == operands[1:]
@@ -54,8 +54,10 @@ def repeated(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int
 
 @on(Fact.EVEN, "abs", "sub", "add")
 def symmetric(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``cos(-x) -> cos(x)``, ``square(abs(x)) -> square(x)``, ``abs(exp(x)) -> exp(x)``, where facts say so;
-    ``x + -y -> x - y``, ``x - -y -> x + y``.
+    """Rewrite ``cos(-x) -> cos(x)``, ``square(abs(x)) -> square(x)``, ``abs(exp(x)) -> exp(x)``, for functions with
+    such facts.
+
+    Also ``x + -y -> x - y``, ``x - -y -> x + y``.
     """
     inner, arguments = builder[operands[0]], builder.arguments(operands[0])
     if Fact.EVEN in TABLE[op.function].facts and inner in (Apply("neg"), Apply("abs")):
@@ -73,7 +75,7 @@ def symmetric(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> in
 
 @on("div")
 def division(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x / 2**k -> x * 2**-k``, where both powers are normal f32 numbers; ``1 / x -> rcp(x)``."""
+    """Rewrite ``x / 2**k -> x * 2**-k``, if both powers are normal f32 numbers; ``1 / x -> rcp(x)``."""
     numerator, denominator = map(builder.constant, operands)
     if denominator is not None and abs(math.frexp(denominator)[0]) == 0.5:
         if 2.0**-125 <= abs(denominator) <= 2.0**125:
@@ -85,7 +87,7 @@ def division(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
 
 @on("pow")
 def small_power(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``x**1 -> x``, ``x**2 -> square(x)``, ``x**3 -> x*square(x)``, ``x**-1 -> rcp(x)``, as in PyTorch."""
+    """Rewrite ``x**1 -> x``, ``x**2 -> square(x)``, ``x**3 -> x*square(x)``, ``x**-1 -> rcp(x)``, as in PyTorch."""
     x = operands[0]
     match builder.constant(operands[1]):
         case 1.0:
@@ -101,7 +103,7 @@ def small_power(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> 
 
 @on("clamp", "hardtanh", "relu", "max", "min")
 def clamping(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``max(x, 0) -> relu(x)``; ``min(relu(x), 6)``, ``relu(min(x, 6))``, ``clamp(x, 0, 6) -> relu6(x)``."""
+    """Rewrite ``max(x, 0) -> relu(x)``; ``min(relu(x), 6)``, ``relu(min(x, 6))``, ``clamp(x, 0, 6) -> relu6(x)``."""
     if op in (Apply("clamp"), Apply("hardtanh")):
         lower, upper = map(builder.constant, operands[1:])
         return builder.apply("relu6", operands[0]) if is_zero(lower) and upper == 6.0 else None
@@ -120,15 +122,15 @@ def clamping(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
 
 @on("mul")
 def squaring(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x * x -> square(x)``."""
+    """Rewrite ``x * x -> square(x)``."""
     return builder.apply("square", operands[0]) if operands[0] == operands[1] else None
 
 
 @on(Cast)
 def casting(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int | None:
-    """``f16(f16(x)) -> f16(x)``, ``f32(x) -> x`` of a float that is no wider; the same for i32 and b1.
+    """Rewrite ``f16(f16(x)) -> f16(x)``, ``f32(x) -> x`` for a float that is no wider; likewise for i32 and b1.
 
-    An input of e5m2 may be infinite, which the cast is not.
+    An input of e5m2 may be infinite, but the cast to e5m2 is finite.
     """
     have = builder.types[operands[0]]
     if builder.constant(operands[0]) is not None:  # marked with its type
@@ -141,5 +143,5 @@ def casting(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int |
 
 @on(Fact.COMMUTATIVE)
 def order(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
-    """``b + a -> a + b``: commutative operands in id order, so that both spellings are one node."""
+    """Rewrite ``b + a -> a + b``: commutative operands in id order, so that both spellings are one node."""
     return builder.add(op, operands[1], operands[0]) if operands[0] > operands[1] else None

@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 LONGEST = 25
 #: Phrases that are out, as regular expressions.
 PHRASES = (
-    *(r"so many", r"as many", r"so much", r"so few", r"(one )?of ours", r"in vain", r"as it does", r"to itself"),
+    *(r"so many", r"as many", r"so much", r"so few", r"(one )?of ours", r"in vain", r"as it does"),
     *(r"each for itself", r"the same of", r"of which", r"those of", r"those that", r"of those", r"lest", r"surely"),
     *(r"of (its|their|his) own", r"at its most", r"has to itself", r"for one(?=[,;])", r"that which", r"whatever"),
     *(r"save for", r"need not", r"such as are", r"and its like", r"and their like", r"if need be"),
-    *(r"(None|False|True|0) where", r"where that is (so|not so)", r"as (they|it) (is|are|was|were)(?=[.,;])"),
+    *(r"(None|False) where", r"where that is (so|not so)", r"as (they|it) (is|are|was|were)(?=[.,;])"),
 )
 _PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
 #: Words that do not begin a sentence.
@@ -37,8 +37,8 @@ _OPENING = re.compile(
 LEFT = {
     *("tests", "codegen/export", "codegen/include", "codegen/templates"),
     *("evt/bench", "evt/compilation", "evt/draw", "evt/emission", "evt/export"),
-    *("evt/functions", "evt/fx", "evt/gradient", "evt/layout", "evt/measured", "evt/nn"),
-    *("evt/optimise", "evt/plan", "evt/reference", "evt/runtime", "evt/tuning"),
+    *("evt/fx", "evt/gradient", "evt/layout", "evt/measured", "evt/nn"),
+    *("evt/plan", "evt/reference", "evt/runtime", "evt/tuning"),
 }
 #: Pronouns of things: "what" is fine in questions alone.
 _PRONOUN = re.compile(r"\bwhat\b(?![^.]*\?)", re.IGNORECASE)
