@@ -21,7 +21,7 @@ help:
 	@echo "make test-slow  run the exhaustive tests: every kernel through nvcc, 300 random programs instead of 100"
 	@echo "make test-all   run both"
 	@echo "make lint       run ruff and mypy"
-	@echo "make house      run the tests of the house rules and of the documents"
+	@echo "make house      check the house rules: imports, lengths, words, links, guides"
 	@echo "make clean      remove $(VENV), build outputs and tool caches (evt cache clear removes compiled kernels)"
 	@echo "Variables: PYTHON=$(PYTHON), VENV=$(VENV), PYTEST_FLAGS='-k name'"
 
@@ -66,7 +66,7 @@ lint: $(INSTALLED)
 	mypy
 
 house: $(INSTALLED)
-	pytest -q tests/house
+	pytest -q -m "not slow" tests/house --ignore=tests/house/test_readme.py --ignore=tests/house/test_demo.py --ignore=tests/house/test_wheel.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
