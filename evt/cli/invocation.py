@@ -320,9 +320,7 @@ _SHAPES = (
 
 
 def takes_geometry(command: _Command) -> _Command:
-    """Add ``--stride`` and the other options of a convolution. The command gets the given ones among its
-    ``settings``.
-    """
+    """Add ``--stride`` and the other options of a convolution. The given ones are among the command's ``settings``."""
 
     @functools.wraps(command)
     def decorated(*arguments: Any, settings: Mapping[str, Any], **rest: Any) -> None:
@@ -362,9 +360,7 @@ def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) ->
 
 
 def operation_option(command: _Command) -> _Command:
-    """Add the options that decide how programs are read: ``--op``, which the command gets as ``op``, and
-    ``--import``.
-    """
+    """Add the options for reading programs: ``--op``, which the command gets as ``op``, and ``--import``."""
     return _add(command, _READING)
 
 
