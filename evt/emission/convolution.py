@@ -208,8 +208,16 @@ def _sizes(spatial: tuple[str, ...]) -> list[str]:
 
 
 def _ours(kernel: str, sizes: Mapping[str, str], options: tuple[str, ...], operands: Assignments) -> ConvolutionText:
-    extents = tuple((f"problem.{name}", value) for name, value in sizes.items())
+    extents = tuple((f"problem.{_member(name)}", value) for name, value in sizes.items())
     return ConvolutionText("", kernel, ("",), "", extents, options, operands, remark="The convolution.")
+
+
+def _member(name: str) -> str:
+    """Return the member of the kernels' Problem that has a size: an Axis has ``pad_width`` as ``width.pad``."""
+    part, _, axis = name.rpartition("_")
+    if axis not in SPATIAL:
+        return name
+    return f"{axis}.{'taps' if part == 'filter' else part or 'size'}"
 
 
 def _operand(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ from evt.plan.epilogue.loads import (
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Number, Places, ResultShape, Single, Size, Stride, Varies
 from evt.plan.epilogue.writes import AuxStore, MaskStore, Reduction, Scatter, VectorStore
-from evt.plan.halo_tiles import DEPTH_BYTES, FILTERS
+from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS
 from evt.plan.plan import HaloConvolution, HaloProduct
 
 #: The threads that share the sums, and how many of these stand in a line.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from evt import resources
+from evt.emission import translate
 from evt.emission.text import FunctorText
 from evt.ir.node import PLACES
 from evt.plan import Plan
@@ -26,6 +27,7 @@ from evt.plan.epilogue.loads import (
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Size
 from evt.plan.epilogue.writes import BlockStore, HalfStore, MaskStore, Reduction, Scatter, VectorStore
+from evt.plan.geometry import convolution, depthwise, halo, halo_schedule
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -149,6 +151,11 @@ def _place(node: Step, family: str) -> str | None:
 
 #: Where our headers name the namespace that all of them are in, and what they refer to it by from elsewhere.
 _NAMESPACE = re.compile(r"\bnamespace evt\b|(?<![\w:])::evt(?=::)")
+#: Headers that are modules of the planner, with their namespaces.
+GENERATED = {
+    "halo_geometry.hpp": ((convolution, halo, halo_schedule), "halo"),
+    "depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
+}
 _GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
 
@@ -176,5 +183,7 @@ def placed(text: str, namespace: str) -> str:
 @cache
 def _header(name: str) -> tuple[tuple[str, ...], str]:
     """Return the headers of ours that a header includes, and its text without these lines and its include guard."""
+    if name in GENERATED:
+        return (), translate.header(*GENERATED[name])
     text = resources.text("codegen", f"include/evt/{name}")
     return tuple(_INCLUDE.findall(text)), _GUARD.sub("", _INCLUDE.sub("", text)).strip()

@@ -3,7 +3,7 @@
 A thread computes a few rows and columns of pixels, its unit, of two channels. The more it has, the fewer loads and
 conversions it needs for each, as they share their input; but registers are limited, pixels beyond the output are lost,
 and of few images there are fewer threads than the GPU has room for. Which units a thread block has is for the kernel to
-decide: see depthwise_geometry.hpp.
+decide: see :mod:`evt.plan.geometry.depthwise`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from itertools import product
 from typing import NamedTuple
 
 from evt.ir.convolution import ConvolutionProblem
+from evt.plan.geometry import depthwise as geometry
+from evt.plan.geometry.depthwise import CHANNELS, PAIRS, ElementBytes, FilterShape
 from evt.plan.halo import forward
-from evt.plan.halo_tiles import SHARED_BYTES
 
-#: The channels of a thread block, and its units at most; of each, so many threads.
-CHANNELS, UNITS = 32, 16
-_THREADS = CHANNELS // 2
 #: What a unit may have; with so many rows, registers are left for a light epilogue only.
 _ROWS, _COLUMNS = (1, 2, 4), range(1, 9)
 _MANY_ROWS = 4
@@ -28,12 +26,8 @@ _MANY_ROWS = 4
 _MOST_TAPS = 128
 #: The registers that a unit's sums and a row of its input may take.
 _MOST_REGISTERS = 96
-#: TMA's boxes, in each dimension, and the bytes to which they are aligned in shared memory.
-_LARGEST_BOX, _ALIGNMENT = 256, 128
-#: The floats from tap to tap in shared memory, the bytes of barriers, and those of an element of C, at most.
-_PITCH, _BARRIER_BYTES, _SOURCE_BYTES = 34, 24, 2
-#: Cycles of an instruction on a multiprocessor of sm90, of many warps and of one alone, and those who issue them.
-_ISSUE, _ALONE, _SCHEDULERS = 1.5, 5.0, 4
+#: Bytes of an element of C, at most.
+_SOURCE_BYTES = 2
 
 
 class Unit(NamedTuple):
@@ -52,10 +46,6 @@ class _Reach(NamedTuple):
     taps: int
     stride: int
     dilation: int
-
-    def span(self, outputs: int) -> int:
-        """Return the inputs from the first to the last one that so many outputs meet."""
-        return (outputs - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
     def met(self, outputs: int) -> int:
         """Return how many inputs these outputs meet."""
@@ -76,28 +66,20 @@ class Filter:
         height, width = zip(self.taps, self.stride, self.dilation, strict=True)
         return _Reach(*height), _Reach(*width)
 
+    def shape(self, unit: Unit) -> FilterShape:
+        """Return the filter of a kernel whose threads have a unit."""
+        return FilterShape(*self.taps, *self.stride, *self.dilation, *unit)
+
     def least_bytes(self, unit: Unit, element_bytes: int, source_bytes: int) -> int:
-        """Return the shared memory of a thread block of one unit, of elements of A and of C of so many bytes."""
-        (height, width), taps = self.reaches, self.taps[0] * self.taps[1]
-        box = height.span(unit.rows) * width.span(unit.columns) * CHANNELS * element_bytes
-        source = unit.rows * unit.columns * CHANNELS * source_bytes
-        weights = (4 * _PITCH + CHANNELS * element_bytes) * taps
-        return -(-box // _ALIGNMENT) * _ALIGNMENT + source + weights + _BARRIER_BYTES
+        """Return the shared memory of a CTA of one unit."""
+        shape = self.shape(unit)
+        return geometry.memory_of(shape, geometry.one_unit(shape), ElementBytes(element_bytes, source_bytes)).size
 
     def fits(self, unit: Unit, element_bytes: int) -> bool:
-        """Return whether registers, TMA's boxes and shared memory have room for a unit."""
-        height, width = self.reaches
-        return (
-            2 * unit.rows * unit.columns + 2 * width.met(unit.columns) <= _MOST_REGISTERS
-            and max(height.span(unit.rows), width.span(unit.columns)) <= _LARGEST_BOX
-            and self.least_bytes(unit, element_bytes, _SOURCE_BYTES) <= SHARED_BYTES
-        )
-
-    def instructions(self, unit: Unit) -> int:
-        """Return about how many instructions a thread has: see Filter in depthwise_geometry.hpp."""
-        (height, width), taps = self.reaches, self.taps[0] * self.taps[1]
-        pixels, inputs = unit.rows * unit.columns, height.span(unit.rows) * width.span(unit.columns)
-        return taps * (2 * pixels + unit.rows) + 3 * inputs + 14 * pixels + 110
+        """Return whether registers, TMA boxes and shared memory have room for a unit."""
+        shape, elements = self.shape(unit), ElementBytes(element_bytes, _SOURCE_BYTES)
+        registers = 2 * unit.rows * unit.columns + 2 * self.reaches[1].met(unit.columns)
+        return registers <= _MOST_REGISTERS and geometry.fits(shape, geometry.one_unit(shape), elements)
 
     def cost(self, unit: Unit) -> int:
         """Return what the time of a thread grows with.
@@ -107,13 +89,13 @@ class Filter:
         """
         height, width = self.reaches
         conflicts = 0 if unit.columns * width.stride % 2 else 2 * height.met(unit.rows) * width.met(unit.columns)
-        return self.instructions(unit) + conflicts
+        return self.shape(unit).instructions + conflicts
 
     def time(self, unit: Unit, sizes: Mapping[str, int], multiprocessors: int) -> float:
         """Return about how many clock cycles of sm90 a kernel computes; what it moves is the same with all units."""
         units = sizes["images"] * -(-sizes["output_height"] // unit.rows) * -(-sizes["output_width"] // unit.columns)
-        warps = units * -(-sizes["channels"] // CHANNELS) * _THREADS / 32
-        return max(_ALONE, _ISSUE * warps / _SCHEDULERS / multiprocessors) * self.cost(unit)
+        warps = units * -(-sizes["channels"] // CHANNELS) * PAIRS / 32
+        return max(geometry.ALONE, geometry.ISSUE * warps / geometry.SCHEDULERS / multiprocessors) * self.cost(unit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the halo kernel is specialised for, and where it is fast: ``halo_of(geometry, problem, operand) -> Halo``.
 
-The widths of its instruction that are built suit the output's tiles: see :mod:`evt.plan.halo_tiles`. A dgrad of stride
-1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
+The widths of its instruction that are built suit the output's tiles: see :mod:`evt.plan.geometry.halo`. A dgrad of
+stride 1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.plan.halo_tiles import EIGHT, FILTERS, WINDOW_BYTES, Axis, Cycles, Plane, Tile, choose
+from evt.plan.geometry.convolution import Axis
+from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_TAPS, WINDOW_BYTES, Geometry
+from evt.plan.halo_cost import Cycles, Plane, choose
 
 #: What the instruction multiplies at a time by 64 filters: so many pixels, of integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
@@ -29,7 +31,6 @@ _IMAGES = (1, 2, 4, 12, 32, 64, 256, 256)
 _WORTH_A_KERNEL = 0.02
 
 TOO_LARGE = "a tile and its halo do not fit in shared memory"
-_MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 #: Where CUTLASS's kernels are as fast: images of fewer pixels, many channels of images that are not large, and
 #: multiples of so many filters, which fill the tiles of 160 columns of its implicit GEMM.
@@ -113,8 +114,8 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
 @lru_cache(maxsize=1024)
 def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters: int, operand: DType) -> Halo:
     axes = [axis for axis in (depth, height, width) if axis is not None]
-    if height.taps * width.taps > _MOST_TAPS:
-        return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
+    if height.taps * width.taps > MAX_TAPS:
+        return Halo((), reason=f"the filters have more than {MAX_TAPS} taps")
     if min(axis.pad for axis in axes) < 0:
         return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
     if max(height.pad, width.pad) > _MOST_PADDING:
@@ -167,8 +168,8 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     if not window_bytes:
         return Halo((), reason=f"a row of the filter is longer than {max(_PLANES)} bytes")
     height = Axis.of(problem.sizes, "height")
-    if height.taps > _MOST_TAPS or height.pad > _MOST_PADDING:
-        return Halo((), reason=f"there are more than {_MOST_TAPS} rows of taps, or {_MOST_PADDING} of padding")
+    if height.taps > MAX_TAPS or height.pad > _MOST_PADDING:
+        return Halo((), reason=f"there are more than {MAX_TAPS} rows of taps, or {_MOST_PADDING} of padding")
     if reason := beyond_windows(problem.sizes):
         return Halo((), reason=reason)
     found = _windows(height, problem.results[-1], window_bytes, problem.filters, operand)
@@ -192,10 +193,10 @@ def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operan
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast=True)
 
 
-def _kernels(planes: Iterable[Plane], widths: range) -> Mapping[Variant, tuple[Tile, Cycles]]:
+def _kernels(planes: Iterable[Plane], widths: range) -> Mapping[Variant, tuple[Geometry, Cycles]]:
     """Return the kernels whose tiles fit, each with its tile and what it takes."""
     made = {
-        Variant(plane.bytes, pixels, shared): _kernel(plane, pixels, shared)
+        Variant(plane.block_bytes, pixels, shared): _kernel(plane, pixels, shared)
         for plane, shared, pixels in product(planes, (False, True), widths)
     }
     return {variant: each for variant, each in made.items() if each is not None}
@@ -209,13 +210,13 @@ def _limits(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, .
     return most, tuple(each for each in narrower if each not in known)
 
 
-def _kernel(plane: Plane, pixels: int, shared: bool) -> tuple[Tile, Cycles] | None:
+def _kernel(plane: Plane, pixels: int, shared: bool) -> tuple[Geometry, Cycles] | None:
     """Return the tile of a kernel, and what it takes; None where there is none."""
     tile = choose(plane, pixels, shared=shared)
     if tile is None:
         return None
-    cycles = Cycles.of(plane, tile, pixels)
-    return None if shared and not cycles.sharers else (tile, cycles)
+    cycles = Cycles.of(plane, tile, pixels, shared=shared)
+    return None if shared and not cycles.sharing.cluster_sizes else (tile, cycles)
 
 
 def time(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> float:
@@ -224,8 +225,8 @@ def time(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool =
     return inf if found is None else _time(*found, images, filters, shared=shared)
 
 
-def _time(tile: Tile, cycles: Cycles, images: int, filters: int, *, shared: bool) -> float:
-    tiles = -(-images // tile.images) * tile.tiles
+def _time(tile: Geometry, cycles: Cycles, images: int, filters: int, *, shared: bool) -> float:
+    tiles = tile.tiles(images)
     return cycles.shared(tiles * -(-filters // FILTERS)) if shared else cycles.alone(tiles, filters)
 
 
@@ -252,7 +253,7 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
     return channel_bytes <= 1280 or pixels >= _LARGE_IMAGE
 
 
-def fastest_kernels(known: Mapping[Variant, tuple[Tile, Cycles]], filters: int) -> tuple[Variant, ...]:
+def fastest_kernels(known: Mapping[Variant, tuple[Geometry, Cycles]], filters: int) -> tuple[Variant, ...]:
     """Return the kernels that are the fastest together, the best one first, for several numbers of images.
 
     A set of kernels loses what the best of them takes longer, for each number of images, than the best of all; the set

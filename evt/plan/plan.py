@@ -194,7 +194,7 @@ class Convolution3x(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class HaloConvolution(Convolution):
-    """One of ours, which loads each pixel once a tile: see evt.plan.halo_tiles.
+    """One of ours, which loads each pixel once a tile: see evt.plan.halo_geometry.
 
     ``windows`` are the channels, and the pixels of a step, where a row of taps is one tap. ``shared``: whether the
     thread blocks of a cluster share tiles.

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
+from evt.plan.geometry.convolution import Axis
 from evt.plan.halo import TOO_LARGE, beyond_windows, forward
 from evt.plan.halo import time as halo_time
-from evt.plan.halo_tiles import Axis, Plane
+from evt.plan.halo_cost import Plane
 from evt.plan.plan import Convolution2x, Convolution3x, DepthwiseConvolution, HaloConvolution, HaloProduct, Plan
 from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 

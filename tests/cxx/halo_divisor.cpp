@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 
 int main() {
   int number, divisor;

@@ -13,7 +13,7 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 
 namespace {
 
@@ -54,13 +54,13 @@ void print_operands() {
 }
 
 void print_taps() {
-  evt::halo::Problem p;
+  evt::halo::Problem p{};
   int windows, pixels, channels, element_bytes, backwards, volume;
-  int* const numbers[] = {&p.images, &p.height, &p.width, &p.channels, &p.filters, &p.filter_height, &p.filter_width,
-                          &p.output_height, &p.output_width, &p.pad_height, &p.pad_width, &p.stride_height,
-                          &p.stride_width, &p.dilation_height, &p.dilation_width, &p.depth, &p.filter_depth,
-                          &p.output_depth, &p.pad_depth, &p.stride_depth, &p.dilation_depth, &windows, &pixels, &channels,
-                          &element_bytes, &backwards, &volume};
+  auto &y = p.height, &x = p.width, &z = p.depth;
+  int* const numbers[] = {&p.images, &y.size, &x.size, &p.channels, &p.filters, &y.taps, &x.taps, &y.output, &x.output,
+                          &y.pad, &x.pad, &y.stride, &x.stride, &y.dilation, &x.dilation, &z.size, &z.taps, &z.output,
+                          &z.pad, &z.stride, &z.dilation, &windows, &pixels, &channels, &element_bytes, &backwards,
+                          &volume};
   auto const read = [&] {
     for (int* number : numbers) {
       if (std::scanf("%d", number) != 1) return false;
@@ -69,17 +69,18 @@ void print_taps() {
   };
   while (read()) {
     int const bytes = channels * element_bytes;
-    evt::halo::Class const kernel{pixels, channels, bytes, true, volume != 0,
-                                   windows ? evt::halo::kWindowBytes : bytes};
+    y.window = x.window = z.window = 1;
+    evt::halo::KernelClass const kernel{pixels, channels, bytes, windows ? evt::halo::kWindowBytes : bytes, true,
+                                        volume != 0};
     if (windows) p = evt::halo::over_windows(p, kernel);
     evt::halo::Geometry const made = evt::halo::choose(p, kernel);
-    if (made.stages == 0) {
+    if (made.input_stages == 0) {
       std::printf("none\n");
       continue;
     }
-    evt::halo::Taps taps = evt::halo::taps_of(p, made.pitch);
+    evt::halo::Taps taps = evt::halo::taps_of(p, made.input_pitch);
     if (backwards) taps.reverse(p);
-    std::printf("%d %d %d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.pitch, made.sum_pitch,
+    std::printf("%d %d %d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.input_pitch, made.accumulator_pitch,
                 made.next_eight(), made.box_rows, made.guard, taps.groups, taps.number);
     for (int i = 0; i < taps.groups; ++i) {
       std::printf(" %d %d", int(int16_t(taps.starts[i])), int(int16_t(taps.starts[i] >> 16)));
@@ -90,7 +91,7 @@ void print_taps() {
     }
     evt::halo::Depth const depth = evt::halo::Depth::of(p, channels);
     for (int slice = 0; volume && slice < p.slices(); ++slice) {
-      for (int plane = 0; plane < p.planes(channels); ++plane) {
+      for (int plane = 0; plane < p.channel_blocks(channels); ++plane) {
         std::printf(" %d %d %d %d %d", slice, depth.volume(slice), depth.input(slice, plane),
                     depth.plane_of_channels(plane), depth.tap_of_filters(plane, backwards));
       }

@@ -6,6 +6,8 @@ import random
 import subprocess
 from pathlib import Path
 
+from evt.emission import translate
+from evt.emission.headers import GENERATED
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from tests.cxx.cute import GXX, include_flags
 
@@ -22,7 +24,10 @@ INCLUDE = Path(__file__).parents[2] / "codegen/include"
 
 def compiled(name: str, folder: Path) -> Path:
     """Compile one of the programs beside this file."""
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    for header, (modules, namespace) in GENERATED.items():
+        (folder / "evt").mkdir(exist_ok=True)
+        (folder / "evt" / header).write_text(f"#pragma once\n{translate.header(modules, namespace)}\n")
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", f"-I{folder}", *include_flags()]
     command = [GXX, *flags, "-o", str(folder / name), str(Path(__file__).with_name(f"{name}.cpp"))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]

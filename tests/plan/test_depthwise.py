@@ -18,11 +18,13 @@ from evt.plan.epilogue.computes import Apply
 from evt.plan.epilogue.loads import AccFetch, AuxLoad, RowBroadcast, SourceFetch
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
+from evt.plan.geometry.depthwise import CHANNELS, SHARED_BYTES, UNITS, memory_of
 from evt.plan.plan import DepthwiseConvolution
 from evt.plan.speed import fastest
 from evt.plan.survey import survey
 from evt.request import packed_problem, problem_sizes
 from evt.runtime.arguments import bind
+from tests.support.layers import random_depthwise
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 LAYER = (2, 96, 56, 56), (96, 1, 3, 3)
@@ -63,10 +65,10 @@ def test_a_row_of_input_fits_in_registers() -> None:
 
 def test_larger_units_issue_less_for_each_pixel() -> None:
     filter_ = Filter((3, 3), (1, 1), (1, 1))
-    issued = [filter_.instructions(unit) / math.prod(unit) for unit in (Unit(1, 7), Unit(2, 7), Unit(4, 7))]
+    issued = [filter_.shape(unit).instructions / math.prod(unit) for unit in (Unit(1, 7), Unit(2, 7), Unit(4, 7))]
     assert issued == sorted(issued, reverse=True)
-    assert filter_.cost(Unit(2, 8)) > filter_.instructions(Unit(2, 8))  # two units read the same banks
-    assert filter_.cost(Unit(2, 7)) == filter_.instructions(Unit(2, 7))
+    assert filter_.cost(Unit(2, 8)) > filter_.shape(Unit(2, 8)).instructions  # two units read the same banks
+    assert filter_.cost(Unit(2, 7)) == filter_.shape(Unit(2, 7)).instructions
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_the_kernel_is_made_for_its_filter() -> None:
     text = emit(gradient)
     assert "evt::depthwise::Kernel<float, evt::depthwise::Filter<3, 3, 1, 1, 1, 1, 2, 7, true>, Epilogue>" in text
     assert (
-        "result.problem.pad_height = static_cast<int>(arguments.dilation_height * (arguments.filter_height - 1)" in text
+        "result.problem.height.pad = static_cast<int>(arguments.dilation_height * (arguments.filter_height - 1)" in text
     )
 
 
@@ -234,3 +236,22 @@ def test_what_tma_does_not_move_is_copied() -> None:
         shapes = op if count == 64 else evt.conv2d("D = acc", padding=1, groups=count)
         found = bind(shapes.request, wide[:, first : first + count], weight[:count], {}, {})
         assert found.copied == copied
+
+
+def test_tiles_cover_the_output_and_fit() -> None:
+    found = [each for each in random_depthwise(1, 300) if each[3].units]
+    assert len(found) > 200
+    for problem, shape, elements, tile in found:
+        height, width = problem.height, problem.width
+        assert 1 <= tile.units <= UNITS
+        assert tile.threads == 32 * math.ceil(tile.units / 2) <= 256
+        assert tile.tiles_high == math.ceil(height.output / (tile.rows * shape.rows))
+        assert tile.tiles_wide == math.ceil(width.output / (tile.columns * shape.columns))
+        assert tile.tiles == tile.tiles_high * tile.tiles_wide * math.ceil(problem.images / tile.images)
+        assert tile.images == 1 or tile.tiles_high == tile.tiles_wide == 1
+        assert tile.channel_blocks == math.ceil(problem.channels / CHANNELS)
+        rows = (tile.rows * shape.rows - 1) * height.stride + (height.taps - 1) * height.dilation + 1
+        columns = (tile.columns * shape.columns - 1) * width.stride + (width.taps - 1) * width.dilation + 1
+        assert (tile.box_rows, tile.box_columns) == (rows, columns)
+        assert max(rows, columns) <= 256
+        assert memory_of(shape, tile, elements).size <= SHARED_BYTES

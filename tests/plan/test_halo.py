@@ -25,8 +25,8 @@ from evt.plan.epilogue.loads import (
 )
 from evt.plan.epilogue.values import Access, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
+from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.halo import PIXELS
-from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.plan import HaloConvolution
 from evt.plan.speed import fastest
 from evt.plan.survey import survey

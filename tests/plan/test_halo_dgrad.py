@@ -81,8 +81,13 @@ def test_the_kernel_is_given_that_fprop(name) -> None:
     sizes = forward("dgrad", problem.sizes)
     members = {member.removeprefix("problem."): each for member, each in text.extents if member.startswith("problem.")}
     assert len(members) == 15
+    axes = ("height", "width")
+    names = {name: name for name in ("images", "channels", "filters")} | {f"{axis}.size": axis for axis in axes}
+    parts = ("output", "pad", "stride", "dilation")
+    names |= {f"{axis}.{part}": f"{part}_{axis}" for axis in axes for part in parts}
+    names |= {f"{axis}.taps": f"filter_{axis}" for axis in axes}
     assert {member: value(each, problem.sizes) for member, each in members.items()} == {
-        member: sizes[member] for member in members
+        member: sizes[name] for member, name in names.items()
     }
 
 

@@ -15,8 +15,8 @@ from evt.plan import Plan, plan, survey
 from evt.plan.epilogue.loads import AuxLoad
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
+from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.halo import INTEGER_PIXELS, PIXELS
-from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.plan import HaloProduct
 from evt.plan.speed import fastest
 from evt.request import packed_problem
@@ -73,14 +73,14 @@ def test_a_product_is_a_convolution_with_one_tap() -> None:
     text = emit(planned(config="halo_256x64x64"), "k")
     for member, value in {
         "images": "1",
-        "height": "1",
-        "width": "static_cast<int>(arguments.m)",
+        "height.size": "1",
+        "width.size": "static_cast<int>(arguments.m)",
         "channels": "static_cast<int>(arguments.k)",
         "filters": "static_cast<int>(arguments.n)",
-        "filter_width": "1",
-        "output_width": "static_cast<int>(arguments.m)",
-        "pad_height": "0",
-        "stride_width": "1",
+        "width.taps": "1",
+        "width.output": "static_cast<int>(arguments.m)",
+        "height.pad": "0",
+        "width.stride": "1",
     }.items():
         assert f"  result.problem.{member} = {value};\n" in text
     assert "result.a_strides[2] = arguments.stride_m_of_A;" in text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 from itertools import product
 from math import inf
+from operator import attrgetter
 
 import pytest
 
@@ -14,10 +14,14 @@ from evt.emission import emit
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.ir.dtype import E4M3, E5M2, F16, F32, I8, U8, DType
 from evt.plan import convolution_class
+from evt.plan.geometry.convolution import Axis, Problem
+from evt.plan.geometry.halo import SHARED_BYTES, Geometry, KernelClass
+from evt.plan.geometry.halo_schedule import geometry_of, grid_of, lines_of_eight, scheduled
 from evt.plan.halo import PIXELS, Halo, halo_of, time
-from evt.plan.halo_tiles import SHARED_BYTES, Axis, Cycles, Plane, Tile, choose
+from evt.plan.halo_cost import Cycles, Plane, choose
 from evt.plan.routes.halo_3x import configs_sm90
 from evt.request import packed_problem
+from tests.support.layers import random_layers
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 LAYER = (2, 64, 56, 56), (64, 64, 3, 3)
@@ -46,11 +50,11 @@ def pixel(problem: ConvolutionProblem, image: int, row: int, column: int) -> Pix
     return (image, row, column) if 0 <= row < height and 0 <= column < width else None
 
 
-def box_of(problem: ConvolutionProblem, tile: Tile, first: tuple[int, int], guard: int) -> list[Pixel | None]:
+def box_of(problem: ConvolutionProblem, tile: Geometry, first: tuple[int, int], guard: int) -> list[Pixel | None]:
     """Return the pixels of a box in shared memory, which begins at a place of the input, and zeros behind them."""
     steps = problem.geometry.stride
     rows = range(first[0], first[0] + tile.box_rows * steps[0], steps[0])
-    columns = range(first[1], first[1] + tile.pitch * steps[1], steps[1])
+    columns = range(first[1], first[1] + tile.input_pitch * steps[1], steps[1])
     places = [(image, row, column) for image in range(tile.images) for row in rows for column in columns]
     return [pixel(problem, *place) for place in places] + [None] * guard
 
@@ -65,18 +69,17 @@ def test_every_tap_meets_its_pixel(seed) -> None:
     plane = Plane.of(problem.sizes, 64, 2)
     tile = choose(plane, draw.choice(PIXELS[:8]))
     assert tile is not None
-    guard = (tile.rows + plane.height.halo - tile.box_rows) * tile.pitch + tile.columns + plane.width.halo - tile.pitch
     for y0 in range(0, rows, tile.rows):
         for x0 in range(0, columns, tile.columns):
             for ty in range(taps_y):
                 for tx in range(taps_x):
                     (qy, ry), (qx, rx) = divmod(ty * dy, sy), divmod(tx * dx, sx)
-                    box = box_of(problem, tile, (y0 * sy + ry - pad_y, x0 * sx + rx - pad_x), guard)
+                    box = box_of(problem, tile, (y0 * sy + ry - pad_y, x0 * sx + rx - pad_x), tile.guard)
                     for y in range(min(tile.rows, rows - y0)):
                         for x in range(min(tile.columns, columns - x0)):
                             row, column = (y0 + y) * sy + ty * dy - pad_y, (x0 + x) * sx + tx * dx - pad_x
                             for image in range(tile.images):
-                                found = box[(image * tile.box_rows + y + qy) * tile.pitch + x + qx]
+                                found = box[(image * tile.box_rows + y + qy) * tile.input_pitch + x + qx]
                                 assert found == pixel(problem, image, row, column), (tile, y0 + y, x0 + x, ty, tx)
 
 
@@ -87,35 +90,35 @@ def test_tiles_fit_and_cover_the_output(seed) -> None:
     for pixels in PIXELS:
         tile = choose(Plane.of(problem.sizes, 32, 2), pixels)
         if tile is not None:
-            assert tile.positions <= pixels
-            assert tile.columns <= tile.sum_pitch <= tile.pitch
-            assert tile.tiles == -(-rows // tile.rows) * -(-columns // tile.columns)
+            assert tile.accumulated_pixels <= pixels
+            assert tile.columns <= tile.accumulator_pitch <= tile.input_pitch
+            assert tile.tiles(1) == -(-rows // tile.rows) * -(-columns // tile.columns)
             assert 2 * tile.box_pixels * 64 < SHARED_BYTES
 
 
-def chosen(side: int, pixels: int) -> dict[str, int]:
-    """Return the tile of a 3x3 convolution, without what there is of shared memory."""
+#: The fields of a tile, without its place in shared memory.
+SIZES = ("images", "rows", "columns", "input_pitch", "accumulator_pitch", "box_rows", "taps_per_stage")
+
+
+def chosen(side: int, pixels: int) -> tuple[int, ...]:
+    """Return the sizes of the tile of a 3x3 convolution."""
     sizes = evt.conv2d("D = acc", padding=1).request.convolution.problem((2, 64, side, side), (64, 64, 3, 3)).sizes
-    found = asdict(choose(Plane.of(sizes, 64, 2), pixels))
-    return {name: found[name] for name in found if name not in ("box_bytes", "left")}
+    return attrgetter(*SIZES)(choose(Plane.of(sizes, 64, 2), pixels))
 
 
 def test_a_layer_shares_its_padding_between_rows() -> None:
-    tile = {"images": 1, "rows": 7, "columns": 28, "pitch": 29, "sum_pitch": 29, "box_rows": 9, "tiles": 4, "run": 3}
-    assert chosen(28, 208) == tile
+    assert chosen(28, 208) == (1, 7, 28, 29, 29, 9, 3)
 
 
 def test_eight_columns_waste_no_pixels() -> None:
     """Where the width is a multiple of eight, the instruction multiplies nothing in vain."""
-    tile = {"images": 1, "rows": 28, "columns": 8, "pitch": 10, "sum_pitch": 8, "box_rows": 30, "tiles": 14, "run": 3}
-    assert chosen(56, 224) == tile
+    assert chosen(56, 224) == (1, 28, 8, 10, 8, 30, 3)
     plane = Plane.of(evt.conv2d("D = acc", padding=1).request.convolution.problem(*LAYER).sizes, 64, 2)
-    assert choose(plane, 224).positions == 28 * 8
+    assert choose(plane, 224).accumulated_pixels == 28 * 8
 
 
 def test_small_images_share_a_tile() -> None:
-    tile = {"images": 4, "rows": 7, "columns": 7, "pitch": 8, "sum_pitch": 8, "box_rows": 8, "tiles": 1, "run": 3}
-    assert chosen(7, 256) == tile
+    assert chosen(7, 256) == (4, 7, 7, 8, 8, 8, 3)
 
 
 def offered(channels: int, taps: int, side: int = 28, operand: DType = F16) -> Halo:
@@ -148,7 +151,8 @@ def test_one_tap_has_the_fewest_planes(channels, plane_bytes) -> None:
 def test_pixels_that_begin_within_a_line_take_longer_to_load() -> None:
     """Of 360 channels, 15 of 16 pixels begin within a line of L2, and their 64 channels touch two of them."""
     width = Axis(20, 20, 3, 1, 1, 1)
-    lines = {channels: Plane.cut(width, width, None, 2 * channels, 128).lines_of_eight for channels in (320, 360, 384)}
+    planes = {channels: Plane.cut(width, width, None, 2 * channels, 128) for channels in (320, 360, 384)}
+    lines = {channels: lines_of_eight(plane.problem, plane.kernel(64)) for channels, plane in planes.items()}
     assert lines == {320: 8, 360: 15, 384: 8}
 
 
@@ -172,13 +176,13 @@ def test_few_tiles_are_shared() -> None:
     geometry = Convolution.of("conv2d", {"padding": 1})
     problem = geometry.problem((1, 512, 7, 7), (512, 512, 3, 3))
     plane = Plane.of(problem.sizes, 64, 2)
-    cycles = Cycles.of(plane, choose(plane, 64, shared=True), 64)
-    assert [cycles.blocks(tiles) for tiles in (8, 8 * 3, 8 * 256)] == [8, 4, 2]
+    cycles = Cycles.of(plane, choose(plane, 64, shared=True), 64, shared=True)
+    assert [cycles.sharing.cluster_size(tiles) for tiles in (8, 8 * 3, 8 * 256)] == [8, 4, 2]
     faster = [cycles.shared(8 * tiles) < cycles.alone(tiles, 512) for tiles in (1, 3, 256)]
     assert faster == [True, True, False]
     one_plane = Plane.of({**problem.sizes, "channels": 64}, 64, 2)
     assert time(one_plane, 64, 1, 512, shared=True) == inf
-    assert not Cycles.of(one_plane, choose(one_plane, 64, shared=True), 64).blocks(8)
+    assert not Cycles.of(one_plane, choose(one_plane, 64, shared=True), 64, shared=True).sharing.cluster_sizes
 
 
 def test_kernels_that_share_tiles_are_other_kernels() -> None:
@@ -250,3 +254,62 @@ def test_a_kernel_with_fewer_boxes_than_groups_of_taps_is_slower() -> None:
     found = {pixels: choose(plane, pixels) for pixels in (208, 256)}
     assert [Cycles.of(plane, tile, pixels).held_up for pixels, tile in found.items()] == [1.0, 4 / 3]
     assert time(plane, 208, 16, 128) < time(plane, 256, 16, 128)
+
+
+def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
+    """Return the end of what instructions read of the last box, from the first: eight rows of a block's bytes each."""
+    height, width = problem.height, problem.width
+    down, right = ((axis.taps - 1) * axis.dilation // axis.stride for axis in (height, width))
+    last = down * made.input_pitch + right + (kernel.pixels // 8 - 1) * made.next_eight + 7
+    return (made.input_stages - 1) * made.input_stage_bytes + last * kernel.pixel_bytes + kernel.block_bytes
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_shared_memory_has_what_instructions_read(seed):
+    """Of any layer and kernel: boxes are within shared memory, to the last row that an instruction reads."""
+    found = [made for made in random_layers(seed, 100) if made[2].input_stages]
+    assert len(found) > 20
+    for problem, kernel, made in found:
+        assert end_of_reads(problem, kernel, made) <= SHARED_BYTES - 1024
+        assert made.input_stages * made.input_stage_bytes <= SHARED_BYTES
+        assert made.input_stages >= 2 if not kernel.has_windows else made.input_stages in (3, 6)
+        assert made.cluster_size in ((2, 4, 8) if kernel.shared else (1,))
+
+
+#: Rows, columns and k of products, and the pixels of a tile; on 132 SMs, whether consumers cooperate, whether filters
+#: are resident, the input and filter stages, and the CTAs.
+WORK = {
+    # 128 pairs of tiles take no more waves than 256 tiles, which load each pixel twice.
+    (512, 4096, 4096, 128): (True, False, 5, 12, 128),
+    (512, 4096, 4096, 256): (False, False, 3, 7, 128),  # 64 pairs would leave half of the SMs idle
+    (50176, 256, 64, 256): (False, True, 4, 1, 132),  # one block of channels: its filters stay
+    (200704, 256, 128, 128): (False, True, 8, 2, 132),
+    (6272, 256, 1024, 128): (True, False, 5, 12, 98),
+    (1024, 4096, 1024, 192): (False, False, 5, 8, 132),  # resident filters would leave two boxes
+    (8192, 1280, 640, 128): (True, False, 5, 12, 132),
+    (12544, 1024, 256, 192): (True, False, 4, 8, 132),  # on 128 of 132 SMs there would be a wave more
+    (12544, 2048, 512, 64): (True, True, 8, 16, 128),
+    (4096, 64, 512, 128): (False, True, 7, 8, 32),
+}
+
+
+@pytest.mark.parametrize("sizes", WORK, ids=str)
+def test_the_schedule_of_products(sizes):
+    rows, columns, depth, pixels = sizes
+    problem = Problem(1, depth, columns, Axis(1, 1, 1, 1, 1, 0), Axis(rows, rows, 1, 1, 1, 0))
+    kernel = KernelClass(pixels, 64, 128, 128, True)
+    made = scheduled(problem, kernel, geometry_of(problem, kernel), 132)
+    blocks = -(-columns // (128 if made.cooperative else 64))
+    grid = grid_of(made.tiles(1) * blocks, blocks, 132, made.resident)
+    assert (made.cooperative, made.resident, made.input_stages, made.filter_stages, grid) == WORK[sizes]
+
+
+def test_the_widest_tiles_of_a_row_are_the_fewest():
+    """A matrix is a row of as many pixels as it has rows."""
+    draw = random.Random(0)
+    for _ in range(100):
+        width, pixels = draw.randrange(1, 200_000), draw.choice(PIXELS)
+        made = choose(Plane.of_product(width, 1040, 128), pixels)
+        assert made is not None
+        if width > pixels:
+            assert made.tiles(1) == -(-width // pixels)

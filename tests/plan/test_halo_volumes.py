@@ -13,10 +13,11 @@ from evt.ir.convolution import Convolution
 from evt.ir.dtype import F16
 from evt.plan import Plan
 from evt.plan.halo import forward, halo_of
-from evt.plan.halo_tiles import Plane, choose
+from evt.plan.halo_cost import Plane, choose
 from evt.plan.speed import fastest
 from tests.support.convolutions import convolution
 
+AXIS = ("output", "pad", "stride", "dilation")
 RESIDUAL = "D = relu(acc + bias + residual)"
 VOLUME = (2, 64, 8, 28, 28), (64, 64, 3, 3, 3)
 
@@ -30,8 +31,9 @@ def test_the_kernel_is_told_of_the_depth() -> None:
     text = spelled(made)
     assert text is not None
     members = dict((*text.extents, *text.operands))
-    for name in ("depth", "filter_depth", "output_depth", "pad_depth", "stride_depth", "dilation_depth"):
-        assert members[f"problem.{name}"] == f"static_cast<int>(arguments.{name})"
+    for part, member in (("", "size"), ("filter_", "taps"), *((f"{part}_", part) for part in AXIS)):
+        name = f"{part}depth"
+        assert members[f"problem.depth.{member}"] == f"static_cast<int>(arguments.{name})"
     assert members["a_strides[3]"] == "arguments.stride_width_of_A"
     assert members["b_strides[1]"] == "arguments.stride_depth_of_B"
     assert "Epilogue, 3>;" in emit(made, "k")
@@ -43,7 +45,7 @@ def test_slices_are_apart() -> None:
     """Small images share a tile; the slices of a volume do not, for each tap along the depth moves them."""
     sizes = {**Convolution.of("conv3d", {"padding": 1}).problem((2, 64, 8, 7, 7), VOLUME[1]).sizes}
     plane = Plane.of(sizes, 64, 2)
-    assert (plane.volume, plane.planes) == (True, 3)
+    assert (plane.volume, plane.problem.channel_blocks(plane.block_bytes)) == (True, 3)
     tile = choose(plane, 256)
     assert tile is not None
     assert (tile.images, tile.rows, tile.columns) == (1, 7, 7)

@@ -21,7 +21,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "evt/depthwise_geometry.hpp"
+#include "evt/depthwise_filter.hpp"
 #include "evt/depthwise_mainloop.hpp"
 #include "evt/depthwise_places.hpp"
 #include "evt/element.hpp"
@@ -31,7 +31,7 @@
 namespace evt {
 namespace depthwise {
 
-/// The convolution of Elements, of 16 or 32 bits, by a Filter of depthwise_geometry.hpp, with an Epilogue: see
+/// The convolution of Elements, of 16 or 32 bits, by a Filter of depthwise_filter.hpp, with an Epilogue: see
 /// fragment.hpp.
 template <class Element, class Filter, class Epilogue>
 struct Kernel {
@@ -72,7 +72,7 @@ struct Kernel {
   static constexpr int MinBlocksPerMultiprocessor = kBlocks;
   static constexpr int SharedStorageSize = kSharedBytes;  // at most: see get_shared_bytes
 
-  static Geometry geometry_of(Arguments const& arguments) { return choose<Filter>(arguments.problem, kElements); }
+  static Geometry geometry_of(Arguments const& arguments) { return choose(Filter::kShape, arguments.problem, kElements); }
 
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
@@ -91,18 +91,18 @@ struct Kernel {
     params.epilogue = arguments.epilogue;
     params.problem = problem;
     Geometry const& geometry = params.geometry = geometry_of(arguments);
-    params.memory = Memory::of<Filter>(geometry, kElements);
+    params.memory = memory_of(Filter::kShape, geometry, kElements);
     hopper::Tensor<4> const input{map_type<Element>(), kElements.a, arguments.a,
-                                  {problem.channels, problem.width, problem.height, problem.images},
+                                  {problem.channels, problem.width.size, problem.height.size, problem.images},
                                   {a[2], a[1], a[0]},
                                   {kChannels, geometry.box_columns, geometry.box_rows, geometry.images}, {1, 1},
                                   kUnswizzled};
     params.encoded = input.encode(params.input);
     if constexpr (kLoadsSource) {
-      int64_t const pixel = arguments.c_stride, row = pixel * problem.output_width;
+      int64_t const pixel = arguments.c_stride, row = pixel * problem.width.output;
       hopper::Tensor<4> const source{map_type<Source>(), kElements.c, arguments.c,
-                                     {problem.channels, problem.output_width, problem.output_height, problem.images},
-                                     {pixel, row, row * problem.output_height},
+                                     {problem.channels, problem.width.output, problem.height.output, problem.images},
+                                     {pixel, row, row * problem.height.output},
                                      {kChannels, geometry.columns * Filter::kColumns, geometry.rows * Filter::kRows,
                                       geometry.images},
                                      {1, 1}, kUnswizzled};
@@ -119,7 +119,7 @@ struct Kernel {
 
   static dim3 get_grid_shape(Params const& params) { return dim3(static_cast<unsigned>(params.geometry.blocks())); }
   static dim3 get_block_shape(Params const& params) { return dim3(params.geometry.threads()); }
-  static int get_shared_bytes(Params const& params) { return params.memory.bytes; }
+  static int get_shared_bytes(Params const& params) { return params.memory.size; }
 
   CUTLASS_DEVICE void operator()(Params const& params, char* storage) const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -197,8 +197,8 @@ struct Kernel {
     int const pixels = geometry.images * geometry.box_rows * geometry.box_columns;
     hopper::arrive_and_expect(of_input, pixels * kChannels * kElements.a);
     hopper::load_box(storage, params.input, of_input, tile.channel,
-                     tile.column * Filter::kStrideWidth - params.problem.pad_width,
-                     tile.row * Filter::kStrideHeight - params.problem.pad_height, tile.image);
+                     tile.column * Filter::kStrideWidth - params.problem.width.pad,
+                     tile.row * Filter::kStrideHeight - params.problem.height.pad, tile.image);
     if constexpr (kLoadsSource) {
       hopper::arrive_and_expect(of_source, params.memory.filters - params.memory.source);
       hopper::load_box(storage + params.memory.source, params.source, of_source, tile.channel, tile.column, tile.row,

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "evt/depthwise_geometry.hpp"
+#include "evt/depthwise_filter.hpp"
 #include "evt/element.hpp"
 
 namespace evt {

@@ -3,7 +3,7 @@
 
 // Where thread blocks and threads of the kernel of depthwise.hpp are: in the output, and in shared memory.
 
-#include "evt/depthwise_geometry.hpp"
+#include "evt/depthwise_filter.hpp"
 #include "evt/fragment.hpp"
 
 namespace evt {
@@ -64,10 +64,10 @@ struct Pixels {
   int rows, columns;  // that are in it, from the first one on
 
   CUTLASS_DEVICE Pixels(Problem const& problem, int image, int row, int column)
-      : first((image * problem.output_height + row) * problem.output_width + column),
-        width(problem.output_width),
-        rows(image < problem.images ? problem.output_height - row : 0),
-        columns(problem.output_width - column) {}
+      : first((image * problem.height.output + row) * problem.width.output + column),
+        width(problem.width.output),
+        rows(image < problem.images ? problem.height.output - row : 0),
+        columns(problem.width.output - column) {}
 
   CUTLASS_DEVICE bool has(int i) const {
     return i < Filter::kPixels && i / Filter::kColumns < rows && i % Filter::kColumns < columns;

@@ -36,7 +36,7 @@
 // the thread blocks that complete them, and completes some pixels itself: it adds everyone's sums, always in the same
 // order, computes the epilogue, and stores D without TMA, which would store a whole tile.
 //
-// Each job has a header: halo_geometry.hpp cuts tiles, halo_params.hpp makes what the kernel is called with,
+// Each job has a header: halo_geometry.hpp decides tiles, stages and schedule, halo_taps.hpp orders taps, halo_params.hpp makes what the kernel is called with,
 // halo_schedule.hpp deals out the work, halo_memory.hpp has its places in shared memory; halo_producer.hpp loads, and
 // halo_widening.hpp with halo_windows.hpp where channels are few; halo_mainloop.hpp multiplies; halo_epilogue.hpp
 // completes a tile, and halo_exchange.hpp one that is shared. KernelTraits of halo_traits.hpp is known to all of them.
@@ -48,12 +48,12 @@
 #include "evt/fragment.hpp"
 #include "evt/halo_epilogue.hpp"
 #include "evt/halo_exchange.hpp"
-#include "evt/halo_geometry.hpp"
 #include "evt/halo_mainloop.hpp"
 #include "evt/halo_memory.hpp"
 #include "evt/halo_params.hpp"
 #include "evt/halo_producer.hpp"
 #include "evt/halo_schedule.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_traits.hpp"
 #include "evt/halo_widening.hpp"
 #include "evt/hopper.hpp"
@@ -87,7 +87,7 @@ struct Kernel {
   static fragment::Tiles tiles(Arguments const& arguments) { return halo::tiles(arguments); }
 
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
-  static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.blocks); }
+  static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.cluster_size); }
   static dim3 get_block_shape() { return dim3(Traits::kThreads); }
 
   CUTLASS_DEVICE void operator()(Params const& params, char* storage) const {
@@ -132,16 +132,16 @@ struct Kernel {
   CUTLASS_DEVICE static void consume(Params const& params, Memory const& memory, int consumer) {
     Geometry const& geometry = params.geometry;
     Part const part(params);
-    int const length = geometry.run;
+    int const length = geometry.taps_per_stage;
     int const steps = part.planes * params.taps.number / length;  // of a tile
     int const stages = part.planes * params.taps.groups;          // that a tile takes
     Ring stage, slab;
-    if (geometry.paired) {
+    if (geometry.cooperative) {
       slab.slot = consumer;
     } else if (consumer == 1) {
       if (threadIdx.x % 32 == 0) hopper::arrive(memory.turn(0));
-      stage.advance(stages, geometry.stages);
-      if (!geometry.resident) slab.advance(steps, geometry.slabs);
+      stage.advance(stages, geometry.input_stages);
+      if (!geometry.resident) slab.advance(steps, geometry.filter_stages);
     }
     uint32_t parity = 0;
     ConsumerItems const items(params, part, consumer);
@@ -149,7 +149,7 @@ struct Kernel {
       Item const item(params, number, consumer);
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows,
-                                params.filter_count, item.tile * geometry.blocks + part.rank,
+                                params.filter_count, item.tile * geometry.cluster_size + part.rank,
                                 item.filter / Lanes::kStrip + thread / 32, strips_of(params.filter_count),
                                 Lanes::kDistance};
       Epilogue epilogue(params.epilogue, tile);
@@ -163,20 +163,20 @@ struct Kernel {
         default: multiply<1>(params, memory, consumer, part.planes, stage, slab, accumulators);
       }
       if constexpr (Shared) {
-        switch (geometry.blocks) {
+        switch (geometry.cluster_size) {
           case 2: exchange_and_complete<2>(params, memory, item, part, epilogue, accumulators); break;
           case 4: exchange_and_complete<4>(params, memory, item, part, epilogue, accumulators); break;
-          default: exchange_and_complete<kMostBlocks>(params, memory, item, part, epilogue, accumulators);
+          default: exchange_and_complete<kMaxClusterSize>(params, memory, item, part, epilogue, accumulators);
         }
         epilogue.finish(tile);
         return;
       }
       // On to the consumer's next tile, beyond those that the other one uses in its turn.
-      stage.advance(geometry.paired ? 1 : 1 + stages, geometry.stages);
+      stage.advance(geometry.cooperative ? 1 : 1 + stages, geometry.input_stages);
       if (geometry.resident) {
-        slab = {geometry.paired ? consumer : 0, 0};
-      } else if (!geometry.paired) {
-        slab.advance(steps, geometry.slabs);
+        slab = {geometry.cooperative ? consumer : 0, 0};
+      } else if (!geometry.cooperative) {
+        slab.advance(steps, geometry.filter_stages);
       }
       if constexpr (Traits::kStaged) hopper::wait(memory.source_loaded(consumer), parity);
       complete(params, item, epilogue, accumulators, memory.epilogues + consumer * geometry.epilogue_bytes);

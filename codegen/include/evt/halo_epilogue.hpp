@@ -7,7 +7,7 @@
 
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_params.hpp"
 #include "evt/halo_schedule.hpp"
 #include "evt/hopper.hpp"
@@ -23,14 +23,14 @@ struct Pixels {
   int row, column;  // of the tile, of the first of the next 8 pixels that this thread has
 
   CUTLASS_DEVICE Pixels(Params<Traits> const& params, Item const& item, int first) : params(params), item(item) {
-    row = first / params.geometry.sum_pitch;
-    column = first - row * params.geometry.sum_pitch + threadIdx.x % 4 * 2;
+    row = first / params.geometry.accumulator_pitch;
+    column = first - row * params.geometry.accumulator_pitch + threadIdx.x % 4 * 2;
     wrap(row, column);
   }
 
   CUTLASS_DEVICE void wrap(int& row, int& column) const {
-    while (column >= params.geometry.sum_pitch) {
-      column -= params.geometry.sum_pitch;
+    while (column >= params.geometry.accumulator_pitch) {
+      column -= params.geometry.accumulator_pitch;
       ++row;
     }
   }

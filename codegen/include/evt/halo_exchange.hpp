@@ -11,7 +11,7 @@
 
 #include "evt/fragment.hpp"
 #include "evt/halo_epilogue.hpp"
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_memory.hpp"
 #include "evt/halo_params.hpp"
 #include "evt/halo_schedule.hpp"
@@ -38,7 +38,7 @@ CUTLASS_DEVICE void store_step(Params<Traits> const& params, Item const& item, u
   int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
   int const pixel = step * kStepPixels + lane / 2, chunk = 2 * warp + lane % 2;
   int const filter = item.filter + kElements * chunk, columns = params.filter_count - filter;
-  int const row = pixel / params.geometry.sum_pitch, column = pixel - row * params.geometry.sum_pitch;
+  int const row = pixel / params.geometry.accumulator_pitch, column = pixel - row * params.geometry.accumulator_pitch;
   int const place = pixel < Traits::kPixels ? Pixels<Traits>::place(params, item, row, column) : -1;
   if (place < 0 || columns <= 0) return;
   uint32_t words[4];

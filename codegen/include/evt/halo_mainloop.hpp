@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_memory.hpp"
 #include "evt/halo_params.hpp"
 #include "evt/halo_schedule.hpp"
@@ -29,16 +29,16 @@ struct Step {
                       Ring const& of_slabs)
       : slab(of_slabs.slot), slab_parity(of_slabs.parity) {
     Geometry const& geometry = params.geometry;
-    a = hopper::operand_descriptor(memory.slabs + slab * geometry.slab_bytes);
+    a = hopper::operand_descriptor(memory.slabs + slab * geometry.filter_stage_bytes);
     is_loaded = hopper::has_passed_already(memory.slab_full(slab), slab_parity);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Length; ++i) {
       Tap const tap = params.taps.tap[run + i];
       enters[i] = tap.enters();
-      of_stages.skip(enters[i] & !(is_first & i == 0), geometry.stages);
+      of_stages.skip(enters[i] & !(is_first & i == 0), geometry.input_stages);
       stage[i] = of_stages.slot;
       stage_parity[i] = of_stages.parity;
-      uint32_t const box = memory.stages + stage[i] * geometry.stage_bytes;
+      uint32_t const box = memory.stages + stage[i] * geometry.input_stage_bytes;
       b[i] = hopper::operand_descriptor(box + tap.shift() * Traits::kPixelBytes);
       is_loaded &= hopper::has_passed_already(memory.stage_full(stage[i]), stage_parity[i]);
     }
@@ -95,7 +95,7 @@ CUTLASS_DEVICE void multiply(Params<Traits> const& params, Memory const& memory,
         // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
         // group: the tensor cores would wait for it between the steps.
         run = run + Length == params.taps.number ? 0 : run + Length;
-        slab.skip(!Traits::kShared && geometry.paired ? 2 : 1, geometry.slabs);
+        slab.skip(!Traits::kShared && geometry.cooperative ? 2 : 1, geometry.filter_stages);
         bool const ends = i + 1 == steps;
         Ring then = stage;
         next = Step<Length>(params, memory, run, ends, then, slab);

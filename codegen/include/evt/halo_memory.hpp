@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_params.hpp"
 #include "evt/halo_schedule.hpp"
 #include "evt/hopper.hpp"
@@ -41,18 +41,18 @@ struct Memory {
 
   CUTLASS_DEVICE Memory(Geometry const& geometry, int consumers, char* storage) {
     stages = (hopper::shared_address(storage) + kAlignment - 1) / kAlignment * kAlignment;
-    slabs = stages + geometry.stages * geometry.stage_bytes;
-    epilogues = slabs + aligned_bytes(geometry.slabs * geometry.slab_bytes);
+    slabs = stages + geometry.input_stages * geometry.input_stage_bytes;
+    epilogues = slabs + aligned_bytes(geometry.filter_stages * geometry.filter_stage_bytes);
     exchange = epilogues + consumers * geometry.epilogue_bytes;
     barriers = exchange + geometry.exchange_bytes;
   }
 
   CUTLASS_DEVICE uint32_t stage_full(int stage) const { return barriers + 16 * stage; }
   CUTLASS_DEVICE uint32_t stage_empty(int stage) const { return barriers + 16 * stage + 8; }
-  CUTLASS_DEVICE uint32_t slab_full(int slab) const { return barriers + 16 * (kMostStages + slab); }
-  CUTLASS_DEVICE uint32_t slab_empty(int slab) const { return barriers + 16 * (kMostStages + slab) + 8; }
+  CUTLASS_DEVICE uint32_t slab_full(int slab) const { return barriers + 16 * (kMaxInputStages + slab); }
+  CUTLASS_DEVICE uint32_t slab_empty(int slab) const { return barriers + 16 * (kMaxInputStages + slab) + 8; }
   CUTLASS_DEVICE uint32_t of_consumers(int which) const {
-    return barriers + 16 * (kMostStages + kMostSlabs) + 8 * which;
+    return barriers + 16 * (kMaxInputStages + kMaxFilterStages) + 8 * which;
   }
   CUTLASS_DEVICE uint32_t turn(int consumer) const { return of_consumers(consumer); }
   CUTLASS_DEVICE uint32_t source_loaded(int consumer) const { return of_consumers(2 + consumer); }
@@ -80,11 +80,11 @@ CUTLASS_DEVICE void set_up(Params<Traits> const& params, Memory const& memory) {
   if (hopper::elect()) {  // all lanes of a warp would initialize barriers one after the other
     prefetch_map(params, warp);
     constexpr int kAllWarps = Traits::kThreads / 32, kWarps = kWarpGroup / 32;
-    for (int i = warp; i < geometry.stages; i += kAllWarps) {
+    for (int i = warp; i < geometry.input_stages; i += kAllWarps) {
       hopper::init_barrier(memory.stage_full(i), 1);
-      hopper::init_barrier(memory.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
+      hopper::init_barrier(memory.stage_empty(i), geometry.cooperative ? 2 * kWarps : kWarps);
     }
-    for (int i = warp; i < geometry.slabs; i += kAllWarps) {
+    for (int i = warp; i < geometry.filter_stages; i += kAllWarps) {
       hopper::init_barrier(memory.slab_full(i), 1);
       hopper::init_barrier(memory.slab_empty(i), kWarps);
       if (Traits::kWindows) hopper::arrive(memory.slab_full(i));  // before anyone waits for it
@@ -97,7 +97,7 @@ CUTLASS_DEVICE void set_up(Params<Traits> const& params, Memory const& memory) {
     if (Traits::kShared && warp == 0) {
       Part const part(params);
       hopper::init_barrier(memory.exchanged(), 1);
-      int const bytes = geometry.blocks * part.quads * kWarpGroup * Traits::kQuadBytes;
+      int const bytes = geometry.cluster_size * part.quads * kWarpGroup * Traits::kQuadBytes;
       if (bytes > 0) hopper::arrive_and_expect(memory.exchanged(), bytes);
     }
     hopper::fence_barriers();
@@ -105,8 +105,8 @@ CUTLASS_DEVICE void set_up(Params<Traits> const& params, Memory const& memory) {
   if (geometry.guard == 0) return;
   // The pixels after a box, which are read and never loaded.
   int const words = geometry.guard * Traits::kPixelBytes / 4;
-  for (int stage = 0; stage < geometry.stages; ++stage) {
-    uint32_t const end = memory.stages + stage * geometry.stage_bytes + geometry.box_pixels() * Traits::kPixelBytes;
+  for (int stage = 0; stage < geometry.input_stages; ++stage) {
+    uint32_t const end = memory.stages + stage * geometry.input_stage_bytes + geometry.box_pixels() * Traits::kPixelBytes;
     for (int i = threadIdx.x; i < words; i += Traits::kThreads) {
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i * 4), "r"(0) : "memory");
     }

@@ -12,7 +12,7 @@
 
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_traits.hpp"
 #include "evt/halo_windows.hpp"
 #include "evt/hopper.hpp"
@@ -76,13 +76,10 @@ Problem problem_of(Arguments<Traits> const& arguments) {
   return Traits::kWindows ? over_windows(arguments.problem, Traits::kClass) : arguments.problem;
 }
 
-/// Return the geometry; without stages where there is none.
+/// Return the geometry, whatever the number of SMs; without input stages if there is none.
 template <class Traits>
 Geometry geometry_of(Arguments<Traits> const& arguments) {
-  Problem const problem = problem_of(arguments);
-  Geometry made = choose(problem, Traits::kClass, arguments.rows, arguments.columns);
-  if (Traits::kShared && made.stages > 0 && !split_over_cluster(problem, Traits::kClass, made)) made.stages = 0;
-  return made;
+  return geometry_of(problem_of(arguments), Traits::kClass, arguments.rows, arguments.columns);
 }
 
 /// The strips of 16 filters in whole blocks of them.
@@ -93,7 +90,7 @@ template <class Traits>
 fragment::Tiles tiles(Arguments<Traits> const& arguments) {
   Problem const& problem = arguments.problem;
   Geometry const geometry = geometry_of(arguments);
-  return {geometry.tiles(problem) * geometry.blocks, strips_of(problem.filters)};
+  return {geometry.tiles(problem.slices()) * geometry.cluster_size, strips_of(problem.filters)};
 }
 
 /// Whether windows are what a convolution needs: a row of taps is in one, and the next begins kWindowBytes later.
@@ -101,17 +98,17 @@ template <class Traits>
 bool has_its_windows(Arguments<Traits> const& arguments) {
   Problem const& problem = arguments.problem;
   constexpr int kLargestStep = 8;  // of TMA's boxes, and of those of windows
-  return problem.channels == Traits::kWindowChannels && problem.stride_width == Traits::kStrideWidth &&
-         problem.dilation_width == 1 && problem.stride_height <= kLargestStep &&
-         problem.filter_width * (kWindowBytes / Traits::kStrideWidth) <= Traits::kPlaneBytes;
+  return problem.channels == Traits::kWindowChannels && problem.width.stride == Traits::kStrideWidth &&
+         problem.width.dilation == 1 && problem.height.stride <= kLargestStep &&
+         problem.width.taps * (kWindowBytes / Traits::kStrideWidth) <= Traits::kPlaneBytes;
 }
 
 /// Whether the elements of a box, and of a row of taps, are so near to each other that 32 bits have the distance.
 template <class Traits>
 bool has_near_pixels(Arguments<Traits> const& arguments, Geometry const& geometry) {
   auto const &a = arguments.a_strides, &b = arguments.b_strides;
-  int64_t const rows = int64_t(geometry.box_rows) * arguments.problem.stride_height;
-  int64_t const pixels = geometry.pitch * Traits::kStrideWidth;
+  int64_t const rows = int64_t(geometry.box_rows) * arguments.problem.height.stride;
+  int64_t const pixels = geometry.input_pitch * Traits::kStrideWidth;
   int64_t const of_box = (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[1]) + pixels * std::abs(a[2]);
   return std::max(of_box, Traits::kPlaneBytes * std::abs(b[2])) <= INT32_MAX;
 }
@@ -122,8 +119,8 @@ Narrow<Traits> narrow_of(Arguments<Traits> const& arguments, Geometry const& geo
   Problem const& problem = arguments.problem;
   auto const &a = arguments.a_strides, &b = arguments.b_strides;
   return {static_cast<Pointer>(arguments.a), static_cast<Pointer>(arguments.b), a[0], a[1], b[0], b[1],
-          int(a[2]), int(b[2]), problem.height, problem.width, problem.filter_width, problem.pad_width,
-          BoxDivisor::of(geometry.pitch), geometry.images > 1 ? BoxDivisor::of(geometry.box_rows) : BoxDivisor{}};
+          int(a[2]), int(b[2]), problem.height.size, problem.width.size, problem.width.taps, problem.width.pad,
+          BoxDivisor::of(geometry.input_pitch), geometry.images > 1 ? BoxDivisor::of(geometry.box_rows) : BoxDivisor{}};
 }
 
 template <class T>
@@ -135,20 +132,21 @@ template <class Traits>
 auto input_of(Arguments<Traits> const& arguments, Geometry const& geometry) {
   Problem const& problem = arguments.problem;
   auto const& strides = arguments.a_strides;
-  int const columns = (geometry.pitch - 1) * problem.stride_width + 1;
-  int const rows = (geometry.box_rows - 1) * problem.stride_height + 1;
+  int const columns = (geometry.input_pitch - 1) * problem.width.stride + 1;
+  int const rows = (geometry.box_rows - 1) * problem.height.stride + 1;
   if constexpr (Traits::kVolume) {
     return hopper::Tensor<5>{Traits::Mma::kType, Traits::Mma::kElementBytes, arguments.a,
-                             {problem.channels, problem.width, problem.height, problem.depth, problem.images},
+                             {problem.channels, problem.width.size, problem.height.size, problem.depth.size,
+                              problem.images},
                              {strides[3], strides[2], strides[1], strides[0]},
                              {Traits::kPlane, columns, rows, 1, 1},
-                             {problem.stride_width, problem.stride_height}, Traits::kPlaneBytes};
+                             {problem.width.stride, problem.height.stride}, Traits::kPlaneBytes};
   } else {
     return hopper::Tensor<4>{Traits::Mma::kType, Traits::Mma::kElementBytes, arguments.a,
-                             {problem.channels, problem.width, problem.height, problem.images},
+                             {problem.channels, problem.width.size, problem.height.size, problem.images},
                              {strides[2], strides[1], strides[0]},
                              {Traits::kPlane, columns, rows, geometry.images},
-                             {problem.stride_width, problem.stride_height}, Traits::kPlaneBytes};
+                             {problem.width.stride, problem.height.stride}, Traits::kPlaneBytes};
   }
 }
 
@@ -161,12 +159,12 @@ auto filters_of(Arguments<Traits> const& arguments) {
   int const rows = Traits::Mma::kTransposed ? problem.channels : problem.filters;
   if constexpr (Traits::kVolume) {
     return hopper::Tensor<5>{Traits::Mma::kType, Traits::Mma::kElementBytes, arguments.b,
-                             {along, rows, problem.filter_width, problem.filter_height, problem.filter_depth},
+                             {along, rows, problem.width.taps, problem.height.taps, problem.depth.taps},
                              {strides[0], strides[3], strides[2], strides[1]},
                              {Filters::kLength, Filters::kRows, 1, 1, 1}, {1, 1}, Filters::kRowBytes};
   } else {
     return hopper::Tensor<4>{Traits::Mma::kType, Traits::Mma::kElementBytes, arguments.b,
-                             {along, rows, problem.filter_width, problem.filter_height},
+                             {along, rows, problem.width.taps, problem.height.taps},
                              {strides[0], strides[2], strides[1]},
                              {Filters::kLength, Filters::kRows, 1, 1}, {1, 1}, Filters::kRowBytes};
   }
@@ -184,16 +182,16 @@ bool encode(Arguments<Traits> const& arguments, Params<Traits>& params) {
   }
   auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows,
                          int images) {
-    int64_t const row = stride * problem.output_width;
+    int64_t const row = stride * problem.width.output;
     return hopper::Tensor<4>{type, 2, pointer,
-                             {problem.filters, problem.output_width, problem.output_height, problem.slices()},
-                             {stride, row, row * problem.output_height},
+                             {problem.filters, problem.width.output, problem.height.output, problem.slices()},
+                             {stride, row, row * problem.height.output},
                              {kFilters, columns, rows, images}, {1, 1}, Traits::kEpilogueRow};
   };
   int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
   if constexpr (Traits::kLoadsSource) {
     CUtensorMapDataType const type = map_type<typename Traits::Source>();
-    done = done && image(type, arguments.c, arguments.c_stride, geometry.sum_pitch, rows, geometry.images)
+    done = done && image(type, arguments.c, arguments.c_stride, geometry.accumulator_pitch, rows, geometry.images)
                        .encode(params.source);
   }
   if constexpr (Traits::kStoresDestination && Traits::kShared) {
@@ -204,7 +202,7 @@ bool encode(Arguments<Traits> const& arguments, Params<Traits>& params) {
     CUtensorMapDataType const type = map_type<typename Traits::Destination>();
     done = done && (params.stores_rows
                         ? image(type, arguments.d, arguments.d_stride, geometry.columns, 1, 1)
-                        : image(type, arguments.d, arguments.d_stride, geometry.sum_pitch, rows, geometry.images))
+                        : image(type, arguments.d, arguments.d_stride, geometry.accumulator_pitch, rows, geometry.images))
                        .encode(params.destination);
   }
   return done;
@@ -214,35 +212,32 @@ template <class Traits>
 Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   Problem const problem = problem_of(arguments);
   Params<Traits> params{};
-  Geometry& geometry = params.geometry = geometry_of(arguments);
-  if (!Traits::kShared) {
-    pair(problem, Traits::kClass, arguments.multiprocessors, geometry);
-    stream_filters(problem, Traits::kClass, arguments.multiprocessors, geometry);
-  }
+  Geometry const& geometry = params.geometry =
+      scheduled(problem, Traits::kClass, geometry_of(arguments), arguments.multiprocessors);
   params.epilogue = arguments.epilogue;
-  params.taps = taps_of(problem, geometry.pitch);
+  params.taps = taps_of(problem, geometry.input_pitch);
   if (Traits::Mma::kTransposed) params.taps.reverse(problem);
   params.images = problem.slices();
-  params.output_height = problem.output_height;
-  params.output_width = problem.output_width;
+  params.output_height = problem.height.output;
+  params.output_width = problem.width.output;
   params.filter_count = problem.filters;
-  params.stride_height = problem.stride_height;
-  params.stride_width = problem.stride_width;
-  params.planes = problem.planes(Traits::kPlane);
+  params.stride_height = problem.height.stride;
+  params.stride_width = problem.width.stride;
+  params.planes = problem.channel_blocks(Traits::kPlane);
   params.depth = Depth::of(problem, Traits::kPlane);
-  params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.paired ? 2 : 1));
-  params.items = geometry.tiles(problem) * params.filter_blocks;
+  params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.cooperative ? 2 : 1));
+  params.items = geometry.tiles(problem.slices()) * params.filter_blocks;
   params.grid = grid_of(params.items, params.filter_blocks, arguments.multiprocessors, geometry.resident);
-  if (Traits::kShared) params.grid = params.items * geometry.blocks;  // of which each has one tile
+  if (Traits::kShared) params.grid = params.items * geometry.cluster_size;  // of which each has one tile
   params.by_filter_blocks = Divisor::of(params.filter_blocks);
   params.by_tiles_wide = Divisor::of(geometry.tiles_wide);
   params.by_tiles_high = Divisor::of(geometry.tiles_high);
-  params.by_blocks = Divisor::of(geometry.blocks);
-  params.steps_per_block = ceil_div(Traits::kSteps, geometry.blocks);
+  params.by_blocks = Divisor::of(geometry.cluster_size);
+  params.steps_per_block = ceil_div(Traits::kSteps, geometry.cluster_size);
   params.d = static_cast<typename Traits::Destination*>(arguments.d);
   params.d_stride = arguments.d_stride;
   params.input_layout = hopper::operand_layout(Traits::kPixelBytes, geometry.next_eight());
-  params.stores_rows = geometry.sum_pitch > geometry.columns && geometry.tiles_wide > 1;
+  params.stores_rows = geometry.accumulator_pitch > geometry.columns && geometry.tiles_wide > 1;
   params.source_bytes = geometry.stored_pixels() * Traits::kEpilogueRow;
   if constexpr (Traits::kWindows) params.narrow = narrow_of(arguments, geometry);
   params.encoded = encode(arguments, params);
@@ -253,11 +248,11 @@ template <class Traits>
 bool can_implement(Arguments<Traits> const& arguments) {
   constexpr int kMostPadding = 32767;
   Problem const problem = problem_of(arguments);
-  return (!Traits::Mma::kTransposed || problem.stride_depth * problem.stride_height * problem.stride_width == 1) &&
-         problem.filter_height * problem.filter_width <= kMostTaps &&
-         std::min(problem.pad_height, problem.pad_width) >= 0 &&
-         std::max(problem.pad_height, problem.pad_width) <= kMostPadding &&
-         (!Traits::kWindows || has_its_windows(arguments)) && geometry_of(arguments).stages > 0 &&
+  return (!Traits::Mma::kTransposed || problem.depth.stride * problem.height.stride * problem.width.stride == 1) &&
+         problem.height.taps * problem.width.taps <= kMaxTaps &&
+         std::min(problem.height.pad, problem.width.pad) >= 0 &&
+         std::max(problem.height.pad, problem.width.pad) <= kMostPadding &&
+         (!Traits::kWindows || has_its_windows(arguments)) && geometry_of(arguments).input_stages > 0 &&
          to_underlying_arguments(arguments).encoded;
 }
 

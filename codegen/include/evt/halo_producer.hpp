@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_memory.hpp"
 #include "evt/halo_params.hpp"
 #include "evt/halo_schedule.hpp"
@@ -31,7 +31,7 @@ CUTLASS_DEVICE void load_input(Params<Traits> const& params, Memory const& memor
         hopper::wait(memory.stage_empty(ring.slot), ring.parity ^ 1);
         uint32_t const full = memory.stage_full(ring.slot);
         hopper::arrive_and_expect(full, bytes);
-        uint32_t const to = memory.stages + ring.slot * geometry.stage_bytes;
+        uint32_t const to = memory.stages + ring.slot * geometry.input_stage_bytes;
         if constexpr (Traits::kVolume) {
           Depth const& depth = params.depth;
           hopper::load_box(to, params.input, full, depth.plane_of_channels(plane) * Traits::kPlane, column, row,
@@ -39,7 +39,7 @@ CUTLASS_DEVICE void load_input(Params<Traits> const& params, Memory const& memor
         } else {
           hopper::load_box(to, params.input, full, plane * Traits::kPlane, column, row, item.image);
         }
-        ring.skip(1, geometry.stages);
+        ring.skip(1, geometry.input_stages);
       }
     }
   }
@@ -53,9 +53,9 @@ CUTLASS_DEVICE void load_filters(Params<Traits> const& params, Memory const& mem
   Geometry const& geometry = params.geometry;
   Part const part(params);
   Ring ring;
-  int const consumers = geometry.paired ? 2 : 1;
+  int const consumers = geometry.cooperative ? 2 : 1;
   for (int number = part.first; number < params.items; number += part.stride) {
-    int const filter = Item(params, number, 0).filter, length = geometry.run;
+    int const filter = Item(params, number, 0).filter, length = geometry.taps_per_stage;
     for (int plane = part.first_plane; plane < part.first_plane + part.planes; ++plane) {
       for (int run = 0; run < params.taps.number; run += length) {
         for (int consumer = 0; consumer < consumers; ++consumer) {
@@ -67,7 +67,7 @@ CUTLASS_DEVICE void load_filters(Params<Traits> const& params, Memory const& mem
           int const along = kTransposed ? first : channel, row = kTransposed ? channel : first;
           for (int i = 0; i < length; ++i) {
             Tap const tap = params.taps.tap[run + i];
-            uint32_t const to = memory.slabs + ring.slot * geometry.slab_bytes + i * kBytes;
+            uint32_t const to = memory.slabs + ring.slot * geometry.filter_stage_bytes + i * kBytes;
             if constexpr (Traits::kVolume) {
               int const z = params.depth.tap_of_filters(plane, kTransposed);
               hopper::load_box(to, params.filters, full, along, row, tap.x(), tap.y(), z);
@@ -75,7 +75,7 @@ CUTLASS_DEVICE void load_filters(Params<Traits> const& params, Memory const& mem
               hopper::load_box(to, params.filters, full, along, row, tap.x(), tap.y());
             }
           }
-          ring.skip(1, geometry.slabs);
+          ring.skip(1, geometry.filter_stages);
         }
       }
     }
@@ -100,7 +100,7 @@ CUTLASS_DEVICE void store_tile(Params<Traits> const& params, Item const& item, u
   Geometry const& geometry = params.geometry;
   if (params.stores_rows) {
     for (int row = 0; row < geometry.rows; ++row) {
-      hopper::store_box(params.destination, buffer + row * geometry.sum_pitch * Traits::kEpilogueRow, item.filter,
+      hopper::store_box(params.destination, buffer + row * geometry.accumulator_pitch * Traits::kEpilogueRow, item.filter,
                         item.column, item.row + row, item.image);
     }
   } else {

@@ -3,7 +3,7 @@
 
 // What a thread block of the kernel has to do, and what of it a consumer.
 
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_params.hpp"
 
 namespace evt {
@@ -18,7 +18,7 @@ struct Item {
     Geometry const& geometry = params.geometry;
     tile = params.by_filter_blocks.quotient(number);
     int const block = number - tile * params.filter_blocks;
-    filter = (geometry.paired ? 2 * block + consumer : block) * kFilters;
+    filter = (geometry.cooperative ? 2 * block + consumer : block) * kFilters;
     int const tile_row = params.by_tiles_wide.quotient(tile), tiles = params.by_tiles_high.quotient(tile_row);
     column = (tile - tile_row * geometry.tiles_wide) * geometry.columns;
     row = (tile_row - tiles * geometry.tiles_high) * geometry.rows;
@@ -35,7 +35,7 @@ struct Part {
   CUTLASS_DEVICE explicit Part(Params<Traits> const& params)
       : first(blockIdx.x), stride(gridDim.x), planes(params.planes), quads(Traits::kQuads) {
     if constexpr (Traits::kShared) {
-      int const blocks = params.geometry.blocks;
+      int const blocks = params.geometry.cluster_size;
       first = params.by_blocks.quotient(blockIdx.x);
       stride = params.items;  // there is one
       rank = blockIdx.x - first * blocks;
@@ -50,7 +50,7 @@ struct Part {
 /// Whether the consumers multiply one after the other, each a tile of its own.
 template <class Traits>
 CUTLASS_HOST_DEVICE bool takes_turns(Params<Traits> const& params) {
-  return !Traits::kShared && !params.geometry.paired;
+  return !Traits::kShared && !params.geometry.cooperative;
 }
 
 /// The items of a consumer: every second one of the thread block's, or all of them.

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "cutlass/cutlass.h"
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_windows.hpp"
 #include "evt/hopper.hpp"
 
@@ -42,7 +42,8 @@ struct KernelTraits {
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kVolume = kDimensions == 3;
-  static constexpr Class kClass{kPixels, kPlane, kPlaneBytes, kStaged, kVolume, kPixelBytes, kShared};
+  static constexpr KernelClass kClass{kPixels, kPlane, kPlaneBytes, kPixelBytes, kStaged, kVolume, kShared};
+  static_assert(kDepthBytes == hopper::kDepthBytes, "bytes of k of one WGMMA");
   static_assert(!kWindows || !(kVolume || Mma::kTransposed), "windows are those of an image that is multiplied forward");
   static_assert(!kWindows || !kShared, "windows are one plane, which thread blocks cannot share");
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 #include "evt/halo_memory.hpp"
 #include "evt/halo_params.hpp"
 #include "evt/halo_schedule.hpp"
@@ -58,20 +58,20 @@ CUTLASS_DEVICE void widen_input(Params<Traits> const& params, Memory const& memo
   for (int number = part.first; number < params.items; number += part.stride) {
     Item const item(params, number, 0);
     int const first_column = item.column * Traits::kStrideWidth - narrow.pad;
-    for (int group = 0; group < params.taps.groups; ++group, ring.skip(1, geometry.stages)) {
+    for (int group = 0; group < params.taps.groups; ++group, ring.skip(1, geometry.input_stages)) {
       if (turn-- > 0) continue;
       turn = kWideners - 1;
       int const first_row = item.row * params.stride_height + int16_t(params.taps.starts[group] >> 16);
       auto const box = narrow.a + item.image * narrow.a_image + first_row * narrow.a_row +
                        int64_t(first_column) * narrow.a_pixel;
-      uint32_t const to = memory.stages + ring.slot * geometry.stage_bytes;
+      uint32_t const to = memory.stages + ring.slot * geometry.input_stage_bytes;
       for (int begin = 0; begin < chunks; begin += Widened::kInFlight * 32) {
         uint32_t loaded[Widened::kInFlight][4];
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < Widened::kInFlight; ++i) {
           int const chunk = begin + i * 32 + lane, line = narrow.by_pitch.quotient(chunk);
           int const image = narrow.by_box_rows.quotient(line), row = line - image * geometry.box_rows;
-          int const column = (chunk - line * geometry.pitch) * Traits::kStrideWidth;
+          int const column = (chunk - line * geometry.input_pitch) * Traits::kStrideWidth;
           bool const exists = chunk < chunks && item.image + image < params.images &&
                               uint32_t(first_row + row * params.stride_height) < uint32_t(narrow.height);
           Widened::load(loaded[i], box + (image * next_image + row * next_row + column * narrow.a_pixel),

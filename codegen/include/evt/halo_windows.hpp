@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "cutlass/cutlass.h"
-#include "evt/halo_geometry.hpp"
+#include "evt/halo_taps.hpp"
 
 namespace evt {
 namespace halo {

@@ -11,7 +11,7 @@ from evt.plan.epilogue.facts import is_collective
 from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.program import epilogue_program
 from evt.plan.epilogue.values import Access
-from evt.plan.halo_tiles import SHARED_BYTES
+from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.kernels.memory import is_tma

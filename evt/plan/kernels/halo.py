@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from evt.plan.halo_tiles import SHARED_BYTES
+from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, ConfigDepthwise, Use
-from evt.plan.depthwise import CHANNELS, UNITS, Unit
+from evt.plan.depthwise import Unit
+from evt.plan.geometry.depthwise import CHANNELS, UNITS
 from evt.plan.kernels import depthwise as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route

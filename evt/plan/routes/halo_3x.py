@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, Schedule, Use
+from evt.plan.geometry.halo import FILTERS
 from evt.plan.halo import Halo, Variant, halo_of_products, pixels_of
-from evt.plan.halo_tiles import FILTERS
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route

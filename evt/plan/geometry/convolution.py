@@ -1,0 +1,95 @@
+"""A convolution as the geometry of the own kernels sees it.
+
+Part of :mod:`evt.plan.geometry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    """Return a quotient rounded up."""
+    return (number + divisor - 1) // divisor
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A spatial dimension of a convolution."""
+
+    size: int
+    output: int
+    taps: int
+    stride: int
+    dilation: int
+    pad: int
+    #: Pixels that one tap multiplies.
+    window: int = 1
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], name: str) -> Axis:
+        """Return a dimension from the sizes of a ConvolutionProblem."""
+        parts = ("", "output_", "filter_", "stride_", "dilation_", "pad_")
+        return Axis(*(sizes[f"{part}{name}"] for part in parts))
+
+    @property
+    def halo(self) -> int:
+        """Pixels of a box that the taps reach beyond a tile."""
+        return (self.taps - 1) * self.dilation // self.stride + self.window - 1
+
+    @property
+    def groups(self) -> int:
+        """Groups of taps that read the same pixels of every ``stride``."""
+        return min(self.taps, self.stride // gcd(self.dilation, self.stride))
+
+    def taps_of_group(self, remainder: int) -> int:
+        """Return the number of taps whose distance has a remainder modulo the stride."""
+        found = 0
+        for tap in range(self.taps):
+            if tap * self.dilation % self.stride == remainder:
+                found += 1
+        return found
+
+    @property
+    def shared_pitch(self) -> int:
+        """Smallest distance between two tiles of the whole dimension that share their padding.
+
+        The first pixels of the next tile may be those that the last taps of a tile reach, if both are zeros.
+        """
+        reach = self.output + self.halo
+        zeros_after = ceil_div(self.size + self.pad, self.stride)
+        zeros_before = reach - ceil_div(self.pad, self.stride)
+        return min(reach, max(self.output, max(zeros_after, zeros_before)))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A convolution. A volume is a stack of slices, each of which is an image."""
+
+    images: int
+    channels: int
+    filters: int
+    height: Axis
+    width: Axis
+    depth: Axis = Axis(1, 1, 1, 1, 1, 0)
+
+    @property
+    def slices(self) -> int:
+        """Images of the output."""
+        return self.images * self.depth.output
+
+    @property
+    def tap_count(self) -> int:
+        """Taps of a slice of the filter."""
+        return self.height.taps * self.width.taps
+
+    @property
+    def groups(self) -> int:
+        """Groups of taps, each with its own box."""
+        return self.height.groups * self.width.groups
+
+    def channel_blocks(self, of_block: int) -> int:
+        """Return the blocks of channels that are multiplied for each slice of the output."""
+        return ceil_div(self.channels, of_block) * self.depth.taps

@@ -1,0 +1,139 @@
+"""Cost model of the halo kernels: the clock cycles of sm90 that the tiles of a convolution take.
+
+Constants are fitted to times of an H200, 2026-11. The geometry is that of :mod:`evt.plan.geometry.halo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from evt.plan.geometry import halo, halo_schedule
+from evt.plan.geometry.convolution import Axis, Problem
+from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
+from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
+
+#: A kernel with its launch, and each pixel of its tile.
+_START, _START_PER_PIXEL = 13700, 1.5
+#: The epilogue of a tile, and of each of its pixels.
+_EPILOGUE, _EPILOGUE_PER_PIXEL = 465, 15
+#: A kernel with its launch, if CTAs share tiles.
+_START_SHARED = 10350
+#: Contention factor when every SM is busy.
+_CONTENTION = 0.06
+#: Slowdown of a block of channels that each consumer loads alone, if more than half of the SMs do.
+_NOT_PAIRED = 1.3
+#: Part of an epilogue that cooperating consumers do not hide.
+_NOT_HIDDEN = 0.25
+#: Windows: each tile, pixel and row of taps. First layers have a large C and D.
+_WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A convolution whose channels are cut into blocks of ``block_bytes``; its channels are counted in bytes."""
+
+    problem: Problem
+    block_bytes: int
+    volume: bool = False
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
+        """Return a convolution of given sizes with blocks of some channels."""
+        height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
+        depth = sizes["filter_depth"] if "depth" in sizes else None
+        return Plane.cut(height, width, depth, sizes["channels"] * element_bytes, channels * element_bytes)
+
+    @staticmethod
+    def cut(height: Axis, width: Axis, depth_taps: int | None, channel_bytes: int, block_bytes: int) -> Plane:
+        """Return a convolution with blocks of some bytes of its pixels' channels; a volume has taps along the depth.
+
+        Pixels and filters are taken to be dense: if the bytes of a pixel are no multiple of a line of L2, many pixels
+        begin within a line, and TMA takes as long for each line that a pixel touches as for a whole line.
+        """
+        depth = Axis(1, 1, depth_taps or 1, 1, 1, 0)
+        return Plane(Problem(1, channel_bytes, 0, height, width, depth), block_bytes, depth_taps is not None)
+
+    @staticmethod
+    def of_product(rows: int, row_bytes: int, block_bytes: int) -> Plane:
+        """Return a matrix product as a 1x1 convolution over an image of one row, a pixel for each row of A."""
+        return Plane.cut(Axis(1, 1, 1, 1, 1, 0), Axis(rows, rows, 1, 1, 1, 0), None, row_bytes, block_bytes)
+
+    @staticmethod
+    def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
+        """Return a convolution with some output columns in which a tap multiplies the bytes of a window."""
+        width = Axis(columns, columns, 1, 1, 1, 0)
+        problem = Problem(1, window_bytes, 0, height, width)
+        kernel = KernelClass(0, window_bytes, window_bytes, WINDOW_BYTES, True)
+        return Plane(halo.over_windows(problem, kernel), window_bytes)
+
+    def kernel(self, pixels: int, *, shared: bool = False) -> KernelClass:
+        """Return the kernel of an instruction's width, with a buffer for C and D."""
+        pixel_bytes = WINDOW_BYTES if self.problem.width.window > 1 else self.block_bytes
+        return KernelClass(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared)
+
+
+def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Geometry | None:
+    """Return the tile of a kernel, before CTAs share it; None if none fits."""
+    made = halo.choose(plane.problem, plane.kernel(pixels, shared=shared))
+    return made if made.input_stages else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """Costs of a kernel's tiles.
+
+    ``sharing`` has the cycles of each block of channels and the sizes of clusters that fit. ``held_up`` is the slowdown
+    of a block if fewer boxes fit in shared memory than it has groups of taps: 64 -> 128 channels at 160x160 with a
+    stride of 2 takes 49 us with 3 boxes, 42 us with 4. ``waits``: the tensor cores wait for L2, and consumers may
+    cooperate.
+    """
+
+    sharing: Sharing
+    pixels: int
+    held_up: float
+    waits: bool
+
+    @staticmethod
+    def of(plane: Plane, tile: Geometry, pixels: int, *, shared: bool = False) -> Cycles:
+        """Return the costs of the tiles of a convolution."""
+        problem, kernel = plane.problem, plane.kernel(pixels, shared=shared)
+        if shared:
+            sharing = halo_schedule.sharing_of(problem, kernel, tile)
+        else:
+            blocks, cycles = problem.channel_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
+            sharing = Sharing(blocks, cycles, 0, 0)
+        filters = problem.tap_count // tile.taps_per_stage * sharing.channel_blocks
+        if not kernel.has_windows:  # those of windows are resident
+            filters = min(halo.FEWEST_FILTER_STAGES, filters)
+        left = halo.bytes_for_stages(kernel, tile) - filters * tile.filter_stage_bytes
+        held_up = max(1.0, problem.groups / max(left // tile.input_stage_bytes, 1))
+        waits = problem.tap_count == 1 and halo_schedule.has_many_channels(problem, kernel)
+        return Cycles(sharing, pixels, held_up, waits)
+
+    def alone(self, tiles: int, filters: int) -> float:
+        """Return the time of tiles, for each block of filters, that CTAs do not share."""
+        items, pairs = tiles * -(-filters // FILTERS), tiles * -(-filters // (2 * FILTERS))
+        multiplied = self.sharing.channel_blocks * self.sharing.block * self.held_up
+        epilogue = _EPILOGUE + self.pixels * _EPILOGUE_PER_PIXEL
+        start = _START + self.pixels * _START_PER_PIXEL
+        if self.waits and filters > FILTERS:
+            if halo_schedule.pairs_fill_waves(tiles, filters, MULTIPROCESSORS):
+                return start + 2 * -(-pairs // MULTIPROCESSORS) * (multiplied + _NOT_HIDDEN * epilogue)
+            multiplied *= _NOT_PAIRED if 2 * items > MULTIPROCESSORS else 1
+        # One consumer completes its tile while the other multiplies.
+        return start + -(-items // MULTIPROCESSORS) * max(multiplied, (multiplied + epilogue) / 2)
+
+    def shared(self, tiles: int) -> float:
+        """Return the time of tiles that CTAs share; infinity if none of the clusters fits."""
+        size = self.sharing.cluster_size(tiles)
+        busy = min(1.0, tiles * size / MULTIPROCESSORS)
+        return (_START_SHARED + self.sharing.cycles(tiles, size)) * (1 + _CONTENTION * busy) if size else inf
+
+
+def _cycles_of_block(problem: Problem, kernel: KernelClass, tile: Geometry) -> int:
+    if not kernel.has_windows:
+        return halo_schedule.cycles_of_block(problem, kernel, tile)
+    multiplied = problem.tap_count * (kernel.block_bytes // halo.DEPTH_BYTES) * kernel.pixels // 2
+    return max(multiplied, kernel.pixels * _WIDENED_PIXEL + problem.tap_count * _WIDENED_TAP) + _WIDENED
