@@ -139,7 +139,7 @@ class HaloProduct(MatrixProduct):
 
     @property
     def transposes_filters(self) -> bool:
-        """Whether filters are rows of columns for each channel: see FilterRows in halo_geometry.hpp."""
+        """Whether filters are rows of columns for each channel: see FilterRows in halo_taps.hpp."""
         return self.b.contiguous == "n"
 
 
@@ -194,7 +194,7 @@ class Convolution3x(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class HaloConvolution(Convolution):
-    """One of ours, which loads each pixel once a tile: see evt.plan.halo_geometry.
+    """One of ours, which loads each pixel once a tile: see evt.plan.geometry.halo.
 
     ``windows`` are the channels, and the pixels of a step, where a row of taps is one tap. ``shared``: whether the
     thread blocks of a cluster share tiles.
@@ -205,7 +205,7 @@ class HaloConvolution(Convolution):
 
     @property
     def transposes_filters(self) -> bool:
-        """Whether filters are rows of columns for each channel: see FilterRows in halo_geometry.hpp."""
+        """Whether filters are rows of columns for each channel: see FilterRows in halo_taps.hpp."""
         return self.operator == "dgrad"
 
 

@@ -83,6 +83,7 @@ typedef struct golden_arguments {
 // evt/fragment.hpp
 // evt/descriptor.hpp
 // evt/halo_geometry.hpp
+// evt/halo_taps.hpp
 // evt/halo_windows.hpp
 // evt/hopper.hpp
 // evt/halo_traits.hpp
@@ -220,20 +221,20 @@ struct Mma {
 inline Kernel::Arguments convolution_of(Arguments const& arguments) {
   Kernel::Arguments result{};
   result.problem.images = static_cast<int>(arguments.images);
-  result.problem.height = static_cast<int>(arguments.output_height);
-  result.problem.width = static_cast<int>(arguments.output_width);
+  result.problem.height.size = static_cast<int>(arguments.output_height);
+  result.problem.width.size = static_cast<int>(arguments.output_width);
   result.problem.channels = static_cast<int>(arguments.filters);
   result.problem.filters = static_cast<int>(arguments.channels);
-  result.problem.filter_height = static_cast<int>(arguments.filter_height);
-  result.problem.filter_width = static_cast<int>(arguments.filter_width);
-  result.problem.output_height = static_cast<int>(arguments.height);
-  result.problem.output_width = static_cast<int>(arguments.width);
-  result.problem.pad_height = static_cast<int>(arguments.dilation_height * (arguments.filter_height - 1) - arguments.pad_height);
-  result.problem.pad_width = static_cast<int>(arguments.dilation_width * (arguments.filter_width - 1) - arguments.pad_width);
-  result.problem.stride_height = static_cast<int>(arguments.stride_height);
-  result.problem.stride_width = static_cast<int>(arguments.stride_width);
-  result.problem.dilation_height = static_cast<int>(arguments.dilation_height);
-  result.problem.dilation_width = static_cast<int>(arguments.dilation_width);
+  result.problem.height.taps = static_cast<int>(arguments.filter_height);
+  result.problem.width.taps = static_cast<int>(arguments.filter_width);
+  result.problem.height.output = static_cast<int>(arguments.height);
+  result.problem.width.output = static_cast<int>(arguments.width);
+  result.problem.height.pad = static_cast<int>(arguments.dilation_height * (arguments.filter_height - 1) - arguments.pad_height);
+  result.problem.width.pad = static_cast<int>(arguments.dilation_width * (arguments.filter_width - 1) - arguments.pad_width);
+  result.problem.height.stride = static_cast<int>(arguments.stride_height);
+  result.problem.width.stride = static_cast<int>(arguments.stride_width);
+  result.problem.height.dilation = static_cast<int>(arguments.dilation_height);
+  result.problem.width.dilation = static_cast<int>(arguments.dilation_width);
   result.rows = static_cast<int>(arguments.tile_rows);
   result.columns = static_cast<int>(arguments.tile_columns);
   return result;

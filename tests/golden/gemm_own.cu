@@ -100,6 +100,7 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // evt/fragment.hpp
 // evt/descriptor.hpp
 // evt/halo_geometry.hpp
+// evt/halo_taps.hpp
 // evt/halo_windows.hpp
 // evt/hopper.hpp
 // evt/halo_traits.hpp
@@ -323,20 +324,20 @@ golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
 inline Kernel::Arguments convolution_of(Arguments const& arguments) {
   Kernel::Arguments result{};
   result.problem.images = 1;
-  result.problem.height = 1;
-  result.problem.width = static_cast<int>(arguments.m);
+  result.problem.height.size = 1;
+  result.problem.width.size = static_cast<int>(arguments.m);
   result.problem.channels = static_cast<int>(arguments.k);
   result.problem.filters = static_cast<int>(arguments.n);
-  result.problem.filter_height = 1;
-  result.problem.filter_width = 1;
-  result.problem.output_height = 1;
-  result.problem.output_width = static_cast<int>(arguments.m);
-  result.problem.pad_height = 0;
-  result.problem.pad_width = 0;
-  result.problem.stride_height = 1;
-  result.problem.stride_width = 1;
-  result.problem.dilation_height = 1;
-  result.problem.dilation_width = 1;
+  result.problem.height.taps = 1;
+  result.problem.width.taps = 1;
+  result.problem.height.output = 1;
+  result.problem.width.output = static_cast<int>(arguments.m);
+  result.problem.height.pad = 0;
+  result.problem.width.pad = 0;
+  result.problem.height.stride = 1;
+  result.problem.width.stride = 1;
+  result.problem.height.dilation = 1;
+  result.problem.width.dilation = 1;
   return result;
 }
 

@@ -36,10 +36,10 @@
 // the thread blocks that complete them, and completes some pixels itself: it adds everyone's sums, always in the same
 // order, computes the epilogue, and stores D without TMA, which would store a whole tile.
 //
-// Each job has a header: halo_geometry.hpp decides tiles, stages and schedule, halo_taps.hpp orders taps, halo_params.hpp makes what the kernel is called with,
-// halo_schedule.hpp deals out the work, halo_memory.hpp has its places in shared memory; halo_producer.hpp loads, and
-// halo_widening.hpp with halo_windows.hpp where channels are few; halo_mainloop.hpp multiplies; halo_epilogue.hpp
-// completes a tile, and halo_exchange.hpp one that is shared. KernelTraits of halo_traits.hpp is known to all of them.
+// halo_geometry.hpp decides tiles, pipeline stages and schedule: it is evt.plan.geometry, written as C++. halo_taps.hpp orders
+// taps, halo_params.hpp makes the kernel's parameters, halo_schedule.hpp gives a CTA its work, halo_memory.hpp places
+// it in shared memory. halo_producer.hpp loads; halo_widening.hpp and halo_windows.hpp load few channels;
+// halo_mainloop.hpp multiplies; halo_epilogue.hpp completes a tile, and halo_exchange.hpp a shared one.
 
 #include <cstdint>
 
