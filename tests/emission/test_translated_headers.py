@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from types import ModuleType
 
@@ -81,7 +82,7 @@ inline Thing grown(Thing const& thing, int by, bool really = true) {
 
 
 def translated(source: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(translate.inspect, "getsource", lambda module: source)
+    monkeypatch.setattr(inspect, "getsource", lambda module: source)
     return translate.header((ModuleType("some"),), "some")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from itertools import product
 from math import inf
-from operator import attrgetter
 
 import pytest
 
@@ -103,7 +102,8 @@ SIZES = ("images", "rows", "columns", "input_pitch", "accumulator_pitch", "box_r
 def chosen(side: int, pixels: int) -> tuple[int, ...]:
     """Return the sizes of the tile of a 3x3 convolution."""
     sizes = evt.conv2d("D = acc", padding=1).request.convolution.problem((2, 64, side, side), (64, 64, 3, 3)).sizes
-    return attrgetter(*SIZES)(choose(Plane.of(sizes, 64, 2), pixels))
+    made = choose(Plane.of(sizes, 64, 2), pixels)
+    return tuple(getattr(made, name) for name in SIZES)
 
 
 def test_a_layer_shares_its_padding_between_rows() -> None:
@@ -265,7 +265,7 @@ def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_shared_memory_has_what_instructions_read(seed):
+def test_shared_memory_has_what_instructions_read(seed: int) -> None:
     """Of any layer and kernel: boxes are within shared memory, to the last row that an instruction reads."""
     found = [made for made in random_layers(seed, 100) if made[2].input_stages]
     assert len(found) > 20
@@ -294,7 +294,7 @@ WORK = {
 
 
 @pytest.mark.parametrize("sizes", WORK, ids=str)
-def test_the_schedule_of_products(sizes):
+def test_the_schedule_of_products(sizes: tuple[int, int, int, int]) -> None:
     rows, columns, depth, pixels = sizes
     problem = Problem(1, depth, columns, Axis(1, 1, 1, 1, 1, 0), Axis(rows, rows, 1, 1, 1, 0))
     kernel = KernelClass(pixels, 64, 128, 128, True)
@@ -304,7 +304,7 @@ def test_the_schedule_of_products(sizes):
     assert (made.cooperative, made.resident, made.input_stages, made.filter_stages, grid) == WORK[sizes]
 
 
-def test_the_widest_tiles_of_a_row_are_the_fewest():
+def test_the_widest_tiles_of_a_row_are_the_fewest() -> None:
     """A matrix is a row of as many pixels as it has rows."""
     draw = random.Random(0)
     for _ in range(100):

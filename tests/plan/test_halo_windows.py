@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from evt.ir.convolution import Convolution
 from evt.ir.dtype import BY_NAME
 from evt.plan import Plan
 from evt.plan.geometry import halo
-from evt.plan.geometry.convolution import Axis
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import Halo, windows_of
 from evt.plan.halo_cost import Plane, choose
 from evt.plan.plan import HaloConvolution
@@ -168,7 +169,12 @@ def test_wide_rows_are_planned_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.route == "conv-halo-padded-3x"
     height = Axis(8, 8, 3, 1, 1, 1)
     tried, arrange = [], halo.arrange
-    monkeypatch.setattr(halo, "arrange", lambda *arguments: tried.append(arguments) or arrange(*arguments))
+
+    def counted(problem: Problem, kernel: halo.KernelClass, *sizes: Any) -> halo.Geometry:
+        tried.append(sizes)
+        return arrange(problem, kernel, *sizes)
+
+    monkeypatch.setattr(halo, "arrange", counted)
     assert choose(Plane.of_windows(height, 10**6, 64), 256) is not None
     assert 0 < len(tried) < 256
 
