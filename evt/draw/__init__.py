@@ -1,7 +1,7 @@
 """Drawings of a graph: ``draw(dag, format) -> str``. They are for people; ``str(dag)`` reads back.
 
-What a drawing shows of a node is decided once, in :mod:`evt.draw.box`; each format has a module of its own.
-All take time linear in the graph, use no Graphviz, and print the same bytes in every run.
+:mod:`evt.draw.box` decides once the content of a node's drawing; each format is a separate module. All formats take
+time linear in the graph, do not need Graphviz, and print identical bytes in every run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-r"""What a drawing shows of a node: kind, name, type, and the names of its operand slots.
+r"""The content of a node's drawing: kind, name, type, and the names of its operand slots.
 
-All text that leaves this module is printable: control characters, line ends and the like are shown as escapes
-(``\n``, ``\u202e``), so that a format has only its own special characters to escape.
+All text that leaves this module is printable: control characters and line ends are shown as escapes (``\n``,
+``\u202e``), so that a format has only its own special characters to escape.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ PALETTE: Mapping[Kind, Colour] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One node. ``type`` is empty where there is none yet; ``ports`` name operands whose order matters."""
+    """One node. ``type`` is empty before type inference; ``ports`` name operands whose order matters."""
 
     kind: Kind
     name: str
@@ -80,7 +80,7 @@ class Box:
 
     @property
     def title(self) -> str:
-        """Name and default: the line of a node whose type stands elsewhere."""
+        """Name and default: the line of a node whose type is shown separately."""
         return f"{self.name} = {self.default}" if self.default else self.name
 
     @property
@@ -118,7 +118,7 @@ def printable(text: str) -> str:
 
 def _box(dag: Dag, node: int) -> Box:
     inferred = dag.types[node] if isinstance(dag, TypedDag) else None
-    # Constants take the type of the operands that they meet.
+    # Constants take the type of their operation.
     of_value = _type(inferred.dtype, inferred.modes) if inferred and not inferred.constant else ""
     match dag[node]:
         case Acc():
@@ -169,7 +169,7 @@ def _type(dtype: DType | None, modes: Sequence[str], flexible: bool = False) -> 
 
 
 def decimal(constant: Const) -> str:
-    """Return the shortest decimal that reads back as this number: as an f32, where it is one."""
+    """Return the shortest decimal that reads back as this number: as an f32 if it is one."""
     value = constant.value
     return _decimal(float(shortest(value)) if math.isfinite(value) and round_f32(value) == value else value)
 

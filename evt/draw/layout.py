@@ -1,10 +1,10 @@
 """A layered layout: each node's position, and each edge's path between the nodes.
 
-The four steps of Sugiyama's method: layers by longest path; order within the layers by barycentres, to avoid
-crossings; columns by least squares, to avoid bends; rows from the heights. Nodes are boxes of given sizes; an
-edge that passes a layer keeps a lane free there.
+The four steps of Sugiyama's method: layers by longest path; order within the layers by barycentres, to avoid crossings;
+columns by least squares, to avoid bends; rows from the heights. Nodes are boxes of given sizes. An edge that passes a
+layer reserves a lane there.
 
-Lengths and coordinates are whole numbers, :data:`PIXEL` to a pixel: versions of Python round sums of floats
+Lengths and coordinates are whole numbers, :data:`PIXEL` to a pixel, because versions of Python round sums of floats
 differently.
 """
 
@@ -27,7 +27,7 @@ _LANE_GAP = 14 * PIXEL
 _LAYER_GAP = 42 * PIXEL
 _ORDER_SWEEPS = 6
 _COLUMN_SWEEPS = 8
-#: How much harder an edge pulls for each of its ends that is a lane: long edges should run straight.
+#: The weight of an edge's pull for each of its ends that is a lane: long edges should run straight.
 _LANE_PULL = 3
 
 
@@ -35,7 +35,7 @@ _LANE_PULL = 3
 class BoxPosition:
     """A box: its centre line, its upper and lower sides, and the lowest side in its layer (``floor``).
 
-    The boxes of a layer hang from one line. A lane is a box without width as high as its layer.
+    The boxes of a layer hang from one line. A lane is a box of width 0 and the height of its layer.
     """
 
     x: int
@@ -47,7 +47,7 @@ class BoxPosition:
 
 @dataclass(frozen=True, slots=True)
 class GraphLayout:
-    """``nodes`` by id; ``lanes`` of each (operand, user, slot), the boxes it passes on its way."""
+    """``nodes`` by id; ``lanes`` of each (operand, user, slot), the boxes that it passes."""
 
     nodes: tuple[BoxPosition, ...]
     lanes: Mapping[tuple[int, int, int], tuple[BoxPosition, ...]]
@@ -56,7 +56,7 @@ class GraphLayout:
 
 
 def layout(dag: Dag, sizes: Sequence[tuple[int, int]]) -> GraphLayout:
-    """Place boxes of the given widths and heights; coordinates start at 0."""
+    """Return the layout of boxes with the given widths and heights; coordinates start at 0."""
     layer_of = _layers(dag)
     links, lanes = _link(dag, layer_of)
     layers = _order(links, layer_of)
@@ -96,8 +96,8 @@ def _layers(dag: Dag) -> list[int]:
 def _link(dag: Dag, layer_of: list[int]) -> tuple[Any, dict[tuple[int, int, int], list[int]]]:
     """Return the graph whose links join neighbouring layers, from user to operand, and the lanes of each edge.
 
-    Lanes are new vertices, appended to ``layer_of``. Edges could need quadratically many, so there is a
-    budget: the longest edges get none, and are drawn behind what they cross.
+    Lanes are new vertices, appended to ``layer_of``. Edges could need quadratically many lanes, so there is a budget:
+    the longest edges get none, and are drawn behind the boxes that they cross.
     """
     lanes: dict[tuple[int, int, int], list[int]] = {edge: [] for edge in edges(dag)}
     budget = 2000 + 2 * len(dag)
@@ -151,7 +151,7 @@ def _order(links: Any, layer_of: Sequence[int]) -> list[list[int]]:
 
 
 def _crossings(links: Any, layers: Sequence[Sequence[int]]) -> int:
-    """Return how many links cross."""
+    """Return the number of crossing links."""
     crossings = 0
     for upper, lower in pairwise(layers):
         position = {vertex: i for i, vertex in enumerate(upper)}
@@ -165,7 +165,7 @@ def _crossings(links: Any, layers: Sequence[Sequence[int]]) -> int:
 
 
 def _columns(links: Any, layers: Sequence[Sequence[int]], width_of: Sequence[int], first_lane: int) -> dict[int, int]:
-    """Return the x of each vertex: as near to the middle of its neighbours as the boxes beside it allow."""
+    """Return the x of each vertex: as near to the middle of its neighbours as the adjacent boxes allow."""
 
     def pull(a: int, b: int) -> int:
         return (_LANE_PULL if a >= first_lane else 1) * (_LANE_PULL if b >= first_lane else 1)

@@ -1,7 +1,7 @@
 """The graph as a Mermaid flowchart, which GitHub and GitLab render in Markdown.
 
-Mermaid decodes ``#name;`` and ``#code;`` in quoted labels, then reads Markdown in them: every character that
-could mean something to either is written as a code.
+Mermaid decodes ``#name;`` and ``#code;`` in quoted labels, then reads Markdown in them. Every character with a meaning
+in either is written as a code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHAPES: dict[Kind, tuple[str, str]] = {
     "random": (">", "]"),
     "store": ("[(", ")]"),
 }
-#: An underscore within a word is safe: Markdown sees emphasis at a word's edges only.
+#: An underscore within a word is safe: Markdown recognises emphasis at a word's edges only.
 _UNSAFE = re.compile(r"(?<![^\W_])_|_(?![^\W_])|[^\w .,:=+\[\]-]")
 
 

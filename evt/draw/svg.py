@@ -114,7 +114,7 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: GraphLayou
     start: dict[tuple[int, int, int], int] = {}
     end: dict[tuple[int, int, int], int] = {}
     for node, place in enumerate(nodes):
-        # Side by side in the order in which they leave and arrive, so that they do not cross at the node.
+        # Edges leave and arrive in one order, so that they do not cross at the node.
         outward = sorted(leaving[node], key=lambda e: (*plan.lanes[e], nodes[e[1]])[0].x)
         start |= _spread(outward, place, 14 * PIXEL)
         if drawn[node].ports:
@@ -144,13 +144,13 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: GraphLayou
 
 
 def _spread(side: Sequence[tuple[int, int, int]], place: BoxPosition, pitch: int) -> dict[tuple[int, int, int], int]:
-    """Return where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
+    """Return the points where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
     pitch = min(pitch, (place.width - 16 * PIXEL) // max(1, len(side) - 1))
     return {edge: place.x + (2 * i - (len(side) - 1)) * pitch // 2 for i, edge in enumerate(side)}
 
 
 def _down(y: int, floor: int) -> str:
-    """Return the path straight down to the layer's floor, clear of the taller boxes beside it."""
+    """Return the path straight down to the layer's floor, clear of taller boxes on both sides."""
     return f"V{_number(floor)}" if floor > y else ""
 
 
@@ -171,7 +171,7 @@ def _port_widths(box: Box) -> list[int]:
 
 
 def _port_offsets(box: Box) -> list[int]:
-    """Return where the names of the slots stand, from the middle of the box."""
+    """Return the positions of the slots' names, relative to the middle of the box."""
     widths = _port_widths(box)
     left = -sum(widths) // 2
     return [left + sum(widths[:slot]) + width // 2 for slot, width in enumerate(widths)]

@@ -12,8 +12,8 @@
     └─ relu         f32[m, n]
        └─ %2        f32[m, n]
 
-A value that is read more than once is drawn once, above its users, under its id in ``str(dag)``; so is one
-that would be indented too far, which also keeps the text's size linear.
+A value that is read more than once is drawn once, above its users, under its id in ``str(dag)``. A value that would be
+indented too far is drawn likewise, which keeps the text's size linear.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def draw_text(dag: Dag) -> str:
 
 
 def _named(dag: Dag) -> set[int]:
-    """Return the values with a paragraph of their own: read more than once, or never, or nested too deep."""
+    """Return the values that are drawn separately: read more than once, or never, or nested too deep."""
     readers: list[list[int]] = [[] for _ in range(len(dag))]
     for operand, user, _ in edges(dag):
         readers[operand].append(user)
@@ -50,7 +50,7 @@ def _named(dag: Dag) -> set[int]:
     depth = [0] * len(dag)
     for node in reversed(range(len(dag))):
         if not dag.arguments(node) or isinstance(dag[node], Store | Feed):
-            continue  # a leaf or an output has a name of its own
+            continue  # a leaf or an output already has a name
         if len(readers[node]) != 1 or depth[readers[node][0]] == _DEPTH:
             named.add(node)
         else:

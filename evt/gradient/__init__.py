@@ -1,8 +1,8 @@
 """Gradients of programs.
 
-In the order of the data: :mod:`reverse` (the program and its gradients in one graph), :mod:`cut` (what the forward pass
-saves), :mod:`derive` (the two programs), :mod:`program` (for a kind of call), :mod:`evaluate` (the backward one in
-PyTorch), :mod:`products` (the gradients of A and B).
+In the order of the data: :mod:`reverse` makes one graph of the program and its gradients; :mod:`cut` chooses the values
+that the forward pass saves; :mod:`derive` makes the two programs; :mod:`program` derives them for a kind of call;
+:mod:`evaluate` runs the backward program in PyTorch; :mod:`products` computes the gradients of A and B.
 """
 
 from evt.gradient.derive import Gradient, derive

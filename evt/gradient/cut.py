@@ -1,13 +1,12 @@
-"""What a forward pass saves for its gradients: a minimum cut of the joint graph.
+"""The choice of values that a forward pass saves for its gradients: a minimum cut of the joint graph.
 
-The gradients read values of the forward pass. Each is either saved, which costs its bytes, or computed again from what
-is saved and from the program's inputs, which costs nothing that counts beside memory. The accumulator cannot be
-computed again without the product. So the cheapest choice is a minimum cut between the accumulator and what the
-gradients read, through values: a value's capacity is its bytes, of one that the program stores anyway 0.
+The gradients read values of the forward pass. Each value is either saved, which costs its bytes, or rematerialized from
+saved values and the program's inputs, whose cost is negligible next to memory. The accumulator cannot be rematerialized
+without the product. The cheapest choice is a minimum cut between the accumulator and the values that the gradients
+read. A value's capacity is its size in bytes, or 0 if the program stores it.
 
-The cut finds what is done by hand: the output of a sigmoid, a bit for each element of a ReLU that is not stored. Among
-equal cuts it is the one nearest to the gradients: of a GELU not the operand but the derivative is saved, in as many
-bytes.
+The cut finds the usual choices: the output of a sigmoid, one bit per element of a ReLU that is not stored. Among equal
+cuts it takes the one nearest to the gradients: for a GELU the derivative instead of the operand, of equal size.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from evt.ir.dag import reduced_modes
 from evt.ir.dtype import B1, BF16, BOOL, F32, TF32, DType
 from evt.ir.node import Acc, Cast, Load, Node, Output, Reduce, Store, ValueType, base, divisor, written
 
-#: The extents that values are weighed at: matrices are large, vectors are not.
+#: The extents for weighing values: matrices are large, vectors are small.
 _EXTENTS = {"l": 1, "m": 4096, "n": 4096}
 _BITS_OF_A_MASK = 1
 
 
 def choose_saved(joint: Joint, types: list[ValueType]) -> dict[int, Output]:
-    """Return the values that are saved, by node, and the outputs that save them: new ones, and outputs of the program.
+    """Return the saved values by node, and the outputs that save them: new ones, and outputs of the program.
 
-    ``types`` are those of the joint graph's values.
+    ``types`` are the types of the joint graph's values.
     """
     table, count = joint.table, len(joint.dag)
     arriving = {each.name for each in joint.arriving.values()}
@@ -62,7 +61,7 @@ def choose_saved(joint: Joint, types: list[ValueType]) -> dict[int, Output]:
 
 
 def dependents(table: Iterable[tuple[Node, tuple[int, ...]]], roots: Iterable[int]) -> list[bool]:
-    """Return for each node whether it is one of the roots, or depends on one."""
+    """Return for each node whether it is a root or depends on one."""
     known, found = set(roots), list[bool]()
     for node, (_, operands) in enumerate(table):
         found.append(node in known or any(found[operand] for operand in operands))
@@ -70,7 +69,7 @@ def dependents(table: Iterable[tuple[Node, tuple[int, ...]]], roots: Iterable[in
 
 
 def _stored(joint: Joint) -> dict[int, Output]:
-    """Return the values that the program stores in a type of their own precision, or of 16 bits."""
+    """Return the values that the program stores in a type of equal precision, or of 16 bits."""
     found: dict[int, Output] = {}
     for name, store in joint.dag.stores.items():
         output, (node,) = joint.dag.output[name], joint.dag.arguments(store)
@@ -89,12 +88,15 @@ def _stored(joint: Joint) -> dict[int, Output]:
 
 
 def _is_extreme(op: Node) -> bool:
-    """Return whether a value is compared for equality with those that it is chosen from, so that it is not rounded."""
+    """Return whether a value is compared for equality with the values that it is selected from.
+
+    Such a value is not rounded when it is saved.
+    """
     return isinstance(op, Reduce) and op.kind != "sum"
 
 
 def _saved_type(joint: Joint, value: ValueType) -> DType:
-    """Return the type in which a value is saved: of matrices the type of the result, as in eager PyTorch."""
+    """Return the type in which a value is saved: for matrices, the type of the result, as in eager PyTorch."""
     if value.dtype == B1:
         packs = value.modes == ("m", "n") and not joint.dag.operation.endswith("wgrad")
         return B1 if packs else BOOL

@@ -18,10 +18,11 @@ from evt.ir.node import Load, Output, Store, ValueType
 class Gradient:
     """A program's gradient.
 
-    ``forward`` is the program with outputs for what is ``saved``; these outputs, by name, may be the program's own.
-    ``backward`` computes the gradients of inputs, and of the accumulator, from inputs, from what is saved and from the
-    gradients of outputs; it reads the accumulator only if the product is computed again. ``arriving`` are the names of
-    its inputs for the gradients of outputs, by the output's name, ``leaving`` those of its outputs, by the input's.
+    ``forward`` is the program with outputs for the ``saved`` values; these outputs, by name, may be the program's
+    outputs. ``backward`` computes the gradients of inputs, and of the accumulator, from inputs, saved values and the
+    gradients of outputs. It reads the accumulator only if the product is recomputed. ``arriving`` maps an output's name
+    to the name of the backward input for its gradient; ``leaving`` maps an input's name to the backward output for its
+    gradient.
     """
 
     forward: Dag
@@ -50,9 +51,9 @@ def derive(
 ) -> Gradient:
     """Return the gradient of a program without mainloop fusion, for inputs and :data:`evt.gradient.ACCUMULATOR`.
 
-    What is saved serves the gradients of all ``outputs``; ``arriving`` are those that the backward program reads. With
-    ``recompute`` nothing is saved, and the backward program reads the accumulator; it leaves sums over batches to be
-    done. Raise NoDerivativeError for a function that has no derivative.
+    The saved values serve the gradients of all ``outputs``; the backward program reads the gradients of ``arriving``
+    only. With ``recompute`` nothing is saved, and the backward program reads the accumulator; it does not sum over
+    batches. Raise NoDerivativeError for a function without a derivative.
     """
     whole = differentiate(dag, outputs, wanted, each_batch=recompute)
     saved = {} if recompute else choose_saved(whole, _types(untyped(whole)))
@@ -72,7 +73,7 @@ def derive(
 
 
 def _shared(part: Joint, whole: Joint) -> dict[int, int]:
-    """Return the nodes of a graph that another one has too, and their ids there."""
+    """Return the nodes that two graphs share, and their ids in the other graph."""
     ids = {entry: node for node, entry in enumerate(whole.table)}
     found: dict[int, int] = {}
     for node, (op, operands) in enumerate(part.table):
@@ -84,7 +85,7 @@ def _shared(part: Joint, whole: Joint) -> dict[int, int]:
 
 
 def _types(dag: Dag) -> list[ValueType]:
-    """Return the types of a graph's values, of which nothing is refused: it need not be a kernel's."""
+    """Return the types of a graph's values, without the checks for kernels."""
     types: list[ValueType] = []
     for op, operands in dag.table:
         types.append(value_type(dag, op, [types[operand] for operand in operands]))
@@ -92,7 +93,7 @@ def _types(dag: Dag) -> list[ValueType]:
 
 
 def _forward(joint: Joint, saved: Mapping[int, Output]) -> Dag:
-    """Return the program with outputs for what is saved."""
+    """Return the program with outputs for the saved values."""
     dag, builder = joint.dag, Builder()
     for op, operands in joint.table:
         builder.add(op, *operands)
@@ -104,7 +105,7 @@ def _forward(joint: Joint, saved: Mapping[int, Output]) -> Dag:
 
 
 def _backward(joint: Joint, saved: Mapping[int, Output]) -> TypedDag:
-    """Return what computes the leaving gradients, from what is saved."""
+    """Return the program that computes the leaving gradients from the saved values."""
     dag, builder, renamed = joint.dag, Builder(), dict[int, int]()
     live = joint.needed(saved.keys())
     inputs = {each.name: each for each in (*dag.inputs, *joint.arriving.values())}

@@ -1,4 +1,5 @@
-"""Programs operation by operation in PyTorch: ``evaluate(dag, ...)``, and ``operand(...)`` for mainloop fusion.
+"""Evaluation of programs in PyTorch, operation by operation: ``evaluate(dag, ...)``, and ``operand(...)`` for mainloop
+fusion.
 
 They compute in f32 or f64 with PyTorch's own functions, on the device, traced, and differentiated.
 """
@@ -26,14 +27,14 @@ from evt.reference.translate import Argument, translate
 
 
 def is_symbol(value: object) -> bool:
-    """Return whether a number has no value yet, in a graph of PyTorch's."""
+    """Return whether a number is symbolic, in a graph of PyTorch."""
     return isinstance(value, torch.SymFloat | torch.SymInt)
 
 
 class Plain(Exact):
     """The oracle's arithmetic with PyTorch's own functions and sums, which do not compute in f64.
 
-    Functions of integers are the oracle's: PyTorch raises where an integer is divided by 0.
+    Functions of integers are the oracle's, because PyTorch raises on integer division by 0.
     """
 
     def load(self, source: Input) -> torch.Tensor:
@@ -50,7 +51,7 @@ class Plain(Exact):
         row, to = TABLE[function], working(domain, self.dtype)
         broadcast: Any = torch.broadcast_shapes  # untyped
         shape = broadcast(*(x.shape for x in operands))
-        # PyTorch's gradient of a clamp fails where its limits are broadcast.
+        # PyTorch's gradient of a clamp fails if its limits are broadcast.
         result: torch.Tensor = row.torch(
             torch if domain.is_float else functions,
             *(x.to(torch.bool if slot in row.conditions else to).expand(shape) for slot, x in enumerate(operands)),
@@ -87,9 +88,10 @@ def evaluate(
     geometry: Convolution | None = None,
     acc: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return a program's outputs by name, in PyTorch's shapes; ``acc`` is [..., m, n], if the program reads it.
+    """Return a program's outputs by name, in PyTorch's shapes.
 
-    ``leads`` and ``sizes`` are those of the call, or of the call whose gradient it is.
+    ``acc`` is [..., m, n] if the program reads it. ``leads`` and ``sizes`` belong to the call, or to the call whose
+    gradient it is.
     """
     views = inputs
     if geometry is not None:

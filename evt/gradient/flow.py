@@ -1,6 +1,6 @@
 """Minimum cuts of acyclic networks: ``minimum_cut(edges, sink) -> vertices``, by Dinic's algorithm.
 
-The first blocking flow goes along all edges, and is nearly always the maximum. Later ones, along shortest paths of the
+The first blocking flow goes along all edges, and is nearly always the maximum. Later flows, along shortest paths of the
 residual network, correct it.
 """
 
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-#: The capacity of an edge that no cut takes.
+#: The capacity of an edge that no cut contains.
 UNBOUNDED = 1 << 62
 
 
 class _Network:
-    """A residual network: edge ``e`` leads to ``heads[e]`` and has ``room[e]`` left; ``e ^ 1`` is its reverse."""
+    """A residual network: edge ``e`` leads to ``heads[e]`` with remaining capacity ``room[e]``; ``e ^ 1`` is its
+    reverse.
+    """
 
     def __init__(self, edges: Iterable[tuple[int, int, int]], sink: int) -> None:
         self.sink = sink
@@ -82,9 +84,9 @@ class _Network:
 
 
 def minimum_cut(edges: Iterable[tuple[int, int, int]], sink: int) -> set[int]:
-    """Return the side of vertex 0 of a minimum cut; among equal ones, of the cut nearest to the sink.
+    """Return the side of vertex 0 of a minimum cut; among equal cuts, of the cut nearest to the sink.
 
-    An edge is (tail, head, capacity), and its head is the higher number.
+    An edge is (tail, head, capacity), and its head has the higher number.
     """
     network = _Network(edges, sink)
     level: Sequence[int] | None = range(sink + 1)

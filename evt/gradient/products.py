@@ -1,7 +1,7 @@
-"""The gradients of A and B, of the accumulator's: ``operand_gradients(...)``, in PyTorch.
+"""The gradients of A and B from the gradient of the accumulator: ``operand_gradients(...)``, in PyTorch.
 
-A convolution, its input's gradient and its weight's are three faces of one sum over an activation, a weight and an
-output; the gradient of any of them along an operand is one of the others.
+A convolution, its dgrad and its wgrad are one sum over an activation, a weight and an output, solved for different
+tensors. The gradient of any of them with respect to an operand is another of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evt.ir.node import Operand
 from evt.reference.convolution import convolve
 from evt.reference.rounding import working
 
-#: A gradient of A, and of B; None where it is not needed.
+#: A gradient of A, and of B; None if it is not needed.
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
@@ -36,13 +36,13 @@ def product(
 def product_gradients(
     operands: Sequence[Operand], a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor, needed: tuple[bool, bool]
 ) -> Pair:
-    """Return the gradients of a matrix product's A and B, of ``gradient`` [..., m, n], in the shapes of A and B."""
+    """Return the gradients of a matrix product's A and B, in their shapes, from ``gradient`` [..., m, n]."""
     modes_a, modes_b = (operand.modes for operand in operands)
     left = a if modes_a == ("m", "k") else a.mT
     right = b if modes_b == ("k", "n") else b.mT
     to_left: torch.Tensor | None = None
     to_right: torch.Tensor | None = None
-    if left.dim() == 1:  # of linear: one row
+    if left.dim() == 1:  # linear: one row
         left, gradient = left.unsqueeze(0), gradient.unsqueeze(0)
     if needed[0]:
         to_left = _summed_to(gradient @ right.mT, left)
@@ -60,7 +60,7 @@ def product_gradients(
 def convolution_gradients(
     problem: ConvolutionProblem, a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor, needed: tuple[bool, bool]
 ) -> Pair:
-    """Return the gradients of a convolution's A and B, of ``gradient`` in the shape of its result."""
+    """Return the gradients of a convolution's A and B from ``gradient`` in the shape of its result."""
     match problem.geometry.operator:
         case "fprop":
             return _backward(problem, gradient, a, b, needed)
@@ -73,7 +73,7 @@ def convolution_gradients(
 
 
 def _summed_to(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a gradient summed over the batches that an operand has once."""
+    """Return a gradient summed over the batches that share an operand."""
     return gradient if gradient.shape == like.shape else gradient.sum_to_size(like.shape)
 
 
@@ -88,7 +88,7 @@ def _forward(problem: ConvolutionProblem, x: torch.Tensor, weight: torch.Tensor)
 def _backward(
     problem: ConvolutionProblem, output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, bool]
 ) -> Pair:
-    """Return the gradients of the activation and of the weight, of the output's."""
+    """Return the gradients of the activation and of the weight, from the output's."""
     if not any(needed):
         return None, None
     geometry = problem.geometry
@@ -113,7 +113,7 @@ def _backward(
 
 
 def _padded(problem: ConvolutionProblem, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """Return the activation and the padding that PyTorch adds; it cannot add more on one side than on the other."""
+    """Return the activation and the padding that PyTorch adds, which cannot differ between the two sides."""
     if all(before == after for before, after in problem.pads):
         return x, [before for before, _ in problem.pads]
     pads = [number for pair in reversed(problem.pads) for number in pair]

@@ -27,10 +27,10 @@ def gradient_of(
     wanted: tuple[str, ...],
     arriving: tuple[str, ...] | None = None,
 ) -> Gradient:
-    """Return the gradient of a program for calls with these operands that leave out the ``absent`` inputs.
+    """Return the gradient of a program for calls with these operands that omit the ``absent`` inputs.
 
-    ``wanted`` are inputs and :data:`ACCUMULATOR`; ``arriving`` are the outputs whose gradients there are, default all.
-    A mainloop fusion is left out: its values are operands. Raise ArgumentError (E0614).
+    ``wanted`` are inputs and :data:`ACCUMULATOR`; ``arriving`` are the outputs with a gradient, by default all.
+    Mainloop fusions are not part of the program: their values are the operands. Raise ArgumentError (E0614).
     """
     precise = replace(request, settings=replace(request.settings, numerics="precise"))
     dag = epilogue_of(typed_for(precise, operands, absent))
@@ -50,20 +50,23 @@ def gradient_of(
 
 
 def whole_gradient(request: Request, a: str | None, b: str | None) -> Gradient:
-    """Return the gradient of the accumulator and of all inputs of floating-point types. Raise ArgumentError (E0614)."""
+    """Return the gradient of the accumulator and of all floating-point inputs. Raise ArgumentError (E0614)."""
     if request.grouped:
-        raise refused("autograd does not record groups of products", "derive the program of one group: --op gemm")
+        raise refused("autograd does not record grouped products", "derive the program of one group: --op gemm")
     dag = epilogue_of(typed_graph(request, a, b))
     wanted = (ACCUMULATOR, *(each.name for each in dag.inputs if each.dtype is not None and each.dtype.is_float))
     found = gradient_of(request, dag.operands, (), wanted)
     if not found.leaving:
-        raise refused("no output has a gradient", "gradients are of outputs of floating-point types, and not constant")
+        raise refused(
+            "no output has a gradient",
+            "an output has a gradient if its type is floating-point and its value is not constant",
+        )
     return found
 
 
 @remembered
 def forward_of(request: Request, gradient: Gradient) -> Request:
-    """Return the program that is run in place of one whose gradient is asked for."""
+    """Return the program that runs instead of a program whose gradient is requested."""
     if len(gradient.forward.outputs) == len(request.outputs):
         return request
     return Request(declared(gradient.forward), request.settings, request.convolution)
@@ -77,7 +80,7 @@ def backward_of(request: Request, gradient: Gradient) -> Request:
 
 @remembered
 def has_kernel(request: Request, gradient: Gradient, arch: str) -> bool:
-    """Return whether the product is computed again by a kernel of a target. Raise ArgumentError (E0614) without one."""
+    """Return whether a target's kernel recomputes the product. Raise ArgumentError (E0614) without such a kernel."""
     if not reads_accumulator(gradient.backward):
         return False
     try:
@@ -93,7 +96,7 @@ def _no_kernel(error: EvtError) -> ArgumentError:
 
 
 def declared(dag: Dag) -> Dag:
-    """Return a graph with types as one that declares those of its operands, inputs and outputs."""
+    """Return a typed graph with declared operands, inputs and outputs."""
     return Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
 
 
@@ -102,13 +105,13 @@ def refused(message: str, help_text: str) -> ArgumentError:
 
 
 def _missing(dag: TypedDag, wanted: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield what has no gradient, and what to do."""
+    """Yield the inputs and operands that have no gradient, with a remedy."""
     dtype = dag.operands[0].dtype
     if ACCUMULATOR in wanted and not (dtype.is_float and dtype.bits >= 16):
         yield f"A and B are {dtype}, and gradients have at least 16 bits", "pass them detached"
     for name in wanted:
         named = [index_of(mode) for mode in dag.input[name].modes if index_of(mode)] if name != ACCUMULATOR else []
         if len(named) > 1:
-            yield f"`{name}` requires grad, and two indices say where it is read", f"pass {name}.detach()"
+            yield f"`{name}` requires grad, and two indices gather it", f"pass {name}.detach()"
         elif any("l" in dag.input[index].modes for index in named):
             yield f"`{name}` requires grad, and its index has batches", f"pass {name}.detach()"

@@ -1,12 +1,12 @@
 """Reverse-mode differentiation of a graph: ``differentiate(dag, outputs, wanted) -> Joint``.
 
-The joint graph has the program's own nodes, a load of the gradient of each output, and stores of the gradients that are
-wanted. It is not a program: what it has of the forward pass may be saved, which :mod:`evt.gradient.cut` decides.
+The joint graph has the program's nodes, a load of the gradient of each output, and stores of the wanted gradients. It
+is not a program: its values of the forward pass may be saved, as :mod:`evt.gradient.cut` decides.
 
-A node's gradient may vary over modes that the node lacks, over which it is still to be summed. The sums are the last
-step, where a gradient is stored, so that a kernel can compute it. It may also lack modes of its node: then it is the
-same along them. Casts are the identity, as in autograd. The gradient of an extreme
-value is divided among the elements that equal it, as PyTorch's ``amax`` does.
+A node's gradient may vary over modes that the node lacks. It is summed over them in the last step, where a gradient is
+stored, so that a kernel can compute the sum. A gradient may also lack modes of its node; then it is constant along
+them. Casts count as the identity, as in autograd. The gradient of an extreme value is divided among the elements that
+equal it, as in PyTorch's ``amax``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from evt.ir.node import (
     divisor,
 )
 
-#: The accumulator among what gradients are wanted of, by the name that a program has for it.
+#: The name of the accumulator among the wanted gradients, as in programs.
 ACCUMULATOR = "acc"
 
 
@@ -49,7 +49,7 @@ class Joint:
     """A program and its gradients in one graph.
 
     ``table`` begins with the program's nodes, stores included. ``arriving`` are the gradients of outputs by the
-    output's name, ``leaving`` those of inputs, and of the accumulator, by the input's name.
+    output's name; ``leaving`` are the gradients of inputs, and of the accumulator, by the input's name.
     """
 
     dag: TypedDag
@@ -64,7 +64,7 @@ class Joint:
         return {name: found[output.name] for name, output in self.leaving.items()}
 
     def needed(self, saved: Set[int] = frozenset()) -> set[int]:
-        """Return the nodes that the leaving gradients need, down to what is saved."""
+        """Return the nodes that the leaving gradients need, down to the saved values."""
         found: set[int] = set()
         stack = [*self.stores.values()]
         while stack:
@@ -77,21 +77,21 @@ class Joint:
 
 
 def differentiable_outputs(dag: TypedDag) -> tuple[str, ...]:
-    """Return the outputs that have gradients: those of floating-point types."""
+    """Return the outputs that have gradients: the floating-point ones."""
     return tuple(output.name for output in dag.outputs if output.dtype is not None and output.dtype.is_float)
 
 
 def differentiate(dag: TypedDag, outputs: Iterable[str], wanted: Iterable[str], *, each_batch: bool = False) -> Joint:
     """Return a program, without mainloop fusion, with the gradients of inputs and of :data:`ACCUMULATOR`.
 
-    ``outputs`` are those whose gradients arrive. With ``each_batch`` gradients are not summed over the batches of a
-    matrix product, of which a kernel's launch may have only some. Raise NoDerivativeError for a function that has none.
+    ``outputs`` are the outputs whose gradients arrive. With ``each_batch`` gradients are not summed over the batches of
+    a matrix product, because a launch may have only some of them. Raise NoDerivativeError for a function without one.
     """
     return _Reverse(dag, tuple(outputs), tuple(wanted), each_batch).joint()
 
 
 def read_back(dag: Dag, output: Output, name: str) -> Input:
-    """Return the input that has what an output has."""
+    """Return the input that reads an output's tensor."""
     modes = output.modes or (output.memory_modes if dag.operation == "gemm" else ())
     return Input(name, output.dtype, modes, batchable=output.batchable)
 
@@ -132,7 +132,7 @@ class _Reverse:
         return Joint(self.dag, tuple(self.builder.table), self.arriving, leaving)
 
     def differentiable_nodes(self) -> list[bool]:
-        """Return for each node whether it depends on what is wanted, by way of floating-point values."""
+        """Return for each node whether it depends on a wanted input through floating-point values."""
         active: list[bool] = []
         for node, (op, operands) in enumerate(self.dag.table):
             own = (isinstance(op, Acc) and ACCUMULATOR in self.wanted) or (
@@ -161,7 +161,7 @@ class _Reverse:
             self.terms.setdefault(node, []).append(term)
 
     def gradient(self, node: int) -> int | None:
-        """Return the gradient of a node, the sum of its terms; None where nothing arrives."""
+        """Return the gradient of a node, the sum of its terms; None if nothing arrives."""
         terms = list(self.terms.get(node, ()))
         halves = self.pairs.get(node, {})
         for block in dict.fromkeys(block for _, block in halves):
@@ -171,7 +171,7 @@ class _Reverse:
         return self.total(node, terms)
 
     def total(self, node: int, terms: Sequence[int]) -> int | None:
-        """Return the sum of the terms of a node's gradient, which vary over the same modes beyond the node's."""
+        """Return the sum of the terms of a node's gradient, which vary over equal modes beyond the node's."""
         if len(terms) > 1:
             terms = [self.of_blocks(node, term) for term in terms]
             if len({self.beyond(node, term) for term in terms}) > 1:
@@ -182,7 +182,7 @@ class _Reverse:
         return total
 
     def beyond(self, node: int, term: int) -> tuple[frozenset[str], int]:
-        """Return over which modes of a term its sum is a node's gradient, and how wide its columns are."""
+        """Return the modes over which a term must be summed to a node's gradient, and the width of its columns."""
         modes = self.modes(term)
         over = frozenset(map(base, modes)) - {*map(base, self.modes(node))}
         return over, self.width(modes) if "n" in over else 0
@@ -192,7 +192,7 @@ class _Reverse:
         return self.add(Reduce("sum", modes), value) if modes else value
 
     def propagate(self, node: int, gradient: int) -> None:
-        """Add what a node's gradient gives to its operands."""
+        """Add the contributions of a node's gradient to its operands."""
         op, operands = self.dag[node], self.dag.arguments(node)
         match op:
             case Apply(function):
@@ -214,7 +214,7 @@ class _Reverse:
                 raise AssertionError(op)
 
     def partial(self, node: int, slot: int) -> int:
-        """Return the derivative of an application of a function along one operand."""
+        """Return the derivative of an application of a function with respect to one operand."""
         op, operands = self.dag[node], self.dag.arguments(node)
         assert isinstance(op, Apply)
         row = TABLE[op.function]
@@ -225,17 +225,17 @@ class _Reverse:
         return add_formula(self.builder, row.result_derivative, values)
 
     def of_blocks(self, node: int, gradient: int) -> int:
-        """Return a gradient for each block of columns, summed over what the blocks' values meet."""
+        """Return a gradient for each block of columns, summed over the columns that the block's value combines with."""
         mine, have = self.width(self.modes(node)), self.width(self.modes(gradient))
         return self.add(ReduceBlocks("sum", mine // have), gradient) if have and mine > have else gradient
 
     @staticmethod
     def width(modes: Iterable[str]) -> int:
-        """Return how many columns one column of a value stands for; 0 where all are the same."""
+        """Return the number of columns for each column of a value; 0 if the value does not vary over columns."""
         return min((divisor(mode) for mode in modes if base(mode) == "n"), default=0)
 
     def modes(self, node: int) -> tuple[str, ...]:
-        """Return the modes over which a node varies; the batch too where that is not written."""
+        """Return the modes over which a node varies, including an implied batch."""
         for each in range(len(self.varies), node + 1):
             op, operands = self.builder[each], [self.varies[operand] for operand in self.builder.arguments(each)]
             found = value_modes(self.inputs, op, operands)
@@ -246,7 +246,7 @@ class _Reverse:
         return self.varies[node]
 
     def spread(self, node: int, operand: int, gradient: int) -> int:
-        """Return a node's gradient along the modes over which an operand's is summed."""
+        """Return a node's gradient along the modes over which an operand's gradient is summed."""
         op = self.dag[node]
         over = op.modes if isinstance(op, Reduce) else ()
         its = self.modes(operand)
@@ -264,7 +264,7 @@ class _Reverse:
         return self.add(Apply("mul"), self.add(Const.of(1.0, canonical(modes))), value)
 
     def of_reduced(self, node: int, operand: int, gradient: int) -> int:
-        """Return the gradient of what is reduced."""
+        """Return the gradient of the operand of a reduction."""
         op, value = self.dag[node], operand
         assert isinstance(op, Reduce | ReduceBlocks)
         if isinstance(op, ReduceBlocks):
@@ -276,7 +276,7 @@ class _Reverse:
         return gradient if op.kind == "sum" else self.chosen(node, value, gradient)
 
     def chosen(self, node: int, value: int, gradient: int) -> int:
-        """Return the gradient of the elements that an extreme value may be, in equal shares."""
+        """Return the gradient of the elements that attain an extreme value, in equal shares."""
         op = self.dag[node]
         assert isinstance(op, Reduce | ReduceBlocks)
         one, zero = self.add(Const.of(1.0)), self.add(Const.of(0.0))

@@ -1,13 +1,13 @@
-"""The oracle: what a program means, in PyTorch, on any device.
+"""The oracle: the meaning of a program, in PyTorch, on any device.
 
-``evaluate`` computes a typed graph over an accumulator; ``reference`` forms the accumulator first. Products are summed
-in f64 and rounded once. What kernels compute in f32 then is computed in f32, or in f64 as a yardstick for them;
-integers and f64 as they are. Casts are real rounding points in both.
+``evaluate`` computes a typed graph over an accumulator; ``reference`` computes the accumulator first. Products are
+summed in f64 and rounded once. Operations that kernels compute in f32 are computed in f32, or in f64 as a reference for
+kernels; integers and f64 keep their types. Casts round in both.
 
-In the order of the data: :mod:`oracle` (a program's answer), :mod:`convolution` (its product and its tensors),
-:mod:`extents` (tensors, one dimension for each mode), :mod:`translate` (the walk over the graph), :mod:`exact` (what it
-computes), :mod:`functions` and :mod:`philox` (the same bits everywhere), :mod:`rounding`; :mod:`neutral` keeps out what
-a process has set in PyTorch. This package imports torch; nothing imports it until a program is evaluated.
+In the order of the data: :mod:`oracle` (a program's results), :mod:`convolution` (its product and its tensors),
+:mod:`extents` (tensors, one dimension for each mode), :mod:`translate` (the walk over the graph), :mod:`exact` (the
+arithmetic), :mod:`functions` and :mod:`philox` (bitwise reproducible), :mod:`rounding`. :mod:`neutral` shields the
+oracle from PyTorch's settings. This package imports torch; nothing imports it until a program is evaluated.
 """
 
 from evt.reference.convolution import as_image, as_view, is_image

@@ -1,7 +1,7 @@
-"""How far results are apart, and how far they may be: one norm, one treatment of NaN, one table of tolerances.
+"""Distances between results, and their bounds: one norm, one treatment of NaN, one table of tolerances.
 
-``relative_error`` and ``error`` measure; ``tolerance`` is for a formula that keeps errors as small as possible,
-``limit`` for any formula. ``as_steps`` is for types of few values, whose steps are counted.
+``relative_error`` and ``error`` measure a distance. ``tolerance`` bounds it for a formula that keeps errors as small as
+possible, ``limit`` for any formula. ``as_steps`` serves types of few values, whose steps are counted.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import torch
 from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
 from evt.reference.rounding import unpack_bits
 
-#: The relative error of tensor cores in sums of products of 8-bit floats, kept in fewer bits than f32 has.
+#: The relative error of tensor cores in sums of products of 8-bit floats, which they keep in fewer bits than f32.
 NARROW_SUMS = 2.0**-11
-#: What rounding to a type does to the norm of values of all sizes, times about two: each value moves by at most
-#: :func:`unit`, by less than half of that on average. Those of f32 and f64 are for sums of a few thousand products in
-#: another order.
+#: The effect of rounding to a type on the norm of values of all sizes, times about two: each value moves by at most
+#: :func:`unit`, by less than half of that on average. The entries of f32 and f64 bound sums of a few thousand products
+#: in any order.
 _ROUNDED = MappingProxyType({F64: 1e-6, F32: 2e-5, TF32: 4e-4, F16: 4e-4, BF16: 3e-3, E4M3: 4e-2, E5M2: 8e-2})
 #: The error that tensor cores add: f32 is cut to tf32, which loses up to two units of both factors.
 _MULTIPLIED = MappingProxyType({F32: 1.2e-3, TF32: 1.2e-3, E4M3: 2 * NARROW_SUMS, E5M2: 2 * NARROW_SUMS})
-#: Of integers, one in a hundred may be off by one; of bits, one in a thousand may differ: values as near to a tie or to
-#: a threshold as that.
+#: One in a hundred integers may be off by one, and one in a thousand bits may differ: values this close to a tie or to
+#: a threshold.
 _INTEGERS, _BITS = 1e-2, 1e-3
 
-#: The largest error that rounding explains where a formula may make it larger, as the difference of two large numbers
-#: does: a few units in the last place of the type, of f32 and i32 those of tf32, in which f32 may be multiplied.
+#: The largest error from rounding in a formula that may amplify it, such as the difference of two large numbers: a few
+#: units in the last place of the type; for f32 and i32, of tf32, in which f32 may be multiplied.
 _LIMITS = MappingProxyType({F64: 1e-9, F32: 2e-3, TF32: 2e-3, I32: 2e-3, F16: 2e-3, BF16: 1e-2, BOOL: 1e-2, B1: 1e-2})
-#: The same where a type has few values: one element in a hundred that comes out as its neighbour.
+#: The bound for a type of few values: one element in a hundred that becomes its neighbour.
 _COARSEST = 1e-1
-#: What operands add: of 8-bit floats, whose products are summed in fewer bits. Integers are summed exactly.
+#: The error that operands add: 8-bit floats, whose products are summed in fewer bits. Integers are summed exactly.
 _OF_OPERANDS = MappingProxyType({E4M3: 1e-2, E5M2: 1e-2})
 
-_NAN = 1000  #: where NaN lies, in steps
+_NAN = 1000  # the position of NaN, in steps
 
 
 def unit(dtype: DType) -> float:
@@ -44,10 +44,10 @@ def unit(dtype: DType) -> float:
 
 
 def relative_error(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor | None = None) -> float:
-    """Return ||out - exact|| / ||exact||, or infinity where an element is not finite and should be.
+    """Return ||out - exact|| / ||exact||, or infinity if an element is not finite and should be.
 
-    NaN equals NaN and an infinity equals itself, and neither counts in the norms. Where no finite number in the
-    output's type stands for ``exact``, the element must be that of ``rounded``.
+    NaN equals NaN and an infinity equals itself; neither counts in the norms. If no finite number in the output's type
+    represents ``exact``, the element must equal ``rounded``.
     """
     difference, values = compared(out, exact, exact if rounded is None else rounded)
     return ratio(difference, values) if bool(difference.isfinite().all()) else math.inf
@@ -67,9 +67,9 @@ def ratio(difference: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def error(out: torch.Tensor, exact: torch.Tensor, dtype: DType, columns: int | None = None) -> float:
-    """Return the relative error of an output of a type; of truth values, the share that differ.
+    """Return the relative error of an output of a type; for truth values, the share that differ.
 
-    ``columns`` is n, which packed bits do not tell; without it the whole last byte counts.
+    ``columns`` is n, which packed bits do not determine; without it the whole last byte counts.
     """
     if out.shape != exact.shape:
         return math.inf
@@ -85,8 +85,8 @@ def error(out: torch.Tensor, exact: torch.Tensor, dtype: DType, columns: int | N
 def tolerance(output: DType, *, operand: DType | None = None, inside: DType | None = None) -> float:
     """Return the :func:`error` of an output of floats or bits that rounding explains.
 
-    ``operand``: the type that is multiplied. ``inside``: a type to which values are rounded on the way to the output,
-    such as the type of a cast, or of an operand with a mainloop fusion.
+    ``operand`` is the type that is multiplied. ``inside`` is a type to which intermediate values are rounded, such as
+    the type of a cast, or of an operand with a mainloop fusion.
     """
     if output.compute == B1:
         return _BITS
@@ -97,7 +97,7 @@ def tolerance(output: DType, *, operand: DType | None = None, inside: DType | No
 def distance(
     out: torch.Tensor, exact: torch.Tensor, dtype: DType, *, operand: DType | None = None, inside: DType | None = None
 ) -> float:
-    """Return how far an output is off, where 1 is what rounding explains: see :func:`tolerance`.
+    """Return the error of an output relative to the :func:`tolerance`.
 
     A few integers may be off by one; an output of floats must be finite.
     """
@@ -118,22 +118,22 @@ def limit(rounded: Iterable[DType], operands: Iterable[DType] = ()) -> float:
 
 
 def is_quantised(dtype: DType) -> bool:
-    """Return whether the values of a type are so far apart that results are compared step by step."""
+    """Return whether a type's values are so far apart that results are compared step by step."""
     return not dtype.is_float or dtype.bits == 8
 
 
 def as_numbers(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
-    """Return the values of an output as f64; ``columns`` is n, which packed bits do not tell."""
+    """Return the values of an output as f64; ``columns`` is n, which packed bits do not determine."""
     if dtype == B1:
         tensor = unpack_bits(tensor, columns)
-    # Of truth values the bytes, which are 0 or 1 where they have been written.
+    # The bytes of truth values are 0 or 1 after they were written.
     return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor).double()
 
 
 def as_steps(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
-    """Return the values of an output as whole numbers; neighbours in its type are one apart.
+    """Return the values of an output as whole numbers, one apart for neighbours in its type.
 
-    ``dtype`` is b1, an integer or an 8-bit float; its NaNs are one value, far from all others.
+    ``dtype`` is b1, an integer or an 8-bit float; all its NaNs are one value, far from the others.
     """
     if not dtype.is_float:
         return as_numbers(tensor, dtype, columns).to(torch.int64)

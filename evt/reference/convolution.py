@@ -1,4 +1,4 @@
-"""Convolutions in PyTorch, and their tensors as the implicit GEMM sees them."""
+"""Convolutions in PyTorch, and their tensors in the layout of the implicit GEMM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evt.ir.dtype import B1
 from evt.ir.node import Input, Output
 
 _FPROP = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-#: PyTorch has no types for these.
+#: The types that PyTorch does not have.
 _DGRAD: dict[int, Callable[..., torch.Tensor]] = {1: grad.conv1d_input, 2: grad.conv2d_input, 3: grad.conv3d_input}
 _WGRAD: dict[int, Callable[..., torch.Tensor]] = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad.conv3d_weight}
 
@@ -31,13 +31,15 @@ def from_view(tensor: torch.Tensor) -> torch.Tensor:
 def is_image(value: Input | Output) -> bool:
     """Return whether a convolution's input or output is [N, C, ...], as PyTorch shapes it.
 
-    These are the ones with the accumulator's modes, except bits, which stay packed along the channels.
+    Such tensors have the accumulator's modes. Bits do not: they are packed along the channels.
     """
     return value.modes == ("m", "n") and value.dtype != B1
 
 
 def as_view(value: Input | Output | None, given: Any, geometry: Convolution) -> Any:
-    """Return a call's argument for an input or output as the implicit GEMM sees it: [N, C, ...] with channels last."""
+    """Return a call's argument for an input or output in the layout of the implicit GEMM: [N, C, ...] becomes [N, ...,
+    C].
+    """
     image = value is not None and is_image(value) and isinstance(given, torch.Tensor)
     return to_view(given) if image and given.dim() == geometry.rank + 2 else given
 

@@ -1,4 +1,4 @@
-"""Whether a tensor is dense: ``not_dense(name, tensor)`` says why one is not."""
+"""The check for dense tensors: ``not_dense(name, tensor)`` returns the reason that a tensor is not dense."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from evt.diagnostics import Diagnostic
 
 
 def not_dense(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Return why a shape and strides do not describe where a tensor's elements are, or None."""
+    """Return the reason that a shape and strides do not describe a tensor's elements, or None."""
     if isinstance(tensor, UninitializedTensorMixin):
-        help_text = "give the lazy module its first input, which makes the parameter"
+        help_text = "call the lazy module once, which creates the parameter"
         return Diagnostic("E0612", f"`{name}` is not initialised yet", help=help_text)
     if tensor.layout == torch.strided and not tensor.is_nested:
         return None

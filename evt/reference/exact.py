@@ -1,6 +1,6 @@
-"""The oracle's arithmetic: f32 (or f64 in its place), i32, f64 and truth values, rounded where kernels round.
+"""The oracle's arithmetic: f32 (or f64 in its place), i32, f64 and truth values, with the roundings of kernels.
 
-Values are ``[l, m, n]``, those of a mainloop fusion ``[l, m or n, k]``, with 1 where they do not vary, or 0-d.
+Values are ``[l, m, n]``, or ``[l, m or n, k]`` in a mainloop fusion, with extent 1 where they are constant, or 0-d.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Tensor = TypeVar("_Tensor", Input, Output)
 
 @dataclass(frozen=True)
 class Exact(Dialect[torch.Tensor]):
-    """Computes from ``start``, the accumulator or an operand's elements; ``dtype`` stands for f32."""
+    """The dialect of the oracle, over ``start``, the accumulator or an operand's elements. ``dtype`` replaces f32."""
 
     dag: TypedDag
     start: torch.Tensor
@@ -73,7 +73,7 @@ class Exact(Dialect[torch.Tensor]):
         return gathered(own.load(self.in_order(source), given, self.device, self.dtype), self.indices(source))
 
     def indices(self, value: Input | Output) -> dict[str, torch.Tensor]:
-        """Return the places that an input or output has along modes where an index names them."""
+        """Return the places of an input or output along the modes that an index gathers or scatters."""
         named = ((base(mode), index_of(mode)) for mode in value.modes)
         return {mode: self.load(self.dag.input[index]) for mode, index in named if index}
 
@@ -90,14 +90,14 @@ class Exact(Dialect[torch.Tensor]):
         return value.expand([sizes.get(mode, 1) for mode in MODES] if op.modes else [])
 
     def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
-        """Apply a function to operands converted to the type that it computes in."""
+        """Return a function of operands that are converted to its compute type."""
         row, to = TABLE[function], working(domain, self.dtype)
         converted = [x.to(torch.bool if slot in row.conditions else to) for slot, x in enumerate(operands)]
         result: torch.Tensor
         if not row.source:
             result = row.torch(functions, *converted)
         else:
-            with torch.device("cpu"):  # PyTorch's own default, for what a user's function makes
+            with torch.device("cpu"):  # PyTorch's own default, for tensors that a user's function makes
                 result = row.torch(torch, *converted)
         return result
 
@@ -109,7 +109,7 @@ class Exact(Dialect[torch.Tensor]):
         return round_to(dtype, self.met(x, dtype)).to(working(dtype, self.dtype))
 
     def met(self, x: Argument[torch.Tensor], dtype: DType) -> torch.Tensor:
-        """Return the operand of a cast or store: a constant, kept as it is written, in the type that it then has."""
+        """Return the operand of a cast or store. A constant remains as written, in the resulting type."""
         return x.value.to(working(met(x.type, dtype), self.dtype)) if x.type.constant else x.value
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -125,7 +125,7 @@ class Exact(Dialect[torch.Tensor]):
 
     def fold(self, op: ReduceBlocks, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
-        blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # of a value that is the same in all columns
+        blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # for a value that does not vary over columns
         if x.width:
             count = self.extents.divided("n", op.width * x.width)
             value = value.expand(*value.shape[:2], count * op.width)
@@ -133,7 +133,7 @@ class Exact(Dialect[torch.Tensor]):
         return self.combine(op.kind, blocks, [3]).squeeze(3)
 
     def combine(self, kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
-        """Return the reduction of some dimensions, which stay with 1 element."""
+        """Return the reduction of some dimensions, which keep 1 element."""
         return reduced(kind, value, dims)
 
     def reduced_value(self, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -169,7 +169,7 @@ class Exact(Dialect[torch.Tensor]):
         return draw(self.counter(seed), self.counter(offset), sizes, self.device).to(self.dtype)
 
     def counter(self, x: Argument[torch.Tensor]) -> torch.Tensor:
-        """Return a seed or an offset as 64 bits: an i32 has no sign."""
+        """Return a seed or an offset as 64 bits; an i32 counts as unsigned."""
         return x.value if x.type.dtype == I64 else x.value.long() & 0xFFFFFFFF
 
     def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -180,7 +180,7 @@ class Exact(Dialect[torch.Tensor]):
         return self.extents.store(output, value, exact=self.dtype == torch.float64)
 
     def scattered(self, output: Output, value: torch.Tensor) -> torch.Tensor:
-        """Return the call's buffer with a value stored where the indices say."""
+        """Return the call's buffer with a value stored where the indices point."""
         if output.name not in self.inputs:
             raise ValueError(f"the buffer of the output {output.name} is missing")
         assert output.dtype is not None
@@ -192,7 +192,7 @@ class Exact(Dialect[torch.Tensor]):
         values, named = (scattered(new.new_zeros(rows), each, indices) for each in (new, torch.ones_like(new)))
         result = own.store(plain, values, exact=self.dtype == torch.float64)
         named = own.store(replace(plain, dtype=BOOL), named, exact=False)
-        # What is kept stays as it is, to the bit.
+        # The other elements remain bitwise unchanged.
         return torch.where(named, as_bits(result), as_bits(held.to(result.dtype))).view(result.dtype)
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -203,7 +203,7 @@ class Exact(Dialect[torch.Tensor]):
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bits of elements as integers, which all of PyTorch's functions take."""
+    """Return the bits of elements as integers, which all of PyTorch's functions support."""
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
@@ -213,9 +213,9 @@ def spread(value: torch.Tensor) -> torch.Tensor:
 
 
 def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Reduce a value, keeping its dimensions and its type; NaN wins in max and min.
+    """Return a value reduced over some dimensions, with its dimensions and its type; NaN wins in max and min.
 
-    The reduction goes by halves, so that its order, and with it the last bit of a sum, depends on the extents alone.
+    The reduction halves the extent repeatedly, so that its order and the last bit of a sum depend on the extents only.
     """
     combine = TABLE[REDUCTIONS[kind]].torch
     kept = [dim for dim in range(value.dim()) if dim not in dims]
@@ -232,7 +232,7 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
 
 
 def place(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return where along a dimension the extreme value is first, or the first NaN if there is one; of nothing 0."""
+    """Return the first place of the extreme value along a dimension, or of the first NaN; 0 for no elements."""
     best, count = reduced(PLACES[kind], value, [dim]), value.shape[dim]
     found = (value == best) | ((value != value) & (best != best))
     places = torch.arange(count, dtype=torch.int32, device=value.device)

@@ -1,4 +1,4 @@
-"""The tensors of a call as the oracle computes on them, one dimension for each mode, and back."""
+"""The tensors of a call in the oracle's form, with one dimension for each mode, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evt.ir.dtype import B1, I32, I64
 from evt.ir.node import MODES, Input, Output, base, direct, divisor, index_of
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
-#: The dimensions that each mode stands for in shapes: a batch may have several, and the rows of ``linear``.
+#: The dimensions of each mode in shapes: a batch may have several, and so may the rows of ``linear``.
 Leads = Mapping[str, tuple[int, ...]]
 
 
@@ -30,15 +30,15 @@ class Extents:
         return math.prod(self.leads[mode])
 
     def size(self, mode: str) -> int:
-        """Return the extent of any mode. Raises ValueError for one that is not known."""
+        """Return the extent of any mode. Raise ValueError for an unknown one."""
         if mode not in self.sizes:
             raise ValueError(f"the program reads size({mode}), which is not given")
         return self.sizes[mode]
 
     def load(self, source: Input, given: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar.
+        """Return an input with the dimensions of the order, 1 for modes that it lacks, or 0-d for a scalar.
 
-        ``dtype`` stands for f32.
+        ``dtype`` replaces f32.
         """
         assert source.dtype is not None
         number = not isinstance(given, torch.Tensor)
@@ -63,7 +63,7 @@ class Extents:
         raise ValueError(f"the input {source.name} has shape {shape}; expected {expected}")
 
     def around(self, modes: Sequence[str], shape: Sequence[int]) -> Extents:
-        """Return the extents of a tensor that has its own where an index names places, and these along other modes."""
+        """Return the extents of a tensor: its own along indexed modes, and the call's along other modes."""
         flat: dict[str, tuple[int, ...]] = {mode: (math.prod(dims),) for mode, dims in self.leads.items()}
         for leads in (dict(self.leads), flat):
             place = 0
@@ -77,7 +77,7 @@ class Extents:
         raise ValueError(f"a tensor of [{', '.join(modes)}] has shape {tuple(shape)}")
 
     def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
-        """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""
+        """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats remain f64."""
         modes = output.memory_modes
         result = self.in_order(modes, value).clone(memory_format=torch.contiguous_format).reshape(self.shape(modes))
         assert output.dtype is not None
@@ -87,7 +87,7 @@ class Extents:
         return pack_bits(result) if output.dtype == B1 else result
 
     def in_order(self, modes: Sequence[str], value: torch.Tensor) -> torch.Tensor:
-        """Return a view of a value, with these modes in their order, and then ones."""
+        """Return a view of a value with these modes in their order, followed by dimensions of extent 1."""
         names = {base(mode): mode for mode in modes}
         value = value.expand([math.prod(self.dims(names[mode])) if mode in names else 1 for mode in MODES])
         order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]

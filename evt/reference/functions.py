@@ -1,10 +1,10 @@
-"""The ``torch`` over which rows of the function table are evaluated: the same bits in every release and place.
+"""The ``torch`` namespace for rows of the function table: bitwise equal in every release and on every device.
 
-The results of PyTorch's f32 functions depend on the release, the processor and the tensor's strides; some lose the
-last bit of a square root, or all of a remainder. Here a function of f32 numbers is evaluated in f64 and rounded, and
-zeros are ordered as IEEE 754-2019 and kernels order them. But relu and clamp are the device's: on a CPU they keep -0.
-Operators on tensors are exact, and stay PyTorch's. Integers wrap, and nothing raises.
-:mod:`evt.functions.single` does the same for constants.
+The results of PyTorch's f32 functions depend on the release, the processor and the tensor's strides; some lose the last
+bit of a square root, or all of a remainder. This namespace evaluates a function of f32 numbers in f64 and rounds, and
+orders zeros as IEEE 754-2019 and kernels do. relu and clamp are exceptions, which use the device: on a CPU they keep
+-0. Operators on tensors are exact, and remain PyTorch's. Integers wrap, and nothing raises. :mod:`evt.functions.single`
+is the equivalent for constants.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _ROUNDED = frozenset(
 
 
 def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the larger, NaN if either is; +0 is above -0."""
+    """Return the larger, NaN if either is NaN; +0 is above -0."""
     larger = torch.maximum(x, y)
     return torch.where((x == 0) & (y == 0), x + y, larger) if larger.is_floating_point() else larger
 
 
 def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the smaller, NaN if either is; -0 is below +0."""
+    """Return the smaller, NaN if either is NaN; -0 is below +0."""
     return -maximum(-x, -y) if x.is_floating_point() else torch.minimum(x, y)
 
 
@@ -46,7 +46,7 @@ def clamp(x: torch.Tensor, lower: torch.Tensor | float, upper: torch.Tensor | fl
 
 
 def fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the remainder, exact even where the quotient is beyond f64 and PyTorch may return NaN."""
+    """Return the remainder, exact even if the quotient exceeds f64 and PyTorch may return NaN."""
     return _rest(x, y).to(x.dtype)
 
 
@@ -58,9 +58,9 @@ def remainder(x: torch.Tensor, y: torch.Tensor | int) -> torch.Tensor:
 
 
 def div(x: torch.Tensor, y: torch.Tensor, *, rounding_mode: str) -> torch.Tensor:
-    """Return the quotient rounded towards zero, or down in the steps of PyTorch; 0 of an integer and 0."""
+    """Return the quotient rounded towards zero, or down in PyTorch's steps; 0 for an integer and 0."""
     if not x.is_floating_point():
-        wide = y.to(torch.int64)  # where the least i32 divided by -1 has a result
+        wide = y.to(torch.int64)  # the smallest i32 divided by -1 has a result
         quotient = torch.div(x.to(torch.int64), torch.where(wide == 0, 1, wide), rounding_mode=rounding_mode)
         return torch.where(wide == 0, 0, quotient).to(x.dtype)
     if rounding_mode == "trunc":
@@ -75,9 +75,9 @@ def div(x: torch.Tensor, y: torch.Tensor, *, rounding_mode: str) -> torch.Tensor
 
 
 def pow(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the power; of integers by squaring, which wraps, and 0 where it is a fraction.
+    """Return the power; for integers by squaring, which wraps, and 0 where it is a fraction.
 
-    The number of steps is that of an i32's bits, whatever the exponents are, so that PyTorch can trace it.
+    The number of steps is the number of bits of an i32, for all exponents, so that PyTorch can trace it.
     """
     if x.is_floating_point():
         return torch.pow(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
@@ -104,7 +104,10 @@ def _rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def sinc(x: torch.Tensor) -> torch.Tensor:
-    """Return 0 at every whole number but 0; PyTorch rounds pi * x before it takes the sine."""
+    """Return sin(pi x) / (pi x), which is 0 for every whole number but 0.
+
+    PyTorch rounds pi * x before it takes the sine.
+    """
     size = x.to(torch.float64).abs()
     rest = size - 2 * torch.round(size / 2)  # exact, in [-1, 1]
     near = torch.where(rest.abs() > 0.5, torch.copysign(torch.ones_like(rest), rest) - rest, rest)

@@ -1,7 +1,7 @@
-"""Rows and columns where an index says: ``gathered`` as they are read, ``scattered`` as they are stored.
+"""Gather and scatter of rows and columns by an index: ``gathered`` for reads, ``scattered`` for stores.
 
-Values have the dimensions of :data:`evt.ir.node.MODES`. A tensor is given a row, or column, behind its last, to which
-all places belong that are out of range: it reads as zero, and what is stored there is dropped.
+Values have the dimensions of :data:`evt.ir.node.MODES`. A tensor gets one more row or column behind its last, for all
+places that are out of range: it reads as zero, and stores to it are dropped.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from evt.ir.node import MODES
 
 
 def gathered(tensor: torch.Tensor, indices: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return a tensor [l, m, n] read where the ``indices`` say, by mode; which broadcast to it."""
+    """Return a tensor [l, m, n] gathered by the ``indices``, by mode, which broadcast to it."""
     padded = _padded(tensor, indices)
     return padded[_places(tensor.shape, indices, tensor.device)]
 
 
 def scattered(held: torch.Tensor, value: torch.Tensor, indices: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return what a tensor [l, m, n] holds, with a value stored where the ``indices`` say."""
+    """Return a tensor [l, m, n] with a value scattered to the ``indices``."""
     padded = _padded(held, indices)
     padded[_places(held.shape, indices, held.device)] = value
     return padded[tuple(slice(size) for size in held.shape)]

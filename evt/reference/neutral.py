@@ -15,9 +15,9 @@ _LEAST_NORMAL = sys.float_info.min
 def neutral(device: torch.device) -> Iterator[None]:
     """Disable the caller's autocast, gradients, deterministic algorithms and flushing of denormal numbers.
 
-    PyTorch's other settings do not affect the reference, and are left alone: products are summed in f64, so neither
-    TF32 nor bf16 is used; every tensor is made with its dtype and device; no sum's order depends on the number of
-    threads; random numbers are the reference's own.
+    PyTorch's other settings do not affect the reference: products are summed in f64, without TF32 or bf16; every tensor
+    is made with its dtype and device; no order of summation depends on the number of threads; random numbers are the
+    reference's own.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -28,7 +28,7 @@ def neutral(device: torch.device) -> Iterator[None]:
             stack.callback(torch.use_deterministic_algorithms, True, warn_only=warn_only)
             torch.use_deterministic_algorithms(False)  # with them cuBLAS may refuse to multiply
         if not _LEAST_NORMAL / 2:
-            # PyTorch's other threads may flush too, and cannot be told not to.
+            # PyTorch's other threads may flush too, which no setting prevents.
             stack.callback(torch.set_flush_denormal, True)
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_flush_denormal(False)

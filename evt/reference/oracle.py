@@ -32,10 +32,10 @@ def reference(
 ) -> dict[str, torch.Tensor]:
     """Return the outputs of a program by name, in ``out`` order.
 
-    A and B have their operand's modes in their last two dimensions; the dimensions before them are batches,
-    which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead. Those of a
-    ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n].
-    Of an output that is scattered, ``inputs`` have the buffer, whose other rows it keeps.
+    The last two dimensions of A and B are their operand's modes. The dimensions before them are batches, which
+    broadcast as in torch.matmul; in ``linear``, A has any number of row dimensions instead. The operands of a
+    ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n]. For a
+    scattered output, ``inputs`` have the buffer, whose other rows are kept.
     """
     dtype = torch.float64 if float64 else torch.float32
     with neutral(A.device):
@@ -52,12 +52,11 @@ def evaluate(
     dtype: torch.dtype = torch.float32,
     k: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the outputs by name for an accumulator ``[..., m, n]``; ``k`` is what its sums ran over.
+    """Return the outputs by name for an accumulator ``[..., m, n]``; ``k`` is the length of its sums.
 
-    ``inputs`` are a call's arguments: tensors in the order of their modes, with the batch's dimensions before
-    them where a program leaves that open; scalars as numbers or one-element tensors. With ``dtype`` f32 each
-    output is rounded to its type; with f64 the outputs stay f64. Raise ValueError for a shape that does not
-    fit.
+    ``inputs`` are a call's arguments: tensors in the order of their modes, after the batch's dimensions if a program
+    leaves them open; scalars as numbers or one-element tensors. With ``dtype`` f32 each output is rounded to its type;
+    with f64 the outputs remain f64. Raise ValueError for a shape that does not fit.
     """
     with neutral(acc.device):
         acc = acc.to(working(accumulator(dag.operands[0].dtype), dtype))
@@ -69,8 +68,8 @@ def operand_values(
 ) -> torch.Tensor:
     """Return the operand after its mainloop fusion: its formula for each element, rounded to the operand's type.
 
-    ``tensor`` has k as its last dimension; the dimensions before are batches and then m (of A) or n (of B), which for
-    a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula, return the tensor.
+    The last dimension of ``tensor`` is k. The dimensions before are batches, and then m (of A) or n (of B), which may
+    be several for a vector along them. With ``dtype`` f64 floats are not rounded. Without a formula, return the tensor.
     """
     with neutral(tensor.device):
         return fed_operand(dag, name, tensor, inputs, dtype, {})
@@ -105,7 +104,7 @@ def _convolution(
     dtype: torch.dtype,
 ) -> dict[str, torch.Tensor]:
     problem = geometry.problem(a.shape, b.shape)
-    if "A" in dag.feeds:  # before padding, whose zeros stay zero
+    if "A" in dag.feeds:  # before padding, whose zeros remain zero
         sizes = {**problem.sizes, "k": problem.contraction}
         a = from_view(fed_operand(dag, "A", to_view(a), inputs, dtype, sizes))
     acc = convolve(geometry, problem, a.to(torch.float64), b.to(torch.float64))
@@ -119,7 +118,7 @@ def _leads(acc: torch.Tensor) -> Leads:
 
 
 def _accumulated(dag: TypedDag, acc: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert sums in f64, which are exact for integers, to the accumulator's type: i32 wraps."""
+    """Return sums in f64, which are exact for integers, in the accumulator's type: i32 wraps."""
     wanted = working(accumulator(dag.operands[0].dtype), dtype)
     return acc.to(wanted if wanted.is_floating_point else torch.int64).to(wanted)
 
@@ -143,7 +142,7 @@ def fed_operand(
     sizes: Mapping[str, int],
     dialect: type[Exact] = Exact,
 ) -> torch.Tensor:
-    """Return :func:`operand_values` of a call with these sizes, as a dialect computes them."""
+    """Return :func:`operand_values` for a call with these sizes, as a dialect computes them."""
     if name not in dag.feeds:
         return tensor
     outer, k = ELEMENT_MODES[name]

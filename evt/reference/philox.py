@@ -1,4 +1,4 @@
-"""Random numbers as kernels draw them: Philox-2x32-10 of seeds of 32 bits, Philox-4x32-10 of those of 64.
+"""Random numbers as kernels draw them: Philox-2x32-10 for 32-bit seeds, Philox-4x32-10 for 64-bit seeds.
 
 J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 """
@@ -33,10 +33,10 @@ def uniform(seed: torch.Tensor, offset: torch.Tensor, sizes: Sequence[int], devi
 
 
 def uniform_wide(seed: torch.Tensor, offset: torch.Tensor, sizes: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return numbers in [0, 1) of 24 bits, ``sizes`` [l, m, n], for a seed and an offset of 64 bits.
+    """Return 24-bit numbers in [0, 1), ``sizes`` [l, m, n], for a seed and an offset of 64 bits.
 
     Element i is word ``i & 3`` of the block with the counter (i >> 2, offset) and the key ``seed``, each 64 bits, the
-    low word first; both are int64 of no dimensions.
+    low word first; both are 0-d int64 tensors.
     """
     l, m, n = sizes  # noqa: E741
     index = torch.arange(l * m * n, dtype=torch.int64, device=device)
@@ -61,7 +61,7 @@ def _in_unit_interval(word: torch.Tensor) -> torch.Tensor:
 
 
 def _product(x: torch.Tensor, multiplier: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the high and low words of 32-bit x times a multiplier, without leaving int64's range."""
+    """Return the high and low words of 32-bit x times a multiplier, within int64's range."""
     low_half = (x & 0xFFFF) * multiplier
     high_half = (x >> 16) * multiplier
     total = high_half + (low_half >> 16)

@@ -1,4 +1,4 @@
-"""Rounding and packing, as kernels do them: ``round_to(dtype, tensor)``, bits eight to a byte."""
+"""Rounding and packing as in kernels: ``round_to(dtype, tensor)``, and bits eight to a byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def torch_type(dtype: DType) -> torch.dtype:
 
 
 def working(dtype: DType, computed: torch.dtype) -> torch.dtype:
-    """Return the dtype in which values of a type are computed, where ``computed`` stands for f32."""
+    """Return the dtype in which values of a type are computed; ``computed`` replaces f32."""
     if dtype.compute == B1:
         return torch.bool
     return computed if dtype.compute == F32 else torch_type(dtype.compute)
@@ -39,7 +39,7 @@ def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
     if dtype.compute == B1:
         return value != 0
     if not dtype.is_float:
-        if value.dtype.is_floating_point:  # in f64, which has both ends of i32
+        if value.dtype.is_floating_point:  # in f64, which represents both ends of i32
             value = torch.nan_to_num(torch.round(value.to(torch.float64)), nan=0.0)
         value = value.clamp(int(dtype.least), int(dtype.largest))
     elif dtype != F64:
@@ -51,16 +51,16 @@ def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
 def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
     """Return the nearest numbers of a type to f32 numbers, in f32.
 
-    PyTorch has no cast to tf32, and the result of its casts of large numbers to 8-bit floats depends on the release.
+    PyTorch has no cast to tf32, and its casts of large numbers to 8-bit floats depend on the release.
     """
     format_, magnitude = dtype.format, value.abs()
-    # On the bits: half of what is dropped is added, or slightly less so that ties go to even.
+    # On the bits: add half of the dropped part, or slightly less so that ties go to even.
     dropped = F32.format.fraction - format_.fraction
     bits = magnitude.view(torch.int32)
     up = bits + (1 << (dropped - 1)) - 1 + ((bits >> dropped) & 1)
     rounded = (up >> dropped << dropped).view(torch.float32)
     if format_.least_exponent > F32.format.least_exponent:  # denormal numbers: their distance is fixed
-        unit = 2.0 ** (format_.least_exponent + dropped)  # where f32 numbers have that distance
+        unit = 2.0 ** (format_.least_exponent + dropped)  # the range in which f32 numbers have that distance
         rounded = torch.where(magnitude < 2.0**format_.least_exponent, (magnitude + unit) - unit, rounded)
     rounded = torch.where(rounded > format_.largest, format_.largest if dtype.saturates else math.inf, rounded)
     return torch.where(value.isnan(), math.nan, torch.copysign(rounded, value))
@@ -69,7 +69,8 @@ def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
 def pack_bits(value: torch.Tensor) -> torch.Tensor:
     """Return truth values ``[..., n]`` packed into bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i.
 
-    Raise ArgumentError: E0604 for a tensor without dimensions, E0606, E0607 and E0612 for what is not a dense tensor.
+    Raise ArgumentError: E0604 for a tensor without dimensions, E0606, E0607 and E0612 for a value that is not a dense
+    tensor.
     """
     _check_tensor("pack_bits", value)
     if value.dim() == 0:
@@ -84,7 +85,7 @@ def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
     """Return the truth values ``[..., columns]`` of packed bytes.
 
     Raise ArgumentError: E0603 and E0604 for tensors other than uint8 with ceil(columns / 8) bytes, E0607 for a bad
-    number of columns, E0606, E0607 and E0612 for what is not a dense tensor.
+    number of columns, E0606, E0607 and E0612 for a value that is not a dense tensor.
     """
     _check_tensor("unpack_bits", value)
     if value.dtype != torch.uint8:
@@ -103,7 +104,7 @@ def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
 
 
 def _check_tensor(name: str, value: object) -> None:
-    """Refuse what is not a dense tensor. Raise ArgumentError (E0606, E0607, E0612)."""
+    """Raise ArgumentError (E0606, E0607, E0612) for a value that is not a dense tensor."""
     if not isinstance(value, torch.Tensor):
         raise ArgumentError(Diagnostic("E0607", f"{name} takes a tensor, not {type(value).__name__}"))
     if refused := not_dense("value", value):

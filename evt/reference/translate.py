@@ -1,8 +1,8 @@
 """A typed graph in PyTorch: ``translate(dag, dialect) -> outputs by name``.
 
-This is the one walk over a graph that computes with torch. The dialect decides how: the oracle's
-(:mod:`evt.reference.exact`) converts and rounds as kernels do, a baseline's (:mod:`evt.bench.straight`) writes what a
-PyTorch user would.
+This is the only walk over a graph that computes with torch. The dialect decides the arithmetic: the oracle
+(:mod:`evt.reference.exact`) converts and rounds as kernels do; a baseline (:mod:`evt.bench.straight`) is written as a
+PyTorch user would write it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Value = TypeVar("Value")
 class Argument(Generic[Value]):
     """An operand of a node: the node that makes it, its value and type.
 
-    ``whole``: it depends on the accumulator or an operand's elements, so it has all elements, in every batch.
+    ``whole`` means that it depends on the accumulator or an operand's elements, so it has all elements, in every batch.
     """
 
     op: Node
@@ -57,12 +57,12 @@ class Argument(Generic[Value]):
 
     @property
     def width(self) -> int:
-        """How many columns one of its columns stands for; 0 where all columns are the same."""
+        """The number of columns for each column of the value; 0 if it does not vary over columns."""
         return next((divisor(mode) for mode in self.type.modes if base(mode) == "n"), 0)
 
 
 class Dialect(ABC, Generic[Value]):
-    """What each kind of node is in PyTorch."""
+    """The PyTorch form of each kind of node."""
 
     @abstractmethod
     def accumulator(self) -> Value: ...
@@ -83,7 +83,7 @@ class Dialect(ABC, Generic[Value]):
 
     @abstractmethod
     def repeat(self, value: Value, width: int) -> Value:
-        """Return a value given for each block of ``width`` columns, repeated for the block's columns."""
+        """Return a value with one element per block of ``width`` columns, repeated for the block's columns."""
 
     @abstractmethod
     def cast(self, dtype: DType, x: Argument[Value]) -> Value: ...
@@ -116,11 +116,11 @@ class Dialect(ABC, Generic[Value]):
 
     @abstractmethod
     def feed(self, operand: Operand, x: Argument[Value]) -> Any:
-        """Return the tensor that is multiplied in place of A or B."""
+        """Return the tensor that replaces A or B in the product."""
 
 
 def translate(dag: TypedDag, dialect: Dialect[Value], nodes: Iterable[int] | None = None) -> dict[str, Any]:
-    """Compute a graph, or some nodes of it, operands first. Return what is stored and fed, by name, in that order."""
+    """Compute a graph, or some nodes of it, operands first. Return the stored and fed values by name, in that order."""
     chosen = range(len(dag)) if nodes is None else list(nodes)
     last_use = {operand: node for node in chosen for operand in dag.arguments(node)}
     known: dict[int, Argument[Value]] = {}
@@ -177,7 +177,7 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
 
 
 def _aligned(operands: Sequence[Argument[Value]], dialect: Dialect[Value]) -> list[Value]:
-    """Return values that broadcast: that of a block is repeated for those of the block's columns that another has."""
+    """Return values that broadcast: a block value is repeated for the columns of its block that another value has."""
     finest = min((operand.width for operand in operands if operand.width), default=1)
     return [
         dialect.repeat(operand.value, operand.width // finest) if operand.width > finest else operand.value
