@@ -1,10 +1,10 @@
-"""From C++ text to a library that is ready to load: find the tools, compile, keep the result.
+"""From C++ text to a loadable library: find the tools, compile, cache the result.
 
-In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (what compilers read, by
-:mod:`fingerprint`), :mod:`source` (what is built, and its cache key), :mod:`cache` (where it is kept; :mod:`trust` and
-:mod:`lock` guard it, :mod:`contents` describes it), :mod:`compilation` (one source through nvcc, by :mod:`process` and
-its :mod:`supervisor`; :mod:`dependencies` is what was read, :mod:`verdict` judges failures), :mod:`builder` (many
-sources at once, by :mod:`pool`), :mod:`doctor` (what is missing).
+In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (the files that compilers
+read, by :mod:`fingerprint`), :mod:`source` (a source and its cache key), :mod:`cache` (the libraries on disk;
+:mod:`trust` and :mod:`lock` guard them, :mod:`contents` describes them), :mod:`compilation` (one source through nvcc,
+by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that nvcc read, :mod:`verdict` judges
+failures), :mod:`builder` (many sources at once, by :mod:`pool`), :mod:`doctor` (missing parts).
 """
 
 from evt.compilation.builder import build, build_and_use

@@ -1,4 +1,4 @@
-"""Building many sources at once, each only once even if several processes ask for it."""
+"""Concurrent builds of many sources, each only once even if several processes ask for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evt.compilation.process import Supervisor
 
 _Result = TypeVar("_Result")
-#: How often to rebuild libraries that another process removes before they are used.
+#: The number of times to rebuild libraries that another process removes before they are used.
 _TRIES = 3
 
 
@@ -38,15 +38,15 @@ def build(
 ) -> list[Path]:
     """Return the libraries of ``sources``, in their order: from the cache, or built now.
 
-    At most ``jobs`` passes of nvcc run at a time. If another process is building a source, wait for it; if it fails
-    there, it fails here. When a source fails, the others are still built. A source is locked only while it is built, so
-    the number of open files depends on ``jobs`` alone. The compilers end with this process, however it ends.
-    ``on_event`` gets each step, one call at a time but from several threads.
+    At most ``jobs`` passes of nvcc run at a time. If another process is building a source, wait for it; its failure is
+    raised here too. If a source fails, the others are still built. A source is locked only while it is built, so the
+    number of open files depends on ``jobs`` only. The compilers end with this process, however it ends. ``on_event``
+    gets each step, one call at a time but from several threads.
 
-    Raise BuildError: E0701 or E0702 without usable tools, E0703 when nvcc refuses a source (a bug in evt), E0653 when
-    it refuses the C++ of a user's function, E0704 when the cache cannot be used, E0705 when another user could have
-    written it, E0706 when nvcc is too old, E0707 when headers change meanwhile, E0708 when too many files are open.
-    Raise ValueError for less than one job.
+    Raise BuildError: E0701 or E0702 without usable tools, E0703 if nvcc refuses a source (a bug in evt), E0653 if it
+    refuses the C++ of a user's function, E0704 if the cache cannot be used, E0705 if another user could have written
+    it, E0706 if nvcc is too old, E0707 if headers change during the build, E0708 if too many files are open. Raise
+    ValueError for less than one job.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
@@ -70,10 +70,10 @@ def build_and_use(
     verbose: bool = False,
     on_event: Callable[[BuildEvent], None] | None = None,
 ) -> list[_Result]:
-    """Return what ``use`` returns for the position and the path of each library.
+    """Return the results of ``use`` for the position and the path of each library.
 
-    Libraries that another process removes before they are used are built again. Raise what :func:`build` and ``use``
-    raise.
+    Libraries that another process removes before they are used are built again. Raise the errors of :func:`build` and
+    ``use``.
     """
     cache = cache or Cache()
     for _ in range(_TRIES):
@@ -136,10 +136,10 @@ class _Build:
     def _claimed(
         self, missing: Sequence[str], earlier: Mapping[str, Failure | None], supervisor: Supervisor, held: ExitStack
     ) -> Iterator[Compilation]:
-        """Yield the compilations of the keys that nobody else builds or has built; ``held`` closes them.
+        """Yield the compilations of the keys that no other process builds or has built; ``held`` closes them.
 
-        A key is locked when its compilation is asked for. No lock is waited for here, so that there is no deadlock
-        between processes that build the same keys in other orders.
+        A key is locked when its compilation is requested. This function waits for no lock, so that processes which
+        build keys in different orders cannot deadlock.
         """
         for key in missing:
             lock = self._cache.lock(key, wait=False)
@@ -148,7 +148,7 @@ class _Build:
             supervisor.keep(lock)
             held.callback(supervisor.release, lock)
             failure = self._cache.failure(key)
-            if self._found(key, locked=True):  # built by another process since we looked
+            if self._found(key, locked=True):  # built by another process since the first look
                 supervisor.release(lock)
             elif failure is not None and failure != earlier[key]:  # not built by another process since then
                 supervisor.release(lock)
@@ -160,7 +160,7 @@ class _Build:
                 yield compilation
 
     def _wait(self, key: str) -> None:
-        """Wait until another process has built a key, holding no lock."""
+        """Wait until another process has built a key, without holding a lock."""
         self._report(self._event("wait", key))
         if lock := self._cache.lock(key, wait=True):
             lock.release()
@@ -174,7 +174,7 @@ class _Build:
         return find_inputs(self._toolchain, self._cache.digests()) == self._read
 
     def _compile(self, claimed: Iterator[Compilation], jobs: int) -> None:
-        """Run all passes of all sources, ``jobs`` at a time; a source is claimed when its first pass can start."""
+        """Compile all sources, ``jobs`` passes at a time; a source is claimed when its first pass can start."""
         begun: list[Compilation] = []
 
         def steps() -> Iterator[Callable[[], None]]:

@@ -2,9 +2,9 @@
 
 ::
 
-    root/ab/abcd…/kernel.so, kernel.cu, build.json     an entry: complete, or not there
+    root/ab/abcd…/kernel.so, kernel.cu, build.json     a complete entry
     root/ab/.abcd….lock                                held by the process that builds it
-    root/ab/.abcd…-x1y2z3/                             where it builds; renamed into place at the end
+    root/ab/.abcd…-x1y2z3/                             the build directory; renamed into place at the end
     root/failed/abcd…/kernel.cu, nvcc.log, build.json  a source that nvcc refused, and the diagnostics
     root/digests.json                                  digests of headers, by their stat
 """
@@ -38,13 +38,13 @@ LIBRARY, SOURCE, RECORD, LOG = "kernel.so", "kernel.cu", "build.json", "nvcc.log
 
 #: Libraries whose digest this process has checked, as (path, device, inode, change time, size).
 _verified: set[tuple[str, int, int, int, int]] = set()
-#: The largest record; a larger file is not one.
+#: The size of the largest record in bytes; a larger file is not a record.
 _MOST_RECORD = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a build failed; ``id`` distinguishes it from other failures with the same text."""
+    """A failed build; ``id`` distinguishes it from other failures with equal text."""
 
     id: str
     problems: tuple[Diagnostic, ...]
@@ -52,7 +52,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A library in the cache; ``used`` is when a process last started to use it, in seconds since 1970."""
+    """A library in the cache; ``used`` is the last time that a process started to use it, in seconds since 1970."""
 
     key: str
     library: Path
@@ -63,8 +63,8 @@ class Entry:
 class Cache:
     """The libraries under ``root``: by default ``$EVT_CACHE_DIR``, or the user's cache directory.
 
-    Every method raises BuildError E0704 where the directory cannot be used, E0705 where another user could have written
-    it, and E0708 where too many files are open. Nothing is created before something is built.
+    Every method raises BuildError: E0704 if the directory cannot be used, E0705 if another user could have written it,
+    E0708 if too many files are open. The directory is created by the first build.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -77,16 +77,18 @@ class Cache:
         return f"Cache({str(self.root)!r})"
 
     def lookup(self, source: KernelSource, toolchain: Toolchain) -> Path | None:
-        """Return the library of this source, checked; None when it is missing or damaged."""
+        """Return the library of this source, checked; None if it is missing or damaged."""
         return self.find(cache_key(source, toolchain, find_inputs(toolchain, self.digests())))[0]
 
     def digests(self) -> Digests:
-        """Return the digests of headers known here and in this process; none is stored before something is built."""
+        """Return the digests of known headers, from disk and from this process; none is stored before the first
+        build.
+        """
         with self._usable():
             return Digests(self.root / "digests.json" if self._exists() else None)
 
     def find(self, key: str) -> tuple[Path | None, str]:
-        """Return (library, ""); (None, what is damaged) or (None, "") when there is none."""
+        """Return (library, ""); (None, the damage) if it is damaged; (None, "") if there is none."""
         with self._usable():
             if not self._exists():
                 return None, ""
@@ -111,13 +113,13 @@ class Cache:
         return sorted((entry for entry in found if entry), key=lambda entry: (entry.used, entry.key))
 
     def size_bytes(self) -> int:
-        """Return the size of all entries."""
+        """Return the size of all entries in bytes."""
         return sum(entry.size_bytes for entry in self.entries())
 
     def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> list[Entry]:
         """Remove entries not used for ``older_than_s``, and the least recently used beyond ``max_bytes``; return them.
 
-        Entries that are being built stay.
+        Entries that are being built remain.
         """
         entries, removed = self.entries(), []
         total, now = sum(entry.size_bytes for entry in entries), time.time()
@@ -131,7 +133,7 @@ class Cache:
     def clear(self) -> list[Entry]:
         """Remove every entry, the records of failures and headers, and the leftovers of killed builders.
 
-        What is being built stays. Return the removed entries.
+        Entries that are being built remain. Return the removed entries.
         """
         removed = [entry for entry in self.entries() if self._remove(entry)]
         with self._usable():
@@ -153,7 +155,7 @@ class Cache:
             self._exists()
 
     def lock(self, key: str, *, wait: bool) -> KeyLock | None:
-        """Return the lock for building ``key``, or None when another process has it and ``wait`` is false."""
+        """Return the lock for building ``key``; None if another process has it and ``wait`` is false."""
         with self._usable():
             shard = self._entry(key).parent
             _make_private(shard)
@@ -167,7 +169,7 @@ class Cache:
         """
         with self._usable():
             shard = self._entry(key).parent
-            for left in shard.glob(f".{key}-*"):  # of a killed builder
+            for left in shard.glob(f".{key}-*"):  # left by a killed builder
                 shutil.rmtree(left, ignore_errors=True)
             work = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=shard))
             try:
@@ -192,14 +194,14 @@ class Cache:
             (new / RECORD).write_text(json.dumps({"key": key, "library": facts, **record}, indent=1) + "\n")
             for path in new.iterdir():
                 path.chmod(0o600)
-            if entry.exists():  # damaged: the reason why it was built again
+            if entry.exists():  # damaged: the reason for the rebuild
                 entry.rename(work / "damaged")
             new.rename(entry)
             shutil.rmtree(self.failed(key), ignore_errors=True)
             return entry / LIBRARY
 
     def keep_failure(self, key: str, source: str, log: str, problems: Sequence[Diagnostic]) -> Path:
-        """Keep a source that nvcc refused, nvcc's output and the diagnostics; return the directory.
+        """Keep a refused source, nvcc's output and the diagnostics; return the directory.
 
         The caller holds the lock of ``key``.
         """
@@ -212,7 +214,7 @@ class Cache:
             return kept
 
     def failure(self, key: str) -> Failure | None:
-        """Return how the last build of ``key`` failed, or None."""
+        """Return the failure of the last build of ``key``, or None."""
         with self._usable(), contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
             facts = json.loads(read_private(self.failed(key) / RECORD, _MOST_RECORD))
             problems = [
@@ -223,14 +225,14 @@ class Cache:
         return None
 
     def failed(self, key: str) -> Path:
-        """Return where a failure of ``key`` is kept."""
+        """Return the directory for a failure of ``key``."""
         return self.root / "failed" / key
 
     def _entry(self, key: str) -> Path:
         return self.root / key[:2] / key
 
     def _exists(self) -> bool:
-        """Return whether there is a cache: a directory that is ours and safe to reach."""
+        """Return whether there is a cache: a directory that belongs to this user and is safe to reach."""
         try:
             names = os.scandir(self.root)
         except FileNotFoundError:
@@ -249,7 +251,7 @@ class Cache:
         return sorted(found)
 
     def _remove(self, entry: Entry) -> bool:
-        """Remove an entry, in one rename. Return False when it is being built or already removed."""
+        """Remove an entry, in one rename. Return False if it is being built or already removed."""
         with self._usable():
             lock = self.lock(entry.key, wait=False)
             if lock is None:
@@ -284,7 +286,7 @@ def _default_root() -> Path:
 
         try:
             root = Path(platformdirs.user_cache_dir("evt", appauthor=False))
-        except RuntimeError:  # newer versions; older ones leave the `~`
+        except RuntimeError:  # newer versions raise; older versions keep the `~`
             root = Path("~/.cache/evt")
         if not root.is_absolute():
             raise _unusable(str(root), _HOMELESS)
@@ -312,7 +314,7 @@ def _make_private(path: Path) -> None:
 
 
 def _damage(entry: Path) -> str:
-    """Return what is wrong with an entry, or "". Raise BuildError E0705 when others could have written it."""
+    """Return the damage of an entry, or "". Raise BuildError E0705 if another user could have written it."""
     library, record = entry / LIBRARY, entry / RECORD
     try:
         require_private(library)
@@ -348,7 +350,7 @@ def _describe(entry: Path) -> Entry | None:
         size = sum(path.lstat().st_size for path in entry.iterdir())
         record = entry / RECORD
         used = (record if record.exists() else entry).stat().st_mtime
-    except FileNotFoundError:  # removed meanwhile
+    except FileNotFoundError:  # removed by another process
         return None
     return Entry(entry.name, entry / LIBRARY, size, used)
 

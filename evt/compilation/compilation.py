@@ -1,4 +1,4 @@
-"""Compiling one source to a library: a device pass and a host pass, side by side, then the link."""
+"""The compilation of one source to a library: a device pass and a host pass in parallel, then the link."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def link_pass(toolchain: Toolchain) -> Pass:
 
 
 class Compilation:
-    """Builds one key, whose lock it holds until its passes have ended, or until ``close``.
+    """The compilation of one key, whose lock it holds until its passes have ended, or until ``close``.
 
-    ``run`` is called once per pass, from any thread. A failure does not raise: it ends up in ``problems``, a success in
-    ``library``. ``unchanged`` says whether the
-    inputs in the key are still the same; if not, it is unknown which of them the compilers have read.
+    ``run`` is called once per pass, from any thread. A failure does not raise: it is added to ``problems``, a success
+    to ``library``. ``unchanged`` returns whether the inputs in the key are unchanged. If they changed, the compilers
+    may have read either version.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Compilation:
         self.library: Path | None = None
         self._toolchain, self._cache, self._lock, self._unchanged = toolchain, cache, lock, unchanged
         self._supervisor, self._children, self._mutex = supervisor, Children(supervisor), threading.Lock()
-        #: How many passes are left to succeed, and how many to end.
+        #: The numbers of passes that have yet to succeed, and to end.
         self._left = self._open = len(self.passes)
         self._started, self._wall = time.monotonic(), time.time_ns()
         self._done: list[dict[str, object]] = []
@@ -115,11 +115,11 @@ class Compilation:
                 self.close()
 
     def _facts(self) -> dict[str, object]:
-        """Return what the library's record says of it."""
+        """Return the content of the library's record."""
         return {"kernel": self.source.kernel, "read": self._read(), **self._record()}
 
     def kill(self) -> None:
-        """End the passes that run and start no more."""
+        """End the running passes and start no more."""
         self._children.kill()
 
     def close(self) -> None:
@@ -128,12 +128,12 @@ class Compilation:
         self._supervisor.release(self._lock)
 
     def _run(self, step: Pass, report: Reporter) -> bool:
-        """Run a pass; return False when the compilation was given up. Raise BuildError when nvcc fails."""
+        """Run a pass; return False if the compilation was abandoned. Raise BuildError if nvcc fails."""
         if self._children.killed():
             return False
         report(BuildEvent("start", self.key, self.index, step.name, text=shlex.join(step.argv)))
         self._require_plain()
-        # Temporary files by relative names: nvcc hands them to a shell.
+        # Temporary files by relative names: nvcc passes them to a shell.
         environment = {**compiler_environment(), "TMPDIR": "."}
         try:
             done = self._children.run(step.argv, self._work, environment, self._work / f"{step.name}.log")
@@ -151,29 +151,27 @@ class Compilation:
         return True
 
     def _require_plain(self) -> None:
-        """Raise BuildError for a path on which nvcc's shell would act, where links cannot hide it."""
+        """Raise BuildError for a path that nvcc's shell would interpret and that links cannot hide."""
         work, home = os.path.realpath(self._work), self._home
         if not is_plain(work):
-            message = (
-                f"nvcc hands the path of the cache directory to a shell, which would not take it literally: {work}"
-            )
+            message = f"nvcc passes the path of the cache directory to a shell, which would interpret it: {work}"
             mend = "set EVT_CACHE_DIR to a path without double quotes, backslashes, backquotes and `$`"
             raise BuildError(Diagnostic("E0704", message, help=mend))
         if "cuda" not in self._links and not is_plain(str(home)):
-            message = f"nvcc hands its own path to a shell, which would not take it literally: {home}"
-            raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to an nvcc elsewhere"))
+            message = f"nvcc passes its own path to a shell, which would interpret it: {home}"
+            raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to an nvcc with another path"))
 
     def _read(self) -> Read:
-        """Return the files read besides CUTLASS's headers and ours.
+        """Return the files that were read, except the headers of CUTLASS and evt.
 
-        Raise BuildError (E0707) where that is uncertain.
+        Raise BuildError (E0707) if that is uncertain.
         """
         rules = [self._work / f"{step.name}.d" for step in self.passes]
         try:
             read, changed = files_read(self._work, rules, ("cutlass", "evt"), self._home)
         except OSError as error:
             require_files(error)
-            message = f"nvcc does not say which files it has read: {error}"
+            message = f"nvcc does not report the files that it has read: {error}"
             raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to another nvcc")) from error
         if changed > self._wall or not self._unchanged():
             message = "a header or a compiler was changed while nvcc was at work"
@@ -185,7 +183,7 @@ class Compilation:
         kept = self._cache.failed(self.key)
         problem = verdict(self.source, self._toolchain, output, self._cache.root, kept)
         links = "".join(f"# {name} is a link to {target}\n" for name, target in self._links.items())
-        with contextlib.suppress(BuildError):  # a full disk, say: there is a worse error to report
+        with contextlib.suppress(BuildError):  # a full disk, for example: a worse error follows
             self._cache.keep_failure(self.key, self.source.text, f"{links}$ {command}\n{output}\n", [problem])
         return BuildError(problem)
 

@@ -1,4 +1,4 @@
-"""The files that compilers report to have read besides the headers in the key, and whether they have changed since."""
+"""The files that compilers report to have read, except the headers in the key, and their changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TOOLKIT = (
     *("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc"),
     *("nvvm/libdevice/libdevice.10.bc", "lib64/libcudart_static.a", "lib/libcudart_static.a"),
 )
-#: A name in a make rule: spaces in it follow a backslash.
+#: A name in a make rule: a backslash precedes spaces in it.
 _NAME = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
 
 #: Size and time of the last change by path.
@@ -20,9 +20,9 @@ Read = dict[str, tuple[int, int]]
 
 
 def files_read(work: Path, rules: Iterable[Path], known: Iterable[str], toolkit: Path | None) -> tuple[Read, int]:
-    """Return the files that nvcc's make rules name and those that it uses of its toolkit, and the latest change.
+    """Return the files in nvcc's make rules and the files of its toolkit that it uses, and the latest change.
 
-    Files in ``work``, or behind a link there that is ``known``, are left out.
+    Files in ``work``, or behind a link there that is ``known``, are omitted.
     """
     names = [name for rule in rules for name in _names(rule.read_text(encoding="utf-8", errors="surrogateescape"))]
     names += [str(toolkit / name) for name in _TOOLKIT] if toolkit else []

@@ -1,4 +1,4 @@
-"""What this machine has, what it lacks, and the command that fixes it."""
+"""The state of this machine: available tools, missing ones, and the commands that install them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DISK_BYTES = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of ``evt doctor``. What is not ``required`` is needed only to run kernels."""
+    """One line of ``evt doctor``. Only running kernels needs a check that is not ``required``."""
 
     name: str
     ok: bool
@@ -32,7 +32,7 @@ class Check:
 
 
 def diagnose() -> list[Check]:
-    """Check everything that evt uses; never raise for what is missing."""
+    """Check everything that evt uses; never raise for a missing part."""
     checks = [_python(), _nvcc(), _host_compiler(), _cutlass(), *_cache(), _torch()]
     return [*checks, *_driver()]
 
@@ -105,7 +105,7 @@ def _torch() -> Check:
 
 
 def _driver() -> list[Check]:
-    """Ask libcuda itself; a machine without a GPU has none, and evt uses the reference."""
+    """Return the check of libcuda. A machine without a GPU has no libcuda, and evt uses the reference."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -145,7 +145,7 @@ def _driver_version(supports: tuple[int, int]) -> Check:
 
 
 def _checked(name: str, look: Callable[[], tuple[str, str]]) -> Check:
-    """Return a check of what ``look`` found and how to fix it; an error that it raises says so too."""
+    """Return a check from the result of ``look`` and its remedy, or from the error that it raises."""
     try:
         found, remedy = look()
     except BuildError as error:

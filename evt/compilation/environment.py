@@ -1,8 +1,8 @@
-"""The environment variables passed to the compilers: a short list, so that nothing unknown affects the result.
+"""The environment variables for the compilers: a short list, so that no unknown variable affects the result.
 
 nvcc, its profile and gcc read dozens of variables (CPATH, LIBRARY_PATH, INCLUDES, PTXAS_FLAGS, GCC_EXEC_PREFIX...) that
-are set for other work, and would substitute other headers for those that evt means. Options for nvcc go into nvcc's
-own variables, which are passed on.
+are set for other work, and would substitute other headers for evt's. Options for nvcc belong in nvcc's own variables,
+which are passed on.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from evt.errors import BuildError
 #: Options that nvcc adds to every command line, and its host compiler.
 FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 COMPILER = "NVCC_CCBIN"
-#: Part of the key. CUDA_HOME and CUDA_PATH are for scripts that wrap nvcc; compilers may need the last to run.
+#: Part of the key. CUDA_HOME and CUDA_PATH serve scripts that wrap nvcc; compilers may need the last one to run.
 _DECIDING = (*FLAGS, COMPILER, "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH")
-#: Not part of it: the compilers found on PATH are, and the home directory has nothing that they compile.
+#: Not part of the key: the compilers found on PATH are, and compilers read nothing from the home directory.
 _OTHER = ("PATH", "HOME")
-#: What a shell acts on, besides quotes.
+#: Characters that a shell interprets, besides quotes.
 _ACTIVE = re.compile(r"[$`;|&<>\n]")
-#: What a shell acts on between double quotes, and control characters.
+#: Characters that a shell interprets within double quotes, and control characters.
 _ACTIVE_IN_QUOTES = re.compile(r'[$`"\\\x00-\x1f\x7f]')
 
 
@@ -38,20 +38,20 @@ def deciding_variables() -> dict[str, str]:
 def compiler_environment() -> dict[str, str]:
     """Return the environment of every compiler.
 
-    nvcc hands its command lines, with these variables' options in them, to a shell. Raise BuildError E0701 for
-    variables of nvcc on which a shell would act.
+    nvcc passes its command lines, with the options in these variables, to a shell. Raise BuildError E0701 for variables
+    of nvcc that a shell would interpret.
     """
     for name in (*FLAGS, COMPILER):
         active = (_ACTIVE if name in FLAGS else _ACTIVE_IN_QUOTES).search(os.environ.get(name, ""))
         if active is not None:
-            message = f"{name} has a {active[0]!r}, and nvcc hands it to a shell"
+            message = f"{name} has a {active[0]!r}, and nvcc passes it to a shell"
             raise BuildError(Diagnostic("E0701", message, help=f"set {name} to plain options, or unset it"))
     others = {name: os.environ[name] for name in _OTHER if name in os.environ}
     return {**others, **deciding_variables(), "LC_ALL": "C"}
 
 
 def is_plain(path: Path | str) -> bool:
-    """Return whether a shell takes a path literally between double quotes, where nvcc puts it."""
+    """Return whether a shell takes a path literally between the double quotes of nvcc's command line."""
     return not _ACTIVE_IN_QUOTES.search(str(path))
 
 
@@ -71,6 +71,6 @@ def _pairs() -> Iterator[tuple[str, str]]:
         text = os.environ.get(name, "")
         try:
             words = shlex.split(text)
-        except ValueError:  # a quote that is not closed, which nvcc will refuse
+        except ValueError:  # an unclosed quote, which nvcc will refuse
             words = text.split()
         yield from itertools.zip_longest(words, words[1:], fillvalue="")

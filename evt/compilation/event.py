@@ -1,4 +1,4 @@
-"""What a build reports while it runs."""
+"""The events of a running build."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from evt.diagnostics import visible
 class BuildEvent:
     """One step of a build.
 
-    ``hit`` (found in the cache), ``damaged`` (an entry is rebuilt; ``text`` says why), ``wait`` (another
-    process builds it), ``start`` and ``end`` of a pass (``text``: the command, then what nvcc printed),
-    ``built``, ``failed``.
+    ``hit`` (found in the cache), ``damaged`` (an entry is rebuilt; ``text`` is the reason), ``wait`` (another process
+    builds it), ``start`` and ``end`` of a pass (``text``: the command, then nvcc's output), ``built``, ``failed``.
     """
 
     kind: Literal["hit", "damaged", "wait", "start", "end", "built", "failed"]
     key: str
-    index: int  #: position of the source in the sequence given to ``build``
-    stage: str = ""  #: of start and end: device, host or link
-    seconds: float = 0.0  #: wall time, of end and built
+    index: int  # position of the source in the sequence given to ``build``
+    stage: str = ""  # for start and end: device, host or link
+    seconds: float = 0.0  # wall time in seconds, for end and built
     text: str = ""
 
     def __str__(self) -> str:
@@ -33,18 +32,18 @@ class BuildEvent:
         return " ".join(word for word in words if word)
 
 
-#: What a build does in each of its stages.
+#: The work of a build in each of its stages.
 _PHASES = {"device": "compiling the kernel", "host": "compiling the launcher", "link": "linking"}
 
 
 class Phases:
-    """What is being done, by the events of builds."""
+    """The current work, from the events of builds."""
 
     def __init__(self) -> None:
         self._running: set[tuple[str, str]] = set()
 
     def after(self, event: BuildEvent) -> str:
-        """Return what is done after an event, in words; "" where that is not known."""
+        """Return the work that follows an event, as text; "" if it is unknown."""
         if event.kind == "wait":
             return "waiting for another process that builds it"
         if event.kind == "start":
@@ -58,7 +57,7 @@ class Phases:
 
 
 class Reporter:
-    """Hands events to the listener, one at a time although passes run in threads; prints if verbose."""
+    """A dispatcher of events to the listener, one at a time although passes run in threads; prints if verbose."""
 
     def __init__(self, listener: Callable[[BuildEvent], None] | None, verbose: bool) -> None:
         self._listener, self._verbose, self._mutex = listener, verbose, threading.Lock()

@@ -1,4 +1,4 @@
-"""Digests of folders, cached by the ``stat`` of their files: reading them takes a hundred times as long."""
+"""Digests of folders, cached by the ``stat`` of their files: reading the files takes a hundred times as long."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from evt.compilation.trust import read_private
 Listing = list[tuple[str, int, int, int, int]]
 
 VERSION = 1
-#: How many digests a file keeps; the oldest are removed first.
+#: The largest number of digests in a file; the oldest are removed first.
 MOST = 64
 _MOST_BYTES = 1 << 16
-#: A file changed less than this many nanoseconds ago may change again and look the same: its times come from a
-#: clock of coarse ticks, or from another machine's.
+#: A file that changed less than this many nanoseconds ago may change again unnoticed: its times come from a clock of
+#: coarse ticks, or from another machine's clock.
 _RECENT = 2_000_000_000
 _NO_FILE = -1
 
@@ -32,7 +32,7 @@ _kept: set[tuple[Path | None, str]] = set()
 
 
 class Digests:
-    """The digests of folders that this process knows, and those kept in ``file``, if there is one."""
+    """The digests of folders that this process knows, and the digests stored in ``file``, if there is one."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -40,7 +40,7 @@ class Digests:
     def of(self, root: Path) -> tuple[str, str]:
         """Return a stamp of everything below ``root``, and the digest of its content.
 
-        The stamp also differs after a change that was undone: a file's ctime cannot be set back.
+        The stamp also differs after a change that was undone, because a file's ctime cannot be set back.
         """
         now = time.time_ns()
         files = listing(root)
@@ -66,7 +66,9 @@ class Digests:
             return {}
 
     def _write(self, digests: dict[str, str]) -> bool:
-        """Return whether there is no need to try again; a digest that is not stored is computed again."""
+        """Store the digests. Return False if that failed and may succeed later; a digest that is not stored is computed
+        again.
+        """
         if self._file is None:
             return True
         rows = dict(list(digests.items())[-MOST:])
@@ -86,7 +88,7 @@ class Digests:
 def listing(root: Path) -> Listing:
     """Return the files below a folder, sorted by name; none for a folder that does not exist.
 
-    Hidden files are left out: none is a header. A folder that several links lead to is entered once.
+    Hidden files are omitted, because none is a header. A folder behind several links is entered once.
     """
     found: Listing = []
     folders, entered = [("", str(root))], {os.path.realpath(root)}
@@ -106,7 +108,7 @@ def listing(root: Path) -> Listing:
                             folders.append((f"{prefix}{entry.name}/", entry.path))
                         continue
                     status = entry.stat()
-                except OSError:  # a dangling link, or removed meanwhile
+                except OSError:  # a dangling link, or removed by another process
                     continue
                 size = status.st_size if stat.S_ISREG(status.st_mode) else _NO_FILE
                 found.append((prefix + entry.name, size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
@@ -134,7 +136,7 @@ def _content(root: Path, files: Listing) -> str:
         if size != _NO_FILE:
             try:
                 data = (root / name).read_bytes()
-            except OSError as error:  # what cannot be read is useless to a compiler as well
+            except OSError as error:  # a compiler cannot read this file either
                 require_files(error)
         digest.update(f"{name}\0{len(data)}\0".encode("utf-8", "surrogateescape") + data)
     return digest.hexdigest()

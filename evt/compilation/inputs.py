@@ -1,7 +1,7 @@
-"""What a compilation depends on besides its source: ``find_inputs(toolchain, digests) -> Inputs``.
+"""The inputs of a compilation besides its source: ``find_inputs(toolchain, digests) -> Inputs``.
 
-Headers that people edit, CUTLASS's and ours, count by their content. Compilers count by path, version, size and time of
-change. Compilers report afterwards what else they have read: :mod:`dependencies`.
+Headers that people edit, CUTLASS's and evt's, count by their content. Compilers count by path, version, size and time
+of change. Compilers report the other files that they read afterwards: :mod:`dependencies`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from evt.compilation.fingerprint import Digests
 from evt.compilation.limits import require_files
 from evt.compilation.toolchain import Toolchain
 
-#: The programs that gcc calls, besides those in its own directories.
+#: The programs that gcc calls, besides the programs in its own directories.
 _BINUTILS = ("as", "ld")
-#: A program no larger than this may be a script that calls another one, and counts by its content.
+#: The largest size of a script in bytes. A program up to this size may call another one, and counts by its content.
 _SCRIPT = 1 << 16
 _COMPILER = re.compile(r"(.*-)?(gcc|g\+\+|clang|clang\+\+|as|ld|ld\.\w+)(-[\d.]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """``digest`` of what the result depends on; ``stamps`` also differ after changes that were undone."""
+    """``digest`` of the inputs of the result; ``stamps`` also differ after changes that were undone."""
 
     digest: str
     stamps: tuple[str, ...]
 
 
 def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
-    """Return what a compilation with these tools would read now."""
+    """Return the inputs that a compilation with these tools would read now."""
     folders = (toolchain.evt_include, *toolchain.cutlass_folders)
     found = [digests.of(folder) for folder in folders if folder is not None]
     facts = {
@@ -53,7 +53,7 @@ def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
 
 
 def _host_programs(nvcc: Path) -> list[Path]:
-    """Return the compilers that nvcc calls, and the programs that these call. nvcc looks next to itself first."""
+    """Return the compilers that nvcc calls, and the programs that these call. nvcc searches its own directory first."""
     beside = os.path.dirname(os.path.realpath(nvcc))
     places = os.pathsep.join([f"{beside}/../nvvm/bin", beside, os.environ.get("PATH", os.defpath)])
     found: list[str | None] = []

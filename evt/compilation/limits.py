@@ -1,4 +1,4 @@
-"""The limit of open files: how many passes of nvcc it allows, and the diagnostic where it is reached."""
+"""The limit of open files: the number of nvcc passes that it allows, and the diagnostic at the limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resource
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
-#: Files that this process and the supervisor have open for a pass: the lock, the log, and the sockets of the answer.
+#: Open files of this process and the supervisor for one pass: the lock, the log, and the sockets of the answer.
 _FILES_PER_PASS = 8
 
 
@@ -22,7 +22,7 @@ def affordable(passes: int) -> int:
 
 
 def require_files(error: OSError) -> None:
-    """Raise BuildError (E0708) for an error that says that no more files can be opened; return for any other."""
+    """Raise BuildError (E0708) for an error that reports too many open files; return for any other."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if error.errno == errno.EMFILE:
         message = f"too many files are open: the limit of this process is {limit}"

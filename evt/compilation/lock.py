@@ -9,16 +9,16 @@ from pathlib import Path
 
 
 class KeyLock:
-    """A held lock. The kernel drops it when all its holders have died, so a killed builder blocks nobody."""
+    """A held lock. The kernel drops it when all its holders have died, so a killed builder blocks no other process."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self._descriptor = path, descriptor
 
     @classmethod
     def acquire(cls, path: Path, *, wait: bool) -> KeyLock | None:
-        """Return the lock, or None when another process holds it and ``wait`` is false.
+        """Return the lock; None if another process holds it and ``wait`` is false.
 
-        Raise OSError where files cannot be made or locked.
+        Raise OSError if files cannot be made or locked.
         """
         while True:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -40,7 +40,7 @@ class KeyLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is not released yet."""
+        """True if the lock is not released yet."""
         return self._descriptor >= 0
 
     def release(self) -> None:
@@ -49,7 +49,7 @@ class KeyLock:
             return
         with contextlib.suppress(OSError):
             self.path.unlink()
-        # Closing alone is not enough: a process that was forked meanwhile holds the descriptor too.
+        # Closing does not suffice: a process that was forked meanwhile holds the descriptor too.
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
         self._descriptor = -1

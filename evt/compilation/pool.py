@@ -9,8 +9,8 @@ from threading import Condition, Lock, Thread
 def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable[[], None]) -> None:
     """Run tasks, at most ``workers`` at a time, and wait for them.
 
-    A worker that is free takes the next task from the iterable, one worker at a time: what a generator opens for a task
-    is open only while the task runs.
+    A free worker takes the next task from the iterable, one worker at a time: resources that a generator opens for a
+    task are open only while the task runs.
 
     At the first error, also of the iterable, and at Ctrl-C, call ``give_up``, which ends the running tasks; start no
     others, and raise the error.
@@ -25,7 +25,7 @@ def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable
     started = running = 0
 
     def stop(error: BaseException) -> None:
-        with taking:  # no task is taken from here on
+        with taking:  # no task is taken after this point
             errors.append(error)
         give_up()
 
@@ -47,7 +47,7 @@ def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable
                 changed.notify_all()
 
     def start() -> None:
-        """Start a worker, unless all are there."""
+        """Start a worker, unless all are running."""
         nonlocal started, running
         with changed:
             if started == workers:

@@ -1,4 +1,4 @@
-"""Child processes that end when the build ends, or the building process does."""
+"""Child processes that end with the build, or with the building process."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from evt.compilation.supervisor import FAREWELL
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
-#: Peak memory of a device pass of a CUTLASS 3.x kernel.
+#: Peak memory of a device pass of a CUTLASS 3.x kernel, in bytes.
 _BYTES_PER_JOB = 4_500_000_000
-#: How long the supervisor may take to end, in seconds; by then it has nothing left to do.
+#: The time for the supervisor to end, in seconds; by then it has no work left.
 _PATIENCE = 60
 _PROGRAM = Path(__file__).with_name("supervisor.py")
 
@@ -38,7 +38,7 @@ class Finished:
 
 
 class Supervisor:
-    """A process that briefly outlives ours: it runs commands, keeps locks, and ends both if we are killed.
+    """A process that briefly outlives this one: it runs commands, keeps locks, and ends both if this process is killed.
 
     See :mod:`evt.compilation.supervisor`. Leaving the context ends it.
     """
@@ -48,7 +48,7 @@ class Supervisor:
 
     @classmethod
     def start(cls) -> Supervisor:
-        """Start a supervisor, and wait until it is ready. Raise BuildError where it does not start (E0701, E0708)."""
+        """Start a supervisor, and wait until it is ready. Raise BuildError if it does not start (E0701, E0708)."""
         command = [_python(), "-S", "-s", str(_PROGRAM), str(os.getpid())]
         try:
             return cls(*_start(command))
@@ -74,7 +74,7 @@ class Supervisor:
             self._process.wait()
 
     def keep(self, lock: KeyLock) -> None:
-        """Hold a lock until :meth:`release`; if we are killed, until the commands have ended."""
+        """Hold a lock until :meth:`release`; if this process is killed, until the commands have ended."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then it runs no commands either
             self.send({"keep": str(lock.path)}, lock.fileno())
 
@@ -86,7 +86,7 @@ class Supervisor:
                 self.send({"drop": str(lock.path)})
 
     def send(self, request: Mapping[str, object], *descriptors: int) -> None:
-        """Send a request. Raise OSError when the supervisor is gone."""
+        """Send a request. Raise OSError if the supervisor is gone."""
         socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
 
     def is_gone(self) -> bool:
@@ -94,7 +94,7 @@ class Supervisor:
 
 
 class Children:
-    """Runs commands under a supervisor; ``kill`` ends them, with all that they started, and refuses new ones."""
+    """A runner of commands under a supervisor; ``kill`` ends them and their descendants, and refuses new ones."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -103,7 +103,7 @@ class Children:
         self._answers: set[socket.socket] = set()
 
     def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> Finished:
-        """Run a command to its end, output and errors together in ``log``. Raise OSError when it cannot be started."""
+        """Run a command to its end, output and errors together in ``log``. Raise OSError if it cannot be started."""
         started = time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -123,7 +123,7 @@ class Children:
         return Finished(returncode, output_text, time.monotonic() - started)
 
     def _wait(self, answer: socket.socket) -> int:
-        """Return the exit status; if the supervisor was killed, kill what it ran."""
+        """Return the exit status; if the supervisor was killed, kill the command."""
         leader = 0
         while reply := self._receive(answer):
             if "error" in reply:
@@ -137,7 +137,7 @@ class Children:
         return -signal.SIGKILL
 
     def _receive(self, answer: socket.socket) -> dict[str, str]:
-        answer.settimeout(1.0)  # a process forked from ours may hold the other end of a supervisor that is gone
+        answer.settimeout(1.0)  # a process forked from this one may hold the other end of a supervisor that is gone
         while True:
             try:
                 found = answer.recv(4096)
@@ -151,7 +151,7 @@ class Children:
             return reply
 
     def killed(self) -> bool:
-        """Return whether ``kill`` was called; a failure after that means nothing."""
+        """Return whether ``kill`` was called; later failures have no meaning."""
         return self._killed
 
     def kill(self) -> None:
@@ -163,7 +163,7 @@ class Children:
 
 
 def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the supervisor's program, and wait until it is ready. Raise OSError where it does not start."""
+    """Start the supervisor's program, and wait until it is ready. Raise OSError if it does not start."""
     silent = subprocess.DEVNULL
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -182,14 +182,14 @@ def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.sock
 
 
 def _python() -> str:
-    """Return the path of this Python; a program that embeds Python tells multiprocessing where it is."""
+    """Return the path of this Python; a program that embeds Python registers its path with multiprocessing."""
     from multiprocessing import spawn
 
     return os.fsdecode(spawn.get_executable() or sys.executable or "python3")
 
 
 def default_jobs() -> int:
-    """Return how many passes the processors and the memory allow, at least one."""
+    """Return the number of passes that the processors and the memory allow, at least one."""
     return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // _BYTES_PER_JOB))
 
 
@@ -198,6 +198,6 @@ def available_bytes() -> int:
     with contextlib.suppress(OSError):
         if found := re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
             limits.append(int(found[1]) * 1024)
-    with contextlib.suppress(OSError, ValueError):  # a container's limit; "max" where there is none
+    with contextlib.suppress(OSError, ValueError):  # a container's limit; "max" if there is none
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(limits, default=0)

@@ -1,4 +1,4 @@
-"""What is built, and the key under which the result is kept."""
+"""A source to build, and the key under which the result is kept."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from evt.resources import NVCC_FLAGS
 SCHEMA = 2
 #: Options of every pass. The toolchain's paths are added, and are not part of the key.
 FLAGS = (*NVCC_FLAGS, "-Xcompiler", "-fPIC,-fvisibility=hidden")
-#: ``-z defs`` makes a reference to libcuda an error here, not when loading on a machine without a driver;
+#: ``-z defs`` makes a reference to libcuda an error here, instead of when loading on a machine without a driver;
 #: ``--exclude-libs`` keeps the static runtime's symbols apart from the process's.
 LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclude-libs,ALL")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """A translation unit and the real architecture it is for, such as ``sm_90a``.
+    """A translation unit and the real architecture that it targets, such as ``sm_90a``.
 
-    The kernel stands in ``#if !defined(EVT_HOST_PASS)``, the launcher in ``#if !defined(EVT_DEVICE_PASS)``;
-    the launcher finds the kernel's cubin in ``extern "C" char const evt_cubin[]``. ``name`` begins the names of its
-    functions, and ``kernel`` is its route and configuration, for people. Raise ValueError for anything but ``sm_`` and
-    a number.
+    The kernel is within ``#if !defined(EVT_HOST_PASS)``, the launcher within ``#if !defined(EVT_DEVICE_PASS)``; the
+    launcher finds the kernel's cubin in ``extern "C" char const evt_cubin[]``. ``name`` is the prefix of its functions,
+    and ``kernel`` is its route and configuration, for people. Raise ValueError for anything but ``sm_`` and a number.
     """
 
     text: str
@@ -43,7 +42,10 @@ class KernelSource:
 
 
 def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = None) -> str:
-    """Return the SHA-256 of all that decides the library's content; ``read`` is the result of :func:`find_inputs`."""
+    """Return the SHA-256 of everything that decides the library's content.
+
+    ``read`` is the result of :func:`find_inputs`.
+    """
     ingredients = {
         "schema": SCHEMA,
         "text": source.text,

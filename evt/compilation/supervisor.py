@@ -1,14 +1,14 @@
-"""The process that runs the compilers of one build, and ends them when the build is over, however it ends.
+"""The process that runs the compilers of one build, and ends them when the build ends, for any reason.
 
-A program of its own, ``python supervisor.py PARENT``, using the standard library alone; :mod:`evt.compilation.process`
-starts it and talks to it. Its standard input is a socket. Each message is a request and brings its descriptors: a
-command to run, with the socket for its answer and the file for its output, or a lock to keep, or names a lock to drop.
-Closing the socket of an answer kills its command; the parent's death ends everything.
+It is a separate program, ``python supervisor.py PARENT``, that uses the standard library only.
+:mod:`evt.compilation.process` starts it and talks to it. Its standard input is a socket. Each message is a request and
+carries descriptors: a command to run, with the socket for its answer and the file for its output, or a lock to keep, or
+names a lock to drop. Closing the socket of an answer kills its command; the parent's death ends everything.
 
 The parent's death is found by polling, because nothing reports it reliably: the signal at a parent's death comes when
-its *thread* ends, and a pipe stays open as long as a process that the parent forked holds its other end. Nor does
-anything end grandchildren, so this process adopts them (it is their subreaper), finds them in /proc, and kills until
-there are none. Only then does it release the locks, so that nobody builds while an old compiler still runs.
+its *thread* ends, and a pipe stays open as long as a process that the parent forked holds its other end. Nothing ends
+grandchildren either, so this process adopts them (it is their subreaper), finds them in /proc, and kills until there
+are none. It releases the locks last, so that no other process builds while an old compiler still runs.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-#: How often to look for the parent, in seconds.
+#: The interval of looking for the parent, in seconds.
 INTERVAL = 0.1
 #: The longest request: a command and its environment.
 MOST_BYTES = 1 << 18
-#: What a builder sends when it is done; a builder that closes its socket without it was killed.
+#: The builder's message when it is done; a builder that closes its socket without it was killed.
 FAREWELL = b"farewell"
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 
 
 class Charges:
-    """The running commands, by their process, and the locks held. ``answers`` become readable where one is to end."""
+    """The running commands, by their process, and the held locks. ``answers`` become readable when a command must
+    end.
+    """
 
     def __init__(self, answers: selectors.BaseSelector) -> None:
         self._selector = answers
@@ -73,7 +75,7 @@ class Charges:
             _send(answer, {"error": error.errno})
             answer.close()
         else:
-            child.returncode = 0  # it is reaped below, whatever this object thinks
+            child.returncode = 0  # it is reaped below, regardless of this object's state
             self._answers[child.pid] = answer
             self._selector.register(answer, selectors.EVENT_READ, child.pid)
             _send(answer, {"pid": child.pid})
@@ -81,7 +83,7 @@ class Charges:
             os.close(output)
 
     def kill(self, pid: int) -> None:
-        """Kill a command with all that it started; it is reaped and answered like others."""
+        """Kill a command and its descendants; it is reaped and answered like others."""
         self._selector.unregister(self._answers[pid])
         end(partial(members, pid))
 
@@ -97,7 +99,7 @@ class Charges:
                     answer.close()
 
     def clear(self) -> None:
-        """Clean up for a builder that is gone: end everything, and release the locks."""
+        """Clean up after a builder that is gone: end everything, and release the locks."""
         end(partial(descendants, os.getpid()))
         for path, descriptor in self._locks.items():
             with contextlib.suppress(OSError):
@@ -110,9 +112,9 @@ class Charges:
 
 
 def end(find: Callable[[], list[int]]) -> None:
-    """Kill the processes that ``find`` finds, and what they start meanwhile.
+    """Kill the processes that ``find`` finds, and the processes that they start meanwhile.
 
-    They are stopped first, because nothing records which processes a dead one started.
+    They are stopped first, because nothing records the children of a dead process.
     """
     stopped = set[int]()
     while new := set(find()) - stopped:

@@ -1,4 +1,4 @@
-"""The compiler and the headers: where they are, and their versions."""
+"""The compiler and the headers: their places and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.resources import directory
 
-#: Launchers load their kernel with ``cudaLibraryLoadData``, which came with this version of the runtime.
+#: Launchers load their kernel with ``cudaLibraryLoadData``, which is new in this version of the runtime.
 OLDEST_NVCC = (12, 8)
 #: Architectures that need a newer nvcc than that.
 _FIRST_NVCC = {"103": (12, 9), "121": (12, 9), "110": (13, 0), "88": (13, 0)}
@@ -32,7 +32,7 @@ INSTALL_CUTLASS = "pip install nvidia-cutlass"
 class Nvcc:
     path: Path
     version: str  #: such as ``13.0.88``
-    include: tuple[Path, ...] = ()  #: what this nvcc does not find by itself (pip wheels)
+    include: tuple[Path, ...] = ()  # files that this nvcc does not find by itself (pip wheels)
     lib: tuple[Path, ...] = ()
 
 
@@ -40,12 +40,12 @@ class Nvcc:
 class Cutlass:
     include: Path
     version: str  #: such as ``4.2.0``
-    origin: str  #: ``wheel``, or the path of a checkout, which may have been edited
+    origin: str  # ``wheel``, or the path of a checkout, which may have been edited
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """Everything a compilation reads apart from its source."""
+    """Everything that a compilation reads apart from its source."""
 
     nvcc: Path
     nvcc_version: str
@@ -70,9 +70,9 @@ class Toolchain:
         )
 
     def linked(self) -> tuple[Toolchain, dict[str, Path]]:
-        """Return the same tools under plain names, and the links with these names that a directory needs.
+        """Return these tools under plain names, and the links with these names that a directory needs.
 
-        nvcc hands all paths to a shell, and splits lists at commas.
+        nvcc passes all paths to a shell, and splits lists at commas.
         """
         links = {"cutlass": self.cutlass_include.parent}
         links |= {f"include{index}": path for index, path in enumerate(self.cuda_include)}
@@ -121,7 +121,7 @@ def find_toolchain() -> Toolchain:
 
 
 def require_target(gencode: str, nvcc_version: str) -> None:
-    """Raise BuildError E0706 when this nvcc is too old to compile for ``gencode``."""
+    """Raise BuildError E0706 if this nvcc is too old to compile for ``gencode``."""
     needed = max(OLDEST_NVCC, _FIRST_NVCC.get(gencode.removeprefix("sm_").rstrip("af"), OLDEST_NVCC))
     if _numbers(nvcc_version)[:2] < needed:
         wanted = ".".join(map(str, needed))
@@ -132,7 +132,7 @@ def require_target(gencode: str, nvcc_version: str) -> None:
 def find_nvcc() -> Nvcc:
     """Return the first nvcc of ``CUDACXX``, PATH, ``CUDA_HOME``, ``CUDA_PATH``, /usr/local/cuda and the pip wheels.
 
-    Raise BuildError E0701 when there is none, or the first does not work.
+    Raise BuildError E0701 if there is none, or if the first does not work.
     """
     for path in _nvcc_places():
         if path.is_file() and os.access(path, os.X_OK):
@@ -144,9 +144,9 @@ def find_nvcc() -> Nvcc:
 
 
 def find_cutlass() -> Cutlass:
-    """Return the headers of ``CUTLASS_PATH`` (a checkout), or the ``nvidia-cutlass`` wheel, which is not imported.
+    """Return the headers of ``CUTLASS_PATH`` (a checkout), or of the ``nvidia-cutlass`` wheel, which is not imported.
 
-    Raise BuildError E0702 when there are no headers, or too old ones.
+    Raise BuildError E0702 if there are no headers, or if they are too old.
     """
     if checkout := os.environ.get("CUTLASS_PATH"):
         origin = os.path.abspath(checkout)
@@ -173,7 +173,7 @@ def find_cutlass() -> Cutlass:
 
 
 def _nvcc_places() -> Iterator[Path]:
-    """Yield where nvcc may be. Raise BuildError E0701 when ``CUDACXX`` names no program: it is not skipped."""
+    """Yield the candidates for nvcc. Raise BuildError E0701 if ``CUDACXX`` names no program: it is not skipped."""
     if named := os.environ.get("CUDACXX"):
         if not (program := _program(named)):
             message = f"CUDACXX is {named!r}, which is not a program"
@@ -220,7 +220,7 @@ def _nvcc_version(nvcc: Path, changed: int) -> str:
     if found := re.search(r"release [\d.]+, V(\d+(?:\.\d+)+)", output):
         return found[1]
     notes = tuple(output.strip().splitlines()[:3])
-    message = f"{nvcc} does not say its version"
+    message = f"{nvcc} does not print its version"
     raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to a working nvcc", notes=notes))
 
 
@@ -235,7 +235,7 @@ def is_toolkit_nvcc(nvcc: Path) -> bool:
 
 
 def toolkit_home(nvcc: Path) -> Path | None:
-    """Return the root of nvcc's toolkit, also where a script calls nvcc; None when it is not known."""
+    """Return the root of nvcc's toolkit, also if a script calls nvcc; None if it is unknown."""
     if is_toolkit_nvcc(nvcc):
         return nvcc.resolve().parents[1]
     named = re.search(r"^#\$ _HERE_=(.+)$", _ask(nvcc, "--dryrun", "-fatbin", "x.cubin"), re.MULTILINE)
@@ -243,7 +243,7 @@ def toolkit_home(nvcc: Path) -> Path | None:
 
 
 def _ask(nvcc: Path, *options: str) -> str:
-    """Return what nvcc prints, or why it does not run."""
+    """Return nvcc's output, or the reason that it does not run."""
     try:
         done = subprocess.run(
             [nvcc, *options],

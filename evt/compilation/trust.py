@@ -1,4 +1,4 @@
-"""Who could have written a file: a library runs with the user's rights, so only the user may have written it."""
+"""Trust in files: a library runs with the user's rights, so only the user may have written it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_WRITE = 2  #: in an entry of an access control list
+_WRITE = 2  # in an entry of an access control list
 
 
 def require_private(path: Path) -> None:
-    """Raise BuildError E0705 unless ``path`` itself is ours, is no link, and nobody else may write it.
+    """Raise BuildError E0705 unless ``path`` itself belongs to this user, is not a link, and no other user may write
+    it.
 
-    Raise OSError when it cannot be examined.
+    Raise OSError if it cannot be examined.
     """
     _require_private(path, path.lstat())
 
 
 def read_private(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes that only we may write.
+    """Return the content of a regular file of at most ``most`` bytes that only this user may write.
 
     Raise BuildError E0705 as :func:`require_private` does, ValueError for a larger file or one that is not regular,
-    OSError when it cannot be read. It never blocks, as opening a pipe would.
+    OSError if it cannot be read. It never blocks, as opening a pipe would.
     """
     require_private(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        _require_private(path, status)  # check what was opened: it may have been replaced
+        _require_private(path, status)  # check the opened file: the path may have been replaced
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("is not a regular file")
         if status.st_size > most:
@@ -51,22 +52,22 @@ def _require_private(path: Path, status: os.stat_result) -> None:
         raise _refusal(f"{path} is a symbolic link", f"rm {shlex.quote(str(path))}")
     if status.st_uid != os.getuid():
         message = f"{path} belongs to uid {status.st_uid}, and evt runs as uid {os.getuid()}"
-        raise _refusal(message, "set EVT_CACHE_DIR to a directory of your own")
+        raise _refusal(message, "set EVT_CACHE_DIR to a directory that belongs to you")
     if status.st_mode & _OTHERS_WRITE:
         raise _writable(path, status.st_mode)
 
 
 def require_safe_path(path: Path) -> None:
-    """Raise BuildError E0705 unless only we and root can replace each of the steps that lead to ``path``.
+    """Raise BuildError E0705 unless only this user and root can replace each of the steps that lead to ``path``.
 
-    Raise OSError when a step cannot be examined.
+    Raise OSError if a step cannot be examined.
     """
     owners = {0, os.getuid(), os.lstat("/").st_uid}  # in a user namespace, "/" belongs to an unmapped root
     for step in _steps(path):
         status = step.lstat()
         if status.st_uid not in owners:
             message = f"{step}, on the way to {path}, belongs to uid {status.st_uid}"
-            raise _refusal(message, "set EVT_CACHE_DIR to a directory of your own")
+            raise _refusal(message, "set EVT_CACHE_DIR to a directory that belongs to you")
         mode = status.st_mode
         if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_WRITE:
             continue
@@ -83,7 +84,7 @@ def require_safe_path(path: Path) -> None:
 def _writers(path: Path, status: os.stat_result) -> tuple[set[int], set[int]]:
     """Return the users and groups to whom the mode's group-write bit applies.
 
-    These are the path's group or, with an access control list, everyone whom it names: the bit is its mask.
+    These are the path's group or, with an access control list, everyone in the list: the bit is its mask.
     """
     try:
         entries = os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
@@ -121,7 +122,7 @@ def _steps(path: Path) -> Iterator[Path]:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Return whether a group is root's, or the user's own with one member.
+    """Return whether a group is root's, or the user's private group.
 
     With umask 002, most directories are group-writable.
     """

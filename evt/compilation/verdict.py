@@ -1,4 +1,4 @@
-"""Why nvcc failed: the machine, the user's own C++, or a bug in evt."""
+"""The cause of an nvcc failure: the machine, the user's own C++, or a bug in evt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evt.compilation.source import KernelSource
 from evt.compilation.toolchain import Toolchain
 from evt.diagnostics import Diagnostic
 
-#: What nvcc prints when the source is not at fault: (pattern, code, message, help).
+#: Messages of nvcc if the source is not at fault: (pattern, code, message, help).
 _MACHINE = (
     (
         r"No space left on device|Disk quota exceeded",
@@ -34,7 +34,7 @@ _MACHINE = (
         "build with fewer jobs at a time (jobs=1), or with more memory",
     ),
 )
-#: What a compiler prints for a wrong command line. Evt's own part of it is the same for everybody.
+#: Messages of compilers for a wrong command line. Evt's part of the command line is equal for all users.
 _OPTIONS = re.compile(
     r"^(nvcc|ptxas|nvlink) fatal\s*: |^(gcc|g\+\+|cc1plus|clang\S*|ld|\S*/ld): (fatal )?error: |unrecognized command",
     re.MULTILINE,
@@ -49,7 +49,7 @@ _FUNCTION = re.compile(
 
 
 def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path, kept: Path) -> Diagnostic:
-    """Return the diagnostic of a failure; ``root`` is the cache's directory, ``kept`` has the source and the log."""
+    """Return the diagnostic of a failure. ``root`` is the cache's directory; ``kept`` has the source and the log."""
     for pattern, code, message, mend in _MACHINE:
         if re.search(pattern, output, re.MULTILINE):
             return Diagnostic(code, message.format(root=root), help=mend)
@@ -58,11 +58,11 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
     notes = tuple((errors or lines)[:3])
     flags = [name for name in FLAGS if os.environ.get(name)]
     if flags and _OPTIONS.search(output):
-        message = f"nvcc does not take the options in {' and '.join(flags)}"
-        return Diagnostic("E0701", message, help=f"mend or unset {' and '.join(flags)}", notes=notes)
+        message = f"nvcc does not accept the options in {' and '.join(flags)}"
+        return Diagnostic("E0701", message, help=f"correct or unset {' and '.join(flags)}", notes=notes)
     if name := _failing_function(source.text, output):
         message = f"nvcc does not accept the C++ of `{name}`"
-        return Diagnostic("E0653", message, help=f"mend the `cxx` that `{name}` was registered with", notes=notes)
+        return Diagnostic("E0653", message, help=f"correct the `cxx` of the registered function `{name}`", notes=notes)
     message = f"nvcc did not accept generated code for {source.gencode}"
     report = f"report it with the source and the log in {kept}"
     if doubts := [*flags, *["CUTLASS_PATH"] * (toolchain.cutlass_origin != "wheel")]:
@@ -75,7 +75,7 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
 
 
 def _failing_function(text: str, output: str) -> str:
-    """Return the name of the user's function that an error is in, or ""."""
+    """Return the name of the user's function that contains an error, or ""."""
     wrong = {int(line) for line in _ERROR_AT.findall(output)}
     for function in _FUNCTION.finditer(text):
         first = text.count("\n", 0, function.start()) + 1

@@ -115,7 +115,7 @@ def test_an_nvcc_that_does_not_work(site: Site, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("CUDACXX", str(broken))
     for text in ("#!/bin/sh\necho cannot execute cicc; exit 1\n", "#!/no/such/interpreter\n", "\0\1\2"):
         broken.write_text(text)
-        with pytest.raises(BuildError, match=r"E0701.*does not say its version"):
+        with pytest.raises(BuildError, match=r"E0701.*does not print its version"):
             toolchain.find_nvcc()
 
 

@@ -166,7 +166,7 @@ def test_flags_that_nvcc_does_not_take(cache: Cache, monkeypatch: pytest.MonkeyP
     with pytest.raises(BuildError) as caught:
         build([source("2", "sm_80")], cache=cache)
     (problem,) = caught.value.diagnostics
-    assert (problem.code, problem.message) == ("E0701", f"nvcc does not take the options in {name}")
+    assert (problem.code, problem.message) == ("E0701", f"nvcc does not accept the options in {name}")
     assert "no-such-option" in " ".join(problem.notes)
 
 
