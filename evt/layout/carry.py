@@ -37,7 +37,7 @@ def moves_bits(layout: Layout, swizzle: Swizzle, places: int) -> bool:
         return True
     width = max((places - 1).bit_length(), (swizzle.source | swizzle.target).bit_length())
     images = [layout(1 << bit) for bit in range(width)]
-    if any(extent & (extent - 1) for extent, _ in unbounded(layout)[:-1]) or not all(map(_is_bit, images)):
+    if any(extent & (extent - 1) for extent, _ in unbounded(layout.leaves)[:-1]) or not all(map(_is_bit, images)):
         return False
     moved = [image.bit_length() for image in images]
     low = swizzle.base + max(-swizzle.shift, 0)

@@ -6,8 +6,8 @@ from math import prod
 
 from evt.layout import tree
 from evt.layout.agree import MOST_PLACES
-from evt.layout.flat import Pairs, coalesced, filtered_pairs, flat_layout
-from evt.layout.layout import Layout
+from evt.layout.flat import Pairs, coalesced, filtered_pairs
+from evt.layout.layout import Layout, flat_layout
 from evt.layout.refused import refused
 from evt.layout.swizzle import ComposedLayout, as_function, inner
 from evt.layout.tree import IntTuple
@@ -25,7 +25,7 @@ def complement(layout: int | Layout | ComposedLayout, cotarget: IntTuple | None 
     a layout that is less than that.
     """
     layout = as_function(layout)
-    own = filtered_pairs(inner(layout))
+    own = filtered_pairs(inner(layout).leaves)
     target = _reach(own) if cotarget is None else tree.tree(cotarget, "a cotarget")
     if min(tree.leaves(target)) < 1:
         raise refused("E0674", f"a complement up to {tree.text(target)} indices", "ask for 1 or more", layout=layout)

@@ -87,7 +87,7 @@ def _by_mode(a: Layout, tiler: Tiler) -> Layout:
     if isinstance(tiler, tuple):
         require_modes(a, tiler)
         return concatenate(*map(_by_mode, a.modes, tiler))
-    return Derivation(a, Layout(tiler, 1) if isinstance(tiler, int) else tiler).composition()
+    return a @ as_layout(tiler)
 
 
 def _within(a: ComposedLayout, right: Layout | ComposedLayout) -> ComposedLayout:
@@ -105,7 +105,7 @@ def _within(a: ComposedLayout, right: Layout | ComposedLayout) -> ComposedLayout
 
 def _carried(a: Layout, swizzle: Swizzle, b: Layout | None) -> ComposedLayout:
     """Return ``i -> a(swizzle(b(i)))``, or ``i -> a(swizzle(i))``, with the swizzle to the left."""
-    derivation = None if b is None else Derivation(a, b)
+    derivation = None if b is None else Derivation(a, b, Layout)
     result = ComposedLayout(carried(a, swizzle), 0, a if derivation is None else derivation.result)
     right = Layout(a.size) if b is None else b
     low, high = right.bounds

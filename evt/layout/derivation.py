@@ -8,15 +8,15 @@ one applies, and place by place elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, permutations
+from typing import Generic, Protocol, TypeVar
 
 from evt.errors import LayoutError
 from evt.layout import tree
 from evt.layout.agree import difference
-from evt.layout.flat import Pairs, flat_layout, unbounded
-from evt.layout.layout import Layout
+from evt.layout.flat import Pairs, flat_trees, unbounded
 from evt.layout.refused import refused
 from evt.layout.tree import IntTuple
 
@@ -43,16 +43,33 @@ class _Fault:
     place: int = 0
 
 
-class Derivation:
+class Function(Protocol):
+    """A layout, as far as its composition reads it."""
+
+    @property
+    def shape(self) -> IntTuple: ...
+    @property
+    def stride(self) -> IntTuple: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def leaves(self) -> tuple[tuple[int, int], ...]: ...
+    def __call__(self, place: int, /) -> int: ...
+
+
+_Layout = TypeVar("_Layout", bound=Function)
+
+
+class Derivation(Generic[_Layout]):
     """CuTe's composition of two layouts, ``result``. Raise LayoutError E0674 where the C++ does not compile.
 
     The left layout reads a place as a mixed-radix number: its extents are the radices of the digits, and the last digit
     is unbounded. Each mode of the right layout is split into parts, each of which steps through one digit.
     """
 
-    def __init__(self, left: Layout, right: Layout) -> None:
-        self._left, self._right = left, right
-        self._digits = unbounded(left)
+    def __init__(self, left: _Layout, right: _Layout, make: Callable[[IntTuple, IntTuple], _Layout]) -> None:
+        self._left, self._right, self._make = left, right, make
+        self._digits = unbounded(left.leaves)
         self._parts: list[_Part] = []
         self._uneven: _Fault | None = None
         self._place = 1
@@ -69,7 +86,7 @@ class Derivation:
             return None
         return difference(self.result, self._definition, self._right.size, self._suspects(fault))
 
-    def composition(self) -> Layout:
+    def composition(self) -> _Layout:
         """Return the result. Raise LayoutError E0674, with a place, where it is not the composition."""
         place = self.difference()
         if place is not None:
@@ -81,10 +98,10 @@ class Derivation:
     def _definition(self, place: int) -> int:
         return self._left(self._right(place))
 
-    def _tree(self, shape: IntTuple, stride: IntTuple) -> Layout:
+    def _tree(self, shape: IntTuple, stride: IntTuple) -> _Layout:
         if isinstance(shape, tuple):
             parts = list(map(self._tree, shape, tree.modes(stride)))
-            return Layout(tuple(each.shape for each in parts), tuple(each.stride for each in parts))
+            return self._make(tuple(each.shape for each in parts), tuple(each.stride for each in parts))
         assert not isinstance(stride, tuple)
         pairs = self._mode(shape, stride)
         for extent, distance in pairs:
@@ -92,7 +109,7 @@ class Derivation:
                 self._parts.append(_Part(extent, self._place, stride, distance))
             self._place *= extent
             stride *= extent
-        return flat_layout(pairs)
+        return self._make(*flat_trees(pairs))
 
     def _mode(self, extent: int, stride: int) -> Pairs:
         """Return the composition with ``extent:stride``, as C++ computes it in its static arithmetic."""
@@ -184,7 +201,7 @@ class Derivation:
             yield one.place * (one.extent - 1) + other.place
 
     def _refused(self, fault: _Fault, **operands: object) -> LayoutError:
-        digits = flat_layout(self._digits)  # whose modes the message counts
+        digits = self._make(*flat_trees(self._digits))  # whose modes the message counts
         named = {} if digits == self._left else {"left, coalesced": digits}
         return refused("E0674", fault.message, fault.help, left=self._left, **named, right=self._right, **operands)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from evt.layout.layout import Layout
+from evt.layout.tree import IntTuple
 
 Pairs: TypeAlias = "list[tuple[int, int]]"
 
@@ -23,22 +23,22 @@ def coalesced(leaves: Iterable[tuple[int, int]]) -> Pairs:
     return result or [(1, 0)]
 
 
-def unbounded(layout: Layout) -> Pairs:
+def unbounded(leaves: Sequence[tuple[int, int]]) -> Pairs:
     """Return the coalesced pairs of the function extended beyond the extents: the last mode keeps its stride."""
-    *others, (extent, stride) = layout.leaves
+    *others, (extent, stride) = leaves
     return coalesced([*others, (max(extent, 2), stride)])
 
 
-def filtered_pairs(layout: Layout) -> Pairs:
+def filtered_pairs(leaves: Iterable[tuple[int, int]]) -> Pairs:
     """Return the coalesced pairs, without modes of stride 0."""
-    return coalesced([(extent if stride else 1, stride) for extent, stride in layout.leaves])
+    return coalesced([(extent if stride else 1, stride) for extent, stride in leaves])
 
 
-def flat_layout(pairs: Pairs) -> Layout:
-    """Return the layout of the pairs; a single pair becomes an integral shape, not a tuple of one."""
+def flat_trees(pairs: Pairs) -> tuple[IntTuple, IntTuple]:
+    """Return the shape and the stride of the pairs; a single pair gives two integers, not tuples of one."""
     if len(pairs) == 1:
-        return Layout(*pairs[0])
-    return Layout(tuple(extent for extent, _ in pairs), tuple(stride for _, stride in pairs))
+        return pairs[0]
+    return tuple(extent for extent, _ in pairs), tuple(stride for _, stride in pairs)
 
 
 def order_by_stride(pairs: Pairs) -> list[int]:

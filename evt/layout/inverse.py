@@ -10,8 +10,8 @@ from typing import overload
 from evt.layout.agree import difference
 from evt.layout.carry import carried, moves_bits
 from evt.layout.facts import is_injective
-from evt.layout.flat import Pairs, coalesced, flat_layout, order_by_stride
-from evt.layout.layout import Layout
+from evt.layout.flat import Pairs, coalesced, order_by_stride
+from evt.layout.layout import Layout, flat_layout
 from evt.layout.refused import refused
 from evt.layout.swizzle import ComposedLayout, as_function, inner
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evt.layout import tree
+from evt.layout.derivation import Derivation
+from evt.layout.flat import Pairs, flat_trees
+from evt.layout.notation import read_layout
 from evt.layout.refused import refused
 from evt.layout.tree import IntTuple
 
@@ -38,9 +41,7 @@ class Layout:
 
         Raise LayoutError E0671 for other texts, also those of swizzles, which ``evt.layout.parse`` reads.
         """
-        from evt.layout.parse import parse_layout
-
-        return parse_layout(text)
+        return cls(*read_layout(text))
 
     @property
     def size(self) -> int:
@@ -105,11 +106,12 @@ class Layout:
         """Return a mode. Raise IndexError where there is none; so one can iterate over the modes."""
         return self.modes[mode]
 
-    def __matmul__(self, other: Layout) -> Layout:
-        """Return the composition, ``(A @ B)(i) == A(B(i))``: see :func:`evt.layout.compose`."""
-        from evt.layout.compose import compose
+    def __matmul__(self, other: int | Layout) -> Layout:
+        """Return the composition, ``(A @ B)(i) == A(B(i))``.
 
-        return compose(self, other)
+        :func:`evt.layout.compose` also composes with tilers and swizzles. Raise LayoutError as it does.
+        """
+        return Derivation(self, as_layout(other), Layout).composition()
 
     def __str__(self) -> str:
         return f"{tree.text(self.shape)}:{tree.text(self.stride)}"
@@ -130,6 +132,11 @@ class Layout:
             wanted = "an integer" if not isinstance(shape, tuple) else f"an integer, or {len(parts)} coordinates"
             raise refused("E0673", message, f"pass {wanted}", layout=self)
         return sum(map(self._index, coordinate, parts, steps))
+
+
+def flat_layout(pairs: Pairs) -> Layout:
+    """Return the layout of the pairs; the shape of a single pair is an integer."""
+    return Layout(*flat_trees(pairs))
 
 
 def as_layout(value: object) -> Layout:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from evt.layout.coalesce import coalesce
 from evt.layout.complement import complement, complementary
 from evt.layout.compose import Tiler, as_tiler, compose, concatenate, require_modes
-from evt.layout.flat import filtered_pairs, flat_layout
-from evt.layout.layout import Layout, as_layout
+from evt.layout.flat import filtered_pairs
+from evt.layout.layout import Layout, as_layout, flat_layout
 from evt.layout.refused import refused
 from evt.layout.sums import differ_and_meet
 from evt.layout.swizzle import through_swizzles
@@ -84,7 +84,7 @@ def _divide(layout: Layout, tiler: Layout) -> Layout:
 
 
 def _multiply(block: Layout, tiler: Layout) -> Layout:
-    own = filtered_pairs(block)
+    own = filtered_pairs(block.leaves)
     gaps = flat_layout(complementary(own, block.size * tiler.cosize))
     copies = compose(gaps, tiler)
     low, high = tiler.bounds

@@ -55,8 +55,6 @@ PLANNER_ORDER = [
 #: by, imported where they are called.
 OPERATORS = {
     ("evt.ir.dag", "evt.ir.text"): "str(dag)",
-    ("evt.layout.layout", "evt.layout.compose"): "layout @ layout",
-    ("evt.layout.layout", "evt.layout.parse"): "Layout.parse(text)",
 }
 #: Modules of one room that import each other, the one for types alone: two halves of one class.
 LARGEST_CIRCLE = 2

@@ -15,7 +15,8 @@ from typing import Any
 import evt.layout as room
 from evt.layout import ComposedLayout, IntTuple, Layout, LayoutError, Swizzle, Tiler, coalesce, concatenate, filtered
 from evt.layout.complement import complementary
-from evt.layout.flat import filtered_pairs, flat_layout
+from evt.layout.flat import filtered_pairs
+from evt.layout.layout import flat_layout
 from evt.layout.tree import leaves
 
 
@@ -148,7 +149,7 @@ def law_of_divide(layout: Layout, tiler: Tiler, result: Layout) -> str:
         return by_mode(law_of_divide, layout, tiler, result, rest=True)
     tile, shape = as_layout(tiler), coalesce(layout).shape
     try:
-        rest = flat_layout(complementary(filtered_pairs(tile), shape))
+        rest = flat_layout(complementary(filtered_pairs(tile.leaves), shape))
     except LayoutError:
         return "no complement"
     if fault := law_of_complement(tile, shape, rest):
@@ -164,7 +165,7 @@ def law_of_product(block: Layout, tiler: Tiler, result: Layout) -> str:
         return by_mode(law_of_product, block, tiler, result, rest=True)
     tile = as_layout(tiler)
     try:
-        gaps = flat_layout(complementary(filtered_pairs(block), block.size * tile.cosize))
+        gaps = flat_layout(complementary(filtered_pairs(block.leaves), block.size * tile.cosize))
     except LayoutError:
         return "no complement"
     if result.rank != 2 or result.modes[0] != block:
