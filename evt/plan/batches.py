@@ -1,15 +1,15 @@
-"""Batches among the launches of a call: ``launches(most, batches)``, where a kernel takes only so many in one."""
+"""The launches of a batched call, if one launch takes a limited number of batches: ``launches(most, batches)``."""
 
 from __future__ import annotations
 
 from evt.ir import Extent, Index, Random, Reduce, TypedDag
 
-#: Launches of one call: beyond these a copy of the tensors costs less.
+#: The most launches of one call; beyond this number, a copy of the tensors costs less.
 MAX_LAUNCHES = 256
 
 
 def launches(most: int | None, batches: int) -> list[tuple[int, int]]:
-    """Return the first batch and the number of batches of each launch, of which a kernel takes at most ``most``."""
+    """Return the first batch and the number of batches of each launch, at most ``most``."""
     if most is None or batches <= most:
         return [(0, batches)]
     each = -(-batches // -(-batches // most))
@@ -17,7 +17,7 @@ def launches(most: int | None, batches: int) -> list[tuple[int, int]]:
 
 
 def refusal(dag: TypedDag, most: int | None, batches: int) -> str:
-    """Return why a kernel that takes at most ``most`` batches in a launch does not take these, or ""."""
+    """Return why a kernel that takes at most ``most`` batches a launch refuses a number of batches, or ""."""
     if most is None or batches <= most:
         return ""
     if counts(dag, "l"):
@@ -27,7 +27,7 @@ def refusal(dag: TypedDag, most: int | None, batches: int) -> str:
 
 
 def counts(dag: TypedDag, mode: str) -> bool:
-    """Return whether a program reads the place of an element along a mode, or its extent, or reduces over it."""
+    """Return whether a program reads coordinates along a mode or its extent, or reduces over the mode."""
     return any(
         isinstance(op, Random) or op in (Index(mode), Extent(mode)) or (isinstance(op, Reduce) and mode in op.modes)
         for op, _ in dag.table

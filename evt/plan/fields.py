@@ -1,4 +1,4 @@
-"""The ABI of a kernel: the members of its arguments, in the order in which planning asks for them."""
+"""The ABI of a kernel: the members of its arguments, in the order in which planning adds them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ABI = 2
 
 FieldKind = Literal["size", "pointer", "number", "integer"]
 
-#: The members by kind: those that every call fills in come first.
+#: The order of members by kind: pointers and numbers change with every call and come first.
 _ORDER: tuple[FieldKind, ...] = ("pointer", "number", "integer", "size")
 
 
@@ -20,9 +20,9 @@ _ORDER: tuple[FieldKind, ...] = ("pointer", "number", "integer", "size")
 class Field:
     """One 8-byte member of a kernel's arguments: a size or stride (int64), a pointer, a number (double) or an i64.
 
-    ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
-    mode m in elements, ("x", "extent m") for the rows that an index may name, ("alpha", "value"),
-    ("", "k") for an extent, ("", "workspace") for memory to work in, ("", "swizzle") for a scheduler setting.
+    ``tensor`` and ``role`` name the value that the runtime stores there: ("C", "pointer"), ("C", "m") for the stride of
+    mode m in elements, ("x", "extent m") for the rows that an index may name, ("alpha", "value"), ("", "k") for an
+    extent, ("", "workspace") for the workspace, ("", "swizzle") for a scheduler setting.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Fields:
         return self.stride(tensor, mode)
 
     def extent_of(self, tensor: str, mode: str) -> Field:
-        """Return how many rows or columns a tensor has among which an index names some."""
+        """Return the extent of a tensor's mode that an index selects from."""
         return self.add(Field(f"extent_{mode}_of_{self.names[tensor]}", "size", tensor, f"extent {mode}"))
 
     def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
@@ -93,7 +93,7 @@ class Fields:
 
 
 class GroupFields(Fields):
-    """The members of a grouped kernel: what belongs to a tensor is a row of its table, with a word for each group."""
+    """The members of a grouped kernel: a tensor's members are rows of its table, with a word for each group."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         table = Field("table", "pointer", "", "table")
@@ -119,7 +119,7 @@ class GroupFields(Fields):
         return field
 
     def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
-        """Return the value of a scalar, always a double: of an i64 the runtime gives the i32 that it is read as."""
+        """Return the value of a scalar, always a double: the runtime converts an i64 to the i32 of the kernel."""
         return super().number(scalar)
 
     def extent(self, mode: str) -> Field:
@@ -131,9 +131,9 @@ class GroupFields(Fields):
 
 
 def mangle(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
-    """Return C++ names for the user's: prefixed, so that keywords and macros cannot be met, and of bounded length.
+    """Return C++ names for the user's names: prefixed, to avoid keywords and macros, and of bounded length.
 
-    A shortened name is longer than every name that is kept, and ends in its position, so no two are equal.
+    A shortened name is longer than every unshortened name and ends in its position, so no two names are equal.
     """
     names: dict[str, str] = {}
     for prefix, group in (("in", inputs), ("out", outputs)):

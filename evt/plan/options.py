@@ -1,4 +1,4 @@
-"""What a plan may sacrifice, and what it must keep."""
+"""Options of a plan: approximations that it may use, and roundings that it must keep."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What may be sacrificed or must be kept besides the program's meaning.
+    """Numerical options besides the program's meaning.
 
     ``atomic``: reductions may be combined by atomics, in any order. ``fast_math``: functions may be approximated.
-    ``separate_products``: ``a * b + c`` rounds twice, as two operations do.
+    ``separate_products``: ``a * b + c`` rounds twice, like two operations.
     """
 
     atomic: bool = False

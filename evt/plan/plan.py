@@ -1,4 +1,4 @@
-"""The plan: a kernel, decided. It says what the kernel is made of; evt.emission says how that is spelled in C++.
+"""The plan of a kernel: every decision about it. evt.emission spells the plan in C++.
 
 ::
 
@@ -7,14 +7,14 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-              | HaloProduct(a, b, shared)           two matrices, by a kernel of ours
-              | HaloConvolution(operator, ...)      a convolution by the same
-              | DepthwiseConvolution(operator, ...) one of ours, without a matrix product
+              | HaloProduct(a, b, shared)           two matrices, by the halo kernel
+              | HaloConvolution(operator, ...)      a convolution by the halo kernel
+              | DepthwiseConvolution(operator, ...) a convolution without a matrix product
     Epilogue  = EpilogueProgram(steps, tree, results)   a visitor tree, a topological visitor, or straight-line code
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
               | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
 
-A plan holds no graph and no C++, but for the user's own functions and the classes of stock epilogues.
+A plan holds no graph and no C++, except the user's own functions and the classes of stock epilogues.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class RowPadding:
 class PaddedCopy:
     """A packed copy of ``original`` in the workspace, with zeros after the channels of its pixels.
 
-    ``extents`` are those of the original without the ``channels``, outermost first. ``vector`` elements are moved at a
-    time and divide the copy's channels: ``padded_channels``, or if that is 0, as many whole vectors as the channels
-    need.
+    ``extents`` are the extents of the original without the ``channels``, outermost first. ``vector`` elements are moved
+    together and divide the copy's channels: ``padded_channels``, or if that is 0, the fewest whole vectors that hold
+    the channels.
     """
 
     original: Image
@@ -133,7 +133,7 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True)
 class HaloProduct(MatrixProduct):
-    """One of ours, of pixels, which are the rows of A, and filters with one tap: see :class:`HaloConvolution`."""
+    """A GEMM run as a 1x1 convolution: the rows of A are pixels. See :class:`HaloConvolution`."""
 
     shared: bool = False
 
@@ -194,7 +194,7 @@ class Convolution3x(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class HaloConvolution(Convolution):
-    """One of ours, which loads each pixel once a tile: see evt.plan.geometry.halo.
+    """A convolution that loads each pixel once a tile: see evt.plan.geometry.halo.
 
     ``windows`` are the channels, and the pixels of a step, where a row of taps is one tap. ``shared``: whether the
     thread blocks of a cluster share tiles.
@@ -211,7 +211,7 @@ class HaloConvolution(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConvolution(Convolution):
-    """One of ours, with a ``filter`` for each channel, whose sizes the kernel is made for: see evt.plan.depthwise."""
+    """A convolution with a ``filter`` for each channel, whose sizes are constants: see evt.plan.depthwise."""
 
     filter: Filter
 
@@ -259,7 +259,7 @@ class StockTensor:
 class StockOperator:
     """An output operator of CUTLASS 2.x, and its tensors by the kernel's names: None for one that the formula lacks.
 
-    ``permuted`` tiles are those of the steps of a strided dgrad.
+    ``permuted``: the tiles are in the order of a strided dgrad.
     """
 
     fused: FusionOperation
@@ -271,7 +271,7 @@ class StockOperator:
 
 @dataclass(frozen=True, slots=True)
 class StockFusion:
-    """A fusion operation of CUTLASS 3.x. ``beta`` is None where it has none, ``stored`` is what it stores besides D."""
+    """A fusion operation of CUTLASS 3.x, with its ``beta``, if any, and the tensor ``stored`` besides D, if any."""
 
     fused: FusionOperation
     alpha: Scale
@@ -289,7 +289,7 @@ Epilogue: TypeAlias = EpilogueProgram | StockOperator | StockFusion
 class Parameter:
     """An operand, input or output, by the program's name for it.
 
-    ``layout`` is None of what has neither rows nor columns. ``flexible``: a vector or a single value, as the call says.
+    ``layout`` is None without rows and columns. ``flexible``: the call gives a vector or a single value.
     """
 
     kind: Literal["operand", "input", "output"]
@@ -305,20 +305,19 @@ class Parameter:
 class Plan:
     """A kernel, ready to be spelled.
 
-    ``route`` is the name of the route that it takes; ``template`` is that of ``codegen/templates`` which prints it;
-    ``instructions`` is the architecture whose instructions are used, ``accumulator`` the type of sums. ``program`` is
-    the user's text, ``interface`` what it takes and gives, ``signature`` says in words which layouts of A and B the
-    kernel is specialised for; ``functions`` are the definitions of the user's own functions. ``transposed``: the
-    kernel's rows are the program's columns.
+    ``route`` is the name of its route; ``template`` is its file in ``codegen/templates``; ``instructions`` is the
+    architecture whose instructions it uses; ``accumulator`` is the type of sums. ``program`` is the user's text,
+    ``interface`` its inputs and outputs in words, ``signature`` the layouts of A and B in words, ``functions`` the
+    definitions of the user's own functions. ``transposed``: the kernel's rows are the program's columns.
 
-    ``source`` and ``destination`` are C and D of the collective, if it has them, and ``epilogue_dtype`` is the type for
-    which the epilogue's tiles are cut. Of 2.x, ``elements_per_access`` is the width of the epilogue's accesses, and
-    ``whole_accesses`` says whether the kernel refuses rows that are no multiple of it.
+    ``source`` and ``destination`` are C and D of the collective, if any; ``epilogue_dtype`` is the type that the
+    epilogue's tiles are cut for. 2.x: ``elements_per_access`` is the width of the epilogue's accesses, and
+    ``whole_accesses`` tells whether the kernel refuses rows that are no multiple of this width.
 
-    ``fields`` are the members of the kernel's arguments, which have what a call gives for the ``parameters``.
+    ``fields`` are the members of the kernel's arguments; a call fills them from the ``parameters``.
 
-    ``shared_memory`` is estimated, in bytes, of the ``memory_limit`` of a thread block. ``operand_bits`` is the width
-    of A's elements; ``read_bytes`` and ``written_bytes`` are those of the epilogue's tiles, for each element of the
+    ``shared_memory`` is an estimate in bytes; ``memory_limit`` is the limit of a thread block. ``operand_bits`` is the
+    width of A's elements; ``read_bytes`` and ``written_bytes`` are the epilogue's traffic for each element of the
     product.
     """
 
@@ -358,13 +357,13 @@ class Plan:
 
     @property
     def with_pdl(self) -> bool:
-        """Whether the kernel is set up while the one before it ends, by programmatic dependent launch (PDL).
+        """Whether the kernel is set up while the previous one ends, by programmatic dependent launch (PDL).
 
-        So are those that copy for it and finish after it.
+        The kernels that copy for it and finish after it are set up in the same way.
 
-        In CUDA graphs on an H200, such kernels in turn take 0.7 to 1.7 us less each, and 0.2 us more after one that
-        does not let the next one begin. With several thread blocks on a multiprocessor, as CUTLASS's convolutions have,
-        those of the next kernel would crowd where the first ones have ended: one took 1.2 times as long.
+        In CUDA graphs on an H200, a sequence of such kernels takes 0.7 to 1.7 us less for each kernel, and 0.2 us more
+        after a kernel without PDL. If an SM has several thread blocks, like CUTLASS's convolutions, thread blocks of
+        the next kernel crowd the SMs that finish first: one kernel took 1.2 times the time.
         """
         return isinstance(self.mainloop, HaloConvolution | HaloProduct)
 
@@ -416,7 +415,7 @@ class Plan:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """The regions that functors of ours compute, by their numbers."""
+        """The regions that functors of evt compute, by their numbers."""
         found = [work.region for work in self.work]
         if isinstance(self.epilogue, EpilogueProgram):
             found += [region for region, _ in self.epilogue.regions]

@@ -1,7 +1,7 @@
-"""Surveying the kernels that there are for a problem: ``survey(problem) -> Survey``, ``plan(problem) -> Plan``.
+"""The survey of a problem's kernels: ``survey(problem) -> Survey``, ``plan(problem) -> Plan``.
 
-This is the one stage that knows the target. A survey asks what it is asked for and keeps the answer: no rule is asked
-twice about a problem, and no configuration of a route is planned twice.
+This is the one stage that knows the target. A survey is lazy and keeps its results: each rule is checked once for a
+problem, and each configuration of a route is planned once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from evt.plan.routes.route import Route
 from evt.plan.rules.rule import Rule
 from evt.plan.verdict import Matches, Partial, Refusal, Verdict
 
-#: How many places in the program's text one refusal shows.
+#: The most places in the program's text that one refusal shows.
 _MOST_PLACES = 3
 
 
 class _Verdicts(dict[Rule, Verdict]):
-    """What rules say about a problem; several routes may have a rule in common."""
+    """The verdicts of rules about a problem; several routes may share a rule."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -64,17 +64,17 @@ class Candidate:
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """Why the route does not apply; empty when it does."""
+        """The refusals of the route; empty if it applies."""
         return tuple(verdict for _, verdict in self.verdicts if isinstance(verdict, Refusal))
 
     @property
     def reasons(self) -> tuple[Refusal, ...]:
-        """Why there is no kernel of this route: the rules that fail, else why no configuration fits."""
+        """The reasons why this route has no kernel: the rules that fail, else the configurations that do not fit."""
         return self.refusals or self.misfits
 
     @cached_property
     def unsuited(self) -> str:
-        """Why a route that applies is expected to be slower than later ones, or ""."""
+        """The reason why a route that applies is expected to be slower than later routes, or ""."""
         verdict = self._verdicts[self.route.suits] if self.route.suits else None
         return verdict.reason if isinstance(verdict, Refusal) else ""
 
@@ -83,11 +83,11 @@ class Candidate:
         """Whether a route that applies is expected to be the fastest for some sizes of the problem."""
         return self.applies and self.route.suits is not None and isinstance(self._verdicts[self.route.suits], Partial)
 
-    # Of a route that applies
+    # Batches, of a route that applies
 
     @property
     def max_batches(self) -> int | None:
-        """The most batches of a call, known once there is one; None where there is no limit."""
+        """The most batches of a launch; None if there is no limit."""
         return self.route.kernel(self.problem.target).max_batches
 
     # Configurations, of a route that applies
@@ -102,7 +102,7 @@ class Candidate:
 
     @property
     def default_configs(self) -> tuple[Config, ...]:
-        """Those of :attr:`configs` that are built for every kernel, to choose from by the problem's size."""
+        """The configurations that are built for every kernel; a call's sizes choose among them."""
         uses = ("always", "light") if is_light(self.problem.dag) else ("always",)
         return tuple(config for config in self.configs if config.use in uses) or self.configs[:1]
 
@@ -127,7 +127,7 @@ class Candidate:
 
     @property
     def misfits(self) -> tuple[Refusal, ...]:
-        """Why no configuration fits."""
+        """The reasons why no configuration fits."""
         if not self.configs:
             columns = self.problem.columns_together
             known = self.route.kernel(self.problem.target).configurations(self.problem)
@@ -162,9 +162,9 @@ class Survey:
 
     @cached_property
     def chosen(self) -> Candidate:
-        """The route that is taken: the first whose rules all hold, and one of whose configurations fits.
+        """The chosen route: the first whose rules all hold and one of whose configurations fits.
 
-        Those that do not suit the problem come last.
+        Routes that do not suit the problem come last.
 
         Raise TargetError: E0502 when the one requested route cannot compile the program, E0503 when none can.
         """
@@ -182,16 +182,16 @@ class Survey:
             message = f"the route {nearest.route.name} cannot compile this program: {reason}"
             notes = tuple(refusal.reason for refusal in nearest.reasons[1:])
             raise TargetError(self._shown(Diagnostic("E0502", message, help=advice, notes=notes), refusals))
-        what = "no route" if self.named is None else f"no {self.named} route"
-        message = f"{what} compiles this program for {self.problem.target.name}: {reason}"
+        subject = "no route" if self.named is None else f"no {self.named} route"
+        message = f"{subject} compiles this program for {self.problem.target.name}: {reason}"
         notes = ("run `evt explain` (or op.explain) to see why each route was refused",)
         named = [(each.route.name, refusal.reason) for each in self.asked for refusal in each.reasons]
         raise TargetError(self._shown(Diagnostic("E0503", message, help=advice, notes=notes), refusals), named)
 
     def _is_beside(self, candidate: Candidate) -> bool:
-        """Whether what a route refuses is no reason why there is no kernel: it is for other programs than this.
+        """Return whether a route's refusals are irrelevant to the user: the route is for other programs.
 
-        That a formula is no stock epilogue is one where only those are asked for. Kernels of ours are an addition.
+        A formula that is no stock epilogue matters only if stock routes are requested. Kernels of evt are an addition.
         """
         alone = [each for each in self.asked if each.route.alone is not None and each.route.alone(self.problem)]
         if alone or candidate.route.alone is not None:
@@ -201,7 +201,7 @@ class Survey:
         return candidate.route.kind in unused and not kinds <= unused
 
     def _distance(self, candidate: Candidate) -> tuple[bool, int, bool, int]:
-        """How far a route is from compiling the program; of equals one for convolutions, then the most general."""
+        """Return a sort key: the routes nearest to compiling the program, routes of convolutions, then general ones."""
         route = candidate.route
         return self._is_beside(candidate), len(candidate.reasons), "gemm" in route.shapes, -self.asked.index(candidate)
 
@@ -250,7 +250,7 @@ class Survey:
     def defaults(self) -> tuple[Plan, ...]:
         """The plans of the configurations that a kernel is built in, the general one first: see :attr:`plan`.
 
-        Those of other routes that suit some sizes come last, where none is requested.
+        The plans of other routes that suit some sizes come last, unless a route is requested.
         """
         if self.config is not None:
             return (self.plan,)
@@ -272,7 +272,7 @@ class Survey:
     def kernels(self) -> Iterator[tuple[Candidate, Config]]:
         """Every kernel that may be the fastest: each route that applies, in its default configurations.
 
-        For groups, whose kernel is built in one configuration whatever their sizes, in all configurations.
+        Grouped problems take all configurations: their kernel is built in one configuration for all sizes.
         """
         for each in sorted(self.candidates, key=lambda candidate: candidate.applies and bool(candidate.unsuited)):
             if each.applies:
@@ -296,7 +296,7 @@ def survey(
 def plan(problem: Problem, route: str | None = None, config: Config | str | None = None, *, fused: bool = True) -> Plan:
     """Decide everything about one kernel: the general one of the first route that has any.
 
-    The arguments are those of :func:`survey`. Raise TargetError: E0501 for an unknown route or configuration, E0502
+    The arguments are as in :func:`survey`. Raise TargetError: E0501 for an unknown route or configuration, E0502
     when the requested one cannot compile the program, E0503 when none can.
     """
     return survey(problem, route, config, fused=fused).plan

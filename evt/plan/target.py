@@ -1,4 +1,4 @@
-"""Targets: GPU architectures, and what each offers."""
+"""Targets: GPU architectures, with their kernel families and shared memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from evt.plan.gpus import GPUS, NATIVE, find_gpu, native_target, plain
 
 #: The generations of CUTLASS's kernels.
 Generation = Literal["3x", "2x"]
-#: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``, grouped ones, and our ``own``, whose epilogue is
-#: straight-line code), for sm100 and sm103, for sm120.
+#: The families of kernels: CUTLASS 2.x; CUTLASS 3.x for sm90, sm90 grouped, sm100 and sm103, and sm120; and evt's own
+#: kernels for sm90, with a straight-line epilogue.
 Family = Literal["2x", "3x", "sm100", "sm120", "3x_grouped", "own"]
 
 GENERATION_OF: Mapping[Family, Generation] = {
@@ -27,9 +27,9 @@ GENERATION_OF: Mapping[Family, Generation] = {
 class Target:
     """A GPU architecture.
 
-    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, those of
-    3.x, which differ between architectures. ``shared_memory`` is the bytes that one thread block may have. ``variant``
-    is the one that has the instructions of 3.x: TMA and WGMMA exist in sm_90a only.
+    ``families`` are the kernel families that run there, best first: CUTLASS 2.x, and the architecture's family of 3.x
+    if it has one. ``shared_memory`` is the limit of one thread block in bytes. ``variant`` is the suffix of the
+    architecture with the instructions of 3.x: TMA and WGMMA exist in sm_90a only.
     """
 
     number: int
@@ -102,6 +102,6 @@ def find_target(name: str | int) -> Target:
 
 
 def _architecture(name: str) -> str | None:
-    """``sm90`` of ``sm_90a``, ``SM90``, ``90``, ``9.0`` and ``compute_90``; None for what names no architecture."""
+    """Return ``sm90`` for ``sm_90a``, ``SM90``, ``90``, ``9.0`` and ``compute_90``; None for other names."""
     found = re.fullmatch(r"(?:sm|compute)?_?([0-9]{1,2})\.?([0-9])[af]?", name.strip().lower())
     return f"sm{found[1]}{found[2]}" if found else None

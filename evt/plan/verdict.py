@@ -1,4 +1,4 @@
-"""Answers to questions about a problem: what was found, or the reason why not."""
+"""Verdicts of rules about a problem: a match with its finding, or a refusal with its reason."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A rule holds; ``found`` is what it found for the kernel's planner, if anything."""
+    """A rule holds; ``found`` is its finding for the kernel's planner, if any."""
 
     found: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rule does not hold, or something does not fit, and why.
+    """A rule does not hold, or a configuration does not fit, with the reason.
 
     ``place`` is the node of the problem's graph, or the declaration in the program's text, that is the cause.
     """
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Partial(Refusal):
-    """A route that applies does not suit a problem as a whole, but some of its sizes; each call tells."""
+    """A route that applies suits only some sizes of a problem; each call decides."""
 
 
 Verdict = Match | Refusal
@@ -41,14 +41,14 @@ HOLDS = Match()
 
 
 class Matches:
-    """What the rules of a route found, by its type."""
+    """The findings of a route's rules, by type."""
 
     def __init__(self, verdicts: Iterable[Verdict] = ()) -> None:
         found = (verdict.found for verdict in verdicts if isinstance(verdict, Match))
         self._found = {type(each): each for each in found if each is not None}
 
     def __getitem__(self, kind: type[T]) -> T:
-        """Return the finding of a type, which one of the rules must have made."""
+        """Return the finding of a type; one of the rules must have made it."""
         found = self._found[kind]
         assert isinstance(found, kind)
         return found

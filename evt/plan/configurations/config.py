@@ -1,4 +1,4 @@
-"""Kernel configurations: tile shapes and schedules, and how fast they are."""
+"""Kernel configurations: tile shapes and schedules, with their cost models."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ Schedule = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a configuration is, relative to the general one of its kind: see evt.plan.speed.
+    """The cost model of a configuration, relative to the general configuration of its kind: see evt.plan.speed.
 
-    ``cost`` is the time for one element of a tile and of k, when every multiprocessor is busy; ``alone`` is a factor
-    for a tile that has a multiprocessor to itself. The other times of a tile are given as the number of elements of k
-    that take as long: ``overhead`` for each tile, ``tail`` once a kernel; ``bound`` is the least time of a tile for
-    each byte that its epilogue moves per element. Elements of k have 16 bits.
+    ``cost`` is the time for one element of a tile and of k if every SM is busy. ``alone`` is a factor for the only tile
+    of an SM. Other times are in elements of k, of 16 bits: ``overhead`` for each tile, ``tail`` once a kernel.
+    ``bound`` is the least time of a tile for each byte that its epilogue moves per element.
 
-    The numbers are fits to measurements on an H200, of f16 with a light epilogue and a residual; the tests have the
-    sizes that were measured.
+    The numbers are fitted to measurements on an H200 with f16, a light epilogue and a residual. The tests list the
+    measured sizes.
     """
 
     cost: float = 1.0
@@ -43,23 +42,23 @@ class Speed:
     bound: int = 0
 
 
-#: Columns that an epilogue takes together, at most.
+#: The most columns that an epilogue visits together.
 MOST_COLUMNS = 128
-#: Whether a configuration is built for every program, for light epilogues, or only when it is asked for by name.
+#: Whether a configuration is built for every program, for light epilogues, or only if it is requested by name.
 Use = Literal["always", "light", "asked"]
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How one kernel is cut into tiles.
+    """A tile shape and its schedule.
 
     ``tile`` is the thread block's (M, N, K) in elements.
-    3.x: ``cluster`` in thread blocks; ``epilogue_tile`` (M, N), of which ``stages_c`` loads and ``stages_d``
-    stores are in flight, D over C where ``reuse_c``. The main loop takes the stages that fit.
-    2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop; ``swizzle``, how many tiles of columns are
-    visited before the next tile of rows.
+    3.x: ``cluster`` in thread blocks; ``epilogue_tile`` (M, N), with ``stages_c`` loads and ``stages_d`` stores in
+    flight. ``reuse_c``: D is staged in the memory of C. The main loop takes the stages that fit.
+    2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop, ``swizzle`` tiles of columns before the next
+    tile of rows.
 
-    ``use`` says for which programs it is built, ``speed`` how fast it is.
+    ``use`` says for which programs the configuration is built; ``speed`` is its cost model.
     """
 
     tile: tuple[int, int, int]
@@ -78,17 +77,17 @@ class Config:
 
     @property
     def blocks(self) -> int:
-        """How many tiles share a multiprocessor."""
+        """The number of tiles that share an SM."""
         return 1
 
     def visits(self, columns: int) -> bool:
-        """Return whether the epilogue visits this many columns at a time; a 2.x epilogue visits whole rows."""
+        """Return whether the epilogue visits a number of columns together; a 2.x epilogue visits whole rows."""
         return (self.epilogue_tile[1] or self.tile[1]) % columns == 0
 
     def widened(self, columns: int) -> Config | None:
-        """Return the same with an epilogue's tile of so many columns, None where the tile has not as many.
+        """Return the configuration with a wider epilogue tile; None if the tile is narrower.
 
-        A thread's part of more than :data:`MOST_COLUMNS` does not fit in its registers.
+        A thread's part of more than :data:`MOST_COLUMNS` columns does not fit in its registers.
         """
         if not self.epilogue_tile[1] or self.tile[1] % columns or columns > MOST_COLUMNS:
             return None
@@ -111,23 +110,23 @@ class ConfigConvolution(Config):
     min_blocks: int = 1
 
     def widened(self, columns: int) -> Config | None:
-        """Return the same, where two consumers share the accumulators: one has no registers left."""
+        """Return the configuration with a wider epilogue tile; None if one consumer has no registers left."""
         return super(ConfigConvolution, self).widened(columns) if self.consumers > 1 else None
 
     @property
     def name(self) -> str:
-        """How a configuration is named: ``implicit_128x64x64_3blocks``."""
+        """The configuration's name: ``implicit_128x64x64_3blocks``."""
         base = super(ConfigConvolution, self).name  # slots make a new class, which super() alone does not find
         return f"{base}_{self.min_blocks}blocks" if self.min_blocks > 1 else base
 
     @property
     def blocks(self) -> int:
-        """How many tiles share a multiprocessor."""
+        """The number of tiles that share an SM."""
         return self.min_blocks
 
     @property
     def takes_turns(self) -> bool:
-        """Whether there are two consumers with a tile each, instead of those that share one."""
+        """Whether each of two consumers has a tile, instead of a share of one tile."""
         return self.schedule == "implicit_pingpong"
 
     @property
@@ -137,20 +136,20 @@ class ConfigConvolution(Config):
 
     @property
     def registers(self) -> int:
-        """The registers that a consumer may have: see Sm90Kernel in convolution_3x.hpp."""
+        """The register limit of a consumer thread: see Sm90Kernel in convolution_3x.hpp."""
         shared = 65536 // (128 * (1 + self.warp_groups) * self.min_blocks) // 8 * 8
         return min(240, (shared * (1 + self.warp_groups) - 40) // self.warp_groups // 8 * 8)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDepthwise(Config):
-    """A configuration of the depthwise kernel: the ``unit`` of a thread; ``tile`` is the largest of a thread block."""
+    """A configuration of the depthwise kernel: a thread's ``unit``; ``tile`` is the largest tile of a thread block."""
 
     unit: Unit = ONE_PIXEL
 
     @property
     def name(self) -> str:
-        """How a configuration is named: ``depthwise_4x7``."""
+        """The configuration's name: ``depthwise_4x7``."""
         return f"{self.schedule}_{self.unit.rows}x{self.unit.columns}"
 
 
@@ -160,7 +159,7 @@ class ConfigSm100(Config):
 
     @property
     def multiprocessors(self) -> int:
-        """How many multiprocessors multiply a tile together."""
+        """The number of SMs that multiply a tile together."""
         return 2 if self.schedule == "two_sm" else 1
 
     @property

@@ -1,1 +1,1 @@
-"""The epilogue: which visitors a program has, and what each is."""
+"""The epilogue program: its steps, and their registers, shared memory and results."""

@@ -253,7 +253,7 @@ class MaskLoad(Packed):
 
 @dataclass(frozen=True, slots=True)
 class HalfLoad(Packed):
-    """A tensor with half as many columns: both columns of a pair, ``distance`` apart, get its value."""
+    """A tensor with half the columns: both columns of a pair, ``distance`` apart, get its value."""
 
     dtype: DType
     distance: int

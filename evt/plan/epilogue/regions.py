@@ -1,4 +1,4 @@
-"""Regions: the operations that one functor of ours computes, as single-assignment statements over typed scalars.
+"""Regions: the operations that one functor of evt computes, as single-assignment statements over typed scalars.
 
 ::
 
@@ -34,7 +34,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number; ``dtype`` is its own, and it takes that of what it meets."""
+    """A number of type ``dtype``; emission converts it to the type of the operation that reads it."""
 
     value: float
     dtype: DType
@@ -81,7 +81,7 @@ Statement: TypeAlias = Call | Round | Copy
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region by its number in the kernel; the result of the last statement is its own."""
+    """A region by its number in the kernel; its result is the result of the last statement."""
 
     number: int
     parameters: tuple[Value, ...]

@@ -1,4 +1,4 @@
-"""How many registers an epilogue needs: ``estimate_registers(program, ...)``, before it is compiled."""
+"""The registers that an epilogue needs, before it is compiled: ``estimate_registers(program, ...)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel stores at its end, when the parts of reductions are combined: reductions, and what is computed of them.
+"""The outputs that a kernel stores at its end: it combines the parts of reductions, and computes from the results.
 
 ::
 
@@ -85,22 +85,23 @@ class Result:
 
 
 class Results:
-    """The results of a kernel, each planned once all of its reductions have a node; ``stored`` are not atomic."""
+    """The results of a kernel, each planned once all of its reductions have a step. ``stored`` are not atomic."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.stored: list[Result] = []
         self._reductions: dict[int, str] = {}
-        #: Outputs that are not planned yet, and the reductions that they are made of.
+        #: Outputs that are not planned yet, with the reductions that they read.
         self._waiting = {
             name: reductions_of(scope.dag, store) for name, store in in_order(scope.dag) if scope.dag.reduced[store]
         }
         self._read = [node for nodes in self._waiting.values() for node in nodes]
 
     def add(self, node: int, name: str) -> Result | None:
-        """Plan the results that are complete with a reduction, whose node has a name.
+        """Plan the results that a reduction completes; ``name`` is the name of its step.
 
-        Return that in whose output it may be combined by atomics: the only one, of its type and not computed further.
+        Return the result if the reduction may be combined by atomics in its output: its only result, of its type and
+        without further arithmetic.
         """
         scope = self.scope
         self._reductions[node] = name
@@ -125,7 +126,7 @@ class Results:
         columns = columns_of(dag.types[value])
         op = dag[value]
         plain = isinstance(op, Reduce) and divisor(columns) == 1 and op.kind not in PLACES
-        # Of several outputs that store a reduction as it is, the first has its name.
+        # If several outputs store a reduction unchanged, the first takes its name.
         name = self._reductions.get(value, "") if plain else ""
         name = scope.names[output.name] if not name or any(each.name == name for each in self.stored) else name
         leaves = [value] if isinstance(op, Reduce) else self._leaves(value)
@@ -140,7 +141,7 @@ class Results:
         return Result(name, dtype, pointer, extent, divisor(columns), batch, "l" in over, operands, region, origin)
 
     def _leaves(self, value: int) -> list[int]:
-        """Return what a value is computed of: reductions, inputs, sizes and places."""
+        """Return the leaves of a value: reductions, inputs, sizes and indices."""
         dag, found, stack, seen = self.scope.dag, set[int](), [value], {value}
         while stack:
             node = stack.pop()

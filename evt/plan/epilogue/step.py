@@ -109,7 +109,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Context:
-    """What steps are made from: the scope, the order of all steps, and the choices of the kernel's family.
+    """The context of a step that is being made: the scope, all slots in order, and the choices of the kernel's family.
 
     ``converts_root``: the last step converts its value to D's type. ``uses_functors``: CUTLASS's functors may compute.
     ``any_stride``: vector broadcasts take any stride.

@@ -57,7 +57,7 @@ class MaskStore(Packed):
 
 @dataclass(frozen=True, slots=True)
 class HalfStore(Packed):
-    """A tensor with half as many columns, from the first columns of pairs ``distance`` apart."""
+    """A tensor with half the columns, from the first columns of pairs ``distance`` apart."""
 
     dtype: DType
     distance: int

@@ -26,7 +26,7 @@ from evt.plan.kernels.schedulers import swizzle_and_raster
 
 # CUTLASS 3.x: TMA im2col, WGMMA.
 
-#: The shared memory of a multiprocessor of sm90, and what each thread block uses besides its own.
+#: The shared memory of an SM of sm90, and the bytes that each thread block reserves besides its own.
 _MULTIPROCESSOR_BYTES, _RESERVED_BYTES = 228 * 1024, 1024
 
 
@@ -36,10 +36,9 @@ def _draft_3x(selection: Selection) -> Draft:
 
 
 def _space(draft: Draft) -> Space:
-    """Return a thread block's part of a multiprocessor's memory, as in convolution_3x.hpp; the main loop takes the
-    rest.
+    """Return a thread block's part of an SM's memory, as in convolution_3x.hpp; the main loop takes the rest.
 
-    The main loop of one consumer lies under the epilogue.
+    The main loop and the epilogue of one consumer share memory.
     """
     config = draft.config
     assert isinstance(config, ConfigConvolution)
@@ -72,10 +71,10 @@ VISITORS_3X = Kernel3x(
     _has_rows,
     swizzle_and_raster,
 )
-#: Over copies of the input and the weight, which have few channels, or no whole vectors of them.
+#: The kernel over padded copies of the input and the weight, for few channels or no whole vectors of channels.
 PADDED_3X = replace(VISITORS_3X, mainloop=padded_convolution_3x)
 
-# CUTLASS 2.x: with visitors by kernels of ours.
+# CUTLASS 2.x: visitors in kernels of evt.
 
 VISITORS_2X = Kernel2x("conv_2x", Draft, convolution_2x, epilogue_2x.visitors)
 WORKED_2X = Kernel2x("conv_2x_mainloop", Draft, worked_convolution_2x, epilogue_2x.visitors)

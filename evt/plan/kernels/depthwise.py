@@ -1,4 +1,4 @@
-"""The depthwise kernel, a convolution of ours for sm90: a thread moves its two channels of C and D as one word."""
+"""The depthwise kernel, evt's own convolution for sm90: a thread moves its two channels of C and D as one word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel while its parts are planned: the program as they see it, the call's members, and the finished plan."""
+"""A kernel while its parts are planned: the program in its scope, and the finished plan."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class KernelTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A planned epilogue, and what the collective itself does of it: see :class:`Plan`.
+    """A planned epilogue with the tensors that the collective itself moves: see :class:`Plan`.
 
     ``program`` is the epilogue's steps, even if a stock epilogue takes their place.
     """
@@ -148,6 +148,6 @@ def tile_bytes(value: Input | Output) -> float:
 
 
 def describe(dag: TypedDag, signature: Signature) -> str:
-    """Return which layouts of the operands a kernel is specialised for, in words."""
+    """Return the layouts of the operands that a kernel is specialised for, in words."""
     layouts = zip(dag.operands, (signature.a, signature.b), strict=True)
     return ", ".join(f"{operand.name} {layout.contiguous}-contiguous" for operand, layout in layouts)

@@ -51,14 +51,14 @@ def _tile_dtype(draft: Draft) -> DType:
 
 
 def together_of_rows(dtype: DType) -> int:
-    """Return the columns of a row that a warp has, in the 256 bytes that CUTLASS's thread map gives to one."""
+    """Return the columns of a row that a warp stores: CUTLASS's thread map gives 256 bytes of a row to one warp."""
     return 256 * 8 // dtype.bits
 
 
 def access_width(draft: Draft) -> int:
-    """Return the elements per access of the epilogue: what every row-contiguous tensor's alignment allows.
+    """Return the elements per access of the epilogue, which the alignment of every row-contiguous tensor allows.
 
-    A warp covers a row with 32 accesses, and pairs and blocks of columns meet within them: wide ones need wide ones.
+    A warp covers a row with 32 accesses. Pairs and blocks of columns lie in them, so wide blocks need wide accesses.
     """
     least = max(1, draft.problem.columns_together // 32)
     width = max(least, min(8, 16 // draft.problem.tensor_bytes(draft.primary))) if draft.stores_tile else 8
@@ -96,7 +96,7 @@ def stock_of_images(draft: Draft) -> Collective:
 def _stock(
     draft: Draft, make_tensors: Callable[[Draft, FusionOperation], Tensors], most: int, *, permuted: bool
 ) -> Collective:
-    """Plan an output operator, whose accesses have at most so many elements."""
+    """Plan an output operator; ``most`` is the limit of elements per access."""
     found = draft.selection.matches[FusionOperation]
     program = epilogue_program(draft.fork(), fused=draft.selection.fused)
     tensors = make_tensors(draft, found)
@@ -108,7 +108,7 @@ def _stock(
 
 
 def _stock_width(draft: Draft) -> int:
-    """Return the elements per access: the vector's too, which is read like a row."""
+    """Return the elements per access; the vector is read like a row."""
     width = access_width(draft)
     for value in draft.dag.inputs:
         if draft.columns in value.modes and not value.is_tile:
@@ -141,7 +141,7 @@ def _matrix_tensor(draft: Draft, name: str) -> StockTensor:
 
 
 def _image_tensors(draft: Draft, operator: FusionOperation) -> Tensors:
-    """Return the tensors of the kernel's epilogue for a convolution, all of which have to be set."""
+    """Return the tensors of the kernel's epilogue for a convolution; the kernel needs all of them."""
     names = [("D", draft.primary), *(("C", source) for source in operator.sources)]
     if not operator.reads_source_only:
         names += [("Vector", operator.vector), ("Tensor", operator.stored)]

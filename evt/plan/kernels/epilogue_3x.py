@@ -48,7 +48,7 @@ def visitors(draft: Draft, placed: Placed) -> EpilogueProgram:
 
 
 def has_batches(draft: Draft, value: Input) -> bool:
-    """Return whether a tensor has its own data in every batch, as C has."""
+    """Return whether a tensor has separate data in every batch, like C."""
     return draft.signature[value.name].batch == "strided"
 
 
@@ -110,7 +110,7 @@ def tensor(draft: Draft, name: str) -> Tensor:
 
 
 def stock_fusion(draft: Draft, placed: Placed) -> StockFusion:
-    """Plan one node, which CUTLASS makes from the operation's name, on every architecture of those of sm90."""
+    """Plan one node; CUTLASS makes it from the operation's name, on every 3.x architecture from the nodes of sm90."""
     found = draft.selection.matches[FusionOperation]
     if found.stored:
         draft.strides(found.stored)

@@ -1,4 +1,4 @@
-"""The halo kernel of ours for sm90, for convolutions and products. TMA moves C and D through one shared buffer."""
+"""The halo kernel for sm90, for convolutions and products. TMA moves C and D through one shared buffer."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
         groups=groups,
         # A mainloop fusion needs tiles that lie within one tap, from which it finds its channels and its padding.
         iterators="fixed channels" if few and not work else iterators,
-        # Of dgrad the convolution's stride, else that of D's pixels. A fprop of no strides takes any stride; its
-        # output's pixels have one pitch.
+        # dgrad: the convolution's stride; otherwise the stride of D's pixels. A fprop without strides takes any stride;
+        # the pixels of its output have one pitch.
         strided=shape.operator == "wgrad",
         alignments=tuple(alignments),
         padded=shape.padded,
@@ -103,7 +103,7 @@ def padded_convolution_3x(draft: Draft) -> Convolution3x:
 
 
 def _windows(draft: Draft, channels: int) -> tuple[PaddedCopy, PaddedCopy]:
-    """Return copies of A and B with so many channels, in which a row of taps is next to each other, and padded."""
+    """Return padded copies of A and B with a number of channels, in which a row of taps is contiguous."""
     vector = _vector(draft)
     _add_copies(draft)
     padding = (draft.fields.size("pad_width"), draft.fields.size("upper_pad_width"))
@@ -119,7 +119,7 @@ def _vector(draft: Draft) -> int:
 
 
 def _add_sizes_3x(draft: Draft) -> None:
-    """Add the members that a problem of 3.x is made of."""
+    """Add the sizes of a convolution of CUTLASS 3.x to the members."""
     fields, spatial = draft.fields, _spatial(draft)
     for name in (*spatial, "channels", *(f"output_{name}" for name in spatial), "filters"):
         fields.size(name)

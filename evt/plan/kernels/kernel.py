@@ -1,7 +1,7 @@
-"""A kernel's planner, put together from parts: ``planner(selection) -> Plan``.
+"""A kernel's planner, composed of parts: ``planner(selection) -> Plan``.
 
-Each part is a function of the draft, and adds the members that it needs. They run in the order of
-the members: the draft decides what is transposed, the main loop has A and B, the epilogue the rest, the scheduler its
+Each part is a function of the draft and adds the members that it needs. The parts run in the order of the members. The
+draft decides whether the problem is transposed; the main loop adds A and B, the epilogue its tensors, the scheduler its
 settings.
 """
 

@@ -1,4 +1,4 @@
-"""The shared memory of a thread block: what a kernel's tiles use, and why a plan exceeds it."""
+"""The shared memory of a thread block: the bytes of a kernel's tiles, and the reason why a plan exceeds the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel is called with, in the program's words: its operands, inputs and outputs."""
+"""The parameters of a kernel in the program's words: operands, inputs and outputs."""
 
 from __future__ import annotations
 

@@ -15,10 +15,9 @@ from evt.plan.rules import convolution, gemm, mainloop, stock
 def configs_implicit(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations of a convolution.
 
-    Measured on an H200 like those of sm90: longer steps along k than a GEMM's are best, and a tall tile where the
-    output channels fill tiles of 64 columns. With several groups, a tile's columns lie in one group, or it has several
-    whole ones. The iterators for few channels need more registers: their tiles are small where output channels fill
-    them.
+    Measured on an H200: longer k-blocks than a GEMM's are best, and a tall tile if the output channels fill tiles of 64
+    columns. A tile's columns lie in one group, or hold several whole groups. The iterators for few channels need more
+    registers, so their tiles are small if output channels fill small tiles.
     """
     operand, convolution = problem.dag.operands[0].dtype, problem.convolution
     alignment = problem.padded_vector or problem.operand_alignment
@@ -62,7 +61,7 @@ EVT = Route(
     name="conv-evt-2x",
     kind="evt",
     generation="2x",
-    summary="visitor tree on the multistage implicit-GEMM main loop (CUTLASS 2.x), joined by a kernel of ours",
+    summary="visitor tree on the multistage implicit-GEMM main loop (CUTLASS 2.x), joined by a kernel of evt",
     rules=(
         gemm.runs_2x,
         mainloop.no_work,

@@ -8,8 +8,8 @@ from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import convolution, gemm, mainloop
 
-#: By the width of tiles that the output channels fill best: the configurations built for every program, and those for
-#: a light epilogue, which leaves registers for larger tiles.
+#: By the tile width that the output channels fill best: the configurations for every program, and the configurations
+#: for a light epilogue, which leaves registers for larger tiles.
 _CONVOLUTIONS = {
     64: ("narrow single", "triple"),
     96: ("tall_96 own_96", ""),
@@ -23,10 +23,9 @@ _CONVOLUTIONS = {
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations of sm90.
 
-    Two consumers take turns with a tile each, and one is stored while another is multiplied: best where they are many.
-    Of few columns, two or three tiles of one consumer share a multiprocessor for that. Two consumers share a larger
-    tile and keep the tensor cores busy alone. Where tiles are few, small ones do that, in clusters that load a tile of
-    the activation once.
+    Many tiles: two consumers alternate with a tile each, and one tile is stored while another is multiplied. Few
+    columns: two or three tiles of one consumer share an SM for the same overlap. Two consumers that share a larger tile
+    keep the tensor cores busy alone. Few tiles: small tiles, in clusters that load a tile of the activation once.
     """
     k = problem.sizes.tile_bytes(problem.convolution.row_channels, problem.operand_bytes) // problem.operand_bytes
 

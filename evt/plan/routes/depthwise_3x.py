@@ -1,4 +1,4 @@
-"""Depthwise convolutions by a kernel of ours on sm90: the route ``conv-depthwise-3x``."""
+"""Depthwise convolutions by a kernel of evt on sm90: the route ``conv-depthwise-3x``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import depthwise, gemm, halo, mainloop
 
-#: The pixels and channels of a step of the epilogue, of which a thread has 8 elements.
+#: The pixels and channels of a step of the epilogue; a thread has 8 elements of a step.
 _STEP = (4 * UNITS, CHANNELS)
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
-    """Return the configurations: the best for many images and for few, that of light epilogues, then all that fit."""
+    """Return the configurations: the best for many and for few images, one for light epilogues, then all others."""
     found = problem.depthwise
 
     def config(unit: Unit, use: Use) -> Config:
@@ -34,7 +34,7 @@ DEPTHWISE = Route(
     name="conv-depthwise-3x",
     kind="own",
     generation="3x",
-    summary="straight-line epilogue in a depthwise convolution of ours (TMA, multiply-adds in f32, no CuTe)",
+    summary="straight-line epilogue in a depthwise convolution of evt (TMA, multiply-adds in f32, no CuTe)",
     rules=(
         depthwise.depthwise,
         depthwise.operand_types,

@@ -15,9 +15,9 @@ from evt.plan.rules import gemm, mainloop, stock
 def general_config(operand: DType, alignment: int) -> Config:
     """Return the general configuration for operands of an alignment, in elements; it fits the 99 KiB of sm86 and sm89.
 
-    Accesses of at least 4 bytes go through cp.async in four stages. Narrower ones go through registers in two,
-    with a smaller tile so that nothing spills. (f32 always has four: CUTLASS's two-stage f32 main loop
-    multiplies in f16.) 8-bit floats are summed twice over and need half the accumulators per warp.
+    Accesses of at least 4 bytes use cp.async in four stages. Narrower accesses go through registers in two stages, with
+    a smaller tile so that nothing spills. (f32 always has four stages: CUTLASS's two-stage f32 main loop multiplies in
+    f16.) 8-bit floats have two sets of sums and need half the accumulators per warp.
     """
     if alignment * operand.bits < 32:
         return Config((64, 64, 32), "multistage", warp=(32, 32, 32), instruction=(16, 8, 16), stages=2)
@@ -39,9 +39,8 @@ def configs_gemm(problem: Problem) -> tuple[Config, ...]:
 def configs_mainloop(problem: Problem) -> tuple[Config, ...]:
     """Return the configuration of a kernel with a mainloop fusion on A or B.
 
-    There are twice as many warps, and each has a tile that is half as long along the operand's rows or columns: the
-    formula's inputs and results need registers, and more warps hide its instructions behind each other's
-    multiplications.
+    It has twice the warps, each with half the tile along the operand's rows or columns. The formula's inputs and
+    results need registers, and more warps hide its instructions behind the multiplications of others.
     """
     (config,) = configs_gemm(problem)
     m, n, k = config.warp

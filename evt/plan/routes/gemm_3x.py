@@ -8,8 +8,8 @@ from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, mainloop, stock
 
-#: CUTLASS's persistent kernels of sm90. Two consumers that take turns hide the epilogue behind the main loop, except
-#: for its memory traffic; two that share a tile do not.
+#: CUTLASS's persistent kernels of sm90. Two consumers that alternate hide the epilogue behind the main loop, except
+#: for its memory traffic; two consumers that share a tile do not.
 _PINGPONG = Speed(alone=1.2, overhead=130, tail=500, bound=150)
 _SMALL = Speed(cost=1.8, alone=1.68, overhead=130, tail=500, bound=150)
 _HALF = Speed(cost=1.35, alone=1.2, overhead=130, tail=500, bound=150)
@@ -33,12 +33,12 @@ def _cooperative(m: int, n: int, k: int, cluster: tuple[int, int, int] = (1, 1, 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations of sm90, of products and of convolutions that are products.
 
-    Without a cluster, no block of one is idle where the columns are few. Wide tiles are faster where there are many and
-    leave few registers; small ones where tiles are fewer than multiprocessors, or a convolution has 64 output channels;
-    half ones between these, for a convolution's few pixels of many channels.
-    A contraction that takes less time than its epilogue is computed best by two consumers of one tile. Products of
-    8-bit floats are summed in two sets of accumulators, which leaves registers for 96 elements of the tile per thread:
-    nothing spills, and the general configuration is the one with the larger tile.
+    Without a cluster, no thread block is idle if columns are few. Wide tiles are faster if tiles are many, and leave
+    few registers. Small tiles are faster if tiles are fewer than SMs, or for a convolution with 64 output channels;
+    half tiles lie between, for few pixels of many channels.
+    Two consumers of one tile are best if the contraction takes less time than its epilogue. Products of 8-bit floats
+    have two sets of accumulators, which leaves registers for 96 elements of the tile per thread. Nothing spills then,
+    so the general configuration has the larger tile.
     """
     operand, convolution = problem.dag.operands[0].dtype, problem.signature.convolution
     k = 1024 // operand.bits

@@ -1,4 +1,4 @@
-"""A kernel of ours on sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``, and ``halo-3x`` of products."""
+"""The halo kernel of sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``, and ``halo-3x`` for products."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from evt.plan.rules import gemm, halo, mainloop
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
-    """Return the configurations: those that are the fastest together, then all others that fit."""
+    """Return the configurations: the fastest set, then all others that fit."""
     return _configs(problem, problem.halo)
 
 
 def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
-    """Return the same of few channels."""
+    """Return the configurations for few channels."""
     return _configs(problem, problem.windows)
 
 
 def configs_of_products(problem: Problem) -> tuple[Config, ...]:
-    """Return those of matrices: of tiles from wide to narrow, then shared ones for few tiles, then all others."""
+    """Return the configurations for matrices: wide to narrow tiles, shared tiles for few tiles, then all others."""
     return _configs(problem, halo_of_products(problem.dag.operands[0].dtype))
 
 
@@ -48,7 +48,7 @@ HALO = Route(
     name="conv-halo-3x",
     kind="own",
     generation="3x",
-    summary="straight-line epilogue in a convolution of ours that loads each pixel once a tile (TMA, WGMMA, no CuTe)",
+    summary="straight-line epilogue in a convolution of evt that loads each pixel once a tile (TMA, WGMMA, no CuTe)",
     rules=(
         halo.on_sm90,
         mainloop.no_work,
@@ -68,7 +68,7 @@ PADDED = Route(
     name="conv-halo-padded-3x",
     kind="own",
     generation="3x",
-    summary="straight-line epilogue in a convolution of ours that widens few channels, a row of taps being one tap",
+    summary="straight-line epilogue in a convolution of evt that widens few channels, a row of taps being one tap",
     rules=(
         halo.on_sm90,
         mainloop.no_work,
@@ -86,7 +86,7 @@ PRODUCT = Route(
     name="halo-3x",
     kind="own",
     generation="3x",
-    summary="straight-line epilogue in a matrix product of ours, which is built in seconds (TMA, WGMMA, no CuTe)",
+    summary="straight-line epilogue in a matrix product of evt, which is built in seconds (TMA, WGMMA, no CuTe)",
     rules=(
         halo.on_sm90,
         mainloop.no_work,

@@ -1,8 +1,8 @@
 """The routes to a kernel, in order of preference; ``evt explain`` prints them with their rules.
 
-Newer generations of CUTLASS come first; within one, its own fused epilogues, then visitor trees, then mainloop
-fusions. A kernel of ours comes before those that it was written to replace. A route that does not suit a problem comes
-after those that do: see Route. A measurement of ``evt tune`` overrides the order.
+Newer generations of CUTLASS come first. Within a generation, CUTLASS's fused epilogues come before visitor trees, and
+visitor trees before mainloop fusions. A kernel of evt comes before the kernels that it replaces. A route that does not
+suit a problem comes after the routes that do: see Route. A measurement of ``evt tune`` overrides the order.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def routes_of(problem: Problem) -> tuple[Route, ...]:
 
 
 def find_routes(problem: Problem, named: str | None = None) -> tuple[Route, ...]:
-    """Return those of :func:`routes_of` with a name, or of a kind.
+    """Return the routes for a problem's shape with a name, or of a kind.
 
-    Raise TargetError (E0501) for an unknown one.
+    Raise TargetError (E0501) for an unknown name.
     """
     known = routes_of(problem)
     routes = tuple(route for route in known if named in (None, route.name, route.kind))

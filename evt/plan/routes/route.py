@@ -1,4 +1,4 @@
-"""What a route is: one record of all that is decided about a way to compile programs."""
+"""A route: one record of a way to compile programs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from evt.plan.problem import Problem, Shape
 from evt.plan.rules.rule import Rule
 from evt.plan.target import Family, Generation, Target
 
-#: The kind of a route's kernel: a fused epilogue of CUTLASS's own, a visitor tree, a mainloop fusion, or
-#: a kernel of ours.
+#: The kind of a route's kernel: a fused epilogue of CUTLASS, a visitor tree, a mainloop fusion, or a kernel of evt.
 Kind = Literal["stock", "evt", "mainloop", "own"]
-#: The most batches of a non-persistent kernel, for which they are the grid's third dimension.
+#: The most batches of a non-persistent kernel: they are the grid's third dimension.
 GRID_Z = 65535
 
 
@@ -23,8 +22,8 @@ GRID_Z = 65535
 class Kernel:
     """A route's kernel for one family of targets.
 
-    ``planner`` decides about it and names the template that prints it; ``configurations`` are those that it may have
-    for a problem that the route's rules admit, the general one first. ``max_batches`` is None where there is no limit.
+    ``planner`` plans it and names its template. ``configurations`` returns the possible configurations of a problem
+    that the route's rules admit, the general configuration first. ``max_batches`` is None if there is no limit.
     """
 
     planner: Planner
@@ -36,12 +35,12 @@ class Kernel:
 class Route:
     """A way to compile programs, tried in the order of evt.plan.routes.order.
 
-    ``summary`` is its description in ``evt explain``. ``rules`` are the conditions that a problem must meet, ``shapes``
-    the shapes of problems that it concerns, and ``kernels`` has its kernel for each family of targets that
-    the rules admit. ``otherwise`` is what a user can type instead where the rules refuse. ``suits`` is a rule about
-    speed: where it fails, routes that come later are preferred; where it holds in part, its kernels are built beside
-    those of the preferred route, and each call takes what is expected to be the fastest for its sizes. ``alone`` tells
-    the problems that no other route compiles: there, what it refuses is what a user is told, and elsewhere it is not.
+    ``summary`` is its description in ``evt explain``. ``rules`` are the conditions that a problem must meet; ``shapes``
+    are its shapes of problems; ``kernels`` has its kernel for each family of targets that the rules admit.
+    ``otherwise`` is a formula or option that a user can type instead if the rules refuse. ``suits`` is a rule about
+    speed. If it fails, later routes are preferred. If it holds in part, the route's kernels are built beside the
+    preferred route's, and each call takes the kernel that is expected to be fastest for its sizes. ``alone`` tells the
+    problems that no other route compiles: only for these a user reads the route's refusals.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""Rules: the conditions of a route; each says why a problem fails it, or what it found in one that does not."""
+"""Rules: the conditions of a route; each returns a match with its finding, or a refusal with its reason."""

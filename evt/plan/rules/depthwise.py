@@ -16,7 +16,7 @@ def on_sm90(problem: Problem) -> Verdict:
     return Refusal(f"depthwise convolutions have a kernel on sm90 only, and the target is {problem.target.name}")
 
 
-@rule("each channel has a filter of its own, of at most 128 taps, and it is a fprop of images, or a dgrad of stride 1")
+@rule("each channel has a separate filter of at most 128 taps, and it is a fprop of images, or a dgrad of stride 1")
 def depthwise(problem: Problem) -> Verdict:
     reason = problem.depthwise.reason
     return Refusal(reason) if reason else HOLDS

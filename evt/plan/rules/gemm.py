@@ -1,4 +1,4 @@
-"""The rules of kernels of matrix products, many of which are those of convolutions too."""
+"""The rules of matrix products; convolutions share many of them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def row_major_columns(problem: Problem) -> Verdict:
 
 @rule("pairs and blocks of columns lie in the part of a row that a warp stores")
 def columns_in_row(problem: Problem) -> Verdict:
-    """CUTLASS's thread map of 2.x gives a warp 256 bytes of a row; sums are staged as they are, or as 16 bits."""
+    """Check the thread map of CUTLASS 2.x: a warp has 256 bytes of a row, of i32 sums or of 16-bit values."""
     most = 64 if accumulator(problem.dag.operands[0].dtype) == I32 else 128
     if problem.columns_together <= most:
         return HOLDS
@@ -92,7 +92,7 @@ def masked_columns(problem: Problem) -> Verdict:
     return HOLDS
 
 
-# What the instructions multiply.
+# The operands that the instructions multiply.
 
 
 @rule("mma instructions multiply the operands' types and layouts")
@@ -145,11 +145,11 @@ def _along_k(problem: Problem) -> Verdict:
     return HOLDS
 
 
-#: What the instructions of a family multiply, where it is not what WGMMA does.
+#: The checks of a family's operands, if they differ from WGMMA's.
 _MULTIPLIED: Mapping[Family | None, Check] = {"sm100": _multiplied_by_tcgen05, "sm120": _multiplied_by_sm120}
 
 
-# What is moved.
+# The tensors that TMA moves.
 
 
 @rule("A and B have a mode with stride 1")
@@ -176,7 +176,7 @@ def operands_moved_by_tma(problem: Problem) -> Verdict:
 
 
 def d_moved_by_tma(problem: Problem) -> Verdict:
-    """Whether TMA moves D; where none of its modes has stride 1, a visitor stores it."""
+    """Return whether TMA moves D; if none of its modes has stride 1, a step of the epilogue stores it."""
     name = problem.dag.primary.name
     stored = stores_d(problem.dag, problem.signature)
     return moved(name, problem.signature[name], problem.tensor_bytes(name)) if stored else HOLDS
@@ -186,7 +186,7 @@ tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides a
 
 
 def moved(name: str, layout: LayoutClass, size: int) -> Verdict:
-    """Return whether TMA moves a tensor of elements of so many bytes."""
+    """Return whether TMA moves a tensor; ``size`` is the bytes of an element."""
     if layout.contiguous is None:
         return _no_stride_1(name)
     if layout.alignment * size < 16:
@@ -201,7 +201,7 @@ def _no_stride_1(name: str) -> Refusal:
     return Refusal(f"`{name}` has no mode with stride 1")
 
 
-# What depends on an element's place.
+# Steps that depend on the place of an element.
 
 
 @rule("no transposition is needed where columns are packed or paired")
@@ -217,7 +217,7 @@ def transposition(problem: Problem) -> Verdict:
 
 
 def reads_columns(problem: Problem) -> bool:
-    """Return whether threads of sm100 would get columns in a program that needs places in rows.
+    """Return whether threads of sm100 would get columns, for a program whose steps need rows.
 
     CUTLASS distributes sums by rows, except for a column-major D of 16 bits.
     """
@@ -236,12 +236,12 @@ def places(problem: Problem) -> Verdict:
     found = _placed(problem.dag) if problem.target.family("3x") == "sm120" else None
     if found is None:
         return HOLDS
-    what, place = found
-    return Refusal(f"there are no 3.x visitors for {what} on {problem.target.name}", place)
+    words, place = found
+    return Refusal(f"there are no 3.x visitors for {words} on {problem.target.name}", place)
 
 
 def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
-    """Return what in a program needs the position of a thread's elements in the tile, in words, and its place."""
+    """Return the part of a program that needs the place of a thread's elements in the tile, in words, and its span."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if value.dtype == B1:

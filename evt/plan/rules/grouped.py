@@ -1,4 +1,4 @@
-"""The rules of kernels for grouped products, besides those of one product, which hold for every group."""
+"""The rules of grouped products, besides the rules of one product, which every group must meet."""
 
 from __future__ import annotations
 

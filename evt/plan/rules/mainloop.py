@@ -1,4 +1,4 @@
-"""The rules about mainloop fusions: which main loops have them, and what to write where none does."""
+"""The rules of mainloop fusions: the main loops that have them, and the formula to write instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 @rule("there is no mainloop fusion")
 def no_work(problem: Problem) -> Verdict:
-    """Refuse mainloop fusions, saying what to write instead."""
+    """Refuse mainloop fusions, with the formula to write instead."""
     dag = problem.dag
     if not dag.feeds:
         return HOLDS
@@ -27,7 +27,7 @@ def work(problem: Problem) -> Verdict:
 
 @rule("operands have at most 32 bits")
 def narrow(problem: Problem) -> Verdict:
-    """Refuse wider operands, whose registers are not laid out as those of m16n8 instructions."""
+    """Refuse wider operands, whose registers do not have the layout of m16n8 instructions."""
     operand = problem.dag.operands[0]
     if operand.dtype.bits <= 32:
         return HOLDS
@@ -67,7 +67,7 @@ def _operands(dag: TypedDag) -> str:
 
 
 def _alternative(dag: TypedDag) -> str:
-    """Return what computes the same without a mainloop fusion."""
+    """Return a formula of the same value without a mainloop fusion."""
     name = next(iter(dag.feeds))
     outer, _ = ELEMENT_MODES[name]
     factor = _scale(dag, name)

@@ -1,4 +1,4 @@
-"""Which formulas a stock epilogue computes: ``match_stock(dag) -> Stock``, or why none does.
+"""The formulas that a stock epilogue computes: ``match_stock(dag) -> Stock``, or a refusal.
 
 The stock epilogues of CUTLASS are all of one shape. From the accumulator outwards::
 
@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A functor of CUTLASS that computes a function of ours, and its (member, number) arguments."""
+    """A functor of CUTLASS that computes a function of evt, and its (member, number) arguments."""
 
     functor: str = "cutlass::epilogue::thread::Identity"
     arguments: tuple[tuple[str, float], ...] = ()
@@ -83,7 +83,7 @@ class Stock:
 
 
 class _MismatchError(Exception):
-    """Why a formula is not a stock epilogue, and the node that is the cause."""
+    """The reason why a formula is not a stock epilogue, and the node that is the cause."""
 
     def __init__(self, reason: str, node: int | None = None) -> None:
         super().__init__(reason)
@@ -91,14 +91,14 @@ class _MismatchError(Exception):
 
 
 def match_stock(dag: TypedDag) -> Stock | Refusal:
-    """Return the formula in the form of stock epilogues, or why it has none."""
+    """Return the formula in the form of stock epilogues, or a refusal."""
     try:
         return _Match(dag).stock()
     except _MismatchError as mismatch:
         return mismatch.refusal
 
 
-#: What happens to the accumulator's value, one step after the other.
+#: One operation on the accumulator's value.
 _Step = Factor | Term | Activation
 
 
@@ -145,7 +145,7 @@ class _Match:
         return path
 
     def steps(self, node: int) -> Iterator[_Step]:
-        """Yield what a node of the path does to the value."""
+        """Yield the operations of a node of the path."""
         op, operands = self.dag[node], self.dag.arguments(node)
         if self.is_sum(node):
             return
@@ -197,7 +197,7 @@ class _Match:
         return Activation(row.stock.name, tuple(arguments), row.fast is not None, row.stock.is_slow)
 
     def multiplied(self, value: int, by: int) -> _Step:
-        """Return a factor of the accumulator itself, or a tensor that multiplies what was computed from it."""
+        """Return a factor of the accumulator itself, or a tensor that multiplies a value computed from it."""
         factor = self.factor(by)
         loaded = self.dag.input.get(factor.name)
         if loaded is not None and loaded.is_tile:

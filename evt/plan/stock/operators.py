@@ -66,10 +66,10 @@ Parameter: TypeAlias = Own | Functor | Scaling | Major | DType | bool | int
 
 @dataclass(frozen=True)
 class FusionOperation:
-    """A formula as a class of CUTLASS computes it: the class's own ``name`` and its template's ``parameters``.
+    """A formula that a class of CUTLASS computes: the ``name`` of the class and its template's ``parameters``.
 
-    The names of tensors are those of inputs, or empty: ``vector`` is the bias, ``sources`` the tensors, each times
-    ``beta``, ``stored`` the output that is the value before the activation. ``members`` are the activation's arguments.
+    Tensors are named by inputs, or empty: ``vector`` is the bias, ``sources`` are the tensors times ``beta``,
+    ``stored`` is the output of the value before the activation. ``members`` are the activation's arguments.
     """
 
     name: str
@@ -88,16 +88,16 @@ class FusionOperation:
 
     @property
     def functors(self) -> tuple[str, ...]:
-        """What the class is made of, by CUTLASS's names."""
+        """The functors and layouts among the parameters, by CUTLASS's names."""
         named = (each for each in self.parameters if isinstance(each, Functor | Major))
         return tuple(each.name if isinstance(each, Functor) else each.value for each in named)
 
 
 class _NoOperatorError(Exception):
-    """Why no class of CUTLASS computes a formula."""
+    """The reason why no class of CUTLASS computes a formula."""
 
 
-# What both generations ask for.
+# Conditions of both generations.
 
 
 def _attempt(
@@ -107,7 +107,7 @@ def _attempt(
     signature: Signature,
     mode: str,
 ) -> FusionOperation | Refusal:
-    """Return what ``choose`` finds, or why it finds nothing."""
+    """Return the operation that ``choose`` finds, or a refusal."""
     try:
         _check(dag, stock, signature)
         return choose(stock, dag, signature, mode)
