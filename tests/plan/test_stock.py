@@ -10,7 +10,8 @@ import evt
 from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import LayoutClass, Plan, Problem, convolution_class, find_target, natural_signature, plan
-from evt.plan.plan import StockOperator, StockTensor, Visitors
+from evt.plan.epilogue.program import EpilogueProgram
+from evt.plan.plan import StockOperator, StockTensor
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.plan.verdict import Refusal
 from evt.program import Program
@@ -246,7 +247,7 @@ def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced() -> None:
         assert route_of(problem, "stock") == f"stock-{family}"
         assert route_of(problem, "evt") == f"evt-{family}"
     assert "Visitor" in text("D = relu(acc + bias)", "sm80", route="evt")
-    assert isinstance(evt.gemm("D = silu(acc)").explain("sm90").plan.epilogue, Visitors)
+    assert isinstance(evt.gemm("D = silu(acc)").explain("sm90").plan.epilogue, EpilogueProgram)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])

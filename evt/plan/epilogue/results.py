@@ -60,7 +60,7 @@ Operand: TypeAlias = Combined | Given | Size | Number | ResultIndex
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output that the kernel stores at its end: one reduction, or what ``region`` computes from ``operands``.
+    """An output that the kernel stores at its end: a reduction, or the value of ``region`` on ``operands``.
 
     ``extent`` is the extent of the mode that is kept; each ``divisor`` of its indices share a result. ``batch`` is the
     batch stride of results, ``origin`` the statement that stores them.
