@@ -35,7 +35,7 @@ _OPENING = re.compile(
 )
 #: Rooms that are still to be rewritten; this list only shrinks.
 LEFT = {
-    *("tests", "codegen/export", "codegen/include", "codegen/templates"),
+    *("tests", "codegen/include", "codegen/templates"),
     *("evt/bench", "evt/emission", "evt/export"),
     *("evt/fx", "evt/layout", "evt/measured", "evt/nn"),
     *("evt/plan", "evt/runtime", "evt/tuning"),

@@ -1,4 +1,4 @@
-// What the tests have in common: tensors on the GPU, and results compared with exact ones.
+// Shared by the tests: tensors on the GPU, and the comparison of results with exact ones.
 #ifndef EVT_EXAMPLE_HPP
 #define EVT_EXAMPLE_HPP
 
@@ -21,7 +21,7 @@ inline void check(cudaError_t error, char const* what) {
   std::exit(1);
 }
 
-/// The capability of the current device, as 90 for 9.0; 0 and why where there is no usable one.
+/// The compute capability of the current device, as 90 for 9.0; 0 and the reason if no device is usable.
 inline int capability() {
   int device = 0, major = 0, minor = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -31,7 +31,7 @@ inline int capability() {
   return error == cudaSuccess ? 10 * major + minor : 0;
 }
 
-/// Memory on the GPU: bytes, or as many that no kernel writes by chance.
+/// Memory on the GPU, filled with the given bytes or with a pattern that no kernel writes by chance.
 class Memory {
  public:
   explicit Memory(std::size_t size) : size_(size) {
@@ -57,7 +57,7 @@ class Memory {
 
 enum class Type { f64, f32, f16, bf16, e4m3, e5m2, i64, i32, i8, u8 };
 
-/// A float of some bits of exponent and of fraction. Without infinities all ones are NaN.
+/// The value of a float with the given bits of exponent and fraction. Without infinities, all ones are NaN.
 inline double small_float(std::uint32_t bits, int exponent_bits, int fraction_bits, bool infinities) {
   int const exponent = static_cast<int>(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
   int const fraction = static_cast<int>(bits) & ((1 << fraction_bits) - 1);

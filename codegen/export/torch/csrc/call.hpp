@@ -1,4 +1,4 @@
-// Calling an exported program: checks, the choice of a kernel, and the launch. The same in every extension.
+// The call of an exported program: checks, the choice of a kernel, and the launch. Every extension has the same file.
 #ifndef EVT_TORCH_CALL_HPP
 #define EVT_TORCH_CALL_HPP
 
@@ -23,8 +23,8 @@
 
 namespace evt_torch {
 
-/// The stream that PyTorch works on, a cudaStream_t. libtorch_cuda is asked where it is loaded, and not linked: the
-/// extension can be built and imported beside a PyTorch without it.
+/// PyTorch's current stream, a cudaStream_t. The function is looked up in libtorch_cuda if it is loaded. The extension
+/// does not link that library, so it builds and imports beside a PyTorch without it.
 inline void* current_stream(c10::Device device) {
   using Ask = std::int32_t (*)(std::int32_t, void**);  // PyTorch's C interface, torch/csrc/inductor/aoti_torch/c/shim.h
   static Ask const ask = [] {
@@ -58,7 +58,7 @@ inline std::string name_of(at::ScalarType type) {
   return std::string("torch.") + (found == names.end() ? c10::toString(type) : found->second);
 }
 
-/// What a call gives, by the positions of the program's values: a tensor, a number, or neither.
+/// The arguments of a call by the positions of the program's values: a tensor, a number, or neither.
 struct Given {
   std::vector<at::Tensor> tensors;
   std::vector<std::optional<c10::Scalar>> numbers;
@@ -68,7 +68,7 @@ struct Given {
   bool has(std::size_t at) const { return tensors[at].defined(); }
 };
 
-/// The arguments of a call, whose types and devices fit.
+/// The arguments of a call, with checked types and devices.
 inline Given given_to(Program const& program, c10::ArrayRef<c10::IValue> arguments) {
   Given given;
   given.tensors.resize(program.values.size());
@@ -95,7 +95,7 @@ inline Given given_to(Program const& program, c10::ArrayRef<c10::IValue> argumen
   return given;
 }
 
-/// The shape among those that an input may have that a tensor has. Throws if it has none.
+/// The allowed shape of an input that a tensor has. Throws if it has none.
 template <class Int>
 Groups<Int> shape_of(Program const& program, Shapes<Int> const& shapes, Value const& value, c10::ArrayRef<Int> sizes) {
   auto const known = input_shapes(shapes, value, sizes);
@@ -119,7 +119,7 @@ bool is_single(Program const& program, Value const& value, c10::ArrayRef<Int> si
   return value.kind == Kind::flexible && elements == 1;
 }
 
-/// [N, ..., C] of [N, C, ...], and any other shape as it is.
+/// [N, ..., C] of [N, C, ...]; any other shape is unchanged.
 template <class Int>
 std::vector<Int> channels_moved(Program const& program, Value const& value, c10::ArrayRef<Int> sizes) {
   std::vector<Int> found = sizes.vec();
@@ -129,7 +129,7 @@ std::vector<Int> channels_moved(Program const& program, Value const& value, c10:
   return found;
 }
 
-/// Memory for an output, packed; that of an image is channels last.
+/// Packed memory for an output; an image is channels last.
 template <class Int>
 at::Tensor allocate(Program const& program, Shapes<Int> const& shapes, Value const& value, at::Tensor const& like) {
   std::vector<c10::SymInt> shape;
@@ -150,13 +150,13 @@ inline bool follows_channels_last(Program const& program, Given const& given) {
   return (first.is_contiguous() && is_last(first)) || (!wgrad && is_last(given.b()));
 }
 
-/// An output as it is returned: an image in contiguous memory where PyTorch would return it so.
+/// The returned form of an output: an image in contiguous memory if PyTorch would return it so.
 inline at::Tensor returned(Program const& program, Value const& value, Given const& given, at::Tensor const& made) {
   bool const copied = value.image && program.is_convolution() && !follows_channels_last(program, given);
   return copied ? made.contiguous() : made;
 }
 
-/// A call whose tensors are known as kernels see them.
+/// A call with its tensors as kernels see them.
 struct Call {
   Program const& program;
   Given given;
@@ -203,7 +203,7 @@ inline void set_sizes(Call& call) {
   }
 }
 
-/// A or B of a product of matrices.
+/// A or B of a matrix product.
 inline Argument matrix_operand(Program const& program, Shapes<std::int64_t> const& shapes, Value const& value,
                                at::Tensor const& tensor) {
   Groups<std::int64_t> groups;
@@ -263,7 +263,7 @@ inline bool fits_im2col(Call const& call) {
   return true;
 }
 
-/// Why a kernel is not for a call, or "". `capability` is that of the GPU.
+/// The reason a kernel does not serve a call, or "". `capability` is the GPU's.
 inline std::string why_not(Kernel const& kernel, Call& call, int capability) {
   auto const& values = call.program.values;
   if (std::find(kernel.capabilities.begin(), kernel.capabilities.end(), capability) == kernel.capabilities.end()) {
@@ -294,7 +294,7 @@ inline std::string why_not(Kernel const& kernel, Call& call, int capability) {
   return "";
 }
 
-/// The first kernel that takes the call: the best come first. Throws why none does.
+/// The first kernel that takes the call; the best come first. Throws the reasons if none does.
 inline Kernel const& choose(Call& call, int capability) {
   std::ostringstream reasons;
   for (Kernel const& kernel : call.program.kernels) {
@@ -330,7 +330,7 @@ inline std::uint64_t word_of(Member const& member, Call& call, void* workspace) 
   return member.kind == Member::Kind::integer ? bits(number.to<std::int64_t>()) : bits(number.to<double>());
 }
 
-/// The page of `evt explain` about a failure of a kernel, whose kind is in the upper half.
+/// The page of `evt explain` about a kernel's failure. The upper half of the code has its kind.
 inline char const* page_of(int code) {
   switch (code >> 16) {
     case 2: return "E0804";
@@ -395,7 +395,7 @@ inline std::vector<at::Tensor> run(Program const& program, Given given) {
   return results;
 }
 
-/// What a call returns, without values; sizes may be symbols.
+/// The results of a call without their values; sizes may be symbols.
 inline std::vector<at::Tensor> shaped(Program const& program, Given const& given) {
   using Int = c10::SymInt;
   auto const shapes = shapes_of<Int>(program, given.a().sym_sizes(), given.b().sym_sizes());
@@ -413,7 +413,7 @@ inline std::vector<at::Tensor> shaped(Program const& program, Given const& given
   return results;
 }
 
-/// The operator of a program, for any of its schemas: `on_device` launches, else there are no values.
+/// The operator of a program, for any of its schemas. With `on_device` it launches; otherwise the results have no values.
 template <Program const& program, bool on_device>
 void call(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
   std::size_t const count = handle.schema().arguments().size();

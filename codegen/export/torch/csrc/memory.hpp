@@ -1,4 +1,4 @@
-// Tensors as kernels see them: strides by what they lead over, and whether a kernel takes them as they are.
+// Tensors as kernels see them: the stride of each mode, and whether a kernel takes the tensor without a copy.
 #ifndef EVT_TORCH_MEMORY_HPP
 #define EVT_TORCH_MEMORY_HPP
 
@@ -29,12 +29,12 @@ inline Step step_of(char mode) {
 struct Argument {
   at::Tensor tensor;
   std::array<std::int64_t, static_cast<std::size_t>(Step::count)> steps{};
-  std::map<char, std::int64_t> extents;  // of the modes in memory, the batch's among them
-  std::int64_t channels = 0;             // of an operand of a convolution, which has no modes here
-  std::vector<std::int64_t> wide;        // and its strides, where it has more than one element along them
+  std::map<char, std::int64_t> extents;  // of the modes in memory, the batch's included
+  std::int64_t channels = 0;             // of a convolution's operand, which has no modes here
+  std::vector<std::int64_t> wide;        // the strides of its dimensions with more than one element
 };
 
-/// The one stride that walks dimensions, the last running fastest; none where there is no such stride.
+/// The single stride that walks the dimensions, the last running fastest; nothing if there is none.
 inline std::optional<std::int64_t> single_stride(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   std::int64_t stride = 0, reach = 0;
   bool first = true;
@@ -48,7 +48,7 @@ inline std::optional<std::int64_t> single_stride(c10::IntArrayRef sizes, c10::In
   return stride;
 }
 
-/// A tensor of a shape, which it has, as a kernel sees it. Throws where a mode has no single stride.
+/// A tensor of the given shape as a kernel sees it. Throws if a mode has no single stride.
 inline Argument argument_of(Program const& program, Value const& value, at::Tensor const& given,
                             Groups<std::int64_t> const& groups) {
   Argument result;
@@ -82,8 +82,8 @@ inline void make_legal(Argument& argument, char contiguous) {
   }
 }
 
-/// A or B of a convolution, a view [N, ..., C], which is copied where its channels are not contiguous. CUTLASS's
-/// iterators walk the taps of a filter, and the pixels of A in wgrad, with the stride of the innermost.
+/// A or B of a convolution, a view [N, ..., C], copied if its channels are not contiguous. CUTLASS's iterators walk the
+/// taps of a filter, and the pixels of A in wgrad, with the stride of the innermost dimension.
 inline Argument image_operand(Program const& program, Value const& value, at::Tensor const& given) {
   bool const wgrad = program.geometry.kind == Convolution::wgrad;
   bool const weight = value.name[0] == 'B' && !wgrad;
@@ -108,7 +108,7 @@ inline Argument image_operand(Program const& program, Value const& value, at::Te
   for (std::int64_t at = 3 - rank; at < 3; ++at) {
     names.push_back(static_cast<Step>(static_cast<int>(Step::depth) + static_cast<int>(at)));
   }
-  // A dimension of one element gets the stride that makes one dimension of it and those beside it.
+  // A dimension of one element gets the stride that merges it with its neighbours.
   std::int64_t step = result.channels;
   for (std::int64_t at = 0; at <= rank; ++at) step = view.size(at) > 1 ? view.stride(at) : step;
   for (std::int64_t at = rank; at >= 0; --at) {
@@ -122,13 +122,13 @@ inline Argument image_operand(Program const& program, Value const& value, at::Te
   auto const pitch = walked(0);
   std::int64_t const pixel = weight ? 1 : !pitch ? 0 : *pitch == 0 ? result.channels : *pitch;
   result.steps[index(Step::pixel)] = pixel;
-  // Filters are a matrix of filters and taps, activations one of pixels and channels.
+  // Filters are a matrix of filters and taps; activations are a matrix of pixels and channels.
   result.steps[index(step_of(value.modes[0].base))] = weight ? result.steps[index(Step::outer)] : pixel;
   result.steps[index(step_of(value.modes[1].base))] = 1;
   return result;
 }
 
-/// An image that the epilogue reads: its view [N, ..., C], or a copy where rows or columns have no single stride.
+/// An image that the epilogue reads: its view [N, ..., C], or a copy if its rows or columns have no single stride.
 inline at::Tensor epilogue_image(at::Tensor const& given, std::size_t rows) {
   at::Tensor const view = given.movedim(1, -1);
   auto const sizes = view.sizes(), strides = view.strides();
@@ -148,7 +148,7 @@ inline std::int64_t span_of(at::Tensor const& tensor) {
   return (last + 1) * tensor.element_size();
 }
 
-/// Why a kernel does not take a tensor, or "".
+/// The reason a kernel does not take a tensor, or "".
 inline std::string why_not(Layout const& need, Value const& value, Argument const& given) {
   std::int64_t const bytes = given.tensor.element_size();
   std::int64_t const address = reinterpret_cast<std::intptr_t>(given.tensor.data_ptr());

@@ -1,4 +1,4 @@
-// What an exported program is, as tables, and the shapes that it takes and gives. The same in every extension.
+// An exported program as tables, and the shapes of its values. Every extension has the same file.
 #ifndef EVT_TORCH_PROGRAM_HPP
 #define EVT_TORCH_PROGRAM_HPP
 
@@ -16,7 +16,7 @@
 
 namespace evt_torch {
 
-/// The sizes that kernels are called with. Settings of the scheduler are `zero`: the kernel decides.
+/// The sizes that a call passes to a kernel. Settings of the scheduler are `zero`: the kernel decides.
 enum class Size {
   m, n, k, l, contraction, images, channels, filters, groups,
   depth, filter_depth, output_depth, pad_depth, upper_pad_depth, stride_depth, dilation_depth,
@@ -25,10 +25,10 @@ enum class Size {
   zero, count
 };
 
-/// The strides of a tensor by what they lead over, and the extents of the modes where an index names places.
+/// The stride of each mode of a tensor, and the extents of modes that an index addresses.
 enum class Step { l, m, n, k, outer, depth, height, width, pixel, extent_m, extent_n, count };
 
-/// A mode of a tensor: l, m, n or k; a part of it with fewer places; or one of any extent where an index names places.
+/// A mode of a tensor: l, m, n or k; a divided one; or one of any extent that an index addresses.
 struct Mode {
   char base;
   std::int64_t divisor = 1;
@@ -37,7 +37,7 @@ struct Mode {
 
 enum class Kind { operand, tensor, flexible, number, output };
 
-/// An operand, input or output. `image`: of a convolution, shaped [N, C, ...]. `bits`: eight columns to a byte.
+/// An operand, input or output. `image`: a convolution's, shaped [N, C, ...]. `bits`: eight columns in a byte.
 struct Value {
   char const* name;
   at::ScalarType dtype;
@@ -47,9 +47,9 @@ struct Value {
   bool bits = false;
   bool image = false;
   std::optional<c10::Scalar> fallback = std::nullopt;
-  std::int64_t least = 0, most = 0;  // of a whole number
+  std::int64_t least = 0, most = 0;  // of an integer
 
-  /// Whether its columns are bits, or fewer than the accumulator's.
+  /// Whether its columns are bits, or fewer than the columns of the accumulator.
   bool has_own_columns() const {
     for (Mode const& mode : modes) {
       if (mode.divisor != 1) return true;
@@ -60,7 +60,7 @@ struct Value {
 
 enum class Batch { any, strided, shared };
 
-/// What a kernel needs of a tensor: its contiguous mode, the elements of an access, and whether batches share it.
+/// A kernel's requirements for a tensor: its contiguous mode, the elements of an access, and whether batches share it.
 struct Layout {
   std::size_t value;
   char contiguous;
@@ -75,8 +75,8 @@ struct Member {
   int index = 0;
 };
 
-/// A compiled kernel. `capabilities` are those of the GPUs that run it; `absent` are the values that it does without.
-/// Of a convolution, `limits` are what its problems must keep within.
+/// A compiled kernel. `capabilities`: the GPUs that run it. `absent`: the values that it does not read. `limits`: the
+/// bounds of a convolution's problems.
 struct Kernel {
   char const* name;
   std::vector<int> capabilities;
@@ -103,14 +103,14 @@ struct Geometry {
   std::size_t rank() const { return stride.size(); }
 };
 
-/// Columns have to be a multiple of `width`, the size of `what`.
+/// Columns must be a multiple of `width`, the size of `what`.
 struct Columns {
   std::int64_t width;
   char const* what;
 };
 
-/// A program. Its first values are A and B, then come the inputs in the order of the schema, then the outputs.
-/// `linear`: leading dimensions of A are rows.
+/// A program. Its values are A and B, the inputs in the order of the schema, and the outputs. `linear`: the leading
+/// dimensions of A are rows.
 struct Program {
   char const* name;
   bool linear;
@@ -131,7 +131,7 @@ struct Program {
 /// The largest extent and stride of an operand.
 constexpr std::int64_t kLimit = (std::int64_t{1} << 31) - 1;
 
-/// The dimensions that each mode stands for; `k` alone is a number. The rest is that of a convolution.
+/// The dimensions of each mode; `k` alone is a number. The other members are a convolution's.
 template <class Int>
 struct Shapes {
   std::vector<Int> l, m, n;
@@ -164,7 +164,7 @@ std::vector<Int> dims_of(Shapes<Int> const& shapes, Mode const& mode) {
   return {product(dims) / Int(mode.divisor)};
 }
 
-/// The shape of an output in memory; that of an image has its channels last.
+/// The shape of an output in memory; an image has its channels last.
 template <class Int>
 std::vector<Int> output_shape(Shapes<Int> const& shapes, Value const& output) {
   std::vector<Int> shape;
@@ -179,7 +179,7 @@ std::vector<Int> output_shape(Shapes<Int> const& shapes, Value const& output) {
 template <class Int>
 using Groups = std::vector<std::pair<char, std::vector<Int>>>;
 
-/// The shapes that an input may have. Along a mode where an index names places, the extent is the tensor's own.
+/// The shapes that an input may have. The extent of a mode that an index addresses is the tensor's.
 template <class Int>
 std::vector<Groups<Int>> input_shapes(Shapes<Int> const& shapes, Value const& value, c10::ArrayRef<Int> given) {
   auto const made = [&](bool flat, bool batched) {
@@ -345,7 +345,7 @@ Shapes<Int> convolution_shapes(Program const& program, c10::ArrayRef<Int> a, c10
   return shapes;
 }
 
-/// The shapes of a call. Throws what does not fit.
+/// The shapes of a call. Throws for a shape that does not fit.
 template <class Int>
 Shapes<Int> shapes_of(Program const& program, c10::ArrayRef<Int> a, c10::ArrayRef<Int> b) {
   Shapes<Int> const shapes =
