@@ -1,18 +1,19 @@
-"""Layouts as CuTe has them: shape:stride trees that map coordinates to indices, their algebra, and their properties.
+"""CuTe's layouts: shape:stride trees that map coordinates to indices, their algebra, and their properties.
 
     >>> from evt.layout import Layout, complement, naive_cosize_fault
     >>> tile = Layout.parse("(4,8):(8,1)")
     >>> tile(1, 2), tile @ Layout(8, 4), complement(Layout(4, 2), 24)
     (10, Layout.parse('8:1'), Layout.parse('(2,3):(1,8)'))
 
-An int n stands for the layout n:1 wherever a layout is accepted. A tuple is not a layout but a tiler, applied mode by
-mode. These functions return an answer or raise LayoutError, whatever their arguments are.
+Every function accepts an int n as the layout n:1. A tuple is not a layout but a tiler, applied mode by mode. The
+functions return a result or raise LayoutError, for any arguments. A *place* is CuTe's 1-D coordinate: the position of a
+coordinate in the colexicographic order.
 
-The modules, each after those that it uses: :mod:`tree` of integers; :mod:`layout`; :mod:`swizzle`; :mod:`sums`,
-:mod:`facts` and :mod:`flat`; :mod:`compose`, with its :mod:`derivation` and :mod:`carry` (moving a swizzle through a
-layout); :mod:`coalesce`, :mod:`complement`, :mod:`inverse`; :mod:`tile` (division and product); :mod:`parse`;
-:mod:`access` (vector width, overlap, bank conflicts); :mod:`draw`. They need Python's integers and evt's diagnostics,
-nothing else.
+The modules, each after the ones that it uses: :mod:`tree` (integers in trees); :mod:`flat` (lists of pairs) and
+:mod:`notation` (texts); :mod:`derivation` (CuTe's composition); :mod:`layout`; :mod:`swizzle`; :mod:`sums` and
+:mod:`facts`; :mod:`compose`, with :mod:`carry` (moving a swizzle through a layout); :mod:`coalesce`, :mod:`complement`,
+:mod:`inverse`; :mod:`tile` (division and product); :mod:`parse`; :mod:`access` (vector width, overlap, bank conflicts);
+:mod:`draw`. They depend on evt's diagnostics only.
 """
 
 from evt.errors import LayoutError

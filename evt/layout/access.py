@@ -1,6 +1,6 @@
-"""What a kernel and its caller ask about a tensor's strides: vector width, overlap, bank conflicts.
+"""Properties of a tensor's strides for kernels and callers: vector width, overlap, bank conflicts.
 
-A tensor is a :class:`~evt.layout.Layout`, or its modes as (extent, stride) pairs, which is quicker to make at every
+A tensor is a :class:`~evt.layout.Layout`, or its modes as (extent, stride) pairs, which are faster to make at every
 call: ``tuple(zip(tensor.shape, tensor.stride()))``. Pairs may have extents of 0. Strides are in elements.
 """
 
@@ -23,23 +23,23 @@ Modes: TypeAlias = "Layout | Sequence[tuple[int, int]]"
 #: The widest access of a thread, in bytes.
 WIDEST = 16
 WARP = 32
-#: Shared memory: this many banks, each of this many bytes.
+#: Shared memory: the number of banks, and their width in bytes.
 BANKS, BANK_BYTES = 32, 4
 
 
 def vector_width(layout: int | Layout | ComposedLayout, mode: int, element_bytes: int, address: int = 0) -> int:
-    """Return the widest vector, in elements, that every access along a mode may use: a power of two, 16 bytes at most.
+    """Return the widest vector for accesses along a mode, in elements: a power of two, at most 16 bytes.
 
-    The mode must be contiguous and a whole number of vectors long, and every vector must start at an aligned address:
-    the tensor's address (in bytes) and the other strides must be multiples. A swizzle keeps blocks below its lowest bit
-    together. Raise LayoutError E0674 for a mode that the layout does not have.
+    The mode must be contiguous and a whole number of vectors long. Every vector must start at an aligned address: the
+    tensor's address (in bytes) and the other strides must be multiples of the vector. A swizzle keeps blocks below its
+    lowest bit together. Raise LayoutError E0674 for a mode that the layout does not have.
     """
     layout = as_function(layout)
     if isinstance(layout, ComposedLayout):
         first = layout.offset * integer(element_bytes, "element_bytes", 1)
         if not layout.swizzle.bits:
             return vector_width(layout.layout, mode, element_bytes, integer(address, "an address") + first)
-        starts = (address, first)  # the swizzle keeps blocks of indices together, and memory blocks of bytes
+        starts = (address, first)  # the swizzle keeps blocks of indices together, and memory keeps blocks of bytes
         widths = (vector_width(layout.layout, mode, element_bytes, start) for start in starts)
         return min(1 << layout.swizzle.base, *widths)
     modes = layout.modes
@@ -72,7 +72,7 @@ def widest_vector(element_bytes: int, address: int, extent: int, strides: Iterab
 
 
 def contiguous_mode(layout: int | Layout) -> int | None:
-    """Return the mode whose neighbours are adjacent in memory; if there are several, the first with the longest run."""
+    """Return the mode whose neighbours are adjacent in memory; of several, the first with the longest run."""
     heads = [coalesced(mode.leaves)[0] for mode in as_layout(layout).modes]
     runs = [extent if stride == 1 else 1 for extent, stride in heads]
     longest = max(runs)
@@ -82,7 +82,7 @@ def contiguous_mode(layout: int | Layout) -> int | None:
 def single_stride(modes: Sequence[tuple[int, int]]) -> int | None:
     """Return the one stride that walks all modes, the last running fastest, as PyTorch reads shapes.
 
-    Return None when there is none, and 0 when there is only one element.
+    Return None if there is none, and 0 for a single element.
     """
     stride: int | None = None
     reach = 0
@@ -105,7 +105,7 @@ def span(modes: Modes) -> tuple[int, int]:
 def overlaps(modes: Modes) -> bool:
     """Return whether two coordinates of a tensor share an element, as in an expanded tensor.
 
-    Raise LayoutError E0675 when the search gives up without an answer.
+    Raise LayoutError E0675 if the search gives up without an answer.
     """
     pairs = _pairs(modes)
     return all(extent for extent, _ in pairs) and repeats(pairs)
@@ -115,7 +115,7 @@ def interleaves(a: Modes, b: Modes, distance: int, a_bytes: int = 1, b_bytes: in
     """Return whether two tensors share a byte; ``distance`` is b's address minus a's, in bytes.
 
     The answer is exact: tensors may interleave without sharing a byte, as two halves of a matrix's columns do. With the
-    default element sizes, the distance is in elements. Raise LayoutError E0675 when the search gives up without an
+    default element sizes, the distance is in elements. Raise LayoutError E0675 if the search gives up without an
     answer.
     """
     distance = integer(distance, "a distance")
@@ -134,7 +134,9 @@ def interleaves(a: Modes, b: Modes, distance: int, a_bytes: int = 1, b_bytes: in
 
 @dataclass(frozen=True, slots=True)
 class Wavefronts:
-    """The passes over the banks of shared memory that one access of a warp takes, and the least possible."""
+    """The number of passes over the banks of shared memory for one access of a warp, and the smallest possible
+    number.
+    """
 
     count: int
     least: int
@@ -151,9 +153,9 @@ def bank_conflicts(
     ``layout(threads(t))``.
 
     Without ``threads`` the lanes take the layout's coordinates in order, a vector each. The model is NVIDIA's: 32 banks
-    of 4 bytes; a pass serves 128 bytes, that is all lanes at 4 bytes a lane or fewer, 16 lanes at 8 bytes and 8 at 16;
-    lanes that read the same word share it; different words of one bank take a pass each. Raise LayoutError E0674 for
-    accesses of other widths, accesses not aligned to their width, and more than 32 lanes.
+    of 4 bytes. A pass serves 128 bytes: all lanes at 4 bytes per lane or fewer, 16 lanes at 8 bytes and 8 at 16. Lanes
+    that read one word share it; different words of one bank take one pass each. Raise LayoutError E0674 for accesses of
+    other widths, accesses not aligned to their width, and more than 32 lanes.
     """
     layout = as_function(layout)
     vector, element_bytes = integer(vector, "vector", 1), integer(element_bytes, "element_bytes", 1)
@@ -170,7 +172,7 @@ def bank_conflicts(
     starts = [layout(threads(lane)) * element_bytes for lane in range(threads.size)]
     for lane, start in enumerate(starts):
         if start % width:
-            message = f"lane {lane} accesses {width} bytes at byte {start}, which is no multiple of {width}"
+            message = f"lane {lane} accesses {width} bytes at byte {start}, which is not a multiple of {width}"
             raise refused("E0674", message, "use a narrower vector", layout=layout, threads=threads)
     lanes = WARP // max(1, width // BANK_BYTES)
     phases = [starts[first : first + lanes] for first in range(0, len(starts), lanes)]
@@ -178,7 +180,7 @@ def bank_conflicts(
 
 
 def bank(index: int, element_bytes: int) -> int:
-    """Return the bank of shared memory that holds an element, where element 0 lies in bank 0."""
+    """Return the bank of shared memory that holds an element; element 0 lies in bank 0."""
     index = integer(index, "an index", largest=MAX_COORDINATE)
     return index * integer(element_bytes, "element_bytes", 1) // BANK_BYTES % BANKS
 
@@ -208,7 +210,7 @@ def _pairs(modes: Modes) -> Sequence[tuple[int, int]]:
 def _read(modes: object) -> Sequence[tuple[int, int]]:
     """Return the pairs as integers with extents of 0 or more. Raise LayoutError E0672 for other values."""
     if isinstance(modes, (tuple, list)) and len(modes) <= MAX_LEAVES and all(map(_is_plain, modes)):
-        return modes  # as at every call
+        return modes  # the usual case
     if not isinstance(modes, Sequence) or len(modes) > MAX_LEAVES or not all(map(_is_pair, modes)):
         message = f"the modes of a tensor are up to {MAX_LEAVES} pairs (extent, stride)"
         raise refused("E0672", message, "pass tuple(zip(tensor.shape, tensor.stride()))")

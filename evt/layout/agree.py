@@ -1,4 +1,4 @@
-"""A comparison of two functions, place by place, where no rule decides whether they agree."""
+"""A comparison of two functions, place by place, for cases that no rule decides."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import chain
 
 from evt.layout.refused import refused
 
-#: How many places are compared, which takes a few milliseconds.
+#: The largest number of places that are compared, which takes a few milliseconds.
 MOST_PLACES = 1024
 
 
 def difference(
     first: Callable[[int], int], second: Callable[[int], int], size: int, suspects: Iterable[int] = ()
 ) -> int | None:
-    """Return a place below ``size`` where the functions differ, the first one or a suspect; None where they agree.
+    """Return a place below ``size`` where the functions differ, the first one or a suspect; None if they agree.
 
-    Raise LayoutError E0675 for a size above :data:`MOST_PLACES` when they agree at the suspects and the first places.
+    Raise LayoutError E0675 for a size above :data:`MOST_PLACES` if they agree at the suspects and the first places.
     """
     places = range(size) if size <= MOST_PLACES else chain(suspects, range(MOST_PLACES))
     for place in places:

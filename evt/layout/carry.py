@@ -1,6 +1,6 @@
-"""What becomes of a swizzle in a composition: it is merged with another, or moved through a layout to its left.
+"""A swizzle in a composition: merged with another swizzle, or moved through a layout to its left.
 
-As in CuTe, the result is the swizzle of the images of the bits. That is right when the layout moves bits to bits.
+As in CuTe, the result is the swizzle of the images of the bits. It is right if the layout maps bits to bits.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from evt.layout.swizzle import Swizzle
 
 
 def merged(a: Swizzle, b: Swizzle) -> Swizzle:
-    """Return the swizzle ``i -> a(b(i))``. Raise LayoutError E0674 where that is not a swizzle."""
+    """Return the swizzle ``i -> a(b(i))``. Raise LayoutError E0674 if that is not a swizzle."""
     if a.shift != b.shift:
-        message = f"{a} o {b} is no swizzle: the shifts differ"
+        message = f"{a} o {b} is not a swizzle: the shifts differ"
         raise refused("E0674", message, f"use the shift {a.shift} for both")
     return _of_masks(a.source ^ b.source, a.target ^ b.target, a, b)
 
@@ -22,16 +22,16 @@ def merged(a: Swizzle, b: Swizzle) -> Swizzle:
 def carried(layout: Layout, swizzle: Swizzle) -> Swizzle:
     """Return the swizzle of the images of the bits that ``swizzle`` reads and changes, as CuTe does.
 
-    ``layout(swizzle(i))`` is that swizzle of ``layout(i)`` where :func:`moves_bits` holds, and elsewhere only by
-    chance. Raise LayoutError E0674 when the images are not the masks of a swizzle.
+    ``layout(swizzle(i))`` equals that swizzle of ``layout(i)`` if :func:`moves_bits` holds, and otherwise only by
+    chance. Raise LayoutError E0674 if the images are not the masks of a swizzle.
     """
     return _of_masks(layout(swizzle.source), layout(swizzle.target), layout, swizzle)
 
 
 def moves_bits(layout: Layout, swizzle: Swizzle, places: int) -> bool:
-    """Return whether the layout moves every bit of the places to its own bit, and the swizzled ones equally far.
+    """Return whether the layout maps every bit of the places to a separate bit, and the swizzled bits by one distance.
 
-    For a swizzle of no bits any layout will do.
+    Any layout will do for a swizzle of no bits.
     """
     if not swizzle.bits:
         return True
@@ -48,7 +48,7 @@ def moves_bits(layout: Layout, swizzle: Swizzle, places: int) -> bool:
 def _of_masks(source: int, target: int, left: object, right: object) -> Swizzle:
     """Return the swizzle that xors one run of bits into another.
 
-    Raise LayoutError E0674 when the masks are not runs.
+    Raise LayoutError E0674 if the masks are not runs.
     """
     if not source and not target:
         return Swizzle(0, 0, 0)
@@ -58,8 +58,8 @@ def _of_masks(source: int, target: int, left: object, right: object) -> Swizzle:
         run = (1 << bits) - 1
         if (source, target) == (run << first, run << other) and abs(first - other) >= bits:
             return Swizzle(bits, min(first, other), first - other)
-    message = f"{left} o {right} is no swizzle: it would xor the bits {source:#b} into the bits {target:#b}"
-    raise refused("E0674", message, "a swizzle xors neighbouring bits into as many neighbouring bits, apart from them")
+    message = f"{left} o {right} is not a swizzle: it would xor the bits {source:#b} into the bits {target:#b}"
+    raise refused("E0674", message, "a swizzle xors a run of bits into a disjoint run of equal length")
 
 
 def _lowest(mask: int) -> int:

@@ -1,4 +1,4 @@
-"""Coalescing: the same function with the fewest modes; and CuTe's ``filter``, the same indices with the fewest."""
+"""Coalescing: an equal function with the fewest modes; and CuTe's ``filter``, which also drops modes of stride 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evt.layout.tree import IntTuple
 
 @through_swizzles
 def coalesce(layout: Layout, profile: IntTuple = 0) -> Layout:
-    """Return the same function of integers with the fewest modes, depth 1 at most; with a profile, at its leaves.
+    """Return an equal function of integers with the fewest modes and depth at most 1; with a profile, at its leaves.
 
     Raise LayoutError E0674 for a profile with more modes than the layout.
     """

@@ -1,4 +1,4 @@
-"""The complement: what repeats a layout, as CuTe's C++ derives it, where it is what CuTe promises."""
+"""The complement of a layout, which repeats it, as CuTe's C++ derives it, if that keeps CuTe's promises."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from evt.layout.tree import IntTuple
 
 
 def complement(layout: int | Layout | ComposedLayout, cotarget: IntTuple | None = None) -> Layout:
-    """Return the ordered layout that repeats this one up to ``cotarget`` indices (by default its own cosize).
+    """Return the ordered layout that repeats this one up to ``cotarget`` indices, by default the layout's cosize.
 
-    It keeps what CuTe's headers and tests ask of a complement, modes of stride 0 left aside: its indices ascend; none
-    but 0 is one of the layout's; together the two reach ``cotarget`` indices; and it has at least as many elements as
-    whole copies of the layout fit there. They cover every index when each stride, in ascending order, is a multiple of
-    what the modes before it reach. The complement of a swizzled layout is that of its layout.
+    It keeps the promises of CuTe's headers and tests, apart from modes of stride 0: its indices ascend; it shares only
+    the index 0 with the layout; together the two reach ``cotarget`` indices; and it has at least as large a size as the
+    number of whole copies of the layout that fit. The two cover every index if each stride, in ascending order, is a
+    multiple of the reach of the modes before it. The complement of a swizzled layout is the complement of its inner
+    layout.
 
-    Raise LayoutError E0674 for negative strides, for modes that begin inside the span of another, and where C++ gives
-    a layout that is less than that.
+    Raise LayoutError E0674 for negative strides, for modes that begin inside the span of another, and if CuTe's layout
+    breaks a promise.
     """
     layout = as_function(layout)
     own = filtered_pairs(inner(layout).leaves)
@@ -41,9 +42,9 @@ def complement(layout: int | Layout | ComposedLayout, cotarget: IntTuple | None 
 
 
 def complementary(pairs: Pairs, target: IntTuple) -> Pairs:
-    """Return what C++ derives for the complement of filtered pairs.
+    """Return CuTe's complement of filtered pairs.
 
-    Raise LayoutError E0674 where C++ does not compile, and for negative strides, for which it has negative extents.
+    Raise LayoutError E0674 if CuTe's C++ does not compile, and for negative strides, for which it has negative extents.
     """
     result: Pairs = []
     last = 1
@@ -74,7 +75,7 @@ def _require_disjoint(layout: ComposedLayout, result: Layout) -> None:
 
 
 def _has(ordered: Layout, index: int) -> bool:
-    """Return whether a layout has an index, when each of its modes steps beyond the reach of those before it."""
+    """Return whether a layout has an index, if each of its modes steps beyond the reach of the modes before it."""
     for extent, stride in reversed(ordered.leaves):
         if stride:
             index -= min(index // stride, extent - 1) * stride
@@ -82,23 +83,23 @@ def _has(ordered: Layout, index: int) -> bool:
 
 
 def _reach(pairs: Pairs) -> int:
-    """Return the cosize of the pairs side by side."""
+    """Return the cosize of the concatenated pairs."""
     return 1 + sum((extent - 1) * abs(stride) for extent, stride in pairs)
 
 
 def _uneven(pairs: Pairs, target: IntTuple) -> tuple[str, str]:
-    """Return why a complement falls short of the target, and what would help."""
+    """Return the reason that a complement falls short of the target, and a remedy."""
     last = 1
     for extent, stride in sorted(pairs, key=lambda pair: pair[1]):
         if stride % last:
-            message = f"the stride {stride} is no multiple of {last}, which the nearer modes reach"
-            return message, "a multiple leaves no index out"
+            message = f"the stride {stride} is not a multiple of {last}, which the nearer modes reach"
+            return message, "a multiple covers every index"
         last = stride * extent
     return f"the parts of the cotarget {tree.text(target)} do not hold whole blocks of {last}", "give one integer"
 
 
 def _blocks(target: IntTuple, length: int) -> int:
-    """Return how many blocks cover the target; as in CuTe, a tuple is covered part by part."""
+    """Return the number of blocks that cover the target; as in CuTe, a tuple is covered part by part."""
     blocks = 1
     for part in tree.leaves(target):
         blocks *= -(-part // length)

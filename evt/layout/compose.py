@@ -18,12 +18,12 @@ from evt.layout.layout import Layout, as_layout
 from evt.layout.refused import refused
 from evt.layout.swizzle import ComposedLayout, Swizzle
 
-#: What may stand to the right of a layout: a layout, an int n for n:1, or a tuple of these, one for each mode.
+#: The right operand of a layout: a layout, an int n for n:1, or a tuple of these, one for each mode.
 Tiler: TypeAlias = "int | Layout | tuple[Tiler, ...]"
 
 
 def concatenate(*layouts: int | Layout) -> Layout:
-    """Return the layout whose modes these are: ``concatenate(a, b)(i, j) == a(i) + b(j)``."""
+    """Return the layout with these modes: ``concatenate(a, b)(i, j) == a(i) + b(j)``."""
     parts = tuple(map(as_layout, layouts))
     return Layout(tuple(each.shape for each in parts), tuple(each.stride for each in parts))
 
@@ -43,13 +43,13 @@ def compose(
 ) -> Layout | Swizzle | ComposedLayout:
     """Return ``i -> a(b(i))``, in the shape of ``b``. A tuple composes mode by mode and drops the modes beyond it.
 
-    Raise LayoutError E0674 where ``b`` does not step evenly through the modes of ``a``. Two conditions are CuTe's: a
-    stride is a multiple of the extent it steps over, or less; an extent splits evenly where it enters the next mode.
-    One is ours: CuTe's layout must be the composition at every place. For ``(6,4):(1,12) o 4:4`` it is
-    ``(2,2):(4,12)``, which maps 2 to 12 instead of 14. Raise LayoutError E0675 when that was not decided.
+    Raise LayoutError E0674 if ``b`` does not step evenly through the modes of ``a``. Two conditions come from CuTe: a
+    stride is a multiple of the extent that it steps over, or less; an extent splits evenly where it enters the next
+    mode. evt adds a third: CuTe's layout must be the composition at every place. For ``(6,4):(1,12) o 4:4`` it is
+    ``(2,2):(4,12)``, which maps 2 to 12 instead of 14. Raise LayoutError E0675 if that was not decided.
 
-    Two swizzles compose where they make one, a layout and a swizzle where the layout carries it through. What CuTe
-    would write with two swizzles is refused.
+    Two swizzles compose if the result is one swizzle. A layout and a swizzle compose if the layout carries the swizzle
+    through. Results that CuTe writes with two swizzles are refused.
     """
     if isinstance(a, Swizzle):
         if isinstance(b, Swizzle):
@@ -115,13 +115,13 @@ def _carried(a: Layout, swizzle: Swizzle, b: Layout | None) -> ComposedLayout:
     place = difference(result, lambda place: a(swizzle(right(place))), right.size, _suspects(swizzle, right))
     if place is not None:
         wrong = f"{result}, which is {result(place)} at {place}, not {a(swizzle(right(place)))}"
-        help = "a layout does when it moves each bit of a place to a bit of its own, and the swizzled ones equally far"
+        help = "a layout does if it maps each bit of a place to a separate bit, and the swizzled bits by one distance"
         raise refused("E0674", f"{a} does not carry {swizzle} through", help, right=right, CuTe=wrong)
     return result
 
 
 def _suspects(swizzle: Swizzle, layout: Layout) -> Iterator[int]:
-    """Yield places where a swizzle shows whose bits lie across modes: in the first blocks that each mode repeats."""
+    """Yield places that reveal a swizzle whose bits lie across modes: in the first blocks that each mode repeats."""
     reads = [swizzle.source, *(1 << bit for bit in range(swizzle.source.bit_length()) if swizzle.source >> bit & 1)]
     for extent in accumulate((extent for extent, _ in layout.leaves), mul):
         for place in (extent, 2 * extent, extent - 1):

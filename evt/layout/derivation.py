@@ -1,9 +1,11 @@
-"""The layout that CuTe's C++ derives for a composition, and where it is not the composition.
+"""The layout that CuTe's C++ derives for a composition, and a check that it is the composition.
 
 CuTe splits each mode of the right layout where it steps from one mode of the left layout into the next, and checks two
 conditions. They do not suffice: steps may add up to more than a mode of the left layout holds, a split may skip
-elements, and negative strides are not checked. So the derived layout is compared with the definition: by a rule where
-one applies, and place by place elsewhere.
+elements, and negative strides are not checked. Therefore the derived layout is compared with the definition: by a rule
+if one applies, and otherwise place by place.
+
+The module reads layouts through a protocol, so that :mod:`layout` can import it.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from evt.layout.flat import Pairs, flat_trees, unbounded
 from evt.layout.refused import refused
 from evt.layout.tree import IntTuple
 
-#: How many parts of the right layout are combined, two at a time, to places that are suspected to be wrong.
+#: The largest number of parts of the right layout that are combined in pairs to suspected places.
 _MOST_PAIRED = 24
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A mode of the result: the place of its second coordinate, its stride in the right layout, and its own."""
+    """A mode of the result: the place of its second coordinate, its stride in the right layout, and its stride."""
 
     extent: int
     place: int
@@ -36,7 +38,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A condition that failed, what would satisfy it, and a place where it may show."""
+    """A failed condition, a remedy, and a place that may reveal it."""
 
     message: str
     help: str
@@ -61,10 +63,11 @@ _Layout = TypeVar("_Layout", bound=Function)
 
 
 class Derivation(Generic[_Layout]):
-    """CuTe's composition of two layouts, ``result``. Raise LayoutError E0674 where the C++ does not compile.
+    """CuTe's composition of two layouts, ``result``. Raise LayoutError E0674 if the C++ does not compile.
 
     The left layout reads a place as a mixed-radix number: its extents are the radices of the digits, and the last digit
-    is unbounded. Each mode of the right layout is split into parts, each of which steps through one digit.
+    is unbounded. Each mode of the right layout is split into parts, and each part steps through one digit. ``make``
+    constructs a layout.
     """
 
     def __init__(self, left: _Layout, right: _Layout, make: Callable[[IntTuple, IntTuple], _Layout]) -> None:
@@ -78,7 +81,7 @@ class Derivation(Generic[_Layout]):
     def difference(self) -> int | None:
         """Return a place where the result is not ``left(right(place))``, or None.
 
-        Raise LayoutError E0675 when that could not be decided.
+        Raise LayoutError E0675 if that could not be decided.
         """
         fault = self._fault()
         exact = all(part.stride == self._left(part.step) for part in self._parts)
@@ -87,7 +90,7 @@ class Derivation(Generic[_Layout]):
         return difference(self.result, self._definition, self._right.size, self._suspects(fault))
 
     def composition(self) -> _Layout:
-        """Return the result. Raise LayoutError E0674, with a place, where it is not the composition."""
+        """Return the result. Raise LayoutError E0674, with a place, if it is not the composition."""
         place = self.difference()
         if place is not None:
             fault = self._uneven or self._fault() or _Fault("CuTe derives a layout that is not the composition", "")
@@ -120,7 +123,7 @@ class Derivation(Generic[_Layout]):
         for place, (size, distance) in enumerate(self._digits[:-1]):
             if abs(step) > size and step % size:
                 self._break(
-                    f"the stride {step} is no multiple of the extent {size} of mode {place} of the left layout",
+                    f"the stride {step} is not a multiple of the extent {size} of mode {place} of the left layout",
                     f"a multiple of {size}, or less than {size}, would do",
                     stops=step > 0,
                 )
@@ -129,7 +132,7 @@ class Derivation(Generic[_Layout]):
                 part = min(taken, rest)
                 if rest % part:
                     self._break(
-                        f"the extent {rest} is no multiple of {part}, what mode {place} of the left layout takes",
+                        f"the extent {rest} is not a multiple of {part}, the part in mode {place} of the left layout",
                         f"an extent that divides {part}, or a multiple of it, would do",
                         stops=True,
                     )
@@ -146,16 +149,16 @@ class Derivation(Generic[_Layout]):
         return result
 
     def _break(self, message: str, help: str, stops: bool = False) -> None:
-        """Record a condition that fails; raise LayoutError E0674 where C++ ``stops``."""
+        """Record a failed condition; raise LayoutError E0674 if the C++ ``stops``."""
         fault = _Fault(message, help)
         if stops:
             raise self._refused(fault)
         self._uneven = self._uneven or fault
 
     def _fault(self) -> _Fault | None:
-        """Return where the parts' steps may carry from one digit into the next; None where they never do.
+        """Return the fault where the parts' steps may carry from one digit into the next; None if they never do.
 
-        Where they never do, each digit is the sum of what the parts contribute to it, and the composition is linear.
+        If they never do, each digit is the sum of the parts' contributions, and the composition is linear.
         """
         steps = [part.step for part in self._parts]
         for digit, (size, _) in enumerate(self._digits[:-1]):
@@ -186,7 +189,7 @@ class Derivation(Generic[_Layout]):
         return place
 
     def _suspects(self, fault: _Fault | None) -> Iterator[int]:
-        """Yield places where a wrong result may show: at a carry, for each part alone, for all parts, for pairs."""
+        """Yield places that may reveal a wrong result: at a carry, for each part, for all parts, for pairs."""
         if fault:
             yield fault.place
         for part in self._parts:
@@ -201,7 +204,7 @@ class Derivation(Generic[_Layout]):
             yield one.place * (one.extent - 1) + other.place
 
     def _refused(self, fault: _Fault, **operands: object) -> LayoutError:
-        digits = self._make(*flat_trees(self._digits))  # whose modes the message counts
+        digits = self._make(*flat_trees(self._digits))  # the message counts the modes of this layout
         named = {} if digits == self._left else {"left, coalesced": digits}
         return refused("E0674", fault.message, fault.help, left=self._left, **named, right=self._right, **operands)
 

@@ -1,6 +1,6 @@
-"""Layouts as grids: the index in the cell of each coordinate, as text or as one self-contained SVG picture.
+"""Layouts as grids: the index of each coordinate in its cell, as text or as a self-contained SVG picture.
 
-A layout of rank 1 is drawn as one row; of rank 2 with its first mode downwards, as CuTe prints and draws them.
+A layout of rank 1 is drawn as one row; a layout of rank 2 with its first mode downwards, as CuTe draws it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from evt.layout.layout import Layout
 from evt.layout.refused import refused
 from evt.layout.swizzle import ComposedLayout, as_function, inner
 
-#: The most cells of a drawing.
+#: The largest number of cells of a drawing.
 MAX_CELLS = 4096
-#: Eight fills in a cycle, on which dark text can be read, on a light or a dark page.
+#: Eight fill colours, used cyclically, on which dark text is legible.
 _FILLS = ("#dbeafe", "#fef3c7", "#dcfce7", "#fce7f3", "#ede9fe", "#cffafe", "#ffedd5", "#e2e8f0")
 _INK, _QUIET, _PAPER, _LINE = "#0f172a", "#64748b", "#ffffff", "#94a3b8"
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -28,7 +28,7 @@ def grid(layout: int | Layout | ComposedLayout) -> list[list[int]]:
     """
     layout = as_function(layout)
     if layout.rank > 2:
-        message = f"a layout of rank {layout.rank} is no grid"
+        message = f"a layout of rank {layout.rank} is not a grid"
         raise refused("E0674", message, "group its modes into two, as in ((2,4),8)", layout=layout)
     if layout.size > MAX_CELLS:
         message = f"a grid of {layout.size} cells is too large to draw"
@@ -40,7 +40,7 @@ def grid(layout: int | Layout | ComposedLayout) -> list[list[int]]:
 
 
 def draw_text(layout: int | Layout | ComposedLayout) -> str:
-    """Return the grid in characters, coordinates above and beside it. Raise LayoutError as :func:`grid`."""
+    """Return the grid as text, with coordinates above and at the left. Raise LayoutError as :func:`grid`."""
     rows = grid(layout)
     width = max(len(str(value)) for row in [*rows, range(len(rows[0]))] for value in row)
     side = len(str(len(rows) - 1))
@@ -54,8 +54,8 @@ def draw_text(layout: int | Layout | ComposedLayout) -> str:
 def draw_svg(layout: int | Layout | ComposedLayout, bank_of_bytes: int | None = None) -> str:
     """Return the grid as SVG. Colours repeat every 8 indices.
 
-    With ``bank_of_bytes``, the bytes of an element, they follow the banks of shared memory, four banks a colour, and
-    each cell's tooltip names its bank. Raise LayoutError as :func:`grid`.
+    With ``bank_of_bytes``, the size of an element in bytes, colours follow the banks of shared memory, four banks a
+    colour, and each cell's tooltip names its bank. Raise LayoutError as :func:`grid`.
     """
     layout = as_function(layout)
     rows = grid(layout)

@@ -1,4 +1,4 @@
-"""Properties of a whole layout: whether it is injective and contiguous, and where the naive cosize fails."""
+"""Properties of a whole layout: injective, contiguous, and the failures of the naive cosize."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from evt.layout.swizzle import ComposedLayout, as_function, inner
 
 
 def is_injective(layout: int | Layout | ComposedLayout) -> bool:
-    """Return whether no two coordinates have the same index. A swizzle does not affect this.
+    """Return whether different coordinates have different indices. A swizzle does not affect this.
 
-    Raise LayoutError E0675 when the search gives up without an answer.
+    Raise LayoutError E0675 if the search gives up without an answer.
     """
     return not repeats(inner(as_function(layout)).leaves)
 
@@ -18,17 +18,17 @@ def is_injective(layout: int | Layout | ComposedLayout) -> bool:
 def is_contiguous(layout: int | Layout | ComposedLayout) -> bool:
     """Return whether the coordinates reach every index from the lowest to the highest exactly once.
 
-    Raise LayoutError E0675 when the search gives up without an answer.
+    Raise LayoutError E0675 if the search gives up without an answer.
     """
     layout = as_function(layout)
     return layout.cosize == layout.size and is_injective(layout)
 
 
 def naive_cosize_fault(layout: int | Layout | ComposedLayout) -> str:
-    """Return a sentence saying why ``L(size - 1) + 1`` is not the cosize of this layout, or "" where it is.
+    """Return a sentence that explains why ``L(size - 1) + 1`` is not the cosize of this layout, or "" if it is.
 
-    The formula assumes that the last coordinate has the highest index, and that the lowest is 0. That holds when no
-    stride is negative, and a swizzle leaves the last index in place and moves none out of the layout's interval.
+    The formula assumes that the last coordinate has the highest index, and that the lowest index is 0. That holds if no
+    stride is negative, and a swizzle keeps the last index in place and no index leaves the layout's interval.
     """
     layout = as_function(layout)
     naive, cosize = layout.naive_cosize, layout.cosize

@@ -1,4 +1,4 @@
-"""Flat layouts as lists of (extent, stride) pairs, from left to right: the form the algebra computes with."""
+"""Flat layouts as lists of (extent, stride) pairs, from left to right: the form of the algebra's computations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Pairs: TypeAlias = "list[tuple[int, int]]"
 
 
 def coalesced(leaves: Iterable[tuple[int, int]]) -> Pairs:
-    """Return the pairs without extents of 1, neighbours joined where one stride steps through both."""
+    """Return the pairs without extents of 1, with neighbours joined if one stride steps through both."""
     result: Pairs = []
     for extent, stride in leaves:
         if extent == 1:
@@ -35,14 +35,14 @@ def filtered_pairs(leaves: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def flat_trees(pairs: Pairs) -> tuple[IntTuple, IntTuple]:
-    """Return the shape and the stride of the pairs; a single pair gives two integers, not tuples of one."""
+    """Return the shape and the stride of the pairs; a single pair gives two integers instead of tuples."""
     if len(pairs) == 1:
         return pairs[0]
     return tuple(extent for extent, _ in pairs), tuple(stride for _, stride in pairs)
 
 
 def order_by_stride(pairs: Pairs) -> list[int]:
-    """Return the places of the pairs by ascending stride; equal strides in the order that CuTe's sort gives them."""
+    """Return the positions of the pairs by ascending stride; equal strides in the order of CuTe's sort."""
     order = list(range(len(pairs)))
     for place in range(len(order)):
         for other in range(place + 1, len(order)):

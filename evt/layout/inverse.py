@@ -1,4 +1,4 @@
-"""Inverses: layouts that map indices back to places, as CuTe's C++ derives them, where those are inverses."""
+"""Inverses: layouts that map indices back to places, as CuTe's C++ derives them, if they are inverses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def right_inverse(layout: int | Layout | ComposedLayout) -> Layout | ComposedLay
     """Return the layout R with ``layout(R(i)) == i`` for all i below its size.
 
     It inverts the modes that follow each other without gaps from stride 1 on. For a swizzled layout, it is the inverse
-    of the inner layout with the swizzle moved through it. Raise LayoutError E0674 where the swizzle cannot be moved.
+    of the inner layout with the swizzle moved through it. Raise LayoutError E0674 if the swizzle cannot be moved.
     """
     layout = as_function(layout)
     result = _right_inverse(inner(layout))
@@ -42,11 +42,11 @@ def left_inverse(layout: int | Layout) -> Layout: ...
 @overload
 def left_inverse(layout: ComposedLayout) -> ComposedLayout: ...
 def left_inverse(layout: int | Layout | ComposedLayout) -> Layout | ComposedLayout:
-    """Return a layout R with ``R(layout(i)) == i`` for all i, when the layout is injective.
+    """Return a layout R with ``R(layout(i)) == i`` for all i, if the layout is injective.
 
     Otherwise it is a quasi-inverse, as in CuTe 4: ``layout(R(layout(i))) == layout(i)``. For a swizzled layout, it is
     the inverse of the inner layout with the swizzle moved through it. Raise LayoutError E0674 for strides that do not
-    divide each other, and where CuTe's layout is not an inverse.
+    divide each other, and if CuTe's layout is not an inverse.
     """
     layout = as_function(layout)
     plain = inner(layout)
@@ -78,14 +78,14 @@ def _right_inverse(layout: Layout) -> Layout:
 
 
 def _left_inverse(pairs: Pairs, layout: Layout) -> Layout:
-    """Return the layout that C++ derives; where its extents are negative, the same function with positive ones."""
+    """Return the layout that C++ derives; if its extents are negative, an equal function with positive extents."""
     places, order = _places(pairs), order_by_stride(pairs)
     result: Pairs = []
     reached, step, sign = 1, 0, 1
     for mode in order:
         stride = pairs[mode][1]
         if stride % reached:
-            message = f"the stride {stride} is no multiple of {reached}, the next smaller stride"
+            message = f"the stride {stride} is not a multiple of {reached}, the next smaller stride"
             raise refused("E0674", message, "a left inverse needs strides that divide each other", layout=layout)
         if stride:
             result.append((abs(stride // reached), sign * step))
@@ -95,10 +95,10 @@ def _left_inverse(pairs: Pairs, layout: Layout) -> Layout:
 
 
 def _suspect(pairs: Pairs, result: Layout, runs_on: bool) -> int | None:
-    """Return a place that the result may not map back; None where a rule says that it maps every place back.
+    """Return a place that the result may not map back; None if a rule proves that it maps every place back.
 
-    It does when no digit of an index, with the ratios of the strides as radices, exceeds the extent of its mode; the
-    digit of the last mode may where it ``runs_on``.
+    It does if no digit of an index, with the ratios of the strides as radices, exceeds the extent of its mode. The
+    digit of the last mode may exceed its extent if the mode ``runs_on``.
     """
     if min(stride for _, stride in pairs) < 0:
         mirrored = [(extent, -stride) for extent, stride in pairs]
@@ -117,7 +117,7 @@ def _suspect(pairs: Pairs, result: Layout, runs_on: bool) -> int | None:
 
 
 def _carry(pairs: Pairs, order: list[int]) -> int:
-    """Return a place where the last mode of the order is at its end, and the others add up to one more of its steps."""
+    """Return a place at the end of the last mode of the order where the others add up to one more of its steps."""
     places = _places(pairs)
     extent, missing = pairs[order[-1]]
     place = (extent - 1) * places[order[-1]]
@@ -134,7 +134,7 @@ def _mirrored(layout: Layout) -> Layout:
 
 
 def _require_left_inverse(result: Layout | ComposedLayout, layout: Layout | ComposedLayout, suspect: int = 0) -> None:
-    """Raise LayoutError E0674 for a result that is not a left inverse, E0675 when that could not be decided."""
+    """Raise LayoutError E0674 for a result that is not a left inverse, E0675 if that could not be decided."""
     _require(lambda place: layout(result(layout(place))), layout, layout.size, result, layout, suspect)
     if is_injective(layout):
         _require(lambda place: result(layout(place)), lambda place: place, layout.size, result, layout)
@@ -148,7 +148,7 @@ def _require(
     layout: Layout | ComposedLayout,
     suspect: int = 0,
 ) -> None:
-    """Raise LayoutError E0674 for an inverse that does not map a place back, E0675 when that could not be decided."""
+    """Raise LayoutError E0674 for an inverse that does not map a place back, E0675 if that could not be decided."""
     place = difference(found, wanted, size, [suspect])
     if place is None:
         return
@@ -159,7 +159,7 @@ def _require(
         message = "a left inverse of strides of both signs is not defined"
         help = "reverse the negative modes first"
     else:
-        message, help = "the modes of the layout overlap", "a multiple of what the smaller strides reach would do"
+        message, help = "the modes of the layout overlap", "use a multiple of the reach of the smaller strides"
     wrong = f"{result}, under which {wanted(place)} comes back as {found(place)}"
     raise refused("E0674", message, help, layout=layout, CuTe=wrong)
 

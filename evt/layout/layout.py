@@ -16,8 +16,8 @@ from evt.layout.tree import IntTuple
 class Layout:
     """``shape:stride``, two congruent trees; a coordinate's index is its inner product with the strides.
 
-    Without a stride the layout is compact, the leftmost extent nearest (as CuTe's ``make_layout``). Extents are
-    positive, strides any integers. Raise LayoutError E0672 for other shapes and strides.
+    Without a stride the layout is compact, the leftmost extent nearest (CuTe's ``make_layout``). Extents are positive,
+    strides any integers. Raise LayoutError E0672 for other shapes and strides.
     """
 
     shape: IntTuple
@@ -39,13 +39,13 @@ class Layout:
     def parse(cls, text: str) -> Layout:
         """Return the layout of a text: ``shape:stride``, a shape alone, or a tuple of layouts (a concatenation).
 
-        Raise LayoutError E0671 for other texts, also those of swizzles, which ``evt.layout.parse`` reads.
+        Raise LayoutError E0671 for other texts. ``evt.layout.parse`` also reads swizzles.
         """
         return cls(*read_layout(text))
 
     @property
     def size(self) -> int:
-        """How many coordinates there are."""
+        """The number of coordinates."""
         return tree.size(self.shape)
 
     @property
@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def modes(self) -> tuple[Layout, ...]:
-        """The top-level parts, whose concatenation this is."""
+        """The top-level parts, whose concatenation is the layout."""
         return tuple(map(Layout, tree.modes(self.shape), tree.modes(self.stride)))
 
     @property
@@ -74,24 +74,24 @@ class Layout:
 
     @property
     def cosize(self) -> int:
-        """How many indices there are from the lowest to the highest: ``1 + sum (extent - 1) * |stride|``.
+        """The number of indices from the lowest to the highest: ``1 + sum (extent - 1) * |stride|``, as in CuTe.
 
-        As in CuTe. A tensor with its pointer at index 0 lies from ``bounds[0]`` to ``bounds[1]``: without negative
-        strides, it has this many elements from the pointer on.
+        A tensor whose pointer is at index 0 lies from ``bounds[0]`` to ``bounds[1]``. Without negative strides, it has
+        ``cosize`` elements from the pointer on.
         """
         low, high = self.bounds
         return high - low + 1
 
     @property
     def naive_cosize(self) -> int:
-        """``L(size - 1) + 1``, which is surely the cosize only where no stride is negative."""
+        """``L(size - 1) + 1``, which may differ from the cosize if a stride is negative."""
         return self(self.size - 1) + 1
 
     def __call__(self, *coordinate: IntTuple) -> int:
         """Return the index of a coordinate: one integer, or an integer or a tuple for each mode.
 
-        An integer where a tuple might be is a place in the colexicographic order. As in CuTe, the last leaf runs on
-        beyond its extent, and ``L(-i) = -L(i)``. Raise LayoutError E0673 for a coordinate of another form.
+        An integer instead of a tuple is a place in the colexicographic order. As in CuTe, the last leaf runs on beyond
+        its extent, and ``L(-i) = -L(i)``. Raise LayoutError E0673 for a coordinate of another form.
         """
         given = coordinate[0] if len(coordinate) == 1 else coordinate
         if type(given) is int:
@@ -103,13 +103,13 @@ class Layout:
         return tree.coordinate(tree.integer(place, "a place", largest=tree.MAX_COORDINATE), self.shape)
 
     def __getitem__(self, mode: int) -> Layout:
-        """Return a mode. Raise IndexError where there is none; so one can iterate over the modes."""
+        """Return a mode. Raise IndexError for a missing mode, so that iteration over the modes works."""
         return self.modes[mode]
 
     def __matmul__(self, other: int | Layout) -> Layout:
         """Return the composition, ``(A @ B)(i) == A(B(i))``.
 
-        :func:`evt.layout.compose` also composes with tilers and swizzles. Raise LayoutError as it does.
+        :func:`evt.layout.compose` also composes with tilers and swizzles. Raise LayoutError as ``compose``.
         """
         return Derivation(self, as_layout(other), Layout).composition()
 
@@ -140,7 +140,7 @@ def flat_layout(pairs: Pairs) -> Layout:
 
 
 def as_layout(value: object) -> Layout:
-    """Return a layout as it is, and for an int n the layout n:1.
+    """Return a layout unchanged, and an int n as the layout n:1.
 
     Raise LayoutError E0674 for a layout with a swizzle, and E0672 for other values.
     """
@@ -156,17 +156,19 @@ def as_layout(value: object) -> Layout:
     raise refused("E0672", f"expected a layout, got a value of type {name}", help)
 
 
-#: What to do with values whose types are easily mistaken for layouts.
+#: Helps for values whose types are easily mistaken for layouts.
 _INSTEAD = {
     "str": "evt.layout.parse reads a text",
     "tuple": "Layout(shape) and Layout(shape, stride) make a layout of tuples",
     "list": "Layout(shape) and Layout(shape, stride) make a layout of lists",
-    "Swizzle": "compose(swizzle, layout) sees a layout through it",
+    "Swizzle": "compose(swizzle, layout) applies it to a layout",
 }
 
 
 def _index(place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """Return the index of a place among the coordinates of leaves: for ``-place`` that of ``place``, negated."""
+    """Return the index of a place among the coordinates of leaves; the index of ``-place`` is the negated index of
+    ``place``.
+    """
     rest, index = abs(place), 0
     for extent, step in zip(shape[:-1], stride, strict=False):
         rest, inside = divmod(rest, extent)

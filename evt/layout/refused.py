@@ -1,4 +1,4 @@
-"""The refusals of evt.layout: which condition failed, on which layouts, and what would satisfy it."""
+"""Errors of evt.layout: the failed condition, its layouts, and a remedy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which sums strides can make: the questions behind overlap, answered exactly, and fast for the modes of tensors.
+"""Sums of multiples of strides: exact answers to the questions behind overlap, fast for the modes of tensors.
 
-A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``. All functions raise LayoutError E0675
-when the search gives up without an answer.
+A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``. All functions raise LayoutError E0675 if the
+search gives up without an answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import gcd, prod
 
 from evt.layout.refused import refused
 
-#: Steps after which the search gives up, a few milliseconds; the strides of real tensors need a handful.
+#: The number of steps after which the search gives up, a few milliseconds; the strides of real tensors need a handful.
 _MOST_TRIES = 2000
 
 
@@ -21,10 +21,10 @@ def reaches(terms: Iterable[tuple[int, int]], target: int) -> bool:
 
 
 def repeats(modes: Iterable[tuple[int, int]]) -> bool:
-    """Return whether two coordinates of the modes (extent, stride) have the same index.
+    """Return whether two coordinates of the modes (extent, stride) have equal indices.
 
-    They do when there are more coordinates than indices, and otherwise when the modes of smaller strides, in both
-    directions, can make up for one or more steps of some mode.
+    They do if there are more coordinates than indices, and otherwise if the modes of smaller strides, in both
+    directions, can compensate one or more steps of some mode.
     """
     terms = sorted((abs(stride), extent - 1) for extent, stride in modes if extent > 1)
     if prod(count + 1 for _, count in terms) > 1 + sum(step * count for step, count in terms):
@@ -41,9 +41,9 @@ def repeats(modes: Iterable[tuple[int, int]]) -> bool:
 
 
 def differ_and_meet(modes: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    """Return whether two coordinates of all modes (extent, stride) have the same index, and differ in ``modes``.
+    """Return whether two coordinates of all modes (extent, stride) have equal indices and differ in ``modes``.
 
-    They do when all the other modes, in both directions, can make up for one or more steps of one of these.
+    They do if all the other modes, in both directions, can compensate one or more steps of one of these.
     """
     question = _Question()
     for place, (extent, stride) in enumerate(modes):
@@ -77,7 +77,7 @@ class _Question:
 
 
 def _joined(terms: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return fewer terms of the same sums, steps descending: a term joins one whose steps it continues without gaps."""
+    """Return fewer terms with equal sums, steps descending: a term joins one whose steps it continues without gaps."""
     result: list[tuple[int, int]] = []
     for step, count in sorted(terms):
         for place, (small, many) in enumerate(result):
@@ -90,12 +90,14 @@ def _joined(terms: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Search:
-    """Choices by descending step; only those are tried that the remaining terms can complete, by size and divisor."""
+    """A search over choices by descending step. It tries only choices that the remaining terms can complete, by size
+    and divisor.
+    """
 
     def __init__(self, terms: Sequence[tuple[int, int]], most_tries: int) -> None:
         self._terms, self._most_tries = terms, most_tries
         self.tries = 0
-        self._rest = [(0, 0)]  # (sum, greatest common divisor) of the terms from each on
+        self._rest = [(0, 0)]  # (sum, greatest common divisor) of this term and all later terms
         for step, count in reversed(terms):
             span, divisor = self._rest[-1]
             self._rest.append((span + step * count, gcd(divisor, step)))
@@ -110,13 +112,15 @@ class _Search:
         step, count = self._terms[place]
         span, divisor = self._rest[place + 1]
         common = gcd(step, divisor)
-        stride = divisor // common  # every how many steps the remaining terms' divisor allows
+        stride = divisor // common  # the step of x that the remaining terms' divisor allows
         most = min(count, target // step)
         least = max(0, -((span - target) // step))
         first = target // common * pow(step // common, -1, stride) % stride
         first += -(-(least - first) // stride) * stride
         following = self._terms[place + 1][0]
-        if self._rest[place + 2][0] < following:  # only the remainder of what is left matters: try each once
+        if (
+            self._rest[place + 2][0] < following
+        ):  # the search depends only on the remainder of the rest: try each remainder once
             most = min(most, first + stride * (following // gcd(step * stride, following) - 1))
         for x in range(first, most + 1, stride):
             self.tries += 1

@@ -1,7 +1,7 @@
-"""Swizzles, and layouts with a swizzle on top.
+"""Swizzles, and layouts with a swizzle.
 
-The functor is CuTe's ``Swizzle<B,M,S>``: ``B`` bits of an index, from bit ``M + max(S, 0)`` on, are xored into the
-``B`` bits ``S`` places below them (above, for a negative ``S``). It is its own inverse.
+The functor is CuTe's ``Swizzle<B,M,S>``: it xors ``B`` bits of an index, from bit ``M + max(S, 0)`` on, into the ``B``
+bits that are ``S`` places below them (above, for a negative ``S``). It is its own inverse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _P = ParamSpec("_P")
 
 #: CuTe's masks are C++ ints.
 _MAX_BITS = 31
-#: The longest block of indices that a swizzle permutes, for which bounds are computed.
+#: The longest block of indices, permuted by a swizzle, for which bounds are computed.
 _MAX_PERIOD = 2**20
 
 
@@ -38,25 +38,25 @@ class Swizzle:
         if self.bits < 0 or self.base < 0:
             raise refused("E0672", f"{self} has a negative number of bits", "B and M are 0 or more")
         if abs(self.shift) < self.bits:
-            message = f"{self} shifts {self.bits} bits by {abs(self.shift)}: they would meet themselves"
+            message = f"{self} shifts {self.bits} bits by {abs(self.shift)}: source and target would overlap"
             raise refused("E0672", message, f"give a shift of {self.bits} or more, or of {-self.bits} or less")
         if self.bits + self.base + abs(self.shift) > _MAX_BITS:
-            message = f"{self} works on bits beyond the {_MAX_BITS} of an index"
+            message = f"{self} uses bits beyond the {_MAX_BITS} of an index"
             raise refused("E0672", message, f"B + M + |S| is at most {_MAX_BITS}")
 
     @property
     def source(self) -> int:
-        """The mask of the bits that are read."""
+        """The mask of the source bits."""
         return ((1 << self.bits) - 1) << (self.base + max(self.shift, 0))
 
     @property
     def target(self) -> int:
-        """The mask of the bits that are changed."""
+        """The mask of the target bits."""
         return ((1 << self.bits) - 1) << (self.base + max(-self.shift, 0))
 
     @property
     def period(self) -> int:
-        """The swizzle permutes every aligned block of this many indices, and no index leaves its block."""
+        """The length of the aligned blocks of indices that the swizzle permutes."""
         return 1 << (self.base + self.bits + max(-self.shift, 0)) if self.bits else 1
 
     def __call__(self, index: int) -> int:
@@ -74,7 +74,7 @@ class Swizzle:
 class ComposedLayout:
     """``swizzle o offset o layout``: a coordinate's index is ``swizzle(offset + layout(coordinate))``.
 
-    Raise LayoutError E0672 for other parts; an int n is the layout n:1.
+    An int n is the layout n:1. Raise LayoutError E0672 for other parts.
     """
 
     swizzle: Swizzle
@@ -84,7 +84,7 @@ class ComposedLayout:
     def __post_init__(self) -> None:
         swizzle: object = self.swizzle
         if not isinstance(swizzle, Swizzle):
-            message = f"a swizzle is wanted here, not a value of type {type(swizzle).__name__}"
+            message = f"expected a Swizzle, not a value of type {type(swizzle).__name__}"
             raise refused("E0672", message, "pass a Swizzle")
         object.__setattr__(self, "offset", tree.integer(self.offset, "an offset"))
         object.__setattr__(self, "layout", as_layout(self.layout))
@@ -109,13 +109,13 @@ class ComposedLayout:
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest index, exactly.
 
-        The swizzle permutes within blocks, so they come from the layout's lowest and highest block. Raise LayoutError
-        E0675 when a block is too long to look at every index of it.
+        The swizzle permutes within blocks, so the bounds lie in the layout's lowest and highest block. Raise
+        LayoutError E0675 if a block is too long to examine every index.
         """
         period = self.swizzle.period
         if period > _MAX_PERIOD:
-            message = f"{self.swizzle} permutes blocks of {period} indices: too many to look at each"
-            raise refused("E0675", message, f"blocks of {_MAX_PERIOD} are looked at", layout=self)
+            message = f"{self.swizzle} permutes blocks of {period} indices: too many to examine"
+            raise refused("E0675", message, f"the limit is {_MAX_PERIOD}", layout=self)
         low, high = (self.offset + bound for bound in self.layout.bounds)
         terms = [(abs(stride), extent - 1) for extent, stride in self.layout.leaves]
         first, last = low - low % period, high - high % period
@@ -126,20 +126,20 @@ class ComposedLayout:
 
     @property
     def cosize(self) -> int:
-        """How many indices there are from the lowest to the highest, exactly.
+        """The number of indices from the lowest to the highest, exactly.
 
-        CuTe gives the inner layout's cosize, which differs where the swizzle moves the lowest or the highest index.
+        CuTe gives the inner layout's cosize, which differs if the swizzle moves the lowest or the highest index.
         """
         low, high = self.bounds
         return high - low + 1
 
     @property
     def naive_cosize(self) -> int:
-        """``L(size - 1) + 1``; :func:`evt.layout.naive_cosize_fault` says when and why it is not the cosize."""
+        """``L(size - 1) + 1``; :func:`evt.layout.naive_cosize_fault` explains when it is not the cosize."""
         return self(self.size - 1) + 1
 
     def __call__(self, *coordinate: IntTuple) -> int:
-        """Return the index of a coordinate, given as to a :class:`~evt.layout.Layout`."""
+        """Return the index of a coordinate, in a form that :class:`~evt.layout.Layout` accepts."""
         return self.swizzle(self.offset + self.layout(*coordinate))
 
     def coordinate(self, place: int) -> IntTuple:
@@ -150,7 +150,7 @@ class ComposedLayout:
     ) -> ComposedLayout:
         """Return the swizzle over the operation's result on the inner layout.
 
-        This is how CuTe coalesces, divides and multiplies composed layouts, and how the functions of evt.layout do.
+        CuTe coalesces, divides and multiplies composed layouts in this way, and so do the functions of evt.layout.
         """
         return ComposedLayout(self.swizzle, self.offset, operation(self.layout, *arguments, **options))
 
@@ -168,7 +168,7 @@ class _Through(Protocol[_P]):
 
 
 def through_swizzles(operation: Callable[Concatenate[Layout, _P], Layout]) -> _Through[_P]:
-    """Return the operation for swizzled layouts too, leaving their swizzle as it is, and for ints n as n:1."""
+    """Return the operation extended to swizzled layouts, whose swizzle it keeps, and to ints n as n:1."""
 
     @wraps(operation)
     def through(layout: object, /, *arguments: _P.args, **options: _P.kwargs) -> Layout | ComposedLayout:
@@ -180,7 +180,7 @@ def through_swizzles(operation: Callable[Concatenate[Layout, _P], Layout]) -> _T
 
 
 def as_function(value: object) -> Layout | ComposedLayout:
-    """Return a layout, with or without a swizzle, as it is, and for an int n the layout n:1.
+    """Return a layout, with or without a swizzle, unchanged, and an int n as the layout n:1.
 
     Raise LayoutError E0672 for other values.
     """
@@ -192,7 +192,7 @@ def inner(layout: Layout | ComposedLayout) -> Layout:
     return layout.layout if isinstance(layout, ComposedLayout) else layout
 
 
-# Sets of places within a block: bit i of an integer says whether place i is one.
+# Sets of places within a block: bit i of an integer is set if place i is in the set.
 
 
 def _sums(terms: list[tuple[int, int]], limit: int) -> int:
@@ -213,12 +213,12 @@ def _reversed(places: int, length: int) -> int:
 
 
 def _swizzled(swizzle: Swizzle, start: int, places: int) -> int:
-    """Return where the swizzle puts the places of the block that begins at ``start``."""
+    """Return the swizzled places of the block that begins at ``start``."""
     period = swizzle.period
     low = swizzle.base + max(-swizzle.shift, 0)
     for target in range(low, low + swizzle.bits):
         read = target + swizzle.shift
-        if 1 << read >= period:  # the whole block has one value of that bit
+        if 1 << read >= period:  # that bit is constant in the whole block
             moved, kept = (places, 0) if start >> read & 1 else (0, places)
         else:
             kept = places & _zeros(read, period)
@@ -229,7 +229,7 @@ def _swizzled(swizzle: Swizzle, start: int, places: int) -> int:
 
 
 def _zeros(bit: int, period: int) -> int:
-    """Return the places of a block whose number has a 0 in that bit."""
+    """Return the places of a block with a 0 in that bit."""
     run = 1 << bit
     pattern = (1 << run) - 1
     while run < period:

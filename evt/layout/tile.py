@@ -1,8 +1,4 @@
-"""Tiling: division cuts a layout into tiles, multiplication repeats a layout as a tile. Results are CuTe's.
-
-A tiler is a layout, an int n for n:1, or a tuple of tilers, one for each mode. All functions raise LayoutError E0674
-where the compositions and complements behind them do; products also where copies would share an index.
-"""
+"""Tiling: division cuts a layout into tiles, multiplication repeats a layout as a tile. Results equal CuTe's."""
 
 from __future__ import annotations
 
@@ -107,7 +103,9 @@ def _by_mode(layout: Layout, tiler: Tiler, operation: Callable[[Layout, Layout],
 
 
 def _zipped(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return the first and the second halves of the pairs at the tiler's leaves; modes without tiler are second."""
+    """Return the first and the second halves of the pairs at the tiler's leaves; modes without a tiler are second
+    halves.
+    """
     if not isinstance(tiler, tuple):
         first, second = layout.modes
         return first, second
@@ -128,7 +126,7 @@ def _flat(zipped: Layout) -> Layout:
 
 
 def _unpacked(layout: Layout) -> tuple[Layout, ...]:
-    """Return the modes; as in CuTe's slices, a tuple of one stays a tuple."""
+    """Return the modes; as in CuTe's slices, a tuple of one remains a tuple."""
     return layout.modes if layout.rank > 1 else (layout,)
 
 

@@ -1,7 +1,6 @@
-"""Trees of integers, as CuTe's IntTuples: an int, or a tuple of trees. Shapes, strides and coordinates are
-trees.
+"""Trees of integers, CuTe's IntTuples: an int, or a tuple of trees. Shapes, strides and coordinates are trees.
 
-Two trees are congruent when they have the same form. The order of coordinates is colexicographic: the leftmost
+Two trees are congruent if they have the same form. The order of coordinates is colexicographic: the leftmost
 leaf runs fastest.
 """
 
@@ -16,21 +15,21 @@ from evt.layout.refused import refused
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
 
-#: The deepest tree; CuTe's own are three or four deep.
+#: The greatest depth of a tree; CuTe's own are three or four deep.
 MAX_DEPTH = 32
-#: The most integers of a tree, and the largest of them: CuTe's have 64 bits.
+#: The largest number of integers in a tree, and the largest integer: CuTe's have 64 bits.
 MAX_LEAVES, MAX_LEAF = 128, 2**63 - 1
-#: The largest coordinate: no layout of so many and so large extents has as many elements.
+#: The largest coordinate: no layout within these limits has more elements.
 MAX_COORDINATE = 2 ** (64 * MAX_LEAVES)
 
 
 def integer(value: object, name: str, least: int | None = None, largest: int = MAX_LEAF) -> int:
-    """Return the value as an int; whatever has ``__index__`` is accepted, except a bool.
+    """Return the value as an int; any value with ``__index__`` is accepted, except a bool.
 
     Raise LayoutError E0672, with the name, for other values, and for integers below ``least`` or beyond ``largest``.
     """
     if type(value) is int and abs(value) <= largest and (least is None or value >= least):
-        return value  # as nearly always
+        return value  # the usual case
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -40,7 +39,7 @@ def integer(value: object, name: str, least: int | None = None, largest: int = M
         raise refused("E0672", message, "pass an int") from None
     if abs(number) > largest:
         bits = largest.bit_length() + 1
-        raise refused("E0672", f"{name} is an integer of more than {bits} bits", "no memory has so many elements")
+        raise refused("E0672", f"{name} is an integer of more than {bits} bits", "no memory has this many elements")
     if least is not None and number < least:
         raise refused("E0672", f"{name} is {number}", f"it is {least} or more")
     return number
@@ -49,8 +48,8 @@ def integer(value: object, name: str, least: int | None = None, largest: int = M
 def tree(value: object, name: str = "a leaf of a layout", largest: int = MAX_LEAF) -> IntTuple:
     """Return the value as a tree; lists are read as tuples.
 
-    Raise LayoutError E0672 for other values, and for trees that are deeper, larger or of larger integers than any
-    layout needs.
+    Raise LayoutError E0672 for other values, and for trees that are deeper, larger or of larger integers than layouts
+    need.
     """
     result: IntTuple = nested(value, lambda leaf: integer(leaf, name, largest=largest))
     return result
@@ -59,7 +58,7 @@ def tree(value: object, name: str = "a leaf of a layout", largest: int = MAX_LEA
 def nested(value: object, leaf: Callable[[object], Any]) -> Any:
     """Return the value with its lists as tuples and its leaves converted.
 
-    Raise LayoutError E0672 for empty tuples, and for deeper ones or more leaves than any layout needs.
+    Raise LayoutError E0672 for empty tuples, and for deeper ones or more leaves than layouts need.
     """
     count = 0
 
@@ -71,7 +70,7 @@ def nested(value: object, leaf: Callable[[object], Any]) -> Any:
                 raise refused("E0672", f"a layout of more than {MAX_LEAVES} extents", "merge some")
             return leaf(value)
         if not value:
-            raise refused("E0672", "an empty tuple is no part of a layout", "write 1:0 for a layout of one element")
+            raise refused("E0672", "an empty tuple cannot be part of a layout", "write 1:0 for a layout of one element")
         if depth == MAX_DEPTH:
             raise refused("E0672", f"a layout's tuples nest more than {MAX_DEPTH} deep", "flatten it")
         return tuple(read(each, depth + 1) for each in value)
@@ -80,7 +79,7 @@ def nested(value: object, leaf: Callable[[object], Any]) -> Any:
 
 
 def modes(tree: IntTuple) -> tuple[IntTuple, ...]:
-    """Return the top-level parts; an integer is its own only part."""
+    """Return the top-level parts; an integer has one part, itself."""
     return tree if isinstance(tree, tuple) else (tree,)
 
 
@@ -126,7 +125,8 @@ def compact(shape: IntTuple, first: int = 1) -> IntTuple:
 def coordinate(index: int, shape: IntTuple) -> IntTuple:
     """Return the coordinate, congruent with the shape, at a place in the colexicographic order.
 
-    As in CuTe, the last leaf runs on beyond its extent, and the coordinate of ``-place`` is that of ``place``, negated.
+    As in CuTe, the last leaf runs on beyond its extent, and the coordinate of ``-place`` is the negated coordinate of
+    ``place``.
     """
     if index < 0:
         return _negated(coordinate(-index, shape))

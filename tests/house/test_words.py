@@ -37,7 +37,7 @@ _OPENING = re.compile(
 LEFT = {
     *("tests", "codegen/include", "codegen/templates"),
     *("evt/bench", "evt/emission", "evt/export"),
-    *("evt/fx", "evt/layout", "evt/measured", "evt/nn"),
+    *("evt/fx", "evt/measured", "evt/nn"),
     *("evt/plan", "evt/runtime", "evt/tuning"),
 }
 #: Pronouns of things: "what" is fine in questions alone.

@@ -173,8 +173,8 @@ def test_compose_by_mode() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "said"),
     [
-        ("(4,3):(1,10)", "2:6", "the stride 6 is no multiple of the extent 4 of mode 0"),
-        ("(4,3):(1,10)", "6:1", "the extent 6 is no multiple of 4"),
+        ("(4,3):(1,10)", "2:6", "the stride 6 is not a multiple of the extent 4 of mode 0"),
+        ("(4,3):(1,10)", "6:1", "the extent 6 is not a multiple of 4"),
         ("(6,4):(1,12)", "4:4", "the stride 4 does not divide the extent 6 of mode 0"),
         ("((2,3),4):((1,2),12)", "4:4", "note: left, coalesced = (6,4):(1,12)"),
         (
@@ -200,7 +200,7 @@ def test_strides_of_both_signs() -> None:
     left, right = Layout((2, 8), (4, -1)), Layout((5, 5, 2), (-2, 10, 50))
     assert str(compose(left, right)) == "(5,5,2):(1,-5,-25)"
     assert compose(left, right)(3) == left(right(3)) == left(-6)
-    with pytest.raises(LayoutError, match="the stride -6 is no multiple of the extent 4") as caught:
+    with pytest.raises(LayoutError, match="the stride -6 is not a multiple of the extent 4") as caught:
         compose(Layout((4, 3), (1, 10)), Layout(2, -6))  # as positive ones, which C++ checks
     assert "CuTe = 2:-20, which is -20 at 1, not -12" in str(caught.value)
 
@@ -238,7 +238,7 @@ def test_complements_that_are_none() -> None:
         complement(Layout((3, 2), (2, 3)))
     with pytest.raises(LayoutError, match="up to 0 indices"):
         complement(Layout(4), 0)
-    with pytest.raises(LayoutError, match="the stride 3 is no multiple of 2"):
+    with pytest.raises(LayoutError, match="the stride 3 is not a multiple of 2"):
         left_inverse(Layout((3, 2), (2, 3)))
 
 
@@ -247,10 +247,12 @@ def test_complements_with_gaps() -> None:
     padded = Layout((4, 2), (1, 6))
     assert complement(padded) == Layout(1, 0)
     assert complement(padded, 22) == Layout(2, 12)
-    with pytest.raises(LayoutError, match="the stride 6 is no multiple of 4, which the nearer modes reach") as caught:
+    with pytest.raises(
+        LayoutError, match="the stride 6 is not a multiple of 4, which the nearer modes reach"
+    ) as caught:
         complement(padded, 12)
     assert "CuTe = 1:0: with it the layout has 8 elements below 10, not 12" in str(caught.value)
-    with pytest.raises(LayoutError, match="the stride 12 is no multiple of 8") as caught:
+    with pytest.raises(LayoutError, match="the stride 12 is not a multiple of 8") as caught:
         complement(Layout((4, 6, 2), (12, 0, 4)), 48)
     assert "CuTe = 4:1: with it the layout has 32 elements below 44, not 48" in str(caught.value)
     with pytest.raises(LayoutError, match=r"the parts of the cotarget \(4,6\) do not hold whole blocks of 5"):
@@ -297,7 +299,7 @@ def test_we_follow_cxx_and_not_pycute(ours: object, theirs: str) -> None:
 
 def test_a_product_that_does_not_fit_is_refused() -> None:
     """C++ stops at a static_assert; pycute gives a product of 8 elements for one of 12."""
-    with pytest.raises(LayoutError, match="the extent 3 is no multiple of 2"):
+    with pytest.raises(LayoutError, match="the extent 3 is not a multiple of 2"):
         logical_product(Layout((2, 2), (4, 1)), Layout(3, 1))
 
 

@@ -102,7 +102,7 @@ def test_a_swizzle_is_an_involution_within_its_period() -> None:
 def test_what_a_swizzle_does_to_bits() -> None:
     assert Swizzle(3, 4, 3)(0b101_010_1111) == 0b101_111_1111
     assert Swizzle(2, 1, -3)(0b00_0_10_1) == 0b10_0_10_1
-    with pytest.raises(LayoutError, match="too many to look at"):
+    with pytest.raises(LayoutError, match="too many to examine"):
         _ = ComposedLayout(Swizzle(1, 24, 1), 0, Layout(8)).cosize
 
 

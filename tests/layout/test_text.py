@@ -180,7 +180,7 @@ def test_grid() -> None:
     layout = Layout(((2, 2), 3), ((1, 6), 2))
     assert grid(layout) == [[layout(row, column) for column in range(3)] for row in range(4)]
     assert grid(compose(Swizzle(1, 0, 1), Layout((2, 2), (2, 1)))) == [[0, 1], [3, 2]]
-    with pytest.raises(LayoutError, match="rank 3 is no grid"):
+    with pytest.raises(LayoutError, match="rank 3 is not a grid"):
         grid(Layout((2, 2, 2)))
     with pytest.raises(LayoutError, match="E0675"):
         grid(Layout((65, 64)))
@@ -221,7 +221,7 @@ def test_the_facts() -> None:
     text = ok("Sw<3,3,3> o 0 o (8,36):(36,1)")
     assert "  cosize        320, from 0 to 319\n  CuTe's        288, of the layout without its swizzle\n" in text
     assert "not drawn: 36 columns; --svg draws them" in text
-    assert "not drawn: a layout of rank 3 is no grid" in ok("(2,2,2)")
+    assert "not drawn: a layout of rank 3 is not a grid" in ok("(2,2,2)")
     assert "not drawn: a grid of 1000000000000 cells is too large" in ok("(1000000,1000000)")
 
 
@@ -326,7 +326,7 @@ def test_any_texts_and_options_on_the_command_line() -> None:
         (["(6,4):(1,12)", "--compose", "4:4"], 1, "does not divide the extent 6"),
         (["Sw<1,1,1> o 0 o 8:1", "--concatenate", "4:1"], 1, "give 8:1 alone"),
         (["Sw<1,1,1> o 5 o 8:1", "--left-inverse"], 1, "the offset 5 between swizzle and layout"),
-        (["(4,6,2):(12,0,4)", "--complement", "48"], 1, "the stride 12 is no multiple of 8"),
+        (["(4,6,2):(12,0,4)", "--complement", "48"], 1, "the stride 12 is not a multiple of 8"),
         (["(2,2,2)", "--svg"], 1, "rank 3"),
         (["(1000,1000)", "--svg"], 1, "1000000 cells"),
         (["Sw<1,25,1> o 0 o 8:1"], 1, "E0675"),

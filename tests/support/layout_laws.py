@@ -241,7 +241,7 @@ def through_swizzle(law: Callable[..., str]) -> Callable[..., str]:
                 return "another swizzle"
             result = result.layout
         elif layout.swizzle.bits or layout.offset:
-            return "no swizzle"
+            return "not a swizzle"
         return law(layout.layout, *arguments, result)
 
     return through
