@@ -31,7 +31,7 @@ from tests.support.benchmarks import CONVOLUTIONS, CPU, FORMULAS, clock, make, m
 
 def test_rounds_run_every_version_in_shuffled_order() -> None:
     seen: list[str] = []
-    calls = {name: (lambda name=name: seen.append(name)) for name in "abcd"}  # type: ignore[misc]
+    calls = {name: (lambda name=name: seen.append(name)) for name in "abcd"}
     samples, discarded = interleave(calls, 20, clock, seed=5)
     assert discarded == 0
     assert {name: len(times) for name, times in samples.items()} == dict.fromkeys("abcd", 20)

@@ -91,9 +91,9 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
         "broken": Model("torch", _broken, _images, 1),
     }
     for name in list(MODELS):
-        monkeypatch.delitem(MODELS, name)  # type: ignore[misc]
+        monkeypatch.delitem(MODELS, name)
     for name, model in known.items():
-        monkeypatch.setitem(MODELS, name, model)  # type: ignore[misc]
+        monkeypatch.setitem(MODELS, name, model)
     versions = {"eager": None, "compile": {"backend": "aot_eager"}, "evt": {"backend": "eager"}}
     monkeypatch.setattr(compiled, "VERSIONS", versions)
     monkeypatch.setattr(compiled, "_captured", lambda call: call)
@@ -253,7 +253,7 @@ def test_command_measures_the_versions_asked_for(tmp_path: Path, monkeypatch: py
     outcome = CliRunner().invoke(main, [*command, "--baselines", "compile"])
     assert outcome.exit_code == 0, outcome.output
     assert list(json.loads(path.read_text())["models"][0]["times"]) == ["compile", "evt"]
-    monkeypatch.setitem(compiled.VERSIONS, "evt", {"backend": interrupted})  # type: ignore[misc]
+    monkeypatch.setitem(compiled.VERSIONS, "evt", {"backend": interrupted})
     outcome = CliRunner().invoke(main, [*command, "--baselines", "compile"])
     assert outcome.exit_code != 0
     assert "compile" in outcome.stdout

@@ -314,8 +314,8 @@ def test_explain_costs() -> None:
     shapes = ("--a-shape", "2,32,9,7", "--b-shape", "128,16,3,3")
     grouped = document("explain", "D = relu(acc)", "--op", "conv2d", *shapes, "--groups", "2")
     assert grouped["costs"]["flops"] == 2 * 2 * 7 * 5 * 128 * 16 * 9
-    shapes = ("--a-shape", "2,64,5,5", "--b-shape", "64,16,3,3", "--stride", "2", "--route", "stock")
-    strided = document("explain", "D = 2*acc", "--op", "conv2d_dgrad", *shapes)
+    options = ("--a-shape", "2,64,5,5", "--b-shape", "64,16,3,3", "--stride", "2", "--route", "stock")
+    strided = document("explain", "D = 2*acc", "--op", "conv2d_dgrad", *options)
     assert strided["costs"]["flops"] == 2 * 2 * 5 * 5 * 64 * 16 * 9
 
 

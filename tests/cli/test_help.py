@@ -115,7 +115,7 @@ def test_the_cache_lists_formulas_routes_and_targets(tmp_path: Path, monkeypatch
 def test_the_phases_of_builds() -> None:
     phases = Phases()
     said = [
-        phases.after(BuildEvent(kind, key, 0, stage))  # type: ignore[arg-type]
+        phases.after(BuildEvent(kind, key, 0, stage))
         for kind, key, stage in (
             ("start", "a", "device"),
             ("start", "a", "host"),

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ print(json.dumps([max(seen), [path.read_text() for path in libraries]]))
 """
 
 
-def output(process: Process) -> object:
+def output(process: Process) -> Any:
     printed, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return json.loads(printed)
@@ -41,7 +42,7 @@ def test_open_files_do_not_grow_with_the_sources(room: Room, count: int) -> None
     few, many = [f"few {index}\n" for index in range(8)], [f"many {index}\n" for index in range(count)]
     program = LIMITED.replace("AT_MOST", str(limit))
     for texts in (few, many):
-        most, built = output(room.spawn(*texts, program=program))  # type: ignore[misc]
+        most, built = output(room.spawn(*texts, program=program))
         assert built == texts
         assert most < 48
     assert room.starts() == dict.fromkeys(("device", "host", "link"), 8 + count)

@@ -178,12 +178,12 @@ class _Reader:
         if name == "tuple":
             return tuple(parts)
         if name == "Swizzle":
-            return Swizzle(*parts)  # type: ignore[arg-type]
+            return Swizzle(*parts)
         if name == "Layout":
-            return Layout(*parts)  # type: ignore[arg-type]
+            return Layout(*parts)
         if name == "ComposedLayout":
             left, offset, right = parts
             kind = ComposedLayout if isinstance(left, Swizzle) and isinstance(right, Layout) else Nested
             if isinstance(offset, int) and all(isinstance(part, Function | Swizzle) for part in (left, right)):
-                return kind(left, offset, right)  # type: ignore[arg-type]
+                return kind(left, offset, right)
         return (name, *parts)

@@ -53,7 +53,7 @@ LAYOUTS = {"combination": Layouts({"B": ("n", "k")}, ("B", "C"), (16, 4))}
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Kernel]:
-    found = {}
+    found: dict[str, Kernel] = {}
     for name, program in PROGRAMS.items():
         named = Named(name, program.request, layouts=LAYOUTS.get(name, Layouts()))
         made = kernels_of(named, [TARGETS["sm80"], TARGETS["sm90"]], f"{NAME}_{name}")

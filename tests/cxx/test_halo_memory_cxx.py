@@ -10,7 +10,7 @@ import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -202,7 +202,7 @@ def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Pat
     """The sums over a tile's boxes, shifted by its taps, are the convolution, or the gradient of its input."""
     backwards, volumes = operator == "dgrad", dimensions == 3
     problems = [drawn(seed, backwards, dimensions) for seed in range(20 if volumes else 60)]
-    all_sizes = [dict(forward(operator, each.sizes)) for each in problems]  # type: ignore[arg-type]
+    all_sizes = [dict(forward(operator, each.sizes)) for each in problems]
     kept = [
         (problem, sizes)
         for problem, sizes in zip(problems, all_sizes, strict=True)
@@ -286,7 +286,11 @@ def test_windows_are_the_taps_of_a_row(seed: int, program: Path) -> None:
     channels, padded = draw.randint(1, 8 // stride), 8 // stride
     taps = draw.randint(1, 5), draw.randint(1, 8)
     pads = [(draw.randrange(3), draw.randrange(4)) for _ in range(2)]
-    given = {"stride": (draw.choice((1, 2, 3)), stride), "padding": pads, "dilation": (draw.choice((1, 2)), 1)}
+    given: dict[str, Any] = {
+        "stride": (draw.choice((1, 2, 3)), stride),
+        "padding": pads,
+        "dilation": (draw.choice((1, 2)), 1),
+    }
     sizes = [draw.randint(given["dilation"][0] * (taps[0] - 1) + 1, 20), draw.randint(taps[1], 30)]
     problem = Convolution.of("conv2d", given).problem((3, channels, *sizes), (5, channels, *taps))
     x, _, weight = tensors(problem)

@@ -53,7 +53,7 @@ def blocks(code: str, language: str) -> list[str]:
 
 
 def diagnostic(text: str, start: int, end: int, **fields: str) -> Diagnostic:
-    return Diagnostic("E0101", "the message", Span(start, end), source=Source(text), **fields)  # type: ignore[arg-type]
+    return Diagnostic("E0101", "the message", Span(start, end), source=Source(text), **fields)
 
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
@@ -177,7 +177,7 @@ def test_two_places_of_a_long_line_are_shown_apart() -> None:
     text = "x" * 500 + "@" + "y" * 500 + "#"
     lines = render(pointing(text, "@", "#")).splitlines()[3:]
     assert max(map(len, lines)) < 130
-    for (line, marker), (sign, word) in zip((lines[:2], lines[2:]), ("^@", "-#"), strict=True):
+    for (line, marker), (sign, word) in zip((lines[:2], lines[2:]), (("^", "@"), ("-", "#")), strict=True):
         assert line[marker.index(sign)] == word
 
 

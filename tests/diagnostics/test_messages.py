@@ -208,7 +208,7 @@ def test_the_name_of_a_file_is_no_program(name: str) -> None:
 @pytest.mark.parametrize("name", ["split_k", "stream_k"])
 def test_settings_that_stay_out(name: str) -> None:
     with pytest.raises(evt.ArgumentError, match="k is not split among kernels") as caught:
-        evt.gemm("D = acc", **{name: 4})  # type: ignore[arg-type]
+        evt.gemm("D = acc", **{name: 4})
     assert "make batches of the parts of k" in caught.value.diagnostics[0].help
 
 

@@ -61,7 +61,7 @@ def test_svg_stands_alone_on_paper_of_its_own() -> None:
     assert "href" not in text
     assert "url(" not in text.replace("url(#evt-arrow)", "")
     fills = {
-        group.attrib["data-kind"]: group.find(f"{SVG}rect").attrib["fill"]  # type: ignore[union-attr]
+        group.attrib["data-kind"]: group.find(f"{SVG}rect").attrib["fill"]
         for group in root.iter(f"{SVG}g")
         if "data-kind" in group.attrib
     }
@@ -72,7 +72,7 @@ def test_svg_stands_alone_on_paper_of_its_own() -> None:
 @pytest.mark.parametrize("program", [THREE_OUTPUTS, EVERY_KIND])
 def test_layout_keeps_boxes_apart_and_operands_above(program: str) -> None:
     dag = typed(program)
-    plan = layout(dag, [(60.0 + 10 * (node % 3), 30.0 + 14 * (node % 2)) for node in range(len(dag))])
+    plan = layout(dag, [(60 + 10 * (node % 3), 30 + 14 * (node % 2)) for node in range(len(dag))])
     for a, b in combinations([*plan.nodes, *(lane for lanes in plan.lanes.values() for lane in lanes)], 2):
         apart = abs(a.x - b.x) >= (a.width + b.width) / 2 + 10
         assert apart or a.bottom < b.top or b.bottom < a.top
@@ -85,7 +85,7 @@ def test_layout_keeps_boxes_apart_and_operands_above(program: str) -> None:
 
 def test_a_tree_has_no_crossings() -> None:
     dag = typed("D = (acc + a) * (b - c) + (e / f) * relu(g + h)")
-    plan = layout(dag, [(60.0, 30.0)] * len(dag))
+    plan = layout(dag, [(60, 30)] * len(dag))
     for (a, b, _), (c, d, _) in combinations(edges(dag), 2):
         if plan.nodes[a].top == plan.nodes[c].top and plan.nodes[b].top == plan.nodes[d].top:
             assert (plan.nodes[a].x - plan.nodes[c].x) * (plan.nodes[b].x - plan.nodes[d].x) >= 0

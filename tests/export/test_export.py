@@ -268,13 +268,13 @@ def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing
         written.append(path)
         if len(written) == 2:
             raise error
-        return write_text(path, *rest, **options)  # type: ignore[arg-type]
+        return write_text(path, *rest, **options)
 
     def second_rename_fails(*names: object) -> None:
         renamed.append(names)
         if len(renamed) == 2:
             raise error
-        rename(*names)  # type: ignore[arg-type]
+        rename(*names)
 
     if failing == "write":
         monkeypatch.setattr(Path, "write_text", second_fails)

@@ -135,7 +135,7 @@ def first_target(function: Function, arguments: Sequence[Any]) -> Callable[..., 
 
 
 #: PyTorch has moved the kinks of these: of clamp after 2.13, whose derivative there is half of it.
-MOVED = {"hardswish", *(["clamp"] if TorchVersion(torch.__version__) >= (2, 14) else [])}
+MOVED = {"hardswish", *(["clamp"] if TorchVersion(torch.__version__) >= (2, 14) else [])}  # type: ignore[operator]
 
 
 @each([row for row in DIFFERENTIABLE if row.name not in MOVED])

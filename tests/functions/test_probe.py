@@ -134,7 +134,7 @@ def test_derivatives_of_another_function(signature: str, cxx: str, reference: An
 
 def test_a_cell_that_runs_again_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     row = evt.function("snake(x, a=1)", **RIGHT["snake(x, a=1)"])
-    monkeypatch.setattr(probe.host, "compiled", None)
+    monkeypatch.setattr(probe.host, "compiled", None)  # type: ignore[attr-defined]
     assert evt.function("snake(x, a=1)", **RIGHT["snake(x, a=1)"]) is row
     assert evt.function("snake(x, a=1)", **RIGHT["snake(x, a=1)"], replace=True) is row
 

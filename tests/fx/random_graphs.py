@@ -135,18 +135,18 @@ class _Maker:
             what = choose.random()
             if what < 0.4:
                 unary = choose.choice(_UNARY)
-                values.append(self.step(lambda v, f=unary: f(v[0]), recent))
+                values.append(self.step(lambda v, f=unary: f(v[0]), recent))  # type: ignore[misc]
             elif what < 0.8:
                 binary = choose.choice(_BINARY)
                 other = choose.choice([*values, *tiles, *smaller, partial])
                 pair = (recent, other) if choose.random() < 0.6 else (other, recent)
-                values.append(self.step(lambda v, f=binary: f(*v), *pair))
+                values.append(self.step(lambda v, f=binary: f(*v), *pair))  # type: ignore[misc]
             elif what < 0.87:
                 in_place = choose.choice(_IN_PLACE)
-                values[-1] = self.step(lambda v, f=in_place: f(v[0] + 0), recent)
+                values[-1] = self.step(lambda v, f=in_place: f(v[0] + 0), recent)  # type: ignore[misc]
             elif what < 0.94:
                 flat = (-1, shape[-1])
-                values.append(self.step(lambda v, s=flat, t=shape: (v[0].reshape(s) * 2).reshape(t), recent))
+                values.append(self.step(lambda v, s=flat, t=shape: (v[0].reshape(s) * 2).reshape(t), recent))  # type: ignore[misc]
             else:
                 scale = choose.choice(smaller)
                 values.append(self.step(lambda v: v[0] * torch.rsqrt(v[1].abs() + 1e-3), recent, scale))

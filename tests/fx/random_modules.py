@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,6 +69,9 @@ def _of(*sizes: Any) -> torch.Tensor:
 class Module(torch.nn.Module):
     """Random steps around products; ``steps`` are functions of the module and of its values, by their names."""
 
+    state: torch.Tensor
+    cache: torch.Tensor
+
     def __init__(self, choose: random.Random, dtype: torch.dtype) -> None:
         super().__init__()
         self.lin = torch.nn.Linear(K, N)
@@ -98,7 +102,7 @@ class Module(torch.nn.Module):
             return choose.choice(_UNARY)
         steps = [*_READS, *(_WRITES if self.writes else ())]
         name, function = choose.choice(steps)
-        return name, lambda v, s=self: function(s, v)
+        return name, partial(function, self)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
         products = {

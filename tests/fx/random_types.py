@@ -179,14 +179,14 @@ class _Maker:
         for _ in range(4):
             given = self.data(choose.choice(TYPES), choose.choice(shapes), choose.random() < 0.6)
             operands.append(_Made(self.input(given), given))
-        product: Step = {
+        products: dict[str, Step] = {
             "_int_mm": torch._int_mm,
             "mm": torch.mm,
             "floats": torch.mm,
             "linear": lambda x, y, z: functional.linear(x, y.t(), z),
             "addmm": lambda x, y, z: torch.addmm(z, x, y, beta=2, alpha=3),
-        }[kind]
-        self.add(product, (a, b, c) if kind in ("linear", "addmm") else (a, b))
+        }
+        self.add(products[kind], (a, b, c) if kind in ("linear", "addmm") else (a, b))
         for _ in range(choose.randint(1, 6)):
             self.extend(operands)
         kept = {id(self.values[-1]), *(id(each) for each in self.values if choose.random() < 0.2)}

@@ -197,7 +197,8 @@ def test_dynamic_shapes() -> None:
 
 
 @pytest.mark.skipif(
-    (2, 9) <= TorchVersion(torch.__version__) < (2, 10), reason="torch 2.9's export guards *args by a name it lacks"
+    (2, 9) <= TorchVersion(torch.__version__) < (2, 10),  # type: ignore[operator]
+    reason="torch 2.9's export guards *args by a name it lacks",
 )
 def test_dynamic_batches_of_two_dimensions() -> None:
     batch = torch.export.Dim("batch", min=2, max=64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,8 @@ def test_products_that_nothing_reads_are_no_kernels(dead: Callable[..., torch.Te
     def function(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ w) + 0 * dead(x, v)
 
-    compiled = torch.compile(function, backend=backend, options={"evt.rule": "always", "evt.devices": ("cpu",)})
+    options: Any = {"evt.rule": "always", "evt.devices": ("cpu",)}
+    compiled = torch.compile(function, backend=backend, options=options)
     torch.testing.assert_close(compiled(X, V, W), function(X, V, W), rtol=1e-4, atol=1e-4)
     assert [row.fused for record in RECORDS for row in record.rows] == [True]
 

@@ -109,7 +109,7 @@ def test_devices() -> None:
 
 def test_regions_that_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """A region that evt refuses is tried without its reductions, and else left alone."""
-    build = regions.build
+    build = regions.build  # type: ignore[attr-defined]
 
     def refuse(region: Any, owned: Any, settings: Any) -> Any:
         if any(index_map.reduced for index_map in region.index_maps.values()):

@@ -205,7 +205,8 @@ def test_what_a_gradient_is_measured_against() -> None:
     graph = make_fx(run, tracing_mode="fake")(*given).graph
     (region,) = find_regions(graph).regions
     tensors = dict(zip((node.name for node in graph.nodes), given, strict=False))
-    (got,) = unfused(region, lambda node: tensors.get(node.name, torch.zeros(())))()
+    compute: Any = unfused(region, lambda node: tensors.get(node.name, torch.zeros(())))
+    (got,) = compute()
     torch.testing.assert_close(got, run(*given)[0], rtol=1e-4, atol=1e-4)
 
 

@@ -259,7 +259,7 @@ class Eager(nn.Module):
         super().__init__()
         self.linear, self.calls = nn.Linear(16, 16), list[bool]()
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls.append(torch.compiler.is_compiling())
         y: torch.Tensor = torch.tanh(self.linear(x)) + x
@@ -290,7 +290,7 @@ def test_compiled_optimizers(make: Any) -> None:
 
 def split(model: nn.Module) -> Any:
     """Return a model that is replicated, and whose graph is divided where gradients are exchanged."""
-    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1024
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1024  # type: ignore[attr-defined]
     return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.002)
 
 
@@ -301,7 +301,8 @@ def train_replica(rank: int, folder: Path, count: int) -> None:
     compute_launches(setattr)
     torch.manual_seed(0)
     model = Mlp()
-    mine = tuple(each.chunk(count)[rank] for each in vectors())
+    x, y = (each.chunk(count)[rank] for each in vectors())
+    mine = x, y
     found = train(model, compiled(split(model)), [mine] * 3)
     rows = evt.report(model).rows
     torch.save((found, Counter((row.graph, row.fused) for row in rows), len(RECORDS)), folder / f"{rank}.pt")

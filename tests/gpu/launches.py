@@ -168,7 +168,7 @@ def check(name: str, got: object, want: object) -> None:
 
 
 def _several(outputs: object) -> tuple[torch.Tensor, ...]:
-    return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)  # type: ignore[arg-type]
+    return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
 
 
 def launch_grouped() -> None:
@@ -182,7 +182,7 @@ def launch_grouped() -> None:
     a, b = [random(m, 80) for m in rows], [random(80, 136) for _ in rows]
     inputs = {"bias": random(136), "C": [random(m, 136) for m in rows]}
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     for mine, right in zip(op(a, b, **inputs), op.reference(a, b, **inputs), strict=True):
         if right.numel():
             check(GROUPED, mine, right)

@@ -82,7 +82,7 @@ def tensors(case: Case, number: int, op: evt.Program):
     problem = op.request.convolution.problem(shape, of_weight)
     images, *pixels = problem.leads["m"]
     extents = {"m": math.prod(problem.leads["m"]), "n": problem.columns}
-    inputs = {}
+    inputs: dict[str, Any] = {}
     for value in typed_graph(op.request, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:

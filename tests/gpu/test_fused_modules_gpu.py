@@ -28,6 +28,9 @@ class Function(torch.nn.Module):
 class Keeping(torch.nn.Module):
     """A convolution with a batch norm, which counts its calls and keeps its last result."""
 
+    step: torch.Tensor
+    last: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.norm = torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.BatchNorm2d(32)

@@ -168,7 +168,7 @@ def test_no_new_shape_recompiles(monkeypatch):
     built = []
     import evt.runtime.kernels as kernels_module
 
-    real = kernels_module.build_and_use
+    real = kernels_module.build_and_use  # type: ignore[attr-defined]
 
     def build_and_use(sources, use):
         built.append(len(sources))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -72,7 +74,7 @@ def tensors(name, groups=GROUPS):
         b = [x.mT.contiguous().mT for x in b]  # along n, as [k, n] is packed
     inputs = {}
     for value in typed_graph(op.request, dtype, dtype).inputs:
-        made = []
+        made: list[Any] = []
         for m, n, _ in aligned:
             shape = tuple({"m": m, "n": n}[base(mode)] // divisor(mode) for mode in value.modes)
             made.append(random(shape, str(value.dtype), generator) if shape else 1.25 + len(made))

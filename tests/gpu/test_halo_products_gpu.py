@@ -128,7 +128,8 @@ def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any
         own_kernels.random(shape, dtype, generator, k**-0.25)
         for shape, dtype in zip(((m, k), of_b), case.types, strict=True)
     )
-    extents, inputs = {"m": m, "n": n}, {}
+    extents = {"m": m, "n": n}
+    inputs: dict[str, Any] = {}
     for value in typed_graph(case.program().request, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:

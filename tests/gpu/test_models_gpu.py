@@ -66,7 +66,7 @@ def _built(request: pytest.FixtureRequest) -> None:
     for item in request.session.items:
         if getattr(item, "function", None) is test_fused_is_as_exact_as_eager:
             with contextlib.suppress(Exception, pytest.skip.Exception):
-                sources |= dict.fromkeys(prepared(item.callspec.params["name"]).sources)
+                sources |= dict.fromkeys(prepared(item.callspec.params["name"]).sources)  # type: ignore[attr-defined]
     print(f"distinct kernels of all models: {len(sources)}")
     with contextlib.suppress(evt.BuildError):
         build(list(sources))

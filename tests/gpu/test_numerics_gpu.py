@@ -84,8 +84,8 @@ def test_random_numbers(route) -> None:
     seed = torch.tensor([1234], dtype=torch.int32, device="cuda")
     again = op(a, b, p=0.3, seed=seed, offset=5)
     assert torch.equal(again.keep, got.keep)
-    for seed, offset in ((1235, 5), (1234, 6), (2**32 - 1, 0)):
-        other = evt.unpack_bits(op(a, b, p=0.3, seed=seed, offset=offset).keep, 520).double()
+    for other_seed, offset in ((1235, 5), (1234, 6), (2**32 - 1, 0)):
+        other = evt.unpack_bits(op(a, b, p=0.3, seed=other_seed, offset=offset).keep, 520).double()
         assert abs(float(torch.corrcoef(torch.stack([kept.flatten(), other.flatten()]))[0, 1])) < 0.01
 
 

@@ -34,7 +34,8 @@ def both(function: Callable[..., Any], *inputs: torch.Tensor) -> list[Any]:
     """Return the results by evt.fuse and by torch.compile."""
     model: Any = type("Model", (torch.nn.Module,), {"forward": lambda self, *args: function(*args)})().eval()
     torch._dynamo.reset()
-    compiled: Any = torch.compile(model, backend="evt", options={"evt.rule": "always", "evt.devices": (DEVICE,)})
+    options: Any = {"evt.rule": "always", "evt.devices": (DEVICE,)}
+    compiled: Any = torch.compile(model, backend="evt", options=options)
     with torch.no_grad():
         return [evt.fuse(model, inputs)(*inputs), compiled(*inputs)]
 

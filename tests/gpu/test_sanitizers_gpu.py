@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 LAUNCHES = Path(__file__).with_name("launches.py")
-SANITIZER = shutil.which("compute-sanitizer")
+SANITIZER = shutil.which("compute-sanitizer") or ""
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is not installed")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not SANITIZER, reason="compute-sanitizer is not installed")]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def kernels(request) -> None:
     build(list(dict.fromkeys(sources)))
 
 
-def outputs(op: evt.Program, result) -> list:
+def outputs(op: evt.Program, result) -> list[Any]:
     return [result] if len(op.outputs) == 1 else list(result)
 
 

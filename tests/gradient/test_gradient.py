@@ -33,7 +33,7 @@ def test_gradcheck_where_the_product_is_computed_again(name: str) -> None:
     )
 
 
-STRIDED = {
+STRIDED: dict[str, tuple[Any, ...]] = {
     "rows": (
         evt.linear("in s: f64[m]; D = tanh((acc + bias)*s) + residual", recompute=True),
         {"A": (5, 2, 16), "B": (8, 16), "bias": (8,), "s": (5, 2), "residual": (5, 2, 8)},

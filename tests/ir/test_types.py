@@ -30,7 +30,7 @@ def mistakes(text: str, operands: tuple[Operand, ...] = AB) -> list[Diagnostic]:
 
 
 def types(dag: TypedDag) -> dict[str, str]:
-    return {value.name: str(value.dtype) for value in (*dag.inputs, *dag.outputs)}
+    return {value.name: str(value.dtype) for values in (dag.inputs, dag.outputs) for value in values}
 
 
 @pytest.mark.parametrize(("operand", "expected"), [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("tf32", "f32")])

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -356,7 +357,7 @@ def test_output_does_not_depend_on_the_hash_seed() -> None:
     assert "store gate" in seen.pop()
 
 
-class Counted(tuple):
+class Counted(tuple[Any, ...]):
     """A tuple that counts how often it is gone through."""
 
     walks = 0

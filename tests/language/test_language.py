@@ -224,8 +224,8 @@ def test_reading_stops_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = 0
     original = module._statements
 
-    def counting(source, tokens, diagnostics):  # type: ignore[no-untyped-def]
-        def count():  # type: ignore[no-untyped-def]
+    def counting(source, tokens, diagnostics):
+        def count():
             nonlocal seen
             for token in tokens:
                 seen += 1

@@ -101,7 +101,7 @@ SCALARS = (
         "\N{DEVANAGARI DIGIT FOUR}",
     ),
 )
-TREES = (
+TREES: tuple[Any, ...] = (
     *(
         (),
         [],
@@ -252,7 +252,7 @@ def test_numpy_integers_become_ints() -> None:
         (lambda: bank(3, 0), "element_bytes is 0"),
         (lambda: bank_conflicts(32, 4, vector=0), "vector is 0"),
         (lambda: interleaves([(4, 1)], [(4, 1)], 0, a_bytes=0), "a_bytes is 0"),
-        (lambda: interleaves([(4, 1)], [(4, 1, 2)], 0), "up to 128 pairs (extent, stride)"),
+        (lambda: interleaves([(4, 1)], [(4, 1, 2)], 0), "up to 128 pairs (extent, stride)"),  # type: ignore[list-item]
         (lambda: concatenate(compose(Swizzle(1, 0, 1), 8), 4), "a layout without one is expected"),
         (lambda: Layout((4, 8))(2.5), "a coordinate is an integer, not of type float"),
         (lambda: Layout(10**5000), "an extent is an integer of more than 64 bits"),

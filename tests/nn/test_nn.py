@@ -106,6 +106,7 @@ def test_a_geometry_that_is_set_later_counts(name: str, value: Any) -> None:
     plain.load_state_dict(layer.state_dict())
     for each in (layer, plain):
         setattr(each, name, value)
+    assert plain.bias is not None
     torch.testing.assert_close(layer.double()(x), 2 * plain.double()(x) - plain.bias[:, None, None])
     assert layer.program.request.settings.relaxed
     assert layer.epilogue == "2*acc + bias"
@@ -256,11 +257,11 @@ REFUSED: list[tuple[Callable[[], Any], type[evt.EvtError], str, str | None]] = [
     (lambda: nn.Linear(6, 8, epilogue="linear(A: f16, B: f16); acc + bias"), evt.TargetError, "E0305", None),
     (lambda: nn.Linear(6, 7, epilogue="even(acc + bias)"), evt.ArgumentError, "E0604", None),
     (lambda: nn.Linear(6, 8, dtype=torch.complex64), evt.TargetError, "E0303", None),
-    (lambda: nn.Linear(6, 8, epilogue=8), evt.ArgumentError, "E0607", None),  # type: ignore[arg-type]
+    (lambda: nn.Linear(6, 8, epilogue=8), evt.ArgumentError, "E0607", None),
     (lambda: nn.Linear(6, 8, relaxd=True), evt.ArgumentError, "E0602", None),  # type: ignore[call-arg]
     (lambda: nn.Linear(6, 8, stride=2), evt.ArgumentError, "E0602", None),  # type: ignore[call-arg]
     (lambda: nn.Conv2d(6, 8, 3, epilogue="acc + bias + r[l, n]"), evt.ProgramError, "E0301", "r[l, n]"),
-    (lambda: nn.Conv2d(6, 8, 3, route=[3]), evt.ArgumentError, "E0607", None),  # type: ignore[arg-type]
+    (lambda: nn.Conv2d(6, 8, 3, route=[3]), evt.ArgumentError, "E0607", None),
     (lambda: nn.MLP(6, 8, activation="gellu"), evt.ProgramError, "E0201", "gellu"),
     (lambda: nn.Linear.from_torch(torch.nn.Conv2d(3, 3, 3)), evt.ArgumentError, "E0607", None),
     (

@@ -31,7 +31,20 @@ from tests.support.patterns import same_bits
 
 TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
 CASTS = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "i32", "i8", "u8", "b1")
-NUMBERS = ("0", "-0.0", "1", "-1", "2", "3", "0.1", "-2.5", "0.50000001", "16777217", "2147483647", "-2147483648")
+NUMBERS: tuple[str, ...] = (
+    "0",
+    "-0.0",
+    "1",
+    "-1",
+    "2",
+    "3",
+    "0.1",
+    "-2.5",
+    "0.50000001",
+    "16777217",
+    "2147483647",
+    "-2147483648",
+)
 NUMBERS += ("1e-40", "1.4e-45", "3.4e38", "-1e38", "1e20", "1e-7", "100")
 NUMBERS += ("65504", "65520", "448", "465", "57344", "255.5")  # the ends of types, and beyond them
 #: Functions that are one operation, or several that the reference does in the same steps.
@@ -76,7 +89,7 @@ def check(
     kind = getattr(torch, BY_NAME[operand].torch)
     a, b = (torch.ones(2, 2).to(kind) for _ in range(2))
     expected = reference(dag, a, b, inputs or {})
-    found = reference(optimise(dag, passes, check=True), a, b, inputs or {})  # type: ignore[arg-type]
+    found = reference(optimise(dag, passes, check=True), a, b, inputs or {})
     for name, value in expected.items():
         assert bool(same_bits(found[name], value).all()), f"{name}: {found[name]} {value}\n{dag}"
 

@@ -230,7 +230,14 @@ def test_relaxed_rules_change_roundings_only(sample: Sample) -> None:
 
 
 EXTREME = ("1e-40", "-1.4e-45", "1e-38", "3e38", "-2e38", "1e30", "1e-30", "0.5", "3", "-1", "0")
-FORMULAS = ("acc / {0}", "acc * {0} * {1}", "acc / {0} / {1}", "acc * {0} / {1}", "(acc + {0}) - {1}", "-acc * {0}")
+FORMULAS: tuple[str, ...] = (
+    "acc / {0}",
+    "acc * {0} * {1}",
+    "acc / {0} / {1}",
+    "acc * {0} / {1}",
+    "(acc + {0}) - {1}",
+    "-acc * {0}",
+)
 FORMULAS += ("acc * {0} * s * {1}", "acc * {0} + acc * {1}", "acc * s + acc * {0}", "acc / s * {0}", "s / {0} * acc")
 FORMULAS += (
     "acc * {0} - acc",

@@ -185,7 +185,14 @@ REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals_are_what_a_user_is_told(name: str) -> None:
     reason, given = REFUSALS[name]
-    case = {"operation": "conv2d", "arch": "sm90", "dtype": "f16", "shapes": SMALL, "text": "D = acc", "padding": 1}
+    case: dict[str, Any] = {
+        "operation": "conv2d",
+        "arch": "sm90",
+        "dtype": "f16",
+        "shapes": SMALL,
+        "text": "D = acc",
+        "padding": 1,
+    }
     case |= given
     operation, arch, dtype, shapes, text = (case.pop(each) for each in ("operation", "arch", "dtype", "shapes", "text"))
     for route, code in (("conv-depthwise-3x", "E0502"), (None, "E0503")):

@@ -106,7 +106,8 @@ def test_values_are_computed_once() -> None:
 
 def epilogue_of(made: Plan) -> str:
     """Return the struct of the epilogue."""
-    return re.search(r"^struct Epilogue \{.*?^\};", emit(made, "k"), re.DOTALL | re.MULTILINE)[0]
+    (text,) = re.findall(r"^struct Epilogue \{.*?^\};", emit(made, "k"), re.DOTALL | re.MULTILINE)
+    return text
 
 
 VISIT = """\

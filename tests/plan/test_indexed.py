@@ -190,7 +190,7 @@ def test_duplicates_store_one_of_their_rows() -> None:
 def test_what_a_buffer_holds_is_kept_in_every_type(dtype: str) -> None:
     a, b = tensors(torch.float16)
     op = evt.gemm(f"out D: {dtype}[index[m], n]\nD = 8*acc")
-    kind = getattr(torch, typed_graph(op.request).outputs[0].dtype.torch)  # type: ignore[union-attr]
+    kind = getattr(torch, typed_graph(op.request).outputs[0].dtype.torch)
     held = torch.randint(-100, 100, (ROWS, N)).to(kind)
     dense = evt.gemm(f"out D: {dtype}[m, n]\nD = 8*acc").reference(a, b)
     at = index()
@@ -202,7 +202,7 @@ def test_what_a_buffer_holds_is_kept_to_the_bit(dtype: str) -> None:
     """Infinities too, to which no store rounds, and NaN with its bits."""
     a, b = tensors(torch.float16)
     op = evt.gemm(f"out D: {dtype}[index[m], n]\nD = acc")
-    kind = getattr(torch, typed_graph(op.request).outputs[0].dtype.torch)  # type: ignore[union-attr]
+    kind = getattr(torch, typed_graph(op.request).outputs[0].dtype.torch)
     held = torch.tensor([torch.inf, -torch.inf, torch.nan, -torch.nan] * 6).to(kind).repeat(ROWS, 1)
     bits = held.clone().view(torch.uint8)
     op(a, b, index=torch.full((M,), -1, dtype=torch.int32), out=held)

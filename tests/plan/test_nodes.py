@@ -114,7 +114,7 @@ def test_the_search_for_cxx_sees_what_a_plan_has() -> None:
 
 
 def test_the_plans_here_have_every_template_and_part() -> None:
-    folder = evt.emission.resources.directory("codegen") / "templates"
+    folder = evt.emission.resources.directory("codegen") / "templates"  # type: ignore[attr-defined]
     templates = {path.name.split(".")[0] for path in folder.glob("*.cu.jinja")}
     assert {made.template for made in plans()} == templates - {"conv_halo", "conv_depthwise"}  # which have their own
     assert {type(made.epilogue) for made in plans()} == {EpilogueProgram, StockOperator, StockFusion}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import evt
 from evt.ir import Acc, Apply, Builder, Output, Store
 from evt.ir.origin import Foreign
 
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, str, str], list[tuple[str, str]]]] = {
     "stock": (
         lambda: evt.gemm("D = acc * silu(acc)", route="stock-3x"),
         ("E0502", "acc * silu(acc)", "`acc` is used more than once"),

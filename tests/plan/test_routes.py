@@ -184,7 +184,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
             planned[selection.route, selection.config.name] += 1
             return kernel.planner(selection)
 
-        return replace(kernel, planner=planner)  # type: ignore[arg-type]
+        return replace(kernel, planner=planner)
 
     def counted(route: Route) -> Route:
         return replace(
@@ -301,7 +301,7 @@ def test_a_formula_is_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     from evt.plan import problem as module
 
-    match = module.match_stock
+    match = module.match_stock  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "match_stock", lambda dag: calls.append(dag) or match(dag))
     explained = explain(survey(problem_of("D = relu(acc + bias)", "sm90")))
     assert [route.name for route in explained.routes if route.applies][:4] == [

@@ -77,7 +77,7 @@ def test_settings_and_geometry() -> None:
     with pytest.raises(evt.ArgumentError, match=r"E0602.*no setting `nonsense`"):
         evt.Program.from_dag(built(), nonsense=2)  # type: ignore[call-arg]
     with pytest.raises(evt.ArgumentError, match="E0607"):
-        evt.Program.from_dag(FORMULA)  # type: ignore[arg-type]
+        evt.Program.from_dag(FORMULA)
     with pytest.raises(evt.TargetError, match="E0501"):
         evt.Program.from_dag(built(operation="einsum"))
 

@@ -89,22 +89,22 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "Program(operation)": lambda odd: evt.Program("D = acc", odd),
     "GroupedProgram(source)": evt.GroupedProgram,
     **{
-        f"{name}({keyword})": lambda odd, name=name, keyword=keyword: getattr(evt, name)("D = acc", **{keyword: odd})
+        f"{name}({keyword})": lambda odd, name=name, keyword=keyword: getattr(evt, name)("D = acc", **{keyword: odd})  # type: ignore[misc]
         for name in ("gemm", "grouped_gemm", "conv2d")
         for keyword in ("route", "config", "numerics", "relaxed", "fast_math", "deterministic", "nonsense")
     },
     **{
-        f"conv2d({keyword})": lambda odd, keyword=keyword: evt.conv2d("D = acc", **{keyword: odd})
+        f"conv2d({keyword})": lambda odd, keyword=keyword: evt.conv2d("D = acc", **{keyword: odd})  # type: ignore[misc]
         for keyword in ("stride", "padding", "dilation", "groups", "output_padding", "kernel_size")
     },
     "conv2d_dgrad(output_padding)": lambda odd: evt.conv2d_dgrad("D = acc", output_padding=odd),
     "conv2d_wgrad(kernel_size)": lambda odd: evt.conv2d_wgrad("D = acc", kernel_size=odd),
     **{
-        f"emit({name})": lambda odd, name=name: evt.emit(**{"text": "D = acc", name: odd})
+        f"emit({name})": lambda odd, name=name: evt.emit(**{"text": "D = acc", name: odd})  # type: ignore[misc]
         for name in ("text", "op", "arch", "dtype")
     },
     **{
-        f"function({name})": lambda odd, name=name: evt.function(**{**ROW, name: odd})
+        f"function({name})": lambda odd, name=name: evt.function(**{**ROW, name: odd})  # type: ignore[misc]
         for name in ("signature", "cxx", "torch", "derivative", "text", "facts", "aliases")
     },
     "function(derivatives)": lambda odd: evt.function(**ROW, derivative=[odd, "1"]),
@@ -115,7 +115,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "unpack_bits(columns)": lambda odd: evt.unpack_bits(BITS, odd),
     "channels_last": evt.channels_last,
     **{
-        f"{method}({name})": lambda odd, method=method, name=name: getattr(OP, method)(**{name: odd})
+        f"{method}({name})": lambda odd, method=method, name=name: getattr(OP, method)(**{name: odd})  # type: ignore[misc]
         for method in ("plan", "emit", "explain")
         for name in ("a", "b", "arch", "shapes")
     },
@@ -127,12 +127,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "plan(extent)": lambda odd: CONV.plan(shapes=((odd, 1, 1, 1), (1, odd, 1, 1))),
     "from_dag": evt.Program.from_dag,
     **{
-        f"from_dag({name})": lambda odd, name=name: evt.Program.from_dag(CONV.request.dag, **{name: odd})
+        f"from_dag({name})": lambda odd, name=name: evt.Program.from_dag(CONV.request.dag, **{name: odd})  # type: ignore[misc]
         for name in ("route", "config", "numerics", "relaxed", "deterministic", "stride", "padding", "nonsense")
     },
     "tune": lambda odd: OP.tune(odd, A),
     **{
-        f"{run}({name})": lambda odd, op=op, name=name: call(op, **{name: odd})
+        f"{run}({name})": lambda odd, op=op, name=name: call(op, **{name: odd})  # type: ignore[misc]
         for run, op in (("call", OP), ("reference", OP.reference))
         for name in ("a", "b", "C", "alpha", "nonsense")
     },
@@ -150,11 +150,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "groups(b)": lambda odd: groups(b=odd),
     "groups(one b)": lambda odd: groups(b=[odd, A]),
     **{
-        f"groups({name})": lambda odd, name=name: groups(**{name: odd})
+        f"groups({name})": lambda odd, name=name: groups(**{name: odd})  # type: ignore[misc]
         for name in ("C", "alpha", "D", "out", "offsets", "nonsense")
     },
     **{
-        f"groups(one {name})": lambda odd, name=name, value=value: groups(**{name: [value, odd]})
+        f"groups(one {name})": lambda odd, name=name, value=value: groups(**{name: [value, odd]})  # type: ignore[misc]
         for name, value in (("C", A), ("alpha", 1.0), ("D", torch.zeros(8, 8)))
     },
     "offsets": lambda odd: rows(offsets=odd),
@@ -187,7 +187,10 @@ def outcome(run: Callable[[Any], Any], odd: Any) -> EvtError | None:
     [
         (lambda: evt.unpack_bits(BITS, 8.0), r"E0607.*`columns` is of type float; expected a whole number"),
         (lambda: evt.function(**ROW, derivative=3), r"E0655.*`derivative` is of type int"),
-        (lambda: evt.function(**ROW, facts=["odd"]), r"E0607.*a fact is a member of evt.functions.Fact, not odd"),
+        (
+            lambda: evt.function(**ROW, facts=["odd"]),  # type: ignore[list-item]
+            r"E0607.*a fact is a member of evt.functions.Fact, not odd",
+        ),
         (lambda: evt.gemm(SAMPLE), r"E0607.*a program is a str, not PosixPath[^$]*evt.load reads a file"),
         (lambda: OP.emit(arch=numpy.zeros(3)), "E0501.*there is no target `of type ndarray`"),
         (lambda: OP.emit(b=""), "E0303.*there is no type ``"),

@@ -44,7 +44,7 @@ def again(op: Any) -> Any:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_pickled_program_is_the_same(name: str) -> None:
-    op = MAKERS[name]()
+    op: Any = MAKERS[name]()
     made = again(op)
     assert made is not op
     assert made == op
@@ -72,9 +72,8 @@ def test_places_in_the_text_come_back() -> None:
 
 
 def places(dag: Dag) -> object:
-    values = [
-        (value.span, getattr(value, "default_span", None)) for value in (*dag.operands, *dag.inputs, *dag.outputs)
-    ]
+    declared: list[Any] = [*dag.operands, *dag.inputs, *dag.outputs]
+    values = [(value.span, getattr(value, "default_span", None)) for value in declared]
     return dag.source, dag.origins, values
 
 
@@ -215,7 +214,7 @@ def test_a_program_cannot_be_changed(name: str) -> None:
     with pytest.raises(AttributeError, match="cannot be changed, so `request`"):
         del op.request
     with pytest.raises(AttributeError):
-        op.request.grouped = True
+        op.request.grouped = True  # type: ignore[misc]
 
 
 def test_what_a_program_has_is_what_a_user_needs() -> None:
@@ -267,7 +266,7 @@ def test_pickles_of_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_pickles_with_what_this_version_does_not_know(old: str, new: str, said: str) -> None:
-    state = evt.gemm("D = acc").__getstate__()
+    state: Any = evt.gemm("D = acc").__getstate__()
     state["graph"] = str(state["graph"]).replace(old, new)
     assert new in state["graph"]
     with pytest.raises(evt.ArgumentError, match=f"E0613(.|\n)*({said})"):
@@ -275,8 +274,8 @@ def test_pickles_with_what_this_version_does_not_know(old: str, new: str, said: 
 
 
 def test_settings_that_this_version_does_not_know() -> None:
-    state = evt.gemm("D = acc").__getstate__()
-    state["settings"] = {**state["settings"], "tensor_memory": True}  # type: ignore[dict-item]
+    state: Any = evt.gemm("D = acc").__getstate__()
+    state["settings"] = {**state["settings"], "tensor_memory": True}
     with pytest.raises(evt.ArgumentError, match=r"E0613.*there is no setting `tensor_memory`"):
         Request.__new__(Request).__setstate__(state)
 

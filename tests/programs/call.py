@@ -82,12 +82,13 @@ def problems(program: Program) -> list[Data]:
     return [_problem(program, program.sizes, 0)]
 
 
-def _problem(program: Program, sizes: Sizes, index: int) -> Data:
-    source = random.Random(f"{program.seed} data {index}")
+def _problem(program: Program, sizes: Sizes, number: int) -> Data:
+    source = random.Random(f"{program.seed} data {number}")
     maker = Maker(np.random.default_rng(source.getrandbits(63)), program.data)
     data = _convolution(program, maker) if program.geometry else _matrices(program, sizes, maker)
     stored = {index for output in program.outputs for index in output.indexed}
-    for index in {index: None for value in (*program.inputs, *program.outputs) for index in value.indexed}:
+    indexed = [*(each.indexed for each in program.inputs), *(each.indexed for each in program.outputs)]
+    for index in dict.fromkeys(index for each in indexed for index in each):
         data.places[index] = _places(data, index, index in stored, maker)
     for value in program.inputs:
         data.inputs[value.name], data.given[value.name] = _input(program, value, data, maker)

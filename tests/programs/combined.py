@@ -35,11 +35,11 @@ def aligned(numbers: Sequence[Number], least: int) -> list[Number]:
     def widened(number: Number) -> Number:
         if {number.x.shape[3], number.doubt.shape[2]} <= {0, 1, columns}:
             return number
-        parts = (
+        x, doubt = (
             array if array.shape[-1] in (0, 1) else array.repeat(columns // array.shape[-1], -1)
             for array in (number.x, number.doubt)
         )
-        return Number(*parts, number.t)
+        return Number(x, doubt, number.t)
 
     return [widened(each) for each in numbers]
 

@@ -89,8 +89,8 @@ class Derivatives:
                 inner = self.series(t, x, scope)
                 return t.series([rounded(dtype, inner.c[0]), *inner.c[1:]])
             case Call(arguments=arguments, primes=primes):
-                x, *rest = (self.series(t, each, scope) for each in arguments)
-                return self.slope(t, node, x, rest) if primes else self.called(t, node, x, rest)
+                first, *rest = (self.series(t, each, scope) for each in arguments)
+                return self.slope(t, node, first, rest) if primes else self.called(t, node, first, rest)
         raise AssertionError(node)
 
     def slope(self, t: Taylor, call: Call, x: Series, rest: Sequence[Series]) -> Series:

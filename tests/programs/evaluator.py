@@ -368,8 +368,8 @@ class Evaluator:
         full = replace(number, x=np.broadcast_to(number.x, shape))
         if kind in ("argmax", "argmin"):
             return Value(place(kind, full, _AXIS[modes[0]]), "i32", columns="n" not in modes, held="i32")
-        result = folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
-        return Value(result, dtype, columns="n" not in modes, held=dtype, fewer=1 if "n" in modes else value.fewer)
+        reduced = folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
+        return Value(reduced, dtype, columns="n" not in modes, held=dtype, fewer=1 if "n" in modes else value.fewer)
 
     def blocks(self, kind: str, width: int, value: Value) -> Value:
         if kind == "mean":
@@ -419,7 +419,8 @@ class Evaluator:
         counters = [self.data.counter(each) for each in (seed, offset)]
         sizes = tuple(self.data.sizes[mode] for mode in ("l", "m", "n"))
         draw = uniform_wide if any(bits == 64 for _, bits in counters) else uniform
-        numbers = draw(*(word % 2**bits for word, bits in counters), sizes)
+        first, second = (word % 2**bits for word, bits in counters)
+        numbers = draw(first, second, sizes)
         return Value(self.plain(numbers[None]), "f32", columns=True, held="f32")
 
     def derivative(self, call: Call, scope: Mapping[str, Value]) -> Value:

@@ -195,7 +195,8 @@ class Expressions:
         halves = [self.pair(depth - 1), other]
         if self.draw.chance(2):
             halves[0] = self.meeting(halves[0], self.expression(depth - 1, "half"))
-        return Interleave(*self.draw.shuffled(halves), self.distance)
+        even, odd = self.draw.shuffled(halves)
+        return Interleave(even, odd, self.distance)
 
     def reduction(self, depth: int, over: tuple[str, ...], columns: str) -> Expression:
         """Return a reduction of a value of such columns, which varies over them."""
@@ -390,15 +391,16 @@ class Expressions:
             batched = [("l",), ("l", "m"), ("l", "n"), ("l", "m", "n"), ("l", "n", "m")]
             return {"n": batched, "thin": batched[:3]}.get(columns, batched[:2])
         paired = [] if self.plain_columns else [("m", "n/2"), ("m", "n/2")]
-        return {
-            "n": [("m", "n")] * 3 + [("n", "m")] + [("n",)] * 2 + [("m",)] * 2,
+        fitting: dict[str, list[tuple[str, ...]]] = {
+            "n": [*[("m", "n")] * 3, ("n", "m"), *[("n",)] * 2, *[("m",)] * 2],
             "thin": [("m",), ("n",), ()],
             "half": [*paired, ("m",)],
             "block": [("m",), ()],
             "half block": [("m",), ()],
             "A": [("k",)] if self.convolved else [("m",), ("k",)],
             "B": [("n",), ("k",)],
-        }[columns]
+        }
+        return fitting[columns]
 
     def input(self, modes: tuple[str, ...], dtype: str | None, always: bool = False) -> Input:
         """Return a new input; ``always``: a call gives it, and as a vector where it is one."""

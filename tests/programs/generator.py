@@ -293,7 +293,7 @@ def with_indices(program: Program) -> Program:
         replace(value, indexed=indices(value, 0.12)) if may(value) and value.subscript else value
         for value in program.outputs
     ]
-    named = sorted({index for value in (*inputs, *outputs) for index in value.indexed})
+    named = sorted({index for values in (inputs, outputs) for value in values for index in value.indexed})
     added = [Input(index_name(index), tuple(index), "i32") for index in named]
     return replace(program, inputs=(*inputs, *added), outputs=tuple(outputs))
 
@@ -304,8 +304,9 @@ def normalised(program: Program) -> Program:
     while True:
         nodes = list(program.expressions())
         read = stored | {node.name for node in nodes if isinstance(node, Read)}
-        values = (*(each for each in program.inputs if each.name in read), *program.outputs)
-        indices = {index_name(index) for each in values for index in each.indexed}
+        indexed = [each.indexed for each in program.inputs if each.name in read]
+        indexed += [each.indexed for each in program.outputs]
+        indices = {index_name(index) for each in indexed for index in each}
         called = {node.function for node in nodes if isinstance(node, Call)}
         smaller = replace(
             program,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .call import MODES, Array, Data, dims, read_at
+from .call import MODES, Array, Data, dims, read_at  # type: ignore[attr-defined]
 from .interface import is_image, memory_modes
 from .tree import Output, Program
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,8 @@ def accumulated(
     Doubt in an operand is doubt in all of it.
     """
     a, b = (formulas.get(name, Number(x[None], NO_DOUBT, t)) for name, x in (("A", data.a), ("B", data.b)))
-    multiply, terms = _matrices, data.sizes["k"]
+    multiply: Callable[[Array, Array], Array] = _matrices
+    terms = data.sizes["k"]
     if (g := program.geometry) is not None:
         multiply, terms = convolution(g), data.a.size + data.b.size
         if "A" in formulas:  # whose channels come last
@@ -92,8 +94,8 @@ def total(t: Arithmetic, value: Number, axes: tuple[int, ...]) -> Number:
     with np.errstate(all="ignore"):
         sizes = _size(value.x).sum(axes, keepdims=True)
         exact = value.x.astype(np.longdouble).sum(axes, keepdims=True).astype(float)  # numpy adds one after the other
-    doubt = np.broadcast_to(value.doubt, value.x.shape[1:])
-    doubt = doubt.any(tuple(axis - 1 for axis in axes), keepdims=True)
+    doubtful = np.broadcast_to(value.doubt, value.x.shape[1:])
+    doubt: Array = np.any(doubtful, tuple(axis - 1 for axis in axes), keepdims=True)
     terms = int(np.prod([value.x.shape[axis] for axis in axes]))
     return summed(t, exact, sizes, doubt, terms, grain(value.x) if len(value.x) == 1 else 0.0)
 
@@ -125,7 +127,7 @@ def convolution(geometry: Geometry) -> Callable[[Array, Array], Array]:
             x, w, y = b.reshape(activation), np.zeros(weight), a.reshape(output)
         for tap in itertools.product(*map(range, g.filter)):
             at_y, at_x = _meeting(g, tap)
-            at_w = (..., *tap)
+            at_w: Any = (..., *tap)
             if g.operator == "fprop":
                 y[at_y] += np.einsum("ngc...,gkc->ngk...", x[at_x], w[at_w])
             elif g.operator == "dgrad":
@@ -145,10 +147,10 @@ def convolution(geometry: Geometry) -> Callable[[Array, Array], Array]:
     return multiply
 
 
-def _meeting(g: Geometry, tap: Sequence[int]) -> tuple[tuple[object, ...], tuple[object, ...]]:
+def _meeting(g: Geometry, tap: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Return the output pixels that a tap reaches, and the activation's pixels that it reads for them, as slices."""
-    at_y: list[object] = [slice(None)] * 3
-    at_x: list[object] = [slice(None)] * 3
+    at_y: list[slice] = [slice(None)] * 3
+    at_x: list[slice] = [slice(None)] * 3
     for dim, offset in enumerate(tap):
         stride, start = g.stride[dim], offset * g.dilation[dim] - g.padding[dim][0]
         inside = [p for p in range(g.results[dim]) if 0 <= p * stride + start < g.pixels[dim]]

@@ -63,8 +63,8 @@ def _smaller(program: Program) -> Iterator[Program]:
             yield _with(program, "outputs", index, replace(output, **change))
         if output.type not in (None, "f32", "b1", "bool"):
             yield _with(program, "outputs", index, replace(output, type="f32"))
-    for index, value in enumerate(program.inputs):
-        for simple in _inputs(value):
+    for index, given in enumerate(program.inputs):
+        for simple in _inputs(given):
             yield _with(program, "inputs", index, simple)
 
 

@@ -40,7 +40,8 @@ class Series:
 
     def __mul__(self, other: Series | float) -> Series:
         a, b, off = self.c, self.t.number(other).c, self.t.off
-        return self.t.series(sum(off(a[i] * b[k - i]) for i in range(k + 1)) for k in range(self.t.order + 1))
+        zero: Array = np.zeros(())
+        return self.t.series(sum((off(a[i] * b[k - i]) for i in range(k + 1)), zero) for k in range(self.t.order + 1))
 
     __rmul__ = __mul__
 
@@ -77,6 +78,14 @@ class Taylor:
     ``kinks`` collects where a decision is at its very point, or may be: a derivative there is a convention. ``size`` is
     the largest magnitude of any value on the way, and of any divisor's reciprocal.
     """
+
+    # The elementary functions, which the end of the module defines.
+    exp: Callable[[Series], Series]
+    exp2: Callable[[Series], Series]
+    sin: Callable[[Series], Series]
+    cos: Callable[[Series], Series]
+    sinh: Callable[[Series], Series]
+    cosh: Callable[[Series], Series]
 
     def __init__(self, order: int, off: Callable[[Array], Array], near: Callable[[Array], Array]) -> None:
         self.order = order

@@ -246,7 +246,7 @@ def test_poison_that_is_read_makes_the_runs_differ() -> None:
 
 
 def cpu_run(**options: object) -> Run:
-    return Run(Options(device="cpu", **options))  # type: ignore[arg-type]
+    return Run(Options(device="cpu", **options))
 
 
 def test_a_run_counts_and_compares(capsys: pytest.CaptureFixture[str]) -> None:

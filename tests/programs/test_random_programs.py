@@ -230,7 +230,7 @@ def _scaled(meaning: Callable[..., Any], factor: float) -> Callable[..., Any]:
 def test_a_store_that_truncates_is_seen(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     from evt.reference import extents
 
-    round_to = extents.round_to
+    round_to = extents.round_to  # type: ignore[attr-defined]
     outputs = (Output("D", ("m", "n"), dtype),)
     scaled = Call("mul", (Acc(), Read("x")), "*")
     program = gemm(scaled, Input("x", ("n",), "f32"), outputs=outputs, data="plain" if dtype == "i8" else "normal")
@@ -271,7 +271,7 @@ def test_an_optimiser_that_rounds_once_too_often_is_seen(monkeypatch: pytest.Mon
     def rule(builder: Any, op: Any, operands: tuple[int, ...]) -> int:
         return builder.add(Rounding(BF16), builder.add(op))
 
-    optimise = evt.request.graphs.optimise
+    optimise = evt.request.graphs.optimise  # type: ignore[attr-defined]
     monkeypatch.setattr(
         evt.request.graphs, "optimise", lambda dag, *rest, **more: rewrite(optimise(dag, *rest, **more), rule)
     )
@@ -282,7 +282,7 @@ def test_crashes_and_faults_of_emission_are_seen(monkeypatch: pytest.MonkeyPatch
     import evt.program
 
     program = gemm(Call("relu", (Acc(),)))
-    emit = evt.program.emit_plan
+    emit = evt.program.emit_plan  # type: ignore[attr-defined]
     monkeypatch.setattr(evt.program, "emit_plan", lambda plan, name: emit(plan, name) + "\nfloat x = nan;\n}\n")
     assert {kind.partition(":")[2] for kind in kinds(program, TARGETS[:1])} == {" a word of Python's", " brackets"}
     monkeypatch.setattr(evt.program, "emit_plan", lambda plan, name: {}[plan])

@@ -60,10 +60,10 @@ def statements(program: Program) -> Iterator[str]:
             subscript = _subscript(each) if each.subscript and not style.assigned else ""
             outputs.append(_typed(each.name, each.type, subscript, style.subscript_first))
         yield f"out {', '.join(outputs)}"
-    for each in program.defines:
-        yield f"def {each.name}({', '.join(each.parameters)}) = {_shown(each.body, style)}"
-    for each in (*program.feeds, *program.assigns):
-        yield f"{each.name}{at_assignment.get(each.name, '')} = {_shown(each.value, style)}"
+    for define in program.defines:
+        yield f"def {define.name}({', '.join(define.parameters)}) = {_shown(define.body, style)}"
+    for assign in (*program.feeds, *program.assigns):
+        yield f"{assign.name}{at_assignment.get(assign.name, '')} = {_shown(assign.value, style)}"
 
 
 def _subscript(value: Input | Output) -> str:

@@ -309,8 +309,9 @@ class Program:
         return ("m", "k"), (("n", "k") if self.operation == "linear" else ("k", "n"))
 
     def expressions(self) -> Iterator[Expression]:
-        for each in (*self.defines, *self.assigns, *self.feeds):
-            yield from walk(each.body if isinstance(each, Define) else each.value)
+        bodies = [each.body for each in self.defines]
+        for each in (*bodies, *(each.value for each in (*self.assigns, *self.feeds))):
+            yield from walk(each)
 
     def __str__(self) -> str:
         from .text import describe_call

@@ -78,8 +78,7 @@ def tensor(dtype: str, values: Array) -> Any:
 
     target = getattr(torch, TYPES[dtype].torch)
     if dtype == "b1":
-        bits = np.packbits(values.astype(np.uint8), axis=-1, bitorder="little")
-        values = bits
+        values = np.packbits(values.astype(np.uint8), axis=-1, bitorder="little")
     kind = {"integer": np.int64, "bit": np.uint8, "float": np.float64}[TYPES[dtype].kind]
     made = torch.empty(values.shape, dtype=target)
     made.copy_(torch.from_numpy(np.array(values, dtype=kind, order="C")))

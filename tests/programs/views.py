@@ -24,7 +24,8 @@ class Views:
         several = any(len(data.leads[mode]) > 1 for mode in ("m", "n"))
         self.active = program.views and whole and not several and 0 not in batch
         self.unit = {name for feed in program.feeds for name in _read(walk(feed.value))} | _read_when_complete(program)
-        self.unit |= {index_name(index) for each in (*program.inputs, *program.outputs) for index in each.indexed}
+        self.unit |= {index_name(index) for each in program.inputs for index in each.indexed}
+        self.unit |= {index_name(index) for each in program.outputs for index in each.indexed}
 
     def operand(self, tensor: Any) -> Any:
         """Return A or B: of its last two dimensions that of stride 1 keeps it."""

@@ -253,7 +253,8 @@ def formed(shape: tuple[int, ...], form: str, rng: random.Random, generator: tor
             return made[tuple(slice(None, None, 2) for _ in shape)]
         case "cropped-last":
             made = last(torch.randn(images, channels, *(size + 2 for size in pixels), generator=generator))
-            return made[(..., *(slice(1, size + 1) for size in pixels))]
+            inside = [slice(None), slice(None), *(slice(1, size + 1) for size in pixels)]
+            return made[tuple(inside)]
         case _:
             return torch.randn(1, *shape[1:], generator=generator).expand(shape)
 

@@ -74,7 +74,7 @@ def cudnn() -> Any:
 def deterministic() -> Any:
     def use(switched: bool) -> None:
         torch.use_deterministic_algorithms(switched)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
 
     return setting(lambda: use(True), lambda: use(False))
 

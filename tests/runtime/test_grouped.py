@@ -7,6 +7,7 @@ import json
 import struct
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -193,7 +194,7 @@ def test_a_tile_is_the_source_declared_or_not(text) -> None:
 
 
 def test_the_schema_lists_the_rows() -> None:
-    made = grouped_gemm(TEXT).plan("sm90", "bf16", "bf16")
+    made: Any = grouped_gemm(TEXT).plan("sm90", "bf16", "bf16")
     schema = json.loads(made.schema)
     assert [row[0] for row in schema["rows"]] == [field.name for field in made.group_fields]
     assert [field.name for field in made.fields][:3] == ["table", "workspace", "groups"]
@@ -259,7 +260,7 @@ def launched(op: GroupedProgram, a, b, monkeypatch, **inputs):
     busy = [index for index, each in enumerate(known) if not each.empty]
     members, checked = [groups.members[i] for i in busy], [known[i] for i in busy]
     dag = optimised_for(caller.request, checked[0].bound.dag.operands, checked[0].bound.absent)
-    made = plan(problem_of(dag, caller._signature(busy, checked)))
+    made: Any = plan(problem_of(dag, caller._signature(busy, checked)))
 
     def run(arguments: bytes, size: int, stream: int) -> int:
         words = struct.unpack(f"={'QQ' + 'q' * (len(made.fields) - 2)}", arguments)
@@ -277,8 +278,8 @@ def launched(op: GroupedProgram, a, b, monkeypatch, **inputs):
     library = Library(None, run, form, lambda arguments: 64)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     varies = grouped_module._flexible(busy, checked)
-    table = grouped_module.make_table(made, members, checked)
-    grouped_module.launch(made, library, table, len(members), varies, torch.device("cpu"))
+    table = grouped_module.make_table(made, members, checked)  # type: ignore[attr-defined]
+    grouped_module.launch(made, library, table, len(members), varies, torch.device("cpu"))  # type: ignore[attr-defined]
     return recorded[0], members
 
 

@@ -207,7 +207,7 @@ def test_a_pointwise_convolution_is_called_as_a_gemm(launches) -> None:
 def copies(monkeypatch):
     """Return the copies that calls make, as (address of the tensor, copy)."""
     made: list[tuple[int, torch.Tensor]] = []
-    convert = prepare_module.copied_channels_last
+    convert = prepare_module.copied_channels_last  # type: ignore[attr-defined]
 
     def recorded(tensor):
         made.append((tensor.data_ptr(), convert(tensor)))
@@ -276,7 +276,7 @@ def test_a_contiguous_buffer_is_written_through_a_channels_last_one(launches, co
         filled.append(empty_like(prototype).fill_(7.0))  # in the place of the kernel
         return filled[-1]
 
-    monkeypatch.setattr(prepare_module.torch, "empty_like", fill)
+    monkeypatch.setattr(prepare_module.torch, "empty_like", fill)  # type: ignore[attr-defined]
     for _ in range(2):  # the remembered call as well
         version = z.zero_()._version
         found = op(X, W, residual=RESIDUAL, out={"z": z})

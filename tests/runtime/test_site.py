@@ -38,7 +38,7 @@ def _fresh() -> None:
 def prepared(monkeypatch: pytest.MonkeyPatch, launches: Any) -> list[object]:
     """Return a list that has an element for each launch that was prepared."""
     made: list[object] = []
-    real = call_module.prepare
+    real = call_module.prepare  # type: ignore[attr-defined]
     monkeypatch.setattr(call_module, "prepare", lambda *given: made.append(given) or real(*given))
     return made
 
@@ -211,7 +211,7 @@ def test_the_tensors_device_is_made_the_current_one(launches: Any, monkeypatch: 
 
 def test_a_failure_is_raised(launches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_of(PROGRAM)
-    real = call_module.make_kernels
+    real = call_module.make_kernels  # type: ignore[attr-defined]
 
     def failing(*given: Any) -> Any:
         from dataclasses import replace

@@ -92,7 +92,7 @@ def resized(tensor: torch.Tensor, size: float) -> torch.Tensor:
 def named(tensor: torch.Tensor) -> torch.Tensor:
     if not hasattr(tensor, "rename"):
         pytest.skip("this PyTorch has no named tensors")
-    return tensor.clone().rename(*"klmn"[: tensor.dim()]) if tensor.dim() else tensor
+    return tensor.clone().rename(*"klmn"[: tensor.dim()]) if tensor.dim() else tensor  # type: ignore[attr-defined]
 
 
 TAKEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -174,9 +174,9 @@ def test_stacks_of_groups_are_looked_at_before_they_are_divided() -> None:
     GROUPED(a, b, **rest)
     for sort in ("wrapper", "freed", "zero", "sparse", "nested", "grad"):
         make, code = REFUSED[sort]
-        refuses(code, lambda make=make: GROUPED(make(a), b, **rest))
-        refuses(code, lambda make=make: GROUPED(a, b, **{**rest, "C": make(rest["C"])}))
-        refuses(code, lambda make=make: GROUPED(a, b, **{**rest, "D": make(rest["D"])}))
+        refuses(code, lambda make=make: GROUPED(make(a), b, **rest))  # type: ignore[misc]
+        refuses(code, lambda make=make: GROUPED(a, b, **{**rest, "C": make(rest["C"])}))  # type: ignore[misc]
+        refuses(code, lambda make=make: GROUPED(a, b, **{**rest, "D": make(rest["D"])}))  # type: ignore[misc]
     refuses("E0605", lambda: GROUPED(a.to("meta"), b.to("meta"), **rest))
     assert torch.equal(
         GROUPED(torch._neg_view(-a), b, **rest)[1], GEMM(a[1], b[1], **{n: x[1] for n, x in rest.items()})

@@ -68,7 +68,9 @@ def test_says_where_it_comes_from(name: str) -> None:
 def test_says_its_types(name: str, program: evt.Program) -> None:
     dag = program.request.dag
     assert len(dag.operands) == 2
-    assert all(value.dtype is not None for value in (*dag.inputs, *dag.outputs) if value.name != "alpha")
+    assert all(
+        each.dtype is not None for values in (dag.inputs, dag.outputs) for each in values if each.name != "alpha"
+    )
 
 
 def test_is_short(name: str) -> None:

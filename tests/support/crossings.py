@@ -6,6 +6,7 @@ Operands are small whole numbers, so that accumulators are exact, and with them 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -182,7 +183,7 @@ def tensors(name: str, op: evt.Program, device: str):
         ]
         return [size for group in groups for size in group]
 
-    inputs = {}
+    inputs: dict[str, Any] = {}
     for value in typed.inputs:
         shape, dtype = shape_of(value), str(value.dtype)
         if dtype == "b1":

@@ -87,7 +87,7 @@ class Room:
 
     def build(self, *texts: str, jobs: int | None = 4, **more: object) -> list[Path]:
         sources = [KernelSource(text, "sm_90a") for text in texts]
-        return build(sources, cache=self.cache, toolchain=self.tools, jobs=jobs, **more)  # type: ignore[arg-type]
+        return build(sources, cache=self.cache, toolchain=self.tools, jobs=jobs, **more)
 
     def calm(self) -> None:
         """From now on let nvcc neither hang nor fail, whatever a source says."""

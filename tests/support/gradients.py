@@ -27,10 +27,10 @@ def widened(request: Request, dag: TypedDag) -> evt.Program:
         op = Cast(F64) if isinstance(op, Cast) and op.dtype.is_float else op
         renamed.append(new[0] if rounds else builder.add(op, *new))
     wide: Any = lambda dtype: F64 if isinstance(dtype, DType) and dtype.is_float else dtype  # noqa: E731
-    operands = [replace(each, dtype=F64) for each in dag.operands]
+    wide_operands = [replace(each, dtype=F64) for each in dag.operands]
     inputs = [replace(each, dtype=wide(each.dtype)) for each in dag.inputs]
     outputs = [replace(each, dtype=wide(each.dtype)) for each in dag.outputs]
-    made: Dag = builder.finish(dag.operation, operands, inputs, outputs)
+    made: Dag = builder.finish(dag.operation, wide_operands, inputs, outputs)
     infer(made)
     return program_of(Request(made, request.settings, request.convolution))
 

@@ -95,7 +95,7 @@ def law_of_filtered(layout: Layout, profile: IntTuple, result: Layout) -> str:
 def law_of_compose(a: Function, b: Tiler | Function | Swizzle, result: Function) -> str:
     if isinstance(b, tuple):
         assert isinstance(a, (Layout, ComposedLayout))
-        return by_mode(law_of_compose, bare(a), b, bare(result), rest=False)  # type: ignore[arg-type]
+        return by_mode(law_of_compose, bare(a), b, bare(result), rest=False)
     if isinstance(b, int):
         b = Layout(b)
     if isinstance(b, Swizzle):

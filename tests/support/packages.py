@@ -36,7 +36,7 @@ def run_in_cxx(made: Package, folder: Path, *shape: int, device: str = "cpu") ->
         built = subprocess.run(words, capture_output=True, text=True)
         assert built.returncode == 0, built.stderr[-2000:]
     assert made.library is not None
-    words = [program, made.model, made.library, device, *map(str, shape)]
+    words = [program, str(made.model), str(made.library), device, *map(str, shape)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -48,7 +48,7 @@ def train_replicas(folder: Path, backend: str, dtype: torch.dtype, count: int = 
 def spawn(work: Callable[[int, Path, int], None], folder: Path, backend: str, count: int = 2) -> list[Any]:
     """Return what ``count`` processes of one group save as ``RANK.pt`` in a folder."""
     start: Callable[..., None] = _work
-    context = torch.multiprocessing.spawn(start, (work, folder, backend, count), nprocs=count, join=False)
+    context = torch.multiprocessing.spawn(start, (work, folder, backend, count), nprocs=count, join=False)  # type: ignore[attr-defined]
     try:
         while not context.join(_SECONDS):
             pass

@@ -102,10 +102,11 @@ def compute_launches(patch: Patch) -> None:
     several launches the first one computes everything.
     """
     requests: dict[int, Request] = {}
-    prepared = call.prepare
+    prepared = call.prepare  # type: ignore[attr-defined]
 
     def prepare_computing(dag: Dag, bound: Bound, kernels: Kernels, *rest: Any) -> Any:
-        turns, steps = count(), [()]
+        turns = count()
+        steps: list[Any] = [()]
         made = tuple(
             _computing(plan, requests[id(kernels.plans)], bound, lambda: next(turns) % len(steps) == 0)
             for plan in kernels.plans
@@ -118,7 +119,7 @@ def compute_launches(patch: Patch) -> None:
         return Library(Path(), lambda *arguments: 1, form_of(plan), lambda arguments: workspace_of(plan))
 
     stub_device(patch, library)
-    make_kernels = call.make_kernels
+    make_kernels = call.make_kernels  # type: ignore[attr-defined]
 
     def make_known(request: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
         made = make_kernels(request, bound, target, atomic)

@@ -130,7 +130,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def launch(plan: Any, *_: Any) -> None:
         launched.append(plan.config.name)
 
-    bind = grouped_module.bind
+    bind = grouped_module.bind  # type: ignore[attr-defined]
 
     def bind_there(*arguments: Any) -> Any:
         bound = bind(*arguments)

@@ -54,7 +54,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     def library(plan: Any) -> Library:
         form = "".join(_FORMATS[field.kind] for field in plan.fields)
-        return Library(None, lambda *_: 0, form, lambda _: 0)  # type: ignore[arg-type]
+        return Library(None, lambda *_: 0, form, lambda _: 0)
 
     monkeypatch.setattr(call_module, "make_kernels", make_kernels)
     monkeypatch.setattr(call_module, "_needs_no_kernel", lambda bound: False)

@@ -59,9 +59,12 @@ class Call:
         if not self.grouped:
             a, b, inputs, out = members[0]
             return a, b, inputs, out if len(out) > 1 else next(iter(out.values()))
-        a, b = ([each[index] for each in members] for index in (0, 1))
-        inputs, out = ({name: [each[at][name] for each in members] for name in members[0][at]} for at in (2, 3))
-        return a, b, inputs, out if len(out) > 1 else next(iter(out.values()))
+        of_a, of_b = ([each[index] for each in members] for index in (0, 1))
+        given, into = (
+            {name: [tensors[name] for tensors in each] for name in each[0]}
+            for each in ([each[2] for each in members], [each[3] for each in members])
+        )
+        return of_a, of_b, given, into if len(into) > 1 else next(iter(into.values()))
 
     def poisoned(self, byte: int) -> Call:
         """Return the call with other buffers for its outputs, of other poison."""
@@ -138,15 +141,15 @@ def _member(program: Program, request: Request, data: Data, layouts: int, device
     types = {each.name: each.dtype for each in dag.outputs}
     outputs = {}
     for output in program.outputs:
-        dtype, value = types[output.name], held.get(output.name)
+        dtype, kept_before = types[output.name], held.get(output.name)
         assert dtype is not None
-        if value is None:
+        if kept_before is None:
             shape = shape_of(program, data, output, dtype.name, over.get(output.name, frozenset()))
             like = torch.empty(shape, dtype=getattr(torch, dtype.torch), device="meta")
         else:
-            like = value
+            like = kept_before
         where = placed(output.name, like, _of_output(program, output, like.dim()))
-        outputs[output.name] = Kept.of(value, where, device, POISON[0])
+        outputs[output.name] = Kept.of(kept_before, where, device, POISON[0])
     return Member(kept("A", a, _of_operand(program, a)), kept("B", b, _of_operand(program, b)), inputs, outputs)
 
 

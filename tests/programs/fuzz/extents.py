@@ -41,7 +41,7 @@ def units_of(draw: Draw, kind: Kind, program: Program) -> Units:
 
 def step_of(program: Program) -> int:
     """Return the number of which columns are a multiple: blocks, and pairs at a distance, divide them."""
-    step = 2 if any("n/2" in each.modes for each in (*program.inputs, *program.outputs)) else 1
+    step = 2 if any("n/2" in each.modes for values in (program.inputs, program.outputs) for each in values) else 1
     for node in program.expressions():
         if isinstance(node, Pair | Interleave):
             step = max(step, 2 * node.distance)

@@ -31,7 +31,7 @@ class Table:
     doubted: int = 0
 
     def add(self, case: Case, **counts: float) -> None:
-        self.rows[case.route, case.types].update(counts)  # type: ignore[arg-type]
+        self.rows[case.route, case.types].update(counts)
 
     def cover(self, case: Case) -> None:
         self.covered.update(features_of(case))
