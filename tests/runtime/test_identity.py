@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch, room: Room) -> Callable[[], int]:
     """Return how many sources a fake compiler has compiled for calls on a device that only looks like one."""
-    make_kernels = call.make_kernels
+    make_kernels = call.make_kernels  # type: ignore[attr-defined]
     stub_device(monkeypatch.setattr, lambda plan, request, bound: pytest.fail("kernels are built by the fake compiler"))
     monkeypatch.setattr(call, "make_kernels", make_kernels)
     monkeypatch.setattr(
@@ -109,7 +109,7 @@ def test_a_size_that_no_kernel_runs_adds_kernels(compiled: Callable[[], int]) ->
     first = survey(problem_of(op, small, weight)).defaults
     other = problem_of(op, large, weight)
     assert other.signature == problem_of(op, small, weight).signature
-    unable = [bool(refusal(plan, other.sizes.convolution.sizes, other.sizes)) for plan in first]  # type: ignore[union-attr]
+    unable = [bool(refusal(plan, other.sizes.convolution.sizes, other.sizes)) for plan in first]
     convolve(op, small, weight)
     built = compiled()
     convolve(op, large, weight)
@@ -121,7 +121,8 @@ def test_a_size_that_no_kernel_runs_adds_kernels(compiled: Callable[[], int]) ->
 
 def random_layers(seed: int, count: int) -> list[tuple[Any, Shape, list[Shape]]]:
     """Return convolutions, each with the shape of its weights and shapes of images."""
-    draw, found = random.Random(seed), []
+    draw = random.Random(seed)
+    found: list[tuple[Any, Shape, list[Shape]]] = []
     while len(found) < count:
         taps, stride, dilation = draw.choice([1, 3, 3, 5, 7]), draw.choice([1, 1, 2]), draw.choice([1, 1, 2])
         channels = draw.choice([3, 8, 16, 40, 64, 96, 256, 640])
@@ -132,7 +133,8 @@ def random_layers(seed: int, count: int) -> list[tuple[Any, Shape, list[Shape]]]
         weight = (filters, 1 if depthwise else channels, taps, taps)
         least = dilation * (taps - 1) + 1
         sides = [least + draw.choice([0, 1, 6, 13, 27, 55, 111]) for _ in range(4)]
-        found.append((op, weight, [(draw.choice([1, 4, 64]), channels, side, side + 3) for side in sides]))
+        shapes: list[Shape] = [(draw.choice([1, 4, 64]), channels, side, side + 3) for side in sides]
+        found.append((op, weight, shapes))
     return found
 
 
