@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from evt.diagnostics import CODES
@@ -71,6 +72,22 @@ def test_the_commands_run(command: str) -> None:
     done = run("-m", "evt", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def indented_commands() -> list[str]:
+    """Return the evt commands of the indented blocks, with their continued lines."""
+    return re.findall(r"^    (evt (?:.*\\\n)*.*)$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", indented_commands())
+def test_the_options_of_a_command_exist(command: str) -> None:
+    """Read the arguments of a command, without running it: some take long, or need nvcc."""
+    from evt.cli import main
+
+    _, name, *words = shlex.split(command, comments=True)
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
+    found.make_context(name, words)
 
 
 def test_every_command_is_named() -> None:
