@@ -35,6 +35,14 @@ def test_a_change_applies(file: str, hunk: str) -> None:
     assert after not in text
 
 
+def test_the_tests_that_it_runs_exist() -> None:
+    named = re.findall(r"\b(tests/[\w/]+(?:\.\w+)?)(?:::(\w+))?", PAGE)
+    assert len(named) > 10
+    for file, function in named:
+        assert (ROOT / file).exists(), file
+        assert not function or f"def {function}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the code with the page's changes."""
