@@ -1,4 +1,4 @@
-"""The reasons behind a program's plan: ``explain(survey) -> Explanation``."""
+"""The reasons behind a program's plan: ``explain(found) -> Explanation``."""
 
 from __future__ import annotations
 

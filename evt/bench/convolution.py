@@ -1,4 +1,4 @@
-"""A convolution as a PyTorch user writes it: ``convolve(problem, operands, A, B, device) -> Tensor``.
+"""A convolution as a PyTorch user writes it: ``convolve(problem, operands, a, b, device) -> Tensor``.
 
 Asymmetric padding is a separate pass in PyTorch; for the result of a gradient it is a slice.
 """

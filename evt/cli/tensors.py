@@ -1,4 +1,4 @@
-"""Random tensors for a call of a program: ``random_call(program, dag, shapes, generator) -> (operands, inputs)``."""
+"""Random tensors for a call of a program: ``random_call(request, dag, shapes, generator) -> (operands, inputs)``."""
 
 from __future__ import annotations
 

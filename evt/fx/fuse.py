@@ -1,4 +1,4 @@
-"""Fused models: ``fuse(module, inputs) -> FusedModule``, and what was fused: ``fusion(module) -> Fusion``."""
+"""Fused models: ``fuse(module, example_inputs) -> FusedModule``, and the decisions: ``fusion(module) -> Fusion``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ATen's operators mean elementwise: ``semantics(node) -> Applied``, in terms of the table of functions.
+"""What ATen's operators mean elementwise: ``semantics(node) -> Semantics``, in terms of the table of functions.
 
 The rows of :data:`evt.functions.TABLE` name the operators that they are. What is left to say here is what the operators
 have beside the function: factors (``alpha`` of an addition), limits that are None, casts, reductions, and those that do

@@ -1,4 +1,4 @@
-"""Rounding and packing as in kernels: ``round_to(dtype, tensor)``, and bits eight to a byte."""
+"""Rounding and packing as in kernels: ``round_to(dtype, value)``, and bits eight to a byte."""
 
 from __future__ import annotations
 

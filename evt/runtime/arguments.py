@@ -1,4 +1,4 @@
-"""Checking a call's arguments: ``bind(request, A, B, inputs, buffers) -> Bound``.
+"""Checking a call's arguments: ``bind(request, a, b, inputs, buffers) -> Bound``.
 
 Only metadata is read (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
 """

@@ -1,4 +1,4 @@
-"""Measuring the kernels of a grouped call: ``tune_groups(request, A, B, inputs, offsets) -> Tuning``."""
+"""Measuring the kernels of a grouped call: ``tune_groups(request, a, b, inputs, offsets) -> Tuning``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring the routes of a call: ``tune(request, A, B, inputs) -> Tuning``."""
+"""Measuring the routes of a call: ``tune(request, a, b, inputs) -> Tuning``."""
 
 from __future__ import annotations
 
