@@ -33,7 +33,7 @@ def fuse(
     """Return a module that stands in for a model, or a graph of ATen's operators, and runs it with its products fused.
 
     ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. The keywords are those of
-    :class:`evt.settings.Settings`. What was fused, and why the rest was not, is ``fusion(result)``.
+    :class:`evt.settings.Settings`. What was fused, and why the rest was not, is ``fusion(module)``.
     Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020).
 
     The result has the parameters, buffers, submodules and methods of the model. Inputs of other shapes, strides, types

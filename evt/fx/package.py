@@ -1,4 +1,4 @@
-"""A fused model for C++: ``package(module, example_inputs, folder)``, an AOTInductor package and its operators' library.
+"""A fused model for C++: ``package(module, example_inputs, folder)``, an AOTInductor package and its operators.
 
 AOTInductor compiles a graph to C++ that calls operators by their names. The regions of the graph become an extension of
 PyTorch, as ``evt export`` writes one: each program with the one kernel that a call of its region takes.
