@@ -1,4 +1,4 @@
-"""Plain ``pytest`` runs what this machine can, and says what it skipped and why."""
+"""Plain ``pytest`` runs the tests that this machine supports, and gives the reason for each skipped one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @functools.cache
 def _missing(need: str) -> str:
-    """Return what this machine lacks for a mark, or ""."""
+    """Return the tool that this machine lacks for a mark, or ""."""
     if need == "cxx":
         return "" if shutil.which("g++") else "there is no g++"
     if need == "nvcc":

@@ -95,7 +95,7 @@ def target_of(device: str) -> str:
 
 
 def listed(run: Run) -> int:
-    """Print the cases: what would be built and launched."""
+    """Print the cases that would be built and launched."""
     for case in run.cases():
         config = dict(case.program.settings)["config"]
         print(f"== {case.index}: {case.route}, {case.types}, {config}, {len(case.problems)} problems")
@@ -129,7 +129,7 @@ def reproduced(run: Run, text: str, margin: int | None) -> int:
 
 
 def sanitized(run: Run, tool: str) -> int:
-    """Run the smallest problem of each kernel under a tool of compute-sanitizer, each in a process of its own."""
+    """Run the smallest problem of each kernel under a tool of compute-sanitizer, each in a separate process."""
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         print("compute-sanitizer is not installed")
@@ -145,7 +145,7 @@ def sanitized(run: Run, tool: str) -> int:
             file.write(describe(case.program, case.layouts))
             file.flush()
             command = [sanitizer, "--tool", tool, "--error-exitcode", "9", "--kernel-name", "kernel_substring=evt"]
-            # Every tensor is an allocation of its own, without canaries: an access outside it is seen.
+            # Every tensor is a separate allocation, without canaries, so that the tool sees an access outside it.
             program = [sys.executable, "-m", "tests.fuzz_gpu", "--reproduce", file.name, "--margin", "0"]
             program += ["--device", run.options.device, "--arch", run.options.target]
             environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}

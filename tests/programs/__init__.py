@@ -1,8 +1,8 @@
 """Random programs and an evaluator of them that is not evt: see ``python -m tests.programs --help``.
 
 In the order of the data: ``generate`` draws a program (:mod:`.tree`), ``problems`` makes the data of a call
-(:mod:`.call`, of :mod:`.values` and with the strides of :mod:`.views`), ``evaluate`` says what comes of it
-(:mod:`.evaluator`), ``check`` compares evt with that (:mod:`.checks`), and ``shrink`` makes what fails small. A new
+(:mod:`.call`, of :mod:`.values` and with the strides of :mod:`.views`), ``evaluate`` computes the expected results
+(:mod:`.evaluator`), ``check`` compares evt with these (:mod:`.checks`), and ``shrink`` reduces a failing program. A new
 function of the language is a row in :mod:`.functions`; a new construct is a node in :mod:`.tree`, a case in
 :mod:`.evaluator` and one in :mod:`.expressions`.
 """

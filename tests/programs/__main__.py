@@ -46,7 +46,7 @@ def smallest(seed: int, failure: Failure) -> Program:
         try:
             return any(each.kind == failure.kind for each in check(program, targets).failures)
         except Exception:
-            return False  # what is no program at all
+            return False  # a text that is not a program
 
     return shrink(generate(seed), fails)
 

@@ -21,7 +21,7 @@ from .values import Array, Maker, tensor
 from .views import Views
 
 MODES = ("l", "m", "n", "k")
-#: The rows, or columns, of what an index reads.
+#: The rows, or columns, of a tensor that an index reads.
 _ROWS = 7
 
 
@@ -50,9 +50,9 @@ class Data:
     elements: dict[str, Array]
     inputs: dict[str, Loaded]
     given: dict[str, Any] = field(default_factory=dict)  # the call: A, B and inputs, as numbers and arrays in shape
-    places: dict[str, Array] = field(default_factory=dict)  # what an index says, by its modes
+    places: dict[str, Array] = field(default_factory=dict)  # values of an index, by its modes
     held: dict[str, Array] = field(default_factory=dict)  # the buffers of outputs that are scattered
-    contraction: int | None = None  # of a convolution what its sums run over, where k are channels
+    contraction: int | None = None  # for a convolution, the length of its sums; k are channels
 
     def counter(self, node: Expression) -> tuple[int, int]:
         """Return a seed or an offset, a literal or an input, and its number of bits."""
@@ -62,16 +62,16 @@ class Data:
         return int(np.asarray(self.given[node.name]).item()), 64 if self.inputs[node.name].type == "i64" else 32
 
     def rows(self, mode: str) -> int:
-        """Return how many rows, or columns, a buffer has of which an index names some."""
+        """Return the number of rows, or columns, of a buffer that an index addresses."""
         return self.sizes[mode] + 2
 
     def along(self, index: str) -> Array:
-        """Return what an index says, [l, m] or [l, n], of one batch where it is the same in all."""
+        """Return the values of an index, [l, m] or [l, n]; one batch if all batches share them."""
         return self.places[index].reshape(self.sizes["l"] if "l" in index else 1, -1)
 
     @property
     def extents(self) -> dict[str, int]:
-        """What `size` says of each mode."""
+        """The value of `size` for each mode."""
         return self.sizes | ({} if self.contraction is None else {"k": self.contraction})
 
 
@@ -101,7 +101,7 @@ def _problem(program: Program, sizes: Sizes, number: int) -> Data:
 
 
 def _places(data: Data, index: str, once: bool, maker: Maker) -> Array:
-    """Return what an index says, some of it out of range; ``once``: no row of a buffer is named twice."""
+    """Return the values of an index, some out of range; with ``once``, no two rows have the same value."""
     shape = tuple(size for mode in index for size in dims(data, mode))
     if not once:
         return maker.random.integers(-2, _ROWS + 2, shape)
@@ -143,7 +143,7 @@ def _convolution(program: Program, maker: Maker) -> Data:
     output = (g.images, g.filters, *g.results)
     weight = (g.filters, g.channels // g.groups, *g.filter)
     shapes = {"fprop": (activation, weight), "dgrad": (output, weight), "wgrad": (output, activation)}[g.operator]
-    # Whether padding is multiplied with what is no number is nobody's promise.
+    # Whether padding is multiplied by NaN or infinity is unspecified.
     a, b = maker.operand(program.a, shapes[0], 0.0), maker.operand(program.b, shapes[1], 0.0)
     leads = {
         "fprop": {"m": (g.images, *g.results), "n": (g.filters,), "k": (g.channels,)},
@@ -227,7 +227,7 @@ def arguments(program: Program, data: Data) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def buffers(program: Program, data: Data) -> dict[str, Any]:
-    """Return buffers for the outputs that are scattered, with what they hold before."""
+    """Return buffers with initial values for the scattered outputs."""
     layouts = Views(program, data)
     outputs = (output for output in program.outputs if output.indexed)
     return {each.name: layouts.output(each, _held(program, data, each)) for each in outputs}

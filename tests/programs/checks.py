@@ -1,6 +1,6 @@
-"""What is checked of a random program, and how it failed: ``check(program) -> CheckResult``.
+"""Checks of a random program, and their failures: ``check(program) -> CheckResult``.
 
-Every check compares evt with something that is not evt, or with what evt promises of itself. A failure has a kind that
+Every check compares evt with an independent computation, or with a promise of evt. A failure has a kind that
 stays the same while the program is made smaller.
 """
 
@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass
 class CheckResult:
-    """What came of one program: failures, whether a call was accepted, and how much was looked at."""
+    """The result for one program: failures, whether a call was accepted, and the number of compared elements."""
 
     failures: list[Failure] = field(default_factory=list)
     accepted: bool = False
@@ -67,7 +67,7 @@ class CheckResult:
         self.failures.append(Failure(kind, detail))
 
     def attempt(self, stage: str, run: Callable[[], T], where: str = "") -> T | None:
-        """Return the result of a stage; None where evt refuses, with a diagnostic, or fails."""
+        """Return the result of a stage; None if evt refuses with a diagnostic, or fails."""
         try:
             return run()
         except InternalError as error:
@@ -79,7 +79,7 @@ class CheckResult:
                 self.fail(f"{stage}: {' '.join(codes)}", f"{where}{error}")
             if stage == "accept" and isinstance(error, ProgramError) and not all(e.span for e in error.diagnostics):
                 self.fail(f"{stage}: {codes[0]} without a place", f"{where}{error}")
-        except Exception as error:  # whatever else comes is the failure that is looked for
+        except Exception as error:  # any other exception is the failure to find
             self.fail(f"{stage}: {place_of(error)}", f"{where}{type(error).__name__}: {error}")
         return None
 
@@ -208,7 +208,7 @@ def call(op: Any, a: Any, b: Any, inputs: Tensors, given: Tensors, like: Tensors
 
 
 def check_groups(program: Program, op: Any, report: CheckResult) -> None:
-    """Check that a call of all groups returns what calls of single groups return."""
+    """Check that a call of all groups returns the results of calls of single groups."""
     groups = [arguments(program, data) for data in problems(program)]
     names = list(op.inputs)
     operands = [[each[index] for each in groups] for index in (0, 1)]

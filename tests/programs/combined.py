@@ -62,7 +62,7 @@ def place(kind: str, value: Number, axis: int) -> Number:
 def interleaved(x: Array, y: Array, half: int, distance: int) -> Array:
     """Return the columns of two arrays [..., n/2] together, in pairs that lie a distance apart; a single column is all.
 
-    A column of a block stands for as many as there are.
+    A column of a block stands for all columns of the block.
     """
     shape = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
     blocks = (each.repeat(half // each.shape[-1], -1) if each.shape[-1] > 1 else each for each in (x, y))

@@ -36,13 +36,13 @@ def compare(
     report: CheckResult,
     slack: float = 0.0,
 ) -> None:
-    """Compare all outputs, which may be off by ``slack`` besides.
+    """Compare all outputs, with ``slack`` as a further tolerance.
 
-    Those of the stage ``float64`` are doubles where they are floats.
+    In the stage ``float64`` float outputs are doubles.
     """
     for output in program.outputs:
         value, over = expected[output.name], kinds.get(output.name)
-        kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))  # of what is reduced, in a type of its own
+        kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))  # of the reduced value, in its type
         dtype = output_type(program, output, kind if over else None)
         doubles = stage == "float64" and TYPES[dtype].kind == "float"
         shape = shape_of(program, data, output, dtype, over or frozenset())
@@ -73,9 +73,9 @@ def _compare(
     report: CheckResult,
     slack: float,
 ) -> None:
-    """Compare the values of an output, of a scattered one those that are ``named``."""
+    """Compare the values of an output; of a scattered one, the ``named`` values."""
     number = expected.number
-    for axis, size in enumerate(found.shape):  # a derivative may not vary over what its argument does
+    for axis, size in enumerate(found.shape):  # a derivative may vary over fewer modes than its argument
         if size == 1 < number.x.shape[axis + 1] and (number.x == number.x.take([0], axis + 1)).all():
             doubt = number.doubt.any(axis, keepdims=True)
             number = replace(number, x=number.x.take([0], axis + 1), doubt=doubt)

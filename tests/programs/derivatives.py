@@ -14,9 +14,9 @@ from .rounding import rounded
 from .taylor import Series, Taylor
 from .tree import Call, Cast, Define, Expression, Number, Read
 
-#: How far a derivative may be off, in units of its formula's largest terms, and how large a term may be that cancels.
+#: The tolerance of a derivative, in units of its formula's largest terms, and the size of terms that may cancel.
 _OFF = 64.0
-#: How far every term of a series may be off, in units in the last place.
+#: The tolerance of each term of a series, in units in the last place.
 _TERM = 8.0
 _LARGEST_TERM = 100.0
 #: Beyond, terms of a formula overflow that do not matter.
@@ -53,13 +53,13 @@ class Derivatives:
         return moved
 
     def off(self, term: Array) -> Array:
-        """Return a term of a sum, moved by what it may be off."""
+        """Return a term of a sum, moved by its tolerance."""
         moved = term * (1.0 + _TERM * self.t.unit * self.t.signs(term.shape[1:]))
         moved[0] = term[0]
         return moved
 
     def moved(self, call: Call, series: Series) -> Array:
-        """Return the derivative of a series, moved by what a formula of it may be off.
+        """Return the derivative of a series, moved by the tolerance of a formula for it.
 
         That is more than a few units of the result: formulas have terms as large as 1 or x that cancel.
         """
@@ -107,7 +107,7 @@ class Derivatives:
 
 
 def varies(call: Call, defines: Mapping[str, Define]) -> bool:
-    """Return whether a derivative is no constant, as far as a few points tell: what a constant is typed as is open."""
+    """Return whether a derivative varies at a few points: the type of a constant is unspecified."""
     x = np.array([-2.3, -1.3, -0.6, -0.2, 0.3, 0.45, 0.8, 1.4, 2.7, 7.1]).reshape(1, 1, 1, -1)
     constants = [each.value for each in call.arguments[1:] if isinstance(each, Number)]
     exact = Derivatives(defines, Arithmetic(False, 0.0, np.random.default_rng(0)))

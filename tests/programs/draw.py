@@ -1,4 +1,4 @@
-"""Draws from a seeded source, and what they are made from."""
+"""Draws from a seeded source, and the choices that they are made from."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ TYPES = {
         Type("b1", "bit", "uint8", ("bit",)),
     )
 }
-#: Of tensors: tf32 is f32 in memory.
+#: Types of tensors: tf32 is f32 in memory.
 STORAGE = tuple(name for name in TYPES if name != "tf32")
-#: Of what is stored, and of casts: none is to 64-bit integers.
+#: Types of stores and casts: none is to 64-bit integers.
 OUTPUTS = tuple(name for name in STORAGE if name != "i64")
 CASTS = tuple(name for name in TYPES if name != "i64")
 SCALARS = ("f64", "f32", "f16", "bf16", "i64", "i32", "bool")
-#: Of A and B, alone and mixed.
+#: Types of A and B, alone and mixed.
 OPERANDS = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")
 PAIRS = (
     *((name, name) for name in OPERANDS),
@@ -67,7 +67,7 @@ def primary(operand: str, declared: str | None) -> str:
 
 
 def promoted(types: Sequence[str]) -> str:
-    """torch.promote_types of what PyTorch holds; 8-bit floats are computed in f32. Empty of numbers alone."""
+    """torch.promote_types of PyTorch's dtypes; 8-bit floats are computed in f32. Empty for numbers alone."""
     tensors = {each for each in types if each}
     floats = {each for each in tensors if TYPES[each].kind == "float"}
     if not floats:

@@ -1,4 +1,4 @@
-"""What is wrong with emitted C++ on the face of it: ``faults(text)``."""
+"""Visible faults of emitted C++: ``faults(text)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _pasted() -> frozenset[str]:
 
 
 def faults(text: str) -> Iterator[str]:
-    """Python's words where a number should be, what a template left behind, brackets without their other half."""
+    """Python's words in the place of a number, remains of a template, and unbalanced brackets."""
     for line in text.splitlines():
         if line.strip() not in _pasted():
             code = _SILENT.sub(" ", line)

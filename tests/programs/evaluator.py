@@ -1,7 +1,7 @@
-"""What a program means: its tree over numbers, from the language's documentation alone.
+"""The meaning of a program: its tree over numbers, from the language's documentation alone.
 
-``evaluate(program, data, single)`` gives every output as numbers [l, m, n] with how far they may be off: in f32 as
-kernels and the default reference compute (``single``), or with all floats as doubles. Nothing of evt is used here.
+``evaluate(program, data, single)`` returns every output as numbers [l, m, n] with their tolerance: in f32, as kernels
+and the default reference compute (``single``), or with all floats as doubles. Nothing of evt is used here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .tree import (
 )
 from .tree import Number as Literal
 
-#: The dtype in which eager PyTorch would hold what is made of a derivative: nobody says.
+#: The dtype in which eager PyTorch would hold a value made of a derivative: unspecified.
 _OPEN = "?"
 _AXIS = {"l": 1, "m": 2, "n": 3}
 
@@ -50,8 +50,9 @@ _AXIS = {"l": 1, "m": 2, "n": 3}
 class Value:
     """A number with its type in the language.
 
-    ``constant``: made of literals only, it takes the type of what it meets; ``literal``: it is one itself.
-    ``columns``: it varies along n, which a single column does not tell; ``fewer``: of as many columns it has one.
+    ``constant``: it is made of literals only, and takes the type of the other operand; ``literal``: it is a literal.
+    ``columns``: it varies along n, which a single column does not show; ``fewer``: it has one column for this number of
+    columns.
     ``held`` is the dtype in which eager PyTorch would hold it, none of a number.
     """
 
@@ -68,9 +69,9 @@ class Value:
 class Mode:
     """How a program is computed: in f32 (``single``) or with its floats as doubles.
 
-    ``loose``: operations may be contracted or come in another order, as an optimiser and a kernel may do; ``finite``:
-    what algebra makes of NaN and infinities is open. ``function`` is by how many units in the last place a function may
-    be off, ``product`` the part of it by which the product may.
+    ``loose``: an optimiser or a kernel may contract or reorder operations; ``finite``: the result of algebra on NaN and
+    infinities is unspecified. ``function`` is the tolerance of a function in units in the last place, ``product`` the
+    part of it that applies to the product.
     """
 
     single: bool
@@ -95,7 +96,7 @@ class Evaluator:
         self.defined = {each.name: each for each in program.defines}
         self.assigned = {each.name: each.value for each in program.assigns}
         self.values: dict[tuple[str, tuple[str, ...]], Value] = {}
-        #: The modes of values' last three axes: the epilogue's, or those of an operand's elements.
+        #: The modes of values' last three axes: the epilogue's, or the modes of an operand's elements.
         self.order: tuple[str, ...] = ("l", "m", "n")
         random = np.random.default_rng(seed)
         self.arithmetic = {
@@ -215,7 +216,7 @@ class Evaluator:
         return self.values[key]
 
     def eager_product(self) -> str:
-        """Return the type of the product in eager PyTorch: A's, but D's, or what takes its part, of 8-bit operands."""
+        """Return the type of the product in eager PyTorch: A's; for 8-bit operands, that of D or of its substitute."""
         if self.program.a in ("e4m3", "e5m2"):
             main = main_output(self.program)
             reduction = main.name in reductions(self.program)
@@ -313,7 +314,7 @@ class Evaluator:
         return Value(number, dtype, constant, columns=columns, fewer=fewer)
 
     def in_integers(self, f: Callable[..., Array], numbers: Sequence[Number]) -> Number:
-        """Integers, which are exact and wrap; variants that differ come from roundings of what was no integer."""
+        """Integers, which are exact and wrap; variants differ only by earlier roundings of floats."""
         doubt = NO_DOUBT
         for each in numbers:
             doubt = doubt | each.doubt | (deviation(each.x) > 0)
@@ -323,7 +324,7 @@ class Evaluator:
         )
 
     def cast(self, dtype: str, value: Value) -> Value:
-        """Return a rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
+        """Return a rounding point. A type wider than f32 may be rounded to f32 on the way to a narrower one."""
         number = value.number
 
         def rounds(x: Array) -> Array:
@@ -391,7 +392,7 @@ class Evaluator:
         return self.hold(block, value.held) if self.eager else block
 
     def pair(self, member: int, distance: int, value: Value) -> Value:
-        """Return half of the columns; what is the same in all has half as many too, as a sum over them tells."""
+        """Return half of the columns; a value that is equal in all columns is halved too, as a sum over them shows."""
 
         def pick(array: Array) -> Array:
             if array.shape[-1] == 1:
@@ -424,10 +425,10 @@ class Evaluator:
         return Value(self.plain(numbers[None]), "f32", columns=True, held="f32")
 
     def derivative(self, call: Call, scope: Mapping[str, Value]) -> Value:
-        """``f''(x, constants)``. Eager PyTorch would round its formula at every step, each in a type of its own."""
+        """``f''(x, constants)``. Eager PyTorch would round its formula at every step, each in its type."""
         x, *rest = [self.value(each, scope) for each in call.arguments]
         kind = "f64" if compute(x.type) == "f64" else "f32"
-        t = self.arithmetic["f32" if self.single else kind, False]  # constants of a formula may be those of f32
+        t = self.arithmetic["f32" if self.single else kind, False]  # constants of a formula may be rounded to f32
         number = self.arithmetic[kind, False].number(x.number)
         values, doubt = Derivatives(self.defined, t)(call, number.x, [each.number.x.item() for each in rest])
         held = _OPEN if self.eager else ""

@@ -1,7 +1,7 @@
 """Expressions: drawn for the columns that a value may have, over inputs that are made as they are read.
 
 Columns are ``"n"`` (all of them), ``"half"`` (one for each pair), ``"block"`` (one for each block), ``"half block"``
-(one for each block of those of pairs), ``"thin"`` (a value that need not vary over all modes), or an operand's name
+(one for each block of paired columns), ``"thin"`` (a value that may vary over fewer modes), or an operand's name
 within its formula.
 """
 
@@ -68,7 +68,7 @@ _MEETINGS = ("add", "mul", "sub", "div", "max", "min")
 
 
 class Expressions:
-    """Draws expressions of one program; what they need is collected in ``inputs`` and ``defines``.
+    """Draws expressions of one program; ``inputs`` and ``defines`` collect the names that they use.
 
     ``typed``: every input says its type. ``blocks`` and ``pairs`` tell whether columns are taken so.
     """
@@ -94,7 +94,7 @@ class Expressions:
 
     @property
     def step(self) -> int:
-        """Of which number the columns are a multiple."""
+        """The divisor of the number of columns."""
         blocks = self.width if self.blocks else 1, 2 * self.half_width if self.half_blocks else 1
         return max(*blocks, 2 * self.distance if self.pairs else 1)
 
@@ -153,7 +153,7 @@ class Expressions:
         return Call(function, tuple(arguments))
 
     def call(self, depth: int, columns: str) -> Expression:
-        """Return a function of the table, by an operator, a name or an alias, with or without what has a default."""
+        """Return a function of the table by operator, name or alias, with or without its optional arguments."""
         draw = self.draw
         arithmetic = [name for name in ("add", "sub", "mul", "div") if name in self.functions]
         function = draw.pick(arithmetic if arithmetic and draw.chance(2.5) else self.functions)
@@ -210,7 +210,7 @@ class Expressions:
         return Reduce(self.draw.pick(("sum", "max", "min", "mean")), over, value)
 
     def completed(self, depth: int, over: tuple[str, ...], columns: str, x: Expression) -> Expression:
-        """Return what is computed of a reduction: of itself, of another, and of what has its modes."""
+        """Return arithmetic after a reduction: over the reduction, another one, and values of its modes."""
         draw = self.draw
         for _ in range(draw.whole(1, 3)):
             kind = draw.part()
@@ -257,7 +257,7 @@ class Expressions:
     # Derivatives and functions of the program's own
 
     def derivative(self, depth: int, columns: str) -> Expression:
-        """``f'(x)`` of a float that is no constant: as what others are computed, no one has promised."""
+        """``f'(x)`` of a float that is not a constant: the type of the others is unspecified."""
         draw = self.draw
         x: Expression = Cast("f32", self.expression(depth - 1, columns))
         if columns == "n" and self.floats and draw.chance(2):
@@ -408,7 +408,7 @@ class Expressions:
         pool = GREEK if modes == () else _TILES if len(modes) > 1 else _VECTORS
         free = [name for name in pool if name not in self.inputs]
         name = free[0] if free else f"input{len(self.inputs)}"
-        plain = bool(free) and (pool != _TILES or modes == ("m", "n"))  # what the name alone may say
+        plain = bool(free) and (pool != _TILES or modes == ("m", "n"))  # the meaning of the name alone
         declared = self.typed or dtype is not None or not plain or draw.chance(1.4)
         if not declared and modes == ("n",) and "bias" not in self.inputs:
             name = "bias"

@@ -46,7 +46,7 @@ _NODES: dict[type[Expression], str] = {
     Rand: "rand",
     Dropout: "dropout",
 }
-#: What kernels meet: nodes, tensors of each kind, settings and geometries.
+#: Features of kernels: nodes, tensors of each kind, settings and geometries.
 LANGUAGE = (
     *_NODES.values(),
     *("sum", "max", "min", "mean", "argmax", "argmin", "over batches", "after a reduction", "derivative", "def"),
@@ -54,7 +54,7 @@ LANGUAGE = (
     *("n/w output", "n/2 input", "default", "left out", "[m?]", "gather", "scatter", "groups", "dilation", "padding"),
     *("stride", "match_eager", "relaxed", "atomics"),
 )
-#: What the parser meets besides.
+#: Further features of the parser.
 WRITING = (
     *("keyword argument", "alias", "second derivative", "def without parameters", "untyped declaration", "a[]"),
     *("numbered name", "inf as a default", "declared together", "subscript first", "subscript at the assignment"),

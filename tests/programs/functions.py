@@ -1,4 +1,4 @@
-"""What the functions of the language mean, each a formula over numbers; written from README's table and PyTorch's docs.
+"""The functions of the language, each a formula over numbers; written from README's table and PyTorch's docs.
 
 ``t`` is an arithmetic of :mod:`.number` or :mod:`.taylor`. A new function of the language is a new row here: its
 parameters by name, with the defaults that README gives them. A row that is ``exact`` is correctly rounded, a formula of
@@ -24,7 +24,7 @@ _SELU = 1.6732632423543772, 1.0507009873554805
 
 @dataclass(frozen=True)
 class ExactFunction:
-    """A function: its meaning over numbers, and over 64-bit integers where those of i32 stay i32."""
+    """A function: its meaning over numbers, and over 64-bit integers if it maps i32 to i32."""
 
     meaning: Callable[..., Any]
     exact: bool = False

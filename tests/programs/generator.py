@@ -1,8 +1,8 @@
 """Random programs: ``generate(seed) -> Program``, the same whenever and wherever it is called.
 
-A program is drawn in the order in which one is written: the operation and its operands, the outputs and what they are
-made of, the inputs that were read, then sizes that suit. What is drawn keeps the rules about columns, so that most
-programs are accepted; types meet in every pair.
+A program is drawn in the order in which one is written: the operation and its operands, the outputs and their
+expressions, the inputs that were read, then suitable sizes. The draws keep the rules about columns, so that most
+programs are accepted; every pair of types occurs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Generator:
     # Operands and settings
 
     def operands(self) -> tuple[str, str]:
-        """Return the types of A and B: every pair, though rarely those of which few kernels form this product."""
+        """Return the types of A and B: every pair, but rarely the pairs that few kernels support."""
         if self.profile.pairs is not None:
             return self.draw.pick(self.profile.pairs)
         if self.operation.endswith(("dgrad", "wgrad")) and not self.draw.chance(5):
@@ -146,7 +146,7 @@ class _Generator:
             found["route"] = "loop"
         return tuple(found.items())
 
-    # Outputs and what they are made of
+    # Outputs and their expressions
 
     def outputs(self) -> tuple[Output, ...]:
         draw = self.draw
@@ -269,7 +269,7 @@ class _Generator:
 
 
 def with_indices(program: Program) -> Program:
-    """Return the program with some of its inputs gathered and outputs scattered; all others stay as they are."""
+    """Return the program with some of its inputs gathered and outputs scattered; all others are unchanged."""
     source = random.Random(f"program {program.seed} indices")
     fed = {node.name for feed in program.feeds for node in walk(feed.value) if isinstance(node, Read)}
     reduced = reductions(program)

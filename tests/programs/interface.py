@@ -1,4 +1,4 @@
-"""What a program says of its inputs and outputs: their types and modes, whatever a call gives."""
+"""The inputs and outputs of a program: their types and modes, for any call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def output_type(program: Program, output: Output, reduction: str | None) -> str:
 
 
 def main_output(program: Program) -> Output:
-    """D, or what takes its part: the first matrix of whole elements, or the first output."""
+    """D, or its substitute: the first matrix of whole elements, or the first output."""
     named = [each for each in program.outputs if each.name == "D"]
     whole = [each for each in program.outputs if set(each.modes) - {"l"} == {"m", "n"} and each.type != "b1"]
     return (*named, *whole, *program.outputs)[0]
@@ -53,7 +53,7 @@ def reductions(program: Program) -> dict[str, frozenset[str]]:
 
 
 def walk_values(node: Expression) -> Iterator[Expression]:
-    """Yield what an expression is made of, without what its reductions reduce."""
+    """Yield the parts of an expression, without the operands of its reductions."""
     yield node
     if not isinstance(node, Reduce):
         for child in children(node):

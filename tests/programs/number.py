@@ -1,9 +1,9 @@
-"""Numbers that know how far off they may be.
+"""Numbers with their tolerances.
 
-A kernel and PyTorch may round differently and both be right. So a value is computed :data:`COUNT` times: once as it
-should be, and then with every result that is not exact moved up or down by as much as it may be off. How far the
-variants lie apart is the error that the program makes of those errors, cancellation and all. Where they straddle a
-decision (a comparison, a sign, the edge of a domain) the element is in doubt: it is not checked, but counted.
+A kernel and PyTorch may round differently and both be right. So a value is computed :data:`COUNT` times: once by
+definition, and then with every inexact result moved up or down by its tolerance. The distance of the variants is the
+error of the program, cancellation included. An element is in doubt if its variants straddle a decision (a comparison, a
+sign, the edge of a domain): it is counted, and not checked.
 
 Arrays are [variant, l, m, n], of one variant where a value is exact; doubts are [l, m, n].
 """
@@ -20,9 +20,9 @@ import numpy as np
 from .rounding import rounded
 
 COUNT = 8
-#: How many times the largest deviation found a result may be off.
+#: The tolerance of a result, as a multiple of the largest deviation found.
 WIDE = 3.0
-#: How many units in the last place a function may be off, and an operation of a formula.
+#: The tolerance of a function, and of an operation of a formula, in units in the last place.
 FUNCTION, OPERATION = 4.0, 1.0
 LARGEST = (2 - 2**-23) * 2.0**127
 NO_DOUBT = np.zeros((1, 1, 1), dtype=bool)
@@ -81,9 +81,9 @@ class Number:
 class Arithmetic:
     """Floating-point arithmetic in f32 (``single``) or f64, and the functions that it is made of.
 
-    ``slack``: by how many units in the last place an operation's result may be off. 0 is IEEE's arithmetic to the bit;
-    a formula has :data:`OPERATION`, since it may be computed in another way. ``finite``: what is not is in doubt.
-    ``function`` is by how many units a function may be off.
+    ``slack`` is the tolerance of an operation in units in the last place. 0 is IEEE's arithmetic to the bit; a formula
+    has :data:`OPERATION`, since it may be computed in another way. ``finite``: infinities and NaN are in doubt.
+    ``function`` is the tolerance of a function.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Arithmetic:
         return Number(quotient.x, quotient.doubt | straddles(b.x) | _open_zeros(b.x), self)
 
     def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
-        """Return a function that is off by a few units in the last place; ``edges`` are those of its domain."""
+        """Return a function that is off by a few units in the last place; ``edges`` bound its domain."""
         numbers = [self.number(each) for each in operands]
         with np.errstate(all="ignore"):
             exact = f(*(each.x for each in numbers))
@@ -167,7 +167,7 @@ class Arithmetic:
         return self.settle(exact, doubt, exact[:1] != 0, self.ulps)
 
     def settle(self, exact: Array, doubt: Array, loose: Array, ulps: float) -> Number:
-        """Round, and move what is ``loose`` by some units in the last place."""
+        """Round, and move ``loose`` values by some units in the last place."""
         central = self.nearest(exact[:1])
         if self.finite:
             doubt = doubt | ~np.isfinite(central[0])
@@ -249,7 +249,7 @@ class Arithmetic:
         overflows = (np.isinf(value.x) & np.isfinite(near.x)).any(0)
         return Number(np.where(overflows, near.x, value.x), doubts(value, near) | overflows, self)
 
-    # The parts of which functions are made
+    # The parts that functions are made of
 
     def abs(self, x: Number | float) -> Number:
         x = self.number(x)
@@ -284,7 +284,7 @@ class Arithmetic:
         return Number(outcome[:1].astype(float), x.doubt | (outcome != outcome[:1]).any(0), self)
 
     def sqrt(self, x: Number | float) -> Number:
-        """Correctly rounded in f32; PyTorch's of doubles need not be."""
+        """Correctly rounded in f32; PyTorch's for doubles may not be."""
         x = self.number(x)
         root = self.operation(np.sqrt, x) if self.single else self.function(np.sqrt, x)
         return Number(root.x, root.doubt | straddles(x.x), self)
@@ -373,7 +373,7 @@ ELEMENTARY: dict[str, tuple[Callable[[Array], Array], tuple[float, ...]]] = {
 }
 for _name, (_f, _edges) in ELEMENTARY.items():
     setattr(Arithmetic, _name, _elementary(_f, _edges))
-#: How far the argument of a periodic function may be off: far less than a period, and not to a pole.
+#: The tolerance of a periodic function's argument: far less than a period, and not to a pole.
 _ROOM: dict[str, Callable[[Array], Array]] = {
     "sin": np.ones_like,
     "cos": np.ones_like,
@@ -401,12 +401,12 @@ def doubts(*numbers: Number) -> Array:
 
 
 def differs(x: Array, y: Array) -> Array:
-    """Where two values are not the same in every variant; NaN is one value."""
+    """Return the elements in which a variant of two values differs; NaN is one value."""
     return ~((x == y) | (np.isnan(x) & np.isnan(y))).all(0)
 
 
 def deviation(x: Array) -> Array:
-    """How far the variants lie from the first, [l, m, n]: infinitely far where one is no number and others are."""
+    """Return the distance of the variants from the first, [l, m, n]; infinity if only some are NaN."""
     if len(x) == 1:
         return np.zeros(x.shape[1:])
     with np.errstate(all="ignore"):
@@ -416,7 +416,7 @@ def deviation(x: Array) -> Array:
 
 
 def straddles(x: Array) -> Array:
-    """Where a value may be on either side of 0."""
+    """Return the elements that may be on either side of 0."""
     if len(x) == 1:
         return NO_DOUBT
     reach = deviation(x)
@@ -424,7 +424,7 @@ def straddles(x: Array) -> Array:
 
 
 def _open_zeros(x: Array) -> Array:
-    """Where a value is a zero of which nobody says the sign."""
+    """Return the elements that are a zero of unspecified sign."""
     if len(x) == 1:
         return NO_DOUBT
     zero, sign = x == 0, np.signbit(x)

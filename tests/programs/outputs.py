@@ -45,7 +45,7 @@ def canonical(program: Program, data: Data, output: Output, dtype: str, reduced:
 
 
 def stored(data: Data, output: Output, found: Array) -> tuple[Array, Array]:
-    """Return what an output [l, m, n] has where its indices say, and which places are in range."""
+    """Return the values of an output [l, m, n] at its indices, and the places that are in range."""
     places = np.ones_like(found)
     for index in output.indexed:
         found, places = (read_at(each, data.along(index), MODES.index(index[-1])) for each in (found, places))
@@ -53,7 +53,7 @@ def stored(data: Data, output: Output, found: Array) -> tuple[Array, Array]:
 
 
 def kept(data: Data, output: Output, before: Array, found: Array) -> bool:
-    """Return whether an output [l, m, n] has what the buffer held before, where no index says."""
+    """Return whether an output [l, m, n] keeps the buffer's values at places without an index."""
     named = np.ones(found.shape, dtype=bool)
     for index in output.indexed:
         axis, places = MODES.index(index[-1]), data.along(index)

@@ -101,7 +101,7 @@ def total(t: Arithmetic, value: Number, axes: tuple[int, ...]) -> Number:
 
 
 def _size(x: Array) -> Array:
-    """Magnitudes of what is finite: infinities and NaN give the same in every order."""
+    """Magnitudes of finite values: infinities and NaN have the same sum in every order."""
     return np.where(np.isfinite(x), np.abs(x), 0.0)
 
 

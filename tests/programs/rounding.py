@@ -13,14 +13,14 @@ FLOATS = {
     "e4m3": (3, -6, 448.0, True),
     "e5m2": (2, -14, 57344.0, True),
 }
-#: Of i64 the numbers that doubles have.
+#: For i64, the numbers that doubles represent.
 RANGES = {"i64": (-(2**63), 2**63 - 1024), "i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}
 
 
 def rounded(name: str, values: np.ndarray) -> np.ndarray:
     """Doubles rounded to a type: to nearest, halves to even. 8-bit floats and integers saturate; NaN is the integer 0.
 
-    b1 and bool are "not zero", of NaN too. Those of i64 are whole numbers already.
+    b1 and bool are "not zero", NaN included. Values of i64 are integers already.
     """
     if name in ("f64", "i64"):
         return values
@@ -57,7 +57,7 @@ def wrapped(values: np.ndarray) -> np.ndarray:
 
 
 def grain(values: np.ndarray) -> float:
-    """Return the largest power of two of which every finite value is a multiple; infinity where all are 0."""
+    """Return the largest power of two that divides every finite value; infinity if all are 0."""
     some = values[np.isfinite(values) & (values != 0)]
     if some.size == 0:
         return np.inf

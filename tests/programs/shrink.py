@@ -42,7 +42,7 @@ def shrink_together(
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    """Smaller programs, the boldest changes first. They need not be valid."""
+    """Smaller programs, the boldest changes first. They may be invalid."""
     for output in program.outputs:
         if output.name != "D" and len(program.outputs) > 1:
             yield normalised(replace(program, outputs=tuple(each for each in program.outputs if each != output)))

@@ -14,7 +14,7 @@ class Scale:
     """The extents of convolutions.
 
     ``channels`` and ``filters`` are drawn, as multiples of ``inner`` and ``outer``; ``channels`` are contracted.
-    ``pixels`` is the range that the image exceeds the filter by. ``depthwise``: each channel has a filter of its own.
+    ``pixels`` is the range that the image exceeds the filter by. ``depthwise``: each channel has one filter.
     """
 
     channels: tuple[int, ...] = (1, 2, 3)

@@ -1,7 +1,7 @@
-"""Derivatives of whatever the functions' meanings are, by Taylor arithmetic: a meaning computed on series in h.
+"""Derivatives of the functions' meanings by Taylor arithmetic: a meaning is computed on series in h.
 
-A series is the values f, f', f''/2, ... along one variable. Nothing here knows a formula of a derivative but those of
-the elementary functions.
+A series is the values f, f', f''/2, ... along one variable. Only the elementary functions have a formula of their
+derivative here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .number import ELEMENTARY, WIDE, Array, deviation, raised, straddles
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Coefficients of the powers of h, arrays of variants as those of a number; or a truth value, which has one."""
+    """Coefficients of the powers of h, which are arrays of variants as in a number; or a truth value, which has one."""
 
     c: tuple[Array, ...]
     t: Taylor
@@ -73,8 +73,8 @@ class Series:
 class Taylor:
     """Arithmetic on series up to h**order, by the method names of :class:`.number.Arithmetic`.
 
-    ``off`` moves the terms of sums by what they may be off, since derivatives are sums of terms that may cancel, and
-    ``near`` the derivative of an elementary function by what another formula of it may be off.
+    ``off`` moves the terms of sums by their tolerance, since derivatives are sums of terms that may cancel. ``near``
+    moves the derivative of an elementary function by the tolerance of another formula.
     ``kinks`` collects where a decision is at its very point, or may be: a derivative there is a convention. ``size`` is
     the largest magnitude of any value on the way, and of any divisor's reciprocal.
     """
@@ -104,7 +104,7 @@ class Taylor:
         self.size = np.fmax(self.size, np.abs(values).max(0))
 
     def collect(self, other: Taylor) -> None:
-        """Add what another arithmetic has met."""
+        """Add the kinks and the size of another arithmetic."""
         self.kinks, self.size = self.kinks | other.kinks, np.fmax(self.size, other.size)
 
     def number(self, value: Series | float) -> Series:
@@ -170,7 +170,7 @@ class Taylor:
     def without_overflow(self, value: Series, near: Series) -> Series:
         return value
 
-    # The parts of which functions are made
+    # The parts that functions are made of
 
     def abs(self, x: Series | float) -> Series:
         return self.where(self.number(x) < 0.0, -self.number(x), x)

@@ -1,4 +1,4 @@
-"""What the evaluator of random programs is made of: roundings, functions, derivatives, and what is in doubt."""
+"""The parts of the evaluator of random programs: roundings, functions, derivatives, and doubts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def at(values: Any) -> Number:
     return Number(np.asarray(values, dtype=float).reshape(1, 1, 1, -1), NO_DOUBT, exact_arithmetic())
 
 
-#: Where functions are smooth, each at a distance from every kink.
+#: Points at which functions are smooth, away from every kink.
 POINTS = np.array([-2.35, -1.27, -0.81, -0.33, 0.21, 0.64, 0.87, 1.43, 2.71, 4.4])
 
 

@@ -1,4 +1,4 @@
-"""The fuzzer for GPUs, without a GPU: what it draws, and that it finds faults which are planted."""
+"""The fuzzer for GPUs, without a GPU: its draws, and planted faults that it finds."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_right_kernel_has_no_faults() -> None:
 def test_a_planted_fault_is_found(name: str) -> None:
     run, kind = PLANTED[name]
     kinds = {fault.kind for fault in launched(call_of(), run=run).faults}
-    assert kinds == ({"input", "bits"} if kind == "input" else {kind})  # the second run reads what the first wrote
+    assert kinds == ({"input", "bits"} if kind == "input" else {kind})  # the second run reads the output of the first
 
 
 def test_a_wrong_element_is_found() -> None:

@@ -52,7 +52,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Run:
-    """Programs, and what came of them."""
+    """Programs, and the results of their checks."""
 
     programs: list[Program]
     accepted: list[Program]
@@ -109,7 +109,7 @@ def test_little_is_in_doubt(run: Run) -> None:
 
 
 def test_all_of_the_language_is_drawn(run: Run) -> None:
-    """Among the programs that are accepted is everything of which a program is made."""
+    """The accepted programs contain every part of the language."""
     if len(run.programs) < 300:
         pytest.skip("needs 300 programs")
     nodes = [node for program in run.accepted for node in program.expressions()]
@@ -171,7 +171,7 @@ def test_styles_are_other_words_for_the_same_graph() -> None:
 
 
 def digests(seeds: Iterator[int] | range) -> dict[str, str]:
-    """Return the digests of programs and of what is emitted for them."""
+    """Return the digests of programs and of their emitted text."""
     found = {}
     for seed in seeds:
         program = generate(seed)
@@ -290,7 +290,7 @@ def test_crashes_and_faults_of_emission_are_seen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_failure_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large program that fails for one function the call of that function is left."""
+    """A large program that fails for one function shrinks to the call of that function."""
     programs = map(generate, range(1000))
     large = next(p for p in programs if calls(p, "silu") and p.operation == "gemm" and len(list(p.expressions())) > 20)
     small = shrink(large, lambda program: calls(program, "silu"))

@@ -1,4 +1,4 @@
-"""A program as the text that evt reads: ``statements(program)``, and what belongs to a program besides."""
+"""A program as the text that evt reads: ``statements(program)``, and the settings of the program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .tree import (
 
 
 def describe_call(program: Program) -> str:
-    """Return what belongs to a program besides its text."""
+    """Return the settings of a program, which its text does not hold."""
     parts = [f"operation {program.operation}", f"A {program.a}", f"B {program.b}"]
     parts += [f"{key}={value!r}" for key, value in program.settings]
     parts += ["views"] if program.views else []
@@ -102,7 +102,7 @@ def show(node: Expression) -> str:
     return _atom(node, show)
 
 
-#: How tightly operators bind, as grammar/evt.lark has it; ``_ATOM`` binds what needs no parentheses.
+#: The precedence of operators in grammar/evt.lark; ``_ATOM`` is an expression without parentheses.
 _BINDING = {
     "||": 1,
     "&&": 2,

@@ -94,7 +94,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Interleave:
-    """``interleave(x, y, 32)``: the columns of two values of half as many."""
+    """``interleave(x, y, 32)``: the columns of two values of half the width."""
 
     x: Expression
     y: Expression
@@ -187,7 +187,7 @@ class Input:
 class Output:
     """An output. ``modes`` are its meaning without an implied batch; ``subscript`` whether they are written.
 
-    ``indexed`` are the modes of the indices that say where it is stored, as those of inputs.
+    ``indexed`` are the modes of the indices of its stores, as for inputs.
     """
 
     name: str

@@ -17,7 +17,7 @@ _LARGEST_TF32 = FLOATS["tf32"][2]
 
 
 class Maker:
-    """Makes values of a kind: ``"plain"`` quarters, ``"normal"``, or ``"edge"`` with what is rare or no number."""
+    """Makes values of a kind: ``"plain"`` quarters, ``"normal"``, or ``"edge"`` with rare values, inf and NaN."""
 
     def __init__(self, generator: np.random.Generator, kind: str) -> None:
         self.random = generator
@@ -27,7 +27,7 @@ class Maker:
         return choices[int(self.random.integers(len(choices)))]
 
     def operand(self, dtype: str, shape: tuple[int, ...], rare: float = 0.01) -> Array:
-        """Return values of A or B; those of f32 are finite in tf32, to which tensor cores round them."""
+        """Return values of A or B; f32 values are finite in tf32, to which tensor cores round them."""
         found = self.values(dtype, shape, rare)
         if dtype not in ("f32", "tf32"):
             return found
@@ -61,7 +61,7 @@ class Maker:
 
 
 def _specials(dtype: str) -> tuple[float, ...]:
-    """Values at which something happens: those that are no number, the ends of the range, zeros, halves."""
+    """Return special values: NaN, infinities, the ends of the range, zeros, halves."""
     if dtype == "f64":
         fraction, least, largest = 52, -1022, 1.7976931348623157e308
     else:

@@ -74,7 +74,7 @@ def _read(nodes: Any) -> set[str]:
 
 
 def _read_when_complete(program: Program) -> set[str]:
-    """Return what is read by arithmetic after reductions."""
+    """Return the inputs that arithmetic after reductions reads."""
     values = {each.name: each.value for each in program.assigns}
     found, stack = set[str](), list(reductions(program))
     while stack:

@@ -92,7 +92,7 @@ class Call:
         return call_problem(request, bound, target, request.settings.deterministic is False), bound.sizes
 
     def survey(self, target: Target) -> Survey:
-        """Return the survey of the call's kernels, of which the route and the configuration are the program's."""
+        """Return the survey of the call's kernels on the program's route and configuration."""
         problem, sizes = self.problem(target)
         settings = self.op.request.settings
         found = survey(problem, settings.route, settings.config)

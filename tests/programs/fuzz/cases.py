@@ -19,7 +19,7 @@ from .extents import resized, units_of
 from .kinds import Slot
 from .stock import stock_program
 
-#: How many programs are drawn for a kernel, and how many problems for each launch of it.
+#: The number of programs drawn for a kernel, and of problems for each launch of it.
 ATTEMPTS, TRIES = 300, 6
 
 
@@ -51,7 +51,7 @@ class Case:
 
 
 def draw_case(slot: Slot, seed: int, target: Target, launches: int = 4, attempts: int = ATTEMPTS) -> Case | None:
-    """Return the kernel of a slot, or None where no program drawn for it has one on the slot's route."""
+    """Return the kernel of a slot, or None if no program drawn for it has one on the slot's route."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for attempt in range(attempts):

@@ -1,4 +1,4 @@
-"""Sizes of a kernel's problems: across several tiles, odd, and as multiples of what a kernel's accesses need."""
+"""Sizes of a kernel's problems: across several tiles, odd, and multiples of a kernel's accesses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..sizes import Scale, geometry
 from ..tree import Block, Geometry, Interleave, Pair, Program, Sizes, walk
 from .kinds import Kind
 
-#: How many multiply-adds a problem has at most: the evaluator computes them on the CPU.
+#: The most multiply-adds of a problem: the evaluator computes them on the CPU.
 MOST_WORK = 20_000_000
 _ROWS = (1, 2, 5, 17, 33, 64, 65, 100, 127, 129, 200, 257, 300)
 _COLUMNS = (1, 3, 8, 24, 40, 64, 72, 120, 128, 136, 200, 264)
@@ -20,7 +20,7 @@ _BITS = {"f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16}
 
 @dataclass(frozen=True)
 class Units:
-    """The numbers of which the extents m, n and k are odd multiples, where they are more than 1."""
+    """The divisors of the extents m, n and k; an extent other than 1 is an odd multiple."""
 
     m: int
     n: int
@@ -40,7 +40,7 @@ def units_of(draw: Draw, kind: Kind, program: Program) -> Units:
 
 
 def step_of(program: Program) -> int:
-    """Return the number of which columns are a multiple: blocks, and pairs at a distance, divide them."""
+    """Return the divisor of the number of columns, by blocks and by pairs at a distance."""
     step = 2 if any("n/2" in each.modes for values in (program.inputs, program.outputs) for each in values) else 1
     for node in program.expressions():
         if isinstance(node, Pair | Interleave):

@@ -20,7 +20,7 @@ PRODUCT = {
     "tf32": 2.0**-12,
     **dict.fromkeys(("e4m3", "e5m2"), 2.0**-10),
 }
-#: By how many units in the last place CUDA's functions, and what contraction makes of formulas, may be off.
+#: The tolerance of CUDA's functions and of contracted formulas, in units in the last place.
 FUNCTION = 16.0
 #: By how much CUTLASS's activations may be off, as gelu is where it is almost 0: erf is added to 1.
 STOCK = 2.0**-20
@@ -28,7 +28,7 @@ STOCK = 2.0**-20
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with the outputs of a launch; how many elements were compared, and how many of them in doubt."""
+    """The faults in the outputs of a launch, the number of compared elements, and the number in doubt."""
 
     faults: tuple[Fault, ...]
     compared: int
@@ -36,7 +36,7 @@ class Verdict:
 
 
 def judge(program: Program, outputs: Sequence[Mapping[str, Stored]]) -> Verdict:
-    """Compare the outputs of a launch with what the program means."""
+    """Compare the outputs of a launch with the meaning of the program."""
     report, relaxed = CheckResult(), bool(dict(program.settings).get("relaxed"))
     mode = Mode(single=True, loose=True, finite=relaxed, function=FUNCTION, product=PRODUCT.get(program.a, 0.0))
     slack = STOCK if "stock" in str(dict(program.settings).get("route")) else 0.0

@@ -11,7 +11,7 @@ Pair = tuple[str, str]
 
 _WIDE = tuple(pair for pair in PAIRS if "f64" not in pair)
 _HALVES: tuple[Pair, ...] = (("f16", "f16"), ("bf16", "bf16"))
-#: What depthwise kernels multiply.
+#: The operand types of depthwise kernels.
 _SCALAR: tuple[Pair, ...] = (*_HALVES, ("f32", "f32"))
 _PRODUCTS = ("gemm", "gemm", "linear")
 _FPROPS = ("conv1d", "conv2d", "conv2d", "conv3d")
@@ -65,7 +65,7 @@ TYPES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
 
 @dataclass(frozen=True)
 class Slot:
-    """A place of the schedule: what its kernel is drawn for."""
+    """A place of the schedule: the route, types and settings of its kernel."""
 
     index: int
     kind: Kind

@@ -13,7 +13,7 @@ import torch
 from .calls import Call
 from .memory import POISON, Kept, differing, unwritten
 
-#: How many seconds a launch may take.
+#: The time limit of a launch, in seconds.
 PATIENCE = 30.0
 
 #: An output as bytes, which travel between processes: its elements, its type and its shape.
@@ -26,7 +26,7 @@ class StuckError(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong: ``canary``, ``input``, ``unwritten``, ``bits``, ``value``, ``kernel`` or ``error``; and how."""
+    """A fault: ``canary``, ``input``, ``unwritten``, ``bits``, ``value``, ``kernel`` or ``error``, with its details."""
 
     kind: str
     detail: str

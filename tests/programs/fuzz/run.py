@@ -34,17 +34,17 @@ from .table import Table
 
 #: Seconds before the end of a run in which no pass of nvcc starts.
 RESERVE = 30.0
-#: Why a kernel was not built.
+#: The reason a kernel was not built.
 LATE = "there was no time to build it"
 #: Seconds between two lines that tell how far a run is.
 SAYING = 60.0
-#: How many programs are tried to make a failure small, and the seconds that this may take.
+#: The most programs tried to reduce a failure, and the time limit in seconds.
 MOST_TRIED, SHRINK_SECONDS = 400, 180.0
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run does.
+    """The settings of a run.
 
     ``device`` "cpu" takes the reference for the kernels, which checks the fuzzer itself; "none" only builds.
     """
@@ -107,7 +107,7 @@ class Run:
     # Stages
 
     def cases(self) -> Iterator[Case]:
-        """Yield the cases of the schedule in their order; those that cannot be drawn are said."""
+        """Yield the cases of the schedule in their order, and report the ones that cannot be drawn."""
         slots = schedule(self.options.count, self.options.routes, self.options.types)
         draw = partial(draw_slot, self.options.seed, self.options.target, self.options.launches)
         made: Iterable[Case | None] = self.workers.map(draw, slots) if self.workers else map(draw, slots)
@@ -287,7 +287,7 @@ class Run:
         self.say(finding, finding.problem, case.layouts, "")
 
     def say(self, finding: Finding, problem: Program, layouts: int, word: str) -> None:
-        """Print what reproduces a failure, and keep it as a file where the run was asked to."""
+        """Print the command that reproduces a failure, and write it to a file if the run asks for it."""
         text = f"{finding}\n{describe(problem, layouts)}\n"
         print(f"== fails{word}\n{text}", flush=True)
         if self.options.save:
@@ -326,7 +326,7 @@ class Run:
             try:
                 return made_call(same_kernel(program), layouts, "cpu").source(self.target)
             except Exception:
-                return None  # what is no program, or has no kernel on the route
+                return None  # not a program, or no kernel on the route
 
         def fails(program: Program) -> bool:
             launch = self.attempt(program, layouts, None)

@@ -1,4 +1,4 @@
-"""The closing tables: what was run by route and type, and which parts of the language it covered."""
+"""The closing tables: the runs by route and type, and the covered parts of the language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..features import LANGUAGE, features
 from .cases import Case
 from .kinds import ROUTES, TYPES
 
-#: The parts of the language that a run covers, and what its calls add.
+#: The parts of the language that a run covers, and the features of its calls.
 FEATURES = (*LANGUAGE, "strided")
 COLUMNS = ("kernels", "launches", "wrong", "canaries", "refused", "seconds")
 
@@ -23,7 +23,7 @@ def features_of(case: Case) -> set[str]:
 
 @dataclass
 class Table:
-    """Counts by route and types, and what was covered."""
+    """Counts by route and types, and the coverage."""
 
     rows: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     covered: Counter[str] = field(default_factory=Counter)
