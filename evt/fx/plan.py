@@ -8,17 +8,19 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree
 
-from evt.fx.aten import CONSTANT, is_constant, is_tensor
+from evt.fx.aten import CONSTANT, base_name, is_constant, is_tensor
 from evt.fx.capture import Captured, capture
 from evt.fx.fold import Folding, is_small
 from evt.fx.kernels import planned
 from evt.fx.operands import readable
+from evt.fx.product import find_product
 from evt.fx.regions import Fusion, find_regions
 from evt.fx.results import Result, restore, results_of
 from evt.fx.rewrite import RUN, rewrite
+from evt.fx.skip_reason import SkipReason
 from evt.fx.watch import Watch
 
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
@@ -189,7 +191,7 @@ def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
     """Replace the regions of a graph, and of the graphs within it, as of torch.cond, by calls of their programs."""
     outcomes = []
     for each in _graphs(module):
-        every = find_regions(each.graph, settings=settings).outcomes
+        every = find_regions(each.graph, settings=settings, left=_strided(each.graph)).outcomes
         found = [one if one.fused is None else replace(one, fused=readable(each.graph, one.fused)) for one in every]
         _, without = planned({one.product: one.fused for one in found if one.fused is not None})
         kept = [
@@ -200,6 +202,19 @@ def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
         each.recompile()
         outcomes += kept
     return Fusion(tuple(outcomes))
+
+
+def _strided(graph: Graph) -> dict[Node, SkipReason]:
+    """Return the products to leave, all or none: ``as_strided`` reads the memory of a result as eager mode lays it out.
+
+    An exported graph need not have eager mode's strides within: batch norm of a transposed matrix is packed in eager
+    mode, and transposed in its decomposition.
+    """
+    for node in graph.nodes:
+        if base_name(node) == "as_strided" and node.all_input_nodes[0].op == "call_function":
+            reason = f"`{node.name}` reads the memory of a result as it lies, which eager mode alone decides"
+            return {each: SkipReason(each, "E1003", reason) for each in graph.nodes if find_product(each) is not None}
+    return {}
 
 
 def _graphs(module: GraphModule) -> Iterator[GraphModule]:

@@ -128,13 +128,26 @@ def _is_written_in_place(node: Node, value: Node, others: Sequence[Any]) -> bool
 
 
 def keep_strides(graph: Graph, node: Node, stride: Sequence[Size]) -> Node:
-    """Return a node with the same elements in memory of these strides: itself, or a copy."""
+    """Return a node with the same elements in memory of these strides: itself, or a copy.
+
+    Dimensions of stride 0 are copied once and expanded.
+    """
     value = node.meta["val"]
     if all(same(size, 1) or same(x, y) for size, x, y in zip(value.shape, value.stride(), stride, strict=True)):
         return node
+    expanded = [dim for dim, step in enumerate(stride) if same(step, 0) and not same(value.shape[dim], 1)]
+    for dim in expanded:
+        part = graph.call_function(aten.slice.Tensor, (node, dim, 0, 1))
+        part.meta["val"] = aten.slice.Tensor(node.meta["val"], dim, 0, 1)
+        node = part
+    shape = tuple(node.meta["val"].shape)
     made = graph.call_function(torch.ops.prims.copy_strided.default, (node, [written(graph, each) for each in stride]))
-    made.meta["val"] = value.new_empty_strided(tuple(value.shape), tuple(stride))
-    return made
+    made.meta["val"] = value.new_empty_strided(shape, tuple(stride))
+    if not expanded:
+        return made
+    whole = graph.call_function(aten.expand.default, (made, [written(graph, size) for size in value.shape]))
+    whole.meta["val"] = made.meta["val"].expand(tuple(value.shape))
+    return whole
 
 
 def view_of(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:

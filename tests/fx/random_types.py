@@ -273,7 +273,10 @@ def make(seed: int) -> tuple[Program, list[Value], list[_Made]]:
 
 
 def differing(expected: _Made, got: Value) -> Value:
-    """Return where a result is not eager's; NaN is NaN, and zeros are equal."""
+    """Return where a result is not eager's; NaN is NaN, and zeros are equal.
+
+    Eager mode overflows in f16 between two operators. A kernel computes both in f32, and rounds what it stores.
+    """
     wanted = expected.value
     assert (wanted.shape, wanted.dtype) == (got.shape, got.dtype), (wanted.dtype, got.dtype)
     same = (wanted == got) | ((wanted != wanted) & (got != got))
@@ -281,7 +284,8 @@ def differing(expected: _Made, got: Value) -> Value:
         return ~same
     finite = wanted.double().abs().nan_to_num(0, 0, 0)
     tolerance = expected.tolerance * max(1.0, float(finite.max()))
-    return ~(same | ((wanted.double() - got.double()).abs() <= tolerance))
+    beyond = wanted.isinf() & (got.double().abs() > torch.finfo(torch.float16).max) & ((wanted > 0) == (got > 0))
+    return ~(same | beyond | ((wanted.double() - got.double()).abs() <= tolerance))
 
 
 def check(seed: int) -> int:

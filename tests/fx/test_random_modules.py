@@ -19,6 +19,12 @@ def test_fused_is_eager() -> None:
     assert answers["fused"] > COUNT
 
 
+@pytest.mark.parametrize("seed", [602, 616, 677])
+def test_results_that_overlap_and_memory_as_it_lies(seed: int) -> None:
+    """Results expanded behind a product whose strides change, and ``as_strided`` of a batch norm's result."""
+    check(seed)
+
+
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("seed", range(6))
 def test_compiled_is_eager(seed: int) -> None:

@@ -26,7 +26,7 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
 @pytest.mark.parametrize("route", ["stock-2x", "evt-2x", "stock-3x", "evt-3x", "mainloop-2x"])
 @pytest.mark.parametrize("count", COUNTS)
 def test_routes(route: str, count: int) -> None:
-    text = "A = A*s[k]; D = acc" if route.startswith("mainloop") else "D = acc"
+    text = "in s: f32[k]; A = A*s; D = acc" if route.startswith("mainloop") else "D = acc"
     inputs = {"s": torch.rand(K, device="cuda")} if route.startswith("mainloop") else {}
     op, (a, b) = evt.gemm(text, route=route), tensors(count)
     op(a[:2], b[:2], **inputs)  # the kernel is a small call's
