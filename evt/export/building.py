@@ -1,4 +1,4 @@
-"""An extension's sources built where they are: ``build_extension(folder) -> the library``."""
+"""The build of an extension in its folder: ``build_extension(folder) -> the library``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
 _LIBRARY = "operators.so"
-#: The end of a compiler's output, which says what is wrong.
+#: The number of characters at the end of a compiler's output that an error shows.
 _SHOWN_LINES = 20
 
 
 def build_extension(folder: Path) -> Path:
     """Build an extension of :func:`evt.export.torch_extension`, as its ``setup.py`` does; return the shared library.
 
-    Raise BuildError where there is no nvcc (E0701) or no CUTLASS (E0702), and with the end of what the compilers said
-    where they fail (E0703).
+    Raise BuildError: E0701 without nvcc, E0702 without CUTLASS, and E0703 with the end of the compilers' output if they
+    fail.
     """
     find_cutlass()
     environment = {**os.environ, "CUDACXX": str(find_nvcc().path)}
@@ -43,6 +43,6 @@ def build_extension(folder: Path) -> Path:
     if done.returncode or not found:
         lines = (done.stdout + done.stderr).strip().splitlines()[-_SHOWN_LINES:]
         message = f"setup.py of the operators failed with exit code {done.returncode}"
-        help = "pip install setuptools, if that is missing; `evt doctor` says what else is"
+        help = "pip install setuptools, if it is missing; `evt doctor` prints other missing parts"
         raise BuildError(Diagnostic("E0703", message, help=help, notes=tuple(lines)))
     return found[0]

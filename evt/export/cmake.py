@@ -17,9 +17,9 @@ from evt.ir import Output
 from evt.plan import Target
 from evt.plan.signature import bytes_of
 
-#: The bytes in a line of an array.
+#: The number of bytes in a line of an array.
 _LINE = 24
-#: Types of C++ that the tests read, by PyTorch's names; a truth value is a byte.
+#: C++ types that the tests read, by PyTorch's names; a truth value is a byte.
 _TYPES = {
     "float64": "f64",
     "float32": "f32",
@@ -37,7 +37,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class _Project:
-    """A program as the templates print it."""
+    """A program in the form of the templates."""
 
     program: Named
     kernels: tuple[Kernel, ...]
@@ -59,7 +59,7 @@ class _Project:
 
     @property
     def tested(self) -> list[Kernel]:
-        """The kernel of each target that takes the example, whose absent inputs are those of the kernel."""
+        """The kernel of each target that supports the example with its absent inputs."""
         optional = {each.name for each in self.program.dag.inputs if is_optional(each)}
         absent = optional - set(self.example.arguments)
         found: dict[str, Kernel] = {}
@@ -77,7 +77,7 @@ class _Project:
 
     @property
     def memories(self) -> list[Mapping[str, str]]:
-        """The tensors on the GPU: those that are given, and the outputs."""
+        """The tensors on the GPU: the given ones and the outputs."""
         found: list[Mapping[str, str]] = []
         for name in self.program.values:
             given = self.example.arguments.get(name)
@@ -89,7 +89,7 @@ class _Project:
 
     @property
     def outputs(self) -> list[Mapping[str, Any]]:
-        """The outputs, and what they are compared with."""
+        """The outputs and their expected values."""
         return [
             {
                 "name": name,
@@ -104,7 +104,7 @@ class _Project:
         ]
 
     def members(self, kernel: Kernel) -> Iterator[tuple[str, str]]:
-        """Yield the members of a kernel's arguments with their values, except those that are 0."""
+        """Yield the members of a kernel's arguments with their values, except zeros."""
         arguments, defaults = self.example.arguments, {each.name: each.default for each in self.program.dag.inputs}
         for field in kernel.plan.fields:
             given = arguments.get(field.tensor)
@@ -150,7 +150,7 @@ def cmake_project(
 ) -> dict[str, str]:
     """Return the files of a CMake project whose library has the kernels, by their paths.
 
-    Raise ArgumentError (E0607) for names that cannot be; ProgramError and TargetError for what cannot be compiled.
+    Raise ArgumentError (E0607) for invalid names; ProgramError and TargetError for programs that cannot be compiled.
     """
     check_names("cmake", name, programs)
     projects = [

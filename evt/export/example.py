@@ -1,4 +1,4 @@
-"""A call of a program with its results, by which an exported package tests itself."""
+"""A call of a program with its results, for the self-test of an exported package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A tensor as text: PyTorch's name of its type, its shape and strides, and its bytes in order of the strides."""
+    """A tensor as text: PyTorch's name of its type, its shape and strides, and its bytes in the order of the
+    strides.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -17,16 +19,16 @@ class Data:
     data: bytes
 
 
-#: What a call gives for an input.
+#: The value of an input in a call.
 Given: TypeAlias = "Data | float | int | bool"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A call: the tensors and numbers by their names, A and B among them; the results, and how far off they may be.
+    """A call: the tensors and numbers by their names, including A and B; the results, and their tolerances.
 
     ``results`` are unrounded, ``tolerances`` relative errors in the norm. ``sizes`` has the strides of tensors by
-    (tensor, role), and the extents by ("", name): what a kernel is called with.
+    (tensor, role), and the extents by ("", name): the sizes that a kernel is called with.
     """
 
     arguments: Mapping[str, Given]

@@ -16,13 +16,13 @@ from evt.export.schema import Schema, schemas_of
 from evt.export.tables import program_table
 from evt.plan import Target
 
-#: The C++ that is the same in every extension.
+#: The C++ that every extension shares.
 _HEADERS = ("call.hpp", "memory.hpp", "program.hpp")
 
 
 @dataclass(frozen=True)
 class _Operator:
-    """A program as the templates print it."""
+    """A program in the form of the templates."""
 
     program: Named
     kernels: tuple[Kernel, ...]
@@ -66,9 +66,9 @@ def torch_extension(
 ) -> dict[str, str]:
     """Return the files of an extension whose operators are ``torch.ops.NAME.PROGRAM``, by their paths.
 
-    ``example_of`` makes the calls of its tests; without it there are none. ``digested``: the name is a digest of the
-    programs, so that a process may load several libraries of one name, of which the first counts.
-    Raise ArgumentError (E0607) for names that cannot be; ProgramError and TargetError for what cannot be compiled.
+    ``example_of`` makes the calls of its tests; without it there are none. ``digested`` means that the name is a digest
+    of the programs: a process may then load several libraries of one name, and the first one counts. Raise
+    ArgumentError (E0607) for invalid names; ProgramError and TargetError for programs that cannot be compiled.
     """
     check_names("torch", name, programs)
     operators = [
@@ -104,7 +104,7 @@ def torch_extension(
 
 
 def _stored(example: Example) -> dict[str, object]:
-    """Return an example as JSON has it."""
+    """Return an example in JSON form."""
 
     def stored(value: object) -> object:
         if not isinstance(value, Data):

@@ -1,4 +1,4 @@
-"""Writing an exported package, all of it or nothing: ``write_folder(path, files)``, ``with staged(path) as folder``."""
+"""Atomic writing of an exported package: ``write_folder(path, files)``, ``with staged(path) as folder``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def write_folder(path: Path, files: Mapping[str, str], *, replace: bool = False) -> None:
-    """Write files into a directory, by their paths in it. Raise what :func:`staged` does."""
+    """Write files into a directory, by their paths in it. Raise the errors of :func:`staged`."""
     with staged(path, replace=replace) as folder:
         write_files(folder, files)
 
@@ -26,11 +26,11 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 @contextmanager
 def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Yield a new directory, which gets its name if all went well: readers see all of its files or none.
+    """Yield a new directory, which gets its name on success: readers see all of its files or none.
 
-    ``replace``: a directory that is there is replaced. With nothing written, raise FileExistsError where one with
-    content is there and is not to be replaced, NotADirectoryError for a file, FileNotFoundError where its place is
-    missing, and any other OSError.
+    ``replace`` allows an existing directory, which is replaced. Before anything is written, raise FileExistsError for
+    an existing directory with content otherwise, NotADirectoryError for a file, FileNotFoundError for a missing parent,
+    and any other OSError.
     """
     path = Path(os.path.realpath(path))
     if not path.parent.is_dir():
@@ -52,12 +52,12 @@ def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def is_kept(path: Path) -> bool:
-    """Return whether a directory is never replaced: the working directory, home, the root, and what they are in."""
+    """Return whether a directory is never replaced: the working directory, home, the root, and their parents."""
     return any(Path(os.path.realpath(each)).is_relative_to(path) for each in (".", os.path.expanduser("~")))
 
 
 def _exchange(staged: Path, path: Path) -> None:
-    """Give a directory its name; what had it before is removed, or put back where that fails."""
+    """Give a directory its name. Remove the previous directory of that name, or restore it on failure."""
     if not path.exists():
         os.rename(staged, path)
         return

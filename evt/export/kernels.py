@@ -1,6 +1,6 @@
 """The kernels of an exported program: ``kernels_of(program, targets, prefix) -> (Kernel, ...)``.
 
-A kernel's needs are those that planning made: a layout is asked of a tensor only where another one would have made
+A kernel's requirements come from planning: it requires a layout of a tensor only if another layout would have made
 another kernel.
 """
 
@@ -34,16 +34,16 @@ from evt.plan.sizes import LARGEST_OPERAND, UNKNOWN
 from evt.request import Request, optimised_for, options, typed_for
 from evt.request.graphs import operands_of
 
-#: The most kernels of a program for one target: each is compiled for a minute.
+#: The largest number of kernels of a program for one target; each compiles for a minute.
 _MOST = 16
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """Which layouts get kernels. The default are packed tensors in the order of their subscripts, aligned to 16 bytes.
+    """The layouts that get kernels: by default packed tensors in the order of their subscripts, aligned to 16 bytes.
 
-    ``contiguous`` are the modes of a tensor of which any may be contiguous, ``shared`` the tensors that all batches
-    may share, ``alignments`` the bytes to which all tensors are aligned.
+    ``contiguous`` are the modes of a tensor that may be contiguous, one kernel for each; ``shared`` are the tensors
+    that all batches may share; ``alignments`` are alignments of all tensors, in bytes.
     """
 
     contiguous: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Layouts:
 
 @dataclass(frozen=True)
 class Named:
-    """A program to export: the name that it gets, and the types of A and B where it leaves them open.
+    """A program to export: its name, and the types of A and B if the program leaves them open.
 
-    ``layouts`` are those that get kernels, or the signature of the one call that gets one; ``sizes`` are its sizes.
+    ``layouts`` are the layouts that get kernels, or the signature of a single call; ``sizes`` are that call's sizes.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Named:
 
     @property
     def dag(self) -> TypedDag:
-        """The program with types, all of its inputs given."""
+        """The program with types, with all of its inputs."""
         return typed_for(self.request, operands_of(self.request, self.a, self.b))
 
     @property
@@ -84,7 +84,7 @@ def values_of(dag: TypedDag) -> dict[str, Operand | Input | Output]:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a kernel needs of a tensor: its contiguous mode, the elements of an access, and how batches have it."""
+    """The requirements of a kernel on a tensor: its contiguous mode, the elements of an access, and its batch mode."""
 
     name: str
     contiguous: str
@@ -94,10 +94,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel that is exported.
+    """An exported kernel.
 
-    ``capabilities`` are those of the GPUs that run it, ``absent`` the inputs that it is compiled without, ``limits``
-    what the problems of a convolution must keep within. ``most_batches`` is 0 where any number will do.
+    ``capabilities`` are the compute capabilities of the GPUs that run it; ``absent`` are the inputs that it is compiled
+    without; ``limits`` are the limits on a convolution's problems. ``most_batches`` is 0 without a limit.
     """
 
     target: Target
@@ -110,7 +110,7 @@ class Kernel:
 
     @property
     def capabilities(self) -> tuple[int, ...]:
-        """The compute capabilities that run the kernel, as 90 for 9.0."""
+        """The compute capabilities that run the kernel; 90 means 9.0."""
         own = self.target
         if own.variant:
             return (own.number,)
@@ -120,10 +120,10 @@ class Kernel:
 
 
 def kernels_of(program: Named, targets: Sequence[Target], prefix: str) -> tuple[Kernel, ...]:
-    """Return the kernels of a program, the best first; ``prefix`` begins the names of their functions.
+    """Return the kernels of a program, the best first; ``prefix`` is the prefix of their functions.
 
-    Raise ProgramError and TargetError for what a target does not compile; ArgumentError for layouts that the
-    program's tensors cannot have, and for what cannot be exported.
+    Raise ProgramError and TargetError for programs that a target cannot compile; ArgumentError for layouts that the
+    program's tensors cannot have, and for programs that cannot be exported.
     """
     _check(program)
     found = []
@@ -142,7 +142,7 @@ def kernels_of(program: Named, targets: Sequence[Target], prefix: str) -> tuple[
 
 
 def _check(program: Named) -> None:
-    """Raise ArgumentError for what cannot be exported."""
+    """Raise ArgumentError for a program that cannot be exported."""
     request, layouts = program.request, program.layouts
     if request.convolution is not None and request.convolution.groups > 1:
         message = (
@@ -155,7 +155,7 @@ def _check(program: Named) -> None:
     for name in (*layouts.contiguous, *layouts.shared):
         if name in modes and request.convolution is not None:
             message = f"`{program.name}` is a convolution: its tensors have the channels last, and no batch mode"
-            raise ArgumentError(Diagnostic("E0607", message, help="export it by a command of its own"))
+            raise ArgumentError(Diagnostic("E0607", message, help="export it in a separate command"))
     for name, wanted in layouts.contiguous.items():
         for mode in wanted:
             if name in modes and mode not in map(base, modes[name]):
@@ -165,7 +165,7 @@ def _check(program: Named) -> None:
 
 
 def _problems(program: Named, target: Target) -> Iterator[tuple[Problem, tuple[str, ...]]]:
-    """Yield the planner's problems for a target, the most usual first, each with the inputs that are absent."""
+    """Yield the planner's problems for a target, the most common first, each with its absent inputs."""
     request, layouts = program.request, program.layouts
     operands = operands_of(request, program.a, program.b)
     asked = options(request.settings, request.settings.deterministic is False)
@@ -185,12 +185,12 @@ def _problems(program: Named, target: Target) -> Iterator[tuple[Problem, tuple[s
 
 
 def is_optional(value: Input) -> bool:
-    """Return whether an input is a tensor that a call may leave out: its kernel is compiled without it."""
+    """Return whether an input is a tensor that a call may omit: a separate kernel is compiled without it."""
     return value.default is not None and not (value.is_scalar or value.flexible)
 
 
 def _signatures(natural: Signature, dag: TypedDag, layouts: Layouts) -> Iterator[Signature]:
-    """Yield the signatures that were asked for."""
+    """Yield the requested signatures."""
     values = values_of(dag)
     names = [*(each.name for each in dag.operands), *(name for name, _ in natural.tensors)]
     own = dict(zip(names, (natural.a, natural.b, *(layout for _, layout in natural.tensors)), strict=True))
@@ -209,14 +209,14 @@ def _signatures(natural: Signature, dag: TypedDag, layouts: Layouts) -> Iterator
 
 
 def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: str) -> Kernel:
-    """Return the kernel of a problem. Raise TargetError where there is none."""
+    """Return the kernel of a problem. Raise TargetError if there is none."""
     found = survey(problem, request.settings.route, request.settings.config)
     plan = found.plan
     made = emitted(plan, name)
     most = found.chosen.max_batches
 
     def same(other: Problem) -> bool:
-        """Return whether another problem has the same kernel."""
+        """Return whether another problem has an equal kernel."""
         try:
             return emitted(survey(other, request.settings.route, request.settings.config).plan, name).text == made.text
         except EvtError:
@@ -229,7 +229,9 @@ def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: s
     values = values_of(problem.dag)
     for name_of, layout in signature.tensors:
         value = values[name_of]
-        if value.dtype == B1 or any(map(is_divided, value.modes)):  # what has columns of its own is never vectors
+        if value.dtype == B1 or any(
+            map(is_divided, value.modes)
+        ):  # a tensor with separate columns is never accessed in vectors
             needs.append(Need(name_of, "n", 1, "any"))
             continue
         if isinstance(value, Input) and value.flexible:

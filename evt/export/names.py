@@ -1,6 +1,6 @@
-"""Names of programs and packages that the generated files can have: ``check_names(kind, package, programs)``.
+"""Valid names of programs and packages in generated files: ``check_names(kind, package, programs)``.
 
-The files keep the user's names apart from their own by prefixes. What remains reserved is listed here.
+The files separate the user's names from their own by prefixes. This module lists the names that remain reserved.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from evt.diagnostics import Diagnostic, shown
 from evt.errors import ArgumentError
 from evt.export.kernels import Named
 
-#: What is exported: an extension of PyTorch, or a CMake project.
+#: The kind of package: an extension of PyTorch, or a CMake project.
 Kind: TypeAlias = Literal["torch", "cmake"]
 
-#: Longer names would make names of functions that emission refuses.
+#: The longest name; longer ones would make function names that emission refuses.
 _LONGEST = 30
 # fmt: off
-#: Keywords and alternative tokens of C++, and macros of its standard library: a caller of the kernels writes in C++.
+#: Keywords and alternative tokens of C++, and macros of its standard library: callers of the kernels are in C++.
 _CXX = frozenset([
     "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char",
     "char16_t", "char32_t", "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept", "const",
@@ -35,13 +35,13 @@ _CXX = frozenset([
     "EOF", "HUGE_VAL", "INFINITY", "NAN", "NULL", "assert", "errno", "linux", "offsetof", "setjmp", "stderr", "stdin",
     "stdout", "unix",
 ])
-#: Modules that an extension, its build or its tests import, and names that PyTorch's modules of operators have.
+#: Modules that an extension, its build or its tests import, and attributes of PyTorch's modules of operators.
 _MODULES = frozenset([
     "cutlass", "cutlass_library", "distutils", "evt", "functorch", "numpy", "nvidia", "pip", "pkg_resources", "pytest",
     "setuptools", "torch", "torchgen", "triton", "wheel",
     "import_module", "load_library", "loaded_libraries",
 ])
-#: Folders and files that stand beside the folder of an extension.
+#: Folders and files next to the folder of an extension.
 _FOLDERS = frozenset(["build", "csrc", "dist", "setup", "tests"])
 #: Namespaces of PyTorch's own operators.
 _NAMESPACES = frozenset([
@@ -59,12 +59,12 @@ _TARGETS = frozenset([
       ("", "Build", "Configure", "Coverage", "MemCheck", "Start", "Submit", "Test", "Update")), "NightlyMemoryCheck",
 ])
 # fmt: on
-#: What PyTorch's parser of schemas reads as a value or a type, and the name of a namespace itself.
+#: Words that PyTorch's parser of schemas reads as a value or a type, and the name of a namespace itself.
 _OPERATORS = frozenset(["NoneType", "name"])
 
 
 def check_package(kind: Kind, name: str) -> None:
-    """Raise ArgumentError (E0607) for a name that a package cannot have."""
+    """Raise ArgumentError (E0607) for an invalid name of a package."""
     if kind == "cmake":
         _check("the package", name, _TARGETS, "a target or a variable of CMake")
     else:
@@ -73,12 +73,12 @@ def check_package(kind: Kind, name: str) -> None:
 
 
 def check_names(kind: Kind, package: str, programs: Iterable[Named]) -> None:
-    """Raise ArgumentError (E0607) for names that a package and its programs cannot have, or that two have."""
+    """Raise ArgumentError (E0607) for invalid names of a package and its programs, and for duplicates."""
     check_package(kind, package)
     seen: set[str] = set()
     for name in (program.name for program in programs):
         _check("a program", name, _OPERATORS if kind == "torch" else frozenset(), "a word of PyTorch")
-        if name.lower() in seen:  # some file systems do not tell them apart
+        if name.lower() in seen:  # some file systems do not distinguish them
             message = f"two programs are called `{name}`"
             raise ArgumentError(Diagnostic("E0607", message, help="name each: `NAME: FORMULA`, or rename its file"))
         seen.add(name.lower())
@@ -104,5 +104,5 @@ def _is_free(name: str, taken: frozenset[str]) -> bool:
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a name has the form of one: C++ reserves double underscores, and packages end in no underscore."""
+    """Return whether a name is an identifier: C++ reserves double underscores, and packages end in no underscore."""
     return len(name) <= _LONGEST and re.fullmatch(r"[A-Za-z](_?[A-Za-z0-9])*", name) is not None

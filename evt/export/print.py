@@ -1,4 +1,4 @@
-"""The templates of exported packages, ``rendered(template, values) -> str``, and what they say about programs."""
+"""The templates of exported packages, ``rendered(template, values) -> str``, and their descriptions of programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evt.version import __version__
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:
-    """Return a template of ``codegen/export`` with everything in its place."""
+    """Return a rendered template of ``codegen/export``."""
     text = _environment().get_template(template).render(version=__version__, **values)
     return re.sub(r"\n{4,}", "\n\n\n", text).strip() + "\n"
 
@@ -34,14 +34,14 @@ def _environment() -> jinja2.Environment:
 
 
 def text_of(kernels: Sequence[Kernel]) -> tuple[str, ...]:
-    """Return the lines of a program's text and of its interface, as comments and READMEs show them."""
+    """Return the lines of a program's text and of its interface, for comments and READMEs."""
     plan = kernels[0].plan
     lines = (*plan.program.strip().splitlines(), "", *plan.interface)
     return tuple("".join(each if each.isprintable() else "?" for each in line).rstrip("\\ ") for line in lines)
 
 
 def kernel_row(kernel: Kernel) -> Mapping[str, str]:
-    """Return what a README says about a kernel."""
+    """Return a README's row for a kernel."""
     tensors = (
         f"{need.name}: {need.contiguous} contiguous"
         + (f", in multiples of {need.alignment}" * (need.alignment > 1))

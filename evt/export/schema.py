@@ -1,8 +1,8 @@
 """A program as an operator of PyTorch: ``schemas_of(program) -> (Schema, ...)``.
 
-Numbers are floats, ints and bools in the operator's default schema. A program that has some gets an overload,
-``.Tensor``, which takes them as one-element tensors: these are read on the device. It is defined first, since PyTorch
-takes the first overload that fits, and reads tensors as numbers where it can.
+Numbers are floats, ints and bools in the operator's default schema. A program with numbers also gets an overload,
+``.Tensor``, which takes them as one-element tensors and reads them on the device. The overload is defined first,
+because PyTorch takes the first schema that fits, and reads tensors as numbers if it can.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from evt.export.kernels import Named
 from evt.ir import Input
 from evt.ir.dtype import BOOL
 
-#: What PyTorch's parser of schemas does not take for the name of an argument.
+#: Names of arguments that PyTorch's parser of schemas rejects.
 _RESERVED = frozenset(["self", "Tensor", "out", "A", "B"])
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One schema of an operator: its name with that of the overload, and the text that PyTorch parses."""
+    """One schema of an operator: its name with the overload's name, and the text that PyTorch parses."""
 
     name: str
     text: str
@@ -38,8 +38,8 @@ class Schema:
 def schemas_of(program: Named) -> tuple[Schema, ...]:
     """Return the schemas of a program's operator.
 
-    Raise ArgumentError (E0607) for inputs that PyTorch cannot name; TargetError (E0502) for outputs that are stored
-    by an index.
+    Raise ArgumentError (E0607) for inputs that PyTorch cannot name; TargetError (E0502) for outputs that are stored by
+    an index.
     """
     dag = program.dag
     for output in dag.outputs:
@@ -85,6 +85,6 @@ def _argument(value: Input, tensors: bool) -> str:
 
 
 def _is_written(value: float) -> bool:
-    """Return whether PyTorch's text of schemas keeps a double: no infinity, no subnormal number, no negative zero."""
+    """Return whether PyTorch's text of schemas preserves a double: no infinity, subnormal number or negative zero."""
     zero = value == 0 and math.copysign(1, value) > 0
     return zero or sys.float_info.min <= abs(value) < math.inf

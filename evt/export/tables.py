@@ -1,6 +1,6 @@
 """A program as the tables that the exported C++ reads: ``program_table(program, kernels, qualified) -> str``.
 
-The structs are those of ``codegen/export/torch/csrc/program.hpp``.
+``codegen/export/torch/csrc/program.hpp`` defines the structs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _bool(value: bool) -> str:
 
 
 def _is_image(value: Input | Output, geometry: Convolution | None) -> bool:
-    """Return whether it is shaped [N, C, ...], as evt.reference.is_image says, which imports torch."""
+    """Return whether a tensor is shaped [N, C, ...], as evt.reference.is_image does, which imports torch."""
     return geometry is not None and value.modes == ("m", "n") and value.dtype != B1
 
 
@@ -123,7 +123,7 @@ def _geometry(given: Convolution | None) -> str:
 
 
 def _columns(dag: TypedDag) -> list[str]:
-    """Return the widths of which the program's columns have to be multiples."""
+    """Return the required divisors of the program's numbers of columns."""
     found = {mode for value in dag.types for mode in value.modes if is_divided(mode)}
     found |= {f"n/2@{op.block}" for op, _ in dag.table if isinstance(op, Interleave)}
     made = {}

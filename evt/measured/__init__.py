@@ -1,7 +1,7 @@
-"""Measurements of a problem's kernels: which of them a call takes.
+"""Measurements of a problem's kernels, which decide the kernel of a call.
 
-In the order of the data: :mod:`key` (what a measurement is of), :mod:`measurement` (its result), :mod:`store`
-(where it is kept), :mod:`choice` (the kernel that a call takes). :mod:`evt.tuning` does the measuring.
+In the order of the data: :mod:`key` (the identity of a problem), :mod:`measurement` (the times), :mod:`store` (the
+file), :mod:`choice` (the kernel that a call takes). :mod:`evt.tuning` takes the measurements.
 """
 
 from evt.measured.choice import applicable, is_measured, measurements

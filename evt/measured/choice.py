@@ -1,4 +1,4 @@
-"""How calls and ``evt explain`` use measurements."""
+"""The use of measurements by calls and ``evt explain``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from evt.request import LOOP
 
 
 def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:
-    """Return the kernel that was measured to be best, if the surveyed problem has it; else None.
+    """Return the kernel that was measured to be fastest, if the surveyed problem has it; else None.
 
-    For groups it may be the loop, which launches a kernel for each group.
+    For groups it may be the loop, which launches one kernel per group.
     """
     best = measurement.best() if measurement is not None else None
     if best is None or best.route == LOOP:
@@ -24,7 +24,7 @@ def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:
 
 
 def is_measured(problem: Problem) -> bool:
-    """Return whether anything was measured of a grouped problem, for any sizes of its groups."""
+    """Return whether a grouped problem has measurements, for any sizes of its groups."""
     store = Store()
     return store.exists() and store.has(groups_key(problem))
 

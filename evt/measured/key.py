@@ -1,6 +1,6 @@
-"""What a measurement is of, as a text that is the same in every process: ``problem_key(problem, sizes)``.
+"""The identity of a measured problem, as a text that does not depend on the process: ``problem_key(problem, sizes)``.
 
-The sizes of groups hardly repeat, so their measurements are of a class of sizes: see :func:`size_class`.
+The sizes of groups hardly repeat, so groups are measured by class of sizes: see :func:`size_class`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from evt.version import __version__
 
 
 def problem_key(problem: Problem, sizes: Mapping[str, int]) -> str:
-    """Return the digest of a planned problem and its extents, including evt's version, whose kernels they are.
+    """Return the digest of a planned problem and its extents, including evt's version.
 
-    A call of packed tensors and ``evt explain`` for its sizes give the same key: only the layouts of whole matrices
-    count, and without batches it does not matter whether a tensor is the same in all. A grouped problem, whose
-    ``sizes`` are a :func:`size_class`, has a key that begins with :func:`groups_key`.
+    A call of packed tensors and ``evt explain`` for its sizes have one key: only the layouts of whole matrices count,
+    and without batches it does not matter whether a tensor is shared by all batches. A grouped problem, whose ``sizes``
+    are a :func:`size_class`, has a key that begins with :func:`groups_key`.
     """
     if problem.grouped:
         return groups_key(problem) + ",".join(f"{name}={size}" for name, size in sizes.items())
@@ -36,7 +36,7 @@ def size_class(groups: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Return the class of the sizes of groups; groups without work do not count.
 
     ``groups`` is their number and ``mean_m`` the mean of their rows, both rounded up to a power of two; ``n`` and ``k``
-    are exact where all groups share them, else there are ``mean_n`` and ``mean_k``, rounded like ``mean_m``.
+    are exact if all groups share them, otherwise there are ``mean_n`` and ``mean_k``, rounded like ``mean_m``.
     """
     busy = [sizes for sizes in groups if sizes["m"] and sizes["n"] and sizes["k"]]
     count = max(1, len(busy))

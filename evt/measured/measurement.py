@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: A route has to be faster than one that the rules prefer by more than this fraction: less is noise.
+#: The fraction by which a route must be faster than a preferred route; smaller differences are noise.
 NOISE = 0.01
 
 
@@ -31,7 +31,7 @@ class Measurement:
     timings: tuple[Timing, ...]
 
     def best(self) -> Timing | None:
-        """Return the kernel to take: the first in order of preference that is as fast as the fastest, but for noise."""
+        """Return the kernel to take: the first in order of preference whose time is within noise of the fastest."""
         fastest = min((timing.ms for timing in self.timings), default=math.inf)
         return next((timing for timing in self.timings if timing.ms <= fastest * (1 + NOISE)), None)
 
@@ -40,7 +40,7 @@ class Measurement:
 
     @staticmethod
     def from_json(value: Any) -> Measurement:
-        """Read what :meth:`to_json` made. Raise ValueError for anything else."""
+        """Return the measurement in a dict of :meth:`to_json`. Raise ValueError for anything else."""
         fields = _fields(value, {"gpu": str, "target": str, "program": str, "sizes": dict, "timings": list})
         sizes = {_of(str, mode): _of(int, size) for mode, size in fields["sizes"].items()}
         timings = tuple(map(_timing, fields["timings"]))

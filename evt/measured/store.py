@@ -1,9 +1,9 @@
-"""Measurements on disk, beside the kernels: ``tuning.json`` in the cache's directory.
+"""Measurements on disk, next to the kernels: ``tuning.json`` in the cache's directory.
 
 The file is replaced in one rename, under a lock: readers see the old file or the new one, and concurrent writers lose
 nothing. A file that cannot be read, or that others could have written, causes a warning and is ignored: calls work
-without measurements. Such a file is kept as ``tuning.json.unreadable`` when another one is written, and a newer
-version's file is not replaced.
+without measurements. Such a file is kept as ``tuning.json.unreadable`` when another one is written. A newer version's
+file is not replaced.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from evt.measured.measurement import Measurement
 
 #: The format of the file.
 VERSION = 1
-#: How many problems are kept; those measured longest ago are removed first.
+#: The largest number of problems; the ones measured longest ago are removed first.
 MOST = 10_000
 
-#: A larger file was not written by evt.
+#: The size of the largest file in bytes; evt writes no larger one.
 _MOST_BYTES = 1 << 26
 
 #: By problem, then by GPU.
@@ -41,7 +41,7 @@ _read: dict[Path, tuple[tuple[int, ...], _Measurements]] = {}
 
 
 class _UnreadableError(Exception):
-    """A file that this version does not read, and why; ``is_newer``: because a newer version wrote it."""
+    """An error for a file that this version cannot read; ``is_newer`` means that a newer version wrote it."""
 
     def __init__(self, reason: str, code: str = "E0704", *, is_newer: bool = False) -> None:
         super().__init__(reason)
@@ -51,7 +51,7 @@ class _UnreadableError(Exception):
 class Store:
     """The measurements of all problems, on all GPUs, in a directory: by default the directory of the kernels.
 
-    Nothing is created before something is added.
+    The file is created by the first measurement.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -77,9 +77,9 @@ class Store:
         return any(key.startswith(beginning) for key in self._load())
 
     def add(self, key: str, measurement: Measurement) -> None:
-        """Keep a measurement in place of an older one.
+        """Keep a measurement instead of an older one.
 
-        Raise BuildError (E0704) where nothing can be written, or a newer version of evt wrote the file.
+        Raise BuildError (E0704) if nothing can be written, or if a newer version of evt wrote the file.
         """
 
         def change(known: _Measurements) -> None:
@@ -93,7 +93,7 @@ class Store:
         self._change(change)
 
     def clear(self) -> int:
-        """Remove all measurements; return how many there were. Raise BuildError (E0704)."""
+        """Remove all measurements; return their number. Raise BuildError (E0704)."""
         if not self._cache.exists() or not os.path.lexists(self.path):
             return 0
         with warnings.catch_warnings():
@@ -101,7 +101,10 @@ class Store:
             count = len(self)
         with self._locked():
             self.path.unlink(missing_ok=True)
-            for pattern in (".tuning-*", f"{self.path.name}.unreadable"):  # of a killed writer, and what was kept
+            for pattern in (
+                ".tuning-*",
+                f"{self.path.name}.unreadable",
+            ):  # files of a killed writer, and kept unreadable files
                 for left in self.path.parent.glob(pattern):
                     left.unlink(missing_ok=True)
         return count
@@ -141,7 +144,7 @@ class Store:
             raise BuildError(Diagnostic("E0704", message, help=mend)) from error
 
     def _load(self) -> _Measurements:
-        """Return the content of the file; read it again when it was replaced."""
+        """Return the content of the file; read it again after it was replaced."""
         identity = self._identity()
         if identity is None:
             return {}
@@ -156,7 +159,7 @@ class Store:
         return known[1]
 
     def require_replaceable(self) -> None:
-        """Raise BuildError (E0704) where a newer version of evt wrote the file."""
+        """Raise BuildError (E0704) if a newer version of evt wrote the file."""
         try:
             self._parse()
         except _UnreadableError as error:
@@ -166,7 +169,7 @@ class Store:
                 raise BuildError(Diagnostic("E0704", message, help=mend)) from error
 
     def _parse_or_keep(self) -> _Measurements:
-        """Return the content of the file, which is to be replaced; keep one that cannot be read under another name."""
+        """Return the content of the file, which will be replaced; keep an unreadable one under another name."""
         self.require_replaceable()
         try:
             return self._parse()
@@ -178,7 +181,7 @@ class Store:
             return {}
 
     def _identity(self) -> tuple[int, ...] | None:
-        """Return what distinguishes the file from earlier ones; None if there is no file."""
+        """Return the identity of the file, which distinguishes it from earlier ones; None if there is no file."""
         try:
             status = self.path.lstat()
         except FileNotFoundError:
@@ -190,7 +193,7 @@ class Store:
 
     def _parse(self) -> _Measurements:
         try:
-            self._cache.exists()  # raises where others could replace the file
+            self._cache.exists()  # raises if others could replace the file
             found = json.loads(read_private(self.path, _MOST_BYTES))
             if not isinstance(found, dict):
                 raise ValueError("it is not an object")
@@ -199,12 +202,12 @@ class Store:
                 reason = f"a newer version of evt wrote it, in form {version}, and this version reads {VERSION}"
                 raise _UnreadableError(reason, is_newer=True)
             if version != VERSION:
-                raise ValueError("it is not what evt writes")
+                raise ValueError("evt did not write it")
             return {
                 key: {gpu: Measurement.from_json(value) for gpu, value in by_gpu.items()}
                 for key, by_gpu in found["measurements"].items()
             }
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # removed by another process
             return {}
         except BuildError as error:
             (problem,) = error.diagnostics
@@ -212,7 +215,7 @@ class Store:
         except OSError as error:
             raise _UnreadableError(error.strerror or str(error)) from error
         except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RecursionError) as error:
-            reason = str(error) if isinstance(error, ValueError) else "it is not what evt writes"
+            reason = str(error) if isinstance(error, ValueError) else "evt did not write it"
             raise _UnreadableError(reason) from error
 
 

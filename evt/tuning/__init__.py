@@ -1,5 +1,5 @@
-"""Timing the kernels of a problem on a GPU: :mod:`clock` measures time, :mod:`tune` times kernels,
-:mod:`grouped` those of groups.
+"""Timing of a problem's kernels on a GPU: :mod:`clock` measures time, :mod:`tune` times kernels, :mod:`grouped` times
+the kernels of groups.
 
-:mod:`evt.measured` keeps the results, for calls to take the fastest.
+:mod:`evt.measured` keeps the results, so that calls take the fastest kernel.
 """

@@ -1,7 +1,7 @@
 """Timing on the GPU: versions interleaved in shuffled rounds, each launch after a flush of the L2 cache.
 
-Before a launch the GPU is kept busy, with a spin and the flush, while the host enqueues all of it, so the events
-enclose device work alone. A sample during which the GPU caught up with the host is discarded, and the spin grows.
+A spin and the flush keep the GPU busy while the host enqueues a launch, so that the events enclose device work only. A
+sample during which the GPU caught up with the host is discarded, and the spin grows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 Call = Callable[[], object]
-#: Times one round: the calls in this order, in ms; None for a discarded sample.
+#: A function that times one round: the calls in this order, in ms; None for a discarded sample.
 RoundTimer = Callable[[Sequence[Call]], Sequence[float | None]]
 
 _FLUSH_BYTES = 256 << 20
@@ -25,7 +25,8 @@ _RETRIES = 8
 def interleave(
     calls: Mapping[str, Call], rounds: int, time_round: RoundTimer, *, seed: int = 0
 ) -> tuple[dict[str, list[float]], int]:
-    """Return samples of every call, from rounds over all of them in shuffled order, and how many were discarded.
+    """Return samples of every call, from rounds over all of them in shuffled order, and the number of discarded
+    samples.
 
     A discarded sample is taken again, at most a few times in a round.
     """
@@ -51,7 +52,7 @@ def interleave(
 
 
 class GpuClock:
-    """Times rounds on a CUDA device."""
+    """A timer of rounds on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -86,7 +87,7 @@ class GpuClock:
         """Return the cycles of torch.cuda._sleep in a microsecond."""
         cycles = 2_000_000
         start, end = _event(), _event()
-        for _ in range(3):  # the first ones wake the GPU up
+        for _ in range(3):  # the first calls wake the GPU up
             start.record()
             _sleep(cycles)
             end.record()

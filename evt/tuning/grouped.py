@@ -1,4 +1,4 @@
-"""Measuring the kernels of a grouped call: ``tune_groups(request, a, b, inputs, offsets) -> Tuning``."""
+"""Tuning of a grouped call: ``tune_groups(request, a, b, inputs, offsets) -> Tuning``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evt.runtime.grouped import GroupedCaller
 from evt.runtime.kernels import device_target
 from evt.tuning.tune import ROUNDS, Name, Progress, Tuning, check_call, check_program, measure
 
-#: The loop's place among kernels: the kernel of each group has a configuration of its own.
+#: The loop's place among kernels: the kernel of each group has a separate configuration.
 _LOOP: Name = (LOOP, "")
 
 
@@ -27,16 +27,16 @@ def tune_groups(
     progress: Progress = lambda text: None,
     store: Store | None = None,
 ) -> Tuning:
-    """Time the grouped kernel in all its configurations, and a kernel for each group; keep the times.
+    """Time the grouped kernel in all its configurations, and one kernel per group; keep the times.
 
-    Groups without anything to compute are left out.
-    Raise what :func:`evt.tuning.tune.tune` raises, and TargetError where there is no grouped kernel.
+    Groups without work are omitted. Raise the errors of :func:`evt.tuning.tune.tune`, and TargetError if there is no
+    grouped kernel.
     """
     check_program(request)
     problem_for, groups, bounds = GroupedCaller(request).ask(a, b, inputs, offsets)
     index = check_call(bounds[0] if bounds else None)
     found = survey(problem_for(device_target(index)))
-    _ = found.chosen  # raises where there is none
+    _ = found.chosen  # raises TargetError if there is none
 
     all_a, all_b = [group.a for group in groups], [group.b for group in groups]
     values = {name: [group.inputs[name] for group in groups] for name in groups[0].inputs}

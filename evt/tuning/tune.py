@@ -1,4 +1,4 @@
-"""Measuring the routes of a call: ``tune(request, a, b, inputs) -> Tuning``."""
+"""Tuning of a call: ``tune(request, a, b, inputs) -> Tuning``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ _Value = torch.Tensor | Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel: its median time in ms, or why there is none; ``distance`` of its outputs from the first kernel's."""
+    """One kernel: its median time in ms, or the reason that there is none.
+
+    ``distance`` is the distance of its outputs from the first kernel's.
+    """
 
     route: str
     config: str
@@ -59,7 +62,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The result of tuning, in the order in which the rules prefer kernels; calls take ``chosen`` from now on."""
+    """The result of tuning, in the order in which the rules prefer kernels; later calls take ``chosen``."""
 
     operation: str
     gpu: str
@@ -100,7 +103,7 @@ def tune(
     """Time every route that applies to a call, in its default configurations, on the call's tensors; keep the times.
 
     Raise LaunchError (E0801) without a GPU; ArgumentError for a call that does not fit the program, is not on the GPU
-    or computes nothing, and for a program whose route is forced; and when every kernel fails, the error of the first.
+    or computes nothing, and for a program with a forced route. If every kernel fails, raise the error of the first.
     """
     check_program(request)
     read, held = split_held(request.dag, inputs)
@@ -116,10 +119,10 @@ def tune(
 
 
 def check_program(request: Request) -> None:
-    """Raise ArgumentError for a program whose route is forced, LaunchError (E0801) without a GPU."""
+    """Raise ArgumentError for a program with a forced route, LaunchError (E0801) without a GPU."""
     for name in ("route", "config"):
         if getattr(request.settings, name) is not None:
-            message = f"the program's `{name}` is forced, and tuning is to choose it"
+            message = f"the program's `{name}` is forced, but tuning chooses it"
             raise ArgumentError(Diagnostic("E0602", message, help="leave it out"))
     if not torch.cuda.is_available():
         help_text = "run `evt doctor` to see what is missing"
@@ -127,7 +130,7 @@ def check_program(request: Request) -> None:
 
 
 def check_call(bound: Bound | None) -> int:
-    """Return the index of a call's GPU. Raise ArgumentError for a call that is on no GPU, or has nothing to compute."""
+    """Return the index of a call's GPU. Raise ArgumentError for a call that is not on a GPU, or computes nothing."""
     if bound is not None and bound.device.type != "cuda":
         raise ArgumentError(
             Diagnostic("E0605", f"the tensors are on {bound.device}; kernels are timed on a CUDA device")
@@ -157,7 +160,7 @@ def measure(
     store.require_replaceable()
     plans, failed = kernels_of(found, sizes)
     progress(f"building {len(plans)} kernels")
-    with suppress(BuildError):  # it is raised again where the kernel is called
+    with suppress(BuildError):  # the call of the kernel raises it again
         build(kernel_sources(plans.values()))
     progress("timing")
     with torch.no_grad(), torch.cuda.device(index):
@@ -180,7 +183,7 @@ def names_of(found: Survey) -> list[Name]:
 
 
 def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan], dict[Name, KernelTime]]:
-    """Return the plans of the kernels that take a problem's sizes, and rows saying why the others do not."""
+    """Return the plans of the kernels that support a problem's sizes, and rows with the reasons against the others."""
     plans: dict[Name, Plan] = {}
     failed: dict[Name, KernelTime] = {}
     batches = sizes.get("l", 1)  # groups have none
@@ -203,7 +206,7 @@ def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan
 def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rounds: int) -> dict[Name, KernelTime]:
     """Return a row for each call, timed in interleaved rounds if its outputs agree with the first call's.
 
-    Raise the error of the first call when all fail.
+    Raise the error of the first call if all fail.
     """
     rows: dict[Name, KernelTime] = {}
     errors: list[EvtError] = []
@@ -227,7 +230,7 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
             good[" ".join(name)] = call
     if errors and not good:
         raise errors[0]
-    interleave(good, 2, clock)  # lets the clock find its spin, and the GPU its clock rates
+    interleave(good, 2, clock)  # lets the clock calibrate its spin, and the GPU raise its clock rates
     samples, _ = interleave(good, rounds, clock)
     for name, row in rows.items():
         if taken := samples.get(" ".join(name)):
@@ -238,7 +241,9 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
 
 
 def _apart(output: Output, found: _Value, first: _Value) -> tuple[float, bool]:
-    """Return how far an output is from the first kernel's, and whether that is too far: each may be off, either way."""
+    """Return the distance of an output from the first kernel's, and whether it is too large: each may be off, either
+    way.
+    """
     assert output.dtype is not None
     all_found, all_first = ([each] if isinstance(each, torch.Tensor) else each for each in (found, first))
     pairs = zip(all_found, all_first, strict=True)
