@@ -28,9 +28,9 @@ if TYPE_CHECKING:
         TargetError,
     )
     from evt.functions import function
-    from evt.fx.backend import prebuild
     from evt.fx.fuse import fuse
     from evt.fx.package import package
+    from evt.fx.prebuild import prebuild
     from evt.fx.report import report
     from evt.grouped import GroupedProgram, grouped_gemm
     from evt.program import (
@@ -97,7 +97,7 @@ _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") |
     "function": "evt.functions",
     "fuse": "evt.fx.fuse",
     "package": "evt.fx.package",
-    "prebuild": "evt.fx.backend",
+    "prebuild": "evt.fx.prebuild",
     "report": "evt.fx.report",
     "channels_last": "evt.runtime.memory_format",
 }

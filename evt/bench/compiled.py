@@ -182,7 +182,7 @@ def build_kernels(wanted: Sequence[ModelResult], device: torch.device, pool: Exe
 
 def sources_of(name: str, dtype: str, batch: int, training: bool, device: torch.device) -> list[KernelSource]:
     """Return the sources of a model's kernels; none where the model cannot be made or compiled."""
-    from evt.fx.backend import kernels_of
+    from evt.fx.prebuild import kernels_of
 
     with suppress(Exception), torch.set_grad_enabled(training):  # whatever a package or a compiler may raise
         kind: torch.dtype = getattr(torch, dtype)
@@ -336,7 +336,7 @@ def _settle(model: torch.nn.Module, call: Callable[[], object]) -> None:
 
 def _compiled(model: torch.nn.Module, version: str) -> Any:
     """Return a model compiled as a version; the report then has this version only."""
-    from evt.fx.report import RECORDS
+    from evt.fx.records import RECORDS
 
     RECORDS.clear()
     keywords = VERSIONS[version]

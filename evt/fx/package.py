@@ -31,13 +31,15 @@ from evt.export.folder import staged, write_files
 from evt.export.kernels import kernels_of
 from evt.export.schema import schemas_of
 from evt.fx.aten import shape_of
-from evt.fx.backend import FusePass, read_options
 from evt.fx.build import RegionProgram
 from evt.fx.capture import export, frozen
+from evt.fx.choose import RegionPass
 from evt.fx.example import example
 from evt.fx.kernels import PROCESSORS, reason_of
 from evt.fx.module import dispatch_of
-from evt.fx.report import ProductReport, Report, rows_of
+from evt.fx.options import Options, read_options
+from evt.fx.records import ProductReport, rows_of
+from evt.fx.report import Report
 from evt.fx.rewrite import listed, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.plan import Target, find_target
@@ -94,7 +96,7 @@ def package(
     check_kind("folder", folder, str | PathLike, "a path")
     if "\0" in fspath(folder):
         raise ArgumentError(Diagnostic("E0607", "`folder` has a NUL character, and no path has one"))
-    rule, devices, patches = read_options(None, options)
+    read = read_options(None, options)
     keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
     inputs = () if isinstance(example_inputs, Mapping) else example_inputs
     fused = dispatch_of(module)
@@ -103,9 +105,8 @@ def package(
     with staged(path, replace=replace) as made, torch.no_grad():
         constant = frozen(module, inputs, keywords, dynamic_shapes)  # what parameters alone decide is computed now
         exported = export(constant, inputs, keywords, dynamic_shapes)
-        packaging = _Packaging(rule, devices, made)
-        patches["post_grad_custom_pre_pass"] = packaging
-        _compile(exported, made / _MODEL, patches)
+        packaging = _Packaging(read, made)
+        _compile(exported, made / _MODEL, {**read.patches, "post_grad_custom_pre_pass": packaging})
     report = Report(tuple(packaging.rows))
     if report.rows and not report.fused:
         reasons = "\n".join(f"  {row.node}: {row.reason}" for row in report.rows)
@@ -123,11 +124,11 @@ def _compile(exported: ExportedProgram, path: Path, options: dict[str, Any]) -> 
         raise
 
 
-class _Packaging(FusePass):
-    """Fuses regions into operators of a library, which it builds and loads, and keeps in a folder."""
+class _Packaging(RegionPass):
+    """A pass that replaces regions by operators of a library, which it builds in a folder and loads."""
 
-    def __init__(self, rule: str, devices: Sequence[str], folder: Path) -> None:
-        super().__init__(rule, devices)
+    def __init__(self, options: Options, folder: Path) -> None:
+        super().__init__(options)
         self.folder = folder
         self.rows: list[ProductReport] = []
         self.known: dict[Node, tuple[Named, Target]] = {}
@@ -136,12 +137,12 @@ class _Packaging(FusePass):
         return self  # PyTorch copies its options, and what this one finds is read here
 
     def __call__(self, graph: Graph) -> None:
-        outcomes, benefits = self.settle(graph)
-        taken = [each.fused for each in outcomes if each.fused is not None]
+        choice = self.choose(graph)
+        taken = choice.regions
         if taken and (self.folder / _LIBRARY).exists():
             message = "the model has graphs inside its graph, as torch.cond has, which are packaged without evt"
             raise ArgumentError(Diagnostic("E1020", message, help='torch.compile(model, backend="evt") fuses them'))
-        self.rows += rows_of(outcomes, benefits)
+        self.rows += rows_of(choice.outcomes, choice.benefits)
         if taken:
             rewrite(graph, taken, self.operators([each.region.product.node for each in taken]))
 

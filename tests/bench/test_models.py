@@ -187,7 +187,7 @@ def test_the_bar(wall: float, gpu: float, said: str) -> None:
 def test_kernels_of_all_models_are_built_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of models that cannot be made are none."""
     monkeypatch.setattr(
-        "evt.fx.backend.kernels_of", lambda model, inputs, **keywords: (["a", type(model).__name__], [])
+        "evt.fx.prebuild.kernels_of", lambda model, inputs, **keywords: (["a", type(model).__name__], [])
     )
     built: list[object] = []
     monkeypatch.setattr(compiled, "build_all", built.extend)

@@ -10,7 +10,8 @@ import evt
 from evt.compilation import BuildEvent
 from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ProgramError
-from evt.fx.report import ProductReport, Report
+from evt.fx.records import ProductReport
+from evt.fx.report import Report
 from evt.measured.measurement import Timing
 from evt.request import Request
 from evt.tuning.tune import KernelTime, Tuning

@@ -12,7 +12,7 @@ def fresh_compiler() -> Iterator[None]:
     """Run an inference with nothing compiled, reported or prepared before, and forget it afterwards."""
     import torch
 
-    from evt.fx.report import RECORDS
+    from evt.fx.records import RECORDS
     from evt.runtime.call import caller_of
     from evt.runtime.site import _SITES
 

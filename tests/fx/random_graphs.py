@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from evt.fx.fuse import fuse, fusion
-from evt.fx.report import RECORDS
+from evt.fx.records import RECORDS
 
 from .fusing import check_answers, compare
 from .training import fused

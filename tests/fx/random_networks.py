@@ -20,7 +20,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from evt.fx.backend import backend
-from evt.fx.report import RECORDS
+from evt.fx.records import RECORDS
 
 from .training import fused
 

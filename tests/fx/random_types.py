@@ -315,7 +315,7 @@ def check_decomposed(seed: int) -> int:
 
 def check_compiled(seed: int) -> int:
     """Assert the same of torch.compile; what Inductor alone gets otherwise, evt may."""
-    from evt.fx.report import RECORDS
+    from evt.fx.records import RECORDS
 
     module, inputs, results = make(seed)
     torch._dynamo.reset()

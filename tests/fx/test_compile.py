@@ -18,12 +18,11 @@ import evt
 from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError, TargetError
-from evt.fx import backend as backends
-from evt.fx import kernels
+from evt.fx import choose, kernels
 from evt.fx import measure as measuring
 from evt.fx.backend import FusePass, backend
 from evt.fx.cost_model import Benefit
-from evt.fx.report import RECORDS
+from evt.fx.records import RECORDS
 from evt.measured import Store
 from evt.plan import find_target
 from tests.support.stub_device import plan_for_h200
@@ -184,7 +183,7 @@ def test_what_loses_by_estimate_is_left_alone(model: Net) -> None:
 def test_what_loses_by_measurement_is_left_alone(
     model: Net, monkeypatch: pytest.MonkeyPatch, times: tuple[float, float], fused: bool
 ) -> None:
-    monkeypatch.setattr(backends, "measured", lambda fused: Benefit(times[1], times[0], measured=True))
+    monkeypatch.setattr(choose, "measured", lambda fused: Benefit(times[1], times[0], measured=True))
     close(compiled(model, {"evt.tune": True, "evt.devices": ("cpu",)})(inputs()), model(inputs()))
     rows = evt.report(model).rows
     assert [row.fused for row in rows] == [fused, fused]
@@ -206,7 +205,7 @@ def test_both_are_timed_and_kept(model: Net, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H200")
     monkeypatch.setattr(measuring, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(backends, "measured", lambda fused: measuring.measured(fused, clock, store))
+    monkeypatch.setattr(choose, "measured", lambda fused: measuring.measured(fused, clock, store))
     options = {"evt.tune": True, "evt.devices": ("cpu",)}
     for _ in range(2):
         torch._dynamo.reset()

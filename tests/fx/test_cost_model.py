@@ -13,7 +13,7 @@ from torch._inductor import config
 
 from evt.fx.backend import backend
 from evt.fx.cost_model import CALL, LAUNCH, LEAST_GAIN, Benefit
-from evt.fx.report import RECORDS, ProductReport
+from evt.fx.records import RECORDS, ProductReport
 
 from .fusing import estimated
 

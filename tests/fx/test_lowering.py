@@ -14,7 +14,7 @@ from torch._inductor.utils import run_and_get_code
 import evt
 from evt.fx import kernels
 from evt.fx.backend import backend
-from evt.fx.report import RECORDS
+from evt.fx.records import RECORDS
 from tests.support.stub_device import plan_for_h200, record_launches
 
 pytestmark = [

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from evt.errors import InternalError
 from evt.fx.backend import backend
+from evt.fx.records import RECORDS
 from evt.fx.regions import find_regions
-from evt.fx.report import RECORDS
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.verify import verify
 from tests.support.work import count_calls

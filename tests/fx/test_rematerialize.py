@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from evt.fx.report import RECORDS, ProductReport
+from evt.fx.records import RECORDS, ProductReport
 
 from . import training
 

@@ -9,6 +9,7 @@ import torch
 
 import evt
 from evt.fx.backend import options_of
+from evt.fx.options import Options
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -136,11 +137,11 @@ def test_reports_do_not_use_up_what_is_compiled_of_a_model() -> None:
 
 def test_the_options_of_a_wrapper() -> None:
     model = Net()
-    assert options_of(torch.compile(model, backend="evt")) == ("estimate", ("cuda",), {})
-    assert options_of(torch.compile(model, backend="evt", options=ON_CPU)) == ("always", ("cpu",), {})
+    assert options_of(torch.compile(model, backend="evt")) == Options("estimate", ("cuda",), {})
+    assert options_of(torch.compile(model, backend="evt", options=ON_CPU)) == Options("always", ("cpu",), {})
     made = options_of(torch.compile(model, backend="evt", mode="reduce-overhead"))
     assert made is not None
-    assert made[2]["triton.cudagraphs"] is True
+    assert made.patches["triton.cudagraphs"] is True
     assert options_of(torch.compile(model, backend="eager")) is None
     assert options_of(model) is None
 

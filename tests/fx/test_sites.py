@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evt.fx.backend import backend
-from evt.fx.report import RECORDS
+from evt.fx.records import RECORDS
 from tests.fx import vision
 from tests.fx.training import Network
 from tests.fx.transformers_models import NAMES, language_model

@@ -17,8 +17,9 @@ import evt
 from evt.fx import kernels
 from evt.fx.backend import backend
 from evt.fx.measure import unfused
+from evt.fx.records import RECORDS, ProductReport
 from evt.fx.regions import find_regions
-from evt.fx.report import RECORDS, ProductReport, Report
+from evt.fx.report import Report
 
 from . import training
 from .training import TOLERANCE, TOLERANCE_16, Network, Transformer, gradients, images, sentences, worst

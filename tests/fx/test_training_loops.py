@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import evt
 from evt.fx.backend import backend
-from evt.fx.report import RECORDS
+from evt.fx.records import RECORDS
 from tests.support.replicas import spawn
 
 from .training import TOLERANCE, Network, Transformer, images, loss, sentences, worst

@@ -15,7 +15,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule
 
 from evt.fx.backend import FusePass
-from evt.fx.report import Owner
+from evt.fx.records import Owner
 
 from . import vision
 

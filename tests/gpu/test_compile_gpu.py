@@ -12,7 +12,7 @@ import torch
 import evt
 from evt.compilation import Cache
 from evt.fx.backend import backend
-from evt.fx.report import RECORDS
+from evt.fx.records import RECORDS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
