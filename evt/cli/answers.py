@@ -48,7 +48,7 @@ def answers_of(
         return dict(zip(request.outputs, (found,) if len(request.outputs) == 1 else found, strict=True))
 
     precise = ask(operands, float64=True)
-    rounded = ask([_cut_to_tf32(tensor) for tensor in operands] if kernel else operands, float64=False)
+    rounded = ask([cut_to_tf32(tensor) for tensor in operands] if kernel else operands, float64=False)
 
     def evaluate(changed: TypedDag) -> dict[str, torch.Tensor]:
         a, b = operands
@@ -81,7 +81,7 @@ def slack_of(dag: TypedDag, k: int, kernel: bool) -> float:
     return 4 * math.sqrt(k) * unit(F32) + narrow + worked
 
 
-def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+def cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
     """Return an f32 operand as the tensor cores read it: without the low 13 bits."""
     if tensor.dtype != torch.float32:
         return tensor

@@ -19,7 +19,7 @@ _SIZE, _HOST_SIZE = 4096, 256
 #: The default sizes, for the help text.
 _DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as --m"}
 #: Suites of convolutions, with their usual batch sizes.
-_NETWORKS = {"resnet": 256, "unet": 2, "detector": 1, "depthwise": 32}
+NETWORK_BATCHES = {"resnet": 256, "unet": 2, "detector": 1, "depthwise": 32}
 
 #: Suites of whole models.
 _OF_MODELS = ("models", "training")
@@ -31,7 +31,7 @@ _OF_NETWORKS = ("eager", "compile", "cudnn", "conv")
 #: Suites of whole models: the default baselines, and all baselines.
 _OF_WHOLE_MODELS = ("eager", "compile")
 _ALL_OF_MODELS = ("eager", "compile", "max-autotune", "evt-measured", "evt-max-autotune")
-_KNOWN = tuple(dict.fromkeys((*_BASELINES, *_OF_ONE_CONVOLUTION)))
+KNOWN = tuple(dict.fromkeys((*_BASELINES, *_OF_ONE_CONVOLUTION)))
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
@@ -53,7 +53,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 
 
 def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
-    known = _ALL_OF_MODELS if suite in _OF_MODELS else _KNOWN
+    known = _ALL_OF_MODELS if suite in _OF_MODELS else KNOWN
     for name in names or ():
         if name not in known:
             message = f"there is no baseline `{name}`. Baselines{f' of {suite}' if suite else ''}: {', '.join(known)}."
@@ -73,7 +73,7 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
 @functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
 @click.option(
     "--suite",
-    type=click.Choice(["gemm", "epilogue", *_NETWORKS, *_OF_MODELS]),
+    type=click.Choice(["gemm", "epilogue", *NETWORK_BATCHES, *_OF_MODELS]),
     help="Fixed programs and sizes instead of PROGRAM. Convolutions use f16.",
 )
 @click.option("--filter", "wanted", metavar="WORDS", help="Run the cases of a suite whose names contain these words.")
@@ -81,7 +81,7 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
     "--batch",
     type=click.IntRange(1, 65535),
     help="Batch size of a suite of convolutions or models. "
-    f"[default: {', '.join(f'{name} {count}' for name, count in _NETWORKS.items())}; each model's own]",
+    f"[default: {', '.join(f'{name} {count}' for name, count in NETWORK_BATCHES.items())}; each model's own]",
 )
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Number of samples.")
 @click.option(
@@ -152,8 +152,8 @@ def command(
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite has fixed programs, sizes and kernels.")
-    if batch is not None and suite not in (*_NETWORKS, *_OF_MODELS):
-        suites = ", ".join((*_NETWORKS, *_OF_MODELS))
+    if batch is not None and suite not in (*NETWORK_BATCHES, *_OF_MODELS):
+        suites = ", ".join((*NETWORK_BATCHES, *_OF_MODELS))
         raise click.UsageError(f"--batch is for the suites {suites}; for other convolutions, use --a-shape.")
     if wanted is not None and suite in (None, "epilogue"):
         raise click.UsageError("--filter selects cases of a suite; the suite epilogue always runs all cases.")
@@ -203,7 +203,7 @@ def command(
         cases = (Case(_title(invocation), known, m, n, k, l, dtype),)
     if baselines is None:
         baselines = _OF_ONE_CONVOLUTION if cases[0].product == "conv" else _BASELINES
-        baselines = _OF_NETWORKS if suite in _NETWORKS else () if suite == "epilogue" else baselines
+        baselines = _OF_NETWORKS if suite in NETWORK_BATCHES else () if suite == "epilogue" else baselines
     measured = {"rounds": rounds, "baselines": baselines, "seed": seed, "suite": suite}
     report = BenchReport(describe_machine(require_gpu()), {**measured, **settings}, json_file)
     try:
@@ -217,7 +217,7 @@ def command(
         if suite != "epilogue" or baselines:
             for result in measure(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
                 report.add(result)
-            if suite in _NETWORKS:
+            if suite in NETWORK_BATCHES:
                 report.add_summary()
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error

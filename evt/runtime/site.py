@@ -26,7 +26,7 @@ View = tuple[Sequence[int], Sequence[int], int] | None
 #: How many combinations of sizes a site keeps before all are dropped.
 _MAX_SIZES = 4096
 #: The sites of each program.
-_SITES: defaultdict[str, list[Site]] = defaultdict(list)
+SITES: defaultdict[str, list[Site]] = defaultdict(list)
 
 
 class Site(dict[tuple[int, ...], Launch]):
@@ -40,7 +40,7 @@ class Site(dict[tuple[int, ...], Launch]):
         self.program = program
         self._views = views
         self._known: dict[tuple[tuple[int, ...], bytes], Launch] = {}
-        _SITES[program].append(self)
+        SITES[program].append(self)
 
     def __missing__(self, sizes: tuple[int, ...]) -> Launch:
         return partial(self._find, sizes)
@@ -78,7 +78,7 @@ def forget(request: Request) -> None:
     """Let graphs prepare their calls of a program again: another kernel may be the best one now."""
     program = write_program(request)
     caller_of(program).forget()
-    for site in _SITES[program]:
+    for site in SITES[program]:
         site.forget()
 
 

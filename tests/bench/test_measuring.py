@@ -17,7 +17,7 @@ from evt.bench.host import host_samples
 from evt.bench.kernel import kernel_taken, plans_of
 from evt.bench.run import build_all, measure
 from evt.bench.versions import PRODUCTS, baseline, check_baselines, fastest_convolutions
-from evt.cli.bench import _KNOWN
+from evt.cli.bench import KNOWN
 from evt.diagnostics import Diagnostic, Source
 from evt.errors import ArgumentError, TargetError
 from evt.plan import find_target
@@ -234,7 +234,7 @@ def test_baseline_names() -> None:
     assert check_baselines(("mm", "eager", "mm")) == ("mm", "eager")
     with pytest.raises(ArgumentError, match="did you mean `eager`"):
         check_baselines(("eagre",))
-    assert set(_KNOWN) == {*BASELINES, *PRODUCTS}
+    assert set(KNOWN) == {*BASELINES, *PRODUCTS}
 
 
 # Epilogues side by side

@@ -19,7 +19,7 @@ from evt.bench.idiom import UnwrittenError
 from evt.bench.layers import NETWORKS
 from evt.bench.report import BenchReport, notes
 from evt.bench.suites import chosen
-from evt.cli.bench import _NETWORKS
+from evt.cli.bench import NETWORK_BATCHES
 from evt.diagnostics import Source
 from evt.program import Program
 from tests.support.benchmarks import CPU, check
@@ -52,7 +52,7 @@ def case_of(text: str, operation: str = "conv2d", shape: tuple[int, ...] = (2, 8
 
 
 def test_networks() -> None:
-    assert {name: network.images for name, network in NETWORKS.items()} == _NETWORKS
+    assert {name: network.images for name, network in NETWORKS.items()} == NETWORK_BATCHES
     assert [len(network.layers) for network in NETWORKS.values()] == [23, 12, 11, 16]
     names = [str(layer) for layer in NETWORKS["resnet"].layers]
     assert names[:6] == [

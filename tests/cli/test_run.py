@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import evt
-from evt.cli.answers import Answers, _cut_to_tf32, is_exact, magnitudes
+from evt.cli.answers import Answers, cut_to_tf32, is_exact, magnitudes
 from evt.cli.judge import judge
 from evt.ir import Output
 from evt.ir.dtype import BY_NAME
@@ -249,10 +249,10 @@ def test_what_is_exact() -> None:
 
 
 def test_operands_are_cut_to_tf32() -> None:
-    cut = _cut_to_tf32(torch.tensor([1 + 2.0**-10, 1 + 2.0**-11, -1 - 2.0**-11]))
+    cut = cut_to_tf32(torch.tensor([1 + 2.0**-10, 1 + 2.0**-11, -1 - 2.0**-11]))
     assert cut.tolist() == [1 + 2.0**-10, 1.0, -1.0]
     half = torch.ones(2, dtype=torch.float16)
-    assert _cut_to_tf32(half) is half
+    assert cut_to_tf32(half) is half
 
 
 def test_run_without_torch() -> None:

@@ -14,13 +14,13 @@ def fresh_compiler() -> Iterator[None]:
 
     from evt.fx.records import RECORDS
     from evt.runtime.call import caller_of
-    from evt.runtime.site import _SITES
+    from evt.runtime.site import SITES
 
     def forget() -> None:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         RECORDS.clear()
-        _SITES.clear()
+        SITES.clear()
         caller_of.cache_clear()
 
     forget()

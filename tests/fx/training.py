@@ -31,7 +31,7 @@ class Network(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
-        self.blocks = nn.Sequential(vision._Basic(width, width, 1), vision._Basic(width, 2 * width, 2))
+        self.blocks = nn.Sequential(vision.BasicBlock(width, width, 1), vision.BasicBlock(width, 2 * width, 2))
         self.head = nn.Linear(2 * width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ class Transformer(nn.Module):
     def __init__(self, width: int = 32, layers: int = 1) -> None:
         super().__init__()
         self.embedding = nn.Embedding(10, width)
-        self.layers = nn.Sequential(*(vision._Layer(width, 4) for _ in range(layers)))
+        self.layers = nn.Sequential(*(vision.EncoderLayer(width, 4) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ def _norm(channels: int) -> nn.BatchNorm2d:
     return made
 
 
-class _Basic(nn.Module):
+class BasicBlock(nn.Module):
     expansion = 1
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -66,7 +66,7 @@ def _shortcut(channels: int, out: int, stride: int) -> nn.Module | None:
 class ResNet(nn.Module):
     """A residual network, with a sixteenth of the usual channels."""
 
-    def __init__(self, block: type[_Basic | _Bottleneck], layers: tuple[int, ...], width: int = 4) -> None:
+    def __init__(self, block: type[BasicBlock | _Bottleneck], layers: tuple[int, ...], width: int = 4) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
         self.bn1 = _norm(width)
@@ -88,14 +88,14 @@ class ResNet(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    return ResNet(_Basic, (2, 2, 2, 2)).eval()
+    return ResNet(BasicBlock, (2, 2, 2, 2)).eval()
 
 
 def resnet50() -> nn.Module:
     return ResNet(_Bottleneck, (3, 4, 6, 3)).eval()
 
 
-class _Layer(nn.Module):
+class EncoderLayer(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -120,7 +120,7 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Conv2d(3, width, 8, 8)
         self.token = nn.Parameter(torch.randn(1, 1, width))
         self.position = nn.Parameter(torch.randn(1, (size // 8) ** 2 + 1, width))
-        self.layers = nn.Sequential(*(_Layer(width, heads) for _ in range(layers)))
+        self.layers = nn.Sequential(*(EncoderLayer(width, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 10)
 

@@ -219,4 +219,5 @@ def test_few_images_take_a_unit_of_one_row() -> None:
         bound = bind(op.request, x, weight, {"bias": bias}, {})
         plans = plan_kernels(op.request, bound, device_target(0))
         taken.append(plans[fastest(plans, bound.sizes, 132)].config.name)
-    assert taken == ["depthwise_1x7", "depthwise_2x7"]
+    few, many = (int(name.removeprefix("depthwise_").partition("x")[0]) for name in taken)
+    assert few == 1 < many

@@ -20,9 +20,6 @@ from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
 from evt.plan.geometry.depthwise import CHANNELS, SHARED_BYTES, UNITS, memory_of
 from evt.plan.plan import DepthwiseConvolution
-from evt.plan.speed import fastest
-from evt.plan.survey import survey
-from evt.request import packed_problem, problem_sizes
 from evt.runtime.arguments import bind
 from tests.support.layers import random_depthwise
 
@@ -69,23 +66,6 @@ def test_larger_units_issue_less_for_each_pixel() -> None:
     assert issued == sorted(issued, reverse=True)
     assert filter_.cost(Unit(2, 8)) > filter_.shape(Unit(2, 8)).instructions  # two units read the same banks
     assert filter_.cost(Unit(2, 7)) == filter_.shape(Unit(2, 7)).instructions
-
-
-@pytest.mark.parametrize(
-    ("images", "side", "text", "expected"),
-    [
-        (64, 56, "D = acc", "depthwise_4x7"),
-        (64, 14, "D = acc", "depthwise_2x7"),
-        (1, 14, "D = acc", "depthwise_1x7"),
-        (64, 56, "D = gelu(acc) * silu(bias*acc)", "depthwise_2x7"),  # which leaves registers to the epilogue
-    ],
-)
-def test_the_number_of_images_and_the_epilogue_choose(images: int, side: int, text: str, expected: str) -> None:
-    shapes = (images, 384, side, side), (384, 1, 7, 7)
-    op = evt.conv2d(text, padding=3, groups=384)
-    plans = survey(packed_problem(op.request, "sm90", "f16", shapes=shapes)).defaults
-    sizes = problem_sizes(op.request, shapes)
-    assert plans[fastest(plans, sizes, 132)].config.name == expected
 
 
 def test_the_plan() -> None:

@@ -183,6 +183,22 @@ def test_routes_together(layer) -> None:
     assert taken_for(layer) == BOTH[layer]
 
 
+#: (images, pixels, program) of depthwise convolutions of 384 channels and 7x7 taps: the pixels of a thread.
+DEPTHWISE = {
+    (64, 56, "D = acc"): "depthwise_4x7",
+    (64, 14, "D = acc"): "depthwise_2x7",
+    (1, 14, "D = acc"): "depthwise_1x7",
+    (64, 56, "D = gelu(acc) * silu(bias*acc)"): "depthwise_2x7",  # it leaves registers to the epilogue
+}
+
+
+@pytest.mark.parametrize("layer", DEPTHWISE)
+def test_depthwise_convolutions(layer) -> None:
+    images, pixels, text = layer
+    op = evt.conv2d(text, padding=3, groups=384)
+    assert taken(op, (images, 384, pixels, pixels), (384, 1, 7, 7)) == DEPTHWISE[layer]
+
+
 def test_clusters_that_a_problem_does_not_fill_are_idle() -> None:
     pair = Config((128, 128, 64), "pingpong", (1, 2, 1))
     alone = Config((128, 128, 64), "pingpong")

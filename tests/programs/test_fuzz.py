@@ -275,8 +275,8 @@ def test_a_failure_is_printed_and_made_small(capsys: pytest.CaptureFixture[str],
     launch = run.attempt(PROGRAM, LAYOUTS, source)
     faults = judge(PROGRAM, launch.outputs).faults
     assert [each.kind for each in faults] == ["value"]
-    run._found(case, PROGRAM, faults)
-    run._shrink_all()
+    run.found_wrong(case, PROGRAM, faults)
+    run.shrink_all()
     small, layouts = run.smallest(run.findings[0])
     assert layouts == 0
     assert "exp(acc)" in small.text
@@ -341,11 +341,11 @@ def test_each_kernel_runs_under_a_sanitizer(code: int, tmp_path: Path) -> None:
 def test_a_run_may_build_only() -> None:
     run = Run(Options(device="none"))
     case = Case(0, "evt-2x", (PROGRAM,), LAYOUTS, KernelSource("", "sm_90a"))
-    assert list(run._launched(case, 1.0, "")) == []
-    assert list(run._launched(case, 1.0, LATE)) == []
+    assert list(run.launched(case, 1.0, "")) == []
+    assert list(run.launched(case, 1.0, LATE)) == []
     assert run.table.rows["evt-2x", "f16"] == {"seconds": 2.0, "kernels": 1}
     assert (run.late, run.findings) == (1, [])
-    assert list(run._launched(case, 1.0, "error[E0703]")) == []
+    assert list(run.launched(case, 1.0, "error[E0703]")) == []
     assert [finding.name for finding in run.findings] == ["0-build"]
 
 

@@ -130,11 +130,11 @@ class Run:
                 waiting += 1
                 while not ready.empty():
                     waiting -= 1
-                    judged += self._launched(*ready.get())
+                    judged += self.launched(*ready.get())
             said = time.monotonic()
             while waiting and self.left > 0:
                 with contextlib.suppress(queue.Empty):
-                    judged += self._launched(*ready.get(timeout=min(self.left, 5.0)))
+                    judged += self.launched(*ready.get(timeout=min(self.left, 5.0)))
                     waiting -= 1
                 if time.monotonic() - said > SAYING:
                     said = time.monotonic()
@@ -145,7 +145,7 @@ class Run:
             print(f"the run ends: {error}", flush=True)
         self._collect(judged)
         print(self.table, flush=True)
-        self._shrink_all()
+        self.shrink_all()
         print(f"{len(self.findings)} problems fail", flush=True)
         return 1 if self.findings else 0
 
@@ -201,7 +201,7 @@ class Run:
             self._programs = {key: make(problem)}
         return self._programs[key]
 
-    def _launched(
+    def launched(
         self, case: Case, seconds: float, error: str
     ) -> Iterator[tuple[Case, Program, Launch, Future[Verdict]]]:
         """Launch a case's problems; yield each launch with the verdict that is being found."""
@@ -210,7 +210,7 @@ class Run:
             if error == LATE:
                 self.late += 1
             else:
-                self._found(case, case.program, [Fault("build", error)])
+                self.found_wrong(case, case.program, [Fault("build", error)])
             return
         self.table.add(case, kernels=1)
         if self.options.device == "none":
@@ -221,7 +221,7 @@ class Run:
             launch = self.attempt(problem, case.layouts, case.source, case)
             self.table.add(case, launches=1)
             if any(fault.kind == "error" for fault in launch.faults):
-                self._found(case, problem, launch.faults)
+                self.found_wrong(case, problem, launch.faults)
                 continue
             yield case, problem, launch, self._judged(problem, launch)
 
@@ -250,7 +250,7 @@ class Run:
             return Launch([Fault("error", str(error))])
         except (RuntimeError, StuckError) as error:
             if case is not None:
-                self._found(case, problem, [Fault("crash", str(error).splitlines()[0])])
+                self.found_wrong(case, problem, [Fault("crash", str(error).splitlines()[0])])
             raise FatalError(str(error).splitlines()[0]) from error
 
     def _judged(self, problem: Program, launch: Launch) -> Future[Verdict]:
@@ -277,9 +277,9 @@ class Run:
                 self.table.compared += verdict.compared
                 self.table.doubted += verdict.doubted
             if faults:
-                self._found(case, problem, faults)
+                self.found_wrong(case, problem, faults)
 
-    def _found(self, case: Case, problem: Program, faults: Sequence[Fault]) -> None:
+    def found_wrong(self, case: Case, problem: Program, faults: Sequence[Fault]) -> None:
         kinds = {fault.kind for fault in faults}
         self.table.add(case, wrong=1, canaries=int("canary" in kinds))
         finding = Finding(case, problem, tuple(faults))
@@ -296,7 +296,7 @@ class Run:
 
     # Shrinking
 
-    def _shrink_all(self) -> None:
+    def shrink_all(self) -> None:
         """Print the first failures of each kind, made small."""
         seen: list[str] = []
         for finding in self.findings:
