@@ -1,4 +1,4 @@
-"""The epilogue of an emitted 2.x kernel on the host: ``run(op, ...)``, with threads of its own and no product."""
+"""The epilogue of an emitted 2.x kernel on the host: ``run(op, ...)``, with host threads and no product."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from evt.runtime.kernels import kernel_sources, plan_kernels
 from tests.cxx.cute import GXX, include_flags
 
 HOST = Path(__file__).parent / "host"
-#: What of an emitted file is the kernel's around the epilogue: from the first, up to the second.
+#: The part of an emitted file that wraps the epilogue in the kernel: from the first mark up to the second.
 _OF_THE_KERNEL = (
     (r"^using Kernel =", r"struct FinalJobs|#if !defined\(EVT_DEVICE_PASS\)"),
     (r"^#if !defined\(EVT_HOST_PASS\)\n/// Combines", r"#if !defined\(EVT_DEVICE_PASS\)"),
 )
-#: What the kernel's headers include before those of the epilogue, which do not include it themselves.
+#: Headers that the kernel's headers include, and the epilogue's headers need without including them.
 _FIRST = [
     f'#include "cutlass/{each}.h"'
     for each in (
@@ -48,7 +48,7 @@ def run(
     folder: Path,
     arch: str = "sm89",
 ) -> None:
-    """Compute what a call's 2.x kernel would write into the buffers of all outputs, from the exact product."""
+    """Compute the values that a call's 2.x kernel would write into the output buffers, from the exact product."""
     bound = bind(op.request, a, b, inputs, out)
     plan = plan_kernels(op.request, bound, find_target(arch))[0]
     library = compiled(plan, folder)

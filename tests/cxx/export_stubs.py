@@ -1,6 +1,6 @@
 """Exported extensions with stubs in the place of kernels, and of the CUDA runtime: built by g++, called on the CPU.
 
-A stub records what its kernel would have been called with.
+A stub records the arguments of the call to its kernel.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Stubbed:
 
     @property
     def arguments(self) -> dict[str, float]:
-        """What the last kernel was called with, by the names of the members."""
+        """The arguments of the last kernel call, by the names of the members."""
         fields = self.fields[self.kernel]
         assert ctypes.c_size_t.in_dll(self.library, "stub_size").value == 8 * len(fields)
         words = (ctypes.c_int64 * 256).in_dll(self.library, "stub_words")

@@ -1,4 +1,4 @@
-// What is computed of reductions, and keys with their places, on the host: what threads compute by themselves.
+// Arithmetic after reductions, and keys with their indices, on the host: the computations of single threads.
 
 #include <cstdint>
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 #include <device_launch_parameters.h>
 
-// What threads do together, which nothing here calls.
+// Collective operations of threads, which nothing here calls.
 template <class At, class Value> void atomicAdd(At*, Value);
 template <class At, class Value> void atomicMax(At*, Value);
 template <class At, class Value> void atomicMin(At*, Value);
@@ -32,7 +32,7 @@ struct Functor {
   static float apply(float sum, int32_t size, float given, int32_t place) { return sum / size + given + 1000 * place; }
 };
 
-// Sums of three parts of two batches of eight columns, of which pairs two apart hold one value.
+// Sums of three parts of two batches of eight columns. Columns two apart hold one value.
 void test_results() {
   constexpr int kBatches = 2, kParts = 3, kColumns = 8;
   using Sums = evt::Combined<evt::Sum, float, 4, 2>;
@@ -66,7 +66,7 @@ struct Chosen {
   static bool apply(bool mask, int64_t wide, bool all) { return mask && all && wide > (int64_t(1) << 40); }
 };
 
-// Truth values come as bytes, of which any but 0 is true; i64 is handed on as it is.
+// Truth values are bytes, true unless 0; i64 is passed on unchanged.
 void test_kinds() {
   using Mask = evt::Given<uint8_t>;
   using Wide = evt::Given<int64_t>;

@@ -1,9 +1,10 @@
-// What the halo kernel has in shared memory and where its instructions look for it, for a model of both in Python.
+// The layout of the halo kernel's shared memory, and the addresses of its instructions, for a model of both in Python.
 //
 // "operands": the rows of filters and the words of their descriptors, of K-major operands in planes of 128, 64 and 32
 // bytes and of transposed ones in planes of 64, 32 and 16 channels, with the words that CuTe makes for the same layout.
-// "taps": of each convolution on the standard input, the tile, where the boxes begin, and the taps; of a volume also, for
-// each slice of the output and each plane, what is multiplied. A line has the problem, whether it is of windows, the pixels
+// "taps": of each convolution on the standard input, the tile, where the boxes begin, and the taps; of a volume also
+// the multiplied data, for each slice of the output and each plane. A line has the problem, whether it is of windows,
+// the pixels
 // of the instruction, the channels of a plane, the bytes of an element, whether filters are read backwards, and whether it is
 // a volume.
 

@@ -81,7 +81,7 @@ void matrix(int extent, int outer_extent, int block, int warp) {
   for (int lane = 0; lane < 32; ++lane) {
     WorkedTiles<Stock, Instruction, Inputs, MatrixWalk<kTile>, kIsA> tiles(0, lane);
     tiles.begin(work, MatrixWalk<kTile>(extent, block, outer_extent), warp);
-    int const rest = extent % kTile ? extent % kTile : kTile;  // CUTLASS loads what is left over first
+    int const rest = extent % kTile ? extent % kTile : kTile;  // CUTLASS loads the residue first
     int const count = (extent + kTile - 1) / kTile;
     for (int tile = 0; tile <= count; ++tile) {  // the last one is fetched and not multiplied
       int const begin = tile ? rest + (tile - 1) * kTile : 0, end = tile ? begin + kTile : rest;

@@ -1,4 +1,4 @@
-// Runs an AOTInductor package whose model calls the operators of a library, on ones, images of which lie channels_last:
+// Runs an AOTInductor package whose model calls the operators of a library, on ones (images are channels_last):
 // PACKAGE LIBRARY DEVICE SIZE..., without Python. It prints the shape and the sum of the first result.
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-"""What launchers refuse, on every route: g++ compiles the beginning of each ``run``, which gets wrong arguments."""
+"""Refusals of launchers, on every route: g++ compiles the beginning of each ``run``, which gets wrong arguments."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def library(plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 class Call:
-    """A call of a kernel's checks, with members that are right but for those that a test sets."""
+    """A call of a kernel's checks, with valid members except the ones that a test sets."""
 
     def __init__(self, library: ctypes.CDLL, name: str, made: Plan) -> None:
         self.run, self.fields = getattr(library, f"{name}_run"), made.fields

@@ -17,7 +17,7 @@ from tests.support.patterns import SOURCES, TARGETS, patterns, same_bits
 
 GXX = shutil.which("g++") or ""
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
-#: One value at a time, and arrays of four, as visitors convert fragments; and back to what the type is computed in.
+#: One value at a time, and arrays of four, as visitors convert fragments; and back to the type of its arithmetic.
 PROGRAM = """
 #include <cstdint>
 #include "evt/convert.hpp"

@@ -1,4 +1,4 @@
-"""Exported operators of PyTorch on the CPU, with stubs for kernels: what they take, choose, pass on and return."""
+"""Exported operators of PyTorch on the CPU, with stubs for kernels: their arguments, choices, launches and results."""
 
 from __future__ import annotations
 

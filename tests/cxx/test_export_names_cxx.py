@@ -1,4 +1,4 @@
-"""Names of exported programs and packages: those that are taken build and work, and those that are refused do not."""
+"""Names of exported programs and packages: accepted names build and work, and refused names do not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _random_names(count: int, seed: int) -> list[str]:
 
 
 def _is_taken(kind: names.Kind, package: str, program: str) -> bool:
-    """Return whether a package and a program may have these names; what refuses one suggests another."""
+    """Return whether a package and a program may have these names; a refusal suggests another name."""
     try:
         names.check_names(kind, package, [Named(program, SPEC)])
     except ArgumentError as error:

@@ -25,7 +25,8 @@ pytestmark = [
 
 NAME = "stub_setup_ops"
 PROGRAMS = {"plain": evt.gemm("D = acc"), "scaled": evt.gemm("D = alpha*acc + C")}
-#: Logs its runs; a compiler waits until as many have started as the file `meet` says, and the link copies a library.
+#: Logs its runs; a compiler waits until the number of started compilers in the file `meet` is reached, and the link
+#: copies a library.
 _NVCC = """\
 #!/bin/sh
 here=$(dirname "$0")

@@ -1,4 +1,4 @@
-"""What is computed where the parts of reductions are combined, on the host: `finish.cpp` has places and values."""
+"""Arithmetic in the kernel that combines the parts of reductions, on the host: `finish.cpp` has places and values."""
 
 from __future__ import annotations
 

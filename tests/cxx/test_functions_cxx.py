@@ -1,4 +1,4 @@
-"""The C++ functions, compiled for the host, give what PyTorch gives."""
+"""The C++ functions, compiled for the host, equal PyTorch's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The halo kernel's shared memory on the host: its instructions find each element where TMA has put it.
 
-TMA's swizzle and WGMMA's canonical layouts are written down here as the PTX manual has them. The numbers that the
-kernel uses are those of its headers.
+TMA's swizzle and WGMMA's canonical layouts are written down here as the PTX manual has them. The numbers of the kernel
+come from its headers.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ class Tile:
 
     @property
     def operand(self) -> torch.Tensor:
-        """Where a box has the pixels that an instruction multiplies, from the first one of a tap on."""
+        """The addresses in a box of the pixels that an instruction multiplies, from the first one of a tap on."""
         pixels = torch.arange(((self.images - 1) * self.box_rows + self.rows - 1) * self.sum_pitch + self.columns)
         return pixels // 8 * self.next_eight + pixels % 8
 
     def stored(self, sums: torch.Tensor) -> torch.Tensor:
-        """Return the pixels [image, row, column] of the tile among those that were multiplied."""
+        """Return the pixels [image, row, column] of the tile among the multiplied ones."""
         sums = pad(sums, (0, 0, 0, self.images * self.box_rows * self.sum_pitch - len(sums)))
         return sums.unflatten(0, (self.images, self.box_rows, self.sum_pitch))[:, : self.rows, : self.columns]
 
@@ -167,7 +167,7 @@ def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str
 
 
 def computed_volume(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
-    """Return the same of pixels [n, d, h, w, c] and filters [taps z, taps y, taps x, c, filter]."""
+    """Return the volume's sums of pixels [n, d, h, w, c] and filters [taps z, taps y, taps x, c, filter]."""
     shape = (sizes["images"] * sizes["output_depth"], sizes["output_height"], sizes["output_width"], sizes["filters"])
     out = x.new_zeros(shape)
     for slice_, volume, z, part, tap in tile.planes:

@@ -1,4 +1,4 @@
-"""C++ of ours that runs on the host: work on a main loop's tiles, stores of vectors and scalars, and launchers."""
+"""evt's C++ that runs on the host: work on a main loop's tiles, stores of vectors and scalars, and launchers."""
 
 from __future__ import annotations
 

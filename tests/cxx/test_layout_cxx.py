@@ -1,4 +1,4 @@
-"""The layout algebra gives what CuTe's own C++ gives, where that keeps its law, and refuses where it does not.
+"""The layout algebra equals CuTe's C++ if the result keeps its law, and refuses otherwise.
 
 Random static layouts for every operation that CuTe has. ``EVT_LAYOUT_QUESTIONS=2000`` asks 2000 questions of each,
 at about twenty a second.
@@ -37,7 +37,7 @@ def asked(operation: Operation, arguments: tuple[Any, ...]) -> str:
 
 
 def answer(operation: Operation, arguments: tuple[Any, ...]) -> Any:
-    """Return our result; None where evt refuses the arguments by E0674, and any other LayoutError as it is."""
+    """Return evt's result; None if evt refuses the arguments by E0674. Any other LayoutError passes."""
     try:
         return operation.ours(*arguments)
     except LayoutError as error:
@@ -98,7 +98,7 @@ def test_every_operation_is_as_in_cute(tmp_path: Path, each: int) -> None:
     assert totals["refused, wrong in C++"] > len(questions) // 100
 
 
-#: What README, pages and docstrings say of C++, and cases in which pycute differs from it.
+#: Statements of README, pages and docstrings about C++, and cases in which pycute differs from it.
 KNOWN = {
     "composition(Layout<Shape<_2, _8>, Stride<_4, Int<-1>>>{}, "
     "Layout<Shape<_5, _5, _2>, Stride<Int<-2>, _10, Int<50>>>{})": "(5,5,2):(1,-5,-25)",

@@ -7,7 +7,7 @@
 
 #include <cuda_runtime.h>
 
-// What CUTLASS's headers and ours name and this program does not call.
+// Names in CUTLASS's and evt's headers that this program does not call.
 static uint3 blockIdx;
 template <class T>
 T atomicMax(T*, T);
@@ -20,7 +20,7 @@ T atomicAdd(T*, T);
 #include "evt/visitors_3x_vector_store.hpp"
 #include "evt/visitors_sm100_vector_store.hpp"
 
-// What the nodes ask of a thread's place, for tiles of 128 x 64.
+// The interface of a thread's position, for tiles of 128 x 64.
 struct Place3x {
   static constexpr int kFragment = 16;
   int m, n, l, extent_m, extent_n;
@@ -49,7 +49,7 @@ struct Problem {
     return is_first ? 1000.f * at_l + place + 0.5f : -1.f;
   }
 
-  // How many values are not what `visit(params)` should have stored.
+  // The number of values that differ from the expected stores of `visit(params)`.
   template <class Node, class Visit>
   int failures(Visit const& visit) const {
     int const batches = batched ? l : 1;

@@ -1,4 +1,4 @@
-"""What the tests of compiled models begin and end with."""
+"""Set-up and clean-up of the tests of compiled models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of fused models share: a function as a module, and fused compared with eager."""
+"""Helpers for tests of fused models: a function as a module, and the comparison with eager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evt.fx.regions import find_regions
 
 #: By the number of dimensions, how tensors of images and of videos lie.
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-#: Relative to the largest result: what rounding once instead of after every operator may change.
+#: Relative to the largest result: the effect of rounding once instead of after every operator.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 
@@ -32,7 +32,7 @@ class Function(torch.nn.Module):
 
 
 def fused(function: Callable[..., Any], *inputs: torch.Tensor, **keywords: Any) -> Fusion:
-    """Return what became of a function's products, once its results are found to be eager's."""
+    """Return the outcomes of a function's products, after comparing its results with eager's."""
     module = function if isinstance(function, torch.nn.Module) else Function(function)
     made = fuse(module, inputs, **keywords).eval()
     with torch.no_grad():
@@ -80,7 +80,7 @@ def estimated(
     target: str = "sm90",
     replayed: bool = False,
 ) -> Benefit:
-    """Return what the default rule expects of a function's only product; its tensors have no memory."""
+    """Return the default rule's estimate for a function's only product; its tensors have no memory."""
     with FakeTensorMode():
         given = [torch.empty(shape, dtype=dtype) for shape in shapes]
         given = [each.contiguous(memory_format=_FORMATS.get(each.ndim, torch.contiguous_format)) for each in given]

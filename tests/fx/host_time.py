@@ -1,9 +1,9 @@
 """The host's time for a call of a region, on a machine without a GPU: ``python -m tests.fx.host_time``.
 
-The library that is called is a C function which returns 0, so that what is left is ours: Python, and ctypes. Beside it
+The called library is a C function that returns 0, so the rest is evt's time: Python and ctypes. Beside it
 stand Inductor's products of a few elements, which are all dispatch, and its allocation of a result. Calls that autograd
 records stand beside a function of PyTorch's autograd that does nothing; their backward passes do compute, of few
-elements. ``--profile`` shows what is left by function.
+elements. ``--profile`` shows the time by function.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECORDED = ("relu(acc + bias)", "gelu(acc + bias)", "silu(even(acc))*odd(acc)")
 
 
 def calls(m: int = 64, n: int = 64, k: int = 64) -> dict[str, Callable[[], object]]:
-    """Return what is timed, by name."""
+    """Return the timed calls, by name."""
     f16 = torch.float16
     a, b, bias = torch.zeros(m, k, dtype=f16), torch.zeros(k, n, dtype=f16), torch.zeros(n, dtype=f16)
     d, residual, rows = torch.zeros(m, n, dtype=f16), torch.zeros(m, n, dtype=f16), torch.zeros(m)

@@ -1,7 +1,7 @@
 """Random PyTorch functions around products: ``make(seed) -> (module, inputs)``.
 
-Views, operators in place, several users of a value, mixed dtypes, two products that meet: what a partitioner may get
-wrong. The module is run as it is, and fused; with ``--gradients`` so are the graphs of its backward.
+Views, operators in place, several users of a value, mixed dtypes, two products that meet: cases that a partitioner may
+get wrong. The module is run unfused and fused; with ``--gradients`` so are the graphs of its backward.
 
     python -m tests.fx.random_graphs --count 1000
 """
@@ -27,7 +27,7 @@ from .training import fused
 Value = torch.Tensor
 Step = Callable[[list[Value]], Value]
 
-# Choices are continuous where they change: what is rounded once is no less right than what is rounded twice.
+# Choices are continuous where they change, because a value rounded once is as right as one rounded twice.
 _UNARY: tuple[Callable[[Value], Value], ...] = (
     torch.relu, torch.tanh, torch.sigmoid, torch.neg, torch.abs, functional.gelu, functional.silu,
     functional.hardswish, functional.elu, functional.softplus, torch.sin, functional.leaky_relu,
@@ -166,7 +166,7 @@ def check(seed: int) -> int:
 def check_gradients(seed: int) -> int:
     """Assert that a random module has the same gradients compiled; return how many regions the backward has.
 
-    Its numbers are float32: in 16 bits what is about 0 has one gradient of relu's here, and the other there.
+    Its numbers are float32: in 16 bits, rounding decides which gradient relu has near 0.
     """
     module, inputs = make(seed, torch.float32)
     results = []

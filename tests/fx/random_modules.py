@@ -28,11 +28,11 @@ from evt.fx.module import dispatch_of
 from .fusing import compare
 
 M, N, K = 4, 6, 8
-#: How often a module is called, unless a test says otherwise.
+#: The default number of calls of a module.
 CALLS = 4
 Step = tuple[str, Callable[..., Any]]
 
-#: Of one matrix a matrix of the same shape.
+#: Functions of a matrix that return a matrix of its shape.
 _UNARY: Sequence[Step] = (
     ("relu", torch.relu), ("tanh", torch.tanh), ("gelu", functional.gelu), ("half", lambda v: v * 0.5),
     ("t.contiguous.t", lambda v: v.t().contiguous().t()), ("clone", torch.clone), ("add_", lambda v: (v + 0).add_(1)),
@@ -42,7 +42,7 @@ _UNARY: Sequence[Step] = (
     ("reshape", lambda v: v.reshape(-1).mul(2).reshape(v.shape)), ("fill_", lambda v: (v * 2)[:, :].clamp_(-1, 1)),
     ("t.reshape", lambda v: v.t().reshape(v.shape).sigmoid()), ("roll", lambda v: v.roll(1, 1)),
 )  # fmt: skip
-#: Of one matrix a result.
+#: Functions of a matrix that return a result.
 _RESULTS: Sequence[Step] = (
     ("same", lambda v: v), ("t", lambda v: v.t()), ("t.contiguous", lambda v: v.t().contiguous()),
     ("part", lambda v: v[:, ::2]), ("row", lambda v: v[1]), ("rows", lambda v: v[1:]),
@@ -128,7 +128,7 @@ class Module(torch.nn.Module):
 
 
 _SOURCES = ("value", "value", "value", "x", "y", "state", "cache")
-#: Steps that read the module's tensors, and those that write to them, as functions of the module and two matrices.
+#: Steps that read the module's tensors, and steps that write to them, as functions of the module and two matrices.
 _OF_MODULE: dict[str, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "+ vector": lambda s, v, y: v + s.vector,
     "norm": lambda s, v, y: s.norm(v),
@@ -158,7 +158,7 @@ _OF_MODULE: dict[str, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]]
 _READS = tuple((name, function) for name, function in list(_OF_MODULE.items())[:10])
 _WRITES = tuple((name, function) for name, function in list(_OF_MODULE.items())[10:])
 
-#: What happens to a module between calls.
+#: Changes of a module between calls.
 _CHANGES: Sequence[Callable[[Any], object]] = (
     lambda s: None, lambda s: None,
     lambda s: s.lin.weight.mul_(1.25), lambda s: s.vector.add_(0.5), lambda s: s.norm.running_mean.add_(0.7),

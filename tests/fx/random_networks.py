@@ -1,7 +1,7 @@
 """Random networks of several products: ``make(seed) -> (module, inputs)``.
 
 Products read vectors that other products' kernels compute, reductions of their rows and columns, scales of int8
-quantisation, results that nothing reads, and what a checkpoint or a branch of torch.cond computes. The rewritten graph
+quantisation, results that nothing reads, and values of a checkpoint or a branch of torch.cond. The rewritten graph
 runs through the reference; with ``--inductor`` torch.compile compiles it.
 
     python -m tests.fx.random_networks --count 1000
@@ -47,7 +47,7 @@ _REDUCE: tuple[Callable[[Value, int], Value], ...] = (
 
 @dataclass(frozen=True)
 class _Step:
-    """A step of a program: its function, the values that it takes, and what it makes."""
+    """A step of a program: its function, its operands, and its results."""
 
     function: Callable[..., Value]
     taken: tuple[int, ...]
@@ -176,7 +176,7 @@ class _Maker:
         return self.step(function, (ROWS, n), x, scale)
 
     def dead(self, x: int) -> int:
-        """Add what PyTorch folds to 0, and a value that nothing reads."""
+        """Add an expression that PyTorch folds to 0, and a value that nothing reads."""
         k, n = self.shapes[self.first][1], self.random.choice(WIDTHS)
         self.product(x)
         reduce = self.random.choice((torch.sum, torch.mean, torch.amax))

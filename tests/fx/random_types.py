@@ -1,11 +1,11 @@
 """Random PyTorch functions over every type: ``check(seed)`` compares a fused one with eager.
 
-What is exact in eager is compared to the bit.
+Exact results of eager are compared to the bit.
 
 Each begins with a product of integers, or of floats that have no fraction, and goes on with casts, arithmetic, choices
 and comparisons. The data has extremes, infinities, NaN and both zeros. A step is drawn, run and dropped if PyTorch
-raises or leaves its result open. What a float operation rounds is compared to the bit too, as long as evt rounds it in
-the same place: half precision is rounded where it is stored, cast to integers and compared.
+raises or leaves its result open. A rounded result of a float operation is compared to the bit too, if evt rounds it at
+the same point: half precision is rounded where it is stored, cast to integers and compared.
 
     python -m tests.fx.random_types --count 1000 --first 0 --by fuse
 """
@@ -41,7 +41,7 @@ ROWS, COLUMNS, DEPTH = 12, 8, 16
 
 @dataclass(frozen=True)
 class Function:
-    """A step, and what it takes: ``exact`` steps round once at most; ``jumps`` marks those that are not continuous.
+    """A step and its operands: ``exact`` steps round once at most; ``jumps`` marks discontinuous steps.
 
     ``keeps``: the result of a float has no more digits than its operands.
     """
@@ -58,7 +58,7 @@ def _plain(run: Step, **facts: bool) -> Function:
     return Function(run, **facts)
 
 
-#: What is done with one value; numbers are of the kinds and sizes that promotion tells apart.
+#: Operations on one value; numbers have the kinds and sizes that promotion distinguishes.
 UNARY: tuple[Function, ...] = (
     *(_plain(f, keeps=True) for f in (torch.neg, torch.abs, torch.relu, functional.relu6, torch.clone)),
     *(_plain(f, jumps=True, keeps=True) for f in (torch.sign, torch.floor, torch.ceil, torch.round, torch.trunc)),
@@ -259,7 +259,7 @@ class _Maker:
         ):
             return False  # half precision may vanish where it is rounded
         if not exact and bool((~result.double().isfinite()).any()):
-            return False  # what overflows depends on the rounding
+            return False  # overflow depends on the rounding
         if function.jumps and not discrete and not all(each.settled for each in taken):
             return False
         settled = exact and (result.dtype not in HALF or (function.keeps and all(each.settled for each in taken)))
@@ -300,7 +300,7 @@ def check(seed: int) -> int:
 
 
 def check_decomposed(seed: int) -> int:
-    """Assert the same of a graph as Inductor shows it, whose other operators compute what they read again."""
+    """Assert equality for a graph as Inductor shows it, whose other operators recompute their operands."""
     module, inputs, results = make(seed)
     with torch.no_grad():
         made = make_fx(module, select_decomp_table(), tracing_mode="fake")(*inputs)
@@ -314,7 +314,7 @@ def check_decomposed(seed: int) -> int:
 
 
 def check_compiled(seed: int) -> int:
-    """Assert the same of torch.compile; what Inductor alone gets otherwise, evt may."""
+    """Assert equality for torch.compile, except for results that Inductor alone changes too."""
     from evt.fx.records import RECORDS
 
     module, inputs, results = make(seed)
@@ -340,7 +340,7 @@ def _raise_if_wrong(seed: int, place: int, expected: _Made, found: Value) -> Non
         raise AssertionError(f"seed {seed}, result {place} ({found.dtype}): eager, ours = {list(pairs)}")
 
 
-#: Checks, by what fuses: evt.fuse, the pass of torch.compile alone, and torch.compile.
+#: Checks, by the fusing function: evt.fuse, the pass of torch.compile alone, and torch.compile.
 CHECKS: dict[str, Callable[[int], int]] = {"fuse": check, "pass": check_decomposed, "compile": check_compiled}
 
 

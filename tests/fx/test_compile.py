@@ -1,4 +1,4 @@
-"""torch.compile(backend="evt") on a CPU: the pass, its rules, what is refused and why, reports, prebuilding."""
+"""torch.compile(backend="evt") on a CPU: the pass, its rules, refusals, reports, prebuilding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from evt.plan import find_target
 from tests.support.stub_device import plan_for_h200
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 ALWAYS: Mapping[str, Any] = {"evt.rule": "always", "evt.devices": ("cpu",)}
@@ -251,7 +251,7 @@ def test_prebuild_collects_the_kernels_of_all_graphs(model: Net, monkeypatch: py
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_prebuild_for_static_and_dynamic_shapes(model: Net, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
-    """PyTorch may begin a compilation again, by an exception of its own; numbers computed from sizes make it so."""
+    """PyTorch may restart a compilation by an internal exception, for example for numbers computed from sizes."""
 
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:

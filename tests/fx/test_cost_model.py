@@ -1,4 +1,4 @@
-"""Which regions are expected to win: what the GPU saves, and what the host takes for calls where no CUDA graph does."""
+"""Regions that are expected to win: the time saved on the GPU, and the host time of calls without CUDA graphs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from evt.fx.records import RECORDS, ProductReport
 from .fusing import estimated
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 
 
 def rows_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> tuple[ProductReport, ...]:
-    """Return what became of the products of a function, compiled for the CPU as if that was a GPU."""
+    """Return the outcomes of a function's products, compiled for the CPU as if it were a GPU."""
     options = {"evt.devices": ("cpu",), **options}
     torch.compile(function, backend=partial(backend, options=options), dynamic=False)(*given)
     return RECORDS[-1].rows
 
 
 def row_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> ProductReport:
-    """Return what became of the only product of a function."""
+    """Return the outcome of a function's only product."""
     (row,) = rows_of(function, *given, **options)
     return row
 
@@ -41,7 +41,7 @@ def activated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_call_less_is_a_gain_where_the_gpu_waits_for_the_host() -> None:
-    """Of few rows: 4,096 x 3,072 weights take the GPU about as long as a call takes the host."""
+    """Few rows: 4,096 x 3,072 weights take the GPU about as long as a call takes the host."""
     given = torch.zeros(8, 4096).half(), torch.zeros(4096, 3072).half()
     row = row_of(activated, *given)
     assert row.benefit is not None
@@ -246,7 +246,7 @@ MEASURED = (
 def test_no_measured_product_loses(
     gelu: bool, columns: int, terms: int, times: dict[int, tuple[float, float]], replayed: bool
 ) -> None:
-    """What is taken is no slower than the library's product and a kernel after it; what wins clearly is taken."""
+    """A fused product is no slower than the library's with a kernel after it, and clear wins are fused."""
     for rows, (fused, product) in times.items():
         moved = rows * columns * 2 * (2 if gelu else 3)
         ratio = fused / (product + moved / 3.6e6 + LAUNCH)
@@ -352,7 +352,7 @@ def test_a_first_layer_is_faster_without_anything_saved(images: int, fused: bool
 
 
 def test_a_first_layer_that_is_summed_takes_longer() -> None:
-    """Its sums are combined as those of other convolutions."""
+    """Its sums are combined as in other convolutions."""
 
     def first(x: torch.Tensor, w: torch.Tensor, sums: bool) -> tuple[torch.Tensor, ...]:
         y = torch.relu(torch.conv2d(x, w, stride=2, padding=1))
@@ -372,7 +372,7 @@ def test_a_first_layer_that_is_summed_takes_longer() -> None:
 
 
 def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> None:
-    """A step of four columns is 32 bytes of a copy: no kernel of ours reads such windows."""
+    """A step of four columns is 32 bytes of a copy: no kernel of evt reads such windows."""
 
     def first(x: torch.Tensor, w: torch.Tensor, stride: int) -> torch.Tensor:
         return torch.relu(torch.conv2d(x, w, stride=stride, padding=1))

@@ -1,4 +1,4 @@
-"""What of ATen becomes part of a product's kernel: products, elementwise operators, views, reductions, types."""
+"""ATen operators that join a product's kernel: products, elementwise operators, views, reductions, types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of(*shape: int, dtype: Any = F32) -> torch.Tensor:
 
 
 A, B = of(6, 5), of(5, 8)
-#: Functions, what they are called with, and the statements of the one region's program.
+#: Functions, their arguments, and the statements of the one region's program.
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
     # products
     "mm": (lambda a, b: torch.mm(a, b).relu(), (A, B), "D = relu(acc)"),
@@ -166,7 +166,7 @@ def test_other_readers_make_outputs() -> None:
 
 
 def test_statistics_are_outputs() -> None:
-    """What needs the statistics for each element runs after the kernel."""
+    """Operators that need the statistics for each element run after the kernel."""
     found = fused(lambda a, b: (x := a @ b) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), A, B)
     assert formulas(found) == ["D = acc; D1 = rsqrt(sum[n](acc**2)/size(n) + 1e-06)"]
     assert [each.code for each in found.reasons] == ["E1009"]

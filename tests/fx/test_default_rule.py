@@ -25,7 +25,7 @@ Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...], Any, str]
 
 
 def outcomes(function: Callable[..., Any], *given: torch.Tensor) -> tuple[Outcome, ...]:
-    """Return what the default rule makes of a function's products, on the CPU as if that was an sm90."""
+    """Return the default rule's outcomes for a function's products, on the CPU as if it were an sm90."""
     graph = make_fx(function)(*given).graph
     return FusePass(devices=("cpu",)).choose(graph).outcomes
 

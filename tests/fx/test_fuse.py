@@ -1,4 +1,4 @@
-"""``evt.fuse``: what it returns, and how a region shows itself."""
+"""``evt.fuse``: its result, and the text of a region."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What evt.fuse returns stands in for the model: names, modes, changes, copies, other calls, graphs."""
+"""The result of evt.fuse stands in for the model: names, modes, changes, copies, other calls, graphs."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def test_a_kernel_that_fails_leaves_the_call_to_the_model(monkeypatch: pytest.Mo
 
 
 def test_packages_take_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A package has operators of its own, so what evt.fuse put into a graph is not in it."""
+    """A package has other operators, so the operators that evt.fuse put into a graph are not in it."""
     seen: list[Any] = []
     monkeypatch.setattr("evt.fx.package._compile", lambda exported, *_: seen.append(exported))
     model, fused, x = pair()

@@ -1,4 +1,4 @@
-"""The code that Inductor writes for regions: what it allocates, what it passes, and what is launched."""
+"""The code that Inductor writes for regions: its allocations, arguments, and launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evt.fx.records import RECORDS
 from tests.support.stub_device import plan_for_h200, record_launches
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 CALL = re.compile(r"^ +(evt_launch_\w+)\[(.*?)\]\((.*)\)$", re.MULTILINE)

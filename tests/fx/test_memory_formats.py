@@ -1,4 +1,4 @@
-"""Convolutions of tensors that are not channels_last: what is copied, where, and when."""
+"""Convolutions of tensors that are not channels_last: the copies, their place and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evt.runtime import memory_format
 from tests.support.stub_device import record_launches
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 LAST = torch.channels_last
@@ -53,7 +53,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def frozen(freezing: bool = True) -> Any:
-    """Freeze what is compiled, but keep its convolutions from oneDNN, which takes those of f16 on some CPUs."""
+    """Freeze compiled models, but keep their convolutions from oneDNN, which takes f16 ones on some CPUs."""
     return torch._inductor.config.patch({"freezing": freezing, "cpp.weight_prepack": False})
 
 

@@ -28,7 +28,7 @@ def traced(function: Callable[..., Any], *inputs: torch.Tensor) -> Graph:
 
 
 def random_graph(seed: int, products: int, others: int) -> Graph:
-    """Return a graph of square matrices, of which any may meet: sums, casts, views, softmaxes and products."""
+    """Return a graph of square matrices, which may meet in any way: sums, casts, views, softmaxes and products."""
     choose = random.Random(seed)
     kinds = ("add", "add", "relu", "half", "t", "softmax")
     steps = ["product"] * products + [choose.choice(kinds) for _ in range(others)]
@@ -134,7 +134,7 @@ def deep(layers: int, results: bool = False) -> Graph:
 
 @pytest.mark.parametrize("results", [False, True])
 def test_time_is_linear(results: bool) -> None:
-    """A graph of 2,000 nodes takes as many steps for each node as one of 100, also if each layer gives a gradient."""
+    """Graphs of 2,000 and of 100 nodes take equal steps for each node, also if each layer has a gradient."""
     small, large = deep(13, results), deep(286, results)
     assert len(large.nodes) >= 2000
     found, whole = partition(small), partition(large)
@@ -179,7 +179,7 @@ def normalise(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -
 
 @pytest.mark.parametrize(("read", "joins"), [(attend, False), (multiply, False), (normalise, True)])
 def test_a_copy_of_heads_is_no_part_of_a_region(read: Callable[..., torch.Tensor], joins: bool) -> None:
-    """With it, Inductor would copy the queries, the keys and the values one by one for what reads them in order."""
+    """With it, Inductor would copy the queries, keys and values one by one for their readers."""
 
     def heads(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         packed = (x @ weight + bias).view(2, 5, 3, 4, 8).permute(2, 0, 3, 1, 4).contiguous()

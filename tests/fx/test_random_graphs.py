@@ -7,7 +7,7 @@ import torch
 
 from .random_graphs import check, check_gradients
 
-#: How many are checked here; ``python -m tests.fx.random_graphs`` checks more.
+#: The number of checks here; ``python -m tests.fx.random_graphs`` checks more.
 COUNT = 60
 
 
@@ -16,7 +16,7 @@ def test_fused_is_eager(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+@pytest.mark.filterwarnings("ignore")  # PyTorch's warning about a future removal
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 100))])
 def test_gradients_are_eager(seed: int) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from .random_modules import check
 
-#: How many are checked here; ``python -m tests.fx.random_modules`` checks more.
+#: The number of checks here; ``python -m tests.fx.random_modules`` checks more.
 COUNT = 60
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's warning about a future removal
 
 
 def test_fused_is_eager() -> None:

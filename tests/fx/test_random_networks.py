@@ -1,4 +1,4 @@
-"""Networks whose products read one another's vectors: compiled equals eager; what is malformed is found."""
+"""Networks whose products read one another's vectors: compiled equals eager; malformed graphs are found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .training import fused
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
 _GENERATOR = torch.Generator().manual_seed(0)
 X, V, W = (torch.randn(shape, generator=_GENERATOR) for shape in ((24, 16), (16, 24), (16, 24)))
-#: Seeds in which, without the rule of :mod:`evt.fx.build`, regions read what no kernel stores.
+#: Seeds in which, without the rule of :mod:`evt.fx.build`, regions read values that no kernel stores.
 READING = (2, 3, 4, 5, 7, 10, 11, 20, 27)
 
 

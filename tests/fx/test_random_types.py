@@ -10,7 +10,7 @@ from evt.fx.fuse import fuse, fusion
 from .fusing import Function, formulas
 from .random_types import FLOATS, check, check_compiled, check_decomposed
 
-#: How many are checked here; ``python -m tests.fx.random_types`` checks more.
+#: The number of checks here; ``python -m tests.fx.random_types`` checks more.
 COUNT, DECOMPOSED, COMPILED = 60, 24, 3
 EIGHT = torch.randint(-128, 128, (32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.int8)
 
@@ -32,7 +32,7 @@ def test_many_fused_are_eager() -> None:
         check_decomposed(seed)
 
 
-@pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+@pytest.mark.filterwarnings("ignore")  # PyTorch's warning about a future removal
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(
     "seed", [*range(COMPILED), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(COMPILED, 60))]

@@ -1,4 +1,4 @@
-"""What is computed twice because that moves fewer bytes: in a region's kernel, and by the readers of its results."""
+"""Values that are computed twice to move fewer bytes: in a region's kernel, and in readers of its results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from evt.fx.records import RECORDS, ProductReport
 from . import training
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 A, B, C = (torch.linspace(-1, 1, 64 * 64).reshape(64, 64).half() for _ in range(3))
 
 
 def row_of(function: Callable[..., Any], *given: torch.Tensor) -> ProductReport:
-    """Return what became of the last product, once the results are eager's."""
+    """Return the outcome of the last product, after comparing the results with eager's."""
     for got, want in zip(training.fused(function)(*given), function(*given), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
     return RECORDS[-1].rows[-1]
@@ -49,7 +49,7 @@ def test_results_of_the_graph_are_stored_as_they_are() -> None:
 
 
 def test_wide_operands_of_narrow_ones() -> None:
-    """What is read in f32 by others is computed in the kernel of f16 and of vectors."""
+    """A value that others read in f32 is computed in the kernel from f16 values and vectors."""
 
     def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         normed = (c.float() - c.float().mean(-1, keepdim=True)) * 0.5
@@ -60,7 +60,7 @@ def test_wide_operands_of_narrow_ones() -> None:
 
 
 def test_narrow_operands_of_wide_ones() -> None:
-    """What others store in f16 is not computed again of f32."""
+    """A value that others store in f16 is not recomputed from f32."""
 
     def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         half = (c * 0.5).half()

@@ -1,4 +1,4 @@
-"""evt.report: of fused modules, of what torch.compile made, and of calls that have not been made, also on a target."""
+"""evt.report: of fused modules, of compiled models, and of calls that have not been made, also for a target."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.fx.transformers_models import NAMES, language_model
 from tests.support.stub_device import compute_launches
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 
@@ -82,7 +82,7 @@ def test_language(name: str) -> None:
 
 
 def test_more_batches_than_a_launch_takes() -> None:
-    """What was made for a few batches divides any number of them among launches."""
+    """A launch prepared for a few batches splits any number of them into several launches."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ w + 1)

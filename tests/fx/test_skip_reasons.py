@@ -1,4 +1,4 @@
-"""Every reason for not fusing: its code, its page, the place in the user's code, and what triggers it."""
+"""Every reason for not fusing: its code, its page, the place in the user's code, and its trigger."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_sizes_as_numbers() -> None:
 
 
 def on_a_gpu(function: Callable[..., Any]) -> Fusion:
-    """Return what becomes of a function of two matrices on a GPU, without one."""
+    """Return the outcome of a function of two matrices on a GPU, without having one."""
     with FakeTensorMode() as mode:
         graph = make_fx(function)(*(mode.from_tensor(torch.empty(64, 64)) for _ in range(2))).graph
         for node in graph.nodes:
@@ -161,7 +161,7 @@ def test_regions_are_planned_for_their_gpu(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Undecided(torch.nn.Module):
-    """A module that asks what its input holds."""
+    """A module that reads the values of its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ x.mT if x.sum() > 0 else x

@@ -26,7 +26,7 @@ from .training import TOLERANCE, TOLERANCE_16, Network, Transformer, gradients, 
 from .transformers_models import language_model
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 
@@ -67,7 +67,7 @@ def formula(row: ProductReport) -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("h200")
 def test_residual_network() -> None:
-    """Gradients of inputs are fused with masks, residuals and the sums of batch norms; those of a stride are not."""
+    """Gradients of inputs without a stride are fused with masks, residuals and the sums of batch norms."""
     torch.manual_seed(0)
     model = Network().to(memory_format=torch.channels_last)
     want = gradients(copy.deepcopy(model), *images())
@@ -106,7 +106,7 @@ def test_transformer() -> None:
 @pytest.mark.usefixtures("h200")
 @pytest.mark.parametrize(("dtype", "autocast"), [(torch.float16, True), (torch.bfloat16, False)])
 def test_types(dtype: torch.dtype, autocast: bool) -> None:
-    """In 16 bits the errors against float64 are no more than those of eager, or of Inductor."""
+    """In 16 bits the errors against float64 do not exceed eager's or Inductor's."""
     torch.manual_seed(0)
     model = Transformer(layers=2) if autocast else Transformer(layers=2).to(dtype)
     exact = training.exact_gradients(model, *sentences())
@@ -192,7 +192,7 @@ def test_gradient_of_the_input(name: str, bias: bool) -> None:
 
 
 def test_what_a_gradient_is_measured_against() -> None:
-    """Without its region it is the operator with the gradient of the input alone, and what follows."""
+    """Without its region it is the operator with the gradient of the input alone, and the operators after it."""
 
     def run(gradient: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         mask = [True, True, False]
@@ -248,7 +248,7 @@ def test_gradients_of_filters_alone() -> None:
 
 
 class Halves(torch.nn.Module):
-    """Two graphs of Dynamo's, of which the second has the gradients of the first."""
+    """Two graphs of Dynamo's; the second has the gradients of the first."""
 
     def __init__(self) -> None:
         super().__init__()

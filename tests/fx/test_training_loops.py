@@ -1,4 +1,4 @@
-"""Training loops of compiled models: what a loop does around its steps changes no numbers, and compiles once."""
+"""Training loops of compiled models: the code around the steps changes no numbers, and compiles once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.replicas import spawn
 from .training import TOLERANCE, Network, Transformer, images, loss, sentences, worst
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler", "h200"),
 ]
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-#: A training loop: the model, and what is called in its place.
+#: A training loop: the model, and the callable in its place.
 Loop = Callable[[nn.Module, Callable[..., torch.Tensor]], dict[str, torch.Tensor]]
 
 
@@ -100,7 +100,7 @@ def compare(
 
 
 def graphs() -> Counter[str]:
-    """Return how many graphs with products were compiled, by what they are."""
+    """Return the number of compiled graphs with products, by kind."""
     return Counter(record.rows[0].graph for record in RECORDS if record.rows)
 
 
@@ -181,7 +181,7 @@ def test_a_graph_may_be_gone_through_again_and_inputs_followed() -> None:
 
 
 def test_evaluation_between_steps() -> None:
-    """Inference has a graph of its own, and training keeps its."""
+    """Inference and training each have one graph."""
     losses: list[list[float]] = []
 
     def loop(model: nn.Module, call: Any) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Tiny BERT, GPT-2, Llama and T5 of transformers: what is fused, and the numbers."""
+"""Tiny BERT, GPT-2, Llama and T5 of transformers: the fused regions, and the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNets and a vision transformer of our own: what is fused, and the numbers."""
+"""ResNets and a vision transformer: the fused regions, and the numbers."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from . import vision
 
 aten = torch.ops.aten
 
-#: Of a parameter's gradient, relative to its norm: of f32, and of 16 bits against f64.
+#: Tolerances of a parameter's gradient, relative to its norm: for f32, and for 16 bits against f64.
 TOLERANCE, TOLERANCE_16 = 1e-4, 3e-2
 
 
 class Network(nn.Module):
-    """A residual network of two blocks, of which the second has a stride."""
+    """A residual network of two blocks; the second has a stride."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def fused(function: Callable[..., Any]) -> Any:
         def compile(graph: GraphModule, _: Any) -> Any:
             FusePass("always", ("cpu",), owner)(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=aten.view.default):
-                node.target = aten.reshape.default  # as Inductor lowers it: what is saved may lie otherwise than traced
+                node.target = aten.reshape.default  # as Inductor lowers it: strides of saved values may differ
             graph.recompile()
             return make_boxed_func(graph)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-#: By name of the model: the class, its configuration's class, and what is smaller than usual.
+#: By name of the model: the class, its configuration's class, and the sizes below the defaults.
 _SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": (
         *("BertModel", "BertConfig"),

@@ -7,7 +7,7 @@ from torch import nn
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
-    """Return a batch norm with statistics that are not those of a fresh one."""
+    """Return a batch norm with other statistics than a fresh one."""
     made = nn.BatchNorm2d(channels)
     nn.init.uniform_(made.running_mean, -0.5, 0.5)
     nn.init.uniform_(made.running_var, 0.5, 1.5)

@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and transformers with random weights: what of them is fused, by how many kernels.
+"""Models of torchvision, timm and transformers with random weights: the fused products and the number of kernels.
 
     python -m tests.fx.zoo resnet50 bert
 

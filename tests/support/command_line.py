@@ -1,4 +1,4 @@
-"""The command line as tests call it, in this process or in one of its own, and programs for it."""
+"""The command line as tests call it, in this process or in a new one, and programs for it."""
 
 from __future__ import annotations
 

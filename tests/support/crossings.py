@@ -156,7 +156,7 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tensors(name: str, op: evt.Program, device: str):
-    """Return A, B, the inputs, and buffers for what is scattered."""
+    """Return A, B, the inputs, and buffers for scattered outputs."""
     case = CASES[name]
     generator = torch.Generator(device).manual_seed(len(name))
 

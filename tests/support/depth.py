@@ -12,5 +12,5 @@ Value = TypeVar("Value")
 
 
 def in_depth(values: Iterable[Value], quick: Container[Value]) -> list[ParameterSet]:
-    """Return a parameter for each value; those that are not among the quick ones are slow."""
+    """Return a parameter for each value; the ones that are not quick are slow."""
     return [pytest.param(value, marks=[] if value in quick else pytest.mark.slow) for value in values]

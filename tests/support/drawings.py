@@ -1,4 +1,4 @@
-"""Graphs to draw, and readers of what is drawn."""
+"""Graphs to draw, and readers of the drawings."""
 
 from __future__ import annotations
 

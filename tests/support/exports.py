@@ -24,7 +24,7 @@ def environment(**more: str) -> Mapping[str, str]:
 
 
 def run(*words: str | Path, **options: str) -> str:
-    """Run a command in this environment; return what it prints."""
+    """Run a command in this environment; return its output."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment(**options))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout

@@ -1,4 +1,4 @@
-"""A room to build in with a shell script for nvcc, which logs its runs and does what the source tells it to."""
+"""A room to build in with a shell script for nvcc, which logs its runs and obeys comments of the source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hear_hangups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-#: Logs "start" and "stop" beside itself; lines such as `// fail host` in the source tell it what to do.
+#: Logs "start" and "stop" beside itself; it obeys lines of the source such as `// fail host`.
 FAKE_NVCC = """\
 #!/bin/sh
 case $1 in --*) exit;; esac
@@ -90,11 +90,11 @@ class Room:
         return build(sources, cache=self.cache, toolchain=self.tools, jobs=jobs, **more)
 
     def calm(self) -> None:
-        """From now on let nvcc neither hang nor fail, whatever a source says."""
+        """From now on let nvcc neither hang nor fail, for any source."""
         Path(f"{self.file}.calm").touch()
 
     def left_over(self) -> list[str]:
-        """Return what is in the cache besides entries and kept failures."""
+        """Return the files in the cache besides entries and kept failures."""
         return [path.name for path in self.cache.root.glob("??/.*")]
 
     def compilers(self) -> list[int]:
@@ -130,7 +130,7 @@ class Room:
         return process
 
     def end(self) -> None:
-        """End what a test that failed has left running, and leave no pipe open."""
+        """End processes that a failed test has left running, and leave no pipe open."""
         for process in self.spawned:
             process.kill()
             process.communicate()

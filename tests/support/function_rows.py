@@ -1,4 +1,4 @@
-"""The rows of the function table for tests: hyper-parameters to try, and what PyTorch computes."""
+"""The rows of the function table for tests: hyper-parameters to try, and PyTorch's results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from evt.functions import TABLE, Function
 from evt.functions.target import read_target
 
-# Hyper-parameters other than the defaults. Of clamp and prelu they are given for parameters without one.
+# Hyper-parameters other than the defaults. For clamp and prelu they are given for parameters without a default.
 OTHERS: dict[str, tuple[tuple[float, ...], ...]] = {
     "leaky_relu": ((0.25,), (-0.5,)),
     "prelu": ((0.25,), (-0.5,)),

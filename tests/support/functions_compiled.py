@@ -29,7 +29,7 @@ SPECIAL = torch.tensor([*POSITIVE, *(-x for x in POSITIVE), math.nan])
 
 @dataclass(frozen=True)
 class Bound:
-    """How far a result may be from the exact one: in ulps of it, of x and of an intermediate value, and absolutely."""
+    """The tolerance of a result: in ulps of the exact one, of x and of an intermediate value, and absolutely."""
 
     ulps: float = 2.0
     of_x: float = 0.0
@@ -168,7 +168,7 @@ def ulp(x: torch.Tensor) -> torch.Tensor:
 
 
 def same(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Where two tensors are equal to the bit, all NaN being one."""
+    """Return the elements in which two tensors are equal to the bit; all NaN count as one."""
     if not x.is_floating_point():
         return x == y
     bits = torch.int32 if x.dtype == torch.float32 else torch.int64

@@ -42,7 +42,7 @@ def plainly(op: evt.Program, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[s
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-#: Programs that differ in what their gradients need: text, operation, geometry, shapes of A, B and the inputs.
+#: Programs that differ in the needs of their gradients: text, operation, geometry, shapes of A, B and the inputs.
 CASES: dict[str, tuple[str, str, dict[str, Any], Shapes]] = {
     "gelu": ("D = gelu(acc + bias)", "gemm", {}, {"A": (7, 16), "B": (16, 8), "bias": (8,)}),
     "scalars": (
@@ -117,7 +117,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Shapes]] = {
         {"A": (2, 3, 3, 4), "B": (2, 2, 3, 4), "r": (3, 2, 3, 3)},
     ),
 }
-#: Those whose gradients a kernel can compute beside the product.
+#: Programs whose gradients a kernel can compute beside the product.
 ONE_KERNEL = [name for name in CASES if name not in ("statistics", "blocks")]
 
 

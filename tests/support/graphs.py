@@ -1,4 +1,4 @@
-"""What tests of the graph begin with: types, operands, an output, and a program as a graph without types."""
+"""Common values of the tests of the graph: types, operands, an output, and a program as a graph without types."""
 
 from __future__ import annotations
 

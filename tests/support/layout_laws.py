@@ -1,7 +1,6 @@
-"""What the operations of ``evt.layout`` promise, by enumeration: one law for each.
+"""The laws of the operations of ``evt.layout``, by enumeration: one law for each.
 
-A law takes an operation's arguments and a result, CuTe's or ours, and returns what is wrong with it, or an empty
-string.
+A law takes an operation's arguments and a result, CuTe's or evt's, and returns its fault, or an empty string.
 """
 
 from __future__ import annotations

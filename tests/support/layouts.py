@@ -1,4 +1,4 @@
-"""Random layouts for property tests, and what goes with them: tilers, profiles, swizzles.
+"""Random layouts for property tests, with tilers, profiles and swizzles.
 
 :func:`random_layout` draws nested layouts of every kind: compact in any order, padded, broadcast, with strides of one
 or both signs, with overlapping modes, with extents of 1.
@@ -85,7 +85,7 @@ def random_tiler(rng: random.Random, layout: Layout) -> Tiler:
 
 
 def random_stepper(rng: random.Random, layout: Layout) -> Layout:
-    """Return a layout whose strides are near those of the layout's own modes, so that compositions cross them."""
+    """Return a layout with strides near the strides of the given layout, so that compositions cross its modes."""
     steps = [1]
     for extent, _ in layout.leaves:
         steps.append(steps[-1] * extent)
@@ -129,7 +129,7 @@ def random_swizzles(rng: random.Random) -> tuple[Swizzle, Swizzle]:
 
 
 def random_composed(rng: random.Random) -> ComposedLayout:
-    """Return a swizzled layout, half of them of powers of two, as those of shared memory are."""
+    """Return a swizzled layout; half of the layouts have powers of two, as in shared memory."""
     if rng.random() < 0.5:
         shape = rng.choice(((8, 8), (4, 16), ((2, 4), 8), (16, (2, 2)), 64, (8, 4)))
         extents = leaves(shape)

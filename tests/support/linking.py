@@ -1,4 +1,4 @@
-"""Emitted kernels as parts of a program in C: what a user does with `evt emit`, nvcc and gcc."""
+"""Emitted kernels as parts of a program in C, built as a user builds them with `evt emit`, nvcc and gcc."""
 
 from __future__ import annotations
 

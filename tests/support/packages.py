@@ -13,7 +13,7 @@ _SOURCE = Path(__file__).parents[1] / "cxx/package.cpp"
 
 
 class Layers(torch.nn.Module):
-    """Two products of rows of 16, of which the second has a residual and two results."""
+    """Two products of rows of 16; the second has a residual and two results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Layers(torch.nn.Module):
 
 
 def run_in_cxx(made: Package, folder: Path, *shape: int, device: str = "cpu") -> str:
-    """Return what a program, built in ``folder`` once, prints: it loads a package and calls it with ones of a shape."""
+    """Return the output of a program, built once in ``folder``: it loads a package and calls it with ones."""
     root = Path(torch.__file__).parent
     headers = ("-isystem", str(root / "include"), "-isystem", str(root / "include/torch/csrc/api/include"))
     torch_libraries = ["-ltorch", "-ltorch_cpu", "-lc10", *(["-ltorch_cuda"] if device == "cuda" else [])]

@@ -56,7 +56,7 @@ def patterns(dtype: DType) -> torch.Tensor:
 
 
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Where two tensors of one dtype have equal bits, all NaN being one."""
+    """Return the elements in which two tensors of one dtype have equal bits; all NaN count as one."""
     assert x.dtype == y.dtype
     if not x.dtype.is_floating_point:
         return x == y

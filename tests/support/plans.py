@@ -1,4 +1,4 @@
-"""Plans for tests, and what their nodes are."""
+"""Plans for tests, and the classes of their steps."""
 
 from __future__ import annotations
 

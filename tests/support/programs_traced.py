@@ -1,4 +1,4 @@
-"""Calls of every kind of program, for the tests of what PyTorch traces."""
+"""Calls of every kind of program, for the tests of PyTorch's tracing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "dgrad": lambda: Call(evt.conv2d_dgrad("D = acc", stride=2, output_padding=1), X, random(8, 16, 3, 3)),
     "wgrad": lambda: Call(evt.conv2d_wgrad("D = acc", kernel_size=3, padding=1), R, X, {}, {}),
 }
-#: Those that need a buffer: the rows that no index names keep what it holds.
+#: Programs that need a buffer: rows without an index keep its values.
 SCATTERED = evt.gemm("in index: i32[m]\nout D[index[m], n]\nD = acc")
 
 

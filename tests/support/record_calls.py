@@ -1,4 +1,4 @@
-"""Calls of the samples: random tensors, what the formulas of ``records`` say of them, and the distance of an answer."""
+"""Calls of the samples: random tensors, the results of the formulas of ``records``, and the distance of an answer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import evt
     from evt.ir.dtype import DType
 
-#: What an input that a call leaves out stands for; optional inputs that are not here are 0.
+#: The values of inputs that a call omits; optional inputs that are not here are 0.
 ABSENT = {"alpha": 1.0, "x": 1.0, "token_scale": 1.0, "lower": -1.0, "upper": 1.0}
 ABSENT_BETA = {"two_biases": 1.0}
 BATCHED = frozenset({"batched_broadcasts"})
 #: Samples that give the largest magnitude of D: their data make it that of a negative element, not the maximum.
 NEGATIVE_PEAK = frozenset({"amax", "squared_relu", "squared_relu_backward", "swiglu_blocks"})
-#: Ways to call: with every input, without those that have a default, single values for vectors marked ``?``.
+#: Ways to call: with every input, without the inputs that have a default, single values for vectors marked ``?``.
 VARIANTS = ("given", "absent", "single")
 #: Scalars by name; a product of integers is large, so that its factor is small.
 _SCALARS = {"alpha": 1.5, "beta": -0.5, "lower": -0.75, "upper": 1.25, "norm_const": 1.25, "scale_b": -0.5}
@@ -35,7 +35,7 @@ _INTEGER_RANGE = {"i8": (-9, 10), "u8": (0, 10), "i32": (-50, 50), "b1": (0, 256
 
 @dataclass(frozen=True)
 class Call:
-    """The tensors of a call, and what the formula says of them; ``buffers`` are those that it has to give."""
+    """The tensors of a call, and the results of the formula; ``buffers`` are the ones that the call must give."""
 
     a: Tensor
     b: Tensor
@@ -54,7 +54,7 @@ def variants(program: evt.Program) -> tuple[str, ...]:
 def make_call(
     name: str, program: evt.Program, sizes: Mapping[str, int], variant: str = "given", device: str = "cpu"
 ) -> Call:
-    """Random tensors for a sample; ``sizes`` by mode, of which ``l`` counts for batched samples only."""
+    """Random tensors for a sample; ``sizes`` by mode; ``l`` counts for batched samples only."""
     generator = torch.Generator(device).manual_seed(sum(map(ord, name)))
     typed = typed_graph(program.request)
     integers = not typed.operands[0].dtype.is_float

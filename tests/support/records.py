@@ -1,4 +1,4 @@
-"""Real epilogues: of which library, as which sample or refused how, and what each means, written by hand in PyTorch.
+"""Real epilogues: the library, the sample or the refusal, and the meaning of each, written by hand in PyTorch.
 
 ``RECORDS`` has one row a record. ``MEANINGS`` are the samples' formulas over an accumulator and inputs in f64, in which
 integers up to 2**53 are exact, and do not use evt. ``record_calls`` makes the tensors of calls.
@@ -21,7 +21,7 @@ FLOAT_MAX = 3.4028234663852886e38
 
 @dataclass(frozen=True)
 class Refusal:
-    """A program that a user would try, and the diagnostic that says what is missing."""
+    """A program that a user would try, and the diagnostic that names the missing feature."""
 
     program: str
     code: str
@@ -30,7 +30,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Record:
-    """A record: its tier, its architectures, the samples that it became, and what of it is refused."""
+    """A record: its tier, its architectures, the samples that it became, and its refused parts."""
 
     tier: int
     archs: str
@@ -152,7 +152,7 @@ RECORDS: dict[str, Record] = {
     "two-phase-fp8-add": sample(1, "sm120", "partial_product_scaled"),
     "vllm-azp-token": sample(1, "sm80 sm89 sm90 sm120", "int8_zero_point_i32"),
 }
-#: Of each sample its record.
+#: The record of each sample.
 RECORD_OF = {name: record for record, row in RECORDS.items() for name in row.samples}
 #: Outputs whose buffer may be the memory of an input: sample -> (output, input).
 IN_PLACE = {
@@ -302,7 +302,7 @@ def tanh_backward(acc: Tensor, x: Inputs) -> tuple[Tensor, ...]:
     return d, d.sum(0)
 
 
-#: What each sample means; ``x`` has its inputs in f64, those left out as the number that they stand for.
+#: The meaning of each sample; ``x`` has its inputs in f64, omitted ones as their default.
 MEANINGS: dict[str, Callable[[Tensor, Inputs], Tensor | tuple[Tensor, ...]]] = {
     "amax": lambda acc, x: (acc, acc.abs().max()),
     "batched_broadcasts": batched_broadcasts,

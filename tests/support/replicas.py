@@ -1,4 +1,4 @@
-"""Training by torch.nn.parallel.DistributedDataParallel in processes of its own: ``train_replicas(...)``."""
+"""Training by torch.nn.parallel.DistributedDataParallel in separate processes: ``train_replicas(...)``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_model() -> torch.nn.Module:
 
 
 def images(count: int) -> torch.Tensor:
-    """Return the same images each time, whatever the device."""
+    """Return the same images each time, on any device."""
     return torch.randn(count, 8, 6, 5, generator=torch.Generator().manual_seed(count))
 
 
@@ -46,7 +46,7 @@ def train_replicas(folder: Path, backend: str, dtype: torch.dtype, count: int = 
 
 
 def spawn(work: Callable[[int, Path, int], None], folder: Path, backend: str, count: int = 2) -> list[Any]:
-    """Return what ``count`` processes of one group save as ``RANK.pt`` in a folder."""
+    """Return the values that ``count`` processes of one group save as ``RANK.pt`` in a folder."""
     start: Callable[..., None] = _work
     context = torch.multiprocessing.spawn(start, (work, folder, backend, count), nprocs=count, join=False)  # type: ignore[attr-defined]
     try:

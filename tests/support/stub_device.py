@@ -26,7 +26,7 @@ from evt.runtime.library import Library
 
 #: Takes the place of ``setattr``, such as pytest's, which undoes it.
 Patch = Callable[[Any, str, Any], None]
-#: What makes a kernel's library, for a plan of a call's.
+#: A function that makes a kernel's library for a plan.
 Make = Callable[[Plan, Request, Bound], Library]
 STREAM = 77
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
@@ -65,7 +65,7 @@ def stub_device(patch: Patch, library: Make) -> None:
 
 
 def plan_for_h200(patch: Patch) -> None:
-    """Let graphs on the CPU take the regions that have a kernel on an H200, of which none is built."""
+    """Let graphs on the CPU take the regions that have a kernel on an H200, without building any."""
     from evt.fx import kernels
 
     patch(kernels, "_DEVICES", ("cpu",))
@@ -98,8 +98,8 @@ def record_launches(patch: Patch) -> list[dict[str, float]]:
 def compute_launches(patch: Patch) -> None:
     """Let programs launch as :func:`stub_device` does; the reference computes where the launch's arguments point.
 
-    All but addresses is that of the call for which the launch was prepared, as in a kernel's arguments. Of a call with
-    several launches the first one computes everything.
+    Everything but the addresses comes from the call for which the launch was prepared, as in a kernel's arguments. In a
+    call with several launches the first one computes everything.
     """
     requests: dict[int, Request] = {}
     prepared = call.prepare  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def _at(address: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def c_library(folder: Path) -> Make:
-    """Return what makes libraries whose ``run`` is a C function, called as that of a kernel is, which returns 0."""
+    """Return a maker of libraries whose ``run`` is a C function that is called like a kernel's, and returns 0."""
     source, built = folder / "stub.c", folder / "stub.so"
     source.write_text(_C)
     compiler = shutil.which("cc") or "gcc"

@@ -28,7 +28,7 @@ def count_calls() -> Iterator[list[int]]:
 
 @contextmanager
 def little_stack(frames: int) -> Iterator[None]:
-    """Allow so many frames beyond the current one."""
+    """Allow this number of frames beyond the current one."""
     limit, depth = sys.getrecursionlimit(), 0
     frame: FrameType | None = sys._getframe()
     while frame:

@@ -1,4 +1,4 @@
-// What follows an emitted 2.x kernel, in its namespace, to run its epilogue on the host: `host_run` visits every tile
+// Appended to an emitted 2.x kernel, in its namespace, to run its epilogue on the host: `host_run` visits every tile
 // of an accumulator [l, m, n] of the kernel's own rows and columns, as cutlass::epilogue::threadblock::EpilogueWithVisitorCallbacks does.
 
 extern "C" std::int64_t host_workspace(Arguments const* arguments) { return workspace_of(*arguments).bytes; }
