@@ -1,13 +1,13 @@
-"""Measuring: evt against PyTorch, side by side in one run on one GPU.
+"""Benchmarks: evt against PyTorch, side by side in one run on one GPU.
 
-In the order of the data: :mod:`case` (what is measured), :mod:`suites` (cases by name), :mod:`layers` (of networks),
-:mod:`tensors` (random ones of every type), :mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom`
-(its operations) and :mod:`convolution` (its product), :mod:`cudnn` (as cuDNN fuses it), :mod:`versions` (what is
-timed), :mod:`answer` (the right results), :mod:`host` (the time of a call on the host), :mod:`run` (all of it),
-:mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by side), :mod:`result` (the numbers),
-:mod:`document` (the numbers as JSON), :mod:`report` (as tables), :mod:`machine` (where it ran). Whole models:
-:mod:`models` (by name), :mod:`unet` (one of ours), :mod:`compiled` (measured).
-Needs torch. Every timing needs a CUDA GPU; the CPU is never timed instead.
+In the order of the data: :mod:`case` (a program at one size), :mod:`suites` (cases by name), :mod:`layers` (of
+networks), :mod:`tensors` (random tensors of every type), :mod:`straight` (the formula as a PyTorch user writes it),
+:mod:`idiom` (its operations) and :mod:`convolution` (its product), :mod:`cudnn` (cuDNN's fused convolution),
+:mod:`versions` (the timed functions), :mod:`answer` (the expected results), :mod:`host` (the host time of a call),
+:mod:`run` (the whole benchmark), :mod:`kernel` (the kernel of a case), :mod:`epilogue` (epilogues side by side),
+:mod:`result` (the numbers), :mod:`document` (the numbers as JSON), :mod:`report` (the numbers as tables),
+:mod:`machine` (the machine). Whole models: :mod:`models` (by name), :mod:`unet` (a model of evt), :mod:`compiled`
+(their measurement). The package needs torch. Every timing needs a CUDA GPU; the CPU is never timed instead.
 """
 
 from evt.bench.case import Case, convolution_case

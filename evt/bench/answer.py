@@ -1,4 +1,4 @@
-"""The right results: random data with the oracle's answer to it, ``oracle(case, device) -> Answer``."""
+"""The expected results: random data with the oracle's results, ``oracle(case, device) -> Answer``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from evt.errors import ArgumentError
 from evt.ir import Cast
 from evt.reference.compare import error, limit
 
-#: PyTorch rounds every step to the tensors' type, so it may be further off; only nonsense is refused.
+#: The tolerance of PyTorch, which rounds every step to the tensors' type: it refuses nonsense only.
 _SLACK = 10
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The oracle's outputs, floats in f64, with the data they belong to and the error that rounding explains."""
+    """The oracle's outputs, floats in f64, with their data and the error that rounding explains."""
 
     case: Case
     data: Data
@@ -27,21 +27,23 @@ class Answer:
     limit: float
 
     def error(self, outputs: Sequence[torch.Tensor]) -> float:
-        """Return the largest error of the outputs, infinite where one is not finite."""
+        """Return the largest error of the outputs, infinite if one is not finite."""
         types = [output.dtype for output in self.case.dag.outputs if output.dtype is not None]
         columns = self.case.dims("n")[-1]
         return max(error(*each, columns) for each in zip(outputs, self.outputs, types, strict=True))
 
     def refusal(self, error: float, *, stepwise: bool = False) -> str:
-        """Return why outputs with this error are wrong, or "". ``stepwise``: every step was rounded."""
+        """Return the reason that outputs with this error are wrong, or "". ``stepwise`` means that every step was
+        rounded.
+        """
         limit = self.limit * (_SLACK if stepwise else 1)
         return "" if error <= limit else f"wrong: relative error {error:.1e}, rounding explains {limit:.0e}"
 
 
 def oracle(case: Case, device: torch.device | str, seed: int = 0) -> Answer:
-    """Draw random data and return the answer to it; positive data where normal data has no finite answer.
+    """Return the oracle's results for random data; for positive data if the results for normal data are not finite.
 
-    Raise ArgumentError (E0607) when positive data has none either, because nothing could be compared.
+    Raise ArgumentError (E0607) if the results for positive data are not finite either.
     """
     for positive in (False, True):
         data = draw(case, device, seed, positive=positive)

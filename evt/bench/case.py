@@ -1,4 +1,4 @@
-"""What is measured: a program at one size, ``Case``, and its tensors, ``draw(case, device) -> Data``."""
+"""A program at one size, ``Case``, and its tensors, ``draw(case, device) -> Data``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from evt.request import Shapes, problem_sizes, typed_graph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Values of scalars without a default, in the order of the program's inputs: none that constant folding removes.
+#: Values of scalars without a default, in the order of the program's inputs; constant folding removes none of them.
 _SCALARS = (0.7, 0.3, 1.3, -0.6, 0.9)
 _INTEGERS = (7, 3, 5, 2, 11)
-_FEW = 16  #: images of a small convolution, besides a remainder
+_FEW = 16  # images of a small convolution, besides a remainder
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Case:
 
     @cached_property
     def scalars(self) -> dict[str, float]:
-        """The number given for each scalar: its default, or one of a fixed few; whole for an i32."""
+        """The number for each scalar: its default, or one of a few fixed values; whole for an i32."""
         found: dict[str, float] = {}
         for value in self.dag.inputs:
             assert value.dtype is not None
@@ -93,25 +93,25 @@ class Case:
         return found
 
     def shape(self, modes: Sequence[str], batchable: bool = False) -> tuple[int, ...]:
-        """Return the shape of a tensor of these modes; ``l`` is not a dimension where there is one batch."""
+        """Return the shape of a tensor of these modes; a single batch has no dimension ``l``."""
         if batchable and self.batched and "l" not in modes:
             modes = ("l", *modes)
         return tuple(size for mode in modes if mode != "l" or self.batched for size in self.dims(mode))
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """Return the dimensions that a mode stands for in shapes: output pixels of a convolution have several."""
+        """Return the dimensions of a mode in shapes: output pixels of a convolution have several."""
         lead = (self.sizes[base(mode)],) if self.problem is None else self.problem.leads[base(mode)]
         return lead if divisor(mode) == 1 else (math.prod(lead) // divisor(mode),)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the product alone; for a convolution including those on the padding."""
+        """The floating-point operations of the product; for a convolution including those on the padding."""
         if self.problem is not None:
             return 2 * self.problem.multiplications
         return 2 * self.m * self.n * self.k * self.l
 
     def small(self) -> Case:
-        """Return the same kernel's problem, made small: extents keep their remainders, which decide the alignment."""
+        """Return a small problem of the same kernel: extents keep their remainders, which decide the alignment."""
         if self.shapes is not None:
             a, b = self.shapes
             images = min(a[0], _FEW + a[0] % _FEW)
@@ -125,7 +125,7 @@ class Case:
 def convolution_case(
     name: str, program: Program, shapes: Shapes, *, dtype: str | None = None, bar: float | None = None
 ) -> Case:
-    """Return a convolution with A and B of these shapes; m, n and k are those of its implicit GEMM.
+    """Return a convolution with A and B of these shapes; m, n and k are the extents of its implicit GEMM.
 
     Raise ArgumentError (E0604) for shapes that do not fit.
     """
@@ -151,23 +151,23 @@ class Data:
         return {name: value for name, value in self.inputs.items() if isinstance(value, torch.Tensor)}
 
     def held(self, dag: TypedDag) -> dict[str, torch.Tensor]:
-        """Return the buffers of the outputs that are scattered, which a call has to give."""
+        """Return the buffers of the outputs that are scattered, which a call must pass."""
         return {output.name: self.outputs[output.name] for output in dag.outputs if output.is_indexed}
 
     @property
     def bytes(self) -> dict[str, int]:
-        """The least that a fused kernel has to move: every tensor once."""
+        """The minimum memory traffic of a fused kernel, in bytes: every tensor once."""
         named = {"A": self.A, "B": self.B, **self.tensors, **self.outputs}
         return {name: tensor.numel() * tensor.element_size() for name, tensor in named.items()}
 
     def poison(self) -> None:
-        """Fill the output buffers, so that elements a kernel leaves unwritten show."""
+        """Fill the output buffers, so that elements which a kernel leaves unwritten are visible."""
         for tensor in self.outputs.values():
             poison(tensor)
 
 
 def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: bool = False) -> Data:
-    """Draw random tensors for a case: normal, or in (0.1, 1.1) for formulas that need ``positive`` values.
+    """Return random tensors for a case: normal, or in (0.1, 1.1) for formulas that need ``positive`` values.
 
     B is scaled so that the accumulator is about as large as the other inputs; integers are small. A convolution's
     inputs and weights are channels_last.

@@ -39,16 +39,17 @@ VERSIONS: Mapping[str, Mapping[str, Any] | None] = {
     "evt-measured": {"backend": "evt", "options": {"evt.tune": True}},
     "evt-max-autotune": {"backend": "evt", "mode": "max-autotune"},
 }
-#: The versions that are measured where none is asked for.
+#: The default versions.
 DEFAULT_VERSIONS = (EAGER, COMPILE, EVT)
 #: The largest ratio of evt's time to torch.compile's that counts as "not slower": repeated runs differ by 1 to 2 %.
 BAR = 1.02
 _WARM_UPS = 4
-#: The factor of a loss, as GradScaler has it: without a factor the gradients of 16 bits would vanish.
+#: The factor of a loss, as in GradScaler: without it 16-bit gradients would vanish.
 _SCALE = 65536.0
-#: A gradient may be nothing but rounding, as that of a bias before a softmax: errors are relative to this at least.
+#: A gradient may be rounding noise only, such as the gradient of a bias before a softmax: errors are relative to at
+#: least this.
 _LEAST = 1e-3
-#: The most processes that trace models at a time: each holds a model on the GPU.
+#: The largest number of processes that trace models at a time: each holds a model on the GPU.
 _TRACERS = 8
 
 
@@ -56,11 +57,12 @@ _TRACERS = 8
 class ModelResult:
     """A model in a type, by version.
 
-    ``times`` are medians of a call in ms, ``gpu_times`` those of a CUDA graph of the call, ``first`` the seconds of the
-    first call, which compiles. ``kernels`` counts what a call launches, ``errors`` are relative to eager in f32: of the
-    result, or of the worst parameter's gradient. ``saved`` are the bytes that a forward pass leaves allocated for the
-    backward. ``products`` has for each of evt's graphs how many there are, how many of them are fused, and the
-    operators they absorbed. ``failures`` says by version why there is no time, ``skipped`` why there is no version.
+    ``times`` are medians of a call in ms, ``gpu_times`` are medians of a CUDA graph of the call, ``first`` are the
+    seconds of the first call, which compiles. ``kernels`` counts the launches of a call. ``errors`` are relative to
+    eager in f32: of the result, or of the worst parameter's gradient. ``saved`` are the bytes that a forward pass
+    leaves allocated for the backward. ``products`` has for each of evt's graphs the number of products, of fused
+    products, and of the operators that they absorbed. ``failures`` has the reasons for missing times by version,
+    ``skipped`` for missing versions.
     """
 
     name: str
@@ -83,20 +85,20 @@ class ModelResult:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """The ratios of evt to torch.compile: ``wall``, and ``gpu`` where both have a CUDA graph."""
+        """The ratios of evt to torch.compile: ``wall``, and ``gpu`` if both have a CUDA graph."""
         times = {"wall": self.times, "gpu": self.gpu_times}
         return {kind: each[EVT] / each[COMPILE] for kind, each in times.items() if {EVT, COMPILE} <= each.keys()}
 
     @property
     def is_slower(self) -> bool:
-        """Whether evt is slower than torch.compile by more than :data:`BAR`."""
+        """True if evt is slower than torch.compile by more than :data:`BAR`."""
         return any(ratio > BAR for ratio in self.ratios.values())
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "ratios": self.ratios}
 
     def line(self, version: str) -> str:
-        """Return the numbers of a version, or why there are none."""
+        """Return the numbers of a version, or the reason that there are none."""
         if version not in self.times:
             return f"  {version:<16} {self.failures[version]}"
         gpu = f"GPU {self.gpu_times[version]:9.3f} ms" if version in self.gpu_times else " " * 16
@@ -112,7 +114,7 @@ class ModelResult:
 
     @property
     def verdict(self) -> str:
-        """The ratios in words; or why nothing was measured."""
+        """The ratios as text, or the reason that nothing was measured."""
         if self.skipped:
             return f"skipped: {self.skipped}"
         words = {"wall": "wall time", "gpu": "GPU time"}
@@ -142,11 +144,11 @@ def bench_models(
     build_first: bool = False,
     progress: Progress = lambda text: None,
 ) -> Iterator[tuple[ModelResult, str]]:
-    """Measure models one after the other, each in some types or in its own.
+    """Measure models one after the other, each in the given types or in its usual type.
 
     Yield a model's result and the version, once for each version: the result has the times of all versions so far. A
     model that cannot be made is yielded once, without a version. ``build_first`` builds the kernels of all models
-    before, side by side. Raise LaunchError (E0801) without a GPU.
+    before, in parallel. Raise LaunchError (E0801) without a GPU.
     """
     device = require_gpu()
     wanted = [
@@ -169,22 +171,22 @@ def bench_models(
 
 
 def build_kernels(wanted: Sequence[ModelResult], device: torch.device, pool: Executor, progress: Progress) -> None:
-    """Build the kernels that models take with ``backend="evt"``; a model that fails here fails again when measured."""
+    """Build the kernels that models need with ``backend="evt"``; a model that fails here fails again when measured."""
     traced = [pool.submit(sources_of, each.name, each.dtype, each.batch, each.training, device) for each in wanted]
     sources: dict[KernelSource, None] = {}
     for count, done in enumerate(as_completed(traced), 1):
         with suppress(BrokenExecutor):  # a process that ran out of memory
             sources |= dict.fromkeys(done.result())
         progress(f"{count} of {len(traced)} models traced, {len(sources)} kernels")
-    with suppress(BuildError):  # the model whose kernel it is says so
+    with suppress(BuildError):  # the model of this kernel reports it
         build_all(list(sources))
 
 
 def sources_of(name: str, dtype: str, batch: int, training: bool, device: torch.device) -> list[KernelSource]:
-    """Return the sources of a model's kernels; none where the model cannot be made or compiled."""
+    """Return the sources of a model's kernels; none for a model that cannot be made or compiled."""
     from evt.fx.prebuild import kernels_of
 
-    with suppress(Exception), torch.set_grad_enabled(training):  # whatever a package or a compiler may raise
+    with suppress(Exception), torch.set_grad_enabled(training):  # a package or a compiler may raise any exception
         kind: torch.dtype = getattr(torch, dtype)
         work = _work_of(MODELS[name].make().eval().to(device), name, device, kind, batch, training)
         args, keywords = work.inputs
@@ -196,7 +198,7 @@ def sources_of(name: str, dtype: str, batch: int, training: bool, device: torch.
 def _work_of(
     made: torch.nn.Module, name: str, device: torch.device, kind: torch.dtype, batch: int, training: bool
 ) -> _Work:
-    """Return what is measured of a model in f32: in a type, or for training under autocast to the type."""
+    """Return the work to measure for a model in f32: in a type, or for training under autocast to the type."""
     inputs = MODELS[name].inputs(device, kind, batch)
     model: Any = made if training else made.to(kind)
     images = [each for each in (*inputs[0], *inputs[1].values()) if each.ndim > 3]
@@ -214,7 +216,7 @@ def _measure(
     torch._dynamo.reset()
     try:
         made = known.make().eval().to(device)
-    except Exception as problem:  # whatever a package may raise
+    except Exception as problem:  # a package may raise any exception
         missing = isinstance(problem, ImportError) and find_spec(known.package) is None
         result.skipped = f"{known.package} is not installed" if missing else reason(problem)
         yield result, ""
@@ -231,11 +233,11 @@ def _measure(
         progress(f"{result.title}: {version}")
         try:
             calls[version] = _prepared(result, version, work, want)
-        except Exception as problem:  # whatever a compiler may raise
+        except Exception as problem:  # a compiler may raise any exception
             result.failures[version] = reason(problem)
             yield result, version
             continue
-        if version != EAGER and "mode" not in (VERSIONS[version] or {}):  # max-autotune has CUDA graphs of its own
+        if version != EAGER and "mode" not in (VERSIONS[version] or {}):  # max-autotune already uses CUDA graphs
             try:
                 replays[version] = _captured(calls[version])
             except Exception as problem:
@@ -246,7 +248,7 @@ def _measure(
 
 
 def _prepared(result: ModelResult, version: str, work: _Work, want: Sequence[torch.Tensor]) -> Callable[[], object]:
-    """Return a call of a version, compiled and warm; put all but times into the result."""
+    """Return a call of a version, compiled and warm; put everything but times into the result."""
     function = _compiled(work.model, version)
     start = time.perf_counter()
     found = work.results(function)
@@ -264,7 +266,7 @@ def _prepared(result: ModelResult, version: str, work: _Work, want: Sequence[tor
 
 @dataclass(frozen=True)
 class _Work:
-    """What is done with a version of a model: a call, or for training a step under autocast to ``kind``, if any."""
+    """The work of a version of a model: a call, or for training a step under autocast to ``kind``, if any."""
 
     model: torch.nn.Module
     inputs: tuple[tuple[Any, ...], dict[str, Any]]
@@ -287,7 +289,7 @@ class _Work:
         return loss.detach()
 
     def results(self, function: Callable[..., Any]) -> list[torch.Tensor]:
-        """Return what errors are told by: the result, or the gradients of the parameters."""
+        """Return the tensors that errors are measured on: the result, or the gradients of the parameters."""
         if not self.training:
             return [self._call(function).float().clone()]
         self.run(function)
@@ -318,9 +320,10 @@ class _Work:
 
 
 def _settle(model: torch.nn.Module, call: Callable[[], object]) -> None:
-    """Make no parameter zero, and batch norms those of their input, so that a model's result tells errors.
+    """Make no parameter zero, and set batch norms to the statistics of their input, so that a model's result reveals
+    errors.
 
-    Without it a head of zeros has no relative error, and the values of 16 bits vanish on the way through deep models.
+    Otherwise a head of zeros has no relative error, and 16-bit values vanish in deep models.
     """
     for parameter in model.parameters():
         if not parameter.any():
@@ -369,7 +372,7 @@ def _products(model: torch.nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _launched(call: Callable[[], object]) -> int:
-    """Return how many kernels a call launches."""
+    """Return the number of kernels that a call launches."""
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
@@ -381,7 +384,7 @@ def _launched(call: Callable[[], object]) -> int:
 
 
 def _captured(call: Callable[[], object]) -> Callable[[], object]:
-    """Return the replay of a CUDA graph of a call. Raise what PyTorch raises of calls that a graph cannot have."""
+    """Return the replay of a CUDA graph of a call. Raise PyTorch's errors for calls that a graph cannot capture."""
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -397,7 +400,7 @@ def _captured(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def _timed(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median times of calls in ms, the host's included."""
+    """Return the median times of calls in ms, host time included."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     event: Any = torch.cuda.Event  # has no types in some versions of torch
     for _ in range(rounds):

@@ -1,7 +1,7 @@
-"""The convolutions that cuDNN fuses, as PyTorch offers them: ``cudnn_fused(case) -> function of the tensors``.
+"""The convolutions that cuDNN fuses, through PyTorch: ``cudnn_fused(case) -> function of the tensors``.
 
-PyTorch has ``relu(acc + bias)`` and ``relu(acc + bias + residual)``. A residual that is added after the relu is an
-addition in place.
+PyTorch offers ``relu(acc + bias)`` and ``relu(acc + bias + residual)``. A residual after the relu is an addition in
+place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from evt.ir import Acc, Apply, Input, Load, Operand, Output, TypedDag
 
 
 def cudnn_fused(case: Case) -> Callable[..., torch.Tensor]:
-    """Return the formula by cuDNN, of ``(A, B, *tensor inputs)``. Raise UnwrittenError for what it does not fuse."""
+    """Return the formula by cuDNN, as a function of ``(A, B, *tensor inputs)``. Raise UnwrittenError for other
+    formulas.
+    """
     problem = case.problem
     if problem is None or problem.geometry.operator != "fprop" or problem.geometry.rank == 1:
         raise UnwrittenError("PyTorch offers cuDNN's fusion for conv2d and conv3d")
@@ -53,7 +55,7 @@ def _addends(dag: TypedDag) -> tuple[str | None, str | None, str | None]:
 
 
 def _sum(dag: TypedDag, node: int) -> dict[str, int]:
-    """Return what a node is the sum of, by kind; what occurs twice, or is of no such kind, by its number."""
+    """Return the terms of a node's sum by kind; duplicates and terms of other kinds by their number."""
     addends = [node]
     while any(dag[each] == Apply("add") for each in addends):
         addends = [part for each in addends for part in (dag.arguments(each) if dag[each] == Apply("add") else (each,))]

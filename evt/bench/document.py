@@ -26,7 +26,7 @@ def to_json(
     host: HostResult | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return everything that was measured; times of cases in ms, of the host in us."""
+    """Return all measurements; times of cases in ms, of the host in us."""
     return {
         "format": FORMAT,
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -151,7 +151,7 @@ def _time_json(time: Summary, unit: str) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON lacks, by null."""
+    """Return a value with null for NaN and infinities, which JSON lacks."""
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

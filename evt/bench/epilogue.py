@@ -1,7 +1,7 @@
-"""What epilogues cost: kernels that differ in nothing else, timed in the same rounds on one GPU.
+"""The costs of epilogues: kernels that differ in their epilogue only, timed in the same rounds on one GPU.
 
-The product is the same; so is the bare store of D. What an epilogue reads and writes besides has to cross the memory
-bus, at best as fast as a copy. The copy is timed in the same rounds, and gives the bound for each epilogue.
+All kernels share the product and the bare store of D. The other tensors of an epilogue must cross the memory bus, at
+best as fast as a copy. The copy is timed in the same rounds, and gives the bound for each epilogue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evt.bench.versions import Call, tensor_core_floats
 from evt.errors import EvtError
 from evt.tuning.clock import GpuClock, RoundTimer
 
-#: The size of the copy: more than any L2 cache holds.
+#: The size of the copy in bytes: more than any L2 cache holds.
 _COPIED_BYTES = 512 << 20
 _COPY = "copy"
 
@@ -32,9 +32,9 @@ def bench_epilogues(
     seed: int = 0,
     progress: Progress = lambda text: None,
 ) -> Iterator[EpilogueResult]:
-    """Measure cases, those of one product side by side; the first of them is the bare store.
+    """Measure cases, the cases of one product side by side; the first of them is the bare store.
 
-    Every answer is checked before it is timed. Raise LaunchError (E0801) without a CUDA GPU.
+    Every result is checked before it is timed. Raise LaunchError (E0801) without a CUDA GPU.
     """
     device = require_gpu()
 

@@ -1,4 +1,4 @@
-"""Host time: how long one call keeps the Python thread, without waiting for the GPU."""
+"""Host time: the time that one call occupies the Python thread, without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WARM_UP = 300
 def bench_host(case: Case, *, repeats: int = 11, seed: int = 0) -> HostResult:
     """Measure the microseconds of ``op(A, B, ...)`` and of ``torch.mm(A, B)``, with and without ``out=``.
 
-    Raise LaunchError (E0801) without a CUDA GPU, and whatever a call of the program raises.
+    Raise LaunchError (E0801) without a CUDA GPU, and the errors of a call.
     """
     device = require_gpu()
     with torch.no_grad():
@@ -51,7 +51,7 @@ def host_samples(
     seed: int = 0,
     warm_up: int = _WARM_UP,
 ) -> dict[str, list[float]]:
-    """Return the microseconds of each call, a sample for each repeat; the repeats are interleaved and shuffled."""
+    """Return the microseconds of each call, one sample per repeat; the repeats are interleaved and shuffled."""
     order = random.Random(seed)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():

@@ -26,7 +26,7 @@ Value: TypeAlias = Tensor | float | int
 
 
 class UnwrittenError(Exception):
-    """PyTorch has nothing that a user could write for a part of the program."""
+    """An error for a part of the program that PyTorch cannot express."""
 
 
 def torch_type(dtype: DType) -> torch.dtype:
@@ -38,8 +38,8 @@ def torch_type(dtype: DType) -> torch.dtype:
 def multiply(left: Any, right: Any, operands: Sequence[Operand], result: DType, device: str, batched: bool) -> Tensor:
     """Return the product of A and B, ``[.., m, k]`` and ``[.., k, n]``.
 
-    For 8-bit operands it is PyTorch's own on CUDA, in int32 or in the type of ``result``; on the CPU it is computed
-    in int32 or f32.
+    For 8-bit operands it is PyTorch's own on CUDA, in int32 or in the type of ``result``; on the CPU it is computed in
+    int32 or f32.
     """
     a = operands[0].dtype
     if a.bits > 8:
@@ -65,7 +65,7 @@ def check_product(operands: Sequence[Operand], batched: bool) -> None:
 
 
 def apply(name: str, operands: Sequence[Value], domain: DType) -> Value:
-    """Apply a function of the table that computes in ``domain``, in the tensors' own dtypes."""
+    """Return a function of the table that computes in ``domain``, in the tensors' own dtypes."""
     row = TABLE[name]
     numbers = [float(value) for value in operands if isinstance(value, float | int)]
     if len(numbers) == len(operands):
@@ -103,7 +103,7 @@ def cast(value: Value, dtype: DType) -> Value:
 
 
 def constant(node: Const) -> float | int:
-    """Return a constant as it was written: a whole number, or the shortest decimal that stands for it."""
+    """Return a constant as it was written: a whole number, or the shortest decimal for it."""
     if node.is_integer:
         return int(node.value)
     if round_f32(node.value) != node.value:
@@ -120,7 +120,7 @@ def pack_bits(mask: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_bits(packed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the truth values of packed bytes, as many columns as ``like`` has."""
+    """Return the truth values of packed bytes, with the number of columns of ``like``."""
     bits = (packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1
     return bits.flatten(-2)[..., : like.shape[-1]].to(torch.bool)
 
@@ -149,7 +149,7 @@ def _convert(value: Value, domain: DType) -> Value:
 
 
 def _to_float(value: Value, domain: DType) -> Value:
-    """Convert integers, truth values and 8-bit floats to f32 or f64; PyTorch has no arithmetic for them."""
+    """Return integers, truth values and 8-bit floats as f32 or f64; PyTorch has no arithmetic for them."""
     if isinstance(value, float | int):
         return value
     tensor, dtype = value
@@ -159,7 +159,7 @@ def _to_float(value: Value, domain: DType) -> Value:
 
 
 def _is_mixed(values: Sequence[Value]) -> bool:
-    """Return whether PyTorch's own promotion makes the tensors f32, integers among them."""
+    """Return whether PyTorch's promotion makes the tensors f32, integers among them."""
     dtypes = [value[1] for value in values if not isinstance(value, float | int)]
     return torch.float32 in dtypes and not any(dtype.is_floating_point and dtype.itemsize == 1 for dtype in dtypes)
 
@@ -169,7 +169,7 @@ def _number(value: float, domain: DType) -> float | int:
 
 
 def _call(row: Function, operands: Sequence[Any]) -> Any:
-    """Apply a function of the table to proxies and numbers; numbers become tensors where torch takes none."""
+    """Return a function of the table over proxies and numbers; numbers become tensors if torch takes none."""
     numbers = tuple(isinstance(value, float | int) for value in operands)
     written = _written(row, numbers)
     if written is not None:
@@ -181,9 +181,9 @@ def _call(row: Function, operands: Sequence[Any]) -> Any:
 
 @cache
 def _written(row: Function, numbers: tuple[bool, ...]) -> Callable[..., Any] | None:
-    """Return how a user writes a function with numbers in these places: one of the row's targets, or its meaning.
+    """Return the user's form of a function with numbers in these places: one of the row's targets, or its definition.
 
-    Return None where torch takes no numbers there.
+    Return None if torch takes no numbers there.
     """
     if (operation := _operator(row)) is not None:
         return operation
@@ -204,7 +204,7 @@ def _exchanged(function: Callable[..., Any], x: Any, y: Any) -> Any:
 
 
 def _operator(row: Function) -> Callable[..., Any] | None:
-    """Return Python's operator for a function of two values, or None. It takes numbers, and integers beside floats."""
+    """Return Python's operator for a function of two values, or None. It takes numbers, and integers with floats."""
     targets = map(read_target, row.targets if len(row.parameters) == 2 else ())
     name = next((target.path[1] for target in targets if target.path[0] == "operator"), None)
     found: Callable[..., Any] | None = None if name is None else getattr(operator, name)
@@ -212,7 +212,7 @@ def _operator(row: Function) -> Callable[..., Any] | None:
 
 
 def _by_name(row: Function, function: Callable[..., Any], x: Any, *numbers: float) -> Any:
-    """Call a function with the parameters after the first by name."""
+    """Return a call of a function with the parameters after the first by name."""
     names = [parameter.name for parameter in row.parameters[1:]]
     return function(x, **dict(zip(names, numbers, strict=True)))
 

@@ -1,4 +1,4 @@
-"""Which kernels serve a case: ``plans_of(case, data) -> plans``, and the one that a call takes."""
+"""The kernels of a case, ``plans_of(case, data) -> plans``, and the kernel that a call takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _bound(case: Case, data: Data) -> Bound:
 
 
 def _plans(case: Case, bound: Bound) -> tuple[Plan, ...]:
-    """Return the plans of the kernel that was measured to be best, if there is one."""
+    """Return the plans of the kernel that was measured to be fastest, if there is one."""
     request = case.program.request
     atomic = is_atomic(request)
     return plan_kernels(measured_best(request, bound, atomic), bound, device_target(bound.index), atomic)

@@ -1,4 +1,4 @@
-"""The convolutions of networks that many people run: ``NETWORKS["resnet"].layers``."""
+"""The convolutions of common networks: ``NETWORKS["resnet"].layers``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A square convolution, padded so that without a stride it keeps the image's size; ``side`` is the input's."""
+    """A square convolution, padded so that it keeps the image's size at stride 1; ``side`` is the input's."""
 
     taps: int
     channels: int
@@ -28,7 +28,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The layers of a network that differ from each other, and the usual batch size."""
+    """The distinct layers of a network, and its usual batch size."""
 
     images: int
     layers: tuple[Layer, ...]

@@ -1,4 +1,4 @@
-"""The machine on which a measurement is made."""
+"""The machine of a measurement."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def require_gpu() -> torch.device:
             Diagnostic(
                 "E0801",
                 f"no CUDA GPU to measure on: {why}",
-                help="run `evt doctor` to see what is missing; `evt run` computes on the CPU",
+                help="`evt doctor` prints the missing parts; `evt run` computes on the CPU",
             )
         )
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def describe_machine(device: torch.device | None = None) -> dict[str, Any]:
-    """Describe the machine, GPU, driver and versions, ready for JSON; unknown facts are None."""
+    """Return a description of the machine, GPU, driver and versions, ready for JSON; unknown facts are None."""
     gpu: dict[str, Any] | None = None
     if device is not None:
         properties = torch.cuda.get_device_properties(device)

@@ -1,7 +1,7 @@
 """Whole models by name, with random weights and inputs: ``MODELS["resnet50"]``.
 
 Torchvision, timm and transformers define the models, apart from a U-Net. Models of transformers are made from
-configurations with few layers; no model downloads anything. :data:`LATER` names the models that no table of README has.
+configurations with few layers; no model downloads anything. :data:`LATER` names the models that README does not list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Inputs = Callable[[torch.device, torch.dtype, int], tuple[tuple[Any, ...], dict
 
 @dataclass(frozen=True)
 class Model:
-    """A model: its package, how it is made in f32, its inputs, its usual batch size and its usual type."""
+    """A model: its package, its constructor in f32, its inputs, its usual batch size and its usual type."""
 
     package: str
     make: Callable[[], torch.nn.Module]
@@ -124,7 +124,7 @@ _OPT = {
     "word_embed_proj_dim": 2048,
 }
 
-#: Models that README has numbers of.
+#: Models with numbers in README.
 _KNOWN: Mapping[str, Model] = {
     **{name: _torchvision(name) for name in ("resnet18", "resnet50", "mobilenet_v3_large", "convnext_tiny")},
     "vit_b_16": _torchvision("vit_b_16"),
@@ -141,7 +141,7 @@ _KNOWN: Mapping[str, Model] = {
     ),
 }
 
-#: Models that README has no numbers of: nothing was fitted to them.
+#: Models without numbers in README: nothing was fitted to them.
 LATER: Mapping[str, Model] = {
     "resnext50": _torchvision("resnext50_32x4d", 64),
     "densenet121": _torchvision("densenet121", 64),

@@ -20,7 +20,7 @@ _PIPE_WIDTH = 240
 
 
 class BenchReport:
-    """Prints results as they come, and writes all so far to a file, so that an interrupted run keeps its numbers."""
+    """A printer of results, which writes all results so far to a file, so that an interrupted run keeps its numbers."""
 
     def __init__(self, machine: Mapping[str, Any], settings: Mapping[str, Any], file: str | Path | None = None) -> None:
         self.machine = machine
@@ -29,7 +29,7 @@ class BenchReport:
         self.results: list[CaseResult] = []
         self.epilogues: list[EpilogueResult] = []
         self.host: HostResult | None = None
-        # A pipe has no width of its own: lines are not wrapped there.
+        # A pipe has no width: lines are not wrapped there.
         self.console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
         print_machine(self.console, machine)
 
@@ -54,13 +54,13 @@ class BenchReport:
 
     @property
     def wrong(self) -> list[str]:
-        """The cases for which evt's kernels gave wrong answers."""
+        """The cases for which evt's kernels gave wrong results."""
         cases = [result.case.name for result in self.results if result.wrong]
         return cases + [name for result in self.epilogues for name in result.wrong]
 
     @property
     def complete(self) -> bool:
-        """Whether every one of evt's kernels was timed."""
+        """True if every kernel of evt was timed."""
         epilogues = all(row.time is not None for result in self.epilogues for row in result.rows)
         return epilogues and all(result.ms(EVT) is not None for result in self.results)
 
@@ -109,7 +109,7 @@ def notes(result: CaseResult) -> list[str]:
     if result.noise is not None:
         lines.append(f"noise: the same kernel twice differs by {result.noise:.1%}")
     if result.exposed:
-        lines.append(f"{result.exposed} samples thrown away: the GPU was waiting for the host")
+        lines.append(f"{result.exposed} samples discarded: the GPU was waiting for the host")
     ratio = result.ratio(EVT, COMPILE)
     if ratio is not None and result.case.bar is not None:
         verdict = "kept" if result.within_bar else "missed"
@@ -179,7 +179,7 @@ def print_epilogues(console: Console, result: EpilogueResult) -> None:
     if result.noise is not None:
         lines.append(f"noise: the same kernel twice differs by {result.noise:.1%}")
     if result.exposed:
-        lines.append(f"{result.exposed} samples thrown away: the GPU was waiting for the host")
+        lines.append(f"{result.exposed} samples discarded: the GPU was waiting for the host")
     for line in lines:
         console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     console.print()
@@ -225,7 +225,7 @@ def _problem(case: Case) -> str:
 
 
 def _geometry(case: Case) -> list[str]:
-    """Return what is unusual about a convolution's geometry, in words."""
+    """Return the unusual parts of a convolution's geometry, as text."""
     if case.problem is None:
         return []
     geometry, pads = case.problem.geometry, case.problem.pads

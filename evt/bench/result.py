@@ -36,7 +36,7 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class VersionResult:
-    """One version of a case: its times in ms and its error against the oracle, or why there are none."""
+    """One version of a case: its times in ms and its error against the oracle, or the reason that there are none."""
 
     version: str
     time: Summary | None = None
@@ -48,8 +48,8 @@ class VersionResult:
 class CaseResult:
     """All versions of one case.
 
-    ``exposed`` counts samples discarded because the GPU waited for the host; ``wrong``: evt's answer was wrong;
-    ``kernel`` is the route and the configuration that evt took on a GPU.
+    ``exposed`` counts samples that were discarded because the GPU waited for the host. ``wrong`` means that evt's
+    result was wrong. ``kernel`` is the route and the configuration of evt on a GPU.
     """
 
     case: Case
@@ -67,7 +67,7 @@ class CaseResult:
         return row.time.median if row and row.time else None
 
     def ratio(self, version: str, base: str) -> float | None:
-        """Return the time of a version over another's; None when either was not timed."""
+        """Return the time of a version over another's; None if either was not timed."""
         time, against = self.ms(version), self.ms(base)
         return time / against if time is not None and against else None
 
@@ -80,7 +80,7 @@ class CaseResult:
 
     @property
     def noise(self) -> float | None:
-        """The relative difference between two measurements of the same kernel."""
+        """The relative difference between two measurements of one kernel."""
         ratio = self.ratio(AGAIN, EVT)
         return abs(ratio - 1) if ratio is not None else None
 
@@ -105,8 +105,8 @@ class EpilogueResult:
     """Epilogues of one product, by name, timed in the same rounds; the first case is the bare store of D.
 
     ``bytes`` has the size of each case's tensors; ``copy`` is the time of moving ``copied_bytes``, read and written.
-    ``exposed`` counts samples discarded because the GPU waited for the host; ``wrong`` has the epilogues whose answer
-    was wrong.
+    ``exposed`` counts samples that were discarded because the GPU waited for the host; ``wrong`` has the epilogues
+    whose result was wrong.
     """
 
     cases: tuple[Case, ...]
@@ -126,7 +126,7 @@ class EpilogueResult:
         return row.time.median if row and row.time else None
 
     def ratio(self, name: str) -> float | None:
-        """Return the time of an epilogue over the bare store's; None when either was not timed."""
+        """Return the time of an epilogue over the bare store's; None if either was not timed."""
         time, bare = self.ms(name), self.ms(self.bare)
         return time / bare if time is not None and bare else None
 
@@ -142,13 +142,13 @@ class EpilogueResult:
         return self.copied_bytes / self.copy.median / 1e6 if self.copy else None
 
     def extra_bytes(self, name: str) -> int | None:
-        """Return the bytes that an epilogue reads and writes beyond those of the bare store."""
+        """Return the bytes that an epilogue reads and writes beyond the bare store's."""
         if name == AGAIN or name not in self.bytes or self.bare not in self.bytes:
             return None
         return sum(self.bytes[name].values()) - sum(self.bytes[self.bare].values())
 
     def bound(self, name: str) -> float | None:
-        """Return the time of the bare store plus that of moving the extra bytes as fast as the copy does, in ms."""
+        """Return the time of the bare store plus the time to copy the extra bytes, in ms."""
         bare, extra, bandwidth = self.ms(self.bare), self.extra_bytes(name), self.gbytes_per_s
         return bare + extra / bandwidth / 1e6 if bare is not None and extra is not None and bandwidth else None
 
@@ -160,7 +160,7 @@ class EpilogueResult:
 
 @dataclass(frozen=True)
 class HostResult:
-    """Host time of one call, in microseconds, by what was called."""
+    """Host time of one call in microseconds, by the name of the call."""
 
     case: Case
     calls: Mapping[str, Summary]

@@ -42,9 +42,9 @@ def bench(
 ) -> Iterator[CaseResult]:
     """Measure cases one after the other, each with all its versions in one interleaved run.
 
-    Every version is checked before it is timed, against the oracle in float64 on the same data. A version that
-    cannot be built, or whose answer is wrong, has a row that says so. Before anything is measured, raise
-    LaunchError (E0801) without a CUDA GPU and ArgumentError (E0602) for an unknown baseline.
+    Every version is checked before it is timed, against the oracle in float64 on the same data. A version that cannot
+    be built, or whose result is wrong, has a row with the reason. Before anything is measured, raise LaunchError
+    (E0801) without a CUDA GPU and ArgumentError (E0602) for an unknown baseline.
     """
     names = check_baselines(tuple(baselines))
     device = require_gpu()
@@ -62,7 +62,7 @@ def bench(
 
 
 def build_all(cases: Sequence[Case], device: torch.device, progress: Progress) -> None:
-    """Build the kernels of all cases side by side. What fails here fails again where it is reported."""
+    """Build the kernels of all cases in parallel. A failure is reported later, by the case that has it."""
     if device.type != "cuda":
         return  # the reference computes the case
     programs = {(id(case.program), case.dtype) for case in cases}
@@ -112,8 +112,8 @@ def measure(
 
 
 def timed(calls: Mapping[str, Call], clock: RoundTimer, rounds: int, seed: int) -> tuple[dict[str, list[float]], int]:
-    """Return the samples of each call in ms, and how many were discarded."""
-    interleave(calls, 2, clock, seed=seed)  # lets the clock find its spin, and the GPU its clock rates
+    """Return the samples of each call in ms, and the number of discarded samples."""
+    interleave(calls, 2, clock, seed=seed)  # lets the clock calibrate its spin, and the GPU raise its clock rates
     return interleave(calls, rounds, clock, seed=seed)
 
 
@@ -131,7 +131,7 @@ def with_times(rows: Mapping[str, VersionResult], samples: Mapping[str, Sequence
 
 
 def checked(name: str, case: Case, answer: Answer) -> tuple[VersionResult, Call | None]:
-    """Return a version, if its answer is right; otherwise its row says why not."""
+    """Return a version if its result is right; otherwise record the reason in its row."""
     try:
         if name == EVT:
             call = evt_version(case, answer.data)
@@ -148,7 +148,7 @@ def checked(name: str, case: Case, answer: Answer) -> tuple[VersionResult, Call 
         error = answer.error(outputs)
     except EvtError as problem:
         return VersionResult(name, failure=reason(problem)), None
-    except Exception as problem:  # whatever a compiler may raise
+    except Exception as problem:  # a compiler may raise any exception
         if name == EVT:
             raise
         return VersionResult(name, failure=reason(problem)), None
@@ -157,12 +157,12 @@ def checked(name: str, case: Case, answer: Answer) -> tuple[VersionResult, Call 
 
 
 def reason(problem: Exception) -> str:
-    """Return what went wrong, on one line."""
+    """Return the cause of a failure, on one line."""
     if isinstance(problem, EvtError):
         return "; ".join(f"{each.code}: {each.message}" for each in problem.diagnostics)
     if isinstance(problem, UnwrittenError):
         return str(problem)
-    if isinstance(inner := getattr(problem, "inner_exception", None), Exception):  # of a backend of torch.compile
+    if isinstance(inner := getattr(problem, "inner_exception", None), Exception):  # from a backend of torch.compile
         return reason(inner)
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     text = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__

@@ -1,15 +1,15 @@
 """The formula as a PyTorch user writes it: ``straight_line(dag, scalars) -> torch.fx.GraphModule``.
 
-The graph is taken as typed, before our optimiser; every node becomes the torch operation for it, in the
-tensors' own dtypes, with numbers as Python floats. The result is straight-line code (``print(module.code)``):
-that is what eager PyTorch runs and what torch.compile is given to work on.
+The graph is typed but not optimised. Every node becomes the torch operation for it, in the tensors' own dtypes, with
+numbers as Python floats. The result is straight-line code (``print(module.code)``), which eager PyTorch runs and
+torch.compile compiles.
 
-A convolution is written on tensors [N, K, P, Q], as its user has them; where the program needs more than tensors of
-that shape and vectors, it is written on their matrices [m, n].
+A convolution is written on tensors [N, K, P, Q], as its user has them. If the program needs more than tensors of that
+shape and vectors, it is written on their matrices [m, n].
 
 8-bit operands are multiplied by torch._int_mm and torch._scaled_mm; the former exists for i8 only, and neither takes
-batches. Integers meet floats as f32. Bits are bool until they are stored. Random numbers are refused: PyTorch draws
-others.
+batches. Integers combine with floats as f32. Bits are bool until they are stored. Random numbers are refused, because
+PyTorch draws different ones.
 """
 
 from __future__ import annotations
@@ -68,12 +68,11 @@ def straight_line(
     device: str = "cpu",
     problem: ConvolutionProblem | None = None,
 ) -> GraphModule:
-    """Return a module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
+    """Return a module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; it returns one output, or a tuple.
 
-    ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the
-    mode l is one; otherwise it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
-    ``cuda`` or ``cpu``: their products of 8-bit operands are different functions. A convolution is written for one
-    ``problem``. Raise UnwrittenError.
+    ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the mode l is
+    one of them. Outputs are packed in their own layout, as the kernel's are. ``device`` is ``cuda`` or ``cpu``, which
+    multiply 8-bit operands by different functions. A convolution is written for one ``problem``. Raise UnwrittenError.
     """
     return _Writer(dag, scalars, batched, device, problem).module()
 
@@ -91,7 +90,7 @@ def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
 
 
 class _Writer(Dialect[Value]):
-    """Writes each node into an fx graph."""
+    """A writer of nodes into an fx graph."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class _Writer(Dialect[Value]):
         return Proxy(node, self.tracer)
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Write a call as it is, to a function that does not look for proxies."""
+        """Return a written call, for a function that does not recognise proxies."""
         return self.tracer.create_proxy("call_function", function, arguments, options)
 
     def product(self) -> Tensor:
@@ -151,7 +150,7 @@ class _Writer(Dialect[Value]):
         return self.acc, self.acc_dtype
 
     def element(self, name: str) -> Value:
-        raise UnwrittenError("work on an operand is a pass over memory of its own in PyTorch")
+        raise UnwrittenError("an operand formula is a separate pass over memory in PyTorch")
 
     def feed(self, operand: Operand, x: Argument[Value]) -> Any:
         return self.element(operand.name)
@@ -177,7 +176,7 @@ class _Writer(Dialect[Value]):
         return self.call(torch.full, (), of.shape[dim], dtype=torch.int32, device=self.acc.device), torch.int32
 
     def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value:
-        raise UnwrittenError("PyTorch draws other random numbers than the program")
+        raise UnwrittenError("PyTorch's random numbers differ from the program's")
 
     def placed(self, value: Input) -> Value:
         """Return an input reshaped to broadcast against the accumulator."""
@@ -206,14 +205,14 @@ class _Writer(Dialect[Value]):
         return tensor, torch_type(value.dtype)
 
     def gathered(self, tensor: Any, value: Input) -> Any:
-        """Return a tensor with its rows and columns where the indices say; all of them are in range."""
+        """Return a tensor with its rows and columns gathered by the indices; all of them are in range."""
         for dim, mode in enumerate(value.modes):
             if index_of(mode):
                 tensor = tensor.index_select(dim, self.index_named(index_of(mode)))
         return tensor
 
     def scattered(self, tensor: Any, output: Output) -> Any:
-        """Return a buffer with a value's rows or columns where the index says, which names all of them."""
+        """Return a buffer with a value's rows or columns scattered by the index, which names all of them."""
         along, *others = (dim for dim, mode in enumerate(output.modes) if index_of(mode))
         if others:
             raise UnwrittenError("a store by two indices is written for kernels only")
@@ -222,11 +221,11 @@ class _Writer(Dialect[Value]):
 
     def index_named(self, name: str) -> Any:
         if self.batched or self.problem is not None:
-            raise UnwrittenError("rows that an index names are written for one product of matrices only")
+            raise UnwrittenError("gathered rows are written for a single matrix product only")
         return self.given[name]
 
     def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """Return a convolution's vector reshaped to broadcast against [N, C, ...]; other tensors as they are."""
+        """Return a convolution's vector reshaped to broadcast against [N, C, ...]; other tensors unchanged."""
         assert self.problem is not None
         if modes == ("n",):
             return tensor.reshape(-1, *[1] * self.problem.geometry.rank)
@@ -251,7 +250,7 @@ class _Writer(Dialect[Value]):
         return from_view(tensor) if is_image(output) else tensor
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """Return the dimensions that a mode of a convolution stands for; a divided mode has one."""
+        """Return the dimensions of a mode of a convolution; a divided mode has one."""
         assert self.problem is not None
         return self.problem.leads[base(mode)] if divisor(mode) == 1 else (1,)
 
@@ -363,10 +362,7 @@ class _Writer(Dialect[Value]):
         return tensor.contiguous()
 
     def store_vector(self, output: Output, value: Value) -> Any:
-        """Return what a reduction leaves, a vector or a scalar, in the order of the output's modes.
-
-        Every batch has its own, or the same.
-        """
+        """Return the result of a reduction, a vector or a scalar, in the order of the output's modes."""
         if isinstance(value, float | int):
             assert output.dtype is not None
             tensor = self.acc.new_full((), value, dtype=torch_type(output.dtype))

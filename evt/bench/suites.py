@@ -1,4 +1,4 @@
-"""Cases by name: ``suite("gemm") -> cases``, and ``chosen(names, words)`` of them."""
+"""Cases by name: ``suite("gemm") -> cases``, and a selection of them, ``chosen(names, words)``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evt.bench.layers import NETWORKS, Network
 from evt.diagnostics import Source
 from evt.program import Program
 
-#: The formula and the shapes of the performance bars.
+#: The formula and the shapes of the performance targets.
 FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 _SHAPES = ((6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0))
 _EPILOGUES = {
@@ -45,9 +45,9 @@ SUITES = ("gemm", "epilogue", *NETWORKS)
 
 
 def suite(name: str, dtype: str | None = None, images: int | None = None) -> tuple[Case, ...]:
-    """Return the cases of a suite; those of ``epilogue`` by size, the bare store first.
+    """Return the cases of a suite; the cases of ``epilogue`` by size, the bare store first.
 
-    ``dtype`` is bf16 by default, and f16 for a network's convolutions, of ``images`` instead of the usual batch size.
+    ``dtype`` is bf16 by default, and f16 for a network's convolutions. ``images`` replaces their usual batch size.
     Raise KeyError for a name that is not in :data:`SUITES`.
     """
     if name not in SUITES:

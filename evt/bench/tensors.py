@@ -1,4 +1,4 @@
-"""Tensors of every type: random ones, and poison. Used by ``evt bench`` and ``evt run``."""
+"""Tensors of every type: random ones, and poison. ``evt bench`` and ``evt run`` use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from evt.ir.dtype import B1, BOOL, U8, DType
 from evt.reference.rounding import packed, torch_type
 
-#: Random integers lie in this range: their products and sums stay exact in f32.
+#: The bound of random integers: their products and sums are exact in f32.
 _INTEGERS = (-8, 8)
 #: The value of integers before they are written.
 _POISON = {1: 0xA5, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
@@ -19,9 +19,9 @@ _POISON = {1: 0xA5, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
 def random_tensor(
     shape: Sequence[int], dtype: DType, generator: torch.Generator, *, scale: float = 1.0, positive: bool = False
 ) -> torch.Tensor:
-    """Draw normal numbers times ``scale``, small integers, or bits. The ``shape`` of bits counts columns, not bytes.
+    """Return normal numbers times ``scale``, small integers, or bits. The ``shape`` of bits counts columns, not bytes.
 
-    ``positive``: numbers in (0.1, 1.1) times ``scale``, and integers from 1.
+    ``positive`` gives numbers in (0.1, 1.1) times ``scale``, and integers from 1.
     """
     device = generator.device
     if dtype == B1:
@@ -39,7 +39,7 @@ def random_tensor(
 
 
 def random_index(shape: Sequence[int], extent: int, dtype: DType, generator: torch.Generator) -> torch.Tensor:
-    """Draw places among ``extent`` along the last dimension, each at most once where there are enough of them."""
+    """Return random places among ``extent`` along the last dimension, each at most once if there are enough of them."""
     *batch, count = shape
     order = torch.rand((*batch, max(count, extent)), generator=generator, device=generator.device).argsort(-1)
     return (order[..., :count] % max(1, extent)).to(torch_type(dtype))
@@ -60,7 +60,7 @@ def random_operand(
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Fill a buffer with values that no kernel writes by chance, so that unwritten elements show."""
+    """Fill a buffer with values that no kernel writes by chance, so that unwritten elements are visible."""
     if tensor.dtype.is_floating_point:
         tensor.fill_(math.nan)
     else:

@@ -1,4 +1,4 @@
-"""A U-Net for segmentation (Ronneberger, Fischer, Brox 2015), with batch norm as it is used today."""
+"""A U-Net for segmentation (Ronneberger, Fischer, Brox 2015), with batch norm."""
 
 from __future__ import annotations
 

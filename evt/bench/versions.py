@@ -1,6 +1,6 @@
-"""What is timed: each version of a case as a function without arguments.
+"""The timed versions of a case, each as a function without arguments.
 
-A baseline is built, and called for the first time, within :func:`baseline`, which thus raises what goes wrong with it.
+:func:`baseline` builds a baseline and calls it for the first time, and thus raises its errors.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from evt.errors import ArgumentError
 
 Call = Callable[[], Any]
 
-#: Besides evt: the formula in eager PyTorch, through torch.compile, by cuDNN's fused convolution; the product alone.
+#: The baselines: the formula in eager PyTorch, through torch.compile, by cuDNN's fused convolution; the bare product.
 BASELINES = ("eager", "compile", "max-autotune", "cudnn", "mm")
-#: Names of the bare product, of matrices and of a convolution; either name selects that of the case.
+#: Names of the bare product, of matrices and of a convolution; either name selects the case's product.
 PRODUCTS = ("mm", "conv")
-#: Those that torch.compile makes, with its mode.
+#: The baselines that torch.compile makes, with its mode.
 COMPILED = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
-_WARM_UP = 3  #: calls: the first compiles
+_WARM_UP = 3  # calls: the first compiles
 
 
 def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def evt_version(case: Case, data: Data) -> Call:
-    """Return the fused kernel, writing into the buffers of ``data``."""
+    """Return the fused kernel, which writes into the buffers of ``data``."""
     program, inputs = case.program, data.inputs
     outputs = tuple(data.outputs.values())
     out = outputs[0] if len(outputs) == 1 else outputs
@@ -53,7 +53,7 @@ def evt_version(case: Case, data: Data) -> Call:
 
 
 def baseline(name: str, case: Case, data: Data) -> Call:
-    """Return a baseline, compiled and warm. Raise UnwrittenError, and whatever PyTorch raises."""
+    """Return a baseline, compiled and warm. Raise UnwrittenError, and any error of PyTorch."""
     if name == "conv":
         alone = product_alone(case, data)
         for _ in range(_WARM_UP):
@@ -79,9 +79,10 @@ def baseline(name: str, case: Case, data: Data) -> Call:
 
 
 def product_alone(case: Case, data: Data) -> Callable[..., Any]:
-    """Return the matrix product, of ``(a, b, out=...)``: torch.mm, torch.bmm, or what PyTorch has for 8-bit operands.
+    """Return the matrix product as a function of ``(a, b, out=...)``: torch.mm, torch.bmm, or PyTorch's function for
+    8-bit.
 
-    A convolution is a function of ``(A, B)``. Raise UnwrittenError where PyTorch has no such product.
+    A convolution is a function of ``(A, B)``. Raise UnwrittenError if PyTorch has no such product.
     """
     if case.problem is not None:
         problem, device = case.problem, data.A.device.type
@@ -98,7 +99,7 @@ def product_alone(case: Case, data: Data) -> Callable[..., Any]:
 
 
 def operand_views(case: Case, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return A as [.., m, k] and B as [.., k, n], whatever their layouts are."""
+    """Return A as [.., m, k] and B as [.., k, n], for any layouts."""
     first, second = case.dag.operands
     a = data.A if first.modes == ("m", "k") else data.A.mT
     b = data.B if second.modes == ("k", "n") else data.B.mT

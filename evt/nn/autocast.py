@@ -1,6 +1,6 @@
 """A call's tensors under torch.autocast: ``autocast(x, weight, inputs, following)``.
 
-A program computes in the types of its operands, whatever autocast says; a module casts them, as torch.nn's do.
+A program computes in the types of its operands, regardless of autocast. A module casts the operands, as torch.nn does.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 def autocast(
     x: torch.Tensor, weight: torch.Tensor, inputs: Mapping[str, Any], following: Sequence[str]
 ) -> tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]:
-    """Return the tensors of a call in autocast's type where it is enabled: the operands, and inputs that follow them.
+    """Return the tensors of a call in autocast's type if it is enabled: the operands, and inputs that follow their
+    type.
 
-    As in PyTorch, float64, integers and tensors of other devices stay what they are.
+    As in PyTorch, float64, integers and tensors of other devices are not cast.
     """
     device = "cuda" if x.is_cuda else "cpu"
     if not torch.is_autocast_enabled(device):

@@ -52,10 +52,10 @@ class _Convolution(EpilogueModule, torch.nn.modules.conv._ConvNd):
         return {"stride": self.stride, "padding": padding, "dilation": self.dilation, "groups": self.groups}
 
     def forward(self, input: torch.Tensor, **inputs: Any) -> Any:
-        """Return the program's output, [N, K, P, Q] of the input's type if it is ``D``; several as a namedtuple.
+        """Return the program's output; several as a namedtuple. ``D`` is [N, K, P, Q] in the input's type.
 
-        ``input`` is [N, C, H, W] (with as many spatial dimensions as the module has), an input ``[m, n]`` of the
-        epilogue [N, K, P, Q]. Types, autocast, ``out=`` and errors are those of :class:`evt.nn.Linear`'s forward.
+        ``input`` is [N, C, H, W], with the module's number of spatial dimensions; an input ``[m, n]`` of the epilogue
+        is [N, K, P, Q]. Types, autocast, ``out=`` and errors are as in :class:`evt.nn.Linear`'s forward.
         """
         if self.padding_mode != "zeros":
             pads = self._reversed_padding_repeated_twice
@@ -79,16 +79,15 @@ class Conv2d(_Convolution, torch.nn.Conv2d):
         layer = evt.nn.Conv2d(64, 64, 3, padding=1, epilogue="relu(acc + bias + residual)")
         y = layer(x, residual=r)
 
-    ``epilogue`` and the keywords after it are those of :class:`evt.nn.Linear`, with the output channels as columns.
-    Arguments, parameters, initialisation and state dicts are those of torch.nn.Conv2d. With a ``padding_mode`` other
-    than ``"zeros"`` the input is padded by a kernel of its own, as torch does. Setting ``stride``, ``padding``,
-    ``dilation``, ``groups`` or ``padding_mode`` of a module makes its program anew.
+    ``epilogue`` and the keywords after it are as in :class:`evt.nn.Linear`, with the output channels as columns. The
+    other arguments, parameters, initialisation and state dicts are as in torch.nn.Conv2d. With a ``padding_mode`` other
+    than ``"zeros"`` a separate kernel pads the input, as in torch. Setting ``stride``, ``padding``, ``dilation``,
+    ``groups`` or ``padding_mode`` of a module makes its program anew.
 
-    Kernels need channels_last memory: convert the module once with ``.to(memory_format=torch.channels_last)``, and
-    pass inputs in it; other tensors are copied at each call. D is channels_last where x or the weight is. x has a batch
-    dimension.
+    Kernels need channels_last memory: convert the module once with ``.to(memory_format=torch.channels_last)``, and pass
+    inputs in it; a call copies other tensors. D is channels_last if x or the weight is. x has a batch dimension.
 
-    Raise what :func:`evt.conv2d` raises for the program, and what :class:`evt.nn.Linear` raises for the bias.
+    Raise the errors of :func:`evt.conv2d` for the program, and of :class:`evt.nn.Linear` for the bias.
     """
 
     base = torch.nn.Conv2d

@@ -1,4 +1,4 @@
-"""A module's epilogue: ``epilogue_of(operation, text, weight, bias, keywords) -> Epilogue``, checked against them."""
+"""A module's epilogue, validated: ``epilogue_of(operation, text, weight, bias, keywords) -> Epilogue``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from evt.runtime.tensors import dtype_of
 
 
 class Epilogue(NamedTuple):
-    """A module's program, and the text that it was made from.
+    """A module's program, and its text.
 
-    ``following`` are the inputs of which the text leaves the type open: it follows the type of the operands.
+    ``following`` are the inputs whose type the text leaves open: it follows the type of the operands.
     """
 
     text: str
@@ -42,9 +42,9 @@ def epilogue_of(
 ) -> Epilogue:
     """Return the epilogue of a module with these parameters; ``keywords`` are the program's.
 
-    Raise ProgramError where the text is not a program of this operation, or it reads ``bias`` and the module has none,
-    or the other way round; ArgumentError (E0604) where the columns are not a multiple of what the text
-    takes together; TargetError (E0303, E0305) for parameters of another type.
+    Raise ProgramError if the text is not a program of this operation, or if only one of the epilogue and the module has
+    a bias; ArgumentError (E0604) if the columns are not a multiple of the epilogue's pairs or blocks; TargetError
+    (E0303, E0305) for parameters of another type.
     """
     written = ("acc" if bias is None else "acc + bias") if text is None else read_text(text).text
     program = _shared(Program(with_primary(Source(written, "<epilogue>")), operation, **keywords), written)
@@ -62,20 +62,20 @@ def epilogue_of(
 
 @lru_cache(maxsize=1024)
 def _shared(program: Program, text: str) -> Program:
-    """Return the first of equal programs of one text: layers that are made alike share what calls prepare."""
+    """Return the first of equal programs of one text, so that layers made alike share prepared calls."""
     return program
 
 
 def _check_operation(request: Request, operation: str) -> None:
-    """Refuse a header that names another operation, or other shapes of A and B, than the module's."""
+    """Refuse a header whose operation, or whose shapes of A and B, differ from the module's."""
     if request.operation != operation or request.operand_modes != OPERATIONS[operation]:
         message = f"the header of the epilogue is not that of the module, whose operation is {operation}"
         span = request.dag.operands[0].span
-        raise ProgramError(Diagnostic("E0501", message, span, "", "leave the header out", source=request.source))
+        raise ProgramError(Diagnostic("E0501", message, span, "", "omit the header", source=request.source))
 
 
 def _check_names(request: Request) -> None:
-    """Refuse inputs that forward has other arguments for."""
+    """Refuse inputs with the name of another argument of forward."""
     for each in request.dag.inputs:
         if each.name in ("self", "input"):
             message = f"`{each.name}` is an argument of forward's own"
@@ -84,7 +84,7 @@ def _check_names(request: Request) -> None:
 
 
 def _check_bias(request: Request, bias: torch.Tensor | None) -> None:
-    """Check that the epilogue reads the bias if there is one, and as one value for each column."""
+    """Check that the epilogue reads the bias, if there is one, as one value for each column."""
     read = request.dag.input.get("bias")
     if read is None:
         if bias is not None:
@@ -100,7 +100,7 @@ def _check_bias(request: Request, bias: torch.Tensor | None) -> None:
         raise ProgramError(Diagnostic("E0302", message, read.span, "", "write `bias[n]`", source=request.source))
     elif read.dtype is not None and read.dtype != dtype_of(bias):
         message = f"`bias` is declared {read.dtype}, and the module's is {bias.dtype}"
-        help_text = f"leave the type out, or pass dtype=torch.{read.dtype.torch}"
+        help_text = f"omit the type, or pass dtype=torch.{read.dtype.torch}"
         raise ProgramError(Diagnostic("E0603", message, read.span, "", help_text, source=request.source))
 
 
@@ -112,7 +112,7 @@ def _primary(request: Request) -> Span | None:
 
 
 def _following(request: Request) -> tuple[str, ...]:
-    """Return the inputs that have another type where the operands have another one."""
+    """Return the inputs whose type changes with the type of the operands."""
     if request.dag.operands:
         return ()
     one, other = (typed_graph(request, dtype, dtype).inputs for dtype in ("f16", "bf16"))

@@ -1,4 +1,4 @@
-"""What the modules have in common: ``EpilogueModule``, an epilogue beside the parameters of a module of PyTorch's."""
+"""The base of the modules: ``EpilogueModule``, an epilogue next to the parameters of a torch.nn module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EpilogueModule(torch.nn.Module):
-    """A module of PyTorch's, ``base``, that calls a program of one ``operation`` on its input, weight and bias."""
+    """A torch.nn module, ``base``, that calls a program of one ``operation`` on its input, weight and bias."""
 
     base: ClassVar[type[torch.nn.Module]]
     operation: ClassVar[str]
@@ -31,25 +31,25 @@ class EpilogueModule(torch.nn.Module):
 
     @property
     def epilogue(self) -> str:
-        """The epilogue as it was given; that of torch's module if none was."""
+        """The epilogue as it was given; the epilogue of torch's module by default."""
         return self._epilogue.text
 
     @property
     def program(self) -> Program:
-        """The program that forward calls; its ``explain`` and ``tune`` say more."""
+        """The program that forward calls; it has ``explain`` and ``tune``."""
         return self._epilogue.program
 
     @classmethod
     def from_torch(cls, module: torch.nn.Module, *, epilogue: str | None = None, **settings: Unpack[Keywords]) -> Self:
         """Return a module that shares the parameters of torch's, and has its hooks, buffers and mode.
 
-        Raise ArgumentError (E0607) for a module of another class, whose own forward would be lost, and what the
-        constructor raises.
+        Raise ArgumentError (E0607) for a module of another class, whose own forward would be lost, and the errors of
+        the constructor.
         """
         if type(module) not in (cls.base, cls):
             wanted = f"torch.nn.{cls.base.__name__}"
-            message = f"from_torch takes a {wanted}, not {type(module).__name__}, whose forward may be another"
-            help_text = f"convert the {wanted} before it is parametrized, wrapped or derived from"
+            message = f"from_torch takes a {wanted}, not {type(module).__name__}, whose forward may differ"
+            help_text = f"convert the {wanted} before you parametrize, wrap or subclass it"
             raise ArgumentError(Diagnostic("E0607", message, help=help_text))
         made = cls.__new__(cls)
         state = vars(module).items()
@@ -63,12 +63,12 @@ class EpilogueModule(torch.nn.Module):
         self._epilogue = epilogue_of(self.operation, text, self.weight, self.bias, keywords)
 
     def _geometry(self) -> dict[str, Any]:
-        """Return the program's keywords beside its settings."""
+        """Return the program's keywords besides its settings."""
         return {}
 
     def _call(self, x: torch.Tensor, inputs: dict[str, Any]) -> Any:
         if "bias" in inputs:
-            message = "`bias` is the module's parameter, and no argument of forward"
+            message = "`bias` is the module's parameter, not an argument of forward"
             raise ArgumentError(Diagnostic("E0602", message, help="leave it out"))
         bias = self.bias
         if bias is not None:
@@ -78,7 +78,7 @@ class EpilogueModule(torch.nn.Module):
         return program(x, weight, **given)
 
     def extra_repr(self) -> str:
-        """Return torch's text, the epilogue, and the settings that are not the usual ones."""
+        """Return torch's text, the epilogue, and the settings that differ from their defaults."""
         usual, own = Settings(), self.program.request.settings
         settings = {each.name: getattr(own, each.name) for each in fields(own)}
         shown = [f"{name}={value!r}" for name, value in settings.items() if value != getattr(usual, name)]

@@ -20,19 +20,18 @@ class Linear(EpilogueModule, torch.nn.Linear):
         layer = evt.nn.Linear(512, 256, epilogue="acc + bias + residual")
         y = layer(x, residual=r)
 
-    ``epilogue`` is a program of evt's language, of which the last statement may be an expression: the output ``D``.
-    Without one the module computes what torch's does, ``acc + bias``, or ``acc`` with ``bias=False``. ``bias`` is the
-    parameter, and is read exactly if the module has one. All other inputs are keywords of forward.
+    ``epilogue`` is a program of evt's language, whose last statement may be an expression: the output ``D``. By default
+    the module computes ``acc + bias``, or ``acc`` with ``bias=False``, as torch's module does. ``bias`` is the
+    parameter; the epilogue must read it if and only if the module has one. All other inputs are keywords of forward.
 
-    Arguments, parameters, initialisation and state dicts are those of torch.nn.Linear. The other keywords are those of
-    :class:`evt.settings.Settings`: ``relaxed``, ``fast_math`` and so on.
+    The other arguments, parameters, initialisation and state dicts are as in torch.nn.Linear. Further keywords are the
+    keywords of :class:`evt.settings.Settings`: ``relaxed``, ``fast_math`` and so on.
 
-    Raise what :func:`evt.linear` raises for the program, at once and not in forward; ProgramError also for a bias that
-    only the module or only the epilogue has (E0404, E0202), or of other modes or another type than the parameter's
-    (E0302, E0603), for a header of another operation (E0501), and for an input that is named as forward's own
-    arguments are (E0108); ArgumentError (E0604) where ``out_features`` does not
-    divide into the pairs or blocks of columns that the epilogue takes; TargetError (E0303) for a ``dtype`` that is none
-    of an operand's.
+    The constructor raises the errors of :func:`evt.linear` for the program. It also raises ProgramError for a bias that
+    only the module or only the epilogue has (E0404, E0202), or whose modes or type differ from the parameter's (E0302,
+    E0603), for a header of another operation (E0501), and for an input with the name of an argument of forward (E0108);
+    ArgumentError (E0604) if ``out_features`` does not divide into the epilogue's pairs or blocks of columns;
+    TargetError (E0303) for a ``dtype`` that operands cannot have.
     """
 
     base = torch.nn.Linear
@@ -53,15 +52,15 @@ class Linear(EpilogueModule, torch.nn.Linear):
         self._set_epilogue(epilogue, settings)
 
     def forward(self, input: torch.Tensor, **inputs: Any) -> Any:
-        """Return the program's output, [..., out_features] of the input's type if it is ``D``; several as a namedtuple.
+        """Return the program's output; several as a namedtuple. ``D`` is [..., out_features] in the input's type.
 
-        ``input`` is [..., in_features], an input ``[m, n]`` of the epilogue [..., out_features], one ``[m]`` [...].
-        All are of the weight's type unless the epilogue declares another. On the GPU, f32 is multiplied as tf32.
-        The result has gradients where any of them requires grad. ``out=``, and the names of outputs, give buffers as in
-        calls of :func:`evt.linear`.
+        ``input`` is [..., in_features]; an input ``[m, n]`` of the epilogue is [..., out_features], and an input
+        ``[m]`` is [...]. All have the weight's type unless the epilogue declares another. On the GPU, f32 is multiplied
+        as tf32. The result has gradients if any input requires grad. ``out=``, and the names of outputs, pass buffers
+        as in calls of :func:`evt.linear`.
 
-        Under torch.autocast, the operands, and inputs whose type the epilogue leaves open (the bias among them), are
-        cast to autocast's type, which is then the type of D. Inputs with a declared type stay as they are, and so
-        do scalars, float64 and integers. Raise ArgumentError (E06xx) for inputs that do not fit.
+        Under torch.autocast, the operands, the bias and other inputs whose type the epilogue leaves open are cast to
+        autocast's type, which is then the type of D. Inputs with a declared type are not cast, and neither are scalars,
+        float64 and integers. Raise ArgumentError (E06xx) for inputs that do not fit.
         """
         return self._call(input, inputs)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class MLP(torch.nn.Module):
-    """``fc2(activation(fc1(x)))`` in two kernels, with the names of timm's and transformers' blocks.
+    """``fc2(activation(fc1(x)))`` in two kernels, with the parameter names of timm's and transformers' blocks.
 
-    ``activation`` is a function of the language, or of the user's own: ``"gelu"``, ``"gelu_tanh"``, ``"relu"``.
-    The other arguments are those of :class:`evt.nn.Linear`.
+    ``activation`` is a function of the language, or a registered one: ``"gelu"``, ``"gelu_tanh"``, ``"relu"``. The
+    other arguments are as in :class:`evt.nn.Linear`.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class MLP(torch.nn.Module):
 
 
 class GatedMLP(torch.nn.Module):
-    """``down_proj(activation(gate_proj(x)) * up_proj(x))`` in three kernels, with the names of Llama's block.
+    """``down_proj(activation(gate_proj(x)) * up_proj(x))`` in three kernels, with the parameter names of Llama's block.
 
-    The second product is multiplied by the gate where it is computed. ``activation`` and the other arguments are those
-    of :class:`MLP`. One kernel for both products needs one weight, whose rows alternate:
+    The epilogue of the second product multiplies by the gate. ``activation`` and the other arguments are as in
+    :class:`MLP`. A single kernel for both products needs one weight with alternating rows:
 
         layer = evt.nn.Linear(in_features, 2 * hidden_features, bias=False, epilogue="silu(even(acc)) * odd(acc)")
         layer.weight.data = torch.stack([gate_proj.weight, up_proj.weight], 1).flatten(0, 1)

@@ -128,12 +128,12 @@ def test_straight_line_of_the_language(dtype: str, text: str, batches: int) -> N
 
 
 def test_straight_line_refuses_random_numbers() -> None:
-    with pytest.raises(UnwrittenError, match="PyTorch draws other random numbers"):
+    with pytest.raises(UnwrittenError, match="PyTorch's random numbers differ"):
         straight_line(make(RANDOM).dag, {"seed": 1, "offset": 2})
     measured = measure(make(RANDOM), ("eager", "mm"), clock, CPU, rounds=2)
     row = measured.row("eager")
     assert row is not None
-    assert row.failure == "PyTorch draws other random numbers than the program"
+    assert row.failure == "PyTorch's random numbers differ from the program's"
     assert not measured.wrong
     assert measured.ms("evt") is not None
 
