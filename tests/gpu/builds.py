@@ -14,7 +14,7 @@ from evt.compilation import Cache, KernelSource, build, cache_key, find_toolchai
 def build_selected(
     request: pytest.FixtureRequest, test: Callable[..., None], sources_of: Callable[..., Sequence[KernelSource]]
 ) -> Mapping[KernelSource, str]:
-    """Build what the selected cases of a test need, given their parameters; return what nvcc refused, and why."""
+    """Build the kernels of a test's selected cases, given their parameters; return nvcc's refusals."""
     sources: list[KernelSource] = []
     for item in request.session.items:
         if getattr(item, "function", None) is test:

@@ -1,6 +1,7 @@
 """One small launch of every kind of kernel, as a program for compute-sanitizer: ``python tests/gpu/launches.py``.
 
-Sizes are no multiples of the tiles. Each kind is compared with the reference; the names of those that ran are printed.
+Sizes are no multiples of the tiles. Each kind is compared with the reference; the names of the launched ones are
+printed.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ GROUPED = "grouped"
 
 
 def inputs_of(call: Call) -> dict[str, torch.Tensor]:
-    """Of what there is, the inputs that the program reads."""
+    """Return the given tensors that the program reads."""
     op, a, b, found = call
     read = {each.name for each in typed_graph(op.request, _name(a), _name(b)).inputs}
     return {name: value for name, value in found.items() if name in read}
@@ -175,7 +176,7 @@ def launch_grouped() -> None:
     """Launch groups of several sizes, one of them empty.
 
     PyTorch fills the memory that it gives: CUTLASS's kernel fences its tensor maps, in the workspace, by an exchange
-    of their words, which initcheck takes for a read, also of those words that no map has.
+    of their words, which initcheck takes for a read, also of words outside any map.
     """
     op = evt.grouped_gemm(PLAIN)
     rows = (37, 128, 0, 5, 200)

@@ -1,4 +1,4 @@
-"""Kernels of ours on a GPU: cases of one kernel and many shapes, their tensors, and the check against float64."""
+"""Own kernels on a GPU: cases of one kernel and many shapes, their tensors, and the check against float64."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def random(shape, dtype: str, generator, scale: float = 1.0):
 
 
 def tensors(case: Case, number: int, op: evt.Program):
-    """Return what the program is called with: A, B and the inputs by name."""
+    """Return the arguments of the program: A, B and the inputs by name."""
     generator = torch.Generator("cuda").manual_seed(number)
     shape, of_weight = case.operands(number)
     x = last(random(shape, case.dtype, generator))

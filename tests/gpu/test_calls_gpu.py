@@ -1,4 +1,4 @@
-"""What calls on a GPU take for what it is, and what they refuse before a launch."""
+"""Arguments that calls on a GPU accept, and arguments that they refuse before a launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 M, N, K = 200, 136, 264
 TEXT = "D = relu(alpha*acc + C) + bias"
-# Few kernels serve: those of GEMM are GROUPED's as well, and the routes of 2.x have one configuration each.
+# Few kernels serve: GROUPED has the kernels of GEMM, and the routes of 2.x have one configuration each.
 GEMM = evt.gemm(TEXT)
 GROUPED = evt.grouped_gemm(TEXT, route="loop")
 LINEAR = evt.linear(TEXT, route="evt-2x")

@@ -56,7 +56,7 @@ def convolution(text: str, channels: int, filters: int, size: int = 3, dtype: st
 
 CUTLASS = {"route": "conv-evt-3x"}
 CASES = {
-    # By the width of tiles that the filters fill best, and the depth of those that the channels do.
+    # By the width of tiles that the filters fill best, and the depth that the channels fill best.
     **{
         f"conv-{filters}-of-{channels}": convolution(LIGHT, channels, filters)
         for filters, channels in ((56, 64), (88, 96), (120, 64), (152, 40), (184, 192), (504, 64))
@@ -70,7 +70,7 @@ CASES = {
     "conv-tf32": convolution(LIGHT, 24, 88, 3, "f32"),
     "conv-e4m3": convolution("D = relu(acc + bias)", 48, 184, 3, "e4m3"),
     "conv-i8": convolution("D = relu(acc + bias)", 96, 88, 3, "i8"),
-    # More tiles than there are multiprocessors: a persistent thread block has several, of which two may be under way.
+    # More tiles than there are multiprocessors: a persistent thread block has several, and two may be under way.
     **{
         f"conv-many-{dtype}": Case(text, "conv2d", (9, 48, 61, 57), (248, 48, 3, 3), dtype, {"padding": 1, **CUTLASS})
         for dtype, text in (
@@ -174,7 +174,7 @@ def inputs_of(op: evt.Program, name: str, a, b) -> dict[str, object]:
 
 @cache
 def configurations(name: str) -> tuple[str, ...]:
-    """Those in which a case's kernel is built on the machine's GPU."""
+    """Return the families in which a case's kernel is built on the machine's GPU."""
     op = program(name)
     a, b = operands(name)
     problem = call_problem(op.request, bind(op.request, a, b, inputs_of(op, name, a, b), {}), device_target(0))
@@ -220,7 +220,7 @@ def test_configurations(name, record, built) -> None:
 
 
 def test_zeros_of_a_padded_copy_meet_no_infinity() -> None:
-    """What is behind a window's taps, or a pixel's channels, is not multiplied, whatever it is."""
+    """Memory behind a window's taps, or a pixel's channels, is not multiplied, NaN included."""
     x = evt.channels_last(torch.randn(2, 3, 16, 16, device="cuda").half())
     x[:, :, :, 8] = float("inf")
     w = evt.channels_last(torch.randn(16, 3, 3, 3, device="cuda").half())

@@ -104,7 +104,7 @@ OPERATORS = {
     "e4m3": Operator("conv2d", (2, 64, 13, 11), (64, 64, 3, 3), {"padding": 1}, "e4m3"),
     "e4m3-2x": Operator("conv2d", (2, 64, 13, 11), (64, 64, 3, 3), {"padding": 1}, "e4m3", "conv-evt-2x"),
     "e5m2": Operator("conv2d", (2, 64, 13, 11), (64, 64, 3, 3), {"padding": 1}, "e5m2"),
-    **{  # tiles of 160 columns, the last of which is not full
+    **{  # tiles of 160 columns; the last is not full
         f"160-columns-{dtype}": Operator(
             "conv2d", (3, 96, 13, 11), (304, 96, 3, 3), {"padding": 1}, dtype, "conv-evt-3x"
         )
@@ -151,9 +151,9 @@ def program(problem: str, epilogue: str, route: str) -> evt.Program:
 
 
 def general(op, a, b, inputs):
-    """Return the program in its general configuration alone, and that one's plan.
+    """Return the program in its general configuration alone, and its plan.
 
-    Of a kernel of ours that is asked for it is of one width, for all problems whose planes are alike.
+    If an own kernel is asked for, it has one width for all problems with equal planes.
     """
     plans = plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0))
     (_, *filters), first = plans[0].config.tile, plans[0]
@@ -236,7 +236,7 @@ def test_convolution(problem, epilogue, dtype, route, record, built) -> None:
     x, w, inputs = tensors(problem, epilogue, dtype)
     op, taken = general(program(problem, epilogue, route), x, w, inputs)
     found = check(op, x, w, inputs, BOUNDS[dtype])
-    if route not in ("best", "own"):  # all routes agree; that of ours is often the best one
+    if route not in ("best", "own"):  # all routes agree; the own route is often the best one
         other, _ = general(program(problem, epilogue, "best"), x, w, inputs)
         best = other(x, w, **inputs)
         mine = op(x, w, **inputs)

@@ -36,7 +36,7 @@ def test_each_device_runs_its_own_launches() -> None:
     op = evt.gemm(FORMULA)
     for device in (0, 1, 0):
         a, b, bias = problem(device)
-        torch.cuda.set_device(0)  # the current device need not be the tensors'
+        torch.cuda.set_device(0)  # the current device may be another than the tensors'
         check(op(a, b, bias=bias), a, b, bias)
         assert torch.cuda.current_device() == 0
     a, b, bias = problem(1)

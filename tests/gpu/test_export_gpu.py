@@ -100,7 +100,7 @@ def test_streams_graphs_and_compile(scaled: Path) -> None:
 
     exact = call()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):  # on a stream of its own: the operator has to find it
+    with torch.cuda.graph(graph):  # on another stream, which the operator has to find
         captured = call()
     bias.fill_(1)
     graph.replay()

@@ -1,4 +1,4 @@
-"""The C++ functions, compiled for a GPU, where some are made of its own instructions, give what PyTorch gives."""
+"""The C++ functions, compiled for a GPU with its approximate instructions, equal PyTorch's."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(binary))
 
 
-#: What CUDA's own functions and approximate reciprocals add to the host's bounds.
+#: Additions to the host's bounds for CUDA's functions and approximate reciprocals.
 OF_DEVICE = {
     "tan": Bound(4),
     "atanh": Bound(3),

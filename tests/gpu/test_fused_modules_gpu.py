@@ -50,7 +50,7 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
 
 
 def test_layouts() -> None:
-    """What a kernel reads is fused, what PyTorch copies is copied, and the rest stays PyTorch's."""
+    """Operands that a kernel reads are fused, operands that PyTorch copies are copied, and the rest stays PyTorch's."""
     a, b = (torch.randint(-8, 8, (64, 64), device="cuda").to(torch.int8) for _ in range(2))
     run: Any = Function(torch._int_mm).eval()
     fused: Any = fuse(run, (a, b.t()))

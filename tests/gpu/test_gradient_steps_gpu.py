@@ -58,7 +58,7 @@ def test_calls_that_come_again(name: str) -> None:
     for step in range(6):
         numbers = {"seed": step + 2**40, "alpha": 1.5 - step} if name == "numbers" else {}
         values = drawn(name, step)
-        poisoned = torch.full((16 << 20,), torch.nan, device=DEVICE)  # what the allocator hands out next
+        poisoned = torch.full((16 << 20,), torch.nan, device=DEVICE)  # memory that the allocator returns next
         del poisoned
         got = gradients(op, values, numbers, packed=step % 2 == 0)
         wide = {each: value.cpu().double() for each, value in values.items()}

@@ -1,4 +1,4 @@
-"""Gradients of calls on a GPU: what the forward kernels save, and backward kernels that compute the product again."""
+"""Gradients of calls on a GPU: values that forward kernels save, and backward kernels that recompute the product."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def cases() -> dict[Any, Case]:
 @pytest.mark.parametrize("each", PARAMETERS, ids=str)
 def test_gradients(each: Any, cases: dict[Any, Case]) -> None:
     case = cases[each]
-    poisoned = torch.full((64 << 20,), torch.nan, device="cuda")  # what the allocator hands out next
+    poisoned = torch.full((64 << 20,), torch.nan, device="cuda")  # memory that the allocator returns next
     del poisoned
     got = gradients(case.op, case.values)
     text, operation, geometry, _ = CASES[each[0]]

@@ -68,7 +68,7 @@ def tensors(name, groups=GROUPS):
     aligned = [(m - m % 8 if name == "transposed" else m, n, k) for m, n, k in groups]
     a = [random((m, k), dtype, generator, max(k, 1) ** -0.25) for m, n, k in aligned]
     b = [random((n, k), dtype, generator, max(k, 1) ** -0.25) for m, n, k in aligned]
-    if dtype == "f32":  # what tf32 holds
+    if dtype == "f32":  # exact in tf32
         a, b = ([x.bfloat16().float() for x in each] for each in (a, b))
     if dtype not in ("e4m3", "i8", "f32"):
         b = [x.mT.contiguous().mT for x in b]  # along n, as [k, n] is packed

@@ -1,6 +1,6 @@
 """The halo kernel on a GPU: epilogues, types, gradients, many shapes, poisoned outputs, against float64.
 
-A case has one kernel, whose width and planes are those of its first shape; the other shapes are run by the same kernel.
+A case has one kernel, with the width and planes of its first shape; the other shapes run by this kernel too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ FAR: tuple[Shape, ...] = (
 
 
 def channels(count: int, *, also: tuple[int, ...] = ()) -> tuple[Shape, ...]:
-    """Return shapes of so many channels, the first of which chooses the planes, and of others that fit them."""
+    """Return shapes of the given channels; the first one chooses the planes, and the others fit them."""
     sizes = ((2, 28, 28), (3, 11, 17), *((1, 14, 9) for _ in also))
     counts = (count, count, *also)
     return tuple(((n, c, h, w), (64, 3, 3), PAD) for (n, h, w), c in zip(sizes, counts, strict=True))
@@ -118,7 +118,7 @@ FEW_WIDE: tuple[Shape, ...] = (
     ((1, 3, 61, 145), (64, 11, 11), {"padding": 5, "stride": 2}),
 )
 #: More tiles than multiprocessors take at once, an odd number of them for most: of several blocks of filters, of tall
-#: boxes of which two or three fit, of rows as wide as TMA's boxes, of groups of rows.
+#: boxes (two or three fit), of rows as wide as TMA's boxes, of groups of rows.
 FEW_MANY: tuple[Shape, ...] = (
     ((5, 3, 224, 512), (72, 3, 3), {"padding": 1, "stride": 2}),
     ((3, 3, 200, 510), (136, 3, 3), {"padding": 1, "stride": 2}),
@@ -130,7 +130,7 @@ FEW_TALL: tuple[Shape, ...] = (
     ((64, 3, 224, 30), (64, 16, 7), {"padding": (15, 3), "dilation": (2, 1)}),
     ((9, 2, 130, 254), (136, 3, 8), {"padding": (1, 3)}),
 )
-#: The same of 8 bits, with twice the channels in 16 bytes.
+#: Shapes for 8 bits, with twice the channels in 16 bytes.
 FEW_BYTES: tuple[Shape, ...] = (
     ((2, 3, 33, 37), (72, 3, 3), PAD),
     ((2, 5, 57, 60), (64, 7, 7), {"padding": 3, "stride": 2}),

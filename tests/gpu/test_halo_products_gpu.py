@@ -121,7 +121,7 @@ def sized(case: Case, m: int, n: int, k: int) -> tuple[int, int, int]:
 
 
 def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any, dict[str, Any]]:
-    """Return what a program is called with: A, B and the inputs by name."""
+    """Return the arguments of a program: A, B and the inputs by name."""
     generator = torch.Generator("cuda").manual_seed(seed)
     of_b = (n, k) if case.operation == "linear" else (k, n)
     a, b = (

@@ -30,7 +30,7 @@ from tests.support.convolutions import convolution, last
 
 pytestmark = pytest.mark.gpu
 
-#: How many multiply-adds a reference may take, and how long a launch, in seconds.
+#: The most multiply-adds of a reference, and the time limit of a launch in seconds.
 MOST_WORK, PATIENCE = 2 * 10**9, 30.0
 #: Products of a sum that is as exact as any.
 LONG = 8192
@@ -190,7 +190,7 @@ def within(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def operands(kernel: Kernel, problem: Problem, seed: int) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Return the program and what it is called with."""
+    """Return the program and its arguments."""
     geometry, a, b = problem
     generator = torch.Generator("cuda").manual_seed(seed)
     op = kernel.program(geometry)
@@ -218,7 +218,7 @@ def plans(kernel: Kernel, problem: Problem, seed: int = 0) -> tuple[Any, ...]:
 
 
 def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Problem]]:
-    """Yield so many problems that the kernel's tiles fit, each with a seed."""
+    """Yield ``count`` problems that the kernel's tiles fit, each with a seed."""
     draw = random.Random(seed)
     while count:
         problem = drawn(draw, kernel)

@@ -26,7 +26,7 @@ LEAST, MOST = -(2**31), 2**31 - 1
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the type of A and B, and the sizes (l or None, m, n, k); ``rows`` has what indices name."""
+    """A program, the type of A and B, and the sizes (l or None, m, n, k); ``rows``: extents that indices address."""
 
     text: str
     dtype: str
@@ -166,7 +166,7 @@ def test_indexed(name, family, record, refused) -> None:
 
 @pytest.mark.parametrize("family", ["3x", "2x"])
 def test_captured(family, refused) -> None:
-    """The index is read by the kernel: a replay takes what it then holds."""
+    """The kernel reads the index: a replay uses its values at that time."""
     op = program("combine", family)
     a, b, inputs, buffers = tensors("combine", op)
     op(a, b, **inputs, out=buffers["D"])

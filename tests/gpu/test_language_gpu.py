@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the types of A and B, and what of it runs where."""
+    """A program, the types of A and B, and the families that run it."""
 
     text: str
     a: str = "f16"
@@ -225,7 +225,7 @@ def test_language(name, family, size, record, refused) -> None:
     want = op.reference(a, b, float64=True, **inputs)
     want = [want] if len(op.outputs) == 1 else list(want)
     dtypes = [output.dtype for output in typed_graph(op.request, *types).outputs]
-    # Tensor cores sum products of 8-bit floats in fewer bits than f32; what f32 holds here, they read.
+    # Tensor cores sum products of 8-bit floats in fewer bits than f32; the sums here are exact in both.
     operand = BY_NAME[case.a] if BY_NAME[case.a].bits == 8 else None
     first = None
     for _ in range(2):  # twice on the same buffers

@@ -19,7 +19,7 @@ from tests.fx.zoo import counts, make
 
 pytestmark = pytest.mark.gpu
 
-#: The model, its type, and how many of its products are fused. Those that are slow have many kernels.
+#: The model, its type, and the number of fused products. Slow ones have many kernels.
 CASES = {
     "resnet50-f16": ("resnet50", torch.float16, 54),
     "vit_b_16-bf16": ("vit_b_16", torch.bfloat16, 50),

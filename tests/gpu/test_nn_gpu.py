@@ -17,7 +17,7 @@ from tests.support.replicas import images, make_model, train, train_replicas
 pytestmark = pytest.mark.gpu
 
 F = torch.nn.functional
-#: A layer, torch's layer and what follows it, the shapes of x and of a residual, and the type.
+#: A layer, torch's layer and the operators after it, the shapes of x and of a residual, and the type.
 LAYERS: dict[str, tuple[Any, Any, Callable[..., Any], list[tuple[int, ...]], torch.dtype]] = {
     "linear": (
         lambda: nn.Linear(200, 168, epilogue="gelu(acc + bias)"),
@@ -60,7 +60,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    """Return the cases, of which each has been called, with and without gradients: their kernels are built at once."""
+    """Return the cases after a call of each, with and without gradients: their kernels are built at once."""
     made = {name: Case(name) for name in LAYERS}
 
     def call(case: Case, grad: bool) -> None:

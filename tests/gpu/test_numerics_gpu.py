@@ -141,7 +141,7 @@ def test_a_function_of_the_users() -> None:
 
 @pytest.mark.parametrize("switch", ["autocast", "tf32", "deterministic", "default device", "inference"])
 def test_the_reference_on_cuda_is_that_on_the_cpu(switch):
-    """To the bit, whatever PyTorch is set to: sums of products of halves are exact in f64."""
+    """To the bit, for all settings of PyTorch: sums of products of halves are exact in f64."""
     a, b = torch.randn(136, 72, device="cuda").half(), torch.randn(72, 192, device="cuda").half()
     c = torch.randn(136, 192, device="cuda")
     text = "in C: f32[m, n]; out D: f32, E: e4m3, s: f32[m], k: b1; z = gelu(acc) + sin(C); D = z; E = exp(acc)\n"

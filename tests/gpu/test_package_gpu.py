@@ -11,7 +11,7 @@ import evt
 from tests.fx.training import Network
 from tests.support.packages import Layers, run_in_cxx
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of PyTorch, about what it will remove
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # PyTorch's warning about a future removal
 
 
 def test_a_program_of_cxx_runs_a_package(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 import evt
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of PyTorch, about what it will remove
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # PyTorch's warning about a future removal
 
 #: Runs packages in turn, each several times, and compares with the results that the test stored.
 _LOADER = """
@@ -85,7 +85,7 @@ def packaged(model: torch.nn.Module, folder: Path, options: dict[str, str]) -> i
 
 
 def load(folder: Path, *order: str) -> list[str]:
-    """Return what a process without evt prints that loads the packages in this order."""
+    """Return the output of a process without evt that loads the packages in this order."""
     command = [sys.executable, "-X", "faulthandler", "-c", _LOADER, str(folder), *order]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"

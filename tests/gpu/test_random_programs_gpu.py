@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 #: The part of a product by which tensor cores may be off: operands rounded to tf32, sums of fewer bits.
 PRODUCT = {"f32": 2.0**-9, "tf32": 2.0**-12, "e4m3": 2.0**-10, "e5m2": 2.0**-10}
-#: By how many units in the last place CUDA's functions, and what contraction makes of formulas, may be off.
+#: The tolerance of CUDA's functions and of contracted formulas, in units in the last place.
 FUNCTION = 16.0
 
 

@@ -25,7 +25,7 @@ from tests.support.records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES
 pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
-#: Multiples of what TMA moves, and not of a tile. Pairs of blocks of 32 columns need a multiple of 64.
+#: Multiples of TMA's 16 bytes, and not of a tile. Pairs of blocks of 32 columns need a multiple of 64.
 SIZES = {"l": 3, "m": 328, "n": 272, "k": 144}
 WIDE = {**SIZES, "n": 320}
 
@@ -36,7 +36,7 @@ def load(name: str, family: str) -> evt.Program:
 
 
 def cases():
-    """Every way to call each sample; without its optional tensors, which is a kernel of its own, in 3.x only."""
+    """Every way to call each sample; without its optional tensors, which is another kernel, in 3.x only."""
     for name in MEANINGS:
         for family in ("3x", "2x"):
             for variant in variants(load(name, family)):

@@ -35,9 +35,9 @@ def test_nothing_is_reported(tool: str, kinds: list[str]) -> None:
 
 
 def test_nothing_is_read_before_it_is_written(kinds: list[str]) -> None:
-    """Initcheck watches all kernels, as PyTorch's write what ours read; but what theirs read of ours is not counted.
+    """Initcheck watches all kernels, since PyTorch's write the inputs of evt's; reads by PyTorch's are not counted.
 
-    It does not see what TMA stores, and takes a D that PyTorch then reads for memory that nothing wrote.
+    It does not see TMA's stores, so a D that PyTorch reads counts as memory that nothing wrote.
     """
     command = [SANITIZER, "--tool", "initcheck", "--show-backtrace", "no", "--print-limit", "0"]
     done = subprocess.run([*command, sys.executable, LAUNCHES, *kinds], capture_output=True, text=True)

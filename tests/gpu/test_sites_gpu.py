@@ -136,7 +136,7 @@ def test_another_device() -> None:
 
 
 def test_the_hosts_time() -> None:
-    """Of a call with five tensors, at most that of Inductor's addmm into a buffer, with four."""
+    """The host time of a call with five tensors is at most that of Inductor's addmm into a buffer, with four."""
     from torch._inductor.select_algorithm import extern_kernels
 
     made = Calls(PLAIN)

@@ -165,7 +165,7 @@ def test_a_residual_is_overwritten_in_place() -> None:
         assert torch.equal(inputs["C"], want)
 
 
-#: (operation, shapes of A and B, geometry) of what visitors do not do, or do otherwise.
+#: (operation, shapes of A and B, geometry) of stock epilogues that visitors lack, or compute otherwise.
 CONVOLUTIONS = {
     "residual": ("conv2d", (2, 64, 13, 11), (72, 64, 3, 3), {"padding": 1}, "D = relu(acc + bias) + C"),
     "stored": ("conv2d", (2, 64, 13, 11), (72, 64, 3, 3), {}, "out D, Z; Z = acc + C + bias; D = relu(Z)"),

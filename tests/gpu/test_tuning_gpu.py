@@ -1,4 +1,4 @@
-"""Tuning on a GPU: routes are timed, what is fastest is kept, and calls take it."""
+"""Tuning on a GPU: routes are timed, the fastest is kept, and calls take it."""
 
 from __future__ import annotations
 

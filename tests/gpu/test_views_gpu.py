@@ -1,4 +1,4 @@
-"""What a call's tensors may be: bytes, 64-bit integers and seeds, pitches, permuted batches; rotated pairs.
+"""Kinds of tensors in a call: bytes, 64-bit integers and seeds, pitches, permuted batches; rotated pairs.
 
 Both families, against the float64 oracle, into poisoned buffers, twice.
 """

@@ -1,4 +1,4 @@
-"""Columns that meet in an epilogue: what the static_asserts of codegen/include/evt ask of tiles follows from plans."""
+"""Columns that meet in an epilogue: plans satisfy the static_asserts about tiles in codegen/include/evt."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ REFUSALS = {
     "work by visitors": Refusal("conv-evt-2x", "`A` has a mainloop fusion", text="A = relu(A); D = acc"),
     "no work": Refusal("conv-mainloop-2x", "A and B have no mainloop fusion"),
 }
-#: Of these no other route is left.
+#: For these, no other route is left.
 NOTHING_LEFT = {
     *("strided dgrad, 2x", "strided dgrad, 3x", "strided dgrad, 3-D", "strided, dilated dgrad"),
     *("bits of a wgrad", "pairs of a wgrad", "depthwise", "depthwise, stock", "narrow groups of 8 bits"),

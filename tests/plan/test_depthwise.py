@@ -213,7 +213,7 @@ def test_f32_elsewhere_is_read_one_channel_at_a_time(arch: str, channels: int, t
 
 
 def test_what_tma_does_not_move_is_copied() -> None:
-    """No other kernel is depthwise. Of channels that a copy would not align, none is made."""
+    """No other kernel is depthwise. Channels that a copy would not align are not copied."""
     import torch
 
     op = evt.conv2d("D = acc", padding=1, groups=64)

@@ -1,4 +1,4 @@
-"""Arithmetic after reductions: what is computed of them where their parts are combined."""
+"""Arithmetic after reductions: it runs in the kernel that combines their parts."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_atomic_reductions_have_no_parts() -> None:
     assert "tiles_of(arguments))" not in text
 
 
-#: What a program has besides elements: the class of its part, what fills it, and the header that it is in.
+#: Parts of a program besides elements: the class, its arguments, and its header.
 PARTS = {
     "in keep: b1[m, n]; D = where(keep, acc, 0)": (
         "MaskLoad<evt::halo::Lanes> in_keep;",
@@ -235,7 +235,7 @@ def test_no_collective_and_no_cute_is_included() -> None:
 
 
 def test_threads_that_act_for_a_warp_are_elected() -> None:
-    """Of a thread that is chosen by its number ptxas does not know that it is alone: TMA takes much longer."""
+    """For ptxas, a thread chosen by its number is not alone: TMA takes much longer."""
     text = emit(planned(RESIDUAL), "k")
     assert text.count("elect.sync _|p, 0xffffffff;") == 1
     loads = text[text.index("give_registers<kProducerRegisters>();") :]
@@ -278,7 +278,7 @@ def test_integers_are_summed_as_integers() -> None:
 
 
 def test_padding_that_sixteen_bits_do_not_hold() -> None:
-    """Where a box begins would wrap around."""
+    """The start of a box would wrap around."""
     shapes = ((1, 64, 4, 4), (64, 64, 3, 3))
     assert evt.conv2d(RESIDUAL, padding=32767, route="own").plan("sm90", shapes=shapes).route == "conv-halo-3x"
     with pytest.raises(evt.TargetError, match="the padding is beyond 32767"):
@@ -286,7 +286,7 @@ def test_padding_that_sixteen_bits_do_not_hold() -> None:
     assert evt.conv2d(RESIDUAL, padding=32768).plan("sm90", shapes=shapes).route != "conv-halo-3x"
 
 
-# What is said of it
+# Explanations
 
 
 def test_explain_says_when_it_is_preferred() -> None:

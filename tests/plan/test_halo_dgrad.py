@@ -1,4 +1,4 @@
-"""The gradient of a convolution's input by the halo kernel: the fprop that it is, its instruction, what is refused."""
+"""The gradient of a convolution's input by the halo kernel: the equivalent fprop, its instruction, refusals."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_dgrad_is_a_fprop(name) -> None:
 
 
 def value(expression: str, sizes: Mapping[str, int]) -> int:
-    """Return what C++ makes of an expression of the call's arguments."""
+    """Return the C++ value of an expression of the call's arguments."""
     text = re.sub(r"arguments\.(\w+)", lambda found: str(sizes[found[1]]), expression)
     return int(eval(text.replace("static_cast<int>", ""), {"__builtins__": {}}))
 

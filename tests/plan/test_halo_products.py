@@ -1,4 +1,4 @@
-"""The halo kernel as a matrix product: its plan, its arguments as text, what it refuses, and when it is taken."""
+"""The halo kernel as a matrix product: its plan, its arguments as text, its refusals, and its preference."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_rows_of_columns_are_transposed_filters() -> None:
     assert "static constexpr bool kTransposed = false;" in emit(planned(), "k")
 
 
-# What it refuses
+# Refusals
 
 
 REFUSED = {
@@ -148,7 +148,7 @@ def test_it_is_taken_where_it_is_asked_for() -> None:
 
 
 def test_a_problem_that_cutlass_3x_refuses_goes_to_2x() -> None:
-    """A product of ours takes no batches, which are known only when it is called."""
+    """The own product takes no batches, which only a call knows."""
     problem = packed_problem(evt.linear(RESIDUAL).request, "sm90", "f16", "f16", ((64, 72), (133, 72)))
     found = survey(problem)
     applying = {each.route.name for each in found.candidates if each.applies}
@@ -183,7 +183,7 @@ def test_operands_that_batches_share_are_refused_before_they_are_counted() -> No
 
 
 def test_values_of_the_batch_are_those_of_its_one() -> None:
-    """Where the modes of a tensor have a batch, the epilogue has the same classes, which are given the same."""
+    """If the modes of a tensor have a batch, the epilogue has equal classes with equal arguments."""
 
     def parts(text: str) -> list[tuple[str, object]]:
         found = spell(planned(text, operation="gemm")).fragment

@@ -1,4 +1,4 @@
-"""The halo kernel's tiles against a model of its memory, and what its kernels are specialised for."""
+"""The halo kernel's tiles against a model of its memory, and the specialisations of its kernels."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_layer_shares_its_padding_between_rows() -> None:
 
 
 def test_eight_columns_waste_no_pixels() -> None:
-    """Where the width is a multiple of eight, the instruction multiplies nothing in vain."""
+    """If the width is a multiple of eight, the instruction multiplies no padding."""
     assert chosen(56, 224) == (1, 28, 8, 10, 8, 30, 3)
     plane = Plane.of(evt.conv2d("D = acc", padding=1).request.convolution.problem(*LAYER).sizes, 64, 2)
     assert choose(plane, 224).accumulated_pixels == 28 * 8
@@ -144,12 +144,12 @@ def test_planes_and_widths_are_chosen_together() -> None:
 
 @pytest.mark.parametrize(("channels", "plane_bytes"), [(40, 128), (72, 128), (96, 128), (112, 128), (240, 128)])
 def test_one_tap_has_the_fewest_planes(channels, plane_bytes) -> None:
-    """A step over one tap of few pixels takes longer than its multiplications, whatever the plane has of channels."""
+    """A step over one tap of few pixels takes longer than its multiplications, for any plane."""
     assert {each.plane_bytes for each in offered(channels, 1).offered if each.pixels <= 128} == {plane_bytes}
 
 
 def test_pixels_that_begin_within_a_line_take_longer_to_load() -> None:
-    """Of 360 channels, 15 of 16 pixels begin within a line of L2, and their 64 channels touch two of them."""
+    """With 360 channels, 15 of 16 pixels begin within a line of L2, and their 64 channels touch two lines."""
     width = Axis(20, 20, 3, 1, 1, 1)
     planes = {channels: Plane.cut(width, width, None, 2 * channels, 128) for channels in (320, 360, 384)}
     lines = {channels: lines_of_eight(plane.problem, plane.kernel(64)) for channels, plane in planes.items()}
@@ -172,7 +172,7 @@ def test_widths_suit_few_images_and_many(channels, side, taps) -> None:
 
 
 def test_few_tiles_are_shared() -> None:
-    """Of one image there are 8 tiles of 8 planes for 132 multiprocessors; of many there is no need to share them."""
+    """One image has 8 tiles of 8 planes for 132 multiprocessors; many images have no need to share tiles."""
     geometry = Convolution.of("conv2d", {"padding": 1})
     problem = geometry.problem((1, 512, 7, 7), (512, 512, 3, 3))
     plane = Plane.of(problem.sizes, 64, 2)
@@ -228,7 +228,7 @@ def test_the_batch_does_not_choose_the_kernel() -> None:
 
 
 def test_configurations_are_those_whose_tiles_fit() -> None:
-    """Where a wide kernel fits, a narrower one may not: its tile is another."""
+    """A narrower kernel than one that fits may not fit: its tile is another."""
     shapes = (2, 72, 25, 9), (280, 72, 5, 5)
     keywords = {"padding": ((8, 2), (4, 6)), "dilation": (3, 1), "route": "own"}
     op = evt.conv2d("D = acc", **keywords)
@@ -257,7 +257,7 @@ def test_a_kernel_with_fewer_boxes_than_groups_of_taps_is_slower() -> None:
 
 
 def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
-    """Return the end of what instructions read of the last box, from the first: eight rows of a block's bytes each."""
+    """Return the end of the instructions' reads in the last box, from the first: eight rows of a block's bytes each."""
     height, width = problem.height, problem.width
     down, right = ((axis.taps - 1) * axis.dilation // axis.stride for axis in (height, width))
     last = down * made.input_pitch + right + (kernel.pixels // 8 - 1) * made.next_eight + 7
@@ -266,7 +266,7 @@ def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_shared_memory_has_what_instructions_read(seed: int) -> None:
-    """Of any layer and kernel: boxes are within shared memory, to the last row that an instruction reads."""
+    """For any layer and kernel, boxes are within shared memory, to the last row that an instruction reads."""
     found = [made for made in random_layers(seed, 100) if made[2].input_stages]
     assert len(found) > 20
     for problem, kernel, made in found:
@@ -305,7 +305,7 @@ def test_the_schedule_of_products(sizes: tuple[int, int, int, int]) -> None:
 
 
 def test_the_widest_tiles_of_a_row_are_the_fewest() -> None:
-    """A matrix is a row of as many pixels as it has rows."""
+    """A matrix is one row of pixels, one for each row of the matrix."""
     draw = random.Random(0)
     for _ in range(100):
         width, pixels = draw.randrange(1, 200_000), draw.choice(PIXELS)

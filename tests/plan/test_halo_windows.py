@@ -207,7 +207,7 @@ def test_the_kernel_reads_the_operands_themselves() -> None:
 
 
 def test_kernels_that_may_begin_early_wait_for_the_one_before_them() -> None:
-    """Those that multiply and finish."""
+    """The warps that multiply and finish."""
     made = planned(text="out D, s: f32[n]; D = relu(acc + bias); s = sum[m](D)")
     text = emit(made, "k")
     assert text.count("&jobs, true)") == 1

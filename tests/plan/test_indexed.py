@@ -227,7 +227,7 @@ def test_batches() -> None:
 
 
 def test_rows_of_several_dimensions() -> None:
-    """The index of ``linear`` has the dimensions of its rows; what is gathered has one."""
+    """The index of ``linear`` has the dimensions of its rows; the gathered tensor has one."""
     a, weight = torch.randn(4, 5, K).double(), torch.randn(N, K).double()
     x, at = torch.randn(7, N).double(), torch.randint(-2, 9, (4, 5), dtype=torch.int32)
     got = evt.linear("D = acc + x[index[m], n]")(a, weight, x=x, index=at)
@@ -255,7 +255,7 @@ def test_no_rows_to_gather_and_nothing_to_store() -> None:
     assert bool((held == 1).all())
 
 
-# What a call is checked for
+# Checks of a call
 
 
 def call(text: str, **given: Tensor) -> str:

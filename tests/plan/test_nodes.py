@@ -1,4 +1,4 @@
-"""The typed plan: it says what and holds no C++, every node is spelled and described, and planners stay flat."""
+"""The typed plan: it holds decisions and no C++, every node is spelled and described, and planners stay flat."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def plans() -> tuple[Plan, ...]:
     return (*visitor_plans(), *others)
 
 
-# What, and not how
+# Decisions, not spelling
 
 
 def texts(value: Any, where: str = "plan") -> Iterator[tuple[str, str]]:
@@ -85,7 +85,7 @@ def texts(value: Any, where: str = "plan") -> Iterator[tuple[str, str]]:
             yield from texts(getattr(value, field.name), f"{where}.{field.name}")
 
 
-#: The user's own text, and what is said of it in words.
+#: The user's text, and sentences about it.
 OF_THE_USER = (
     "plan.program",
     "plan.interface",
@@ -171,7 +171,7 @@ def test_reductions_say_how_they_are_combined(arch: str) -> None:
         assert [node.atomic is not None for node in made.reductions] == [
             atomic,
             False,
-        ]  # f16 is not what it is reduced in
+        ]  # f16 is not the type of the reduction
         explained = str(evt.gemm(text, deterministic=not atomic).explain(arch, "f16", "f16"))
         assert ("column reduction, sum, by atomics" in explained) == atomic
         assert "column reduction, max, in parts" in explained
@@ -214,7 +214,7 @@ def classes() -> Iterator[type]:
 
 
 def depth(kind: type) -> int:
-    """How many classes of ours a class is, one under the other."""
+    """Return the depth of a class in evt's hierarchy."""
     return 1 + max((depth(base) for base in kind.__bases__ if base.__module__.startswith("evt.")), default=0)
 
 

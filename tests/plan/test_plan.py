@@ -1,4 +1,4 @@
-"""Planning: routes and their rules, configurations, and what fits in shared memory."""
+"""Planning: routes and their rules, configurations, and shared memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_target_has_its_family(arch, dtype) -> None:
 
 
 def refusal(formula: str, arch: str, a: str, b: str | None = None) -> str:
-    """Why the route evt-3x does not compile a program."""
+    """Return the reason the route evt-3x does not compile a program."""
     with pytest.raises(evt.TargetError, match="E0502") as caught:
         evt.gemm(formula, route="evt-3x").plan(arch, a, b or a)
     return str(caught.value)
@@ -106,9 +106,9 @@ def test_places_on_each_target(what) -> None:
     assert ours["sm100"] == [each for each in ours["sm90"] if each not in ("Apply", "Graph")]
 
 
-#: Where our nodes are, by target.
+#: The namespace of evt's nodes, by target.
 NAMESPACES = {"sm90": "fusion", "sm100": "sm100"}
-#: What the text for a target must not have: names of other architectures' collectives, descriptors and nodes.
+#: Names that the text for a target must not have: other architectures' collectives, descriptors and nodes.
 FOREIGN = {
     "sm90": r"Sm100|Sm120|sm100|sm120",
     "sm100": r"arch::Sm90|\bAux(Load|Store)Descriptor|Sm120|sm120|= evt::fusion::(?!Apply|Graph|WithElement)",
@@ -138,7 +138,7 @@ def test_sm100_is_given_rows() -> None:
         assert make(other, "sm100").rows == "m"
     reason = "a column-major D of 16 bits is computed as the transposed problem"
     assert reason in refusal("out D[n, m], k: b1[m, n]; D = acc; k = acc > 0", "sm100", "f16")
-    assert make("D = acc", "sm100", "f32").rows == "m"  # tcgen05 takes what WGMMA does not
+    assert make("D = acc", "sm100", "f32").rows == "m"  # tcgen05 takes operands that WGMMA does not
 
 
 def test_a_d_that_is_not_stored_is_wrapped() -> None:
@@ -284,7 +284,7 @@ def test_alignment_is_what_divides_everything() -> None:
     assert alignment_of(f16, None, 256, {"m": 64, "n": 8}, 64) == 1
 
 
-# Shared memory: what one configuration or source has no room for, another has
+# Shared memory: another configuration or source may have the room
 
 
 def outputs(count: int, reduction: str, modes: str) -> str:
@@ -355,7 +355,7 @@ PAIRED = "in C: f16[m, n]\nout D: f16[m, n/2]\nD = silu(even(acc + C, 32)) * odd
 
 
 def test_pairs_meet_within_a_warp_whatever_the_alignment() -> None:
-    """A warp's 32 accesses cover both members of a pair: what is aligned to less than such an access is read singly."""
+    """A warp's 32 accesses cover both members of a pair: a tensor with less alignment is read singly."""
     dag = dag_of(PAIRED)
     for alignment, width, access in ((8, 8, Access.TILE), (2, 2, Access.TILE), (1, 2, Access.STRIDED)):
         signature = with_layout(natural_signature(dag), "C", LayoutClass("n", alignment))

@@ -1,4 +1,4 @@
-"""What a refusal of the planner shows of the program: the expression or the declaration that is its cause."""
+"""A refusal of the planner shows its cause in the program: an expression or a declaration."""
 
 from __future__ import annotations
 

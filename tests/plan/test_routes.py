@@ -39,7 +39,7 @@ def problem_of(text: str, arch: str, shape: str = "gemm") -> Problem:
 
 @dataclass(frozen=True)
 class Squares:
-    """What the rule of the toy route finds, for its planner."""
+    """The match of the toy route's rule, for its planner."""
 
     count: int
 
@@ -53,7 +53,7 @@ def squares(problem: Problem) -> Verdict:
 
 @dataclass(frozen=True)
 class ToyPlanner:
-    """The planner of 2.x kernels, and what the rule found among what is said of the kernel."""
+    """The planner of 2.x kernels; it adds the rule's match to the kernel's notes."""
 
     template: str = VISITORS_2X.template
 
@@ -163,7 +163,7 @@ def test_names_are_unique_and_every_record_has_its_place() -> None:
 
 # Nothing is asked or planned twice
 
-#: How often each rule is asked, and each configuration of a route planned.
+#: The number of times that each rule is asked, and each configuration of a route planned.
 Counts = tuple[Counter[Rule], Counter[tuple[str, str]]]
 
 
@@ -265,7 +265,7 @@ def test_a_configuration_of_a_loop_is_that_of_each_launch() -> None:
 
 
 def test_a_configuration_of_another_route() -> None:
-    """Its kernels may be built beside those of the route that is chosen."""
+    """Its kernels may be built beside the chosen route's."""
     shapes = (1, 512, 7, 7), (512, 512, 3, 3)
     with pytest.raises(evt.TargetError, match="no configuration `halo_shared_64x64x64`") as refused:
         evt.conv2d("D = acc", padding=1, config="halo_shared_64x64x64").plan("sm90", shapes=shapes)
@@ -300,7 +300,7 @@ def test_what_is_tuned_over_is_planned_once(name: str, counts: Counts) -> None:
 
 
 def test_a_formula_is_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both generations look for a stock epilogue, and their planners print what was found."""
+    """Both generations look for a stock epilogue, and their planners print the match."""
     calls = []
     from evt.plan import problem as module
 
@@ -316,7 +316,7 @@ def test_a_formula_is_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
 
 
-# Rules and what they find
+# Rules and their matches
 
 
 def test_matches_are_found_by_type() -> None:

@@ -21,7 +21,7 @@ def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...]) -> str:
     return plans[fastest(plans, problem_sizes(op.request, (a, b)), MULTIPROCESSORS)].config.name
 
 
-#: (m, n, k): what served it fastest of the default configurations, in interleaved runs on an H200.
+#: (m, n, k): the fastest of the default configurations, in interleaved runs on an H200.
 PRODUCTS = {
     (6304, 3072, 768): "pingpong_192x128x64_1x2",
     (16384, 1024, 1024): "pingpong_128x128x64",
@@ -42,7 +42,7 @@ def test_products(size) -> None:
     assert taken(evt.linear(EPILOGUE), (m, k), (n, k)) == PRODUCTS[size]
 
 
-#: (m, n, k): the same of the halo kernel's.
+#: (m, n, k): the fastest of the halo kernel's configurations.
 OWN_PRODUCTS = {
     (4096, 4096, 4096): "halo_256x64x64",
     (8192, 8192, 8192): "halo_256x64x64",

@@ -30,7 +30,7 @@ def matched(formula: str, dtype: str = "f16", **settings) -> Stock | Refusal:
 
 
 def refused(formula: str, dtype: str = "f16") -> str:
-    """Why a formula is no stock epilogue."""
+    """Return the reason a formula is no stock epilogue."""
     found = matched(formula, dtype)
     assert isinstance(found, Refusal)
     return found.reason
@@ -282,7 +282,7 @@ def test_a_slow_functor_comes_after_the_visitors() -> None:
         assert route_of(problem) == f"evt-{family}"
         assert route_of(problem, "stock") == f"stock-{family}"
         assert "GELU" in text("D = gelu(acc + bias)", arch, route="stock")
-        assert "GELU" not in text("out D, Z; Z = acc + bias; D = gelu(Z)", arch, route="evt")  # a region of its own
+        assert "GELU" not in text("out D, Z; Z = acc + bias; D = gelu(Z)", arch, route="evt")  # a separate region
     explained = str(evt.gemm("D = gelu(acc)").explain("sm90"))
     assert "it applies, and is preferred where CUTLASS's functor of the activation is as fast as evt's" in explained
 

@@ -104,7 +104,7 @@ def test_a_constant_output_is_a_scalar_broadcast() -> None:
 
 def test_every_operation_by_itself_when_not_fused() -> None:
     made = evt.gemm(RELU).plan("sm90", "f16", "f16", fused=False)
-    # Of CUTLASS's multiply-adds one leaves out what is scaled by 0.
+    # One of CUTLASS's multiply-adds omits a source that is scaled by 0.
     assert computed(made) == ["mul", "Region0", "relu", "add"]
 
 

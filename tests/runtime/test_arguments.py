@@ -1,4 +1,4 @@
-"""What a call gives, checked: names, kinds, dtypes, shapes, strides, and the layouts that follow."""
+"""Checks of a call's arguments: names, kinds, dtypes, shapes, strides, and the layouts that follow."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_an_input_that_cancels_out_is_taken_and_checked() -> None:
 @pytest.mark.parametrize("text", ["def first(x, y) = x\nD = first(acc, C)", "D = where(2 > 1, acc, C)"])
 @pytest.mark.parametrize("arch", TARGETS)
 def test_no_kernel_reads_an_input_that_cancels_out(text, arch) -> None:
-    """Also of those that the optimiser alone finds, which planning must not meet again."""
+    """Also for errors that only the optimiser finds, which planning must not meet again."""
     op = evt.gemm(text)
     plain = evt.gemm("D = acc")
     for c in (C, torch.zeros(40, 17, dtype=torch.float16)[:, 1:], C.T.contiguous().T):

@@ -1,4 +1,4 @@
-"""Batches of several dimensions: those that one stride walks, and those that take a launch each."""
+"""Batches of several dimensions: dimensions that one stride walks, and dimensions with a launch for each index."""
 
 from __future__ import annotations
 

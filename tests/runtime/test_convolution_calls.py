@@ -1,4 +1,4 @@
-"""Convolutions: the strides of a call, what is read where it lies, and what is copied."""
+"""Convolutions: the strides of a call, tensors that are read in place, and copies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_strides_of_channels_last_tensors() -> None:
 @pytest.mark.parametrize("text", ["D = relu(acc + bias) + C", "in bias: f16[n], C: f16[m, n]; D = bias*acc + C"])
 @pytest.mark.parametrize("size", [1, 3])
 def test_packed_tensors_are_planned_as_they_are_called(text: str, size: int) -> None:
-    """What explain says of shapes is true of a call with them."""
+    """An explanation with shapes agrees with a call with these shapes."""
     op = evt.conv2d(text, padding="same")
     for channels, filters in ((16, 24), (3, 24), (6, 9)):
         x, weight = last(half(2, channels, 9, 7)), last(half(filters, channels, size, size))
@@ -148,7 +148,7 @@ def test_buffers_are_written_where_the_kernel_can() -> None:
 
 
 def test_other_buffers_are_written_by_a_copy() -> None:
-    """What a call returns without buffers may be its buffer too, and so may any other memory of that shape."""
+    """The result of a call without buffers may be its buffer too, and so may any other memory of that shape."""
     given = {"bias": half(24), "residual": last(half(*IMAGE))}
     want = OP(X.contiguous(), WEIGHT.contiguous(), **given)
     assert want.is_contiguous()
@@ -190,7 +190,7 @@ def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm() -> None:
 
 
 def test_a_copied_tensor_is_a_copy() -> None:
-    """One whose only image has a stride of 0 is read as it is, at its own alignment."""
+    """A tensor whose only image has a stride of 0 is read in place, at its alignment."""
     memory = torch.randn(1 + 8 * 6 * 5).half()
     residual = memory[1:].as_strided((1, 8, 6, 5), (0, 1, 40, 8))
     op = evt.conv2d("D = acc + r", padding=1)

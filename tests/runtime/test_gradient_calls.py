@@ -108,7 +108,7 @@ def test_dropout_has_the_mask_of_the_forward_pass() -> None:
 
 
 def test_batches_that_no_stride_walks_where_the_product_is_computed_again(launches: list[dict[str, float]]) -> None:
-    """The backward kernel is launched as often as the forward one, each time with memory for gradients of its own."""
+    """The backward kernel is launched as often as the forward one, each time with new memory for gradients."""
     shapes = ((3, 1, 16, 24), (2, 24, 32), (32,), (16,))
     a, b, s, t = (torch.zeros(shape).half().requires_grad_() for shape in shapes)
     result = evt.gemm("D = tanh(acc*s[n])*t[m]", recompute=True)(a, b, s=s, t=t)

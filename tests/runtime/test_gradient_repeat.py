@@ -1,4 +1,4 @@
-"""Recorded calls that come again: what is known of them is kept, and their backward passes are repeated."""
+"""Repeated recorded calls: decisions are kept, and backward passes are repeated."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Watch(TorchDispatchMode):
 
 
 def test_modes_see_the_operator() -> None:
-    """Such as those of selective checkpoints, and those that count; without a mode nothing is dispatched."""
+    """Modes such as selective checkpoints or counters; without a mode nothing is dispatched."""
     op, values = made("gelu")
     want = gradients(lambda each: call(op, each), values)
     for _ in range(3):
@@ -215,7 +215,7 @@ def test_what_is_kept_has_a_bound_and_no_tensors(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_recorded_computation() -> None:
-    """Conversions that do nothing are no steps, and neither is what nothing reads."""
+    """Conversions that do nothing are no steps, and neither are values that nothing reads."""
 
     def compute(given: Any) -> Any:
         x, y = given

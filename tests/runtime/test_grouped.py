@@ -1,4 +1,4 @@
-"""Grouped products: how a call divides, what is planned and refused, and the table that a launch is given."""
+"""Grouped products: the division of a call, plans and refusals, and the table of a launch."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_in_place_is_fine_within_a_group() -> None:
     check(op(a, b, alpha=1.0, out=inputs["C"], **inputs), want)
 
 
-# What is planned and refused
+# Plans and refusals
 
 
 def test_every_tensor_is_an_array_of_pointers() -> None:

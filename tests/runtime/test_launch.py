@@ -1,4 +1,4 @@
-"""What a kernel is called with, member by member, without a GPU: the packing of addresses, numbers and sizes."""
+"""The arguments of a kernel, member by member, without a GPU: the packing of addresses, numbers and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the CPU computes and no GPU would is said once; the oracle says nothing."""
+"""A call that the CPU computes and no GPU would is reported once; the oracle reports nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def warned(run: Callable[[], Any]) -> list[warnings.WarningMessage]:
     return caught
 
 
-#: Calls for which no kernel is planned, a part of what is said, and the same with what is advised.
+#: Calls without a kernel, a part of the warning, and a call that follows its advice.
 REFUSED: dict[str, tuple[Callable[[], Any], str, Callable[[], Any] | None]] = {
     "row-major int8": (
         lambda: evt.gemm("D = relu(acc)")(A, B),

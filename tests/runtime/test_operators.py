@@ -20,7 +20,7 @@ import evt
 from evt.runtime.operator import write_program
 from tests.support.programs_traced import CALLS, SCATTERED, A, B, C, Call, K, M, N, R, W, X, last, random, same
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about prototypes and what it will remove
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's warnings about prototypes and future removals
 
 
 #: Calls that differ from others in little that tracing sees.
@@ -226,7 +226,7 @@ def test_gradients_are_recorded_or_refused() -> None:
 
 
 def test_autocast_changes_nothing() -> None:
-    """A program says where it rounds, so its types are those of its operands, traced or not."""
+    """A program states its rounding points, so its types come from its operands, traced or not."""
     call = CALLS["inputs"]()
     want = call()
     function = torch.compile(lambda: call(), backend="aot_eager", fullgraph=True)

@@ -1,4 +1,4 @@
-"""Buffers are memory of their own: what is refused, and what not, against the addresses of every element."""
+"""Buffers do not share memory: refusals, against the addresses of every element."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_batches_of_a_buffer_lie_apart(strides: tuple[int, int, int]) -> None:
 #: Programs with an output of each kind, the extents of its dimensions in memory, and its type.
 KINDS = {
     "transposed": ("out D, E[n, m]; D = acc; E = acc", (N, M), torch.float32),
-    "half as many columns": ("out D, E: f32[m, n/2]; D = acc; E = even(acc)", (M, N // 2), torch.float32),
+    "half the columns": ("out D, E: f32[m, n/2]; D = acc; E = even(acc)", (M, N // 2), torch.float32),
     "bits": ("out D, E: b1[m, n]; D = acc; E = acc > 0", (M, N // 8), torch.uint8),
     "sums of rows": ("out D, E: f32[m]; D = acc; E = sum[n](acc)", (M,), torch.float32),
     "sums of columns": ("out D, E: f32[n]; D = acc; E = sum[m](acc)", (N,), torch.float32),
@@ -107,14 +107,14 @@ def test_buffers_of_convolutions(strides: tuple[int, int, int, int], offset: int
 
 
 def test_what_is_not_decided_is_refused() -> None:
-    """Strides of gigabytes that are no multiples of each other; those of views always give an answer."""
+    """Strides of gigabytes that are no multiples of each other; strides of views always give an answer."""
     shape, strides = (36, 3, 59, 55, 20), (798981923, 169611715, 215720657, 398662295, 418941688)
     assert "was not decided" in repeated(torch.empty_strided(shape, strides, device="meta"))
     assert repeated(torch.empty_strided((7, 7, 7, 7, 7), (1, 7, 49, 343, 2401), device="meta")) == ""
     assert "share memory" in repeated(torch.empty_strided((7, 7, 7, 7, 7), (1, 7, 49, 342, 2401), device="meta"))
 
 
-# Buffers and what else a call has
+# Buffers and the other tensors of a call
 
 
 @settings(deadline=None, derandomize=True, max_examples=400)

@@ -31,7 +31,7 @@ def close(out: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def every_other(shape: tuple[int, int], dtype: torch.dtype = torch.float16) -> torch.Tensor:
-    """Return a buffer of which neither stride is 1."""
+    """Return a buffer without a stride of 1."""
     buffer = torch.full((shape[0], 2 * shape[1]), torch.nan, dtype=dtype)[:, ::2]
     assert 1 not in buffer.stride()
     return buffer

@@ -1,4 +1,4 @@
-"""Calls out of compiled code, without a GPU: what is launched, and what a site does where tensors are not as before."""
+"""Calls out of compiled code, without a GPU: launches, and sites whose tensors have changed."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_convolution(launches: Any, prepared: Any) -> None:
 
 
 def test_memory_to_work_in_is_allocated_for_each_call(launches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By PyTorch's allocator, which has a pool of its own while a CUDA graph is captured."""
+    """By PyTorch's allocator, which has a separate pool while a CUDA graph is captured."""
     made: list[torch.Tensor] = []
     real = torch.empty_like
     monkeypatch.setattr(prepare_module, "_empty_like", lambda like: made.append(real(like)) or made[-1])

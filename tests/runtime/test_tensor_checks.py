@@ -1,4 +1,4 @@
-"""What a tensor is besides memory: taken off where it changes nothing, refused where a launch would drop it."""
+"""Properties of tensors besides memory: removed if they change nothing, refused if a launch would drop them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import evt
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about prototypes and what it will remove
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's warnings about prototypes and future removals
 
 Values = dict[str, Any]
 TEXT = "D = alpha*acc + C + bias"
@@ -231,7 +231,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
 }
 
 
-#: What a program's operator refuses: tangents.
+#: A program's operator refuses tangents.
 FORWARD_MODE = ("jvp", "jacfwd", "linearize")
 
 
@@ -306,7 +306,7 @@ def test_modes_that_change_nothing(kind: str, mode: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_calls_on_other_tensors_inside_of_a_transform(kind: str) -> None:
-    """What PyTorch allocates there is no memory that a kernel could write to; an operator is called below of it."""
+    """Memory that PyTorch allocates there is not writable by a kernel; an operator is called below it."""
     run, values = CALLS[kind]
     for given in (values, without_buffer(values)):
         want = run(given).sum()

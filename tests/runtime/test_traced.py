@@ -46,7 +46,7 @@ CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "module": Layer(),
     "conv": lambda x: CONV(X * x.sum(), WEIGHT) + 1,
 }
-#: Those that no graph holds.
+#: Programs that no graph holds.
 OUTSIDE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "reference": lambda x: OP.reference(2 * x, B, bias=BIAS) + 1,
     "grouped": lambda x: GROUPED([2 * x, x], [B, B], bias=BIAS)[0] + 1,
@@ -78,7 +78,7 @@ def test_others_break_the_graph(name: str) -> None:
         x = torch.randn(rows, 8)
         assert torch.equal(compiled(x), function(x))
     if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):  # since PyTorch 2.8
-        assert torch._dynamo.utils.counters["frames"]["total"] <= 6  # those of the function, none of evt's
+        assert torch._dynamo.utils.counters["frames"]["total"] <= 6  # guards of the function, none of evt's
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match=r"are not traced|__call__|refer"):
         torch.compile(function, backend="eager", fullgraph=True)(torch.randn(8, 8))
