@@ -1,18 +1,15 @@
 """Random PyTorch functions around products: ``make(seed) -> (module, inputs)``.
 
-Views, operators in place, several users of a value, mixed dtypes, two products that meet: cases that a partitioner may
-get wrong. The module is run unfused and fused; with ``--gradients`` so are the graphs of its backward.
+Views, operators in place, several users of a value, mixed dtypes, two products that meet: what a partitioner may get
+wrong. The module runs in eager mode, and fused; with ``--by gradients`` so do the graphs of its backward.
 
     python -m tests.fx.random_graphs --count 1000
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +19,10 @@ from evt.fx.fuse import fuse, fusion
 from evt.fx.records import RECORDS
 
 from .fusing import check_answers, compare
+from .seeds import Steps, Value, check_seeds
 from .training import fused
 
-Value = torch.Tensor
-Step = Callable[[list[Value]], Value]
+Function = Callable[[Sequence[Value]], Value]
 
 # Choices are continuous where they change, because a value rounded once is as right as one rounded twice.
 _UNARY: tuple[Callable[[Value], Value], ...] = (
@@ -46,26 +43,6 @@ _IN_PLACE: tuple[Callable[[Value], Value], ...] = (
 )  # fmt: skip
 
 
-@dataclass
-class _Program(torch.nn.Module):
-    """Steps that each take some of the values before and add one."""
-
-    steps: list[tuple[Step, tuple[int, ...]]] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def forward(self, *inputs: Value) -> tuple[Value, ...]:
-        values = list(inputs)
-        for step, taken in self.steps:
-            values.append(step([values[place] for place in taken]))
-        return tuple(values[place] for place in self.results)
-
-
 class _Maker:
     def __init__(self, seed: int, dtype: torch.dtype | None = None) -> None:
         self.random = random.Random(seed)
@@ -75,7 +52,7 @@ class _Maker:
         self.inputs: list[Value] = []
         self.shapes: list[tuple[int, ...]] = []
         self.fresh: set[int] = set()
-        self.program = _Program()
+        self.program = Steps()
 
     def input(self, *shape: int) -> int:
         assert not self.program.steps, "inputs come before steps"
@@ -83,12 +60,12 @@ class _Maker:
         self.shapes.append(shape)
         return len(self.shapes) - 1
 
-    def step(self, function: Step, *taken: int) -> int:
-        self.program.steps.append((function, taken))
+    def step(self, function: Function, *taken: int) -> int:
+        self.program.steps.append((lambda *values: function(values), taken))
         self.shapes.append((0,))
         return len(self.shapes) - 1
 
-    def make(self) -> tuple[_Program, list[Value]]:
+    def make(self) -> tuple[Steps, list[Value]]:
         choose = self.random
         m, n, k, batch = choose.randint(1, 9), choose.randint(2, 9), choose.randint(1, 9), choose.randint(2, 3)
         kind = choose.choice(["mm", "addmm", "linear", "linear", "matmul", "bmm", "conv2d", "conv1d"])
@@ -102,7 +79,7 @@ class _Maker:
             shape: tuple[int, ...] = (batch, n, *sizes)
             vectors = [(n,) + (1,) * rank, (1, n) + (1,) * rank, (1,) * (rank + 2)]
             function = {1: functional.conv1d, 2: functional.conv2d}[rank]
-            product: Step = lambda v: function(v[0], v[1], v[2], stride, padding)  # noqa: E731
+            product: Function = lambda v: function(v[0], v[1], v[2], stride, padding)  # noqa: E731
         elif kind in ("matmul", "bmm"):
             operands = [self.input(batch, m, k), self.input(batch, k, n)]
             shape, vectors = (batch, m, n), [(n,), (m, 1), (batch, 1, 1), (batch, 1, n), (1, m, 1)]
@@ -183,28 +160,10 @@ def check_gradients(seed: int) -> int:
     return sum(row.fused for record in RECORDS for row in record.rows if row.graph == "backward")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--gradients", action="store_true")
-    given = parser.parse_args()
-    check_one = check_gradients if given.gradients else check
-    regions = wrong = 0
-    for seed in range(given.first, given.first + given.count):
-        try:
-            regions += check_one(seed)
-        except Exception as error:  # noqa: PERF203
-            wrong += 1
-            print(f"{seed}: {type(error).__name__}: {error}")
-    print(f"{given.count} graphs, {regions} regions, {wrong} wrong")
-    sys.exit(wrong > 0)
-
-
 def make(seed: int, dtype: torch.dtype | None = None) -> tuple[torch.nn.Module, list[Any]]:
     """Return a random module and inputs for it, of a type or of a random one."""
     return _Maker(seed, dtype).make()
 
 
 if __name__ == "__main__":
-    main()
+    check_seeds(__doc__, {"fuse": check, "gradients": check_gradients})

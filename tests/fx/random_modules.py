@@ -3,15 +3,13 @@
 Values, strides, shared memory, buffers and inputs afterwards are compared, over several calls with other layouts and
 with parameters and buffers that change between the calls.
 
-    python -m tests.fx.random_modules --count 1000 --seed 0
+    python -m tests.fx.random_modules --count 1000
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,6 +24,7 @@ from evt.fx.fuse import fuse
 from evt.fx.module import dispatch_of
 
 from .fusing import compare
+from .seeds import check_seeds
 
 M, N, K = 4, 6, 8
 #: The default number of calls of a module.
@@ -226,24 +225,6 @@ def check(seed: int, *, calls: int = CALLS, compiled: bool = False) -> Counter[s
     return Counter() if dispatch is None else dispatch.answers
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compiled", action="store_true", help="torch.compile(backend='evt') instead of evt.fuse")
-    given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    answers: Counter[str] = Counter()
-    wrong = 0
-    for seed in range(given.seed, given.seed + given.count):
-        try:
-            answers += check(seed, compiled=given.compiled)
-        except Exception as error:  # noqa: PERF203
-            wrong += 1
-            print(f"{seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-    print(f"{given.count} modules, {wrong} wrong; calls: {dict(answers)}")
-    sys.exit(wrong > 0)
-
-
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    check_seeds(__doc__, {"fuse": check, "compile": partial(check, compiled=True)})

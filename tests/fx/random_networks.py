@@ -1,19 +1,16 @@
 """Random networks of several products: ``make(seed) -> (module, inputs)``.
 
 Products read vectors that other products' kernels compute, reductions of their rows and columns, scales of int8
-quantisation, results that nothing reads, and values of a checkpoint or a branch of torch.cond. The rewritten graph
-runs through the reference; with ``--inductor`` torch.compile compiles it.
+quantisation, results that nothing reads, and values of checkpoints and of branches of torch.cond. The rewritten graph
+runs through the reference; with ``--by inductor`` torch.compile compiles it.
 
     python -m tests.fx.random_networks --count 1000
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from evt.fx.backend import backend
 from evt.fx.records import RECORDS
 
+from .seeds import Steps, Value, check_seeds
 from .training import fused
 
-Value = torch.Tensor
 #: Sizes of the rows, and of the columns of matrices: `_int_mm` of a GPU takes no fewer rows, and multiples of 8.
 ROWS, WIDTHS = 24, (16, 24, 40)
 #: Error relative to the norm of a result. A rounded quotient that meets another rounding changes a step of 1/127.
@@ -45,41 +42,13 @@ _REDUCE: tuple[Callable[[Value, int], Value], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A step of a program: its function, its operands, and its results."""
-
-    function: Callable[..., Value]
-    taken: tuple[int, ...]
-
-
-@dataclass
-class Network(torch.nn.Module):
-    """Steps that each take some of the values before, and add one."""
-
-    steps: list[_Step] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def forward(self, *inputs: Value) -> tuple[Value, ...]:
-        values = list(inputs)
-        for step in self.steps:
-            values.append(step.function(*(values[place] for place in step.taken)))
-        return tuple(values[place] for place in self.results)
-
-
 class _Maker:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.dtype = self.random.choice([torch.float64, torch.float64, torch.float32])
         self.inputs: list[Value] = []
-        self.network = Network()
+        self.network = Steps()
         self.shapes: list[tuple[int, ...]] = []
 
     def input(self, *shape: int) -> int:
@@ -88,14 +57,14 @@ class _Maker:
         return len(self.shapes) - 1
 
     def step(self, function: Callable[..., Value], shape: tuple[int, ...], *taken: int) -> int:
-        self.network.steps.append(_Step(function, taken))
+        self.network.steps.append((function, taken))
         self.shapes.append(shape)
         return len(self.shapes) - 1
 
     def matrices(self) -> list[int]:
         return [place for place, shape in enumerate(self.shapes) if len(shape) == 2 and shape[0] == ROWS != shape[1]]
 
-    def make(self) -> tuple[Network, list[Value]]:
+    def make(self) -> tuple[Steps, list[Value]]:
         choose = self.random
         self.first = self.input(ROWS, choose.choice(WIDTHS[::2]))
         self.weights = {(k, n): self.input(k, n) for k in WIDTHS for n in WIDTHS}
@@ -202,7 +171,7 @@ class _Maker:
         return self.step(lambda v, w: torch.cond(v.sum() > 0, block, other, (v, w)), (ROWS, n), x, self.weights[k, n])
 
 
-def make(seed: int) -> tuple[Network, list[Value]]:
+def make(seed: int) -> tuple[Steps, list[Value]]:
     """Return a random network, and inputs for it."""
     return _Maker(seed).make()
 
@@ -221,23 +190,11 @@ def check(seed: int, inductor: bool = False) -> int:
     return sum(row.fused for record in RECORDS for row in record.rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--inductor", action="store_true")
-    given = parser.parse_args()
-    regions = wrong = 0
-    for seed in range(given.first, given.first + given.count):
-        try:
-            with torch.no_grad():
-                regions += check(seed, given.inductor)
-        except Exception as error:  # noqa: PERF203
-            wrong += 1
-            print(f"{seed}: {type(error).__name__}: {str(error)[:400]}")
-    print(f"{given.count} networks, {regions} regions, {wrong} wrong")
-    sys.exit(wrong > 0)
+@torch.no_grad()
+def check_inductor(seed: int) -> int:
+    """Assert that a random network gives the same compiled by torch.compile; return how many regions it has."""
+    return check(seed, inductor=True)
 
 
 if __name__ == "__main__":
-    main()
+    check_seeds(__doc__, {"reference": torch.no_grad()(check), "inductor": check_inductor})

@@ -12,12 +12,9 @@ the same point: half precision is rounded where it is stored, cast to integers a
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch._inductor.decomposition import select_decomp_table
@@ -29,9 +26,8 @@ from evt.fx.regions import find_regions
 from evt.fx.rewrite import rewrite
 
 from .fusing import TOLERANCES
+from .seeds import Step, Steps, Value, check_seeds
 
-Value = torch.Tensor
-Step = Callable[..., Value]
 INTEGERS = (torch.int32, torch.int8, torch.uint8)
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, torch.float64, *HALF)
@@ -104,26 +100,6 @@ BINARY: tuple[Function, ...] = (
 
 
 @dataclass
-class Program(torch.nn.Module):
-    """Steps that each take some of the values before and add one."""
-
-    steps: list[tuple[Step, tuple[int, ...]]] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def forward(self, *inputs: Value) -> tuple[Value, ...]:
-        values = list(inputs)
-        for step, taken in self.steps:
-            values.append(step(*(values[place] for place in taken)))
-        return tuple(values[place] for place in self.results)
-
-
-@dataclass
 class _Made:
     """A value: ``exact`` if fused code has eager's bits where it is stored, ``settled`` if also within the kernel.
 
@@ -142,7 +118,7 @@ class _Maker:
         self.random = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.inputs: list[Value] = []
-        self.program = Program()
+        self.program = Steps()
         self.values: list[_Made] = []
 
     def data(self, dtype: torch.dtype, shape: tuple[int, ...], special: bool) -> Value:
@@ -166,7 +142,7 @@ class _Maker:
         self.inputs.append(value)
         return len(self.inputs) - 1
 
-    def make(self) -> tuple[Program, list[Value], list[_Made]]:
+    def make(self) -> tuple[Steps, list[Value], list[_Made]]:
         choose = self.random
         kind = choose.choice(["_int_mm", "_int_mm", "_int_mm", "mm", "linear", "addmm", *["floats"] * 4])
         dtype = choose.choice(FLOATS) if kind == "floats" else torch.int8
@@ -267,7 +243,7 @@ class _Maker:
         return True
 
 
-def make(seed: int) -> tuple[Program, list[Value], list[_Made]]:
+def make(seed: int) -> tuple[Steps, list[Value], list[_Made]]:
     """Return a random module, inputs for it, and its results in eager PyTorch."""
     return _Maker(seed).make()
 
@@ -340,27 +316,5 @@ def _raise_if_wrong(seed: int, place: int, expected: _Made, found: Value) -> Non
         raise AssertionError(f"seed {seed}, result {place} ({found.dtype}): eager, ours = {list(pairs)}")
 
 
-#: Checks, by the fusing function: evt.fuse, the pass of torch.compile alone, and torch.compile.
-CHECKS: dict[str, Callable[[int], int]] = {"fuse": check, "pass": check_decomposed, "compile": check_compiled}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--by", choices=tuple(CHECKS), default="fuse", help="what fuses")
-    given = parser.parse_args()
-    check_one = CHECKS[given.by]
-    regions = wrong = 0
-    for seed in range(given.first, given.first + given.count):
-        try:
-            regions += check_one(seed)
-        except Exception as error:  # noqa: PERF203
-            wrong += 1
-            print(f"{seed}: {type(error).__name__}: {error}", flush=True)
-    print(f"{given.count} graphs, {regions} regions, {wrong} wrong")
-    sys.exit(wrong > 0)
-
-
 if __name__ == "__main__":
-    main()
+    check_seeds(__doc__, {"fuse": check, "pass": check_decomposed, "compile": check_compiled})
