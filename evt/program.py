@@ -241,9 +241,9 @@ class Program(Described):
         """Return the gradient for operands of types ``a`` and ``b``; it prints as formulas.
 
         The gradient is the one that autograd computes if A, B and all floating-point inputs require grad. It consists
-        of the forward program, which also stores the saved values, and the backward program, which returns the
-        gradients of the inputs and of the accumulator. The gradients of A and B are products with the accumulator's
-        gradient. Raise ArgumentError (E0614) if there is no gradient.
+        of two programs. The forward program also stores the saved values. The backward program returns the gradients of
+        the inputs and of the accumulator. The gradients of A and B are products with the accumulator's gradient. Raise
+        ArgumentError (E0614) if there is no gradient.
         """
         from evt.gradient.program import whole_gradient
 
@@ -280,8 +280,8 @@ class Program(Described):
         """Time every route that applies to a call, on the call's tensors, and keep the times; the result prints as a
         table.
 
-        Tuning compiles the kernels of all routes. Later calls of the program with equal types, layouts and sizes on the
-        same model of GPU take the fastest kernel, in this process and in later ones. Without measurements, a call takes
+        Tuning compiles the kernels of all routes. Later calls with equal types, layouts and sizes on this model
+        of GPU take the fastest kernel, in this process and in later ones. Without measurements, a call takes
         the first route that applies. For a scattered output, pass the buffer as for :meth:`reference`. Raise
         LaunchError (E0801) without a GPU.
         """
@@ -389,7 +389,7 @@ def conv1d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
 def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """Return a program over the gradient of a convolution's weight.
 
-    A call takes the output's gradient [N, K, P, Q] and x [N, C, H, W], and returns D [K, C, R, S] for a weight of
+    A call takes the output's gradient [N, K, P, Q] and x [N, C, H, W]. It returns D [K, C, R, S] for a weight of
     ``kernel_size``. In the formula the rows ``m`` are the output channels K, and the columns ``n`` are taps and
     channels (R, S, C). See :func:`conv2d` for the rest.
     """

@@ -57,12 +57,12 @@ _TRACERS = 8
 class ModelResult:
     """A model in a type, by version.
 
-    ``times`` are medians of a call in ms, ``gpu_times`` are medians of a CUDA graph of the call, ``first`` are the
-    seconds of the first call, which compiles. ``kernels`` counts the launches of a call. ``errors`` are relative to
-    eager in f32: of the result, or of the worst parameter's gradient. ``saved`` are the bytes that a forward pass
-    leaves allocated for the backward. ``products`` has for each of evt's graphs the number of products, of fused
-    products, and of the operators that they absorbed. ``failures`` has the reasons for missing times by version,
-    ``skipped`` for missing versions.
+    ``times`` are medians of a call in ms; ``gpu_times`` are medians of its CUDA graph. ``first`` is the time of the
+    first call, which compiles, in seconds. ``kernels`` counts the launches of a call. ``errors`` are relative to eager
+    in f32: of the result, or of the worst parameter's gradient. ``saved`` are the bytes that a forward pass leaves
+    allocated for the backward. ``products`` has for each of evt's graphs the number of products, of fused products, and
+    of the operators that they absorbed. ``failures`` has the reasons for missing times by version, ``skipped`` for
+    missing versions.
     """
 
     name: str

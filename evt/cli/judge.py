@@ -28,10 +28,10 @@ _STEPS = {"e4m3": 8, "e5m2": 4}
 class OutputResult:
     """The result for one output: its distance from the oracle, ||out - ref|| / ||ref||, and the bound from rounding.
 
-    ``unexpected`` counts elements that are NaN or infinite but should not be; the distance is inf then. Outputs
-    compared step by step have ``unequal``, the number of elements that no answer of the oracle explains, and
-    ``allowed``, the number of these that the rounding of the epilogue explains. ``unexpected`` then counts elements
-    that are further off.
+    ``unexpected`` counts elements that are NaN or infinite but should not be; the distance is inf then. In outputs
+    compared step by step, ``unequal`` counts the elements that no answer of the oracle explains. ``allowed`` counts the
+    elements among them that the rounding of the epilogue explains. ``unexpected`` then counts elements that are further
+    off.
     """
 
     name: str

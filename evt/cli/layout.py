@@ -49,8 +49,8 @@ _OPERATIONS = {
 def command(layout: str, svg: bool, banks: int | None, json: bool, output: str | None, **operations: Any) -> None:
     """Print a layout's properties, and draw it.
 
-    LAYOUT is SHAPE:STRIDE, as in (4,(2,2)):(8,(1,4)), a shape alone (compact, the first extent nearest), or a tuple of
-    layouts, which is their concatenation. A swizzle and an offset may precede it: Sw<3,3,3> o 0 o (8,64). B is a
+    LAYOUT is SHAPE:STRIDE, as in (4,(2,2)):(8,(1,4)). It may also be a shape alone (compact, the first extent nearest),
+    or a tuple of layouts, their concatenation. A swizzle and an offset may precede it: Sw<3,3,3> o 0 o (8,64). B is a
     layout, or an extent or a layout for each mode: <4:2,8>. Give at most one operation.
     """
     asked = {name: value for name, value in operations.items() if value not in (None, False)}

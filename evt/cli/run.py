@@ -54,8 +54,8 @@ def command(
 
     Each group of grouped_gemm has its own size, as in --m 128,64,0. Without --m there are four groups.
 
-    The exit code is 1 if an output differs from the f64 reference by more than the tolerance. The tolerance is twice
-    the error of the same computation in f32 with the roundings of a kernel, plus 4 sqrt(k) 2^-24 for the order of
+    The exit code is 1 if an output differs from the f64 reference by more than the tolerance. The tolerance has two
+    terms: twice the error of an f32 computation with a kernel's roundings, and 4 sqrt(k) 2^-24 for the order of
     summation. An accumulator with that error may fall on the other side of a cast or a comparison. Elements of bits,
     integers and 8-bit floats are compared one by one. Results that depend on integers only must be equal.
     """

@@ -25,8 +25,8 @@ EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
 def command(ctx: click.Context, invocation: Invocation, rounds: int, seed: int, json: bool) -> None:
     """Time every route that can run a program, and keep the times.
 
-    The times are taken on random tensors on this machine's GPU. Later calls of the same program with the same types,
-    layouts and sizes take the fastest kernel on such a GPU, and `evt explain` shows the times. The times are medians of
+    The times are taken on random tensors on this machine's GPU. Later calls of the program with equal types,
+    layouts and sizes take the fastest kernel on such a GPU. `evt explain` shows the times. The times are medians of
     interleaved rounds; the L2 cache is flushed before each launch. A kernel whose outputs differ from the first
     kernel's is left out. The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch
     size 2, 64 channels and a 3x3 kernel. Each group of grouped_gemm has its own size, as in --m 128,64,0. The times

@@ -1,12 +1,12 @@
 """The process that runs the compilers of one build, and ends them when the build ends, for any reason.
 
 It is a separate program, ``python supervisor.py PARENT``, that uses the standard library only.
-:mod:`evt.compilation.process` starts it and talks to it. Its standard input is a socket. Each message is a request and
-carries descriptors: a command to run, with the socket for its answer and the file for its output, or a lock to keep, or
-names a lock to drop. Closing the socket of an answer kills its command; the parent's death ends everything.
+:mod:`evt.compilation.process` starts it and talks to it. Its standard input is a socket. Each message is a request: to
+run a command, to keep a lock, or to drop one. It carries descriptors: the socket for a command's answer and the file
+for its output, or the lock. Closing the socket of an answer kills its command; the parent's death ends everything.
 
 The parent's death is found by polling, because nothing reports it reliably: the signal at a parent's death comes when
-its *thread* ends, and a pipe stays open as long as a process that the parent forked holds its other end. Nothing ends
+its *thread* ends. A pipe stays open as long as a process that the parent forked holds its other end. Nothing ends
 grandchildren either, so this process adopts them (it is their subreaper), finds them in /proc, and kills until there
 are none. It releases the locks last, so that no other process builds while an old compiler still runs.
 """

@@ -28,9 +28,9 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a new directory, which gets its name on success: readers see all of its files or none.
 
-    ``replace`` allows an existing directory, which is replaced. Before anything is written, raise FileExistsError for
-    an existing directory with content otherwise, NotADirectoryError for a file, FileNotFoundError for a missing parent,
-    and any other OSError.
+    ``replace`` allows an existing directory, which is replaced. Before anything is written, raise OSError:
+    FileExistsError for another existing directory with content, NotADirectoryError for a file, FileNotFoundError for a
+    missing parent.
     """
     path = Path(os.path.realpath(path))
     if not path.parent.is_dir():

@@ -54,8 +54,8 @@ def draw_text(layout: int | Layout | ComposedLayout) -> str:
 def draw_svg(layout: int | Layout | ComposedLayout, bank_of_bytes: int | None = None) -> str:
     """Return the grid as SVG. Colours repeat every 8 indices.
 
-    With ``bank_of_bytes``, the size of an element in bytes, colours follow the banks of shared memory, four banks a
-    colour, and each cell's tooltip names its bank. Raise LayoutError as :func:`grid`.
+    ``bank_of_bytes`` is the size of an element in bytes. With it, colours follow the banks of shared memory, four banks
+    a colour, and each cell's tooltip names its bank. Raise LayoutError as :func:`grid`.
     """
     layout = as_function(layout)
     rows = grid(layout)

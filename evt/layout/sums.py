@@ -23,7 +23,7 @@ def reaches(terms: Iterable[tuple[int, int]], target: int) -> bool:
 def repeats(modes: Iterable[tuple[int, int]]) -> bool:
     """Return whether two coordinates of the modes (extent, stride) have equal indices.
 
-    They do if there are more coordinates than indices, and otherwise if the modes of smaller strides, in both
+    They do if there are more coordinates than indices. Otherwise they do if the modes of smaller strides, in both
     directions, can compensate one or more steps of some mode.
     """
     terms = sorted((abs(stride), extent - 1) for extent, stride in modes if extent > 1)

@@ -1,7 +1,7 @@
 """Swizzles, and layouts with a swizzle.
 
-The functor is CuTe's ``Swizzle<B,M,S>``: it xors ``B`` bits of an index, from bit ``M + max(S, 0)`` on, into the ``B``
-bits that are ``S`` places below them (above, for a negative ``S``). It is its own inverse.
+The functor is CuTe's ``Swizzle<B,M,S>``: it reads ``B`` bits of an index, from bit ``M + max(S, 0)`` on. It xors
+them into the ``B`` bits that are ``S`` places below (above, for a negative ``S``). It is its own inverse.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ class Linear(EpilogueModule, torch.nn.Linear):
 
     The constructor raises the errors of :func:`evt.linear` for the program. It also raises ProgramError for a bias that
     only the module or only the epilogue has (E0404, E0202), or whose modes or type differ from the parameter's (E0302,
-    E0603), for a header of another operation (E0501), and for an input with the name of an argument of forward (E0108);
-    ArgumentError (E0604) if ``out_features`` does not divide into the epilogue's pairs or blocks of columns;
-    TargetError (E0303) for a ``dtype`` that operands cannot have.
+    E0603). Further ProgramErrors are a header of another operation (E0501), and an input with the name of an argument
+    of forward (E0108). It raises ArgumentError (E0604) if ``out_features`` does not divide into the epilogue's pairs or
+    blocks of columns; TargetError (E0303) for a ``dtype`` that operands cannot have.
     """
 
     base = torch.nn.Linear
@@ -59,8 +59,8 @@ class Linear(EpilogueModule, torch.nn.Linear):
         as tf32. The result has gradients if any input requires grad. ``out=``, and the names of outputs, pass buffers
         as in calls of :func:`evt.linear`.
 
-        Under torch.autocast, the operands, the bias and other inputs whose type the epilogue leaves open are cast to
-        autocast's type, which is then the type of D. Inputs with a declared type are not cast, and neither are scalars,
-        float64 and integers. Raise ArgumentError (E06xx) for inputs that do not fit.
+        Under torch.autocast, forward casts the operands to autocast's type, which is then the type of D. It also casts
+        the bias and other inputs whose type the epilogue leaves open. Inputs with a declared type are not cast, and
+        neither are scalars, float64 and integers. Raise ArgumentError (E06xx) for inputs that do not fit.
         """
         return self._call(input, inputs)

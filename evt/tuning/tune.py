@@ -102,8 +102,8 @@ def tune(
 ) -> Tuning:
     """Time every route that applies to a call, in its default configurations, on the call's tensors; keep the times.
 
-    Raise LaunchError (E0801) without a GPU; ArgumentError for a call that does not fit the program, is not on the GPU
-    or computes nothing, and for a program with a forced route. If every kernel fails, raise the error of the first.
+    Raise LaunchError (E0801) without a GPU; ArgumentError for a program with a forced route, and for a call that does
+    not fit, is not on the GPU or computes nothing. If every kernel fails, raise the error of the first.
     """
     check_program(request)
     read, held = split_held(request.dag, inputs)

@@ -159,9 +159,9 @@ class Names:
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
         """Return whether an unassigned name may be an input.
 
-        Undeclared names are inputs, so a misspelling must not become one. Refused are misspellings of `acc`, and names
-        without a subscript that differ in one letter from a declared or assigned name, from `bias` or from a Greek
-        letter.
+        Undeclared names are inputs, so a misspelling must not become one. Misspellings of `acc` are refused. So are
+        names without a subscript that differ in one letter from a declared or assigned name, from `bias` or from a
+        Greek letter.
         """
         if name in self.declared:
             return True
