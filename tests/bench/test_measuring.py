@@ -79,7 +79,7 @@ def test_host_loop_never_fills_the_queue() -> None:
     assert most <= 201
 
 
-# Measuring a case: what a CUDA device does, the CPU does here, and the times are made up
+# Measuring a case: the CPU stands in for a CUDA device, and the times are made up
 
 
 def test_measure() -> None:

@@ -160,7 +160,7 @@ def test_a_call_without_a_cuda_graph_has_a_wall_time(monkeypatch: pytest.MonkeyP
 
 
 def test_versions_come_one_by_one() -> None:
-    """A run that is cut off has printed and written what it had measured."""
+    """An interrupted run has printed and written its measurements."""
     seen = [
         (version, sorted(result.times))
         for result, version in bench_models(["small", "missing"], rounds=1, versions=("compile", "evt"))
@@ -185,7 +185,7 @@ def test_the_bar(wall: float, gpu: float, said: str) -> None:
 
 
 def test_kernels_of_all_models_are_built_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of models that cannot be made are none."""
+    """A model that cannot be made has none."""
     monkeypatch.setattr(
         "evt.fx.prebuild.kernels_of", lambda model, inputs, **keywords: (["a", type(model).__name__], [])
     )
@@ -198,7 +198,7 @@ def test_kernels_of_all_models_are_built_first(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_models_of_later() -> None:
-    """Those of transformers are made without memory; other packages may be missing."""
+    """Models of transformers are made without memory; other packages may be missing."""
     assert len(LATER) >= 20
     assert {each.dtype for each in KNOWN.values()} == {"float16", "bfloat16"}
     made = 0

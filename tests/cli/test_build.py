@@ -80,7 +80,7 @@ def test_the_users_own_header_is_not_lost(library: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_neither_or_both(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """What fails while the second file is written leaves the first one as it was, and nothing beside them."""
+    """A failure during the second write leaves the first file unchanged, and no other file."""
     path, header = tmp_path / "mine.so", tmp_path / "mine.h"
     ok("build", FORMULA, "-o", str(path), "--name", "mine")
     before = header.read_bytes()

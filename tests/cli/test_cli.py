@@ -1,4 +1,4 @@
-"""The command line: its help, its programs, its mistakes, and what it exits with."""
+"""The command line: its help, its programs, its mistakes, and its exit codes."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_exit_codes_of_a_process(tmp_path: Path) -> None:
     assert process("emit", str(tmp_path)).returncode == 1
     assert process("emit").returncode == 2
     assert process("nothing").returncode == 2
-    # Bytes that are no text, and a locale that has no letters for what the user wrote.
+    # Bytes that are not text, and a locale without the letters of the user's text.
     done = process("emit", os.fsdecode(b"D = \xff"), LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert done.returncode == 1
     assert process("check", "D = größe", PYTHONIOENCODING="ascii").returncode in (0, 1)

@@ -1,4 +1,4 @@
-"""The command line of convolutions: their options, what is refused, and ``evt run`` and ``evt explain`` of them."""
+"""The command line of convolutions: their options, refusals, and ``evt run`` and ``evt explain`` of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help in sections, completion of values, formats by suffix, colours on request, and what the cache holds."""
+"""Help in sections, completion of values, formats by suffix, colours on request, and the contents of the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what it writes to files and streams, and `evt emit` as a process."""
+"""The command line: its files and streams, and `evt emit` as a process."""
 
 from __future__ import annotations
 

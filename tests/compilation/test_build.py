@@ -1,4 +1,4 @@
-"""Building with a shell script for nvcc: how often, how much at once, what is left when it goes wrong."""
+"""Building with a shell script for nvcc: the number of runs, parallel builds, and the files after a failure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def overlap(lines: list[Line]) -> int:
 def test_passes_run_side_by_side_up_to_the_number_of_jobs(
     room: Room, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path(f"{room.file}.meet").write_text(str(jobs))  # a pass ends when as many have started
+    Path(f"{room.file}.meet").write_text(str(jobs))  # a pass ends when this number has started
     room.build("// meet 1\n", "// meet 2\n", jobs=jobs)
     assert overlap(room.log()) == jobs
 
@@ -224,7 +224,7 @@ def test_whose_fault_it_is(
 
 
 def test_who_waited_for_a_build_that_failed_is_told(room: Room) -> None:
-    """Of many that ask at one time, one runs nvcc. Who asks later tries again."""
+    """One of several simultaneous requests runs nvcc. A later request tries again."""
     text = "// gate\n// fail device kernel.cu(3): error: no such visitor\n"
     processes = [room.spawn(text, program=_SAY_HOW_IT_FAILED) for _ in range(8)]
     wait_for(lambda: len(list(room.cache.root.glob("waiting-*"))) == 7)

@@ -19,7 +19,7 @@ import evt.compilation
 from evt.compilation import Cache, KernelSource
 from tests.support.entries import KEY, SOURCE, TOOLS, put
 
-# Where it is
+# Its folder
 
 
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

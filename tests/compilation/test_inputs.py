@@ -1,4 +1,4 @@
-"""What a library depends on is in its key or looked at again, and nothing else reaches a compiler."""
+"""A library's inputs are in its key or checked again, and nothing else reaches a compiler."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_content_counts(tools: Toolchain, checkout: Path, tmp_path: Path) ->
 
 
 def test_edits_within_a_tick_of_the_clock(tools: Toolchain, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what was just changed, stat may say the same before and after the next change."""
+    """For a file that was just changed, stat may be equal before and after the next change."""
     files = [("cutlass/cutlass.h", 5, 1, time.time_ns(), 7)]
     monkeypatch.setattr(fingerprint, "listing", lambda root: files)
     keys = set()
@@ -259,7 +259,7 @@ def test_an_nvcc_that_was_replaced(tools: Toolchain, tmp_path: Path) -> None:
 
 
 def test_nothing_else_reaches_compilers(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what gcc and nvcc read of themselves, nor the variables of nvcc's profile, nor what is preloaded."""
+    """Neither internal files of gcc and nvcc, nor the variables of nvcc's profile, nor preloaded libraries."""
     known = (
         *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
         *("SOURCE_DATE_EPOCH", "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COMPARE_DEBUG", "LD_PRELOAD"),
@@ -279,7 +279,7 @@ def test_nothing_else_reaches_compilers(room: Room, monkeypatch: pytest.MonkeyPa
     assert found["TMPDIR"] == "."
 
 
-# What nvcc says that it has read
+# Files that nvcc reports as read
 
 
 def with_rule(room: Room, *read: Path) -> None:
@@ -298,7 +298,7 @@ def test_an_entry_lists_what_was_read(room: Room, tmp_path: Path) -> None:
     events: list[BuildEvent] = []
 
     def again() -> list[str]:
-        """Build as another process would; return what happened."""
+        """Build as another process would; return the events."""
         events.clear()
         os.utime(library)
         room.build("one\n", on_event=events.append)

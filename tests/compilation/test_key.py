@@ -1,4 +1,4 @@
-"""The key of a library: everything that decides what it contains, and nothing else."""
+"""The key of a library: everything that decides its contents, and nothing else."""
 
 from __future__ import annotations
 

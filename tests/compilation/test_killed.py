@@ -39,7 +39,7 @@ time.sleep(600)
 
 
 def at_work(room: Room) -> None:
-    """Until nvcc, its shell, and what that has started in and out of their session are there."""
+    """Wait until nvcc, its shell, and the shell's children in and out of their session run."""
     wait_for(lambda: len(room.compilers()) >= 4)
 
 
@@ -102,7 +102,7 @@ def test_a_build_that_goes_on_is_not_hurt_by_a_fork(room: Room) -> None:
 
 
 def test_a_supervisor_that_is_killed(room: Room) -> None:
-    """The build fails, and what it had started is gone."""
+    """The build fails, and its processes are gone."""
     builder = room.spawn("// stay device\n")
     wait_for(lambda: len(room.compilers()) >= 3)
     (supervisor,) = children(builder.pid)

@@ -1,4 +1,4 @@
-"""Builds of many sources: files open, two processes at a time, and what is said where the limit is reached."""
+"""Builds of many sources: open files, two processes at a time, and the message at the limit."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ EVIL = "x\x1b[31m\x07\u202e\x85\r"
 
 
 def texts() -> dict[str, str]:
-    """Return what is printed, with such a text wherever one may come from outside."""
+    """Return the output, with such a text at every place that may hold an outside text."""
     diagnostic = Diagnostic("E0101", EVIL, Span(0, 3), EVIL, EVIL, (EVIL,), Source(f"{EVIL} = acc", EVIL))
     row = ProductReport(EVIL, EVIL, EVIL, EVIL, (EVIL,), EVIL, (EVIL,), None, EVIL)
     state = {**evt.gemm("D = acc").__getstate__(), "evt": EVIL, "form": EVIL}

@@ -1,4 +1,4 @@
-"""What first-time users get wrong, and what they read: the cause, its place, and a help that works when it is typed."""
+"""Mistakes of first-time users, and the messages: the cause, its place, and a help that works when typed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SAID = {
     "D = acc + (A@B)": ("a kernel has one product", "read the other as an input"),
     "D = A @ B": ("is not written with `@`", "write `acc`"),
     "D = acc + matmul(x, y)": ("a kernel has one product", "read its result"),
-    # what stays out
+    # names that stay out
     "D = softmax(acc)": ("a full-row reduction", "`D = exp(acc); total = sum[n](D)`"),
     "D = softmax[n](acc)": ("a full-row reduction", "`D = exp(acc); total = sum[n](D)`"),
     "D = layer_norm(acc)": ("a full-row reduction", "normalise where D is read"),
@@ -128,7 +128,7 @@ def test_the_culprit_is_shown(text: str, culprit: tuple[str, str]) -> None:
     assert culprit in [(text[label.span.start : label.span.end], label.text) for label in each.secondary]
 
 
-#: Programs whose help has a replacement, with what it replaces where that is not the place that is shown.
+#: Programs whose help has a replacement, with the replaced text if it is not at the shown place.
 REPAIRED = {
     **{
         f"D = {text}": text
@@ -168,7 +168,7 @@ REPAIRED = {
 
 @pytest.mark.parametrize("text", REPAIRED)
 def test_a_help_that_is_typed_works(text: str) -> None:
-    """What a help has in backquotes, typed in the place that it is about, leaves no mistake."""
+    """The text of a help in backquotes, typed at its place, leaves no mistake."""
     (each,) = mistakes(text)
     written = re.search(r"(?:did you mean|write) `([^`]+)`", each.help)
     if written is None:
@@ -223,7 +223,7 @@ HALF = torch.float16
 
 
 def called(text: str, *shapes: tuple[int, ...], **inputs: Any) -> list[Diagnostic]:
-    """Return what a call is refused for; A is [6, 8] and B is [8, 16] where no shapes are given."""
+    """Return the refusal of a call; A is [6, 8] and B is [8, 16] by default."""
     a, b = (torch.zeros(shape, dtype=HALF) for shape in shapes or ((6, 8), (8, 16)))
     with pytest.raises(evt.ArgumentError) as caught:
         evt.gemm(text)(a, b, **inputs)
@@ -259,7 +259,7 @@ def test_what_is_said_of_a_call(text: str, inputs: dict[str, Any], message: str,
 
 
 def test_a_buffer_of_the_right_shape_is_not_refused_for_its_shape() -> None:
-    """Any strides of a convolution's output are taken: what kernels do not write to is copied."""
+    """Any strides of a convolution's output are accepted: the result is copied if kernels cannot write to it."""
     op = evt.conv2d("D = acc", padding=1)
     x, weight = torch.ones(2, 16, 6, 7, dtype=HALF), torch.ones(12, 16, 3, 3, dtype=HALF)
     for out in (torch.empty(2, 12, 6, 7, dtype=HALF), torch.empty(2, 12, 6, 14, dtype=HALF)[..., ::2]):

@@ -1,4 +1,4 @@
-"""Drawings: what stands on nodes and edges, in text, and whatever the names."""
+"""Drawings: the labels of nodes and edges, in text, for any names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = (
 
 
 def named(name: str) -> TypedDag:
-    """``name = acc + name``, whatever the name."""
+    """``name = acc + name``, for any name."""
     builder = Builder()
     total = builder.add(Apply("add"), builder.add(Acc()), builder.add(Load(name)))
     builder.add(Store(name), total)

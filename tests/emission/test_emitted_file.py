@@ -28,7 +28,7 @@ def plan(text: str = FORMULA, arch: str = "sm80", operation: str = "gemm", **set
     return evt.Program(text, operation, **settings).plan(arch, "f16", "f16")
 
 
-#: Of every template, and whatever has members, jobs or headers of its own.
+#: Programs for every template, and for every feature with members, jobs or headers.
 PLANS = {
     "gemm-2x": lambda: plan(EVERYTHING),
     "gemm-2x-stock": lambda: plan("D = relu(acc + bias)", route="stock"),
@@ -128,7 +128,7 @@ def test_every_name_that_a_linker_sees_is_the_kernels(made: Plan) -> None:
     assert set(re.findall(r"EVT_ENTRY\((\w+)\)", text)) - {"kernel"} <= {
         f"mine_{each}" for each in ("kernel", "pad", "initialise", "finish", "table")
     }
-    # Everything of ours is in the kernel's namespace, but for what has to be in another one.
+    # All of evt's names are in the kernel's namespace, except the ones that must be in another.
     spaces = set(re.findall(r"^namespace ([\w:]+) \{", text, re.MULTILINE))
     assert {each for each in spaces if not re.match(r"mine_impl(::|$)", each)} <= {
         *("convolution", "detail", "fusion", "mainloop", "sm100", "threadblock"),  # inside that

@@ -1,4 +1,4 @@
-"""The planner's decisions in C++: the subset of Python that is translated, and what is refused."""
+"""The planner's decisions in C++: the subset of Python that is translated, and refusals."""
 
 from __future__ import annotations
 

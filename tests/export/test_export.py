@@ -1,4 +1,4 @@
-"""`evt export`: what it writes, what it refuses, and that it writes all or nothing."""
+"""`evt export`: its files, its refusals, and that it writes all or nothing."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_the_same_files_every_time(extension: dict[str, str], tmp_path: Path) ->
 
 
 def needs(text: str, layouts: Layouts, arch: str = "sm90") -> list[dict[str, str]]:
-    """Return what each kernel needs of each tensor, in short."""
+    """Return the requirements of each kernel for each tensor, in short."""
     found = kernels_of(Named("f", evt.gemm(text).request, "f16", layouts=layouts), [TARGETS[arch]], "x_f")
     assert len({each.emitted.name for each in found}) == len(found)
     shown = [{need.name: f"{need.contiguous}{need.alignment} {need.batch}" for need in each.needs} for each in found]
@@ -196,7 +196,7 @@ def test_usage(tmp_path: Path, arguments: list[str], message: str) -> None:
 def test_the_printed_command_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, option: str, at: int
 ) -> None:
-    """A shell reads the command as words, one of which is the folder's path: to pip a bare word is a name."""
+    """A shell reads the command as words, and the folder's path is one: to pip a bare word is a name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / folder).parent.mkdir(exist_ok=True)
     told = ok("export", "D = acc", f"{option}={folder}", "--name", "some_ops", "--arch", "sm80")
@@ -259,7 +259,7 @@ def test_the_working_directory_is_never_replaced(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("failing", ["write", "rename"])
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, error: BaseException) -> None:
-    """What was there is there again, and nothing beside it."""
+    """The previous files are restored, and no other file is left."""
     folder = tmp_path / "ops"
     write_folder(folder, {"a": "old", "b/c": "old"})
     written, renamed, write_text, rename = [], [], Path.write_text, os.rename
@@ -315,7 +315,7 @@ def test_the_files_of_a_cmake_project(tmp_path: Path) -> None:
     test = files["test/test_statistics.cpp"]
     assert "arguments.workspace = workspace.data();" in test
     assert "arguments.m = 208;" in test
-    assert "memory_D(bytes_D, sizeof(bytes_D))" in files["test/test_scatter.cpp"]  # the other rows keep what it holds
+    assert "memory_D(bytes_D, sizeof(bytes_D))" in files["test/test_scatter.cpp"]  # other rows keep their values
 
 
 @pytest.mark.parametrize("option", ["--torch", "--cmake"])

@@ -1,4 +1,4 @@
-"""The derivatives of the function table: what PyTorch's autograd computes."""
+"""The derivatives of the function table equal PyTorch's autograd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evt.language import parse
 from evt.language.tree import Call, postorder
 from tests.support.function_rows import OTHERS, ROWS, call_target, each
 
-#: Where the functions are not defined everywhere.
+#: Domains of functions that are not defined everywhere.
 DOMAINS = {
     **dict.fromkeys(("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "xlogy"), (0.1, 3.0)),
     **dict.fromkeys(("asin", "acos", "atanh", "logit"), (0.05, 0.95)),
@@ -46,7 +46,7 @@ def points(function: Function, count: int) -> list[torch.Tensor]:
 
 
 def gradients(compute: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.Tensor | None]:
-    """Return the gradient along each tensor; None where there is none."""
+    """Return the gradient along each tensor, or None."""
     leaves = [
         each.clone().requires_grad_() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
         for each in arguments
@@ -88,7 +88,7 @@ def test_primes(function: Function) -> None:
 
 @each([row for row in DIFFERENTIABLE if row.required == 1])
 def test_far_away_derivatives_are_no_nan(function: Function) -> None:
-    """What overflows in a branch that is not taken does not matter."""
+    """An overflow in a branch that is not taken does not matter."""
     operands = (Operand("A", F32, ("m", "k")), Operand("B", F32, ("k", "n")))
     far = torch.tensor([40.0, 60.0, 89.0, 95.0, 104.0, 200.0, 500.0])
     x = torch.stack([far, -far])
@@ -161,7 +161,7 @@ def test_at_kinks_derivatives_are_those_of_autograd(function: Function) -> None:
         if expected is None or expected.shape != value.shape:
             continue
         found = derivative(function, slot, plain)
-        # hardsigmoid's is f32 in PyTorch. What is not finite, and where the function is NaN, may differ.
+        # hardsigmoid's is f32 in PyTorch. Infinities may differ, and so may points at which the function is NaN.
         same = found.isclose(expected, rtol=1e-7, atol=1e-9, equal_nan=True)
         same |= ~expected.isfinite() | (value.isnan() & ~grid.isnan().any(1))
         wrong = [each[~same][:5].tolist() for each in (*plain, found, expected)]

@@ -1,4 +1,4 @@
-"""Functions of the user's own: what is accepted, what is refused, and that the table is live."""
+"""Functions of the user: accepted ones, refused ones, and that the table is live."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_names_that_c_has_too(signature: str, cxx: str) -> None:
 
 
 def test_functions_do_not_see_each_other() -> None:
-    """The C++ of one means a function of C++, whatever is registered by its name, before or after."""
+    """The C++ of a function means C++'s function, also if another is registered by that name before or after."""
     function("root(x)", cxx="cbrtf(x)", torch=lambda x: x)
     assert "return cbrtf(p_x);" in function("cbrtf(x)", cxx="cbrtf(x)", torch=lambda x: x).source
     assert "return root(p_x) + 1;" in function("roots(x)", cxx="root(x) + 1", torch=lambda x: x).source

@@ -1,4 +1,4 @@
-"""The function table: complete, consistent with the header, and meaning what PyTorch means."""
+"""The function table: complete, consistent with the header, and equal to PyTorch."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ TINY, LEAST, MOST, INF = 2.0**-126, 2.0**-149, (2.0 - 2.0**-23) * 2.0**127, math
 WHOLE_AND_HALF = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 6.0, 17.0, 100.0)
 POSITIVE = (*WHOLE_AND_HALF, LEAST, 3 * LEAST, TINY, 2.0**-66, 2.0**66, MOST, INF)
 SPECIAL = (*POSITIVE, *(-x for x in POSITIVE), math.nan)
-#: Rows without a bound in full: what PyTorch's own f32 computes where the difference of two large numbers is small.
+#: Rows without a full bound: PyTorch's f32 also loses digits in small differences of large numbers.
 CANCELS = {"lerp": 1e-5, "logit": 1e-5, "logaddexp": 1e-5, "sinc": 1e-5}
-#: Facts that are an equation, which is what :func:`test_facts_hold_to_the_bit` evaluates.
+#: Facts that are an equation, for :func:`test_facts_hold_to_the_bit`.
 EQUATIONS = frozenset(fact for fact in Fact if " = " in fact.value)
 #: Rows whose second operand PyTorch refuses to be an integer 0.
 DIVIDES = frozenset({"fmod", "remainder", "floor_divide", "trunc_divide"})
@@ -60,7 +60,7 @@ def randoms(count: int) -> list[float]:
 
 
 def hyper_parameters(function: Function) -> Sequence[tuple[float, ...]]:
-    """Return what to give for the parameters after the tensors: the defaults, and others."""
+    """Return values for the parameters after the tensors: the defaults, and others."""
     defaults = tuple(p.default for p in function.parameters if p.default is not None)
     others = OTHERS.get(function.name, ())
     return (*([] if others and not defaults else [defaults]), *others)

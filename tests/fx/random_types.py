@@ -251,7 +251,7 @@ def make(seed: int) -> tuple[Steps, list[Value], list[_Made]]:
 def differing(expected: _Made, got: Value) -> Value:
     """Return where a result is not eager's; NaN is NaN, and zeros are equal.
 
-    Eager mode overflows in f16 between two operators. A kernel computes both in f32, and rounds what it stores.
+    Eager mode overflows in f16 between two operators. A kernel computes both in f32, and rounds its stores.
     """
     wanted = expected.value
     assert (wanted.shape, wanted.dtype) == (got.shape, got.dtype), (wanted.dtype, got.dtype)

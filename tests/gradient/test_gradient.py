@@ -1,4 +1,4 @@
-"""Gradients of programs: every function's, what is saved for them, and calls that autograd records."""
+"""Gradients of programs: every function's, the saved values, and calls that autograd records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STRIDED: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", STRIDED)
 @pytest.mark.parametrize("arriving", ["packed", "the same", "permuted", "strided"])
 def test_strides_of_several_launches_where_the_product_is_computed_again(name: str, arriving: str) -> None:
-    """Vectors' gradients are sums over what no single launch computes."""
+    """Vectors' gradients are sums over several launches."""
     op, shapes, orders = STRIDED[name]
     values = drawn(shapes)
     for each, order in orders.items():
@@ -124,7 +124,7 @@ def test_derivatives_of_results_are_those_of_operands(function: Function) -> Non
     assert torch.equal(evaluate(function.result_derivative, {"y": y, **rest}, torch), want)
 
 
-# What is saved
+# Saved values
 
 
 @pytest.mark.parametrize(

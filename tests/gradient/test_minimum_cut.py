@@ -11,7 +11,7 @@ from evt.gradient.flow import UNBOUNDED, minimum_cut
 
 
 def network(seed: int) -> tuple[dict[tuple[int, int], int], int]:
-    """Return random edges by their ends, and the sink; what leaves vertex 0 is bounded."""
+    """Return random edges by their ends, and the sink; the capacity out of vertex 0 is bounded."""
     draw = random.Random(seed)
     count = draw.randrange(3, 30)
     edges = {}

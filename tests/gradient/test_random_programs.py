@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
 
 
 def leaf(value: Any, generator: Any) -> Any:
-    """Return random numbers in the place of floating-point ones, and other values as they are."""
+    """Return random numbers in the place of floating-point ones, and other values unchanged."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     made = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 3 - 1.5
@@ -27,7 +27,7 @@ def leaf(value: Any, generator: Any) -> Any:
 
 
 def halved(value: Any) -> Any:
-    """Return other numbers in the place of those that gradients are of."""
+    """Return other numbers in the place of the ones with gradients."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return value
     return (value.detach() / 2).requires_grad_()
@@ -75,7 +75,7 @@ def check(seed: int) -> bool:
     try:
         found = op(a, b, **inputs)
     except evt.ArgumentError as error:
-        if error.diagnostics[0].code == "E0614":  # what two indices, or one with batches, gather
+        if error.diagnostics[0].code == "E0614":  # values that two indices, or one with batches, gather
             return False
         raise
     for _ in range(2 if seed % 3 == 0 else 0):  # then the backward pass that is compared repeats one of other values

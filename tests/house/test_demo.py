@@ -1,4 +1,4 @@
-"""What `make demo` prints: every command of it runs, and shows what it is said to show."""
+"""The output of `make demo`: each of its commands runs, and shows the announced text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not shutil.which("make") or not shutil.which("bash"), reason="needs make and bash")
 
-#: The beginning of a command, and what its output has.
+#: The beginning of a command, and texts in its output.
 SHOWN = {
     "evt check samples": ["samples/conv_relu_add.evt: ok"],
     "evt emit 'D = relu(alpha*acc + beta*C) + residual' --op gemm --arch sm90": [
@@ -41,7 +41,7 @@ SHOWN = {
 
 
 def commands() -> list[str]:
-    """Return the commands of the demo, without those that print what they are."""
+    """Return the commands of the demo, without the ones that print headings."""
     make = ["make", "-n", "-o", "none/.installed", "VENV=none", "demo"]
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     return [line.strip() for line in done.stdout.splitlines() if line.startswith("evt ")]

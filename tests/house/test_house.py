@@ -28,7 +28,7 @@ ORDER = (
     *("draw", "reference", "gradient", "compilation", "measured", "explain", "runtime", "tuning"),
     *("program", "grouped", "nn", "operators", "export", "fx", "bench", "cli", "__main__"),
 )
-#: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.
+#: The rooms of the planner in the same way; type-only imports count too. Rooms of one group may import each other.
 PLANNER_ORDER = [
     group.split()
     for group in (
@@ -52,8 +52,8 @@ PLANNER_ORDER = [
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )
 ]
-#: Imports of later modules within a room that do not count as circles: what a value's own operators and text are made
-#: by, imported where they are called.
+#: Imports of later modules within a room that do not count as circles: a value's operators and text import their makers
+#: when they are called.
 OPERATORS = {
     ("evt.ir.dag", "evt.ir.text"): "str(dag)",
 }

@@ -1,4 +1,4 @@
-"""What the README says is true: its examples run, its tables are complete."""
+"""The README is true: its examples run, and its tables are complete."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def configurations(node: ast.AST) -> set[str]:
 
 
 def chosen(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of configurations that assertions expect, but for those that the test asks for."""
+    """Yield the names of configurations that assertions expect, except the ones that the test asks for."""
     for test in ast.walk(tree):
         if isinstance(test, ast.FunctionDef):
             keywords = [each for each in ast.walk(test) if isinstance(each, ast.keyword) and each.arg == "config"]

@@ -17,7 +17,7 @@ from evt.diagnostics import CODES
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "D = relu(alpha*acc + beta*C) + residual"
-#: What pip says when it cannot reach a package index.
+#: pip's messages without a package index.
 OFFLINE = r"NewConnectionError|ConnectTimeoutError|ProxyError|name resolution|Network is unreachable"
 
 
@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the executables of a new environment with the wheel and what it requires."""
+    """Return the executables of a new environment with the wheel and its requirements."""
     root = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(root, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(root / "bin/python"), "install", str(wheel)]

@@ -1,4 +1,4 @@
-"""Convolutions: their geometry, their shapes, and what a program of them may say."""
+"""Convolutions: their geometry, their shapes, and their programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph: how it is built, what verification catches, and its textual form."""
+"""The graph: its construction, its verification, and its textual form."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_pruning_drops_what_no_output_needs() -> None:
 
 
 def malformed(*table: tuple[Node, tuple[int, ...]], inputs: tuple[Input, ...] = (), outputs: Any = (D,)) -> str:
-    """Return what verification says about a graph."""
+    """Return the message of verification about a graph."""
     with pytest.raises(InternalError) as caught:
         verify(Dag("gemm", AB, inputs, outputs, table))
     (each,) = caught.value.diagnostics

@@ -39,7 +39,7 @@ def meaning(dag: Dag) -> list[str]:
 
 @pytest.mark.parametrize("text", [*TEXTS, *(pytest.param(path.read_text("utf-8"), id=path.stem) for path in SAMPLES)])
 def test_it_reads_back(text: str) -> None:
-    """Written again it is the same text, with the same interface and as many nodes."""
+    """Written again it is the same text, with the same interface and number of nodes."""
     dag = evt.gemm(text).request.dag
     again = evt.gemm(formula(dag)).request.dag
     assert formula(again) == formula(dag)

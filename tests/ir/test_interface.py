@@ -1,4 +1,4 @@
-"""What a program takes and gives, as `check`, `repr`, `explain` and emitted files print it."""
+"""The inputs and outputs of a program, as `check`, `repr`, `explain` and emitted files print it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``interleave``: what even and odd take apart, put together."""
+"""``interleave``: the inverse of even and odd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tree to graph: what names are, as inputs, as outputs, and misspelled."""
+"""Tree to graph: names of inputs and outputs, and misspelled names."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_subscript_stands_at_the_declaration_or_at_a_use() -> None:
         "D = acc + x + x[m]",
     ):
         assert inputs(text) == {"x": ("m",)}
-    for name in ("bias", "alpha"):  # what their names say gives way
+    for name in ("bias", "alpha"):  # the meaning of their names gives way
         assert inputs(f"in {name}: f32[m]; D = acc + {name}") == {name: ("m",)}
         assert inputs(f"D = acc + {name}[m]") == {name: ("m",)}
 

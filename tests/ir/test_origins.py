@@ -1,4 +1,4 @@
-"""Where values come from: what lowering says, what passes keep, and that nothing else depends on it."""
+"""Origins of values: lowering records them, passes keep them, and nothing else depends on them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_values_after_a_call_are_none_of_the_functions() -> None:
 
 
 def test_values_of_a_derivative_come_from_its_call() -> None:
-    """Whatever they are made of: the program has none of it written out. Each call has values of its own."""
+    """For any operands: the program has none of the body written out. Each call has separate values."""
     dag = untyped("def f(x) = tanh(x) * x\ndef g(x) = f'(x)\nD = f'(acc) + gelu'(acc) + gelu'(C)\nE = g(C)")
     found = [(text_of(dag, node), calls_of(dag, node)) for node in range(len(dag)) if dag[node] == Apply("tanh")]
     assert found == [("f'(acc)", []), ("f'(x)", ["g(C)"])]
@@ -241,7 +241,7 @@ def test_random_programs_have_every_way_to_a_value() -> None:
     assert any(program.feeds for program in programs)
 
 
-# What does not depend on it
+# Results that do not depend on origins
 
 
 def test_equal_graphs_come_from_anywhere() -> None:

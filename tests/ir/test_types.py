@@ -1,4 +1,4 @@
-"""Types of the graph: what values are and vary over, and the mistakes that are found when a program is made."""
+"""Types of the graph: types and modes of values, and the mistakes that are found when a program is made."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_mistakes_of_types_and_modes_are_found_when_a_program_is_made(text: str)
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(programs(), st.integers(0, 10**6))
 def test_mistakes_do_not_depend_on_the_operands_types(sample: Sample, seed: int) -> None:
-    """What is wrong with any operands is wrong with all of them, so that it can be said before they are known."""
+    """A mistake for any operand types is a mistake for all, so it is reported before they are known."""
     shake = random.Random(seed)
     words = re.split(r"(\W)", sample.text)
     for _ in range(2):  # exchange a type, a mode or a name for another

@@ -1,4 +1,4 @@
-"""What people write first: `evt check` accepts it with the meaning they had in mind, or says what to write."""
+"""First drafts of users: `evt check` accepts them with the intended meaning, or suggests a correction."""
 
 from __future__ import annotations
 

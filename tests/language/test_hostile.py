@@ -66,7 +66,7 @@ LARGE: dict[str, Callable[[int], str]] = {
     "reductions": lambda size: "; ".join(f"s{i} = sum[n](acc * {i})" for i in range(size)) + "; D = acc",
     "constants": lambda size: "D = acc * (0" + "".join(f" + {i}" for i in range(size)) + ")",
 }
-#: Those that are tried the deepest.
+#: Texts that are nested the deepest.
 DEEP = ("a sum", "nested calls", "one function again and again", "parentheses", "arguments")
 #: Names that mean something in C++, in CUTLASS, in Python or in templates.
 NAMES = words("""
@@ -99,7 +99,7 @@ def outcome(text: str, *, check: bool = True) -> TypedDag | tuple[str, ...]:
 @pytest.mark.parametrize("name", LARGE)
 def test_work_is_linear(name: str) -> None:
     """Twice the formula is at most 2.2 times the work."""
-    outcome(LARGE[name](20))  # what is computed once
+    outcome(LARGE[name](20))  # values that are computed once
     works = []
     for size in (100, 200):
         with count_calls() as calls:

@@ -1,4 +1,4 @@
-"""Text to tree: what parses, what it means, and what is said about what does not."""
+"""Text to tree: accepted texts, their meaning, and messages about the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What layouts tell a kernel and its caller: vector width, overlap, interleaving, bank conflicts; by enumeration."""
+"""Facts of layouts for a kernel and its caller: vector width, overlap, interleaving, bank conflicts; by enumeration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the functions of ``evt.layout`` make of any arguments: what they document, or LayoutError, and soon."""
+"""The functions of ``evt.layout`` with any arguments: the documented result, or a LayoutError, and soon."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ TREES: tuple[Any, ...] = (
 
 
 def values(rng: random.Random) -> Any:
-    """Something to pass: often what is documented, often not."""
+    """Return an argument: often a documented one, often not."""
     layout = random_layout(rng)
     kinds: tuple[Callable[[], Any], ...] = (
         lambda: layout,
@@ -199,7 +199,7 @@ def test_any_arguments(name: str) -> None:
     assert outcomes.total() - outcomes["answered"] > QUESTIONS // 20
 
 
-#: What takes a layout first, with what else it takes.
+#: Functions whose first argument is a layout, with their other arguments.
 TAKES_A_LAYOUT: dict[Callable[..., Any], tuple[Any, ...]] = {
     **dict.fromkeys((coalesce, filtered, complement, right_inverse, left_inverse, concatenate, contiguous_mode), ()),
     **dict.fromkeys((is_injective, is_contiguous, naive_cosize_fault, grid, draw_text), ()),
@@ -212,7 +212,7 @@ TAKES_A_LAYOUT: dict[Callable[..., Any], tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("function", TAKES_A_LAYOUT, ids=lambda each: each.__name__)
 def test_an_integer_is_a_layout(function: Callable[..., Any]) -> None:
-    """N is n:1, for whatever has __index__; a bool is none, and neither is what only looks like a layout."""
+    """A value with __index__ is n:1; a bool is not a layout, and neither is a value that only looks like one."""
     others = TAKES_A_LAYOUT[function]
     wanted = function(Layout(4), *others)
     for four in (4, np.int64(4), np.uint8(4), Index()):
@@ -267,7 +267,7 @@ def test_arguments_out_of_range(call: Callable[[], Any], said: str) -> None:
 
 
 def test_large_layouts_take_milliseconds() -> None:
-    """Counted in calls of Python functions, of which a millisecond has about ten thousand."""
+    """Counted in calls of Python functions; a millisecond has about ten thousand."""
     rng = random.Random(8)
     functions: tuple[Callable[[Layout], Any], ...] = (
         *(coalesce, filtered, complement, right_inverse, left_inverse, is_injective, is_contiguous, naive_cosize_fault),

@@ -130,7 +130,7 @@ def test_concatenation_is_not_composition() -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_operation_keeps_its_law(name: str) -> None:
-    """By enumeration; ``EVT_LAYOUT_QUESTIONS=20000`` asks so many of each."""
+    """By enumeration; ``EVT_LAYOUT_QUESTIONS=20000`` asks this number of each."""
     operation, rng = TABLE[name], random.Random(name)
     answered, codes = 0, {"E0674"}
     for _ in range(QUESTIONS):

@@ -1,4 +1,4 @@
-"""Texts of layouts, their drawings, and ``evt layout``: also of what no one should pass."""
+"""Texts of layouts, their drawings, and ``evt layout``: also of arguments that no one should pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, without a GPU: the store on disk, and what a measurement is of."""
+"""Measurements, without a GPU: the store on disk, and the key of a measurement."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_several_processes_lose_nothing() -> None:
     assert len(Store()) == 4 * 12
 
 
-# What a measurement is of
+# The key of a measurement
 
 
 @pytest.mark.parametrize("name", CALLS)

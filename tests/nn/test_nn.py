@@ -1,4 +1,4 @@
-"""evt.nn: torch.nn's modules with an epilogue. What they compute, what they share with torch's, what they refuse."""
+"""evt.nn: torch.nn's modules with an epilogue. Their results, their state shared with torch's, their refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tensor(*shape: int) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-# What they compute
+# Results
 
 #: The epilogue of a linear map from 6 to 8 features, its inputs, and its results of acc, bias and the inputs.
 LINEAR: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
@@ -118,7 +118,7 @@ def test_buffers_are_written() -> None:
     assert torch.equal(buffer, layer(x))
 
 
-# What they share with torch's
+# State shared with torch's
 
 
 @pytest.mark.parametrize(("fused", "plain", "arguments", "shape"), PAIRS)
@@ -232,7 +232,7 @@ def test_blocks_with_and_without_biases() -> None:
     assert block.fc2.program.request.settings.fast_math
 
 
-# What they refuse
+# Refusals
 
 #: A call, the class of the error, its code, and the place in the epilogue that it shows.
 REFUSED: list[tuple[Callable[[], Any], type[evt.EvtError], str, str | None]] = [

@@ -24,7 +24,7 @@ def _same_numbers() -> None:
     torch.manual_seed(0)
 
 
-#: A layer, torch's layer with the same parameters and what follows it, and the shapes of x and of a residual.
+#: A layer, torch's layer with the same parameters and the operators after it, and the shapes of x and of a residual.
 LAYERS: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., torch.nn.Module], Any, list[tuple[int, ...]]]] = {
     "linear": (
         lambda **keys: nn.Linear(6, 8, epilogue="gelu(acc + bias)", **keys),

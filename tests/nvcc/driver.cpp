@@ -28,7 +28,7 @@ void expect(bool holds, char const* what) {
 extern "C" {
 unsigned char evt_cubin[1] = {0};
 
-// What nvcc registers of headers' own constants.
+// nvcc's registration of the headers' constants.
 void** __cudaRegisterFatBinary(void*) { return nullptr; }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}

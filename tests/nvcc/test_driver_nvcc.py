@@ -37,7 +37,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_calls(launcher: Path) -> None:
-    """Descriptors are encoded once for the same arguments, and what is wrong is said before anything is launched."""
+    """Descriptors are encoded once for the same arguments, and errors are reported before any launch."""
     done = subprocess.run([launcher], capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("0 failures\n", "", 0)
 

@@ -59,7 +59,7 @@ def test_another_pytorch_is_refused(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
 def test_a_cmake_project(tmp_path: Path) -> None:
-    """Its test runs or is skipped, and another project finds what it installs."""
+    """Its test runs or is skipped, and another project finds the installed files."""
     build = built_by_cmake(tmp_path, "evt_test_kernels", FORMULA, "--arch", "sm80")
     assert "100% tests passed" in run("ctest", "--test-dir", build)
     run("cmake", "--install", build, "--prefix", tmp_path / "installed")

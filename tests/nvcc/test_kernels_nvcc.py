@@ -1,7 +1,7 @@
 """Emitted kernels through the real nvcc: a representative few, of every family and kind, as whole libraries.
 
-They are compiled with the warnings of the host compiler on. CUTLASS comes by ``-isystem``, so what is said is
-said about our text.
+They are compiled with the warnings of the host compiler on. CUTLASS is included by ``-isystem``, so warnings are about
+evt's text.
 """
 
 from __future__ import annotations
@@ -167,15 +167,15 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
 }
-#: Those that are not left to `make test-slow`.
+#: Kernels that are not left to `make test-slow`.
 QUICK = ("sm90-f16", "sm90-halo", "sm90-depthwise")
-#: Of kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
+#: For kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
 COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled plan; ``said`` is what the compilers had to say."""
+    """A compiled plan; ``said`` is the compilers' output."""
 
     plan: Plan
     path: Path

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(folder: Path) -> list[Path]:
-    """Compile the cheapest kernels, those of CUTLASS 2.x."""
+    """Compile the cheapest kernels, of CUTLASS 2.x."""
     plans = {name: evt.gemm(text).plan("sm80", "f16", "f16") for name, text in (("first", FIRST), ("second", SECOND))}
     return objects(plans, folder)
 
@@ -45,7 +45,7 @@ def test_two_kernels_in_one_program(parts: list[Path], folder: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="there is no nm")
 def test_no_two_kernels_have_a_symbol_in_common(parts: list[Path]) -> None:
-    """But those of CUDA's and CUTLASS's headers, which are the same in both."""
+    """Symbols except the ones of CUDA's and CUTLASS's headers, which are the same in both."""
     defined = []
     for part in parts:
         text = subprocess.run(["nm", "--defined-only", part], capture_output=True, encoding="utf-8", check=True).stdout

@@ -53,7 +53,7 @@ KERNELS = {
 
 
 def compile_device(made: Plan, folder: Path) -> tuple[bytes, str]:
-    """Return the device code of a plan and what nvcc and ptxas said, with the warnings on."""
+    """Return the device code of a plan and the output of nvcc and ptxas, with the warnings on."""
     source = KernelSource(emit(made), made.target.gencode)
     device, _ = compile_passes(source, find_toolchain())
     (folder / "kernel.cu").write_text(source.text)
@@ -70,7 +70,7 @@ def test_device_code(tmp_path: Path, name: str) -> None:
     assert made.family == family
     cubin, said = compile_device(made, tmp_path)
     assert "warning" not in said
-    # Where an instruction does not exist, CUTLASS prints so at run time, and nvcc is content.
+    # CUTLASS reports a missing instruction at run time, and nvcc does not.
     assert b"vprintf" not in cubin
     spills = [line for line in said.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]
     assert spills == []

@@ -55,7 +55,7 @@ EXACT = [
     *("threshold", "hardtanh", "hardsigmoid", "hardswish", "hardshrink", "softshrink", "softsign", "where"),
     *("lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not", "isnan", "isinf", "isfinite"),
 ]
-#: Those that the reference computes in f64 and rounds; sqrt of f64 is PyTorch's, to a unit in the last place.
+#: Functions that the reference computes in f64 and rounds; sqrt of f64 is PyTorch's, to a unit in the last place.
 ROUNDED = sorted({*TABLE} - {*EXACT, "gelu", "gelu_tanh", "mish", "softplus", "tanhshrink"})
 
 
@@ -109,7 +109,7 @@ def program(generator: random.Random, functions: Sequence[str], depth: int) -> s
 
 
 def _stored(generator: random.Random, stores: Sequence[str]) -> str:
-    """Return a type, with modes or with those of the value; bits are a matrix's."""
+    """Return a type, with the given modes or the value's; bits are a matrix's."""
     dtype = generator.choice(stores)
     return dtype if dtype != "b1" and generator.random() < 0.3 else f"{dtype}[m, n]"
 
@@ -175,7 +175,7 @@ def test_a_constant_that_is_stored_has_the_digits_of_its_output() -> None:
 
 
 def read(text: str) -> float:
-    """Return the number that a C++ literal of ours stands for."""
+    """Return the number of an emitted C++ literal."""
     text = re.sub(r"^\((.*)\)$", r"\1", text)
     text = re.sub(r"^static_cast<double>\((.*)\)$", r"\1", text)
     if text == "-2147483647 - 1":
@@ -290,7 +290,7 @@ def test_a_seed_is_its_32_bits(seed: int) -> None:
 
 
 def test_functions_fold_as_they_are_applied() -> None:
-    """No function of the table is left out of the tests above but those of several functions."""
+    """The tests above omit only rows that are made of several functions."""
     assert {*EXACT, *ROUNDED} | {"gelu", "gelu_tanh", "mish", "softplus", "tanhshrink"} == {*TABLE}
     dag = optimise(typed("D = acc + " + " + ".join(f"{name}(0.3, 0.3, 0.3)" for name in ("clamp", "fma"))))
     assert sum(isinstance(dag[node], Apply) for node in range(len(dag))) <= 2

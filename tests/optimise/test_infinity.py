@@ -1,4 +1,4 @@
-"""`inf` in formulas and defaults: a constant that rules, types, emission and the reference take as it is."""
+"""`inf` in formulas and defaults: a constant that rules, types, emission and the reference keep."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def explicit(dag: TypedDag) -> TypedDag:
     return rewrite(dag)
 
 
-#: What a fixture file is run through: ``before`` whole, ``after`` only as far as its spelling needs.
+#: The passes for a fixture file: ``before`` runs through all, ``after`` only through the ones that its spelling needs.
 PASSES: dict[str, tuple[Passes, Passes]] = {
     "fold": ((fold,), (explicit,)),
     "casts": ((fold, casts), (fold,)),
@@ -125,7 +125,7 @@ def test_a_pass_has_nothing_to_add_to_its_own_work(name: str) -> None:
 
 
 def test_inputs_stay() -> None:
-    """What is kept because it may be NaN is read."""
+    """A value that is kept because it may be NaN is read."""
     dag = typed("D = acc * 0 + C * 0 + max(E, E) + (F - F)")
     assert [i.name for i in optimise(dag).inputs] == ["C", "E", "F"]
 
@@ -206,7 +206,7 @@ def test_every_program_is_emitted_or_refused(arch: str, sample: Sample) -> None:
     assert "_run(" in emit(made)
 
 
-#: Sums, products and quotients of tame numbers: what relaxed rules change of these is rounding.
+#: Sums, products and quotients of tame numbers: relaxed rules change only their rounding.
 TAME = ("add", "sub", "mul", "neg", "square", "abs", "min", "max", "sigmoid", "tanh")
 
 
@@ -251,7 +251,7 @@ FORMULAS += (
 @pytest.mark.parametrize("extremes", [EXTREME[:-1:2], pytest.param(EXTREME, marks=pytest.mark.slow)], ids=len)
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_relaxed_rules_keep_numbers_finite(formula: str, extremes: tuple[str, ...]) -> None:
-    """Whatever the constants are: what is a number stays one, near to what it was where that has all its digits."""
+    """For any constants: a number stays a number, near to its value if that has all its digits."""
     a, b = torch.tensor([[0.0], [1.0], [-3e-7], [1e-30]]), torch.ones(1, 1)
     for constants in itertools.product(extremes, repeat=2):
         dag = typed("out D: f32; D = acc*0.25 + " + re.sub(r"\bs\b", "s[]", formula.format(*constants)), "f32")

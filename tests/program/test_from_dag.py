@@ -97,7 +97,7 @@ def test_what_no_output_needs_is_left_out() -> None:
     )
     op = evt.Program.from_dag(dag)
     assert len(op.request.dag) == 3
-    assert op.inputs == ("unread",)  # what a call gives is for the graph to say
+    assert op.inputs == ("unread",)  # the graph decides the arguments of a call
     assert op.emit() == evt.gemm("D[m, n] = relu(acc)").emit()
 
 
@@ -134,7 +134,7 @@ def test_every_kind_of_node(text: str) -> None:
 
 
 def graph(*nodes: tuple[Any, ...], **fields: Any) -> Callable[[], Dag]:
-    """Return a graph of a table as it stands, which a builder need not have made."""
+    """Return a graph of a given table, which no builder may have made."""
 
     def made() -> Dag:
         table = tuple((node, tuple(operands)) for node, *operands in nodes)

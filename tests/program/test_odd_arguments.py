@@ -1,4 +1,4 @@
-"""Every public function takes anything at all: what it cannot use is refused with a code, never with a traceback."""
+"""Every public function takes any argument: it refuses a useless one with a code, never with a traceback."""
 
 from __future__ import annotations
 

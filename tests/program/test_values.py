@@ -1,4 +1,4 @@
-"""A program is a value: it compares, copies and pickles by what it computes, and cannot be changed."""
+"""A program is a value: it compares, copies and pickles by its meaning, and cannot be changed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_origins_come_back() -> None:
 
 
 def evt_classes(value: Any) -> set[type]:
-    """Return the types of a value and of what is in it that are not built in."""
+    """Return the types of a value and of its parts that are not built in."""
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return set().union({type(value)} - {dict, list, tuple, str, int, float, bool, type(None)}, *map(evt_classes, inner))
 
@@ -222,7 +222,7 @@ def test_what_a_program_has_is_what_a_user_needs() -> None:
     assert public == {"emit", "explain", "from_dag", "gradient", "inputs", "outputs", "plan", "reference", "tune"}
 
 
-# What a pickle needs
+# Requirements of a pickle
 
 
 ROW: dict[str, Any] = {"cxx": "2.0f * x", "torch": lambda x: 2 * x}
@@ -281,7 +281,7 @@ def test_settings_that_this_version_does_not_know() -> None:
 
 
 def test_a_text_that_means_another_graph_now() -> None:
-    """What is computed is what was stored: the text only shows where mistakes are."""
+    """The stored graph is computed: the text only shows the places of mistakes."""
     state = evt.gemm("D = acc + C").__getstate__()
     state["source"] = ("D = acc - C", "<formula>")
     request = Request.__new__(Request)

@@ -155,7 +155,7 @@ def forms() -> dict[str, tuple[str, str, dict[str, Any], Tensor]]:
     }
 
 
-#: What is done with a value, and the outputs of that.
+#: Operations on a value, and their outputs.
 USES = (
     *(f"D = acc*{kind}[n%{width}]({{x}})" for kind in ("max", "min", "sum") for width in (16, 32)),
     "out D, s: f32; D = acc; s = sum[n%32]({x} + 0*acc)",
@@ -171,7 +171,7 @@ USES = (
 
 @pytest.mark.parametrize("use", USES)
 def test_what_does_not_vary_is_as_if_it_did(use: str) -> None:
-    """Under reductions, blocks and pairs a value means what the tensor of all of its elements means there."""
+    """Under reductions, blocks and pairs a value means the tensor of all of its elements."""
     a, b = make(L, M, K).float(), make(K, 64).float()
     acc = plain_product(a, b)
     plain = evt.gemm("\n".join(["in X: f32[l, m, n]", use.format(x="X")]))
@@ -186,7 +186,7 @@ def test_what_does_not_vary_is_as_if_it_did(use: str) -> None:
             assert all(same(left, right) for left, right in pairs), name
 
 
-#: Whole columns that meet a value of each block, so that what comes of both is whole; ``x`` may be left out.
+#: Whole columns that meet a value of each block, so the result is whole; ``x`` may be omitted.
 MEETINGS = (
     *("D = max[n%16](acc) + x", "D = where(x, max[n%16](acc), 0)", "D = max(0*acc, max[n%16](acc)*x)"),
     *("out D, s: f32[m]; D = acc; s = sum[n](max[n%16](acc) + x)", "D = even(max[n%16](acc) + x)"),
@@ -198,7 +198,7 @@ MEETINGS = (
 @pytest.mark.parametrize("settings", [{}, {"relaxed": True}, {"numerics": "match_eager"}], ids=str)
 @pytest.mark.parametrize("formula", MEETINGS)
 def test_whole_columns_stay_whole_where_blocks_meet_them(formula: str, settings: dict[str, Any]) -> None:
-    """What is left out, cancels out or is a constant has all columns all the same, optimised or not."""
+    """A value that is omitted, cancels out or is constant still has all columns, optimised or not."""
     op = evt.gemm(f"in x: f32[n] = 1; {formula}", **settings)
     integer = evt.gemm(f"in x: i32[n] = 1; {formula}", **settings)
     whole = torch.ones(M, K, dtype=torch.int8), torch.ones(K, 32, dtype=torch.int8)

@@ -1,4 +1,4 @@
-"""How far results are apart: the norm, NaN, and what each type allows."""
+"""The distance of results: the norm, NaN, and the tolerance of each type."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def formed(shape: tuple[int, ...], form: str, rng: random.Random, generator: tor
 
 
 def is_ambiguous(tensor: Tensor) -> bool:
-    """One element an image, in wider memory: PyTorch's back ends do not agree on what that is."""
+    """One element in each image, in wider memory: PyTorch's back ends disagree on its memory format."""
     return tensor[:1].numel() == 1 and not tensor.is_contiguous()
 
 
@@ -284,7 +284,7 @@ def test_memory_formats_are_pytorchs(chunk: int) -> None:
         rank, transposed = rng.choice((1, 2, 2, 3)), rng.random() < 0.25
         images, channels, filters = (rng.choice(choice) for choice in ((1, 2, 3, 16), (1, 1, 2, 3, 8), (1, 1, 2, 8)))
         pixels, size, groups = [rng.choice((1, 1, 2, 5)) for _ in range(rank)], [rng.choice((1, 1, 2, 3))] * rank, 1
-        if images == 1:  # or else PyTorch takes loops of its own, whose results are always contiguous
+        if images == 1:  # or else PyTorch takes simple loops, whose results are always contiguous
             groups, channels, filters = 2, 2 * channels, 2 * filters
         pads = [max(0, (taps - count + 1) // 2) for taps, count in zip(size, pixels, strict=True)]
         if transposed:

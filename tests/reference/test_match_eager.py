@@ -1,7 +1,7 @@
 """``numerics="match_eager"``: the reference gives eager PyTorch's bits where the product is exact.
 
-On the CPU, where PyTorch's kernels of half types compute in f32 and round, as its CUDA kernels do. Left out is what its
-CPU kernels do otherwise: they round a number to the tensor's type before adding it.
+On the CPU, where PyTorch's kernels of half types compute in f32 and round, as its CUDA kernels do. One difference of
+its CPU kernels is omitted: they round a number to the tensor's type before adding it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import evt
 Tensor = torch.Tensor
 F = torch.nn.functional
 COLUMNS = torch.arange(64, dtype=torch.int32)
-#: A formula over acc, C, r[n] and alpha, and what a PyTorch user writes for it.
+#: A formula over acc, C, r[n] and alpha, and a PyTorch user's code for it.
 CASES: dict[str, tuple[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]]] = {
     "residual": ("D = relu(alpha*acc + C) + C", lambda x, c, r, a: torch.relu(a * x + c) + c),
     "scale": ("D = (acc*r[n] - C)*alpha", lambda x, c, r, a: (x * r - c) * a),

@@ -176,7 +176,7 @@ def test_casts_round_in_f64_too() -> None:
 
     third = 1.0 / 3.0
     assert value("D = acc") == third
-    assert value("D = acc * 0 + 0.1") == 0.1  # rounded to f32 by what computes in f32
+    assert value("D = acc * 0 + 0.1") == 0.1  # rounded to f32 by functions that compute in f32
     for name in ("f16", "bf16", "f32"):
         dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[name]
         assert value(f"D = {name}(acc)") == torch.tensor(third, dtype=torch.float64).to(dtype).item() != third
@@ -370,7 +370,7 @@ def test_sums_of_integers_wrap() -> None:
 
 @pytest.mark.parametrize("kind", ["sum", "max", "min"])
 def test_the_order_of_a_reduction_depends_on_extents_alone(kind: str) -> None:
-    """Whatever the strides of what is reduced, and how many threads there are."""
+    """For all strides of the reduced tensor, and any number of threads."""
     dag = typed(f"out D, s: f32; D = acc; s = {kind}[m, n](acc)", "f32")
     acc = make(300, 700).float()
     for size in ((300, 700), (1, 1), (1, 7), (5, 1), (299, 699)):
@@ -418,7 +418,7 @@ def test_functions_are_rounded_to_the_nearest() -> None:
 
 
 def test_remainders_are_exact() -> None:
-    """Of any two doubles, also where PyTorch's functions of several values at once make NaN of them."""
+    """For any two doubles, also if PyTorch's vectorised functions return NaN."""
     generator = random.Random(3)
     numbers = [generator.uniform(-1, 1) * 2.0 ** generator.randint(-1074, 1023) for _ in range(600)]
     numbers += [0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, -5e-324, 1.7e308, -1.7e308, 2.0**-1022]

@@ -1,4 +1,4 @@
-"""Conversions between all types: the reference's and those of constants, against the definition of each type."""
+"""Conversions between all types: the reference's and the constants', against the definition of each type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference gives the same bits whatever a process has set in PyTorch."""
+"""The reference gives the same bits for all settings of PyTorch."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ QUICK = (
 
 
 def calls() -> dict[str, tuple[Any, tuple[torch.Tensor, torch.Tensor], dict[str, Any]]]:
-    """Programs of every kind, with what they are called with."""
+    """Programs of every kind, with their arguments."""
     half, double = torch.float16, torch.float64
     image, filters = make(2, 8, 9, 9), make(16, 8, 3, 3)
     gradient = make(2, 16, 9, 9)

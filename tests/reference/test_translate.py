@@ -1,4 +1,4 @@
-"""The one walk over a graph: a dialect that writes text shows what each node is given."""
+"""The one walk over a graph: a dialect that writes text shows the arguments of each node."""
 
 from __future__ import annotations
 

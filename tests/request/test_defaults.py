@@ -106,7 +106,7 @@ def test_pytorch_parses_the_schema_and_reads_the_default_back() -> None:
     for dtype, text, number in _drawn(20):
         *_, schema = schemas_of(Named("p", _program(dtype, text).request))
         read = torch._C.parse_schema(schema.text).arguments[-1].default_value
-        if read is not None:  # C++ fills in what no schema writes
+        if read is not None:  # C++ fills in defaults that no schema writes
             assert _bits(read) == _bits(bool(number) if dtype == BOOL else number), schema.text
         else:
             assert str(number) in ("-0.0", "-inf", "5e-324"), schema.text

@@ -40,7 +40,7 @@ def reference(op: evt.Program) -> object:
 
 
 def stages(text: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield what is done with a program, by name."""
+    """Yield the operations on a program, by name."""
     yield "parse", lambda: parse(text)
     yield "tree", lambda: format_tree(parse(text))
     yield "program", lambda: evt.gemm(text)
@@ -75,7 +75,7 @@ def done(run: Callable[[], object]) -> None:
 def test_little_stack(name: str) -> None:
     """Functions of the program's own nest up to 64 levels, a few frames each; nothing else nests."""
     for _, run in stages(SHAPES[name](2)):
-        done(run)  # what is imported at first use
+        done(run)  # imports at first use
     for stage, run in stages(SHAPES[name](600)):
         with little_stack(350):
             try:
@@ -86,9 +86,9 @@ def test_little_stack(name: str) -> None:
 
 @pytest.mark.parametrize("name", in_depth(SHAPES, QUICK))
 def test_work_is_linear(name: str) -> None:
-    """Twice the program is at most 2.3 times the work; a small picture may have as many lanes as a large one."""
+    """Twice the program is at most 2.3 times the work; a small picture may have all the lanes of a large one."""
     for _, run in stages(SHAPES[name](20)):
-        done(run)  # what is computed once
+        done(run)  # values that are computed once
     works: list[dict[str, int]] = []
     for size in (100, 200):
         works.append({})

@@ -1,4 +1,4 @@
-"""Stored programs that are damaged: each is refused (E0613), or is a program, whatever was changed."""
+"""Stored programs that are damaged: each is refused (E0613), or is a program, for any change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.programs.generator import generate
 from tests.support.depth import in_depth
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-#: Programs with what random ones lack: geometries, operand types, indices, blocks, defaults of all kinds, groups.
+#: Programs with features that random ones lack: geometries, operand types, indices, blocks, defaults of all kinds,
+#: groups.
 OTHERS: tuple[Callable[[], Any], ...] = (
     lambda: evt.conv2d("D = relu(acc + bias[n])", stride=2, groups=2),
     lambda: evt.conv2d("D = acc + residual", padding=((0, 1), (1, 2)), dilation=(1, 2)),
@@ -38,7 +39,7 @@ OTHERS: tuple[Callable[[], Any], ...] = (
 
 
 def states() -> list[dict[str, Any]]:
-    """Return what is stored of 50 programs, as pickles have it and as operators of PyTorch do."""
+    """Return the stored forms of 50 programs, as in pickles and as in operators of PyTorch."""
     programs = [make() for make in OTHERS]
     programs += [evt.load(path) for path in sorted(SAMPLES.glob("*.evt"))]
     seed = 0
@@ -114,7 +115,7 @@ def damaged(draw: random.Random, state: dict[str, Any]) -> Any:
 
 
 def outcome(load: Callable[[], Request]) -> str:
-    """Return what becomes of a load; a program that is loaded can be used."""
+    """Return the outcome of a load; a loaded program can be used."""
     try:
         request = load()
     except EvtError as error:

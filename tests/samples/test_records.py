@@ -1,4 +1,4 @@
-"""The records of real epilogues: every one is a sample or is refused by a diagnostic that says what is missing."""
+"""The records of real epilogues: each is a sample, or is refused by a diagnostic that names the missing feature."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_says_what_is_missing(refusal: Refusal) -> None:
 
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_may_overwrite_its_input(name: str) -> None:
-    """What is given as the buffer of an output may be an input: the answer is that of a call without."""
+    """The buffer of an output may be an input: the result equals a call without a buffer."""
     program = evt.load(SAMPLES / f"{name}.evt")
     call = make_call(name, program, {"m": 13, "n": 24, "k": 16})
     output, read = IN_PLACE[name]

@@ -1,4 +1,4 @@
-"""The samples: accepted as they are, right by an independent evaluation, and emitted for their records' targets."""
+"""The samples: accepted without change, right by an independent evaluation, and emitted for their records' targets."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_reference_is_the_formula(name: str, program: evt.Program, sizes: dict[s
 
 
 def architectures(name: str) -> list[str]:
-    """Return the record's targets, except those that evt does not know, such as sm75."""
+    """Return the record's targets, except targets that evt does not know, such as sm75."""
     found = []
     for arch in RECORDS[RECORD_OF[name]].archs.split():
         with contextlib.suppress(evt.TargetError):

@@ -1,4 +1,4 @@
-"""Measured kernels of groups without a GPU: what a measurement is of, and what calls and ``evt explain`` make of it."""
+"""Measured kernels of groups without a GPU: the key of a measurement, and its use by calls and ``evt explain``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS, N, K = (24, 0, 40), 16, 8
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the test a cache of its own."""
+    """Give the test an empty cache."""
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -65,7 +65,7 @@ CONFIGS = [config.name for config in survey(grouped_problem(evt.grouped_gemm(FOR
 GENERAL, FAST = CONFIGS[0], CONFIGS[3]
 
 
-# What a measurement is of
+# The key of a measurement
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_makes_another_key() -> None:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what is launched: configurations of the grouped kernel, or the loop, on a simulated H200."""
+    """Return the launches: configurations of the grouped kernel, or the loop, on a simulated H200."""
     launched: list[str] = []
 
     class Loop:

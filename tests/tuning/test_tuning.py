@@ -1,4 +1,4 @@
-"""Tuning without a GPU, and what calls and `evt explain` make of what was measured."""
+"""Tuning without a GPU, and the use of measurements by calls and `evt explain`."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_explain_of_a_convolution() -> None:
 
 
 class Clock:
-    """Calls take what they say."""
+    """Calls follow the measurements."""
 
     def __init__(self, times: dict[Callable[[], Any], float | None]) -> None:
         self.times = times
