@@ -35,7 +35,7 @@ _OPENING = re.compile(
     r"(?:Of|Where|Those|What|Whatever|How (?:many|much|long|far|often)|Why|That which|With [^,.]* as)\b"
 )
 #: Rooms that are still to be rewritten; this list only shrinks.
-LEFT = {"tests", "codegen/include", "codegen/templates", "evt/emission", "evt/fx", "evt/plan", "evt/runtime"}
+LEFT = {"codegen/include", "codegen/templates", "evt/emission", "evt/fx", "evt/plan", "evt/runtime"}
 #: Pronouns of things: "what" is fine in questions alone.
 _PRONOUN = re.compile(r"\bwhat\b(?![^.]*\?)", re.IGNORECASE)
 _WORD = re.compile(r"[\w'`*./\[\](){}:=<>+-]*\w[\w'`*./\[\](){}:=<>+-]*")
@@ -134,10 +134,11 @@ def hashes(text: str, name: str) -> Iterator[Passage]:
     return marked(text, name, "#")
 
 
+#: Emitted files (.cu) have the text of templates and headers, which are read themselves.
 READERS: dict[str, Callable[[str, str], Iterator[Passage]]] = {
     ".py": python_prose,
     ".md": paragraphs,
-    **dict.fromkeys((".hpp", ".h", ".cpp", ".cu", ".jinja", ".lark", ".c"), slashes),
+    **dict.fromkeys((".hpp", ".h", ".cpp", ".jinja", ".lark", ".c"), slashes),
     **dict.fromkeys((".evt", ".toml", "", ".yml"), hashes),
 }
 
