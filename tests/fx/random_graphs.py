@@ -1,7 +1,7 @@
 """Random PyTorch functions around products: ``make(seed) -> (module, inputs)``.
 
-Views, operators in place, several users of a value, mixed dtypes, two products that meet: what a partitioner may get
-wrong. The module runs in eager mode, and fused; with ``--by gradients`` so do the graphs of its backward.
+Views, operators in place, several users of a value, mixed dtypes, two products that meet: cases that a partitioner may
+get wrong. The module runs in eager mode, and fused; with ``--by gradients`` so do the graphs of its backward.
 
     python -m tests.fx.random_graphs --count 1000
 """

@@ -33,8 +33,8 @@ def check_seeds(
 ) -> None:
     """Check many seeds, print the wrong ones and a summary, and exit with 1 if there are any.
 
-    ``--by`` selects one of the checks, each of which raises an exception for a wrong seed. ``counted`` names what a
-    check counts.
+    ``--by`` selects one of the checks. A check raises an exception for a wrong seed. ``counted`` names the things that
+    a check counts.
     """
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="how many seeds")
