@@ -5,46 +5,26 @@ from __future__ import annotations
 import textwrap
 
 from evt.emission.expressions import COMBINE, REGISTER, comment, fragment_element, literal, part_type, read
-from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText, StepText
-from evt.emission.visitors import KEPT, parts_pointer, random_arguments, result_pointer
-from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, I8, I32, I64, TF32, U8, DType
+from evt.emission.multiplication import multiplication
+from evt.emission.operations import KEPT, parts_pointer, random_arguments, result_pointer
+from evt.emission.text import Assignments, FragmentText, NodeText, StepText
+from evt.ir.dtype import B1, F32, I32, I64, DType
 from evt.plan import Field, Plan
-from evt.plan.epilogue.computes import Apply, PlaceKeys
-from evt.plan.epilogue.loads import (
-    AccFetch,
-    AuxLoad,
+from evt.plan.epilogue.broadcasts import (
     ColumnBroadcast,
     Coordinate,
-    Gather,
-    Indexed,
-    MaskLoad,
     RandomNumbers,
     RowBroadcast,
     ScalarBroadcast,
-    SourceFetch,
     VectorBroadcast,
 )
+from evt.plan.epilogue.computes import Apply, PlaceKeys
+from evt.plan.epilogue.loads import AccFetch, AuxLoad, Gather, Indexed, MaskLoad, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Number, Places, ResultShape, Single, Size, Stride, Varies
 from evt.plan.epilogue.writes import AuxStore, MaskStore, Reduction, Scatter, VectorStore
-from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS
 from evt.plan.plan import HaloConvolution, HaloProduct
 
-#: The threads that share the sums, and how many of these stand in a line.
-_THREADS, _SUMS_A_LINE = 128, 6
-#: The types that are multiplied: in the instruction's name, and as TMA moves them.
-_MULTIPLIED = {
-    F16: ("f16", "FLOAT16"),
-    BF16: ("bf16", "BFLOAT16"),
-    F32: ("tf32", "TFLOAT32"),
-    TF32: ("tf32", "TFLOAT32"),
-    E4M3: ("e4m3", "UINT8"),
-    E5M2: ("e5m2", "UINT8"),
-    I8: ("s8", "UINT8"),
-    U8: ("u8", "UINT8"),
-}
-#: The sums: in the instruction's name, and how an asm statement changes them.
-_SUMS = {F32: ("f32", "+f"), I32: ("s32", "+r")}
 _COORDINATES = {"row": "places.row(i)", "column": "tile.column(i)", "batch": "0"}
 _REDUCTIONS = {
     ResultShape.ROW: "RowReduction",
@@ -57,7 +37,7 @@ def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as statements, in the order of its nodes."""
     halo = isinstance(plan.mainloop, HaloConvolution | HaloProduct)
     lanes = f"evt::{'halo' if halo else 'depthwise'}::Lanes"
-    parts: dict[str, PartText] = {}
+    parts: dict[str, NodeText] = {}
     steps: list[StepText] = []
     values: list[tuple[str, str]] = []  # of each node: its type and what gives it
     for node in plan.steps:
@@ -88,7 +68,7 @@ def fragment(plan: Plan) -> FragmentText:
         result=values[-1],
         places=any(map(_has_place, plan.steps)),
         accumulator=REGISTER[plan.accumulator],
-        multiplication=_multiplication(plan) if halo else None,
+        multiplication=multiplication(plan) if halo else None,
     )
 
 
@@ -137,7 +117,7 @@ def _has_place(node: Step) -> bool:
     return isinstance(node, placed)
 
 
-def _part(node: Step, lanes: str) -> PartText | None:
+def _part(node: Step, lanes: str) -> NodeText | None:
     """Return the part of the epilogue that a node needs, if it is more than an expression.
 
     ``lanes`` is the class that tells which elements the lanes of a warp have.
@@ -164,35 +144,35 @@ def _part(node: Step, lanes: str) -> PartText | None:
             return _named(node, "VectorStore", dtype, (pointer, ("stride", read(node.stride))), KEPT[shape])
         case RandomNumbers(wide=wide):
             kind = "WideRandom" if wide else "Random"
-            return PartText(f"evt::fragment::{kind}", node.name, random_arguments(node), comment(node.origin))
+            return NodeText(node.name, f"evt::fragment::{kind}", random_arguments(node), comment(node.origin))
         case Reduction():
             return _reduction(node, lanes)
     return None
 
 
-def _reduction(node: Reduction, lanes: str) -> PartText:
+def _reduction(node: Reduction, lanes: str) -> NodeText:
     name, write = _REDUCTIONS[node.shape], "evt::Atomic" if node.atomic else "evt::Partial"
     types = [COMBINE[node.kind], part_type(node), write]
     if node.shape is not ResultShape.SCALAR:
         types.append(lanes)
     pointer = result_pointer(node.atomic) if node.atomic else parts_pointer(node)
-    return PartText(
-        f"evt::fragment::{name}<{', '.join(types)}>",
+    return NodeText(
         node.name,
+        f"evt::fragment::{name}<{', '.join(types)}>",
         (("pointer", pointer), ("kept", read(node.extent))),
         comment(node.origin),
         finished=True,
     )
 
 
-def _mask(node: MaskLoad | MaskStore, lanes: str) -> PartText:
+def _mask(node: MaskLoad | MaskStore, lanes: str) -> NodeText:
     loads = isinstance(node, MaskLoad)
     pointer = _pointer(B1, node.pointer, " const" if loads else "")
     kind, arguments = "MaskLoad" if loads else "MaskStore", (pointer, ("row_stride", read(node.row)))
-    return PartText(f"evt::fragment::{kind}<{lanes}>", node.name, arguments, comment(node.origin), fetched=loads)
+    return NodeText(node.name, f"evt::fragment::{kind}<{lanes}>", arguments, comment(node.origin), fetched=loads)
 
 
-def _indexed(node: Gather | Scatter) -> PartText:
+def _indexed(node: Gather | Scatter) -> NodeText:
     loads, (rows, columns, _) = isinstance(node, Gather), node.strides
     arguments = [_pointer(node.dtype, node.pointer, " const" if loads else "")]
     arguments += [("row_stride", _stride(rows)), ("column_stride", _stride(columns))]
@@ -214,9 +194,9 @@ def _places(places: Places | None) -> str:
 
 def _named(
     node: Step, kind: str, dtype: DType, arguments: Assignments, *parameters: str, fetched: bool = False
-) -> PartText:
+) -> NodeText:
     type_ = f"evt::fragment::{kind}<{', '.join((fragment_element(dtype), *parameters))}>"
-    return PartText(type_, node.name, arguments, comment(node.origin), fetched)
+    return NodeText(node.name, type_, arguments, comment(node.origin), fetched=fetched)
 
 
 def _pointer(dtype: DType, pointer: Field, const: str = " const") -> tuple[str, str]:
@@ -243,39 +223,3 @@ def _matrix(node: AuxLoad | AuxStore) -> Assignments:
 
 def _stride(stride: Stride) -> str:
     return read(stride.given if isinstance(stride, Varies) else stride)
-
-
-def _multiplication(plan: Plan) -> MultiplicationText:
-    """Return the instruction that multiplies filters by pixels, whose sums are registers of the asm statement."""
-    loop = plan.mainloop
-    assert isinstance(loop, HaloConvolution | HaloProduct)
-    a, b, transposed = loop.a.dtype, loop.b.dtype, loop.transposes_filters
-    pixels, size = plan.config.tile[0], a.bits // 8
-    count = FILTERS * pixels // _THREADS
-    (of_pixels, map_type), (of_filters, _) = _MULTIPLIED[a], _MULTIPLIED[b]
-    of_sums, change = _SUMS[plan.accumulator]
-    return MultiplicationText(
-        element_bytes=size,
-        accumulator=REGISTER[plan.accumulator],
-        map_type=f"CU_TENSOR_MAP_DATA_TYPE_{map_type}",
-        transposed=transposed,
-        pixels=pixels,
-        instruction=f"wgmma.mma_async.sync.aligned.m{FILTERS}n{pixels}k{DEPTH_BYTES // size}"
-        f".{of_sums}.{of_filters}.{of_pixels}",
-        registers=_lines([f"%{i}" for i in range(count)]),
-        operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
-        a=f"{{%{count}, %{count + 2}}}",
-        b=f"{{%{count + 1}, %{count + 3}}}",
-        flags=_flags(a, transposed),
-    )
-
-
-def _flags(operand: DType, transposed: bool) -> str:
-    """Return the instruction's last words: which operands are negated, of 16 bits also which are transposed."""
-    if not operand.is_float:
-        return ""
-    return f", 1, 1, {int(transposed)}, 0" if operand.bits == 16 else ", 1, 1"
-
-
-def _lines(words: list[str]) -> tuple[str, ...]:
-    return tuple(", ".join(words[i : i + _SUMS_A_LINE]) for i in range(0, len(words), _SUMS_A_LINE))

@@ -11,22 +11,10 @@ from evt.emission import translate
 from evt.emission.text import FunctorText
 from evt.ir.node import PLACES
 from evt.plan import Plan
-from evt.plan.epilogue.computes import BlockReduce, FirstColumns, PairInterleave, PairMember, PlaceKeys
-from evt.plan.epilogue.loads import (
-    Auxiliary,
-    Coordinate,
-    Gather,
-    HalfLoad,
-    MaskLoad,
-    Packed,
-    RandomNumbers,
-    RowBroadcast,
-    ScalarBroadcast,
-    VectorBroadcast,
-)
+from evt.plan.epilogue.broadcasts import ColumnBroadcast, ScalarBroadcast, VectorBroadcast
+from evt.plan.epilogue.loads import Auxiliary, Packed
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Size
-from evt.plan.epilogue.writes import BlockStore, HalfStore, MaskStore, Reduction, Scatter, VectorStore
 from evt.plan.geometry import convolution, depthwise, halo, halo_schedule
 from evt.plan.plan import (
     Convolution2x,
@@ -38,23 +26,12 @@ from evt.plan.plan import (
     StockFusion,
     StockOperator,
 )
+from evt.plan.target import Family
 
-#: Where our nodes are: what follows the family's part of the name of a header in codegen/include/evt.
-_PLACES: dict[type, str] = {
-    Coordinate: "",
-    RandomNumbers: "_philox",
-    Reduction: "_reduce",
-    VectorStore: "_vector_store",
-    **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
-    **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
-    PairInterleave: "_interleave",
-    **dict.fromkeys((BlockReduce, BlockStore), "_block"),
-    **dict.fromkeys((Gather, Scatter), "_indexed"),
-    FirstColumns: "_first",
-    PlaceKeys: "_key",
-}
-#: Places that share one header on sm100.
-_IN_VISITORS_SM100 = frozenset({"", "_mask", "_vector", "_pair", "_block"})
+#: The ends of the names of headers, by the header of an operation.
+_PLACES = {"index": "", "random": "_philox", "random_wide": "_philox_wide"}
+#: Operations that share one header on sm100.
+_IN_VISITORS_SM100 = frozenset({"index", "mask", "pair", "block"})
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
@@ -88,65 +65,72 @@ def _of_mainloop(plan: Plan) -> list[str]:
 
 
 def _of_epilogue(plan: Plan) -> list[str]:
-    """Return the headers of the collective and of our nodes."""
-    stock = isinstance(plan.epilogue, StockOperator | StockFusion)
+    """Return the headers of the collective, and of the operations of evt in the epilogue."""
+    reductions = ["finish.hpp"] * bool(plan.reductions)
+    if plan.family == "own":
+        places = [each for each in _operations(plan) if each != "index"]
+        return ["fragment.hpp", *(_FRAGMENTS.get(each) or _header_of("fragment", each) for each in places), *reductions]
+    collective = _COLLECTIVES.get(plan.family, [])
+    if isinstance(plan.epilogue, StockOperator | StockFusion):
+        return collective
     match plan.family:
         case "2x":
-            return [] if stock else _of_nodes("2x", plan.steps)
-        case "3x":
-            return ["restage.hpp", *([] if stock else _of_nodes("3x", plan.steps))]
+            strided = any(isinstance(step, Auxiliary) and step.access is Access.STRIDED for step in plan.steps)
+            return [*_of_operations("2x", _operations(plan)), *reductions, *["visitor_strided.hpp"] * strided]
         case "sm100":
-            return ["restage_sm100.hpp", *([] if stock else _of_sm100(plan))]
-        case "sm120":
-            return ["auxiliary_sm120.hpp", "restage.hpp", *([] if stock else _of_nodes("3x", plan.steps))]
-        case "own":
-            return ["fragment.hpp", *_of_fragment(plan)]
+            return [*collective, *_of_sm100(plan), *reductions, *_PACKED_SM100 * bool(_packed(plan))]
         case "3x_grouped":
-            wrapped = [node for node in plan.steps if isinstance(node, Packed)]
-            others = [node for node in plan.steps if not isinstance(node, Packed)]
-            found = _of_nodes("3x", (*others, *wrapped))
-            sizes = any(isinstance(node, ScalarBroadcast) and isinstance(node.value, Size) for node in plan.steps)
-            found += ["visitors_3x_grouped.hpp", *["visitors_3x_grouped_size.hpp"] * sizes]
-            return ["grouped.hpp", "restage_grouped.hpp", *found]
+            # Of packed tensors, the headers come last.
+            last = dict.fromkeys(step.header for step in _packed(plan))
+            found = [each for each in _operations(plan) if each not in last]
+            sizes = any(isinstance(step, ScalarBroadcast) and isinstance(step.value, Size) for step in plan.steps)
+            groups = ["visitors_3x_grouped.hpp", *["visitors_3x_grouped_size.hpp"] * sizes]
+            return [*collective, *_of_operations("3x", [*found, *last]), *groups]
+    return [*collective, *_of_operations("3x", _operations(plan)), *reductions]
 
 
-def _of_nodes(family: str, nodes: tuple[Step, ...]) -> list[str]:
-    found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in _places(nodes, family))]
-    found += ["finish.hpp"] * any(isinstance(node, Reduction) for node in nodes)
-    strided = any(isinstance(node, Auxiliary) and node.access is Access.STRIDED for node in nodes)
-    found += ["visitor_strided.hpp"] * strided
-    return found
+#: The headers of a family's collective.
+_COLLECTIVES: dict[Family, list[str]] = {
+    "3x": ["restage.hpp"],
+    "sm100": ["restage_sm100.hpp"],
+    "sm120": ["auxiliary_sm120.hpp", "restage.hpp"],
+    "3x_grouped": ["grouped.hpp", "restage_grouped.hpp"],
+}
+#: Operations of own kernels whose header serves all families.
+_FRAGMENTS = {"key": "place.hpp", "vector": "fragment.hpp", "matrix": "fragment.hpp"}
+_PACKED_SM100 = ["visitors_sm100_store.hpp"]
 
 
-def _of_fragment(plan: Plan) -> list[str]:
-    """Return the headers of what an epilogue on a fragment has besides elements; place.hpp makes keys."""
-    found = ["place.hpp" if place == "_key" else f"fragment{place}.hpp" for place in _places(plan.steps) if place]
-    return found + ["finish.hpp"] * bool(plan.reductions)
+def _of_operations(family: str, operations: Iterable[str]) -> list[str]:
+    return [f"visitors_{family}.hpp", *(_header_of(f"visitors_{family}", each) for each in operations)]
 
 
 def _of_sm100(plan: Plan) -> list[str]:
-    """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
-    places = _places(plan.steps)
-    found = ["unstored_sm100.hpp"] * (plan.destination is None)
-    found.append("visitors_sm100.hpp" if places else "visitors_3x.hpp")
-    found += [f"visitors_sm100{place}.hpp" for place in places if place not in _IN_VISITORS_SM100]
-    found += ["finish.hpp"] * bool(plan.reductions)
-    found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.steps)
-    return found
+    """Return the headers of operations that know where their elements are, and of a collective that stores no D."""
+    found, operations = ["unstored_sm100.hpp"] * (plan.destination is None), _operations(plan)
+    found.append("visitors_sm100.hpp" if operations else "visitors_3x.hpp")
+    return found + [_header_of("visitors_sm100", each) for each in operations if each not in _IN_VISITORS_SM100]
 
 
-def _places(nodes: tuple[Step, ...], family: str = "") -> list[str]:
-    """Return where our own nodes are, each place once."""
-    found = [_place(node, family) for node in nodes]
-    return list(dict.fromkeys(place for place in found if place is not None))
+def _packed(plan: Plan) -> list[Step]:
+    return [step for step in plan.steps if isinstance(step, Packed)]
 
 
-def _place(node: Step, family: str) -> str | None:
-    if isinstance(node, RandomNumbers) and node.wide:
-        return "_philox_wide"
-    if isinstance(node, VectorBroadcast) and family == "2x":
-        return "_vector" if isinstance(node, RowBroadcast) or node.is_flexible else None
-    return _PLACES.get(type(node))
+def _header_of(prefix: str, operation: str) -> str:
+    return f"{prefix}{_PLACES.get(operation, f'_{operation}')}.hpp"
+
+
+def _operations(plan: Plan) -> list[str]:
+    """Return the headers of the operations of evt among the steps, each once."""
+    found = (step.header for step in plan.steps if step.header and not _is_of_cutlass(step, plan.family))
+    return list(dict.fromkeys(found))
+
+
+def _is_of_cutlass(step: Step, family: Family) -> bool:
+    """Return whether CUTLASS has a node for a step; 2.x has none for rows and flexible vectors."""
+    if family == "2x" and isinstance(step, VectorBroadcast):
+        return isinstance(step, ColumnBroadcast) and not step.is_flexible
+    return family != "own" and isinstance(step, ScalarBroadcast | VectorBroadcast | Auxiliary)
 
 
 #: Where our headers name the namespace that all of them are in, and what they refer to it by from elsewhere.

@@ -7,36 +7,24 @@ from collections.abc import Sequence
 from evt.emission.checks import checks
 from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
-from evt.emission.expressions import as_int, comment
+from evt.emission.epilogue import visitors
+from evt.emission.expressions import as_int, comment, element
 from evt.emission.fragment import fragment
 from evt.emission.functors import functors
 from evt.emission.headers import placed
 from evt.emission.interface import members, rows
-from evt.emission.nest import nest
 from evt.emission.operands import operands, tensor
 from evt.emission.stock import fusion_node, stock_text
-from evt.emission.text import KernelText, NestText, TensorText, namespace
-from evt.emission.visitors import Dialect
-from evt.emission.visitors_2x import Dialect2x
-from evt.emission.visitors_3x import Dialect3x
-from evt.emission.visitors_grouped import DialectGrouped, group_values
+from evt.emission.text import GroupValueText, KernelText, NestText, TensorText, namespace
 from evt.emission.work import work, worked
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.plan import Field, Plan
+from evt.plan.epilogue.broadcasts import ScalarBroadcast, VectorBroadcast
 from evt.plan.epilogue.program import EpilogueProgram
+from evt.plan.epilogue.values import Single
 from evt.plan.plan import GroupedPlan, Image, Matrix, StockOperator, Tensor
 from evt.plan.signature import bytes_of
-from evt.plan.target import Family
 from evt.resources import NVCC_FLAGS
-
-#: How the nodes of a family's visitors are spelled; one of ours has none.
-_DIALECTS: dict[Family, Dialect] = {
-    "2x": Dialect2x(),
-    "3x": Dialect3x(),
-    "sm100": Dialect3x("evt::sm100"),
-    "sm120": Dialect3x(),
-    "3x_grouped": DialectGrouped(),
-}
 
 
 def spell(plan: Plan, name: str = "") -> KernelText:
@@ -45,7 +33,6 @@ def spell(plan: Plan, name: str = "") -> KernelText:
     spelled = convolution(plan)
     config = configuration(plan)
     found = (spelled.kernel, spelled.headers[0]) if spelled else ("", "")
-    grouped = isinstance(plan, GroupedPlan)
     return KernelText(
         name=name,
         plan=plan,
@@ -81,7 +68,7 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         work=work(plan),
         worked=worked(plan),
         group_fields=plan.group_fields if isinstance(plan, GroupedPlan) else (),
-        group_values=group_values(plan.steps) if grouped else (),
+        group_values=_group_values(plan),
         fragment=fragment(plan) if plan.family == "own" else None,
     )
 
@@ -136,11 +123,21 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
 
 
 def _nest(plan: Plan) -> NestText:
-    if plan.family == "own" or isinstance(plan.epilogue, StockOperator):
-        return NestText("statements", (), ())
     node = fusion_node(plan)
     if node is not None:
-        return NestText("tree", (node,), ())
-    wrapper = "evt::fusion::WithElement" if plan.family != "2x" and plan.destination is None else ""
-    assert isinstance(plan.epilogue, EpilogueProgram)
-    return nest(plan.epilogue, _DIALECTS[plan.family], wrapper)
+        return NestText((node,))
+    if plan.family == "own" or not isinstance(plan.epilogue, EpilogueProgram):
+        return NestText()
+    return visitors(plan.epilogue, plan)
+
+
+def _group_values(plan: Plan) -> tuple[GroupValueText, ...]:
+    """Return the scalars that a group may give as numbers: the launcher writes them to the table on the device."""
+    if not isinstance(plan, GroupedPlan) or not isinstance(plan.epilogue, EpilogueProgram):
+        return ()
+    found = []
+    for step in plan.epilogue.unique:
+        match step:
+            case ScalarBroadcast(value=Single() as given) | VectorBroadcast(values=Single() as given):
+                found.append(GroupValueText(given.number.name, given.pointer.name, element(given.dtype)))
+    return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evt.emission.cutlass_nodes import row
 from evt.emission.expressions import (
     as_int,
     element,
@@ -13,7 +14,6 @@ from evt.emission.expressions import (
     stride_value,
 )
 from evt.emission.text import OperandText, TensorText
-from evt.emission.visitors_grouped import row
 from evt.emission.workspace import copy_pointer, copy_strides
 from evt.plan import Field, Plan
 from evt.plan.plan import GroupedPlan, Image, Matrix, MatrixProduct, PaddedCopy, Tensor

@@ -199,17 +199,15 @@ def fusion_node(plan: Plan) -> NodeText | None:
     epilogue = plan.epilogue
     if not isinstance(epilogue, StockFusion):
         return None
-    fused, stored, arguments = epilogue.fused, epilogue.stored, _assignments(given(plan))
-    if stored is None:
-        return NodeText("stock", "Operation", functor=_class(_FUSION, fused), arguments=arguments)
-    return NodeText(
-        "stock_aux",
-        "Operation",
-        element(stored.dtype),
-        stride_type(stored.strides),
-        functor=_class(_FUSION, fused),
-        arguments=arguments,
-    )
+    policy = "cutlass::epilogue::Sm90TmaWarpSpecialized<kStagesC, kStagesD, 1, kReuseSmemC, false>"
+    parts = [policy, _class(_FUSION, epilogue.fused), "TileShape, EpilogueTile"]
+    aliases: Assignments = ()
+    if (stored := epilogue.stored) is not None:
+        descriptor = "descriptor_of_Operation"
+        aliases = ((descriptor, f"StoreDescriptor<{stride_type(stored.strides)}, {element(stored.dtype)}>"),)
+        parts.append(f"{descriptor}::SmemLayoutAtom, {descriptor}::CopyOpR2S")
+    lines = ",\n    ".join(parts)
+    return NodeText("Operation", f"fusion::FusionCallbacks<\n    {lines}>", _assignments(given(plan)), aliases=aliases)
 
 
 def _operation(epilogue: StockFusion) -> Iterator[Given]:

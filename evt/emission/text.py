@@ -41,68 +41,47 @@ class TensorText:
 
 @dataclass(frozen=True, slots=True)
 class NodeText:
-    """A visitor node: ``kind`` names the macro that prints its type from the other fields.
+    """A step of the epilogue as a C++ object: its ``type``, and the assignments to its arguments.
 
-    ``functor`` and ``parameters`` are the class template and its arguments of a node of ours; ``arguments`` fill the
-    node's own. A node without any has none to fill. ``origin`` is a comment: the part of the formula that it is.
+    ``aliases`` are (name, type) declarations that the type uses. ``origin`` is a comment: the part of the formula.
+    Own kernels: ``fetched`` elements are loaded ahead of their use; ``finished`` objects act at the end of a tile.
     """
 
-    kind: str
     name: str
-    element: str = ""
-    stride: str = ""
-    alignment: int = 1
-    functor: str = ""
-    output: str = ""
-    parameters: tuple[str, ...] = ()
+    type: str
     arguments: Assignments = ()
     origin: str = ""
+    aliases: Assignments = ()
+    fetched: bool = False
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class VisitorText:
-    """A composite: a tree of one node over its operands, or the whole topological visitor."""
+    """A composite visitor: a tree of one node over its operands, or the whole topological visitor."""
 
+    name: str
     type: str
-    types: tuple[str, ...]
     arguments: tuple[str, ...]
-    edges: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NestText:
     """The visitor's types in the order in which C++ needs them; ``wrapper`` is the class template around the root."""
 
-    kind: str
-    unique: tuple[NodeText, ...]
-    visitors: tuple[VisitorText, ...]
+    unique: tuple[NodeText, ...] = ()
+    visitors: tuple[VisitorText, ...] = ()
     wrapper: str = ""
 
     @property
     def root(self) -> str:
-        """The visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
+        """The visitor of the kernel: wrapped if the visitor, not the collective, stores every output."""
         return f"{self.wrapper}<{self.last}, ElementAux>" if self.wrapper else self.last
 
     @property
     def last(self) -> str:
-        """The visitor that all others lead to."""
-        return self.visitors[-1].type if self.visitors else self.unique[-1].name
-
-
-@dataclass(frozen=True, slots=True)
-class PartText:
-    """A part of a fragment's epilogue: its class, the member that holds it, and what fills its parameters.
-
-    ``fetched``: whether its elements are loaded ahead of their use; ``finished``: whether it has something to do at the
-    end of a tile. ``origin`` is a comment, as that of a node.
-    """
-
-    type: str
-    name: str
-    arguments: Assignments
-    origin: str
-    fetched: bool = False
-    finished: bool = False
+        """The visitor that holds all others."""
+        return self.visitors[-1].name if self.visitors else self.unique[-1].name
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +122,7 @@ class FragmentText:
 
     source: str
     destination: str
-    parts: tuple[PartText, ...]
+    parts: tuple[NodeText, ...]
     steps: tuple[StepText, ...]
     result: tuple[str, str]  # the type, the value
     places: bool

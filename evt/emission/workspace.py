@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evt.emission.expressions import COMBINE, REGISTER, element, input_pointer, part_type, read, size, value_of
+from evt.emission.operations import parts_pointer, result_pointer
 from evt.emission.text import Assignments, Job, Jobs, Parts
-from evt.emission.visitors import parts_pointer, result_pointer
 from evt.ir.node import PLACES
 from evt.plan import Field, Plan
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex

@@ -14,8 +14,9 @@ from evt.emission.kernel import spell
 from evt.ir.convolution import Convolution
 from evt.plan import Plan
 from evt.plan.depthwise import Depthwise, Filter, Unit, depthwise_of
+from evt.plan.epilogue.broadcasts import RowBroadcast
 from evt.plan.epilogue.computes import Apply
-from evt.plan.epilogue.loads import AccFetch, AuxLoad, RowBroadcast, SourceFetch
+from evt.plan.epilogue.loads import AccFetch, AuxLoad, SourceFetch
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
 from evt.plan.geometry.depthwise import CHANNELS, SHARED_BYTES, UNITS, memory_of

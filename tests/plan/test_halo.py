@@ -13,16 +13,9 @@ from evt.emission.headers import needed
 from evt.emission.kernel import spell
 from evt.ir.dtype import BY_NAME
 from evt.plan import Options, Plan, plan
+from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, RowBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, PlaceKeys
-from evt.plan.epilogue.loads import (
-    AccFetch,
-    AuxLoad,
-    ColumnBroadcast,
-    Coordinate,
-    RowBroadcast,
-    ScalarBroadcast,
-    SourceFetch,
-)
+from evt.plan.epilogue.loads import AccFetch, AuxLoad, SourceFetch
 from evt.plan.epilogue.values import Access, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
 from evt.plan.geometry.halo import SHARED_BYTES

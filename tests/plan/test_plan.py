@@ -11,8 +11,9 @@ import evt
 from evt.emission import emit
 from evt.ir.dtype import OPERANDS
 from evt.plan import TARGETS, Config, LayoutClass, Problem, Signature, find_target, natural_signature, plan, survey
+from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, RandomNumbers, RowBroadcast
 from evt.plan.epilogue.computes import BlockReduce, PairMember
-from evt.plan.epilogue.loads import AuxLoad, ColumnBroadcast, Coordinate, RandomNumbers, RowBroadcast, SourceFetch
+from evt.plan.epilogue.loads import AuxLoad, SourceFetch
 from evt.plan.epilogue.values import Access, ResultShape
 from evt.plan.epilogue.writes import HalfStore, MaskStore, Reduction
 from evt.plan.plan import MatrixProduct

@@ -14,8 +14,9 @@ from evt.emission.expressions import literal
 from evt.emission.kernel import spell
 from evt.ir.dtype import F32
 from evt.plan import LayoutClass, Problem, find_target, natural_signature, plan
+from evt.plan.epilogue.broadcasts import RowBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, Compute
-from evt.plan.epilogue.loads import AccFetch, AuxLoad, RowBroadcast, ScalarBroadcast, SourceFetch
+from evt.plan.epilogue.loads import AccFetch, AuxLoad, SourceFetch
 from evt.plan.epilogue.regions import Call, Value
 from evt.plan.epilogue.values import Access, Destination, Number
 from evt.plan.epilogue.writes import AuxStore

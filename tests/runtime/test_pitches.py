@@ -11,7 +11,8 @@ import torch
 import evt
 from evt.emission import emit
 from evt.plan import Plan, find_target
-from evt.plan.epilogue.loads import AuxLoad, RowBroadcast
+from evt.plan.epilogue.broadcasts import RowBroadcast
+from evt.plan.epilogue.loads import AuxLoad
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
 from evt.runtime.arguments import bind

@@ -7,7 +7,7 @@ from dataclasses import replace
 import evt
 from evt.ir import TypedDag
 from evt.plan import LayoutClass, Plan, Signature
-from evt.plan.epilogue import computes, loads, writes
+from evt.plan.epilogue import broadcasts, computes, loads, writes
 from evt.plan.epilogue.computes import Apply, Compute
 from evt.plan.epilogue.loads import AuxLoad
 from evt.plan.epilogue.step import Step
@@ -15,7 +15,7 @@ from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
 from evt.request import optimised_graph
 
-MODULES = (loads, computes, writes)
+MODULES = (loads, broadcasts, computes, writes)
 #: The classes of an epilogue's steps.
 CLASSES = {
     each for module in MODULES for each in vars(module).values() if isinstance(each, type) and issubclass(each, Step)

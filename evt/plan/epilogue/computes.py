@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from evt.functions import TABLE
 from evt.ir import Extent, Interleave, Pick, Reduce, ReduceBlocks
@@ -13,7 +13,7 @@ from evt.ir.node import divisor
 from evt.plan.epilogue.loads import AccFetch
 from evt.plan.epilogue.regions import Region, identity, make_region, single_function
 from evt.plan.epilogue.step import ADDRESS, Context, Share, Slot, Step
-from evt.plan.epilogue.values import Destination
+from evt.plan.epilogue.values import Constant, Destination, Register
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,12 @@ class FirstColumns(Step):
     width: int
     distance: int
 
+    header: ClassVar[str] = "first"
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.width, self.distance
+
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
         distance = program.scope.pair_distance(slot.value)
@@ -102,6 +108,16 @@ class PlaceKeys(Step):
 
     axis: Literal["row", "column"]
     least: bool
+
+    header: ClassVar[str] = "key"
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.axis, self.least
+
+    @property
+    def reads_rows(self) -> bool:
+        return self.axis == "row"
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -126,6 +142,17 @@ class PairMember(Step):
     member: int
     distance: int
 
+    header: ClassVar[str] = "pair"
+    exchanges: ClassVar[bool] = True
+
+    @property
+    def operation(self) -> str:
+        return "Odd" if self.member else "Even"
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return (self.distance,)
+
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
         op = program.scope.dag[slot.value]
@@ -147,6 +174,16 @@ class PairInterleave(Step):
     distance: int
     dtype: DType
 
+    header: ClassVar[str] = "interleave"
+
+    @property
+    def operation(self) -> str:
+        return "Interleave"
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.distance, Register(self.dtype)
+
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
         op = program.scope.dag[slot.value]
@@ -164,6 +201,13 @@ class BlockReduce(Step):
 
     kind: str
     width: int
+
+    header: ClassVar[str] = "block"
+    exchanges: ClassVar[bool] = True
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.kind, self.width
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:

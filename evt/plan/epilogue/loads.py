@@ -1,18 +1,24 @@
-"""Steps that load: the accumulator, C, scalars, vectors, matrices, bits, indices, random numbers."""
+"""Steps that load tiles: the accumulator, C, matrices, packed bits, half columns, gathered tensors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal
 
-from evt.ir import Const, Extent, Index, Load
-from evt.ir.dtype import B1, F32, F64, I32, I64, DType, accumulator
+from evt.ir.dtype import B1, DType
 from evt.ir.node import base, index_of
 from evt.plan.epilogue.scope import Scope
-from evt.plan.epilogue.step import ADDRESS, Buffers, Context, Share, Slot, Step
-from evt.plan.epilogue.values import Access, Number, Places, Single, Size, Stride, Strides, Varies
+from evt.plan.epilogue.step import ADDRESS, Context, Share, Slot, Step
+from evt.plan.epilogue.values import (
+    Access,
+    Constant,
+    Member,
+    Places,
+    Pointer,
+    Stride,
+    Strides,
+)
 from evt.plan.fields import Field
-from evt.plan.signature import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,101 +60,6 @@ class SourceFetch(Step):
         return ADDRESS + share.registers(self.dtype, share.elements)
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarBroadcast(Step):
-    """A scalar, a size, or a constant of the program."""
-
-    value: Single | Number | Size
-    strides: Strides
-
-    @classmethod
-    def of(cls, slot: Slot, index: int, program: Context) -> Step:
-        scope, op = program.scope, program.scope.dag[slot.value]
-        match op:
-            case Const():
-                dtype = F64 if accumulator(scope.dag.operands[0].dtype) == F64 else F32
-                return cls(Number(dtype, op.value), (0, 0, 0), name=f"constant_{index}")
-            case Extent():
-                return cls(scope.size(op.mode), (0, 0, 0), name=f"size_{op.mode}")
-        value = scope.dag.input[slot.name]
-        single = scope.single(value)
-        return cls(single, scope.with_batch(value.name, 0, 0, "l" in value.modes), name=scope.names[value.name])
-
-    @property
-    def description(self) -> str:
-        return "scalar broadcast"
-
-    def registers(self, share: Share) -> int:
-        return 0 if isinstance(self.value, Number) else 1
-
-
-@dataclass(frozen=True, slots=True)
-class VectorBroadcast(Step):
-    """A vector at a pointer, or a flexible one: a vector or a single value, as the strides say."""
-
-    dtype: DType
-    values: Field | Single
-    strides: Strides
-
-    @classmethod
-    def of(cls, slot: Slot, index: int, program: Context) -> Step:
-        scope = program.scope
-        value = scope.dag.input[slot.name]
-        along_columns = issubclass(cls, RowBroadcast)
-        mode = scope.columns if along_columns else scope.rows
-        dtype, name, batched = scope.dtype(value.name), scope.names[value.name], "l" in value.modes
-
-        def strides(step: Stride) -> Strides:
-            if along_columns:
-                return scope.with_batch(value.name, 0, step, batched)
-            return scope.with_batch(value.name, step, 0, batched)
-
-        if value.flexible:
-            single = scope.single(value)
-            return cls(dtype, single, strides(Varies(scope.fields.varies(value.name, mode))), name=name)
-        if scope.signature[value.name].contiguous is not None:
-            return cls(dtype, scope.fields.pointer(value.name), strides(1), name=name)
-        stride = scope.fields.stride(value.name, mode)
-        if program.any_stride:
-            return cls(dtype, scope.fields.pointer(value.name), strides(stride), name=name)
-        # No broadcast of CUTLASS steps by a stride: the load of a matrix whose rows, or columns, are the same does.
-        return AuxLoad(dtype, scope.fields.pointer(value.name), strides(stride), 1, Access.DIRECT, name=name)
-
-    @property
-    def is_flexible(self) -> bool:
-        """Whether a call may give a single value instead of the vector."""
-        return isinstance(self.values, Single)
-
-
-class RowBroadcast(VectorBroadcast):
-    """A value for each column."""
-
-    __slots__ = ()
-
-    @property
-    def description(self) -> str:
-        return "row or scalar broadcast" if self.is_flexible else "row broadcast"
-
-    def registers(self, share: Share) -> int:
-        return row_registers(self.dtype, share)
-
-    def shared_bytes(self, buffers: Buffers) -> int:
-        return buffers.columns * bytes_of(self.dtype) + 128 if buffers.stages_rows else 0
-
-
-class ColumnBroadcast(VectorBroadcast):
-    """A value for each row."""
-
-    __slots__ = ()
-
-    @property
-    def description(self) -> str:
-        return "column or scalar broadcast" if self.is_flexible else "column broadcast"
-
-    def registers(self, share: Share) -> int:
-        return column_registers(self.dtype, share)
-
-
 def row_registers(dtype: DType, share: Share) -> int:
     """Return the registers of a row vector: a fragment has two rows."""
     return ADDRESS + share.registers(dtype, share.elements // 2)
@@ -169,12 +80,31 @@ class Auxiliary(Step):
     alignment: int
     access: Access
 
+    header: ClassVar[str] = "matrix"
+
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
         scope, name = program.scope, slot.name
         pointer, strides = scope.fields.pointer(name), scope.strides(name)
         alignment = scope.signature[name].alignment
         return cls(scope.dtype(name), pointer, strides, alignment, Access.DIRECT, name=scope.names[name])
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return (self.dtype,)
+
+    @property
+    def members(self) -> tuple[tuple[str, Member], ...]:
+        rows, columns, _ = self.strides
+        return (
+            ("ptr", Pointer(self.pointer, self.dtype, is_const=not self.passes)),
+            ("stride_m", rows),
+            ("stride_n", columns),
+        )
+
+    @property
+    def reads_rows(self) -> bool:
+        return not self.passes or self.access is Access.DIRECT
 
     @property
     def tensor(self) -> str:
@@ -194,6 +124,11 @@ class AuxLoad(Auxiliary):
     """A matrix, or a vector with a stride as a matrix whose rows, or columns, are all the same."""
 
     __slots__ = ()
+    fetches: ClassVar[bool] = True
+
+    @property
+    def operation(self) -> str:
+        return "MatrixLoad"
 
     @property
     def description(self) -> str:
@@ -219,6 +154,20 @@ class Packed(Step):
     batch: Field | Literal[0]
     row: Field
 
+    @property
+    def element(self) -> DType:
+        """The type of the tensor's elements."""
+        raise NotImplementedError
+
+    @property
+    def members(self) -> tuple[tuple[str, Member], ...]:
+        pointer = Pointer(self.pointer, self.element, is_const=not self.passes)
+        return ("ptr", pointer), ("stride_m", self.row), ("stride_l", self.batch)
+
+    @property
+    def reads_rows(self) -> bool:
+        return True
+
 
 def packed(slot: Slot, scope: Scope) -> tuple[Field, Field | Literal[0], Field]:
     """Return the members of a packed tensor: its pointer and strides."""
@@ -230,6 +179,13 @@ def packed(slot: Slot, scope: Scope) -> tuple[Field, Field | Literal[0], Field]:
 @dataclass(frozen=True, slots=True)
 class MaskLoad(Packed):
     """Packed bits."""
+
+    header: ClassVar[str] = "mask"
+    fetches: ClassVar[bool] = True
+
+    @property
+    def element(self) -> DType:
+        return B1
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -257,6 +213,17 @@ class HalfLoad(Packed):
 
     dtype: DType
     distance: int
+
+    header: ClassVar[str] = "pair"
+    fetches: ClassVar[bool] = True
+
+    @property
+    def element(self) -> DType:
+        return self.dtype
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.dtype, self.distance
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -291,6 +258,8 @@ class Indexed(Step):
     columns: Places | None
     is_tile: bool
 
+    header: ClassVar[str] = "indexed"
+
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
         scope, name = program.scope, slot.name
@@ -315,6 +284,23 @@ class Indexed(Step):
         return cls(scope.dtype(name), pointer, strides, rows, columns, value.is_tile, name=scope.names[name])
 
     @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.dtype, self.rows, self.columns, self.strides
+
+    @property
+    def members(self) -> tuple[tuple[str, Member], ...]:
+        places = (("rows", self.rows), ("columns", self.columns))
+        return (
+            ("ptr", Pointer(self.pointer, self.dtype, is_const=not self.passes)),
+            ("stride", self.strides),
+            *((name, each) for name, each in places if each is not None),
+        )
+
+    @property
+    def reads_rows(self) -> bool:
+        return True
+
+    @property
     def indexed(self) -> str:
         """The kernel's modes along which indices name places, in words."""
         return " and ".join(word for word, places in (("rows", self.rows), ("columns", self.columns)) if places)
@@ -328,6 +314,7 @@ class Gather(Indexed):
     """A load; a place out of range reads as 0."""
 
     __slots__ = ()
+    fetches: ClassVar[bool] = True
 
     @property
     def description(self) -> str:
@@ -339,60 +326,3 @@ class Gather(Indexed):
 
     def registers(self, share: Share) -> int:
         return ADDRESS + share.registers(self.dtype, share.elements)
-
-
-Axis: TypeAlias = Literal["row", "column", "batch"]
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinate(Step):
-    """The place of an element: its row, column or batch in the kernel's product."""
-
-    axis: Axis
-
-    @classmethod
-    def of(cls, slot: Slot, index: int, program: Context) -> Step:
-        op = program.scope.dag[slot.value]
-        assert isinstance(op, Index)
-        axis: Axis = "batch" if op.mode == "l" else "row" if op.mode == program.scope.rows else "column"
-        return cls(axis, name=f"index_{op.mode}")
-
-    @property
-    def description(self) -> str:
-        return "coordinates"
-
-
-@dataclass(frozen=True, slots=True)
-class RandomNumbers(Step):
-    """Philox numbers, counted along the program's rows; ``swapped``: these are the kernel's columns.
-
-    ``wide``: the seed and the offset have 64 bits.
-    """
-
-    seed: Single | Number
-    offset: Single | Number
-    swapped: bool
-    wide: bool
-
-    @classmethod
-    def of(cls, slot: Slot, index: int, program: Context) -> Step:
-        scope = program.scope
-        seed, offset = (_random_argument(scope, operand) for operand in scope.dag.arguments(slot.value))
-        wide = I64 in (seed.dtype, offset.dtype)
-        return cls(seed, offset, scope.transposed, wide, name=f"random_{index}")
-
-    @property
-    def description(self) -> str:
-        return f"random numbers, by Philox-{'4x32' if self.wide else '2x32'}-10"
-
-    def registers(self, share: Share) -> int:
-        return 2 * ADDRESS
-
-
-def _random_argument(scope: Scope, value: int) -> Single | Number:
-    """Return the seed or the offset of random numbers."""
-    op = scope.dag[value]
-    if isinstance(op, Const):
-        return Number(I32, op.value)
-    assert isinstance(op, Load)
-    return scope.single(scope.dag.input[op.name])

@@ -1,7 +1,7 @@
 """The epilogue program: ``epilogue_program(scope, ...) -> EpilogueProgram``, an ordered list of typed steps.
 
 Inputs become loads, regions become computations, outputs become stores and reductions: see evt/plan/epilogue/loads.py,
-computes.py and writes.py. Everything that describes, counts or spells an epilogue reads the program.
+broadcasts.py, computes.py and writes.py. Everything that describes, counts or spells an epilogue reads the program.
 """
 
 from __future__ import annotations
@@ -28,22 +28,10 @@ from evt.ir import (
 from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
 from evt.ir.node import PLACES, is_divided
+from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, RandomNumbers, RowBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, BlockReduce, FirstColumns, PairInterleave, PairMember, PlaceKeys
 from evt.plan.epilogue.facts import in_order, reductions_of
-from evt.plan.epilogue.loads import (
-    AccFetch,
-    Auxiliary,
-    AuxLoad,
-    ColumnBroadcast,
-    Coordinate,
-    Gather,
-    HalfLoad,
-    MaskLoad,
-    RandomNumbers,
-    RowBroadcast,
-    ScalarBroadcast,
-    SourceFetch,
-)
+from evt.plan.epilogue.loads import AccFetch, Auxiliary, AuxLoad, Gather, HalfLoad, MaskLoad, SourceFetch
 from evt.plan.epilogue.partition import region_operands, results
 from evt.plan.epilogue.regions import Region
 from evt.plan.epilogue.results import Result, Results

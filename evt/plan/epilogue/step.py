@@ -3,10 +3,12 @@
 Every step class says
 
 - ``of``: how it is made from the graph's value,
+- ``operation``, ``header``, ``constants``, ``members``: its C++ operation in codegen/include/evt/epilogue, and the
+  operation's arguments at compile time and at run time,
 - ``description``: its words in ``evt explain``,
-- ``registers``, ``shared_bytes``, ``bytes``: its costs,
+- ``registers``, ``shared_bytes``, ``bytes``: its costs.
 
-and has typed fields. Emission spells a step from its fields alone: see evt/emission/epilogue.py.
+Emission spells a step from these alone: see evt/emission/operations.py.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from evt.ir.dtype import F32, DType
 from evt.ir.origin import quoted
 from evt.plan.epilogue.results import Results
 from evt.plan.epilogue.scope import Scope
+from evt.plan.epilogue.values import Constant, Member
 
 #: Registers for the pointers and strides that a step keeps between its accesses.
 ADDRESS = 3
@@ -77,11 +80,40 @@ class Step:
 
     #: Whether the step returns its operand, after it has written or reduced it.
     passes: ClassVar[bool] = False
+    #: Whether the operation loads elements ahead of their use.
+    fetches: ClassVar[bool] = False
+    #: Whether the operation needs all elements of a thread at once, because lanes exchange them.
+    exchanges: ClassVar[bool] = False
 
     @classmethod
     def of(cls: type[_Step], slot: Slot, index: int, program: Context) -> Step:
         """Return the step of a slot, which is at a position of the program."""
         raise NotImplementedError
+
+    @property
+    def operation(self) -> str:
+        """The name of the step's C++ operation."""
+        return type(self).__name__
+
+    @property
+    def header(self) -> str:
+        """The header of the operation, in codegen/include/evt/epilogue; "" for steps without an operation of evt."""
+        return ""
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """The compile-time arguments of the operation, in order."""
+        return ()
+
+    @property
+    def members(self) -> tuple[tuple[str, Member], ...]:
+        """The run-time arguments of the operation, by name."""
+        return ()
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the operation asks for the rows of its elements."""
+        return False
 
     @property
     def description(self) -> str:

@@ -71,6 +71,22 @@ class Places:
     extent: Field
 
 
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The address of a tensor of a type; ``is_const``: the step only reads it."""
+
+    field: Field
+    dtype: DType
+    is_const: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """The type of a value in registers, as an argument of an operation."""
+
+    dtype: DType
+
+
 class Access(Enum):
     """The way in which a tile is moved."""
 
@@ -100,6 +116,13 @@ class ResultShape(Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+#: A compile-time argument of an operation: an element type, a register type, a number, a flag, an axis or a reduction,
+#: a shape, the places of indices (None: in order), strides.
+Constant: TypeAlias = DType | Register | int | bool | str | ResultShape | Places | Strides | None
+#: A run-time argument of an operation: an address, a number, a stride, the places of indices, strides.
+Member: TypeAlias = Pointer | Single | Size | Stride | Places | Strides
 
 
 def pointer_of(values: Field | Single) -> Field:

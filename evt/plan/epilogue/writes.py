@@ -7,15 +7,17 @@ from typing import ClassVar, Literal
 
 from evt.ir import Reduce
 from evt.ir.columns import columns_of
-from evt.ir.dtype import B1, DType
+from evt.ir.dtype import B1, I64, DType
 from evt.ir.node import PLACES, divisor
 from evt.plan.epilogue.loads import Auxiliary, Indexed, Packed, packed
 from evt.plan.epilogue.results import Result
 from evt.plan.epilogue.step import ADDRESS, Buffers, Context, Share, Slot, Step
-from evt.plan.epilogue.values import Access, ResultShape
+from evt.plan.epilogue.values import Access, Constant, Member, Pointer, ResultShape
 from evt.plan.fields import Field
 from evt.plan.signature import bytes_of
 
+#: CUTLASS's names of shapes, in the names of reductions.
+_SHAPES = {ResultShape.ROW: "Row", ResultShape.COLUMN: "Col", ResultShape.SCALAR: "Scalar"}
 _STORES = {Access.TILE: "", Access.DIRECT: ", directly to global memory", Access.STRIDED: ", element by element"}
 
 
@@ -24,6 +26,10 @@ class AuxStore(Auxiliary):
 
     __slots__ = ()
     passes: ClassVar[bool] = True
+
+    @property
+    def operation(self) -> str:
+        return "MatrixStore"
 
     @property
     def description(self) -> str:
@@ -38,6 +44,11 @@ class MaskStore(Packed):
     """Packed bits."""
 
     passes: ClassVar[bool] = True
+    header: ClassVar[str] = "mask"
+
+    @property
+    def element(self) -> DType:
+        return B1
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -63,6 +74,15 @@ class HalfStore(Packed):
     distance: int
 
     passes: ClassVar[bool] = True
+    header: ClassVar[str] = "pair"
+
+    @property
+    def element(self) -> DType:
+        return self.dtype
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.dtype, self.distance
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -90,6 +110,15 @@ class BlockStore(Packed):
     width: int
 
     passes: ClassVar[bool] = True
+    header: ClassVar[str] = "block"
+
+    @property
+    def element(self) -> DType:
+        return self.dtype
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.dtype, self.width
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -137,6 +166,20 @@ class VectorStore(Step):
     batch: Field | Literal[0]
 
     passes: ClassVar[bool] = True
+    header: ClassVar[str] = "vector_store"
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return self.dtype, self.shape
+
+    @property
+    def members(self) -> tuple[tuple[str, Member], ...]:
+        pointer = Pointer(self.pointer, self.dtype, is_const=False)
+        return ("ptr", pointer), ("stride", self.stride), ("stride_l", self.batch)
+
+    @property
+    def reads_rows(self) -> bool:
+        return True
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -172,6 +215,20 @@ class Reduction(Step):
     atomic: Result | None = None
 
     passes: ClassVar[bool] = True
+    header: ClassVar[str] = "reduce"
+
+    @property
+    def operation(self) -> str:
+        return f"{_SHAPES[self.shape]}Reduction"
+
+    @property
+    def reads_rows(self) -> bool:
+        return True
+
+    @property
+    def parts(self) -> DType:
+        """The type of the partial results: the keys of argmax and argmin have 64 bits."""
+        return I64 if self.kind in PLACES else self.dtype
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -194,6 +251,5 @@ class Reduction(Step):
     def shared_bytes(self, buffers: Buffers) -> int:
         if self.shape is not ResultShape.ROW:
             return 0
-        # The keys of argmax and argmin have 64 bits.
-        size = 8 if self.kind in PLACES else bytes_of(self.result)
+        size = bytes_of(self.parts if self.kind in PLACES else self.result)
         return buffers.warps * buffers.columns * size
