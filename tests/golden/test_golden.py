@@ -1,8 +1,8 @@
 """Golden files: the whole output of the compiler for each case of ``cases.txt``.
 
 ``NAME.cu`` is the emitted C++ with a list of the pasted headers instead of their text. ``NAME.txt`` is the plan and the
-text of ``evt explain``. A block that an earlier case also has is printed as a reference to that case, so a change of a
-template shows in one file. ``pytest tests/golden --update`` writes the files and deletes those without a case.
+text of ``evt explain``. A block of an earlier case is printed as a reference to that case. So a change of a template
+shows in one file. ``pytest tests/golden --update`` writes the files and deletes those without a case.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _size(x: Array) -> Array:
 def convolution(geometry: Geometry) -> Callable[[Array, Array], Array]:
     """Return the product of A and B [N, C, ...] as [m, n], tap by tap.
 
-    With x the activation, w the filters and y the output, x at pixel p*stride + tap*dilation - padding meets w at the
-    tap and y at p. Each operator forms one of the three from the others.
+    x is the activation, w the filters and y the output. x at pixel p*stride + tap*dilation - padding meets w at the tap
+    and y at p. Each operator forms one of the three from the others.
     """
     g = geometry
     results = g.results
