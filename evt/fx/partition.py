@@ -25,7 +25,7 @@ cost a step for each state, and a chain of layers is solved in time proportional
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -203,16 +203,24 @@ class _State:
                 del self.open[owned[0]]
                 self.before.pop(owned[0], None)
 
-    def front(self) -> object:
-        """Return what later nodes can see of the state."""
-        still = 0
-        for index in self.open:
-            still |= 1 << index
-        owners = tuple((node, index) for node, (index, _) in self.owner.items())
-        needs = tuple((node, regions & still) for node, regions in self.needs.items())
-        before = tuple(self.before.get(index, 0) & still for index in sorted(self.open))
-        read = frozenset((node, regions & still) for node, regions in self.read.items() if regions & still)
-        return owners, needs, before, frozenset(self.written), read
+    def front(self, kind: Callable[[IndexMap], int]) -> object:
+        """Return what later nodes can see of the state, with open regions numbered by their first node.
+
+        A product never reads a node of its own region before it, so the numbers of the regions do not matter later.
+        """
+        number: dict[int, int] = {}
+        owners = [
+            (node, number.setdefault(index, len(number)), kind(index_map))
+            for node, (index, index_map) in self.owner.items()
+        ]
+
+        def renumbered(regions: int) -> int:
+            return sum(1 << new for old, new in number.items() if regions >> old & 1)
+
+        needs = [(node, renumbered(regions)) for node, regions in self.needs.items()]
+        before = [renumbered(self.before.get(index, 0)) for index in number]
+        read = frozenset((node, found) for node, regions in self.read.items() if (found := renumbered(regions)))
+        return tuple(owners), tuple(needs), tuple(before), frozenset(self.written), read
 
 
 @dataclass(frozen=True)
@@ -231,6 +239,8 @@ class _Search:
         self.skipped: dict[Node, SkipReason] = {}
         self.steps, self.exact = 0, True
         self._fits: dict[object, IndexMap | SkipReason | None] = {}
+        self._maps: list[IndexMap] = []
+        self._kinds: dict[int, tuple[int, IndexMap]] = {}
         for node in nodes:
             found = left.get(node) or find_product(node)
             if isinstance(found, Product):
@@ -253,7 +263,7 @@ class _Search:
                 following = [*(state.copy() for _ in choices[1:]), state]
                 for each, choice in zip(following, choices, strict=True):
                     self._take(each, node, choice)
-                    front = each.front() if len(states) + len(choices) > 2 else None
+                    front = each.front(self._kind) if len(states) + len(choices) > 2 else None
                     if front not in found or each.cost < found[front].cost:
                         found[front] = each
             states = list(found.values())
@@ -285,6 +295,15 @@ class _Search:
         if key not in self._fits:
             self._fits[key] = fit(node, index_maps) if node.op == "call_function" else None
         return self._fits[key]
+
+    def _kind(self, index_map: IndexMap) -> int:
+        """Return a number that equal index maps share."""
+        if id(index_map) not in self._kinds:
+            equal = (number for number, known in enumerate(self._maps) if known.equals(index_map))
+            number = next(equal, len(self._maps))
+            self._maps += [index_map] if number == len(self._maps) else []
+            self._kinds[id(index_map)] = number, index_map  # which keeps the object, and so its id
+        return self._kinds[id(index_map)][0]
 
     def _take(self, state: _State, node: Node, choice: tuple[int, IndexMap] | None) -> None:
         if choice is None:

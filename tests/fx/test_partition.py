@@ -10,6 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -142,6 +143,23 @@ def test_time_is_linear(results: bool) -> None:
     assert whole.exact
     assert whole.steps / len(large.nodes) <= 1.1 * found.steps / len(small.nodes)
     assert whole.steps <= 8 * len(large.nodes)
+
+
+def test_a_sum_of_products_takes_few_states() -> None:
+    """Any region may own the sum so far: such states differ in the numbers of their regions alone."""
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        for weight in weights:
+            total = total + torch.tanh(x @ weight)
+        return total
+
+    with FakeTensorMode():
+        graph = traced(function, *(torch.empty(8, 8) for _ in range(301)))
+    found = partition(graph)
+    assert found.exact
+    assert found.steps < 4 * len(graph.nodes)
+    assert len(found.regions) == 300
 
 
 def test_a_narrow_search_is_a_beam() -> None:
