@@ -1,8 +1,8 @@
 """Elementwise operators computed as PyTorch does: ``Arithmetic.applied(found, node, read)`` adds them to a graph.
 
-A value of the graph stands for a tensor of PyTorch's. Values of integers and of truth are those of the tensor, to the
-bit: evt computes integers in i32, so the results of narrower types are wrapped. Values of floats have at least the
-tensor's bits: they are rounded where the graph casts, and where a function that jumps reads them.
+A value of evt's graph represents a tensor of PyTorch's graph. Integers and truth values equal the tensor's elements bit
+for bit. evt computes integers in i32, so results of narrower types are wrapped. Floats have at least the precision of
+the tensor. They are rounded at casts, and before discontinuous functions.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from evt.ir.infer import domain, value_type
 from evt.ir.node import ValueType
 
 _HALF = (torch.float16, torch.bfloat16)
-#: Types in which kernels compute what PyTorch does; of the integers those that i32 has.
+#: Types in which kernels compute the same results as PyTorch. i32 holds every value of the integer types.
 _FLOATS = (*_HALF, torch.float32, torch.float64)
 _INTEGERS = (torch.int32, torch.int8, torch.uint8, torch.bool)
-#: Functions that jump, and that PyTorch computes of a number as it is.
+#: Discontinuous functions whose numbers PyTorch does not round to the tensor's type.
 _DIVISIONS = ("floor_divide", "trunc_divide")
-#: Functions that wrap i32 to narrower integers.
+#: Functions that wrap an i32 to a narrower integer type.
 _WRAPS = {torch.int8: "wrap_i8", torch.uint8: "wrap_u8"}
 
 
 def dtype_in(dtype: torch.dtype) -> DType:
-    """Return a type of PyTorch's that kernels have."""
+    """Return evt's type for a type of PyTorch that kernels support."""
     found = from_torch_name(type_name(dtype))
     assert found is not None
     return found
 
 
 def computed_in(node: Node, found: Applied) -> torch.dtype:
-    """Return the type that an operator's operands are converted to: that of its result, but for truth values."""
+    """Return the type to which PyTorch converts the operands: the result's type, unless that is a truth value."""
     if isinstance(found.what, DType) or found.what.result != "predicate" or found.what.conditions:
         return dtype_of(node)
     values = [each.meta.get("val") if isinstance(each, Node) else each for each in (*node.args, *node.kwargs.values())]
@@ -52,7 +52,7 @@ def computed_in(node: Node, found: Applied) -> torch.dtype:
 
 
 def uncomputed(node: Node, found: Applied) -> str:
-    """Return why a kernel's arithmetic would not be PyTorch's, or nothing."""
+    """Return why a kernel's arithmetic would differ from PyTorch's, or ""."""
     if isinstance(found.what, DType):
         return ""
     dtype = computed_in(node, found)
@@ -64,7 +64,7 @@ def uncomputed(node: Node, found: Applied) -> str:
 
 
 def _not_whole(found: Applied) -> str:
-    """Return why a function is none of integers, or nothing."""
+    """Return why evt cannot compute a function in integers, or ""."""
     row = found.what
     assert isinstance(row, Function)
     if Fact.INTEGER not in row.facts and not row.conditions:
@@ -79,7 +79,7 @@ def _not_whole(found: Applied) -> str:
 
 @dataclass
 class Arithmetic:
-    """Adds operations to a builder; ``operands`` are A and B, whose type is that of constants alone."""
+    """A builder that adds operations with PyTorch's types; ``operands`` are A and B."""
 
     operation: str
     operands: tuple[Operand, Operand]
@@ -90,7 +90,7 @@ class Arithmetic:
         self.dag: Dag = Builder().finish(self.operation, self.operands, (), ())
 
     def add(self, op: Op, *operands: int, dtype: DType | None = None) -> int:
-        """Return the value of an operation; ``dtype`` is the type of a loaded tensor."""
+        """Add an operation; ``dtype`` is the type of a loaded tensor."""
         value = self.builder.add(op, *operands)
         if value not in self.types:
             types = [self.types[each] for each in operands]
@@ -101,7 +101,7 @@ class Arithmetic:
         return self.add(Const.of(float(value)))
 
     def applied(self, found: Applied, node: Node, read: Callable[[Node], int]) -> int:
-        """Return the value of an operator; ``read`` gives those of nodes."""
+        """Add an operator of the fx graph; ``read`` returns the value of an operand."""
         if isinstance(found.what, DType):
             (operand,) = found.operands
             return self.cast(read(operand), operand, dtype_of(node))
@@ -109,7 +109,7 @@ class Arithmetic:
         return value if found.what.facts & {Fact.SELECTING, Fact.WHOLE} else self.wrapped(value, dtype_of(node))
 
     def wrapped(self, value: int, dtype: torch.dtype) -> int:
-        """Return an i32 as an integer of a narrower type, or as a truth value."""
+        """Convert an i32 to a narrower integer type, or to a truth value."""
         if dtype == torch.bool:
             return self.truth(value)
         return self.add(Apply(_WRAPS[dtype]), value) if dtype in _WRAPS else value
@@ -119,7 +119,7 @@ class Arithmetic:
         return value if truth else self.add(Apply("ne"), value, self.number(0))
 
     def cast(self, value: int, operand: Node, after: torch.dtype) -> int:
-        """Return a value of a tensor converted as PyTorch does: integers wrap, fractions are cut off."""
+        """Convert a value as PyTorch does: integers wrap, floats are truncated."""
         before, dtype = dtype_of(operand), dtype_in(after)
         if after == torch.bool:
             return self.truth(self.rounded(value, before))
@@ -136,12 +136,12 @@ class Arithmetic:
         return self.add(Cast(I32), self.wrapped(value, after))
 
     def rounded(self, value: int, dtype: torch.dtype) -> int:
-        """Return a value rounded to the type of its tensor, if that has fewer bits than it is computed in."""
+        """Round a value to the type of its tensor, if the value has more precision."""
         exact = dtype not in _HALF or self.types[value].dtype == dtype_in(dtype)
         return value if exact else self.add(Cast(dtype_in(dtype)), value)
 
     def computed(self, found: Applied, dtype: torch.dtype, read: Callable[[Node], int]) -> int:
-        """Return a function of operands that are converted to a type, and computed in it."""
+        """Add a function whose operands are converted to a type first."""
         assert isinstance(found.what, Function)
         row = TABLE[found.what.name]
         operands = [
@@ -159,10 +159,9 @@ class Arithmetic:
         return read(operand) if isinstance(operand, Node) else self.number(bool(operand))
 
     def operand(self, operand: Any, dtype: torch.dtype, row: Function, read: Callable[[Node], int]) -> int:
-        """Return an operand converted to a type, rounded to it where the function jumps.
+        """Convert an operand to a type, and round it to the type before a discontinuous function.
 
-        PyTorch rounds tensors that it converts. In arithmetic it takes numbers, and tensors without dimensions, as
-        they are.
+        PyTorch rounds the tensors that it converts. It does not round numbers and tensors without dimensions.
         """
         if isinstance(operand, Applied):
             return self.computed(operand, dtype, read)

@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-#: The key in ``node.meta`` of what parameters and buffers alone decide.
+#: The key in ``node.meta`` that marks values of parameters and buffers alone.
 CONSTANT = "evt_constant"
 
 
 def operator_name(node: Node) -> str | None:
-    """Return ``add.Tensor`` of a call of ``torch.ops.aten.add.Tensor``; also of ``prims``."""
+    """Return the operator's name with its overload, ``add.Tensor``, for a call of ATen or prims, else None."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return None
     return f"{node.target._schema.name.partition('::')[2]}.{node.target._overloadname}"
 
 
 def base_name(node: Node) -> str:
-    """Return ``add`` of a call of ``torch.ops.aten.add.Tensor``, and nothing of other nodes."""
+    """Return the operator's name without its overload, ``add``, or "" for other nodes."""
     return (operator_name(node) or "").partition(".")[0]
 
 
@@ -33,7 +33,7 @@ def dtype_of(node: Node) -> torch.dtype:
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """Return ``float16`` of ``torch.float16``."""
+    """Return the name of a type: ``float16`` for ``torch.float16``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -42,12 +42,12 @@ def is_tensor(node: object) -> bool:
 
 
 def is_constant(node: Node) -> bool:
-    """Return whether a node is an attribute of the graph's module, or an input that seldom changes: a parameter."""
+    """Return whether a node is an attribute of the graph's module, or is marked :data:`CONSTANT`."""
     return node.op == "get_attr" or bool(node.meta.get(CONSTANT))
 
 
 class Arguments:
-    """A call's arguments by the operator's own names, defaults included."""
+    """The arguments of a call by the names in the operator's schema, with defaults."""
 
     def __init__(self, node: Node) -> None:
         schema = node.target._schema  # type: ignore[union-attr]

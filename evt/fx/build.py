@@ -1,7 +1,7 @@
 """A region as a program: ``build(region, owned) -> RegionProgram``.
 
-A kernel reads nodes that no region owns, and results of other regions. A vector that is computed again in the kernel is
-computed from such nodes, too: a region never reads into another region.
+A kernel reads nodes outside of all regions, and results of other regions. Vectors that the kernel recomputes start from
+such nodes as well: a kernel never reads an intermediate value of another region.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from evt.ir.node import ELEMENT_MODES
 from evt.ir.origin import Foreign
 from evt.program import Program
 
-#: Operators on vectors that are computed again in the kernel instead of before it, at most so many an operand.
+#: The most operators on vectors that a kernel recomputes for one operand.
 _MAX_VECTOR_NODES = 24
 
 
 class UnbuiltError(Exception):
-    """A region is no program; the message says why."""
+    """A region that is not a program; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input of a fused program: a tensor of the graph, and how it gets the shape in which the program takes it."""
+    """An input of a region's program: its node, and the arrangement from the node's shape to the program's."""
 
     name: str
     node: Node
@@ -45,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Result:
-    """An output of a fused program: its node, the stored sizes, and the arrangement to the node's shape."""
+    """An output of a region's program: its node, the stored sizes, and the arrangement to the node's shape."""
 
     node: Node
     stored: tuple[Size, ...]
@@ -54,9 +54,9 @@ class Result:
 
 @dataclass(frozen=True)
 class RegionProgram:
-    """A region's program, the tensors that it is called with, and the nodes that its outputs are, in order.
+    """A region's program, its arguments, and its results in the order of the program's outputs.
 
-    ``batches`` are the batch dimensions that A and B get before the call, where those of the product are split.
+    ``batches`` are the batch dimensions of A and B in the call, if they differ from the product's.
     """
 
     region: FusionRegion
@@ -66,16 +66,16 @@ class RegionProgram:
     batches: tuple[Size, ...] | None = None
 
     def __deepcopy__(self, memo: object) -> RegionProgram:
-        return self  # it describes nodes of the graph that it was found in
+        return self  # it refers to nodes of one graph
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes of the graph that it computes, the product first."""
+        """The nodes of the graph that the kernel computes, the product first."""
         return tuple(self.region.index_maps)
 
 
 def build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any] | None = None) -> RegionProgram:
-    """Return the program of a region. Raise UnbuiltError, or ProgramError, where there is none.
+    """Return the program of a region. Raise UnbuiltError or ProgramError if the region is not a program.
 
     ``owned`` are the nodes of all regions.
     """
@@ -84,9 +84,9 @@ def build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any] | 
 
 
 def _root(region: FusionRegion) -> tuple[IndexMap, tuple[Size, ...] | None]:
-    """Return the index map in which the kernel reads and writes whole tensors, and its batches if they are split.
+    """Return the index map of whole tensors in the kernel, and the batch dimensions if they are split.
 
-    A tensor that varies over some dimensions of the batches is read as it is where the product has these dimensions.
+    Batches are split for a tensor that varies over some batch dimensions only: the kernel then reads it uncopied.
     """
     root = region.product.index_map
     batches = [dim for dim in root.dims if dim.mode == "l"]
@@ -104,7 +104,7 @@ def _root(region: FusionRegion) -> tuple[IndexMap, tuple[Size, ...] | None]:
 
 
 def _is_partial(operand: Node, index_map: IndexMap) -> bool:
-    """Return whether a tensor varies over some dimensions of the batches only."""
+    """Return whether a tensor varies over some batch dimensions, but not over all."""
     shape = (1,) * (len(index_map.dims) - len(shape_of(operand))) + shape_of(operand)
     has = {not same(size, 1) for size, dim in zip(shape, index_map.dims, strict=True) if dim.mode == "l"}
     return len(has) > 1
@@ -158,9 +158,9 @@ class _Building:
         return RegionProgram(self.region, program, arguments, tuple(results), self.batches)
 
     def in_order(self) -> list[Node]:
-        """Return the nodes, each after its operands and otherwise as its results need them.
+        """Return the nodes in topological order, from the results.
 
-        The graph may have them in another order when it is made again for other sizes; the kernel is the same.
+        PyTorch may order the nodes otherwise when it traces the model for other sizes. The kernel stays the same.
         """
         order: dict[Node, None] = {}
         stack = list(reversed(self.region.outputs))
@@ -190,7 +190,7 @@ class _Building:
         )
 
     def start(self, product: Product) -> int:
-        """Return the product: scaled, with the terms that belong to it, and of int8 as an int8."""
+        """Add the product with its scale and terms; wrap the product of int8 to int8."""
         add, number = self.arithmetic.add, self.arithmetic.number
         value = add(Acc())
         if product.alpha != 1:
@@ -204,7 +204,7 @@ class _Building:
 
     def term(self, product: Product, term: Term) -> int:
         index_map = product.index_map
-        if product.is_convolution:  # a bias of the channels
+        if product.is_convolution:  # one value for each output channel
             index_map = index_map.only(("n",))
         return self.operand(term.value, index_map)
 
@@ -228,7 +228,7 @@ class _Building:
         return value
 
     def operand(self, node: Node, index_map: IndexMap) -> int:
-        """Return a tensor from outside of the region; short computations of vectors are done in the kernel."""
+        """Add an operand from outside of the region; the kernel recomputes vectors of few operators."""
         modes = index_map.varies(shape_of(node))
         assert modes is not None
         if len(modes) <= 1 and "l" not in modes and self.is_light(node, index_map.extent(modes[0]) if modes else 1):
@@ -237,7 +237,7 @@ class _Building:
         return self.load(node, modes, index_map) if number is None else self.arithmetic.number(number)
 
     def vector(self, node: Node, modes: tuple[str, ...], count: Size) -> int:
-        """Return a vector computed again from the vectors and numbers that it is made of."""
+        """Recompute a vector from vectors and numbers."""
         number = number_of(node)
         if number is not None:
             return self.arithmetic.number(number)
@@ -250,7 +250,7 @@ class _Building:
         return self.arithmetic.applied(found, node, lambda operand: self.vector(operand, modes, count))
 
     def is_light(self, node: Node, count: Size) -> bool:
-        """Return whether a vector is made of vectors and numbers by a few elementwise operators, in floats."""
+        """Return whether a few elementwise operators compute a vector from vectors and numbers, in floats."""
         left, stack = _MAX_VECTOR_NODES, [node]
         while stack:
             each = stack.pop()
@@ -267,9 +267,9 @@ class _Building:
         return True
 
     def computed_of(self, node: Node) -> tuple[Node | None, Applied | None]:
-        """Return the node whose elements a vector has, or the function that computes it, or neither for a leaf.
+        """Return the node that a vector is a view of, or the function that computes it, or neither for a leaf.
 
-        Vectors of regions are leaves: the kernel of the region stores them.
+        Results of regions are leaves: their kernels store them.
         """
         if node in self.owned:
             return None, None
@@ -279,7 +279,7 @@ class _Building:
         return (found, None) if isinstance(found, Node) else (None, found if isinstance(found, Applied) else None)
 
     def load(self, node: Node, modes: tuple[str, ...], index_map: IndexMap | None) -> int:
-        """Return the value of a tensor that varies over some modes; ``index_map`` None means a vector of any shape."""
+        """Load a tensor that varies over some modes; ``index_map`` None means a vector of any shape."""
         whole = set(modes) == {dim.mode for dim in self.root.dims} - {""}
         if whole and len(modes) > 1:
             target, modes = self.root, self.region.product.modes

@@ -30,11 +30,11 @@ _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 @dataclass(frozen=True)
 class Captured:
-    """A module's functional graph for a kind of inputs.
+    """A module's functional graph for one kind of inputs.
 
-    The graph takes the module's tensors, by their qualified ``names``, and then the leaves of the inputs. It returns
-    the new values of the inputs in ``written``, and then the leaves of the module's result. ``results`` has the memory
-    of these leaves in eager mode. ``structure`` is the structure of the module's result.
+    The inputs of the graph are the module's tensors (``names`` are their qualified names), then the leaves of the
+    call's arguments. Its outputs are the new values of the inputs in ``written``, then the leaves of the module's
+    result. ``results`` describes the memory of the result's leaves in eager mode, ``structure`` their tree.
     """
 
     module: GraphModule
@@ -54,9 +54,9 @@ def capture(
     keywords: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Captured:
-    """Return a module's graph for such inputs. Raise ArgumentError (E1020) where torch.export cannot capture it.
+    """Return a module's graph for inputs of this kind. Raise ArgumentError (E1020) if torch.export cannot capture it.
 
-    Elementwise operators that evt has no function for are decomposed as PyTorch does it, all others stay whole.
+    PyTorch decomposes elementwise operators that are not functions of evt; all other operators stay whole.
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
     eager = results_in(exported)
@@ -83,7 +83,7 @@ def capture(
 
 
 def _attribute(module: torch.nn.Module, name: str | None) -> Any:
-    """Return what a module has under a qualified name, or None."""
+    """Return the attribute of a module under a qualified name, or None."""
     try:
         return attrgetter(str(name))(module)
     except AttributeError:
@@ -91,7 +91,7 @@ def _attribute(module: torch.nn.Module, name: str | None) -> Any:
 
 
 def _keep(module: GraphModule, node: Node, name: str, value: torch.Tensor) -> None:
-    """Make a tensor that a module's code creates, and that is no attribute of the module, an attribute of its graph."""
+    """Replace an input of the graph by a buffer of its module: a tensor that the model's code creates."""
     module.register_buffer(name, value)
     with module.graph.inserting_after(list(module.graph.find_nodes(op="placeholder"))[-1]):
         made = module.graph.get_attr(name)
@@ -106,16 +106,16 @@ def frozen(
     keywords: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> GraphModule:
-    """Return a module with the same result, in which what parameters alone decide is a buffer. Raise as capture does.
+    """Return a module with the same results whose buffers hold the values of parameters alone. Raise as capture does.
 
-    It shares the memory of the module's parameters, and is called as the module is.
+    The module shares the memory of the parameters, and takes the same arguments.
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
     with _captured(module):
         exported = _decomposed(exported)
         guarded = "check_guards" in inspect.signature(type(exported).module).parameters
         made: Any = exported.module(check_guards=False) if guarded else exported.module()
-    for name, parameter in list(made.named_parameters(remove_duplicate=False)):  # without those that autograd follows
+    for name, parameter in list(made.named_parameters(remove_duplicate=False)):  # detached from autograd
         owner, _, last = name.rpartition(".")
         setattr(made.get_submodule(owner), last, torch.nn.Parameter(parameter.detach(), requires_grad=False))
     expand(made.graph)
@@ -148,7 +148,7 @@ def export(
     keywords: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
-    """Return what torch.export does. Raise ArgumentError (E1020) where it raises anything."""
+    """Return the program of torch.export. Raise ArgumentError (E1020) for any of its exceptions."""
     with _captured(module):
         return torch.export.export(
             module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
@@ -157,16 +157,16 @@ def export(
 
 def _decomposed(exported: ExportedProgram) -> ExportedProgram:
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own
+        warnings.simplefilter("ignore", FutureWarning)  # raised inside torch.export
         made: ExportedProgram = exported.run_decompositions(_decompositions())
         return made
 
 
 @contextmanager
 def _captured(module: torch.nn.Module) -> Iterator[None]:
-    """Raise ArgumentError (E1020) for any exception of torch.export's, and of the module's own for these inputs.
+    """Raise ArgumentError (E1020) for any exception of torch.export or of the module itself.
 
-    PyTorch's fake tensors log such an exception with its traceback; the diagnostic replaces that record.
+    PyTorch's fake tensors log the exception with its traceback; the diagnostic replaces this record.
     """
     _FAKE_TENSORS.addFilter(_is_no_exception)
     try:
@@ -185,13 +185,13 @@ def _is_no_exception(record: logging.LogRecord) -> bool:
 
 
 _FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
-#: Products that PyTorch makes of others.
+#: Products that PyTorch decomposes into other products.
 _COMPOSED = ("einsum", "tensordot", "inner", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 
 @cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return PyTorch's decompositions of the elementwise operators that are no functions of evt's, and of products."""
+    """Return PyTorch's decompositions of products, and of elementwise operators that are not functions of evt."""
     known = known_operators()
     every: Any = torch.export.default_decompositions()
     found = {each: rule for each, rule in every.items() if each._schema.name.partition("::")[2] in _COMPOSED}

@@ -1,4 +1,4 @@
-"""What is copied around a region's kernel: ``copied(fused) -> nodes``, by kernels of Inductor's or a copying kernel."""
+"""Tensors that are copied before or after a region's kernel: ``copied(fused) -> nodes``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from evt.runtime.memory_format import suggests_channels_last
 def copied(fused: RegionProgram) -> list[Node]:
     """Return the nodes whose tensors are copied before a region's kernel, or after it.
 
-    For a convolution they are the operands that it does not read as they lie. For a matrix product they are the inputs
-    that no view gives the shape of a matrix, and the results that lie otherwise than PyTorch's: what reads these later
-    copies them back.
+    For a convolution: operands whose strides its kernel cannot read. For a matrix product: inputs that cannot be viewed
+    as a matrix, and results whose strides differ from PyTorch's, which their readers copy back.
     """
     return _images(fused) if fused.region.product.is_convolution else _matrices(fused)
 
@@ -31,7 +30,7 @@ def _images(fused: RegionProgram) -> list[Node]:
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:
-    """Return whether a convolution reads a tensor as it lies."""
+    """Return whether a convolution can read a tensor with its strides."""
     return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
 
 
@@ -47,15 +46,15 @@ def _matrices(fused: RegionProgram) -> list[Node]:
 
 
 def _arranged(tensor: torch.Tensor, how: Arrangement) -> torch.Tensor | None:
-    """Return the view of a tensor that an arrangement asks for, or None where that is a copy."""
+    """Return a tensor in an arrangement as a view, or None if that needs a copy."""
     split, merged = (tuple(map(hint, sizes)) for sizes in (how.split, how.merged))
     try:
         return tensor.view(split).permute(how.order).view(merged)
-    except (RuntimeError, ValueError):  # the latter on the meta device
+    except (RuntimeError, ValueError):  # the meta device raises ValueError
         return None
 
 
 def _lies_as(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether the elements of two tensors of a shape have the same order in memory."""
+    """Return whether two tensors of one shape have the same order of elements in memory."""
     strides = zip(one.shape, one.stride(), other.stride(), strict=True)
     return all(size == 1 or x == y for size, x, y in strides)

@@ -1,8 +1,8 @@
-"""The kernels that the default rule may take: ``uncovered(plan, product) -> reason``, by the table :data:`COVERED`.
+"""The measured kernels, which the default rule may take: ``uncovered(plan, product) -> reason``.
 
-The default rule takes a region only if measurements cover the class of its kernel: only then does the model of
-:mod:`evt.fx.cost_model` know how long the kernel takes beside PyTorch's libraries. All other products stay with the
-libraries (E1022). A route, target, type or kind of convolution gets a row here once it is measured, and not before.
+The cost model (:mod:`evt.fx.cost_model`) is fitted to measurements. It is valid for the classes in :data:`COVERED`.
+The default rule fuses a region if measurements cover the class of its kernel. All other products stay with PyTorch's
+libraries (E1022). A route, target, type or kind of convolution gets a row here after it is measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from evt.plan import Plan
 from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, halo_3x
 from evt.plan.routes.route import Route
 
-#: The most channels of a first layer, and the most taps along a side of the other measured filters.
+#: The most channels of a first layer, and the most taps of the other measured filters in each dimension.
 FEW_CHANNELS, _MOST_TAPS = 8, 5
 
 
@@ -25,13 +25,13 @@ def _is_any(product: Product) -> bool:
 
 
 def _is_aligned(product: Product) -> bool:
-    """Return whether rows of channels and of filters are multiples of 16 bytes, and the filter is not large."""
+    """Return whether channels and filters fill multiples of 16 bytes, and the filter is not large."""
     filters, channels, *taps = map(hint, product.b.meta["val"].shape)
     return filters % 8 == 0 and channels % 8 == 0 and max(taps) <= _MOST_TAPS
 
 
 def _is_first(product: Product) -> bool:
-    """Return whether a convolution is a first layer: few channels, and filters in multiples of 16 bytes."""
+    """Return whether a convolution is a first layer: few channels, and filters that fill multiples of 16 bytes."""
     filters, channels, *_ = map(hint, product.b.meta["val"].shape)
     return filters % 8 == 0 and channels <= FEW_CHANNELS
 
@@ -40,7 +40,7 @@ def _is_first(product: Product) -> bool:
 class Class:
     """A class of kernels: operations, routes and types of operands on a target, and the source of its measurements.
 
-    ``takes`` says which products of the operations are in the class.
+    ``takes`` decides which products of the operations are in the class.
     """
 
     title: str
@@ -66,7 +66,7 @@ class Class:
 _PRODUCTS = (gemm_3x.STOCK, gemm_3x.EVT)
 _CONVOLUTIONS = (halo_3x.HALO, convolution_3x.EVT, *_PRODUCTS)
 _HALF = ("f16", "bf16")
-#: Everything that is measured, 2026-11. A route computes a convolution of 1x1 filters as a product, too.
+#: The measured classes, 2026-11. GEMM routes also compute convolutions with 1x1 filters.
 COVERED = (
     Class(
         "matrix products",
@@ -117,7 +117,7 @@ COVERED = (
 
 
 def uncovered(plan: Plan, product: Product) -> str:
-    """Return why the default rule leaves a product to the libraries, or "" where measurements cover its kernel."""
+    """Return why the default rule skips a product, or "" if measurements cover its kernel."""
     if any(known.covers(plan, product) for known in COVERED):
         return ""
     types = sorted({each.dtype.name for each in plan.parameters if each.kind == "operand"})

@@ -1,4 +1,4 @@
-"""Calls of a model by the plans of their kinds: ``Dispatch(model, example, settings)(args, keywords)``."""
+"""Calls of a fused model, each by the plan for its kind of inputs: ``Dispatch(model, ...)(args, keywords)``."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from evt.fx.results import Result
 from evt.fx.watch import Watch
 from evt.runtime.tensor_checks import PLAIN, transforming
 
-#: The most kinds of inputs that are planned; the model itself runs for others.
+#: The most kinds of inputs that get a plan. The model itself runs for further kinds.
 MOST_PLANS = 32
-#: How often the attributes of a model may change before the model itself runs for good.
+#: The most changes of the model's attributes. After these the model itself always runs.
 _MOST_CHANGES = 32
-#: How many of them are remembered: one plan may serve several.
+#: The most keys of plans. One plan may have several keys.
 _MOST_KEYS = 1024
-#: Whether the structures of PyTorch's trees have hashes, as from 2.12 on.
+#: Whether PyTorch's TreeSpec has a hash, as from version 2.12 on.
 _HASHED = _pytree.TreeSpec.__hash__ is not None and "dict_context" in _pytree.TreeSpec.__hash__.__code__.co_varnames
-#: The types of inputs, besides tensors, that a graph can take for given.
+#: The types of inputs, besides tensors, that a graph may contain as constants.
 _GIVEN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 @dataclass(frozen=True)
 class TensorKind:
-    """A tensor without its values."""
+    """The sizes, strides, type and device of a tensor."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -43,14 +43,14 @@ class TensorKind:
 
     @staticmethod
     def of(leaf: Any) -> Any:
-        """Return the kind of a tensor, and other values as they are."""
+        """Return the kind of a tensor; return other values unchanged."""
         if not isinstance(leaf, torch.Tensor):
             return leaf
         return TensorKind(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
 
     @staticmethod
     def example(leaf: Any) -> Any:
-        """Return a tensor of a kind, with any values, and other values as they are."""
+        """Return an uninitialised tensor of a kind; return other values unchanged."""
         if not isinstance(leaf, TensorKind):
             return leaf
         return torch.empty_strided(leaf.size, leaf.stride, dtype=leaf.dtype, device=leaf.device)
@@ -63,9 +63,9 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Dispatch:
     """A model, its settings, its example, and the plans that were made.
 
-    ``example`` are the arguments of a call, with a :class:`TensorKind` for each tensor. ``plans`` are by what a graph
-    takes for given of a call, with the reason in place of a plan where there is none. ``answers`` counts how calls ran:
-    "fused", or the reason why the model itself did.
+    ``example`` holds the arguments of a call, with a :class:`TensorKind` for each tensor. ``plans`` maps the key of a
+    kind of inputs to its plan, or to the reason why it has none. ``answers`` counts calls: "fused", or the reason why
+    the model itself ran.
     """
 
     model: torch.nn.Module
@@ -81,7 +81,7 @@ class Dispatch:
     _lock: Any = field(default_factory=threading.RLock)
 
     def __call__(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Run the plan of a call, or else the model."""
+        """Run the plan for a call, or the model if there is no plan."""
         found = self._found(args, keywords)
         if not isinstance(found, str):
             known, watch, leaves = found
@@ -91,7 +91,7 @@ class Dispatch:
                 result = known.run(watch, leaves)
             except InternalError:
                 raise
-            except EvtError as error:  # before the graph wrote to anything
+            except EvtError as error:  # raised before the graph writes to any tensor
                 found = f"a kernel does not run: {error.diagnostics[0].message}"
                 if not _is_capturing():
                     self.plans = {key: found if each is known else each for key, each in self.plans.items()}
@@ -103,20 +103,20 @@ class Dispatch:
         return self.model(*args, **keywords)
 
     def plan_of(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan:
-        """Return the plan of calls in evaluation mode, made now if need be. Raise ArgumentError (E1020)."""
+        """Return the plan for a call in evaluation mode; make it if there is none. Raise ArgumentError (E1020)."""
         with self._lock, _evaluating(self.model):
             self._watched()
             try:
                 key = _read(args, keywords)[1]
             except (TypeError, RuntimeError):
-                key = None  # of inputs that no later call finds again
+                key = None  # the inputs have no key, so later calls make their own plan
             known = self.plans.get(key)
             if not isinstance(known, Plan) or key is None:
                 known = self.plans[key] = self._planned(args, keywords)
             return known
 
     def trace(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Run a call where PyTorch traces it: the graph of a kind of inputs that is planned, or else the model."""
+        """Run a call that PyTorch traces: the graph of its plan if there is one, else the model."""
         known, watch = None, self._watch
         if watch is not None and watch.keeps_attributes() and not self.model.training and not transforming():
             leaves = _pytree.tree_leaves((args, keywords))
@@ -134,7 +134,7 @@ class Dispatch:
             return self.plan_of(*_pytree.tree_map(TensorKind.example, self.example))
 
     def _found(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Plan, Watch, list[Any]] | str:
-        """Return the plan of a call and the leaves of its inputs, or why the model itself runs."""
+        """Return the plan for a call, the watch and the leaves of the inputs, or why the model itself runs."""
         if self.model.training:
             return "the model is in training mode"
         if transforming() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None:
@@ -166,7 +166,7 @@ class Dispatch:
         return known, watch, leaves
 
     def _watched(self) -> Watch:
-        """Return the watch of the model as it is; forget the plans if it has changed."""
+        """Return the watch of the model; drop all plans if the model has changed."""
         watch = self._watch
         if watch is None or not watch.holds():
             with self._lock:
@@ -178,7 +178,7 @@ class Dispatch:
         return watch
 
     def _new(self, key: object, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan | str:
-        """Return a plan for a kind of inputs that comes for the first time, or why there is none."""
+        """Make and keep the plan for a new kind of inputs, or the reason why it has none."""
         with self._lock:
             if key in self.plans:
                 return self.plans[key]
@@ -200,10 +200,10 @@ class Dispatch:
     def _checked(
         self, known: Plan, watch: Watch, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Plan:
-        """Return a plan whose results have the memory of the model's, found by a call of the model.
+        """Return a plan whose results have the strides and aliases of the model's; call the model once to find them.
 
-        The strides of PyTorch's fake tensors are not always those of its kernels, as for a batch norm of a transposed
-        matrix on the CPU.
+        PyTorch's fake tensors sometimes have other strides than its kernels, as for a batch norm of a transposed matrix
+        on the CPU.
         """
         with self._lock:
             known.checked = True
@@ -217,7 +217,7 @@ class Dispatch:
     def _planned(
         self, args: tuple[Any, ...], keywords: dict[str, Any], results: tuple[Result | None, ...] | None = None
     ) -> Plan:
-        """Return a plan, of a graph whose capture leaves the model as it was."""
+        """Return a plan; restore the tensors that the capture replaced in the model."""
         for _ in range(2):
             assert self._watch is not None
             inputs, named = _pytree.tree_map(_apart, (args, keywords))
@@ -226,7 +226,7 @@ class Dispatch:
             if self._watch.keeps_attributes():
                 self._general = made if general is not None else self._general
                 return made
-            self._watch = Watch(self.model)  # what a first call keeps in attributes is there from now on
+            self._watch = Watch(self.model)  # the first call may have set attributes of the model
             self.plans = {}
         self._refusal = "the attributes of the model change as it runs"
         return made
@@ -235,9 +235,9 @@ class Dispatch:
 def _read(
     args: tuple[Any, ...], keywords: dict[str, Any], kinds: Container[type] | None = None
 ) -> tuple[list[Any], object]:
-    """Return the leaves of a call's arguments, and what a graph takes for given.
+    """Return the leaves of a call's arguments, and the key of its kind.
 
-    Raise TypeError for other values, and for tensors of other types than ``kinds``, where they are given.
+    Raise TypeError for values that a graph cannot contain, and for tensors of types that are not in ``kinds``.
     """
     leaves: list[Any]
     structure: Any
@@ -260,7 +260,7 @@ def _given(leaf: Any, kinds: Container[type] | None) -> object:
 
 
 def _is_capturing() -> bool:
-    """Return whether a CUDA graph is captured, in which no kernel can be loaded."""
+    """Return whether a CUDA graph is being captured: no kernel can be loaded then."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
@@ -269,7 +269,7 @@ def _is_recorded(leaf: Any) -> bool:
 
 
 def _surroundings() -> tuple[Any, ...]:
-    """Return the settings of PyTorch's that decide what a graph is captured as, and what is fused in it."""
+    """Return the settings of PyTorch that change the captured graph or its fusions."""
     casts: tuple[Any, ...] = ()
     if torch._C._is_any_autocast_enabled():
         casts = tuple((torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in ("cpu", "cuda"))
@@ -278,9 +278,9 @@ def _surroundings() -> tuple[Any, ...]:
 
 
 def _apart(leaf: Any) -> Any:
-    """Return a tensor of the same kind that autograd knows nothing of, another one each time; other values as they are.
+    """Return a new detached tensor object with the same memory; return other values unchanged.
 
-    A graph is captured with its inputs told apart.
+    The capture needs a distinct object for each input.
     """
     if not isinstance(leaf, torch.Tensor):
         return leaf
@@ -289,7 +289,7 @@ def _apart(leaf: Any) -> Any:
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put a model and all within it into evaluation mode for a while."""
+    """Put a model and its submodules into evaluation mode inside a ``with`` block."""
     modes = {module: module.training for module in model.modules()}
     try:
         for module in modes:

@@ -1,4 +1,4 @@
-"""Tensors as a region's program gets them: ``example(fused, device)``, for plans and for measurements."""
+"""Example arguments of a region's program: ``example(fused, device)``, for plans and measurements."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.fx import Node
 from evt.fx.build import RegionProgram
 from evt.fx.index_map import Size
 
-#: What a size that nothing is known of is taken for.
+#: The assumed value of a symbolic size without a hint.
 _UNKNOWN = 64
 
 
 def hint(size: Size) -> int:
-    """Return a size, or of a symbol the value that it has in the call that is compiled."""
+    """Return a size; for a symbol, its value in the call that is compiled."""
     if isinstance(size, int):
         return size
     known = getattr(size.node, "hint", None)
@@ -25,13 +25,13 @@ def hint(size: Size) -> int:
 
 
 def bytes_of(node: Node) -> int:
-    """Return the bytes of a node's tensor, or 0 where it is none."""
+    """Return the bytes of a node's tensor, or 0 if the node is not a tensor."""
     value = node.meta.get("val")
     return math.prod(map(hint, value.shape)) * value.dtype.itemsize if isinstance(value, torch.Tensor) else 0
 
 
 def tensor_of(node: Node, device: torch.device | str) -> torch.Tensor:
-    """Return a tensor like a node's value; random numbers, or none on the meta device."""
+    """Return a tensor like a node's value, with random numbers; without memory on the meta device."""
     value: torch.Tensor = node.meta["val"]
     size, stride = (tuple(map(hint, each)) for each in (value.shape, value.stride()))
     made = torch.empty_strided(size, stride, dtype=value.dtype, device=device)
@@ -47,7 +47,7 @@ def _normal(size: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 def example(
     fused: RegionProgram, device: torch.device | str = "meta", make: Callable[[Node, Any], torch.Tensor] = tensor_of
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Return A, B and the inputs of a region's program, as the rewritten graph gives them."""
+    """Return A, B and the inputs of a region's program, with the strides of the rewritten graph."""
     product = fused.region.product
     a, b = (make(each, device) for each in (product.a, product.b))
     if fused.batches is not None:

@@ -1,6 +1,6 @@
-"""Operators made of others, written out: ``expand(graph)``, in place.
+"""Decompose composed operators: ``expand(graph)``, in place.
 
-Inductor has decomposed them by the time that it shows its graph; an exported graph has them whole.
+Inductor has already decomposed these operators when it runs evt's pass. An exported graph contains them whole.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch.fx import Graph, Node
 from evt.fx.aten import Arguments, base_name
 
 aten = torch.ops.aten
-#: Normalisations with the statistics of training, by their operators.
+#: Operators of normalisations that may use the statistics of training.
 _NORMALISATIONS = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
 
 
 def expand(graph: Graph) -> None:
-    """Write out every batch norm with given statistics, and leave out assertions about the types of tensors."""
+    """Decompose every batch norm with given statistics, and drop assertions about types."""
     for node in list(graph.nodes):
         if base_name(node) == "_assert_tensor_metadata":
             graph.erase_node(node)
@@ -35,7 +35,7 @@ def expand(graph: Graph) -> None:
 
 
 class _Writer:
-    """Adds nodes before another one, each with its value under the graph's fake mode."""
+    """A writer that inserts nodes before a node, and computes their fake values."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph, self.node = graph, node
@@ -52,7 +52,7 @@ class _Writer:
 
 
 def _batch_norm(write: _Writer, arguments: Arguments) -> Node:
-    """``x * scale + shift`` of each channel, dimension 1, in float32 if x has fewer bits."""
+    """Return ``x * scale + shift`` for each channel (dimension 1), in float32 if x has fewer bits."""
     x, eps = arguments["input"], arguments["eps"]
     weight, bias, mean, variance = (arguments[name] for name in ("weight", "bias", "running_mean", "running_var"))
     dtype = x.meta["val"].dtype

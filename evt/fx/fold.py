@@ -1,7 +1,7 @@
-"""Values that parameters and buffers alone decide, in a graph of their own: ``Folding(constants).take(graph, fits)``.
+"""Fold operators on parameters and buffers into a graph of their own: ``Folding.of(constants).take(graph, fits)``.
 
-A batch norm's factors, and a filter's copy with its channels last, change when the model's tensors change, and not from
-call to call. Their operators move out of the graph; the graph gets an input for each value.
+The factors of a batch norm, or the channels-last copy of a filter, change only when the model's tensors change. Their
+operators move into the folding graph, and the main graph gets an input for each of their values.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from evt.fx.aten import CONSTANT, is_tensor
 from evt.fx.op_semantics import Applied, semantics
 from evt.fx.views import is_view
 
-#: The most elements of a vector that is kept beside the parameters.
+#: The most elements of a vector that is folded.
 _LARGEST = 1 << 16
 
 
 @dataclass
 class Folding:
-    """Operators that constants alone decide.
+    """Operators on constants, moved out of a main graph.
 
-    ``graph`` computes them from the constants; ``copies`` has its node for each node of the graph that they come from.
-    ``inputs`` are the inputs that this graph got instead, in the order of the results.
+    ``graph`` computes their values from the constants. ``copies`` maps nodes of the main graph to nodes of ``graph``.
+    ``inputs`` are the new inputs of the main graph, in the order of the folded values.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -34,14 +34,14 @@ class Folding:
 
     @staticmethod
     def of(constants: Iterable[Node]) -> Folding:
-        """Return an empty folding, whose inputs are these nodes."""
+        """Return an empty folding of constants."""
         made = Folding()
         for node in constants:
             made.copies[node] = made.graph.placeholder(node.name)
         return made
 
     def take(self, graph: Graph, fits: Callable[[Node], bool]) -> None:
-        """Move the operators that fit out of a graph, and give it an input for each value that it still reads."""
+        """Move the operators that fit out of a graph; add an input for each value that the graph still reads."""
         taken = []
         for node in list(graph.nodes):
             operands = node.all_input_nodes
@@ -70,7 +70,7 @@ class Folding:
 
 
 def is_small(node: Node) -> bool:
-    """Return whether a node is an elementwise operator or a view, of few elements."""
+    """Return whether a node is an elementwise operator or a view with few elements."""
     if not is_tensor(node):
         return False
     count = node.meta["val"].numel()

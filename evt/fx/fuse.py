@@ -1,4 +1,4 @@
-"""Fused models: ``fuse(module, example_inputs) -> FusedModule``, and the decisions: ``fusion(module) -> Fusion``."""
+"""Fuse a model: ``fuse(module, example_inputs) -> FusedModule``; its decisions: ``fusion(module) -> Fusion``."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def fuse(
     dynamic_shapes: Any = None,
     **settings: Unpack[Keywords],
 ) -> FusedModule:
-    """Return a module that stands in for a model, or a graph of ATen's operators, and runs it with its products fused.
+    """Return a module that replaces a model, or a graph of ATen's operators, and runs it with its products fused.
 
     ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. The keywords are those of
-    :class:`evt.settings.Settings`. What was fused, and why the rest was not, is ``fusion(module)``.
-    Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020).
+    :class:`evt.settings.Settings`. ``fusion(module)`` describes the fused regions, and the reasons of all others.
+    Raise ArgumentError for arguments of other kinds (E0607), and if torch.export cannot capture the module (E1020).
 
     The result has the parameters, buffers, submodules and methods of the model. Inputs of other shapes, strides, types
-    and devices are planned when they first come. The model itself runs in training mode, where gradients are recorded,
-    and where nothing can be captured or fused. Values that parameters alone decide, such as the factors of a batch
-    norm, are computed again when a parameter has changed. Writes through ``tensor.data`` are not seen.
+    and devices are planned at their first call. The model itself runs in training mode, while gradients are recorded,
+    and if nothing can be captured or fused. Values of parameters alone, such as the factors of a batch norm, are
+    recomputed after a parameter changes. Writes through ``tensor.data`` are not detected.
 
-    ``dynamic_shapes`` is that of torch.export.export: one graph then serves all such shapes.
+    ``dynamic_shapes`` is passed to torch.export.export: one graph then serves all these shapes.
 
     A region computes in f32 and rounds where it stores and where the graph casts, as Inductor does; with
     ``numerics="match_eager"`` it rounds after every operator.
@@ -62,9 +62,9 @@ def fuse(
 
 
 def fusion(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> Fusion:
-    """Return what :func:`fuse` did for its example, or does for other inputs.
+    """Return the fused regions for the example of :func:`fuse`, or for other inputs.
 
-    Raise ArgumentError for a module that it did not return (E0607), and for inputs that cannot be captured (E1020).
+    Raise ArgumentError for a module of other origin (E0607), and for inputs that cannot be captured (E1020).
     """
     dispatch = dispatch_of(module)
     if dispatch is None:
@@ -74,10 +74,10 @@ def fusion(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | 
 
 
 def graph(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> GraphModule:
-    """Return the fused graph of the example, or of other inputs, to look at.
+    """Return the fused graph for the example, or for other inputs, for inspection.
 
-    Its inputs are parameters and buffers, the tensors of a call, and values that were computed from parameters. The
-    graph for other programs is ``torch.export.export(module, inputs)``. Raise as :func:`fusion` does.
+    The inputs of the graph are parameters and buffers, the tensors of a call, and folded values of parameters. Other
+    programs use ``torch.export.export(module, inputs)``. Raise as :func:`fusion` does.
     """
     fusion(module, inputs)
     dispatch = dispatch_of(module)
@@ -86,7 +86,7 @@ def graph(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | N
 
 
 def _call(inputs: Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call by position, and those by keyword."""
+    """Return the positional arguments and the keyword arguments of a call."""
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
 
 

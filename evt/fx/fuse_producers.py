@@ -1,11 +1,11 @@
-"""Operands computed in a region's kernel instead of before it: ``fuse_producers(graph, regions)``, in place.
+"""Compute operands inside a region's kernel: ``fuse_producers(graph, regions)``, in place.
 
-A tensor that a region alone reads, and that an elementwise operator computes of others, need not be written and read
-again: the region reads those others instead. That moves fewer bytes whatever was chosen before, and waits for nothing
-else, so it is done after :mod:`evt.fx.partition`.
+If an elementwise operator computes a tensor that only one region reads, the region's kernel computes the operator
+instead and reads the operator's operands. This always moves fewer bytes and adds no dependency, so it runs after
+:mod:`evt.fx.partition`.
 
-A tensor that others read too is computed a second time, by a copy of its operator, where what the copy reads has fewer
-bytes: a normalised activation is 32 bits wide, and made of 16 bits and of vectors.
+If other nodes read the tensor as well, the kernel recomputes it where the operands have fewer bytes. For example, a
+normalised activation in float32 is computed from a float16 activation and vectors.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from evt.fx.op_semantics import number_of, operands_of, semantics
 from evt.fx.region import FusionRegion, fit_operand
 from evt.fx.views import Sources, is_view
 
-#: How many operators are computed a second time, one behind the other.
+#: The longest chain of operators that a kernel recomputes.
 _DEEPEST = 8
 
 
 def fuse_producers(graph: Graph, regions: Iterable[FusionRegion]) -> None:
-    """Compute in each region what it alone reads, and what is read as fewer bytes, if no other region computes that."""
+    """Move producers that one region alone reads into the region; recompute others where that reads fewer bytes."""
     regions = list(regions)
     owned = {node for region in regions for node in region.index_maps}
     for region in regions:
@@ -38,7 +38,7 @@ def fuse_producers(graph: Graph, regions: Iterable[FusionRegion]) -> None:
 
 @dataclass
 class _Producers:
-    """The operands of a region: how many of its nodes read each, and the index map in which all of them do, or None."""
+    """The operands of a region: ``readers`` counts the nodes that read each, ``read_in`` has their common index map."""
 
     graph: Graph
     region: FusionRegion
@@ -66,7 +66,7 @@ class _Producers:
                 stack.append(operand)
 
     def is_opaque(self, node: Node) -> bool:
-        """Return whether a node of the region reads its operands in another way than elementwise."""
+        """Return whether a node of the region does not read its operands elementwise."""
         return node is self.region.product.node or is_view(node)
 
     def count(self, node: Node) -> None:
@@ -79,7 +79,7 @@ class _Producers:
                 self.read_in[operand] = None
 
     def index_map(self, operand: Node) -> IndexMap | None:
-        """Return the index map in which the region could compute an operand, or None."""
+        """Return the index map with which the region can compute an operand, or None."""
         index_map = self.read_in.get(operand)
         return index_map if index_map is not None and self.fits(operand, index_map) else None
 
@@ -87,7 +87,7 @@ class _Producers:
         return node not in self.owned and node not in self.region and fit_operand(node, index_map)
 
     def reads(self, node: Node, index_map: IndexMap, depth: int = 0) -> int:
-        """Return the bytes that are moved for a tensor that the region computes of others."""
+        """Return the bytes that the region reads if it computes a tensor itself."""
         total = 0
         for operand in dict.fromkeys(operands_of(semantics(node))):
             if number_of(operand) is not None or self.sources[operand] in self.readers:
@@ -99,7 +99,7 @@ class _Producers:
         return total
 
     def moved(self, node: Node) -> int:
-        """Return the bytes that are read for a tensor, and written where an elementwise operator has to store it."""
+        """Return the bytes read for a tensor, plus the bytes written if an elementwise kernel stores it."""
         inlined = node.op == "call_function" and not is_view(node) and operands_of(semantics(node))
         return bytes_of(self.sources[node]) * (2 if inlined else 1)
 
@@ -112,7 +112,7 @@ class _Producers:
 
 
 def _sort(region: FusionRegion, order: Mapping[Node, int]) -> None:
-    """Put the nodes into the graph's order, after the product."""
+    """Sort the nodes in the graph's order, after the product."""
     product = region.product.node
     for node in sorted(region.index_maps, key=lambda each: (each is not product, order[each])):
         region.index_maps[node] = region.index_maps.pop(node)

@@ -1,10 +1,10 @@
-"""``convolution_backward``, one operator with three results, of which the first is a product of ours.
+"""The operator ``convolution_backward``: the first of its three results is a product that evt fuses.
 
     gradients = convolution_backward(dY, x, w, ..., output_mask=[True, True, False])
     dx, dw = gradients[0], gradients[1]
 
-A region may start with ``dx``, the gradient of the input. The operator then computes what is left: gradients that
-nothing reads are taken out of its mask.
+A region may start with ``dx``, the gradient of the input. The operator then computes only the other gradients: its mask
+drops every gradient without readers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _OPERATOR, _MASK = "convolution_backward", "output_mask"
 
 
 def is_backward(node: Node) -> bool:
-    """Return whether a node is a convolution's backward."""
+    """Return whether a node is a ``convolution_backward``."""
     return base_name(node) == _OPERATOR
 
 
 def backward_of(node: Node) -> Node | None:
-    """Return the convolution's backward whose gradient of the input a node is, or None for another node."""
+    """Return the ``convolution_backward`` whose input gradient is a node, or None for other nodes."""
     if node.op != "call_function" or node.target is not operator.getitem:
         return None
     made, place = node.args
@@ -34,7 +34,7 @@ def backward_of(node: Node) -> Node | None:
 
 
 def leave_unread(graph: Graph) -> None:
-    """Let convolutions' backwards compute only what something reads."""
+    """Drop gradients without readers from the masks of all ``convolution_backward`` nodes."""
     for node in [each for each in graph.nodes if is_backward(each)]:
         read = {user.args[1] for user in node.users}
         mask = [bool(wanted) and place in read for place, wanted in enumerate(Arguments(node)[_MASK])]
@@ -46,7 +46,7 @@ def leave_unread(graph: Graph) -> None:
 
 
 def copy_alone(graph: Graph, node: Node, placed: Callable[[Node], Node]) -> Node:
-    """Return a copy of a convolution's backward that computes the gradient of the input alone."""
+    """Return the input gradient of a copy of ``convolution_backward`` that computes this gradient alone."""
     made = graph.node_copy(node, placed)
     _put(made, [True, False, False])
     return made

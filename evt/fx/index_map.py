@@ -1,9 +1,9 @@
-"""Which dimension of a tensor is which mode of a product: ``IndexMap``.
+"""The map from a tensor's dimensions to the modes of a product: ``IndexMap``.
 
-Every value of a region has the elements of the accumulator, l x m x n, in some shape: a product's rows may be
-``[batch, sequence]``, the images and pixels of a convolution ``[N, K, P, Q]``. A index map is the layout of a value in
-these modes: each dimension runs along one mode with a stride, so views that split, merge or permute dimensions give
-the same value in another index map. A reduction's result has the modes that are left.
+Every value of a region has the elements of the accumulator, with modes l, m and n, in some shape. The rows of a product
+may have the shape ``[batch, sequence]``; a convolution has the shape ``[N, K, P, Q]``. In an index map each dimension
+runs along one mode with a stride. A view that splits, merges or permutes dimensions changes the index map, not the
+value. A reduction removes modes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MODES = ("l", "m", "n")
 
 
 def same(x: Size, y: Size) -> bool:
-    """Return whether two sizes are known to be equal, without a guard."""
+    """Return whether two sizes are provably equal; add no guard."""
     return bool(statically_known_true(x == y))
 
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension: its size, and the mode that it runs along, with a stride in it; no mode for a size of 1."""
+    """A dimension: its size, its mode, and its stride along the mode. A dimension of size 1 has no mode."""
 
     size: Size
     mode: str = ""
@@ -39,7 +39,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How a tensor becomes another one with the same elements: reshape to ``split``, permute, reshape to ``merged``."""
+    """A change of shape: reshape to ``split``, permute by ``order``, reshape to ``merged``."""
 
     split: tuple[Size, ...]
     order: tuple[int, ...]
@@ -48,14 +48,14 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class IndexMap:
-    """The dimensions of a value; ``reduced`` are the modes over which it is reduced already."""
+    """The dimensions of a value; ``reduced`` are the modes over which the value is already reduced."""
 
     dims: tuple[Dim, ...]
     reduced: tuple[str, ...] = ()
 
     @staticmethod
     def of(sizes: Sequence[Size], modes: Sequence[str]) -> IndexMap:
-        """Return the index map of dimensions that lie in the order of their modes, the last of a mode innermost."""
+        """Return the index map of packed dimensions; the last dimension of each mode is its innermost."""
         inner: dict[str, Size] = {}
         dims = []
         for size, mode in reversed(list(zip(sizes, modes, strict=True))):
@@ -66,7 +66,7 @@ class IndexMap:
 
     @property
     def is_packed(self) -> bool:
-        """Whether batches, rows and columns come in this order, as a kernel writes them; False where not known."""
+        """Whether the order is batches, rows, columns, as a kernel writes them; False if unknown."""
         places: list[int] = []
         for mode in MODES:
             found = self._sorted(mode)
@@ -93,7 +93,7 @@ class IndexMap:
         return _equal(self.sizes, shape)
 
     def view(self, shape: Sequence[Size]) -> IndexMap | None:
-        """Return the index map of a reshape, or None where a dimension of it would run along two modes."""
+        """Return the index map after a reshape, or None if a new dimension would run along two modes."""
         dims: list[Dim] = []
         for taken, made in runs(self.sizes, shape):
             merged = _merge(self.dims[taken])
@@ -111,7 +111,7 @@ class IndexMap:
         return IndexMap(tuple(self.dims[place] for place in order), self.reduced)
 
     def reduce(self, places: Iterable[int], keep: bool) -> IndexMap | None:
-        """Return the index map of a reduction over some dimensions, or None where they are not all of their modes."""
+        """Return the index map after a reduction, or None if the dimensions are a part of a mode."""
         gone = {place % len(self.dims) for place in places}
         modes = {self.dims[place].mode for place in gone} - {""}
         if any((dim.mode in modes) != (place in gone) for place, dim in enumerate(self.dims) if dim.mode):
@@ -120,9 +120,9 @@ class IndexMap:
         return IndexMap(tuple(dims), tuple(mode for mode in MODES if mode in {*self.reduced, *modes}))
 
     def varies(self, shape: Sequence[Size]) -> tuple[str, ...] | None:
-        """Return the modes over which a tensor that broadcasts to the index map varies, or None where that is no set.
+        """Return the modes over which a broadcast tensor varies, or None if it varies over a part of m or n.
 
-        It varies over the rows or the columns when it has all of their dimensions, over batches when it has any.
+        It varies over m or n if it has all dimensions of the mode, and over l if it has any dimension of l.
         """
         if len(shape) > len(self.dims):
             return None
@@ -138,13 +138,12 @@ class IndexMap:
         return tuple(mode for mode in MODES if True in has.get(mode, ()))
 
     def arrange(self, shape: Sequence[Size], target: IndexMap) -> Arrangement | None:
-        """Return how a tensor that broadcasts to this map gets the dimensions of another map of the same modes.
+        """Return the arrangement of a tensor, broadcast to this map, with the dimensions of another map.
 
-        Dimensions of the target's modes that it lacks become 1. None where dimensions of both overlap without one
-        being made of the other's.
+        Dimensions that the tensor lacks become 1. Return None if no split and merge leads to the target's dimensions.
         """
         present = aligned(shape, len(self.dims))
-        #: By dimension of the tensor its pieces: the target's dimension, the place within that, and the size.
+        # The pieces of each dimension of the tensor: the target's dimension, the place within it, and the size.
         pieces: list[list[tuple[int, int, Size]]] = [[] for _ in self.dims]
         for mode in {dim.mode for dim in target.dims} - {""}:
             mine, theirs = self._sorted(mode), target._sorted(mode)
@@ -167,17 +166,17 @@ class IndexMap:
         order = tuple(sorted(range(len(flat)), key=lambda each: flat[each][:2]))
         merged = [math.prod(size for goal, _, size in flat if goal == place) for place in range(len(target.dims))]
         if not all(same(size, 1) or same(size, dim.size) for size, dim in zip(merged, target.dims, strict=True)):
-            return None  # a part of the batches, which the target has as one
+            return None  # the tensor has a part of the batch dimensions, which the target merges
         return Arrangement(tuple(size for _, _, size in flat), order, tuple(merged))
 
     def only(self, modes: Sequence[str]) -> IndexMap:
-        """Return the dimensions of some modes: of rows and of columns one each, of batches all."""
+        """Return the map of some modes: all batch dimensions, and one dimension each for m and n."""
         dims = [dim for dim in self.dims if dim.mode == "l"] if "l" in modes else []
         dims += [Dim(self.extent(mode), mode, 1) for mode in ("m", "n") if mode in modes]
         return IndexMap(tuple(dims))
 
     def _sorted(self, mode: str) -> list[int] | None:
-        """Return the places of a mode's dimensions, outermost first, or None where that is not known."""
+        """Return the places of a mode's dimensions, outermost first, or None if the order is unknown."""
         left = [place for place, dim in enumerate(self.dims) if dim.mode == mode]
         stride: Size = 1
         found: list[int] = []
@@ -192,12 +191,12 @@ class IndexMap:
 
 
 def aligned(shape: Sequence[Size], rank: int) -> tuple[Size, ...]:
-    """Return a shape with the leading dimensions that broadcasting gives it."""
+    """Return a shape with the leading dimensions of size 1 that broadcasting adds."""
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
 def runs(before: Sequence[Size], after: Sequence[Size]) -> Iterator[tuple[slice, slice]]:
-    """Yield the parts of two shapes that have the same number of elements, each the shortest; stop where none is."""
+    """Yield pairs of shortest runs of two shapes with equal numbers of elements; stop if no such runs are left."""
     place = done = 0
     while place < len(before) or done < len(after):
         found = _run(before[place:], after[done:])
@@ -218,7 +217,7 @@ def _run(before: Sequence[Size], after: Sequence[Size]) -> tuple[int, int] | Non
 
 
 def _merge(dims: Sequence[Dim]) -> Dim | None:
-    """Return dimensions as one, or None where they are none."""
+    """Merge dimensions into one; return None if they are not adjacent in one mode."""
     merged = Dim(1)
     for dim in reversed(dims):
         if not dim.mode:

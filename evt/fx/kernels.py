@@ -1,9 +1,9 @@
-"""The kernels of a graph's regions, planned and built before it is compiled: ``ready(fusion, devices) -> Ready``.
+"""Plan and build the kernels of a graph's regions before Inductor compiles it: ``planned(regions)``, ``built(...)``.
 
-They are built here, side by side, and the compilation waits for them, as it waits for Triton's kernels: what PyTorch
-compiles then is what will run. A region whose kernel cannot be planned or built has to be left to Inductor before the
-graph is lowered; a kernel that arrived later would change results between calls, and could not be in a CUDA graph that
-was recorded before. A line on the terminal, or the logger ``evt``, says how far it is.
+The builds run in parallel, and the compilation waits for them, as it waits for Triton's kernels. If a kernel cannot be
+planned or built, its region must go to Inductor before the graph is lowered. A kernel that arrives later would change
+results between calls, and would be missing in recorded CUDA graphs. A line on the terminal, or the logger ``evt``,
+reports the progress.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _LOGGER = logging.getLogger("evt")
 
 
 def sources_of(fused: RegionProgram) -> list[KernelSource]:
-    """Return the sources of the kernels that calls of a region take. Raise what a call would, before nvcc."""
+    """Return the sources of the kernels for calls of a region. Raise the errors of a call that precede nvcc."""
     caller = caller_of(program_text(fused))
     bound = bound_example(fused, caller.request)
     atomic = is_atomic(caller.request)
     plans = plan_kernels(measured_best(caller.request, bound, atomic), bound, device_target(bound.index), atomic)
-    caller.expect(bound)  # a call of other sizes, if the shapes are dynamic, takes the same kernels
+    caller.expect(bound)  # calls with other sizes, if the shapes are dynamic, use the same kernels
     return kernel_sources(plans)
 
 
@@ -52,14 +52,14 @@ def program_text(fused: RegionProgram) -> str:
 
 
 def kernel_of(fused: RegionProgram, target: str, multiprocessors: int) -> Plan:
-    """Return the kernel that a call of a region takes on a target. Raise what a call would, before nvcc."""
+    """Return the kernel for a call of a region on a target. Raise the errors of a call that precede nvcc."""
     request, bound = fused.program.request, bound_example(fused)
     plans = plan_kernels(request, bound, find_target(target), is_atomic(request))
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
 
 def kernel_or_reason(fused: RegionProgram, target: str) -> Plan | str:
-    """Return the kernel that a call of a region takes on a target, or why there is none."""
+    """Return the kernel for a call of a region on a target, or the reason why there is none."""
     try:
         return kernel_of(fused, target, PROCESSORS)
     except EvtError as error:
@@ -73,14 +73,14 @@ def bound_example(fused: RegionProgram, request: Request | None = None) -> Bound
         return bind(request or fused.program.request, a, b, inputs, {}, memory=False)
 
 
-#: The multiprocessors of an H100 or H200, for which kernels are chosen where no GPU is known.
+#: The multiprocessors of an H100 or H200, the assumed GPU if none is known.
 PROCESSORS = 132
-#: The devices that run kernels; on others the reference computes a region.
+#: The kinds of devices that run kernels. On other devices the reference computes a region.
 _DEVICES = ("cuda",)
 
 
 def planned(regions: Mapping[Node, RegionProgram]) -> tuple[dict[Node, list[KernelSource]], dict[Node, SkipReason]]:
-    """Return the sources of regions that run on CUDA, and why regions cannot be called; by their products."""
+    """Return by product the sources of regions on CUDA devices, and why regions cannot be called."""
     sources: dict[Node, list[KernelSource]] = {}
     without: dict[Node, SkipReason] = {}
     for node, fused in regions.items():
@@ -95,18 +95,18 @@ def planned(regions: Mapping[Node, RegionProgram]) -> tuple[dict[Node, list[Kern
 
 
 def built(sources: Mapping[Node, Sequence[KernelSource]]) -> dict[Node, SkipReason]:
-    """Build kernels side by side; return why there are none, by product."""
+    """Build kernels in parallel; return by product why a kernel cannot be built."""
     try:
         build_all([each for mine in sources.values() for each in mine])
         return {}
     except BuildError:
         pass
-    found = {node: _failure(mine) for node, mine in sources.items()}  # what was built is found again
+    found = {node: _failure(mine) for node, mine in sources.items()}  # the cache has the kernels that were built
     return {node: SkipReason(node, "E1019", failure) for node, failure in found.items() if failure}
 
 
 def _failure(sources: Sequence[KernelSource]) -> str:
-    """Return why sources cannot be built, or "" where they are."""
+    """Return why sources cannot be built, or ""."""
     try:
         build(sources)
     except BuildError as error:
@@ -115,7 +115,7 @@ def _failure(sources: Sequence[KernelSource]) -> str:
 
 
 def build_all(sources: Sequence[KernelSource]) -> None:
-    """Build sources side by side, and say how far it is. Raise BuildError."""
+    """Build sources in parallel, and report the progress. Raise BuildError."""
     wanted = list(dict.fromkeys(sources))
     if wanted:
         line = _Line(len(wanted))
@@ -131,9 +131,9 @@ def reason_of(error: EvtError) -> str:
 
 
 class _Line:
-    """How many kernels are built: a line that is written over on a terminal, else a record of the logger's at the end.
+    """The progress of builds: a line on a terminal that is overwritten, and a log record at the end.
 
-    Nothing is said where all are in the cache.
+    There is no log record if all kernels are in the cache.
     """
 
     def __init__(self, count: int) -> None:

@@ -1,12 +1,11 @@
-"""How Inductor's code calls the program of a region: through a :class:`evt.runtime.site.Site` for each shape of call.
+"""Lower calls of regions in Inductor: the code calls a :class:`evt.runtime.site.Site` for each shape of call.
 
     evt_launch_f3c1 = evt_site('...', lambda s0: (None, ((s0, 768), (768, 1), 0), None, None))
     ...
     evt_launch_f3c1[s0](arg1_1, buf0, buf1, arg2_1)
 
-Inductor allocates the results, as it does those of its own products: its planner knows them, and gives them memory that
-it used before. Tensors are passed as they are and not as views of them, since a launch takes addresses alone. The
-operator stays what the graph has, and code in C++ calls it.
+Inductor allocates the results as for its own products, so its memory planner reuses buffers for them. A launch needs
+addresses only, so the code passes buffers and not views. The graph keeps the operator, and C++ code calls it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NAME = "evt_site"
 
 
 class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
-    """A launch that writes its first result into itself, and others into ``memory`` that is allocated before it."""
+    """A launch that writes its first result into its own buffer, and other results into ``memory``."""
 
     def __init__(self, program: str, results: Sequence[Any], arguments: Sequence[Any], memory: Sequence[Any]) -> None:
         layouts = [*results, *(each.get_layout() for each in arguments)]
@@ -50,13 +49,13 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
         symbols = ", ".join(map(str, self.symbols))
         taking = f", lambda {symbols}: ({', '.join(views)},)" if set(views) != {"None"} else ""
         made = f"{_NAME}({self.program!r}{taking})"
-        # Calls of one program have a site each where their shapes differ: a site checks and packs these once.
+        # Calls of one program with different shapes have separate sites: a site checks and packs the shapes once.
         name = f"evt_launch_{sha256((made + self.shapes).encode()).hexdigest()[:8]}"
         self._define(wrapper, f"{name} = {made}")
         wrapper.writeline(f"{name}[{symbols or '()'}{',' if len(self.symbols) == 1 else ''}]({', '.join(names)})")
 
     def _passed(self, tensor: Any) -> tuple[str, str]:
-        """Return a tensor's name in the code, and what part of what bears the name it is."""
+        """Return the name of a tensor's buffer in the code, and the view of that buffer or "None"."""
         if not isinstance(tensor, ir.ReinterpretView) or not _is_whole(tensor.data, tensor.layout.dtype):
             return tensor.codegen_reference(), "None"
         code, layout = V.graph.wrapper_code, tensor.layout
@@ -64,7 +63,7 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
         return tensor.get_name(), f"({size}, {stride}, {code.codegen_sizevar(layout.offset)})"
 
     def _define(self, wrapper: Any, line: str) -> None:
-        """Write a line before all functions of the code, once: only that of the outermost graph has such a place."""
+        """Write a line once, before all functions of the code: the wrapper of the outermost graph has that place."""
         while (outer := getattr(wrapper, "parent_wrapper", None)) is not None:
             wrapper = outer
         written: set[str] = vars(wrapper).setdefault("evt_lines", set())
@@ -76,7 +75,7 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
 
 
 def _is_whole(data: Any, dtype: torch.dtype) -> bool:
-    """Return whether what a view is of bears its own name in the code, from its first element on, in the same type."""
+    """Return whether a view's base is a buffer with a name, at offset 0 and with the same type."""
     while isinstance(data, ir.StorageBox | ir.TensorBox):
         data = data.data
     return isinstance(data, ir.Buffer) and data.get_layout().offset == 0 and data.get_layout().dtype == dtype
@@ -96,12 +95,12 @@ def _lower(*given: Any) -> Any:
 
 
 def _processed(given: Any) -> tuple[Any, Any]:
-    """Return an operator's results and its tensors, from a tuple up to torch 2.13."""
+    """Return an operator's results and tensors; up to torch 2.13 they are parts of a tuple."""
     return given[:2] if isinstance(given, tuple) else (given.example_output, given.tensor_args)
 
 
 def _empty(layout: Any) -> Any:
-    """Return memory that Inductor allocates for a result; without dimensions it would be filled, by a kernel."""
+    """Return uninitialised memory for a result. Inductor would fill memory without dimensions by a kernel."""
     size, stride = (layout.size, layout.stride) if layout.size else ([1], [1])
     return lowering.empty_strided(size, stride, dtype=layout.dtype, device=layout.device)  # type: ignore[no-untyped-call, unused-ignore]
 
@@ -112,7 +111,7 @@ def _shown(memory: Any, layout: Any) -> Any:
 
 
 def register() -> None:
-    """Let Inductor lower the operator so; operands keep the order of strides for which the kernel was planned."""
+    """Register the lowering; operands keep the order of strides for which the kernel is planned."""
     made: Any = lowering
     made.make_fallback(_OPERATOR, made.constrain_to_fx_strides, warn=False)
     made.register_lowering(_OPERATOR, type_promotion_kind=None)(_lower)

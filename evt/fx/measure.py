@@ -1,7 +1,7 @@
-"""Whether a region wins, measured: ``measured(fused) -> Benefit``, kept with the measurements of kernels.
+"""Measure whether fusing a region pays: ``measured(fused) -> Benefit``, stored with the measurements of kernels.
 
-The region's program and the same operators compiled by Inductor are called on random tensors of the sizes of the call
-that is compiled, interleaved in rounds. A second compilation of the same region on the same GPU finds the times.
+Interleaved rounds time the region's program and the same operators compiled by Inductor. The tensors are random, of
+the sizes of the call that is compiled. A later compilation of the same region on the same GPU reads the stored times.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FUSED, _UNFUSED = "fused", "unfused"
 
 
 def measured(fused: RegionProgram, clock: RoundTimer | None = None, store: Store | None = None) -> Benefit | None:
-    """Return the times of a region with and without fusing; None where it runs on no GPU, or could not be timed."""
+    """Return the times of a region with and without fusion; None if it is not on a GPU or cannot be timed."""
     device = fused.region.product.node.meta["val"].device
     if device.type != "cuda" and clock is None:
         return None
-    store = Store() if store is None else store  # an empty one is false
+    store = Store() if store is None else store  # an empty store is false
     with unset_fake_temporarily(), torch.no_grad():
         request = fused.program.request
         a, b, inputs = example(fused)
@@ -54,13 +54,13 @@ def measured(fused: RegionProgram, clock: RoundTimer | None = None, store: Store
 
 
 def _shape(fused: RegionProgram) -> str:
-    """Return what distinguishes regions of one program: the operators, and the strides of what they read."""
+    """Return a key for regions of one program: their operators, and the strides of their operands."""
     nodes = [f"{node.target}{tuple(node.meta['val'].stride())}" for node in fused.nodes]
     return "|".join(nodes)
 
 
 def time_both(fused: RegionProgram, device: torch.device, clock: RoundTimer) -> dict[str, float]:
-    """Return the median times of a region in ms, fused and not; none where the host is too slow to tell."""
+    """Return the median times of a region in ms, fused and unfused; none if the host is too slow."""
     tensors: dict[Node, torch.Tensor] = {}
 
     def make(node: Node, where: Any) -> torch.Tensor:
@@ -81,7 +81,7 @@ def time_both(fused: RegionProgram, device: torch.device, clock: RoundTimer) -> 
 
 
 def unfused(fused: RegionProgram, make: Callable[[Node], torch.Tensor]) -> Callable[[], object]:
-    """Return a call of a region's operators, as Inductor compiles them without us."""
+    """Return a call of a region's operators as Inductor compiles them without evt."""
     graph = Graph()
     places: dict[Node, Node] = {}
     given: list[torch.Tensor] = []

@@ -1,7 +1,7 @@
-"""A module that stands in for a model and runs its fused graphs: ``stand_in(dispatch) -> FusedModule``.
+"""A module that replaces a model and runs its fused graphs: ``stand_in(dispatch) -> FusedModule``.
 
-It shares the model's dictionaries of parameters, buffers and submodules, and inherits from the model's class. All other
-attributes are the model's, except the hooks, which are the module's own.
+The module shares the model's dictionaries of parameters, buffers and submodules, and inherits from the model's class.
+It has hooks of its own, and forwards all other attributes to the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from evt.fx.dispatch import Arguments, Dispatch
 from evt.runtime.tensor_checks import is_traced, mode_depth
 
-#: What a fused module has in common with its model.
+#: The attributes that a fused module shares with its model.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -32,7 +32,7 @@ class FusedModule(torch.nn.Module):
             return dispatch.trace(args, keywords)
         return dispatch(args, keywords)
 
-    # What a module has beside its parameters, buffers and submodules is the model's.
+    # The model has all attributes except parameters, buffers, submodules and hooks.
 
     def __getattr__(self, name: str) -> Any:
         if "_evt" not in vars(self):
@@ -80,7 +80,7 @@ class FusedModule(torch.nn.Module):
 
     def train(self, mode: bool = True) -> FusedModule:
         model = self._evt.model
-        if "train" in vars(model):  # of an exported graph, which refuses to change its mode
+        if "train" in vars(model):  # an exported graph refuses to change its mode
             torch.nn.Module.train(model, mode)
         else:
             model.train(mode)
@@ -109,15 +109,15 @@ class FusedModule(torch.nn.Module):
 
 
 def stand_in(dispatch: Dispatch) -> FusedModule:
-    """Return the module that stands in for a model, of a class that has the model's among its own.
+    """Return the module that replaces a model. Its class inherits from the model's class.
 
-    Its forward has the signature of the model's.
+    Its forward has the signature of the model's forward.
     """
     kind: Any = type(dispatch.model)
     forward = wraps(kind.forward)(lambda self, *args, **keywords: FusedModule.forward(self, *args, **keywords))
     try:
         made: Any = object.__new__(type(kind.__name__, (FusedModule, kind), {"forward": forward}))
-    except TypeError:  # the class takes no subclasses
+    except TypeError:  # the class does not allow subclasses
         made = object.__new__(FusedModule)
     own = vars(torch.nn.Module())
     del own["training"]
@@ -129,12 +129,12 @@ def stand_in(dispatch: Dispatch) -> FusedModule:
 def restored(
     model: torch.nn.Module, example: Arguments, settings: dict[str, Any], dynamic_shapes: Any, hooks: dict[str, Any]
 ) -> FusedModule:
-    """Return a copied or unpickled module, which has no plans yet."""
+    """Return a copied or unpickled module without plans."""
     made = stand_in(Dispatch(model, example, settings, dynamic_shapes))
     vars(made).update(hooks)
     return made
 
 
 def dispatch_of(module: object) -> Dispatch | None:
-    """Return what a fused module stands in with, or None of another object."""
+    """Return the dispatch of a fused module, or None for another object."""
     return vars(module)["_evt"] if isinstance(module, FusedModule) else None

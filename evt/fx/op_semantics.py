@@ -1,8 +1,7 @@
-"""What ATen's operators mean elementwise: ``semantics(node) -> Semantics``, in terms of the table of functions.
+"""The elementwise semantics of ATen's operators: ``semantics(node) -> Semantics``, in functions of evt's table.
 
-The rows of :data:`evt.functions.TABLE` name the operators that they are. What is left to say here is what the operators
-have beside the function: factors (``alpha`` of an addition), limits that are None, casts, reductions, and those that do
-nothing to an element.
+The rows of :data:`evt.functions.TABLE` name their operators. This module handles the operators and arguments that a row
+does not describe: factors (``alpha`` of an addition), limits that are None, casts, reductions and identities.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from evt.fx.aten import Arguments, dtype_of, is_tensor, operator_name, shape_of,
 from evt.ir.dtype import OUTPUTS, DType, from_torch_name
 from evt.optimise.rounding import round_constant
 
-#: Operators whose elements are those of their first operand, in the same places.
+#: Operators that return the elements of their first operand unchanged.
 IDENTITIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
 _PREFIX = "torch.ops.aten."
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A function of the table, or a cast to a type, of operands: nodes, numbers, or more of these.
+    """A function of the table, or a cast to a type, and its operands: nodes, numbers, or nested ``Applied``.
 
-    It says nothing about the types on the way: :mod:`evt.fx.arithmetic` computes it as PyTorch does.
+    It does not describe the types of computation: :mod:`evt.fx.arithmetic` adds them.
     """
 
     what: Function | DType
@@ -40,7 +39,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class Reduced:
-    """A reduction of an operand over some dimensions; ``mean`` divides by how many elements they have."""
+    """A reduction over some dimensions; ``mean`` divides the sum by the number of elements."""
 
     kind: str
     operand: Any
@@ -54,7 +53,7 @@ Semantics = Applied | Reduced | Node
 
 @dataclass(frozen=True)
 class _Target:
-    """An operator that is a row: the row's parameters in the order of the operator's, and the keywords it must have."""
+    """The operator of a row: the row's parameters in the operator's order, and keywords that it must have."""
 
     row: Function
     order: tuple[str, ...]
@@ -62,7 +61,7 @@ class _Target:
 
 
 def semantics(node: Node) -> Semantics | None:
-    """Return what an operator computes of each element, the operand that it passes on, or None for another operator."""
+    """Return the function of an elementwise operator, the operand of an identity, or None for other operators."""
     name = operator_name(node)
     if name is None:
         return None
@@ -77,7 +76,7 @@ def semantics(node: Node) -> Semantics | None:
 
 
 def operands_of(found: Semantics | None) -> Iterator[Node]:
-    """Yield the nodes that an operator reads."""
+    """Yield the nodes that semantics read."""
     if isinstance(found, Node):
         yield found
     elif isinstance(found, Reduced):
@@ -89,7 +88,7 @@ def operands_of(found: Semantics | None) -> Iterator[Node]:
 
 
 def number_of(node: Node) -> float | None:
-    """Return the number that every element of a tensor is, where the graph says it, or None."""
+    """Return the number that fills a tensor, or None if the graph does not define one."""
     name = operator_name(node)
     arguments = Arguments(node) if name else None
     if arguments is not None and (fill := _FILLS.get(name or "")) is not None and is_tensor(node):
@@ -107,7 +106,7 @@ def number_of(node: Node) -> float | None:
 
 
 def number_in(dtype: torch.dtype, value: float) -> float:
-    """Return a number as PyTorch converts it to a type: integers without a fraction, wrapped."""
+    """Return a number converted to a type as PyTorch does: truncated and wrapped for integers."""
     if dtype == torch.bool:
         return bool(value)
     if not dtype.is_floating_point:
@@ -117,7 +116,7 @@ def number_in(dtype: torch.dtype, value: float) -> float:
     return float(value) if known is None else round_constant(known, float(value))
 
 
-#: What fills a tensor, by operator.
+#: The number that fills the tensor, by operator.
 _FILLS: Mapping[str, Callable[[Arguments], Any]] = {
     "full.default": lambda arguments: arguments["fill_value"],
     "full_like.default": lambda arguments: arguments["fill_value"],
@@ -128,7 +127,7 @@ _FILLS: Mapping[str, Callable[[Arguments], Any]] = {
 
 
 def _apply(arguments: Arguments, target: _Target) -> Applied | None:
-    """Return the row applied to the operands, or None where other arguments than the row's are not the defaults."""
+    """Return the row applied to the operands, or None if an argument beside the row's is not its default."""
     for name, wanted in target.keywords.items():
         if repr(arguments[name]) != wanted:
             return None
@@ -154,7 +153,7 @@ def _apply(arguments: Arguments, target: _Target) -> Applied | None:
     return None if any(each is None for each in ordered) else Applied(row, tuple(ordered))
 
 
-#: Arguments beside those of the row that mean nothing with these values.
+#: Values with which arguments beside the row's have no effect.
 _IGNORED: Mapping[str, tuple[Any, ...]] = {
     "approximate": ("none",),
     "scale": (1, 1.0),
@@ -178,14 +177,14 @@ def _cast(node: Node, arguments: Arguments) -> Applied | Node | None:
     if dtype is None or dtype not in OUTPUTS:
         return None
     if dtype.is_float and dtype.bits == 8 and not is_clamped(operand, dtype):
-        return None  # what is too large becomes NaN in some releases of PyTorch, and evt's casts saturate
+        return None  # evt's casts saturate; in some releases of PyTorch large values become NaN
     return Applied(dtype, (operand,))
 
 
 def _power(node: Node, arguments: Arguments) -> Applied | None:
-    """``x**0.5`` is ``sqrt(x)`` and ``x**-0.5`` is ``rsqrt(x)``, which differ for infinities and -0.
+    """Return ``sqrt(x)`` for ``x**0.5`` and ``rsqrt(x)`` for ``x**-0.5``, as PyTorch computes infinities and -0.
 
-    PyTorch's float16 on a CPU is an exception.
+    float16 on a CPU is an exception.
     """
     base, exponent = arguments["self"], arguments["exponent"]
     if not _is_number(exponent):
@@ -208,7 +207,7 @@ def is_clamped(node: Node, dtype: DType) -> bool:
 
 
 def _clamp(_: Node, arguments: Arguments) -> Applied | None:
-    """``clamp(x, None, 6)`` is ``min(x, 6)``, and ``clamp(x, 0)`` is ``relu(x)``, as PyTorch has it."""
+    """Return ``min(x, 6)`` for ``clamp(x, None, 6)``, and ``relu(x)`` for ``clamp(x, 0)``, as PyTorch does."""
     names = ("min", "max") if "min" in arguments.names or "max" in arguments.names else ()
     result: Any = arguments["self"]
     for row, name in zip(("max", "min"), names, strict=False):
@@ -227,7 +226,7 @@ def _masked_fill(_: Node, arguments: Arguments) -> Applied | None:
 
 
 def _bits(row: str) -> Callable[[Node, Arguments], Applied | None]:
-    """Return the reader of a bitwise operator, which of truth values is a logical one."""
+    """Return the reader of a bitwise operator, which is logical for truth values."""
 
     def read(node: Node, arguments: Arguments) -> Applied | None:
         operands = tuple(arguments[name] for name in arguments.names)
@@ -286,13 +285,13 @@ def _is_operand(value: object) -> bool:
 
 
 def known_operators() -> frozenset[str]:
-    """Return the operators of which :func:`semantics` may say something, by name; special ones by their base name."""
+    """Return the names of operators that :func:`semantics` handles; special operators by their base name."""
     return frozenset((*_targets(), *_SPECIAL, *IDENTITIES))
 
 
 @cache
 def _targets() -> dict[str, list[_Target]]:
-    """Return the rows by operator; those that ask for keywords come first."""
+    """Return the rows by operator; rows with required keywords come first."""
     found: dict[str, list[_Target]] = {}
     for row in TABLE.values():
         for text in row.targets:

@@ -1,6 +1,6 @@
-"""Operands in memory that a kernel reads: ``readable(graph, fused) -> RegionProgram``.
+"""Make operands readable by kernels: ``readable(graph, fused) -> RegionProgram``.
 
-A matrix neither of whose dimensions is contiguous is copied, as PyTorch's own products copy it.
+A matrix without a contiguous dimension is copied, as for PyTorch's own products.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ aten = torch.ops.aten
 
 
 def readable(graph: Graph, fused: RegionProgram) -> RegionProgram:
-    """Return a region whose operands have a contiguous dimension, with copies of others in the graph."""
+    """Return the region with copies, in the graph, of operands that have no contiguous dimension."""
     region = fused.region
     product = region.product
     if product.is_convolution or (_is_readable(product.a) and _is_readable(product.b)):
-        return fused  # calls of convolutions copy images
+        return fused  # the call of a convolution copies its images
     with graph.inserting_before(product.node):
         a = product.a if _is_readable(product.a) else _copied(graph, product.a)
         b = product.b
-        if (
-            not _is_readable(b) and product.operation == "gemm"
-        ):  # with contiguous columns, which kernels of all types read
+        if not _is_readable(b) and product.operation == "gemm":  # kernels of all types read contiguous columns
             b = _transposed(graph, _copied(graph, _transposed(graph, b)))
         elif not _is_readable(b):
             b = _copied(graph, b)

@@ -1,7 +1,7 @@
 """A fused model for C++: ``package(module, example_inputs, folder)``, an AOTInductor package and its operators.
 
-AOTInductor compiles a graph to C++ that calls operators by their names. The regions of the graph become an extension of
-PyTorch, as ``evt export`` writes one: each program with the one kernel that a call of its region takes.
+AOTInductor compiles a graph to C++ that calls operators by name. The regions become operators of a PyTorch extension,
+as ``evt export`` writes it. Each operator contains the kernel for the example's sizes.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from evt.runtime.operator import write_program
 from evt.version import __version__
 
 _MODEL, _LIBRARY, _SOURCES = "model.pt2", "operators.so", "sources"
-#: The target for devices without kernels.
+#: The target for a model on a device without kernels.
 _ASSUMED = "sm90"
 _UNKNOWN = "its columns or its contraction are a symbol, and a kernel in a package is made for those it knows"
 
 
 @dataclass(frozen=True)
 class Package:
-    """What :func:`package` wrote: the model, the library that is loaded before it, or None where nothing is fused.
+    """The files of :func:`package`: the model, and the library to load before it, or None if nothing is fused.
 
-    ``report`` says what became of the model's products.
+    ``report`` has the outcomes of the model's products.
     """
 
     model: Path
@@ -79,13 +79,13 @@ def package(
 ) -> Package:
     """Compile a model with AOTInductor, its products fused: for C++, or for Python without evt.
 
-    ``folder`` gets ``model.pt2``, ``operators.so`` and the sources of the operators, or nothing where something fails.
+    ``folder`` gets ``model.pt2``, ``operators.so`` and the sources of the operators, or nothing after an error.
     A program loads the operators and then the model: ``torch.ops.load_library`` and
     ``torch._inductor.aoti_load_package``, or ``dlopen`` and ``torch::inductor::AOTIModelPackageLoader``.
 
     ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping; ``dynamic_shapes`` is that of
-    torch.export.export. Rows and batches may vary, columns and contractions may not: such products are not fused.
-    ``options`` are those of ``torch.compile(backend="evt")``. ``replace``: a folder that is there is replaced.
+    torch.export.export. Rows and batches may vary. Products with dynamic columns or contractions are not fused.
+    ``options`` are those of ``torch.compile(backend="evt")``. ``replace`` allows an existing folder.
 
     Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020);
     BuildError where the operators cannot be built; OSError where the folder cannot be written. Warn with
@@ -100,10 +100,10 @@ def package(
     keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
     inputs = () if isinstance(example_inputs, Mapping) else example_inputs
     fused = dispatch_of(module)
-    module = module if fused is None else fused.model  # which is fused again, into operators of the package
+    module = module if fused is None else fused.model  # the package fuses the model again
     path = Path(folder)
     with staged(path, replace=replace) as made, torch.no_grad():
-        constant = frozen(module, inputs, keywords, dynamic_shapes)  # what parameters alone decide is computed now
+        constant = frozen(module, inputs, keywords, dynamic_shapes)  # values of parameters alone are computed now
         exported = export(constant, inputs, keywords, dynamic_shapes)
         packaging = _Packaging(read, made)
         _compile(exported, made / _MODEL, {**read.patches, "post_grad_custom_pre_pass": packaging})
@@ -115,7 +115,7 @@ def package(
 
 
 def _compile(exported: ExportedProgram, path: Path, options: dict[str, Any]) -> None:
-    """Compile by AOTInductor, whose error for one of ours is that one again."""
+    """Compile by AOTInductor; raise an error of evt in place of AOTInductor's wrapper."""
     try:
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
     except Exception as error:
@@ -134,7 +134,7 @@ class _Packaging(RegionPass):
         self.known: dict[Node, tuple[Named, Target]] = {}
 
     def __deepcopy__(self, memo: object) -> _Packaging:
-        return self  # PyTorch copies its options, and what this one finds is read here
+        return self  # PyTorch copies its options; the rows are read from this object
 
     def __call__(self, graph: Graph) -> None:
         choice = self.choose(graph)
@@ -147,13 +147,13 @@ class _Packaging(RegionPass):
             rewrite(graph, taken, self.operators([each.region.product.node for each in taken]))
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
-        """Plan the kernels of regions; return why others have none, by their products."""
+        """Plan the kernels of regions; return by product why a region has no kernel."""
         found = {node: _named(node, fused) for node, fused in regions.items()}
         self.known |= {node: each for node, each in found.items() if not isinstance(each, SkipReason)}
         return {node: each for node, each in found.items() if isinstance(each, SkipReason)}
 
     def operators(self, products: Sequence[Node]) -> _Exported:
-        """Return the operators of the regions around these products, in a library that was built and is loaded."""
+        """Build and load the library of the regions around these products; return its operators."""
         programs = {self.known[node][0].name: self.known[node][0] for node in products}
         (target,) = {self.known[node][1] for node in products}
         space = f"evt_{_digest(sorted(programs), target.name, __version__, torch.__version__)}"
@@ -173,7 +173,7 @@ class _Packaging(RegionPass):
 
 @dataclass(frozen=True)
 class _Exported:
-    """Calls the exported operators of regions, by their products."""
+    """A writer of calls of exported operators, by product."""
 
     operators: Mapping[Node, OpOverload]
     copies: bool = field(default=True, init=False)
@@ -189,7 +189,7 @@ class _Exported:
 
 
 def _named(node: Node, fused: RegionProgram) -> tuple[Named, Target] | SkipReason:
-    """Return a region's program with the layouts and the kernel of its call, and the target; or why it has none."""
+    """Return a region's program with the layouts and the kernel of its call, and the target; or a reason."""
     try:
         return _planned(fused)
     except EvtError as error:

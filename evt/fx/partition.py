@@ -1,25 +1,24 @@
-"""Which nodes go into which product's kernel: ``partition(graph) -> Partition``.
+"""Partition a graph into kernels so that the fewest bytes move: ``partition(graph) -> Partition``.
 
-The problem. Let P be the products of a graph, and let each other node be given to one product or to none. A node v may
-be given to p if :func:`evt.fx.region.fit` says so beside the nodes that p has already, at least one of which v reads,
-and if no operand of v from elsewhere needs a result of p's: what a kernel reads is there before it starts.
+The problem. Each node that is not a product joins the region of one product, or none. A node v may join the region of p
+if :func:`evt.fx.region.fit` accepts v beside the region's nodes, if v reads one of these nodes, and if no other operand
+of v depends on p: a kernel starts after all its inputs are complete.
 
-Then the graph is run as kernels: one for each product with its nodes, and one for each other node that is no view. A
-kernel reads each tensor that it needs once, and writes each of its results that another kernel, or the graph's output,
-reads. The wanted choice is the one that moves the fewest bytes:
+The kernels are the regions, and each other node that is not a view. A kernel reads each of its inputs once. It writes
+each result that another kernel, or the graph's output, reads. The objective is
 
     minimise    sum over kernels K of  bytes(read by K) + bytes(written by K)
 
-The solver walks the nodes in the graph's order and keeps a set of states: what was given to whom so far. A state
-is told by its front, which is what later nodes can still see: the owners of the nodes that are yet to be read, which of
-them are written, which of them an open kernel has read, and which kernel needs which. Of two states with one front the
-cheaper is kept, since whatever follows costs both the same; so the result is a minimum as long as no more than
-:data:`WIDTH` fronts arise at one node. Beyond that the cheapest are kept: a beam search.
+The solver visits the nodes in the graph's order and keeps a set of states. A state records the choices so far. Its
+front is the part that affects later nodes: the regions of the nodes that are still to be read, the nodes that are
+written, the tensors that open regions have read, and the dependencies between regions. The solver keeps the cheaper of
+two states with equal fronts, since the rest of the graph costs both the same. The result is a minimum if at most
+:data:`WIDTH` fronts arise at each node. Otherwise the solver keeps the cheapest states: a beam search.
 
-A node has more than one choice only where it reads several regions, or where joining a region would make that wait for
-more than it does (then staying out is a choice too). Else joining is never worse: what the node reads from the region
-need not be read again, what it writes is written either way, and whoever may follow may follow still. So most nodes
-cost a step for each state, and a chain of layers is solved in time proportional to its length.
+A node has several choices if it reads several regions. It may also stay out if a region would gain a dependency by it.
+In all other cases joining is never worse: the node need not read the region's value from memory, and writes the same
+bytes, and later nodes keep their choices. So most nodes take one step per state, and the time for a chain of layers is
+proportional to its length.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from evt.fx.region import FusionRegion, fit
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import Sources, is_view
 
-#: How many states are kept at a node.
+#: The most states that are kept at a node.
 WIDTH = 256
-#: What a size that is not known before the call is taken for.
+#: The assumed extent of a symbolic dimension.
 _UNKNOWN = 64
 
 
@@ -48,8 +47,8 @@ _UNKNOWN = 64
 class Partition:
     """The regions of a graph, one for each product, in the order of the products.
 
-    ``skipped`` say why other products are none of evt's, and why nodes that read a region are not in it. ``cost`` is
-    the objective, ``steps`` are the choices that were judged, ``exact`` says whether no state was left out.
+    ``skipped`` has the reasons of products that evt cannot compute, and of readers of a region that do not join it.
+    ``cost`` is the objective, ``steps`` the number of visited choices. ``exact``: no state was dropped.
     """
 
     regions: tuple[FusionRegion, ...]
@@ -60,12 +59,12 @@ class Partition:
 
 
 def partition(graph: Graph, width: int = WIDTH, left: Mapping[Node, SkipReason] | None = None) -> Partition:
-    """Return the regions that move the fewest bytes, see the module; products that are ``left`` have none."""
+    """Return the regions that move the fewest bytes; products in ``left`` get none, for these reasons."""
     return _Search(list(graph.nodes), width, left or {}).solve()
 
 
 def moved_bytes(graph: Graph, regions: Iterable[FusionRegion]) -> int:
-    """Return the objective: the bytes that the kernels of a partition read and write."""
+    """Return the objective: the bytes that the kernels of regions, and of the other nodes, read and write."""
     owner = {node: index for index, region in enumerate(regions) for node in region.index_maps}
     sources = Sources()
     reads: set[tuple[object, Node]] = set()
@@ -95,24 +94,24 @@ def _bytes(node: Node) -> int:
 
 @dataclass
 class _State:
-    """The choices so far, and the front; regions are numbers, and sets of regions are the bits of an int."""
+    """The choices so far, with their front. Regions are numbers, and sets of regions are the bits of an int."""
 
-    #: The tensors whose memory views show, and the tensors that the graph's output reads. A region writes the latter
-    #: when it computes them, so that no region stays open until the end.
+    #: The base tensors of views, and the tensors that the graph's output reads. A region writes such results at once,
+    #: so that no region stays open until the end.
     sources: Mapping[Node, Node]
     results: Set[Node]
     cost: int = 0
-    #: The nodes of regions that are yet to be read, with their region and index map.
+    #: The nodes of regions that are still to be read, with their region and index map.
     owner: dict[Node, tuple[int, IndexMap]] = field(default_factory=dict)
-    #: Other nodes that are yet to be read: all regions that have to be done before them, if any.
+    #: The other nodes that are still to be read, if they depend on regions: these regions.
     needs: dict[Node, int] = field(default_factory=dict)
-    #: The nodes of regions that are written, and the regions that have read a tensor.
+    #: The written nodes of regions, and by tensor the regions that have read it.
     written: set[Node] = field(default_factory=set)
     read: dict[Node, int] = field(default_factory=dict)
-    #: By open region, the number of its nodes that are yet to be read, and all regions that have to be done before it.
+    #: By open region, the number of its nodes that are still to be read, and the regions on which it depends.
     open: dict[int, int] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
-    #: A linked list of the nodes that were given to regions, the last first.
+    #: A linked list of the nodes that have joined regions, the last node first.
     chosen: _Chosen | None = None
 
     def copy(self) -> _State:
@@ -123,7 +122,7 @@ class _State:
         return node in self.owner and self.owner[node][0] == index
 
     def readers(self, node: Node) -> dict[int, dict[Node, IndexMap]]:
-        """Return by region that a node reads, in order, the index maps of the operands that are in the region."""
+        """Return the regions that a node reads, in order, each with the index maps of the node's operands there."""
         found: dict[int, dict[Node, IndexMap]] = {}
         for operand in node.all_input_nodes:
             if operand in self.owner:
@@ -132,7 +131,7 @@ class _State:
         return dict(sorted(found.items()))
 
     def needed(self, node: Node, index: int) -> int:
-        """Return the regions that have to be done before a region could compute a node."""
+        """Return the regions on which a node depends by operands outside of a region."""
         found = 0
         for operand in node.all_input_nodes:
             if not self.owns(index, operand):
@@ -140,12 +139,12 @@ class _State:
         return found
 
     def needed_for(self, node: Node) -> int:
-        """Return the regions that have to be done before a node is there."""
+        """Return the regions on which a node depends, with its own."""
         owned = self.owner.get(node)
         return 1 << owned[0] | self.before.get(owned[0], 0) if owned else self.needs.get(node, 0)
 
     def leave(self, node: Node) -> None:
-        """Make a node a kernel of its own, or none if it is a view."""
+        """Let a node stay out: it becomes a kernel, unless it is a view."""
         needs = 0
         for each in node.all_input_nodes:
             needs |= self.needed_for(each)
@@ -159,7 +158,7 @@ class _State:
         self.cost += _bytes(node) if _is_kernel(node) else 0
 
     def give(self, node: Node, index: int, index_map: IndexMap) -> None:
-        """Give a node to a region."""
+        """Let a node join a region."""
         self._wait(index, self.needed(node, index))
         for operand in node.all_input_nodes:
             base = self.sources[operand]
@@ -175,7 +174,7 @@ class _State:
         self.chosen = _Chosen(self.chosen, node, index, index_map)
 
     def _wait(self, index: int, regions: int) -> None:
-        """Let a region, and all that waits for it, wait for other regions."""
+        """Let a region, and everything that depends on it, depend on other regions."""
         if regions & ~self.before.get(index, 0) == 0:
             return
         self.before[index] = regions = self.before.get(index, 0) | regions
@@ -185,13 +184,13 @@ class _State:
                 waiting.update(found)  # type: ignore[arg-type]
 
     def _write(self, node: Node) -> None:
-        """Count a result of a region that is written, once; those of other kernels were counted when they came."""
+        """Count the write of a region's result once; writes of other kernels are counted when the kernel is made."""
         if node in self.owner and node not in self.written:
             self.written.add(node)
             self.cost += _bytes(node)
 
     def drop(self, done: Sequence[Node]) -> None:
-        """Forget nodes that nothing will read, and regions that have no others."""
+        """Drop nodes without further readers, and regions without other nodes."""
         for node in done:
             self.needs.pop(node, None)
             self.read.pop(node, None)
@@ -204,9 +203,10 @@ class _State:
                 self.before.pop(owned[0], None)
 
     def front(self, kind: Callable[[IndexMap], int]) -> object:
-        """Return what later nodes can see of the state, with open regions numbered by their first node.
+        """Return the front: the part of the state that affects later nodes.
 
-        A product never reads a node of its own region before it, so the numbers of the regions do not matter later.
+        Open regions are numbered by their first node that is still to be read. So states are equal if they differ only
+        in which of several equivalent regions owns a value, such as a running sum of many products.
         """
         number: dict[int, int] = {}
         owners = [
@@ -273,7 +273,7 @@ class _Search:
         return self._result(min(states, key=lambda each: each.cost))
 
     def _choices(self, state: _State, node: Node) -> list[tuple[int, IndexMap] | None]:
-        """Return the regions that a node may be given to; None is staying out."""
+        """Return the regions that a node may join; None means that it stays out."""
         if node in self.product_at:
             index = self.product_at[node]
             return [(index, self.products[index].index_map)]
@@ -302,7 +302,7 @@ class _Search:
             equal = (number for number, known in enumerate(self._maps) if known.equals(index_map))
             number = next(equal, len(self._maps))
             self._maps += [index_map] if number == len(self._maps) else []
-            self._kinds[id(index_map)] = number, index_map  # which keeps the object, and so its id
+            self._kinds[id(index_map)] = number, index_map  # the reference keeps the id valid
         return self._kinds[id(index_map)][0]
 
     def _take(self, state: _State, node: Node, choice: tuple[int, IndexMap] | None) -> None:
@@ -332,7 +332,7 @@ class _Search:
         return Partition(tuple(regions), self.skipped, best.cost, self.steps, self.exact)
 
     def _skip_reason(self, state: _State, node: Node, index: int, index_maps: Mapping[Node, IndexMap]) -> SkipReason:
-        """Return why a node that reads a region is not in it."""
+        """Return why a node that reads a region does not join it."""
         found = self._fit(node, index, index_maps)
         if isinstance(found, SkipReason):
             return found
@@ -342,7 +342,7 @@ class _Search:
 
 
 def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return by node those that nothing reads after it but the graph's output, nor a view of them."""
+    """Return by node the values whose last reader it is, through views; the graph's output does not count."""
     place = {node: index for index, node in enumerate(nodes)}
     end: dict[Node, int] = {}
     for node in reversed(nodes):
@@ -355,7 +355,7 @@ def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
 
 
 def _leave_last_views(region: FusionRegion) -> None:
-    """Leave views out that nothing in the region reads: they cost nothing outside, and keep its shape."""
+    """Remove views without readers in the region: outside they cost nothing, and the region keeps its shape."""
     for node in reversed(region.nodes):
         if is_view(node) and not any(user in region for user in node.users):
             del region.index_maps[node]

@@ -1,4 +1,4 @@
-"""A model's fused graph for a kind of inputs: ``plan(model, watch, inputs, keywords) -> Plan``."""
+"""The fused graph of a model for one kind of inputs: ``plan(model, watch, inputs, keywords) -> Plan``."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 @dataclass
 class Plan:
-    """A module's fused graph for a kind of inputs.
+    """A module's fused graph for one kind of inputs.
 
-    ``graph`` takes the module's tensors in the places ``tensors`` of its watch, the leaves of the inputs, and the
-    values that ``folding`` computes from the tensors in the places ``roots``. It writes to the tensors and leaves in
-    the places ``written``. ``unflatten`` makes the module's result of its results. ``inputs`` are the leaves of the
-    capture, with symbols for sizes that may vary. ``results`` has the memory of the results, by PyTorch's fake tensors
-    unless ``checked``.
+    The inputs of ``graph`` are the watched tensors at the places ``tensors``, the leaves of the call's arguments, and
+    the values that ``folding`` computes from the watched tensors at ``roots``. ``graph`` writes to its inputs at the
+    places ``written``. ``unflatten`` makes the module's result from the graph's results. ``inputs`` are the
+    leaves of the capture, with symbols for dynamic sizes. ``results`` describes the memory of the results, according to
+    PyTorch's fake tensors, or to a call of the model if ``checked``.
     """
 
     fusion: Fusion
@@ -51,20 +51,20 @@ class Plan:
     _seen: object = None
 
     def run(self, watch: Watch, leaves: Sequence[Any]) -> Any:
-        """Call the graph, with values folded again where a tensor that they are made of has changed."""
+        """Call the graph; recompute the folded values if one of their tensors has changed."""
         every = watch.tensors
         seen = (watch.epoch, *[_version(every[place]) for place in self.roots])
         folded = self._folded if seen == self._seen else self._fold(every, seen)
         return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
 
     def trace(self, watch: Watch, leaves: Sequence[Any]) -> Any:
-        """Call the graph where PyTorch traces it: the trace folds, too."""
+        """Call the graph inside a trace of PyTorch's; the trace contains the folding."""
         every = watch.current()
         folded = self.folding.forward(*[every[place] for place in self.roots])
         return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
 
     def results_of(self, watch: Watch, leaves: Sequence[Any], call: Callable[[], Any]) -> tuple[Result | None, ...]:
-        """Return the memory of the results of a call of the model, whose writes are undone."""
+        """Call the model and return the memory of its results; undo the writes of the call."""
         given = self._given(watch, leaves)
         names = (node.name for node in self.graph.graph.find_nodes(op="placeholder"))
         kept = [(given[place], given[place].clone()) for place in self.written]
@@ -76,7 +76,7 @@ class Plan:
         return found
 
     def takes(self, leaves: Sequence[Any]) -> bool:
-        """Return whether inputs are those of the graph, for values of its symbols."""
+        """Return whether the graph takes inputs, with some values of its symbols."""
         values: dict[Any, Any] = {}
         return len(leaves) == len(self.inputs) and all(
             _fits(known, leaf, values) for known, leaf in zip(self.inputs, leaves, strict=True)
@@ -91,7 +91,7 @@ class Plan:
         return any(memories.count(memories[place]) > 1 for place in self.written)
 
     def _given(self, watch: Watch, leaves: Sequence[Any]) -> list[Any]:
-        """Return what the graph is called with, except the folded values."""
+        """Return the inputs of the graph except the folded values."""
         return [*(watch.tensors[place] for place in self.tensors), *leaves]
 
     def _fold(self, every: Sequence[torch.Tensor], seen: object) -> tuple[torch.Tensor, ...]:
@@ -100,9 +100,9 @@ class Plan:
             folded: tuple[torch.Tensor, ...] = self.folding.forward(*roots)
         devices = {each.device for each in folded if each.device.type == "cuda"}
         if devices and torch.cuda.is_current_stream_capturing():
-            return folded  # a part of the CUDA graph that is being captured
+            return folded  # the CUDA graph that is being captured contains the folding
         for device in devices:
-            torch.cuda.current_stream(device).synchronize()  # other streams may read it, too
+            torch.cuda.current_stream(device).synchronize()  # other streams may read the values as well
         self._folded, self._seen = folded, seen
         return folded
 
@@ -116,7 +116,7 @@ def plan(
     settings: Mapping[str, Any] | None = None,
     results: tuple[Result | None, ...] | None = None,
 ) -> Plan:
-    """Return a module's plan for such inputs, whose results have the memory that is given.
+    """Return a module's plan for inputs of this kind, with results in the given memory.
 
     Raise ArgumentError (E1020) where torch.export cannot capture the module.
     """
@@ -160,7 +160,7 @@ def _is_none(value: object) -> bool:
 
 
 def _fits(known: Any, leaf: Any, values: dict[Any, Any]) -> bool:
-    """Return whether a leaf is one that a graph was captured with; ``values`` has those of the symbols before."""
+    """Return whether a leaf has the kind of a captured leaf; ``values`` collects the values of symbols."""
     if not isinstance(known, torch.Tensor) or not isinstance(leaf, torch.Tensor):
         return type(known) is type(leaf) and bool(known == leaf)
     if (known.dtype, known.device, known.dim()) != (leaf.dtype, leaf.device, leaf.dim()):
@@ -170,7 +170,7 @@ def _fits(known: Any, leaf: Any, values: dict[Any, Any]) -> bool:
 
 
 def _is_size(size: Any, given: Any, values: dict[Any, Any]) -> bool:
-    """Return whether a size or stride is that of the capture. A symbol stands for a number that is neither 0 nor 1."""
+    """Return whether a size or stride matches the capture. A symbol is neither 0 nor 1."""
     if isinstance(size, int):
         return isinstance(given, int) and size == given
     expression = size.node.expr
@@ -183,12 +183,12 @@ def _is_size(size: Any, given: Any, values: dict[Any, Any]) -> bool:
 
 
 def _is_folded(node: Node, tensor: torch.Tensor, captured: Captured) -> bool:
-    """Return whether what a tensor decides is computed once: it does not change unnoticed, or with every call."""
+    """Return whether values of a tensor are folded: the graph does not write to it, and its version is counted."""
     return is_tensor(node) and node not in captured.written and not tensor.is_inference()
 
 
 def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
-    """Replace the regions of a graph, and of the graphs within it, as of torch.cond, by calls of their programs."""
+    """Replace the regions of a graph, and of its inner graphs (torch.cond), by calls of their programs."""
     outcomes = []
     for each in _graphs(module):
         every = find_regions(each.graph, settings=settings, left=_strided(each.graph)).outcomes
@@ -205,10 +205,10 @@ def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
 
 
 def _strided(graph: Graph) -> dict[Node, SkipReason]:
-    """Return the products to leave, all or none: ``as_strided`` reads the memory of a result as eager mode lays it out.
+    """Return all products of a graph in which ``as_strided`` reads an intermediate value, else none.
 
-    An exported graph need not have eager mode's strides within: batch norm of a transposed matrix is packed in eager
-    mode, and transposed in its decomposition.
+    ``as_strided`` depends on the strides of eager mode, and an exported graph may have other strides: batch norm of a
+    transposed matrix returns packed memory in eager mode, and transposed memory in its decomposition.
     """
     for node in graph.nodes:
         if base_name(node) == "as_strided" and node.all_input_nodes[0].op == "call_function":
@@ -218,7 +218,7 @@ def _strided(graph: Graph) -> dict[Node, SkipReason]:
 
 
 def _graphs(module: GraphModule) -> Iterator[GraphModule]:
-    """Yield a graph's module, and those of the graphs that it calls."""
+    """Yield the module of a graph, and the modules of its inner graphs."""
     yield module
     for node in module.graph.find_nodes(op="get_attr"):
         inner = attrgetter(str(node.target))(module)
@@ -227,7 +227,7 @@ def _graphs(module: GraphModule) -> Iterator[GraphModule]:
 
 
 def _unflatten(structure: Any) -> Callable[[Sequence[Any]], Any]:
-    """Return a function that makes a module's result of its leaves."""
+    """Return a function that makes a module's result from its leaves."""
     leaf = _pytree.tree_structure(0)
     for kind, make in ((leaf, lambda leaves: leaves[0]), (_pytree.tree_structure((0,) * structure.num_leaves), tuple)):
         if structure == kind:

@@ -17,7 +17,7 @@ from evt.fx.skip_reason import SkipReason
 
 @dataclass(frozen=True)
 class Term:
-    """What the product is multiplied by or what is added to it: ``factor * value``, of a shape that broadcasts."""
+    """A factor or summand of the product: ``factor * value``, which broadcasts to the product."""
 
     value: Node
     factor: float = 1.0
@@ -28,8 +28,8 @@ class Term:
 class Product:
     """A matrix product or convolution.
 
-    ``operation`` is evt's; ``a`` and ``b`` are as that takes them. ``alpha`` scales the product, and ``terms`` scale it
-    or are added, in this order; in a convolution they are vectors along the output channels.
+    ``operation`` is evt's operation with the operands ``a`` and ``b``. ``alpha`` scales the product; then ``terms``
+    scale it or are added, in this order. In a convolution, terms are vectors of the output channels.
     """
 
     node: Node
@@ -43,7 +43,7 @@ class Product:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes of its elements, batches among them if it has any."""
+        """The modes of the product, with l if it has batches."""
         return ("l", "m", "n") if self.operation == "gemm" and len(self.index_map.dims) > 2 else ("m", "n")
 
     @property
@@ -52,7 +52,7 @@ class Product:
 
 
 def find_product(node: Node) -> Product | SkipReason | None:
-    """Return the product that a node is, why it is none of evt's, or None for another operator."""
+    """Return the product that a node computes, why evt cannot compute it, or None for other operators."""
     if is_backward(node):
         return SkipReason(node, "E1021", "gradients of filters and of biases are PyTorch's work")
     split = backward_of(node)
@@ -72,7 +72,7 @@ def find_product(node: Node) -> Product | SkipReason | None:
 
 
 def _fault(product: Product) -> str:
-    """Return why evt has no kernel for a product, or nothing."""
+    """Return why evt has no kernel for a product, or ""."""
     a, b = dtype_of(product.a), dtype_of(product.b)
     fp8 = (torch.float8_e4m3fn, torch.float8_e5m2)
     if a != b and not (a in fp8 and b in fp8):
@@ -85,7 +85,7 @@ def _fault(product: Product) -> str:
 
 
 def _allows_tf32(product: Product) -> bool:
-    """Return whether PyTorch would multiply on the tensor cores, where 10 bits of a float32's mantissa are read."""
+    """Return whether PyTorch uses TF32: tensor cores, which read 10 bits of a float32's mantissa."""
     if product.is_convolution:
         return bool(torch.backends.cudnn.allow_tf32)
     return torch.get_float32_matmul_precision() != "highest"
@@ -131,7 +131,7 @@ def _matmul(node: Node, _: Arguments) -> Product | str:
 
 
 def _scaled_mm(node: Node, arguments: Arguments) -> Product | str:
-    """``scale_a * scale_b * acc + bias``, with one scale, or one for each row and column."""
+    """Return ``scale_a * scale_b * acc + bias``, with a single scale, or a scale for each row and column."""
     if arguments["scale_result"] is not None:
         return "its result is scaled for an 8-bit type"
     rows, columns = shape_of(node)
@@ -163,7 +163,7 @@ def _convolution(node: Node, arguments: Arguments) -> Product | str:
 
 
 def _input_gradient(node: Node, arguments: Arguments) -> Product | str:
-    """Return the gradient of a convolution's input: the transposed convolution, and of that the convolution."""
+    """Return the input gradient of a convolution: a transposed convolution; of a transposed one, a convolution."""
     gradient, weight = arguments["grad_output"], arguments["weight"]
     rank = len(shape_of(weight)) - 2
     geometry = _geometry(arguments, ["stride", "padding", "dilation", "groups"], rank)
@@ -185,7 +185,7 @@ def _input_gradient(node: Node, arguments: Arguments) -> Product | str:
 
 
 def _left_over(size: Size, given: Size, stride: int, reach: int, transposed: bool) -> int | None:
-    """Return how many pixels of an input's gradient lie behind those that the filter's taps reach, or None."""
+    """Return the number of pixels beyond the last one that a filter tap reaches, by dimension, or None."""
     if transposed:
         return 0 if same((given - reach) // stride + 1, size) else None
     rest = size - (given - 1) * stride - reach
@@ -197,7 +197,7 @@ def _pixels(node: Node, rank: int) -> IndexMap:
 
 
 def _geometry(arguments: Arguments, names: Sequence[str], rank: int) -> dict[str, Any] | str:
-    """Return a convolution's geometry, or why evt has none."""
+    """Return the geometry of a convolution, or why evt does not support it."""
     geometry: dict[str, Any] = {}
     for name in names:
         value = arguments[name]

@@ -20,13 +20,13 @@ from evt.fx.skip_reason import SkipReason
 
 @dataclass(frozen=True)
 class ProductReport:
-    """A product of a graph: its program and the operators that it absorbed, or the reason why it is left alone.
+    """The outcome of a product: its formula and fused operators, or the reason why it is not fused.
 
-    ``node`` is its name in the graph, ``formula`` the program as text, ``shapes`` those of A and B, ``absorbed`` the
-    names of the operators beside the product, ``benefit`` what fusing saves and loses, ``behind`` why the operators
-    that read its results are not fused. ``graph`` is "forward" or "backward" where gradients are computed. ``kernel``
-    is the route and configuration on the target that a report is asked for. A product whose region is not taken has
-    the region's formula, and the reason.
+    ``node`` is the product's name in the graph, ``formula`` the program as text, ``shapes`` the shapes of A and B.
+    ``absorbed`` has the names of the fused operators, ``behind`` the reasons of readers that are not fused. ``benefit``
+    compares the region with the unfused operators. ``graph`` is "forward" or "backward" if gradients are recorded.
+    ``kernel`` is the route and the configuration on the target of a report. A region that is found but not used has its
+    formula here beside the reason.
     """
 
     node: str
@@ -46,12 +46,12 @@ class ProductReport:
 
     @property
     def gain(self) -> str:
-        """What fusing saves, estimated or measured."""
+        """The estimated or measured gain of fusion, as text."""
         return str(self.benefit) if self.benefit is not None and self.fused else ""
 
     @property
     def said(self) -> str:
-        """What is said beside the shapes: what fusing saves and the kernel, or the reason why it does not happen."""
+        """The gain and the kernel, or the reason why the product is not fused."""
         return self.reason or "; ".join(filter(None, (self.gain, self.kernel)))
 
 
@@ -61,7 +61,7 @@ def rows_of(
     graph: str = "",
     kernels: Mapping[Node, str] | None = None,
 ) -> tuple[ProductReport, ...]:
-    """Return what became of the products of a graph."""
+    """Return the outcomes of a graph's products as rows."""
     behind = left_out(outcomes)
     rows = (_row(each, behind[each.product], (benefits or {}).get(each.product), graph) for each in outcomes)
     names = ((kernels or {}).get(each.product, "") for each in outcomes)
@@ -85,13 +85,13 @@ def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None
 
 @dataclass(frozen=True)
 class Owner:
-    """The parameters and buffers that a compiled graph reads, by which a model finds what became of its products."""
+    """The tensors that a compiled graph reads. A model finds its records by its parameters and buffers."""
 
     tensors: tuple[weakref.ref[torch.Tensor], ...] = ()
 
     @staticmethod
     def of(module: GraphModule, inputs: Sequence[Any]) -> Owner:
-        """Return the owner of a graph of Dynamo's: its attributes, and the tensors behind its inputs."""
+        """Return the owner of a graph of Dynamo: its attributes, and the tensors behind its inputs."""
         found = [*module.parameters(), *module.buffers(), *inputs]
         for node in module.graph.nodes:
             known = node.meta.get("grapharg") if node.op == "placeholder" else None
@@ -99,30 +99,30 @@ class Owner:
         return Owner(tuple(weakref.ref(each) for each in found if isinstance(each, torch.Tensor)))
 
     def is_part_of(self, wanted: set[int]) -> bool:
-        """Return whether one of the tensors with these identities is read."""
+        """Return whether the graph reads a tensor with one of these ids."""
         found = (each() for each in self.tensors)
         return any(each is not None and id(each) in wanted for each in found)
 
     @property
     def is_gone(self) -> bool:
-        """Whether none of its tensors is alive."""
+        """Whether all of its tensors are deleted."""
         return bool(self.tensors) and all(each() is None for each in self.tensors)
 
 
 @dataclass(frozen=True)
 class Record:
-    """The rows of one compiled graph, whose they are, and the options of torch.compile that it was compiled with."""
+    """The rows of one compiled graph, its owner, and the options of torch.compile."""
 
     rows: tuple[ProductReport, ...]
     owner: Owner = field(default_factory=Owner)
     options: Options | None = None
 
 
-#: Everything that was compiled in this process, of models that are still there.
+#: The records of all graphs compiled in this process whose models still exist.
 RECORDS: list[Record] = []
 
 
 def keep(record: Record) -> None:
-    """Add a record; drop those of models that are gone."""
+    """Add a record; drop the records of deleted models."""
     RECORDS[:] = [each for each in RECORDS if not each.owner.is_gone]
     RECORDS.append(record)

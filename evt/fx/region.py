@@ -16,16 +16,16 @@ from evt.fx.product import Product
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import MEMORY, follow, is_arranged, is_view
 
-#: Types of the tensors that a kernel reads at elements, and those of single numbers.
+#: Types of tensors that a kernel reads, and of single numbers that it reads.
 _READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32, torch.int8, torch.uint8)
 _READ_SCALARS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32)
-#: Types of results.
+#: Types of results that a kernel stores.
 _STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass
 class FusionRegion:
-    """A product and the nodes that are computed with it, in the graph's order; ``index_maps`` has all of them."""
+    """A product and the nodes of its kernel, in the graph's order, with their index maps."""
 
     product: Product
     index_maps: dict[Node, IndexMap] = field(default_factory=dict)
@@ -41,19 +41,19 @@ class FusionRegion:
         return list(self.index_maps)
 
     def without_reductions(self) -> FusionRegion:
-        """Return the region without reductions and what is computed of them."""
+        """Return the region without reductions and without operators on reduced values."""
         return FusionRegion(
             self.product, {node: index_map for node, index_map in self.index_maps.items() if not index_map.reduced}
         )
 
     @property
     def outputs(self) -> list[Node]:
-        """The nodes that something outside of the region reads."""
+        """The nodes that nodes outside of the region read."""
         return [node for node in self.index_maps if any(user not in self.index_maps for user in node.users)]
 
 
 def fit(node: Node, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReason:
-    """Return the index map of a node of whose operands some are in a region, or why it cannot be in it."""
+    """Return the index map of a node that reads nodes of a region, or why the node cannot join the region."""
     if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
         return SkipReason(node, "E1003", "an operator reads its memory as it lies")
     if is_arranged(node) and not index_maps[node.all_input_nodes[0]].is_packed:
@@ -84,7 +84,7 @@ def fit(node: Node, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReaso
 
 
 def fit_operand(node: Node, index_map: IndexMap) -> bool:
-    """Return whether a tensor that a region reads in an index map can be computed in its kernel instead."""
+    """Return whether a kernel can compute a tensor that it reads with an index map."""
     found = None if node.op != "call_function" or not is_tensor(node) or is_view(node) else semantics(node)
     if (
         not isinstance(found, Applied)
@@ -99,7 +99,7 @@ def fit_operand(node: Node, index_map: IndexMap) -> bool:
 def _elementwise(
     node: Node, found: Applied | Node, first: IndexMap, index_maps: Mapping[Node, IndexMap]
 ) -> IndexMap | SkipReason:
-    """Return the index map of an elementwise operator, or why a kernel does not compute it there."""
+    """Return the index map of an elementwise operator, or why the kernel cannot compute it."""
     if not first.has_shape(shape_of(node)):
         if first.reduced:
             return SkipReason(node, "E1009", "it reads a reduction of the product for every element")
@@ -120,7 +120,7 @@ def _reduced(node: Node, found: Reduced, index_map: IndexMap) -> IndexMap | Skip
 
 
 def _unread(operand: Node, index_map: IndexMap, device: torch.device) -> tuple[str, str] | None:
-    """Return why a kernel cannot read a tensor at an index map's elements, as code and reason, or None."""
+    """Return the code and the reason why a kernel cannot read a tensor with an index map, or None."""
     if not is_tensor(operand):
         return "E1007", f"`{operand.name}` is a number that is known at run time only"
     if number_of(operand) is not None:

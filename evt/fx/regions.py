@@ -1,4 +1,13 @@
-"""The regions of a graph, as programs: ``find_regions(graph) -> Fusion``."""
+"""Find the regions of a graph, as programs: ``find_regions(graph) -> Fusion``.
+
+    partition         gives each operator to a product, or to none, so that the fewest bytes move
+    fuse_producers    moves elementwise operands into the region that reads them
+    rematerialize     lets Inductor's kernels recompute results where a region then stores fewer bytes
+    build             makes the program of each region; a region that is not a program is tried without reductions
+
+Partition decides on the original graph. The two later steps copy operators, and only ever remove bytes. Without
+Inductor, which computes elementwise operators where they are read, the last step copies views only.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +33,10 @@ from evt.settings import Settings
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a product: a fused region, or the reason why there is none.
+    """The outcome of a product: its fused region, or the reason why it is not fused.
 
-    ``behind`` are the reasons why operators that read its results are not computed with it, ``wanted`` the nodes that
-    were given to it. ``possible`` is the region that was found where it is not taken, as on a device without kernels.
+    ``behind`` are the reasons why readers of its results are not fused with it, ``wanted`` the nodes of its region.
+    ``possible`` is a region that was found but not used, for example on a device without kernels.
     """
 
     product: Node
@@ -39,7 +48,7 @@ class Outcome:
 
 
 def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[SkipReason, ...]]:
-    """Return for each product why operators behind it are not fused, without those that another region computes."""
+    """Return by product why readers are not fused with it; leave out readers that another region computes."""
     known = list(outcomes)
     computed = {node for each in known if each.fused is not None for node in each.fused.nodes}
     return {each.product: tuple(m for m in each.behind if m.node not in computed) for each in known}
@@ -47,12 +56,12 @@ def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[SkipReason, ...]]:
 
 @dataclass(frozen=True)
 class Fusion:
-    """What became of a graph's products, in its order; prints as text."""
+    """The outcomes of a graph's products, in the graph's order; prints as text."""
 
     outcomes: tuple[Outcome, ...]
 
     def __deepcopy__(self, memo: object) -> Fusion:
-        return self  # it describes the graph that it was found in
+        return self  # it refers to nodes of one graph
 
     @property
     def regions(self) -> tuple[RegionProgram, ...]:
@@ -60,7 +69,7 @@ class Fusion:
 
     @property
     def reasons(self) -> tuple[SkipReason, ...]:
-        """All reasons, of products and of the operators behind them."""
+        """All reasons, of products and of their readers."""
         found = [reason for each in self.outcomes for reason in (each.reason, *each.behind) if reason is not None]
         return tuple(dict.fromkeys(found))
 
@@ -82,13 +91,13 @@ def find_regions(
     inlined: bool = False,
     left: Mapping[Node, SkipReason] | None = None,
 ) -> Fusion:
-    """Return the regions of a graph on one of the devices, as programs.
+    """Return the regions of a graph on devices of some kinds, as programs; change the graph in place.
 
-    ``inlined``: what stays in the graph is compiled, so that elementwise operators are computed where they are read.
-    Products that are ``left`` have no regions, for these reasons.
+    ``inlined``: Inductor compiles the other operators, so it computes elementwise operators where they are read.
+    Products in ``left`` are skipped, for these reasons.
     """
     Settings.of(**(settings or {}))
-    graph.eliminate_dead_code()  # a product that nothing reads is no kernel
+    graph.eliminate_dead_code()  # a product without readers gets no kernel
     found = partition(graph, left=left)
     outcomes = {node: Outcome(node, None, reason) for node, reason in found.skipped.items() if _is_product(reason)}
     owner = {node: region for region in found.regions for node in region.index_maps}
@@ -108,7 +117,7 @@ def find_regions(
 
 
 def _leave_views(graph: Graph, regions: Sequence[FusionRegion]) -> None:
-    """Show what is outside of a region copies of its views, so that they share the memory of the result they view."""
+    """Copy views for readers outside of their region: the copy shares the memory of the stored result."""
     for region in regions:
         for node in reversed(region.nodes):
             outside = {user for user in node.users if user not in region}
@@ -150,12 +159,12 @@ def _outcome(
 
 
 def _computes(region: FusionRegion) -> bool:
-    """Return whether a region computes anything beside its product."""
+    """Return whether a region computes more than its product."""
     return len(region.index_maps) > 1 or bool(region.product.terms) or region.product.alpha != 1
 
 
 def _build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any]) -> RegionProgram | SkipReason:
-    """Return the program of a region, or why there is none that a kernel of the region's device computes."""
+    """Return the program of a region, or why it has none that a kernel on the region's device computes."""
     node = region.product.node
     try:
         made = build(region, owned, settings)
@@ -169,7 +178,7 @@ def _build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any]) 
 
 
 def _check_kernel(fused: RegionProgram) -> None:
-    """Raise TargetError if a region is on a GPU for which evt has no kernel of its program."""
+    """Raise TargetError if a region is on a GPU for which evt has no kernel."""
     operands = (fused.region.product.a, fused.region.product.b)
     device = fused.region.product.node.meta["val"].device
     if device.type == "cuda" and torch.cuda.is_available():
@@ -183,7 +192,7 @@ def _check_kernel(fused: RegionProgram) -> None:
 def _behind(
     region: FusionRegion, owner: Mapping[Node, FusionRegion], skipped: Mapping[Node, SkipReason]
 ) -> tuple[SkipReason, ...]:
-    """Return why the operators that read these are not fused with them."""
+    """Return why the readers of a region are not fused with it."""
     readers = dict.fromkeys(user for node in region.index_maps for user in _readers(node, region))
     found = []
     for user in readers:
@@ -195,7 +204,7 @@ def _behind(
 
 
 def _readers(node: Node, region: FusionRegion) -> Iterator[Node]:
-    """Yield the readers of a node outside of its region, and the readers of a view of it there."""
+    """Yield the readers of a node outside of its region, and the readers of its views."""
     stack = [node]
     while stack:
         for user in stack.pop().users:

@@ -1,8 +1,8 @@
-"""Results that their readers compute again: ``rematerialize(graph, regions)``, in place.
+"""Rematerialize results of regions in their consumers: ``rematerialize(graph, regions)``, in place.
 
-What a region stores for kernels of Inductor's alone, these can compute as they read, for no bytes: a copy of the
-operators is put into the graph for them, and the region stores what the copy reads, where that has fewer bytes. So a
-cast to float32, which a norm needs of a residual in 16 bits, does not make the residual be stored in 32.
+Inductor's kernels compute elementwise operators as they read, for no extra bytes. If only such kernels read a result,
+they get a copy of its operators, and the region stores the inputs of the copy where these have fewer bytes. For
+example, a norm reads a float16 residual and casts it to float32 itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from evt.fx.product import find_product
 from evt.fx.region import FusionRegion
 from evt.fx.views import Sources, is_view
 
-#: How many operators are computed again, one behind the other.
+#: The longest chain of operators that is rematerialized.
 _DEEPEST = 8
 
 
 def rematerialize(graph: Graph, regions: Iterable[FusionRegion]) -> None:
-    """Let the readers of each region's results compute them again, where the region then stores fewer bytes."""
+    """Rematerialize results of regions where the regions then store fewer bytes."""
     regions = list(regions)
     owned = {node for region in regions for node in region.index_maps}
     sources = Sources()
@@ -44,7 +44,7 @@ def rematerialize(graph: Graph, regions: Iterable[FusionRegion]) -> None:
 
 @dataclass
 class _Again:
-    """The bytes that are moved for what a result is computed of again, and the operators that are copied, in order."""
+    """The bytes moved for the inputs of a rematerialized result, and the copied operators, in order."""
 
     moved: dict[Node, int] = field(default_factory=dict)
     copied: dict[Node, None] = field(default_factory=dict)
@@ -70,14 +70,14 @@ class _Again:
 
 
 def _is_elementwise(node: Node, region: FusionRegion) -> bool:
-    """Return whether an operator of a region computes each element of those in the same place."""
+    """Return whether an operator of a region is a view or elementwise."""
     if node is region.product.node or region.index_maps[node].reduced:
         return False
     return is_view(node) or not isinstance(semantics(node), Reduced)
 
 
 def _is_loose(user: Node, owned: Set[Node]) -> bool:
-    """Return whether kernels of Inductor's alone read a tensor through this reader, which may be a view."""
+    """Return whether only kernels of Inductor read a tensor through a reader, which may be a view."""
     stack = [user]
     while stack:
         each = stack.pop()
@@ -99,7 +99,7 @@ def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: FusionRegion
 
 
 def _drop_unread(graph: Graph, region: FusionRegion) -> None:
-    """Drop the nodes of a region that nothing reads any more."""
+    """Erase the nodes of a region that have lost their readers."""
     for node in reversed(region.nodes):
         if not node.users and node is not region.product.node:
             del region.index_maps[node]

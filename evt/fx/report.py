@@ -1,4 +1,4 @@
-"""What was fused, what not, and why: ``report(model, inputs, arch=...) -> Report``."""
+"""Report the fused and the unfused products of a model: ``report(model, inputs, arch=...) -> Report``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from evt.request.given import check_kind
 
 @dataclass(frozen=True)
 class Report:
-    """The products of all graphs of a model, in the order in which they were compiled; prints as a table.
+    """The products of all graphs of a model, in the order of compilation; prints as a table.
 
-    ``target`` is the one that the report was asked for, and ``calls`` how the calls of a fused module ran.
+    ``target`` is the target of the report, ``calls`` counts how the calls of a fused module ran.
     """
 
     rows: tuple[ProductReport, ...]
@@ -56,7 +56,7 @@ class Report:
         return visible("\n".join(lines), keep="\n")
 
     def _repr_html_(self) -> str:
-        """Return the table, for notebooks."""
+        """Return the table as HTML, for notebooks."""
         columns = ("graph", "product", "operation", "shapes", "formula", "gain", "kernel", "not fused")
         head = "".join(f"<th>{each}</th>" for each in columns)
         body = []
@@ -70,7 +70,7 @@ class Report:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as HTML shows it, with control characters visible."""
+    """Return a text escaped for HTML, with visible control characters."""
     return html.escape(visible(text, keep="\n"))
 
 
@@ -94,15 +94,15 @@ def report(
     *,
     arch: str | None = None,
 ) -> Report:
-    """Return what was fused in a model, what not, and why; of all models that were compiled when none is given.
+    """Return the fused products of a model, and the reasons of all others; without a model, of all compiled models.
 
-    ``model`` is what :func:`evt.fuse` returned, a module, or what torch.compile made of it with ``backend="evt"``: then
-    the graphs count that were compiled with its options. A graph is compiled at the first call with a kind of inputs,
-    so a model that was not called has no rows; one that was compiled again for other inputs has the rows of each time.
+    ``model`` is a module, the result of :func:`evt.fuse`, or the result of torch.compile with ``backend="evt"``; the
+    last selects the graphs that were compiled with its options. The first call with a kind of inputs compiles a graph.
+    So a model that was never called has no rows, and a model that was compiled again has the rows of each time.
 
-    With ``inputs``, a sequence or keyword arguments, the report is of a call with them: the model is called once,
-    uncompiled, and nothing is built. ``arch`` names a target: what a GPU of its kind would do, for a model on the CPU
-    too. Raise ArgumentError (E0607) for arguments of other kinds, TargetError (E0501) for an unknown target.
+    With ``inputs``, a sequence or keyword arguments, the report describes a call with these inputs. The model is called
+    once, uncompiled, and nothing is built. ``arch`` names a target; the model may be on the CPU. Raise ArgumentError
+    (E0607) for arguments of other kinds, TargetError (E0501) for an unknown target.
     """
     check_kind("model", model, torch.nn.Module | None, "a torch.nn.Module")
     check_kind("inputs", inputs, tuple | list | Mapping | None, "a tuple of them, as in `(x,)`, or a mapping")
@@ -132,5 +132,5 @@ def _recorded(records: Sequence[Record]) -> Report:
 
 
 def _ran(how: str) -> str:
-    """Return how calls of a fused module ran, by what its dispatch counts."""
+    """Return how calls of a fused module ran, from the name that its dispatch counts."""
     return how if how == "fused" else f"by the model itself ({how})"

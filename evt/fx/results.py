@@ -1,7 +1,7 @@
-"""Results as eager mode returns them: their strides, and the memory that they share with inputs and with each other.
+"""Results with the strides and aliases of eager mode: ``restore(graph, written, results)``.
 
-Before PyTorch removes side effects from an exported graph, a fake tensor shares memory where the real one does.
-:func:`restore` gives the results of the rewritten graph this memory again.
+In an exported graph with side effects, fake tensors share memory exactly where real tensors do. PyTorch then removes
+the side effects. :func:`restore` gives the results of the rewritten graph these strides and aliases again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ aten = torch.ops.aten
 class Result:
     """A tensor of a module's result.
 
-    Its memory is that of ``owner``, an input of the graph by its name or the largest of several results by its place,
-    and begins ``offset`` elements after the owner's first. ``owner`` None means memory of its own.
+    ``owner`` is the tensor whose memory it shares: the name of an input, or the place of the largest result.
+    The tensor begins ``offset`` elements after the owner. ``owner`` None means memory of its own.
     """
 
     size: tuple[Size, ...]
@@ -40,7 +40,7 @@ class Result:
 
 
 def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tuple[Result | None, ...]:
-    """Return the leaves of a result beside named inputs; None for a leaf that is no tensor."""
+    """Return the leaves of a result, with owners among named inputs; None for leaves that are not tensors."""
     owners: dict[int, tuple[str | int, torch.Tensor]] = {}
     for name, value in inputs:
         if isinstance(value, torch.Tensor):
@@ -65,12 +65,12 @@ def results_in(exported: ExportedProgram) -> tuple[Result | None, ...]:
 
 
 def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result | None]) -> None:
-    """Write to the inputs that a functional graph has new values for, and give its results the memory of eager mode's.
+    """Write the new values of inputs to the inputs, and give results the strides and aliases of eager mode.
 
-    The graph returns results alone then.
+    The graph then returns the results alone.
     """
     for node in graph.nodes:
-        if is_view(node):  # of what was replaced, perhaps
+        if is_view(node):  # the sizes may belong to replaced nodes
             node.meta["val"] = node.target(*map_arg(node.args, _value), **map_arg(node.kwargs, _value))
     output, every = graph.output_node(), _leaves(graph)
     values, found = every[: len(written_to)], every[len(written_to) :]
@@ -99,7 +99,7 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result |
 
 
 def _laid(graph: Graph, node: Node, result: Result) -> Node:
-    """Return a result with eager mode's strides of dimensions of one element, too."""
+    """Return a result with eager mode's strides also in dimensions of size 1."""
     return (
         node
         if _equal(node.meta["val"].stride(), result.stride)
@@ -107,14 +107,14 @@ def _laid(graph: Graph, node: Node, result: Result) -> Node:
     )
 
 
-#: Operators that write to places of a tensor, with those that do it in place. To do it twice does no harm.
+#: Operators that write to parts of a tensor, and their in-place versions. A second write changes nothing.
 _IN_PLACE = {aten.index_copy.default: aten.index_copy_.default, aten.index_put.default: aten.index_put_.default}
 
 
 def _is_written_in_place(node: Node, value: Node, others: Sequence[Any]) -> bool:
-    """Return whether an operator now writes its result to an input, and need not copy all of it.
+    """Return whether an operator was changed to write to its input in place.
 
-    It alone reads the input, and nothing else that is returned or written shares the memory of its result.
+    It must be the only reader of the input, and no other returned or written value may share its result's memory.
     """
     alone = value.args[:1] == (node,) and set(node.users) <= {value} and value.args.count(node) == 1
     memory = _memory(_value(value))
@@ -128,9 +128,9 @@ def _is_written_in_place(node: Node, value: Node, others: Sequence[Any]) -> bool
 
 
 def keep_strides(graph: Graph, node: Node, stride: Sequence[Size]) -> Node:
-    """Return a node with the same elements in memory of these strides: itself, or a copy.
+    """Return the node, or a copy with these strides.
 
-    Dimensions of stride 0 are copied once and expanded.
+    Dimensions with stride 0 are copied once and expanded.
     """
     value = node.meta["val"]
     if all(same(size, 1) or same(x, y) for size, x, y in zip(value.shape, value.stride(), stride, strict=True)):
@@ -151,12 +151,12 @@ def keep_strides(graph: Graph, node: Node, stride: Sequence[Size]) -> Node:
 
 
 def view_of(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    """Return a view of a tensor's memory that begins so many elements after its first."""
+    """Return a view of a tensor's memory, ``offset`` elements after its first element."""
     return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
 
 
 def _apart(graph: Graph, node: Node, others: Iterable[Any]) -> Node:
-    """Return a node with the same elements whose memory none of the others has: itself, or a copy."""
+    """Return the node, or a copy if it shares memory with one of the others."""
     memory = _memory(node.meta["val"])
     if not any(is_tensor(each) and _memory(each.meta["val"]) == memory for each in others):
         return node
@@ -166,14 +166,14 @@ def _apart(graph: Graph, node: Node, others: Iterable[Any]) -> Node:
 
 
 def _shares(node: Node, owner: Node, result: Result) -> bool:
-    """Return whether a node has the memory that a result has."""
+    """Return whether a node has the strides and the aliasing of a result."""
     value, first = node.meta["val"], owner.meta["val"]
     offset = value.storage_offset() - first.storage_offset()
     return _memory(value) == _memory(first) and _equal((*value.stride(), offset), (*result.stride, result.offset))
 
 
 def _view(graph: Graph, owner: Node, result: Result) -> Node | None:
-    """Return the view of an owner's memory that a result is, or None where it goes beyond that memory."""
+    """Return a result as a view of its owner, or None if the view exceeds the owner's memory."""
     value = owner.meta["val"]
     if _equal((*value.shape, *value.stride(), 0), (*result.size, *result.stride, result.offset)):
         return owner
@@ -204,7 +204,7 @@ def _memory(value: torch.Tensor) -> int:
 
 
 def _leaves(graph: Graph) -> list[Any]:
-    """Return what a graph returns."""
+    """Return the results of a graph."""
     leaves: Any = graph.output_node().args[0]
     return list(leaves)
 

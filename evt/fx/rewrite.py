@@ -1,4 +1,4 @@
-"""Regions replaced by calls of their programs: ``rewrite(graph, fused, caller)``, in place."""
+"""Replace regions by calls of their programs: ``rewrite(graph, fused, caller)``, in place."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ aten = torch.ops.aten
 
 
 class Caller(Protocol):
-    """Writes the call of a region's program into a graph."""
+    """A writer of calls of region programs."""
 
     @property
     def copies(self) -> bool:
-        """Whether images that kernels cannot read are copied by the graph, or else by the call."""
+        """Whether the graph copies images that kernels cannot read; otherwise the call copies them."""
 
     @property
     def strided(self) -> bool:
-        """Whether results get PyTorch's strides. Inductor takes any, and restores those of its results."""
+        """Whether results get PyTorch's strides. Inductor accepts any strides, and restores those of its results."""
 
     def __call__(
         self, graph: Graph, fused: RegionProgram, operands: Sequence[Node], arguments: Sequence[Node]
     ) -> tuple[Node, list[Node]]:
-        """Return the call, and the nodes of its results."""
+        """Write a call; return its node and the nodes of its results."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Calls one of evt's operators, which take a list of tensors and the program, and return a list."""
+    """A call of an operator of evt, with A, B, a list of inputs and the program; it returns a list."""
 
     operator: OpOverload
     copies: bool
@@ -62,11 +62,11 @@ class Listed:
 
 
 def listed(graph: Graph, call: Node, count: int) -> list[Node]:
-    """Return the elements of a call's result."""
+    """Return the elements of a call's list of results."""
     return [graph.call_function(operator.getitem, (call, index)) for index in range(count)]
 
 
-#: What computes at once, and what launches a kernel under Inductor.
+#: The operator for eager graphs, and the operator that Inductor lowers to a launch.
 RUN = Listed(torch.ops.evt.run.default, copies=False, strided=True)
 LAUNCH = Listed(torch.ops.evt.launch.default, copies=True, strided=False)
 
@@ -74,9 +74,8 @@ LAUNCH = Listed(torch.ops.evt.launch.default, copies=True, strided=False)
 def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: Caller = RUN) -> None:
     """Replace each region by a call of its program, with the region as ``meta["evt"]``.
 
-    The programs do not name the nodes of the graph: layers that differ in nothing else are one program, checked,
-    planned and loaded once. A result may lie in memory otherwise than PyTorch's would, so what views it afterwards
-    becomes a reshape.
+    The programs in the graph do not contain names of nodes: equal layers share one program, which is checked, planned
+    and loaded once. A result may have other strides than PyTorch's, so views of results become reshapes.
     """
     verify(graph, fused)
     now: dict[Node, Node] = {}
@@ -98,11 +97,11 @@ def _replace(
 ) -> None:
     """Replace one region.
 
-    Of those that were replaced before, ``now`` has what stands for their outputs, and ``images`` the copies of images.
+    ``now`` maps results of replaced regions to their new nodes, ``images`` maps images to their copies.
     """
     product = fused.region.product
     with graph.inserting_after(fused.region.nodes[-1]):
-        mark = graph.call_function(aten.alias.default, (fused.region.nodes[-1],))  # where the new nodes go
+        mark = graph.call_function(aten.alias.default, (fused.region.nodes[-1],))  # marks the place of the new nodes
     with graph.inserting_before(mark):
         operands = [now.get(each, each) for each in (product.a, product.b)]
         if fused.batches is not None:
@@ -115,7 +114,7 @@ def _replace(
                 operands = [_image(graph, each, images, is_readable) for each in operands]
                 arguments = [_image(graph, each, images, _is_walkable) for each in arguments]
             last = follows_channels_last(request.convolution, *(tensor_of(each, "meta") for each in operands))
-            if last:  # so are the results of PyTorch, which thus stay as they are
+            if last:  # PyTorch's results are channels last as well
                 operands = [_image(graph, x, images, is_readable) if is_constant(x) else x for x in operands]
         call, values = caller(graph, fused, operands, arguments)
         for made, result in zip(values, fused.results, strict=True):
@@ -136,7 +135,7 @@ def _replace(
 
 
 def _packed(like: torch.Tensor, shape: Sequence[Size], last: bool) -> torch.Tensor:
-    """Return a tensor of packed memory, in which an image has its channels ``last``."""
+    """Return a packed tensor; an image is channels last if ``last``."""
     if not last or len(shape) < 3:
         return like.new_empty(tuple(shape))
     images, channels, *sizes = shape
@@ -144,16 +143,16 @@ def _packed(like: torch.Tensor, shape: Sequence[Size], last: bool) -> torch.Tens
 
 
 def _is_walkable(view: torch.Tensor) -> bool:
-    """Return whether an epilogue reads a view [N, ..., C] as it lies: its pixels have one stride."""
+    """Return whether an epilogue can read a view [N, ..., C]: its pixels have a single stride."""
     return is_readable(view) and pitch_of(view) is not None
 
 
 def _image(graph: Graph, node: Node, known: dict[Node, Node], fits: Callable[[torch.Tensor], bool]) -> Node:
-    """Return an image, or a filter, with its channels last, as kernels read them.
+    """Return an image, or a filter, in channels last, the layout that kernels read.
 
-    A copy is a part of the graph, which can make it where the image is computed; that of an attribute is made now. A
-    parameter that is an input of the graph may be written to between calls, so that it is copied at each call, unless
-    the copy is folded (:mod:`evt.fx.fold`).
+    The graph contains the copy of an image, so Inductor can make it where the image is computed. Attributes are copied
+    now. A parameter that is an input may change between calls: the graph copies it in each call, unless the copy is
+    folded (:mod:`evt.fx.fold`).
     """
     value = node.meta["val"]
     if value.dim() < 3 or fits(to_view(tensor_of(node, "meta"))):
@@ -175,7 +174,7 @@ def _constant(graph: Graph, node: Node) -> Node:
 
 
 def _copied(graph: Graph, node: Node) -> Node:
-    """Return a copy by operators: the copy of a permuted view, permuted back. That of a constant is one."""
+    """Return a channels-last copy by operators: a permuted view is copied, and permuted back."""
     dims = range(node.meta["val"].dim())
     last, first = [0, *dims[2:], 1], [0, len(dims) - 1, *dims[1:-1]]
     view = graph.call_function(aten.permute.default, (node, last))
@@ -190,7 +189,7 @@ def _copied(graph: Graph, node: Node) -> Node:
 
 
 def _arranged(graph: Graph, node: Node, how: Arrangement) -> Node:
-    """Return a node with the dimensions of an arrangement."""
+    """Return a node after the reshapes and the permutation of an arrangement."""
     if how.order != tuple(range(len(how.order))):
         split = _shaped(graph, node, how.split)
         node = graph.call_function(aten.permute.default, (split, list(how.order)))
@@ -199,7 +198,7 @@ def _arranged(graph: Graph, node: Node, how: Arrangement) -> Node:
 
 
 def _shaped(graph: Graph, node: Node, shape: Sequence[Size]) -> Node:
-    """Return a node of this shape, with the same elements."""
+    """Return the node reshaped to a shape."""
     have = shape_of(node)
     if len(have) == len(shape) and all(map(same, have, shape)):
         return node
@@ -209,7 +208,7 @@ def _shaped(graph: Graph, node: Node, shape: Sequence[Size]) -> Node:
 
 
 def _sort(graph: Graph) -> None:
-    """Put the nodes into an order in which operands come first, otherwise as they were."""
+    """Sort the nodes topologically, with few changes of their order."""
     placed: set[Node] = set()
     anchor = graph._root
     for node in list(graph.nodes):
@@ -225,6 +224,6 @@ def _sort(graph: Graph) -> None:
                 continue
             stack.pop()
             placed.add(each)
-            if anchor.next is not each:  # where PyTorch 2.6 would warn
+            if anchor.next is not each:  # PyTorch 2.6 warns otherwise
                 anchor.append(each)
             anchor = each

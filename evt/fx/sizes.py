@@ -11,7 +11,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 
 def written(graph: Graph, size: Any) -> int | Node:
-    """Return a size as an argument: of a dynamic one a node, computed from the sizes of the graph's inputs."""
+    """Return a size as an argument; a dynamic size becomes a node that computes it from the graph's inputs."""
     if isinstance(size, int):
         return size
     expression = size.node.expr
@@ -24,7 +24,7 @@ def written(graph: Graph, size: Any) -> int | Node:
 
 
 def _symbol(graph: Any, symbol: object) -> Any:
-    """Return a node that is a symbol of the graph's shapes: an input, or the size of one."""
+    """Return a node with the value of a symbol: an input, or the size of an input."""
     for node in graph.nodes:
         value: Any = node.meta.get("val") if node.op == "placeholder" else None
         if isinstance(value, torch.SymInt) and value.node.expr == symbol:

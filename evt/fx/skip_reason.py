@@ -1,4 +1,4 @@
-"""Why an operator is not part of a product's kernel: ``SkipReason``, a code with a page, a place and a sentence."""
+"""The reason why an operator is not fused: ``SkipReason``, a code with a page, a place and a sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 @dataclass(frozen=True)
 class SkipReason:
-    """A node that is in no region, or a product that stays as it is: the code (E10xx) and the reason."""
+    """A node that joins no region, or a product that is not fused: the code (E10xx) and the reason."""
 
     node: Node
     code: str
@@ -30,13 +30,13 @@ class SkipReason:
 
     @cached_property
     def place(self) -> str:
-        """The line of the user's code that the node comes from, ``model.py:12``, where the graph knows it."""
+        """The line of the user's code that made the node, ``model.py:12``, or "" if unknown."""
         frames = _FRAME.finditer(self.node.meta.get("stack_trace") or "")
         lines = [f"{each['file']}:{each['line']}" for each in frames if not each["file"].startswith(_TORCH)]
         return lines[-1] if lines else ""
 
     @property
     def diagnostic(self) -> Diagnostic:
-        """The same as a diagnostic."""
+        """The reason as a diagnostic."""
         notes = (f"fx node: {self.node.format_node() or self.node.name}", *((self.place,) if self.place else ()))
         return Diagnostic(self.code, f"`{self.node.name}` is not fused: {self.reason}", notes=notes)

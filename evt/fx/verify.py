@@ -1,4 +1,4 @@
-"""The invariant of a graph's regions, before they are replaced: ``verify(graph, fused)``."""
+"""Check the invariant of a graph's regions before they are replaced: ``verify(graph, fused)``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from evt.fx.build import RegionProgram
 
 
 def verify(graph: Graph, fused: Sequence[RegionProgram]) -> None:
-    """Raise InternalError (E0902) unless each region has results, and the kernels of the graph have an order.
+    """Raise InternalError (E0902) if a region has no results, or if kernels depend on each other in a cycle.
 
-    A kernel is a region, named by its product, or a node of no region. It reads nodes of no region and results of
-    regions, and runs after all of these.
+    A kernel is a region, represented by its product, or a node outside of all regions. It reads nodes outside of all
+    regions and results of regions, and runs after them.
     """
     owner: dict[Node, Node] = {node: each.region.product.node for each in fused for node in each.nodes}
     results = {result.node for each in fused for result in each.results}

@@ -1,4 +1,4 @@
-"""What views do to an index map: ``follow(node, index_map) -> IndexMap | None``."""
+"""The effect of views on index maps: ``follow(node, index_map) -> IndexMap | None``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from torch.fx import Node
 from evt.fx.aten import base_name, is_tensor, shape_of
 from evt.fx.index_map import IndexMap, same
 
-#: Views, by operator, that keep the order of elements, or do where the number of elements stays the same.
+#: Views that keep the order of elements; ``_PARTS`` do so if they keep the number of elements.
 _RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
 _PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_with_sizes", "chunk", "unbind")
 _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
-#: Operators that read or reinterpret memory, whatever the elements are.
+#: Operators that read or reinterpret memory and not elements.
 MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
-#: Operators whose operands Inductor copies one by one where they lie otherwise than they were traced: products of
-#: matrices, and attention, by the beginning of their names.
+#: Operators whose operands Inductor copies if their strides differ from the trace: matrix products, and attention by
+#: the beginning of its names.
 _MATRICES = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm")
 _ATTENTION = "_scaled_dot_product"
 
 
 def is_view(node: Node) -> bool:
-    """Return whether a node is another shape of its first operand's memory, or of a part of it, or several such."""
+    """Return whether a node is a view, or a list of views, of its first operand's memory."""
     if node.target is operator.getitem:
         return isinstance(node.args[0], Node) and is_view(node.args[0])
     return base_name(node) in (*_RESHAPES, *_PARTS, *_PERMUTATIONS)
 
 
 class Sources(dict[Node, Node]):
-    """The tensor whose memory each node shows: of a view, or a view of a view, the tensor that it is a view of."""
+    """The tensor whose memory each node has: the base of a view or of a chain of views, else the node."""
 
     def __missing__(self, node: Node) -> Node:
         views = []
@@ -42,7 +42,7 @@ class Sources(dict[Node, Node]):
 
 
 def is_arranged(node: Node) -> bool:
-    """Return whether a node copies its operand into another order in memory, for a product of matrices or attention."""
+    """Return whether a node copies its operand into the memory order that a matrix product or attention reads."""
     if base_name(node) != "clone":
         return False
     names = map(base_name, readers(node))
@@ -53,7 +53,7 @@ def is_arranged(node: Node) -> bool:
 
 
 def readers(node: Node) -> set[Node]:
-    """Return the operators that read a node's elements, through views."""
+    """Return the operators that read a node's elements, directly or through views."""
     found: set[Node] = set()
     views = [node]
     while views:
@@ -66,7 +66,7 @@ def readers(node: Node) -> set[Node]:
 
 
 def follow(node: Node, index_map: IndexMap) -> IndexMap | None:
-    """Return the index map of a view of a value, or None where it shows a part of it or mixes its modes."""
+    """Return the index map of a view, or None if it shows a part of the value or mixes modes."""
     name = base_name(node)
     if not is_tensor(node) or node.target is operator.getitem:
         return None
@@ -78,7 +78,7 @@ def follow(node: Node, index_map: IndexMap) -> IndexMap | None:
 
 
 def permutation(node: Node) -> tuple[int, ...]:
-    """Return the order in which a permutation takes the dimensions of its operand."""
+    """Return the dimensions of the operand in the order of a permutation's result."""
     assert isinstance(node.args[0], Node)
     rank = len(shape_of(node.args[0]))
     name = base_name(node)
@@ -93,7 +93,7 @@ def permutation(node: Node) -> tuple[int, ...]:
 
 
 def _has_all(node: Node, index_map: IndexMap) -> bool:
-    """Return whether a view that may show a part, or repeat elements, shows each once."""
+    """Return whether a view that may drop or repeat elements has each element once."""
     shape = [size for size in shape_of(node) if not same(size, 1)]
     before = [dim.size for dim in index_map.dims if dim.mode]
     return len(shape) == len(before) and all(map(same, shape, before))

@@ -1,6 +1,6 @@
-"""What a captured graph takes for given besides its inputs: ``Watch(model).holds() -> bool``.
+"""Detect changes of a model that invalidate its captured graphs: ``Watch(model).holds() -> bool``.
 
-A call compares attributes, hooks and tensors with those of the capture, by a few comparisons of whole lists.
+Each call compares attributes, hooks and tensors with the capture, by a few comparisons of whole lists.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ _data_ptr, _size, _stride = torch.Tensor.data_ptr, torch.Tensor.size, torch.Tens
 _dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
-#: The attributes of every module, which hold what is watched apart.
+#: The attributes of every module. The watch compares their contents separately.
 _OWN = frozenset(vars(torch.nn.Module()))
-#: How deep lists and mappings within one another are compared by their contents.
+#: The depth to which nested lists and mappings are compared by content.
 _DEEPEST = 8
 
 
 class Watch:
-    """The attributes, hooks and tensors of a module and of those within it.
+    """The attributes, hooks and tensors of a module and its submodules.
 
-    ``names`` are the qualified names of its tensors, with their places in ``tensors``. ``epoch`` counts how often a
-    tensor was replaced by another with the same shape, strides, type and device. ``refusal`` is why no graph serves.
+    ``names`` maps the qualified names of tensors to their places in ``tensors``. ``epoch`` counts replacements of a
+    tensor by another one of the same shape, strides, type and device. ``refusal`` is the reason why the model cannot
+    use captured graphs, or "".
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -60,26 +61,26 @@ class Watch:
 
     @property
     def hooked(self) -> bool:
-        """Whether a module within has hooks, which only the module itself calls."""
+        """Whether a submodule has hooks: only the model itself calls them."""
         return any(self._hooks)
 
     @property
     def recorded(self) -> bool:
-        """Whether autograd follows a tensor of the module."""
+        """Whether a tensor of the module requires gradients."""
         return any(map(_requires_grad, self._given))
 
     def current(self) -> list[Any]:
-        """Return the tensors in the places of ``names`` now."""
+        """Return the current tensors, in the order of ``names``."""
         return [table.get(name) for table, name in self._places]
 
     def put_back(self) -> None:
-        """Put the tensors back into their places, where the model has put others."""
+        """Restore the tensors that the model has replaced."""
         for (table, name), tensor in zip(self._places, self.tensors, strict=True):
             if table.get(name) is not tensor:
                 table[name] = tensor
 
     def holds(self) -> bool:
-        """Return whether graphs that were captured still serve, if tensors are other ones with new values perhaps."""
+        """Return whether captured graphs are still valid; tensors may have new values."""
         if not self.keeps_attributes():
             return False
         now = self.current()
@@ -93,10 +94,10 @@ class Watch:
         return True
 
     def keeps_attributes(self) -> bool:
-        """Return whether the modules have the attributes and submodules that they had."""
+        """Return whether the modules have the attributes and submodules of the capture."""
         try:
             return self._attributes == self._known and [*map(len, self._tables)] == self._lengths
-        except Exception:  # of values that do not compare, as tensors do not
+        except Exception:  # values such as tensors cannot be compared
             return False
 
 
@@ -105,7 +106,7 @@ def _remembered(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any, depth: int = 0) -> Any:
-    """Return a copy of lists, sets and mappings, and of those within, so that a change of one in place is seen."""
+    """Return a deep copy of lists, sets and mappings, to detect changes in place."""
     if depth == _DEEPEST:
         return value
     if type(value) in (list, tuple, set):
@@ -120,7 +121,7 @@ def _facts(tensors: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def _form(tensors: Sequence[Any]) -> list[Any]:
-    """Return what a graph takes for given of tensors: all but their values, and which of them are one."""
+    """Return the properties of tensors on which a graph depends, and which of them are the same object."""
     first: dict[int, int] = {}
     return [
         each if each is None else
