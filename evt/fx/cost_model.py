@@ -1,32 +1,32 @@
-"""Whether a region wins: ``estimate(fused, target, replayed) -> Benefit``.
+"""A cost model that decides whether fusing a region pays: ``estimate(fused, target, replayed) -> Benefit``.
 
-The objective is the time of the model. Beside leaving the product to PyTorch's libraries, and what follows it to one
-kernel of Inductor's, a region
+The objective is the time of the model. The alternative to a region is a product of PyTorch's libraries, followed by a
+kernel of Inductor's. Compared with it, a region
 
-    saves   bytes that no kernel moves any more / bandwidth, and the launch of the kernel that it makes superfluous
-    loses   time of the product * how much slower than the library's it is expected to be, and copies that it needs
+    saves   memory traffic / bandwidth, and the launch of Inductor's kernel if that becomes superfluous
+    loses   time of the product * the expected slowdown against the library, and the copies that it needs
 
-and it is taken where it saves more than it loses, by :data:`LEAST_GAIN`. Without the region, the product is written,
-and read by a kernel of Inductor's, which does the region's work and whatever else needs no other product; it writes
-what is needed later. With it, the region's results are written, and read if there is still such a kernel: then no
-launch is saved. Sums over rows are a kernel of their own without the region, as its elements are read in another order
-for them. A kernel of Inductor's that evaluates an error function waits for that rather than for memory.
+The region is fused if it saves more than it loses by at least :data:`LEAST_GAIN`. Traffic without the region: the
+library writes the product; Inductor's kernel reads it, computes the region's operators, and any others that need no
+further product, and writes the results that are needed later. Traffic with the region: its kernel writes its results,
+and Inductor's kernel, if there is one left, reads them; no launch is saved then. Without the region, sums over rows
+need a kernel of their own, since they read the elements in another order. A kernel of Inductor's that evaluates an
+error function is bound by this function and not by memory.
 
-A matrix product loses to the library in three ways, by measurements on an H100 (48 cases of 1 to 8192 rows, 2026-11):
+A matrix product loses to the library in three ways (fitted on an H100 to 48 cases of 1 to 8192 rows, 2026-11):
 
-    tiles that do not fill their last wave: the library has other tiles to choose from, and loses about half as much
-    long sums in few waves: a processor fills its pipeline, sums k terms and stores, once a wave, while the library
-        shares the terms of a tile, or takes larger tiles. The loss grows with k and falls with the number of waves
-    few rows: both wait for memory, and the library reads it a little faster where k is long
+    partial last wave    the library chooses from more tile shapes, and loses about half as much
+    long sums, few waves a multiprocessor fills its pipeline and drains it once a wave, while the library splits k or
+                         takes larger tiles; the loss grows with k and falls with the number of waves
+    few rows             both are memory bound, and the library reads a little faster for large k
 
-A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
-time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
-is a gain where a call less is made, and a loss where the time that the region saves would be waited for. A region that
-would only gain on the host, and lose on the GPU, is left.
+The GPU waits for the host during kernels of a few microseconds. So without CUDA graphs, the times of both alternatives
+are at least the host's times for their calls. ``waiting`` is the resulting change of the difference: a gain if the
+region makes a call less, a loss if the GPU would wait during the saved time. A region must also gain on the GPU alone.
 
-Kernels that no measurement covers have no estimate: see :mod:`evt.fx.covered`. The numbers below are round figures: of
-what GPUs reach, and of what was measured of whole models on an H200. ``evt.tune`` and ``mode="max-autotune"`` measure
-the GPU's time instead (:mod:`evt.fx.measure`).
+Unmeasured kernels have no estimate: see :mod:`evt.fx.covered`. The constants below are round figures, from the rates
+that GPUs reach and from whole models on an H200. ``evt.tune`` and ``mode="max-autotune"`` measure the times instead
+(:mod:`evt.fx.measure`).
 """
 
 from __future__ import annotations
@@ -55,47 +55,48 @@ from evt.plan.epilogue.cost import cost
 from evt.plan.plan import DepthwiseConvolution, HaloConvolution, Mainloop
 from evt.request.graphs import optimised_graph
 
-#: Bytes and 16-bit multiply-adds per microsecond that a kernel reaches on sm90, the one target that is measured.
+#: Bytes, and 16-bit multiply-adds, per microsecond that kernels reach on sm90, the only measured target.
 _MOVED, _MULTIPLIED = 3.6e6, 3.2e8
-#: What a region has to save by the estimate, which is not more exact, in microseconds.
+#: The least estimated gain of a region in microseconds; the estimate is no more exact.
 LEAST_GAIN = 1.0
-#: What one kernel less in a stream saves, in microseconds.
+#: The gain of one launch less in a stream, in microseconds.
 LAUNCH = 1.5
-#: What a call of a kernel out of Inductor's code takes the host, in microseconds: ours as well as others.
+#: The host's time to call a kernel from Inductor's code, in microseconds, for kernels of evt and of others.
 CALL = 5.0
-#: How much slower than the library's a product is assumed to be: of up to so many rows or columns, and of more.
+#: Slowdown of a product against the library: (largest number of rows or columns, factor), and the factor beyond.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GRADIENT = 0.03, 0.05
-#: Tiles that do not fill their last wave, as a part of what they leave idle.
+#: Partial last waves: the tile's side, the multiprocessors, and the loss as a fraction of the idle time.
 _TILE, _PROCESSORS, _UNEVEN = 128, PROCESSORS, 0.5
-#: Long sums: k / (k + _TERMS) of the following, in one wave, and of few rows, which memory bounds.
+#: Long sums: the slowdown is k / (k + _TERMS) times _LONG_SUMS / waves, or times _SLOWER_ROWS for few rows.
 _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
-#: What the following takes on sm90, in microseconds. A product at least, for each element of its result, and how much
-#: more with each transcendental function of its epilogue. An element of a kernel of Inductor's with an error function.
+#: Microseconds on sm90 for each element: a product at least; each transcendental function of its epilogue in addition;
+#: a kernel of Inductor's with an error function.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
-#: A convolution's epilogue, for each element of a matrix that is not the first one it reads or writes, and for each
-#: that a reduction combines.
+#: Microseconds of a convolution's epilogue for each element of a second or further matrix that it reads or writes, and
+#: for each element that a reduction combines.
 _FURTHER = 1e-6
-#: A convolution of one tap and more channels than the halo kernel takes, by a kernel of CUTLASS beside the library's.
+#: Microseconds that CUTLASS's kernel loses for a 1x1 convolution with more channels than the halo kernel takes.
 _LONG, _LONG_CHANNELS = 2.0, 512
-#: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
-#: library reaches there.
+#: First layers: microseconds of CUTLASS's kernels per pixel, and the fraction of its usual speed that the library
+#: reaches.
 _FIRST_PIXEL, _FIRST_SPEED = 2.7e-4, 0.15
-#: A first layer by the halo kernel, for each pixel of its result and 64 filters; by the library, for each pixel at
-#: least, or for each element: fits to five layers of 1 to 64 images on an H200, with few filters (16) and many (320).
+#: First layers: microseconds of the halo kernel per pixel and 64 filters; of the library per pixel at least, and per
+#: element. Fitted to five layers of 1 to 64 images on an H200, with 16 to 320 filters.
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
-#: What our depthwise kernel of 16 bits saves for each element of its result and each tap, with a stride, and that of a
-#: gradient: of layers of EfficientNet and ConvNeXt on an H200, 4.7e-8 to 1.1e-7, 1.3e-7 to 6.5e-7, and 1.8e-8 to
-#: 2.9e-7. In f32 our kernel took at most 1.1 times as long as the library's.
+#: Microseconds that evt's 16-bit depthwise kernel saves per element and tap: without a stride, with a stride, and for a
+#: gradient. Layers of EfficientNet and ConvNeXt on an H200 gave 4.7e-8 to 1.1e-7, 1.3e-7 to 6.5e-7, and 1.8e-8 to
+#: 2.9e-7. The last constant is the largest slowdown in f32.
 _DEPTHWISE, _DEPTHWISE_STRIDED, _DEPTHWISE_GRADIENT, _SLOWER_DEPTHWISE = 5e-8, 1.3e-7, 2e-8, 0.1
 
 
 @dataclass(frozen=True)
 class Benefit:
-    """What a region saves and loses, in microseconds; ``measured`` where both were timed.
+    """The microseconds that a region saves and loses. If ``measured``, they are the times unfused and fused.
 
-    ``waiting`` is what the GPU waits less for the host, more where it is negative; None under CUDA graphs. ``unknown``
-    says why there is no estimate. A region that does not win is left to the libraries under the code ``code``.
+    ``bytes`` is the saved memory traffic. ``waiting`` is the time by which the GPU waits less for the host, negative if
+    it waits more, and None under CUDA graphs. ``unknown`` is the reason why there is no estimate. ``code`` is the code
+    under which a region that loses is skipped.
     """
 
     saved: float
@@ -114,7 +115,7 @@ class Benefit:
         if self.measured or gain <= 0:
             return gain > 0
         difference = gain + (self.waiting or 0.0)
-        return (gain if abs(difference) < 1e-6 else difference) > LEAST_GAIN  # the host may hide what the GPU gains
+        return (gain if abs(difference) < 1e-6 else difference) > LEAST_GAIN  # the host may hide the GPU's gain
 
     def __str__(self) -> str:
         if self.unknown:
@@ -128,14 +129,14 @@ class Benefit:
 
 
 def estimate(fused: RegionProgram, target: str, replayed: bool = False) -> Benefit:
-    """Return what a region is expected to save and lose on a target, at the sizes of the call that is compiled.
+    """Estimate the gain and the loss of a region on a target, for the sizes of the call that is compiled.
 
-    ``replayed``: by a CUDA graph, so that the host calls no kernel.
+    ``replayed`` means that a CUDA graph replays the kernel, so that the host makes no calls.
     """
     product = fused.region.product
     result = bytes_of(product.node)
     convolution = product.is_convolution
-    if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
+    if len(fused.nodes) == 1 and not convolution:  # the library computes alpha and the terms as well
         return Benefit(0.0, LAUNCH)
     try:
         kernel = kernel_of(fused, target, _PROCESSORS)
@@ -167,7 +168,7 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False) -> Benef
 
 
 def _lost_by_product(fused: RegionProgram, time: float) -> float:
-    """Return how much longer than the library's product of that time a region's kernel takes, in microseconds."""
+    """Return the microseconds that a region's kernel takes longer than the library, whose product takes ``time``."""
     rows, columns = _matrix(fused)
     elements, terms = _elements(fused), hint(fused.region.product.a.meta["val"].shape[-1])
     batches = max(1, elements // max(1, rows * columns))
@@ -183,12 +184,12 @@ def _lost_by_product(fused: RegionProgram, time: float) -> float:
             factor += _UNEVEN * (waves * _PROCESSORS / tiles - 1)
     functions = elements * _evaluated(fused) * _TRANSCENDENTAL
     epilogue = elements * _ELEMENT + functions
-    seen = epilogue / (max(epilogue, time) or 1.0)  # the rest hides behind the multiplications of other tiles
+    seen = epilogue / (max(epilogue, time) or 1.0)  # other tiles' multiplications hide the rest
     return time * factor + functions * seen
 
 
 def _lost_by_convolution(fused: RegionProgram, loop: Mainloop, time: float) -> float:
-    """Return the same as :func:`_lost_by_product` for a convolution; it is less than 0 where the library is slower."""
+    """Return the loss of :func:`_lost_by_product` for a convolution; it is negative if the library is slower."""
     product = fused.region.product
     further = _further(fused) * _FURTHER
     if isinstance(loop, DepthwiseConvolution):
@@ -212,21 +213,21 @@ def _lost_by_convolution(fused: RegionProgram, loop: Mainloop, time: float) -> f
 
 
 def _gained_by_depthwise(loop: DepthwiseConvolution) -> float:
-    """Return what our kernel of 16 bits saves for each multiplication, in microseconds."""
+    """Return the microseconds that evt's 16-bit kernel saves for each multiplication."""
     if loop.operator == "dgrad":
         return _DEPTHWISE_GRADIENT
     return _DEPTHWISE if max(loop.filter.stride) == 1 else _DEPTHWISE_STRIDED
 
 
 def _elements(fused: RegionProgram) -> int:
-    """Return the elements of the product."""
+    """Return the number of elements of the product."""
     return math.prod(map(hint, fused.region.product.node.meta["val"].shape))
 
 
 def _evaluated(fused: RegionProgram) -> int:
-    """Return how many transcendental functions are computed of each element, and not only of sums.
+    """Count the transcendental functions of each element, without those of reduced values.
 
-    Those of the same operands count once, as the sigmoid and the SiLU of an element share their exponential.
+    Functions of equal operands count once: the sigmoid and the SiLU of an element share an exponential.
     """
     dag = _graph(fused)
     tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
@@ -240,7 +241,7 @@ def _calls(fused: RegionProgram, *functions: str) -> bool:
 
 
 def _graph(fused: RegionProgram) -> TypedDag:
-    """Return the program's graph as it is compiled."""
+    """Return the optimised graph of the program."""
     return optimised_graph(fused.program.request, *_types(fused))
 
 
@@ -252,21 +253,21 @@ def _types(fused: RegionProgram) -> tuple[str, str]:
 
 
 def _further(fused: RegionProgram) -> int:
-    """Return the elements of an epilogue's further matrices, and those that its reductions combine."""
+    """Count the elements of an epilogue's second and further matrices, and of its reductions."""
     dag = fused.program.request.dag
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
     return _elements(fused) * (max(read - 1, 0) + max(written - 1, 0) + len(dag.outputs) - written)
 
 
 def _sums_rows(fused: RegionProgram) -> bool:
-    """Return whether a region saves a kernel that sums over rows; newer Inductors sum over rows and columns in one."""
+    """Return whether a region saves a kernel for sums over rows; new Inductors merge row and column sums."""
     reduced = {index_map.reduced for index_map in fused.region.index_maps.values()}
     both = getattr(torch._inductor.config.triton, "mix_order_reduction", False)
     return any("m" in modes for modes in reduced) and not (both and ("n",) in reduced)
 
 
 def _traffic(fused: RegionProgram) -> tuple[int, int, bool]:
-    """Return the bytes of results that are moved without a region and with it, and whether a kernel reads those."""
+    """Return the traffic of results without a region and with it, and whether a kernel of Inductor reads them."""
     product, follows = fused.region.product.node, _follows(fused)
     before, after, read = 2 * bytes_of(product), 0, False
     for node in (each.node for each in fused.results):
@@ -274,13 +275,13 @@ def _traffic(fused: RegionProgram) -> tuple[int, int, bool]:
         joined = {user for user in users & follows if _is_loose(user, fused)}
         read |= bool(joined)
         after += bytes_of(node) * (2 if joined else 1)
-        if users - joined and node is not product:  # it is needed later
+        if users - joined and node is not product:  # a later kernel reads it
             before += bytes_of(node)
     return before, after, read
 
 
 def _follows(fused: RegionProgram) -> set[Node]:
-    """Return the nodes that need a region's product, and no other product of what it is: of Inductor's next kernels."""
+    """Return the nodes that depend on a region's product, and on no product after it: Inductor's next kernels."""
     product = fused.region.product.node
     found: set[Node] = {product}
     later: set[Node] = set()
@@ -296,7 +297,7 @@ def _follows(fused: RegionProgram) -> set[Node]:
 
 
 def _is_loose(user: Node, fused: RegionProgram) -> bool:
-    """Return whether a kernel of Inductor's reads a result: no library's does, nor the graph's output."""
+    """Return whether a kernel of Inductor reads a result, and not a library or the graph's output."""
     if user in fused.region or user.op != "call_function" or user.target in fallbacks:
         return False
     return find_product(user) is None
@@ -312,7 +313,7 @@ def _multiplications(fused: RegionProgram) -> float:
 
 
 def _matrix(fused: RegionProgram) -> tuple[int, int]:
-    """Return the rows and columns of the product, those of one batch."""
+    """Return the rows and columns of one batch of the product."""
     sizes = dict.fromkeys(("", "l", "m", "n"), 1)
     for dim in fused.region.product.index_map.dims:
         sizes[dim.mode] *= hint(dim.size)
