@@ -88,7 +88,7 @@ COVERED = (
         operations=("conv2d",),
         routes=(halo_3x.PADDED, convolution_3x.PADDED),
         types=_HALF,
-        source="5 layers of 1 to 64 images, and those of networks, on an H200",
+        source="5 layers of 1 to 64 images, and layers of networks, on an H200",
         takes=_is_first,
     ),
     Class(

@@ -1,4 +1,4 @@
-"""Fold operators on parameters and buffers into a graph of their own: ``Folding.of(constants).take(graph, fits)``.
+"""Fold operators on parameters and buffers into a separate graph: ``Folding.of(constants).take(graph, fits)``.
 
 The factors of a batch norm, or the channels-last copy of a filter, change only when the model's tensors change. Their
 operators move into the folding graph, and the main graph gets an input for each of their values.

@@ -32,8 +32,8 @@ def fuse(
 ) -> FusedModule:
     """Return a module that replaces a model, or a graph of ATen's operators, and runs it with its products fused.
 
-    ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. The keywords are those of
-    :class:`evt.settings.Settings`. ``fusion(module)`` describes the fused regions, and the reasons of all others.
+    ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. The keywords are the fields
+    of :class:`evt.settings.Settings`. ``fusion(module)`` describes the fused regions, and the reasons of all others.
     Raise ArgumentError for arguments of other kinds (E0607), and if torch.export cannot capture the module (E1020).
 
     The result has the parameters, buffers, submodules and methods of the model. Inputs of other shapes, strides, types

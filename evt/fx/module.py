@@ -1,7 +1,7 @@
 """A module that replaces a model and runs its fused graphs: ``stand_in(dispatch) -> FusedModule``.
 
 The module shares the model's dictionaries of parameters, buffers and submodules, and inherits from the model's class.
-It has hooks of its own, and forwards all other attributes to the model.
+It has separate hooks, and forwards all other attributes to the model.
 """
 
 from __future__ import annotations

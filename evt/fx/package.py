@@ -85,7 +85,7 @@ def package(
 
     ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping; ``dynamic_shapes`` is that of
     torch.export.export. Rows and batches may vary. Products with dynamic columns or contractions are not fused.
-    ``options`` are those of ``torch.compile(backend="evt")``. ``replace`` allows an existing folder.
+    ``options`` are the options of ``torch.compile(backend="evt")``. ``replace`` allows an existing folder.
 
     Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020);
     BuildError where the operators cannot be built; OSError where the folder cannot be written. Warn with

@@ -16,7 +16,7 @@ two states with equal fronts, since the rest of the graph costs both the same. T
 :data:`WIDTH` fronts arise at each node. Otherwise the solver keeps the cheapest states: a beam search.
 
 A node has several choices if it reads several regions. It may also stay out if a region would gain a dependency by it.
-In all other cases joining is never worse: the node need not read the region's value from memory, and writes the same
+In all other cases joining is never worse: the node does not read the region's value from memory, writes the same
 bytes, and later nodes keep their choices. So most nodes take one step per state, and the time for a chain of layers is
 proportional to its length.
 """

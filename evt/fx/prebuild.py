@@ -37,11 +37,11 @@ _EAGER_BACKWARD = {"force_non_lazy_backward_lowering": True, "enable_autograd_ca
 def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any) -> int:
     """Build the kernels that ``torch.compile(model, backend="evt")`` takes, in parallel; return their number.
 
-    The model is called once with the inputs, a sequence or keyword arguments, uncompiled. Call this as the model will
-    be called: where gradients are recorded its kernels are those of a training step, forward and backward, under
-    torch.no_grad() those of inference. ``keywords`` are those of torch.compile: ``dynamic``, ``mode``, ``options``.
-    Raise BuildError where kernels cannot be built; warn with NoKernelWarning where the model has products and none of
-    them gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
+    The model is called once, uncompiled, with the inputs: a sequence or keyword arguments. Call this function in the
+    mode of later calls: the kernels belong to a training step, forward and backward, while gradients are recorded, and
+    to inference under torch.no_grad(). ``keywords`` are arguments of torch.compile: ``dynamic``, ``mode``, ``options``.
+    Raise BuildError if kernels cannot be built. Warn with NoKernelWarning if the model has products and none of them
+    gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
     """
     wanted, reasons = kernels_of(model, inputs, **keywords)
     if reasons and not wanted:
@@ -78,7 +78,7 @@ def survey(
 
 
 class _Planning(RegionPass):
-    """A pass that plans the kernels of regions as a compilation does, and leaves the graphs as they are."""
+    """A pass that plans the kernels of regions as a compilation does, and does not change the graphs."""
 
     measures = False
 
@@ -105,7 +105,7 @@ class _Planning(RegionPass):
 
 
 class _Naming(_Planning):
-    """A pass that names the kernels that regions take on a target, whatever the model's device is."""
+    """A pass that names the kernels that regions take on a target, for a model on any device."""
 
     def __init__(self, options: Options, target: str) -> None:
         super().__init__(options)

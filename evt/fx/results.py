@@ -1,4 +1,4 @@
-"""Results with the strides and aliases of eager mode: ``restore(graph, written, results)``.
+"""Results with the strides and aliases of eager mode: ``restore(graph, written_to, results)``.
 
 In an exported graph with side effects, fake tensors share memory exactly where real tensors do. PyTorch then removes
 the side effects. :func:`restore` gives the results of the rewritten graph these strides and aliases again.
@@ -30,7 +30,7 @@ class Result:
     """A tensor of a module's result.
 
     ``owner`` is the tensor whose memory it shares: the name of an input, or the place of the largest result.
-    The tensor begins ``offset`` elements after the owner. ``owner`` None means memory of its own.
+    The tensor begins ``offset`` elements after the owner. ``owner`` None means separate memory.
     """
 
     size: tuple[Size, ...]

@@ -38,7 +38,7 @@ class Caller(Protocol):
 
     @property
     def strided(self) -> bool:
-        """Whether results get PyTorch's strides. Inductor accepts any strides, and restores those of its results."""
+        """Whether results get PyTorch's strides. Inductor accepts any, and restores the graph's."""
 
     def __call__(
         self, graph: Graph, fused: RegionProgram, operands: Sequence[Node], arguments: Sequence[Node]
