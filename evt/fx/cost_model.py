@@ -70,8 +70,8 @@ _SLOWER_ELSE, _SLOWER_GRADIENT = 0.03, 0.05
 _TILE, _PROCESSORS, _UNEVEN = 128, PROCESSORS, 0.5
 #: Long sums: the slowdown is k / (k + _TERMS) times _LONG_SUMS / waves, or times _SLOWER_ROWS for few rows.
 _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
-#: Microseconds on sm90 for each element: a product at least; each transcendental function of its epilogue in addition;
-#: a kernel of Inductor's with an error function.
+#: Microseconds on sm90 for each element. A product takes the first constant at least, and the second one for each
+#: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
 #: Microseconds of a convolution's epilogue for each element of a second or further matrix that it reads or writes, and
 #: for each element that a reduction combines.

@@ -1,8 +1,8 @@
 """Partition a graph into kernels so that the fewest bytes move: ``partition(graph) -> Partition``.
 
 The problem. Each node that is not a product joins the region of one product, or none. A node v may join the region of p
-if :func:`evt.fx.region.fit` accepts v beside the region's nodes, if v reads one of these nodes, and if no other operand
-of v depends on p: a kernel starts after all its inputs are complete.
+if :func:`evt.fx.region.fit` accepts v beside the region's nodes, and if v reads one of these nodes. No other operand of
+v may depend on p, since a kernel starts after all its inputs are complete.
 
 The kernels are the regions, and each other node that is not a view. A kernel reads each of its inputs once. It writes
 each result that another kernel, or the graph's output, reads. The objective is
@@ -10,14 +10,14 @@ each result that another kernel, or the graph's output, reads. The objective is
     minimise    sum over kernels K of  bytes(read by K) + bytes(written by K)
 
 The solver visits the nodes in the graph's order and keeps a set of states. A state records the choices so far. Its
-front is the part that affects later nodes: the regions of the nodes that are still to be read, the nodes that are
-written, the tensors that open regions have read, and the dependencies between regions. The solver keeps the cheaper of
-two states with equal fronts, since the rest of the graph costs both the same. The result is a minimum if at most
-:data:`WIDTH` fronts arise at each node. Otherwise the solver keeps the cheapest states: a beam search.
+front is the part that affects later nodes. It contains the regions of the nodes that are still to be read, the nodes
+that are written, the tensors that open regions have read, and the dependencies between regions. The solver keeps the
+cheaper of two states with equal fronts, since the rest of the graph costs both the same. The result is a minimum if at
+most :data:`WIDTH` fronts arise at each node. Otherwise the solver keeps the cheapest states: a beam search.
 
 A node has several choices if it reads several regions. It may also stay out if a region would gain a dependency by it.
-In all other cases joining is never worse: the node does not read the region's value from memory, writes the same
-bytes, and later nodes keep their choices. So most nodes take one step per state, and the time for a chain of layers is
+In all other cases joining is never worse. The node does not read the region's value from memory and writes the same
+bytes. Later nodes keep their choices. So most nodes take one step per state, and the time for a chain of layers is
 proportional to its length.
 """
 

@@ -31,10 +31,10 @@ class Plan:
     """A module's fused graph for one kind of inputs.
 
     The inputs of ``graph`` are the watched tensors at the places ``tensors``, the leaves of the call's arguments, and
-    the values that ``folding`` computes from the watched tensors at ``roots``. ``graph`` writes to its inputs at the
-    places ``written``. ``unflatten`` makes the module's result from the graph's results. ``inputs`` are the
-    leaves of the capture, with symbols for dynamic sizes. ``results`` describes the memory of the results, according to
-    PyTorch's fake tensors, or to a call of the model if ``checked``.
+    folded values: ``folding`` computes them from the watched tensors at ``roots``. ``graph`` writes to its inputs
+    at the places ``written``. ``unflatten`` makes the module's result from the graph's results. ``inputs`` are the
+    leaves of the capture, with symbols for dynamic sizes. ``results`` describes the memory of the results,
+    according to PyTorch's fake tensors, or to a call of the model if ``checked``.
     """
 
     fusion: Fusion

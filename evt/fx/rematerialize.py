@@ -1,7 +1,7 @@
 """Rematerialize results of regions in their consumers: ``rematerialize(graph, regions)``, in place.
 
 Inductor's kernels compute elementwise operators as they read, for no extra bytes. If only such kernels read a result,
-they get a copy of its operators, and the region stores the inputs of the copy where these have fewer bytes. For
+they get a copy of its operators where the inputs of the copy have fewer bytes; the region stores these inputs. For
 example, a norm reads a float16 residual and casts it to float32 itself.
 """
 
