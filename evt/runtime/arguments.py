@@ -157,6 +157,27 @@ def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in buffers.items() if value is not None}
 
 
+def buffers_of(outputs: Sequence[str], out: object, wanted: str = "") -> Mapping[str, Any]:
+    """Return the output buffers of ``out=`` by name. Raise ArgumentError (E0608): ``wanted`` is expected."""
+    if len(outputs) == 1 and isinstance(out, torch.Tensor):
+        return {outputs[0]: out}
+    if isinstance(out, Mapping):
+        return out
+    if isinstance(out, tuple | list) and len(out) == len(outputs):
+        return dict(zip(outputs, out, strict=True))
+    several = f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"
+    wanted = wanted or ("a tensor" if len(outputs) == 1 else several)
+    raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
+
+
+def joined_buffers(named: Mapping[str, Any], buffers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the buffers that a call names by keyword, or that ``out=`` has. Raise ArgumentError (E0602) for both."""
+    if named and buffers:
+        message = f"`out` and `{next(iter(named))}` both name output buffers"
+        raise ArgumentError(Diagnostic("E0602", message, help="give one"))
+    return {**named, **buffers}
+
+
 def split_held(dag: Dag, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the inputs among a call's values, and the buffers of scattered outputs, which keep their other rows."""
     held = {output.name for output in dag.outputs if output.is_indexed}

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from operator import itemgetter
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError
+from evt.errors import ArgumentError, InternalError
 from evt.ir import Reduce
 from evt.request import Request, read_request, traced
-from evt.runtime.arguments import bind, given_buffers, given_inputs
+from evt.runtime.arguments import bind, buffers_of, given_buffers, given_inputs, joined_buffers
 from evt.runtime.bound import Bound
 from evt.runtime.cpu_fallback import answer
+from evt.runtime.identity import Forms, alignments, is_followed, is_unusual
 from evt.runtime.kernels import (
     Kernels,
     device_target,
@@ -35,7 +35,7 @@ from evt.runtime.kernels import (
     refuse_capture,
 )
 from evt.runtime.memory_format import contiguous_image
-from evt.runtime.no_kernel import advice, warn_without_kernel
+from evt.runtime.no_kernel import KernelWarnings
 from evt.runtime.overlap import find_overlap
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.results import gather
@@ -59,37 +59,18 @@ _MAX_PREPARED = 4096
 #: The same for combinations with addresses: layers share a program, and the allocator gives them varying addresses.
 _MAX_LAUNCHED = 1024
 
-_is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
-_is_negative = torch.Tensor.is_neg
 _increment_version = torch._C._increment_version  # torch.autograd.graph's function first checks its argument
 _NOTHING: Mapping[str, Any] = {}
 
 
-class _Form:
-    """Which of a call's values are tensors and which are numbers, by their types."""
-
-    __slots__ = ("given", "numbers", "tensors")
-
-    def __init__(self, kinds: Sequence[type]) -> None:
-        tensors = [position for position, kind in enumerate(kinds) if kind in PLAIN]
-        numbers = [position for position, kind in enumerate(kinds) if kind in NUMBERS]
-        self.tensors = _picker(tensors)
-        self.numbers = _picker(numbers)
-        #: How many values have a known type; the others are None, or unusual.
-        self.given = len(tensors) + len(numbers)
-
-
-def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    first = positions[0] if positions else 0
-    return itemgetter(slice(first, first + len(positions)))  # because a single index would not give a tuple
-
-
 class Caller:
-    """The callable side of a program; safe to call from several threads."""
+    """The callable side of a program; safe to call from several threads.
+
+    ``caller(a, b, inputs, out)`` is a user's call. :meth:`run` is the call of an operator, which PyTorch traces,
+    transforms and differentiates before it calls. Both end in :meth:`_launch`, which runs plain tensors and numbers.
+    """
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -97,63 +78,62 @@ class Caller:
         self._outputs = request.outputs
         self._gather = gather(request.outputs)
         self._reduces = any(isinstance(op, Reduce) for op, _ in request.dag.table)
-        self._forms: dict[tuple[type, ...], _Form] = {}
+        self._forms = Forms()
         #: By everything that decides about a launch, and by that and the addresses at which the memory was checked.
         self._prepared: dict[object, Prepared] = {}
         self._launched: dict[object, Prepared] = {}
         #: By the layer: the kernels, and the calls that are expected.
         self._kernels: dict[object, Kernels] = {}
         self._expected: dict[object, list[Bound]] = {}
-        self._judged: set[object] = set()
+        self._warn = KernelWarnings()
         self._lock = threading.Lock()
 
     @untraced
-    def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None, usual: bool = False
-    ) -> Any:
-        """Run the program; ``usual``: every value is a plain tensor or a number, and nothing is traced."""
-        buffers = _NOTHING
-        results: list[Any] = [None] * len(self._outputs)
-        if out is not None:
-            buffers = self._buffers(out)
-            results = [*map(buffers.get, self._outputs)]
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None) -> Any:
+        """Run the program as users call it."""
+        buffers = _NOTHING if out is None else buffers_of(self._outputs, out)
+        if not (mode_depth() or transforming() or forward_ad._current_level >= 0):
+            results = self._launch(a, b, inputs, buffers)
+            if results is not None:
+                return self._gather(results)
+        return self._gather(self._unusual(a, b, inputs, buffers))
+
+    @untraced
+    def run(
+        self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any] = _NOTHING
+    ) -> list[Any]:
+        """Return the outputs of a call that nothing traces, transforms or differentiates any more."""
+        results = self._launch(a, b, inputs, buffers)
+        return self._launch_plain(a, b, inputs, buffers) if results is None else results
+
+    def _launch(
+        self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]
+    ) -> list[Any] | None:
+        """Return the outputs of a call on plain tensors and numbers; None where a value is anything else.
+
+        A tensor without values and a negative view are anything else. Autograd records a call that it follows.
+        """
+        results: list[Any] = [*map(buffers.get, self._outputs)] if buffers else [None] * len(self._outputs)
         values = (a, b, *map(inputs.get, self.inputs), *results)
-        kinds = tuple(map(type, values))
-        form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
-        tensors = form.tensors(values)
-        unknown = form.given != 2 + len(inputs) + len(buffers)
-        if not usual and (unknown or mode_depth() or transforming() or forward_ad._current_level >= 0):
-            return self._unusual(a, b, inputs, buffers)
-        if unknown:
-            self._refuse(a, b, inputs, buffers)
-        try:
-            addresses = [tensor.data_ptr() for tensor in tensors]
-            grad = _is_grad_enabled()
-            facts = [
-                (t.size(), t.stride(), t.dtype, t.get_device(), t.is_neg(), grad and t.requires_grad) for t in tensors
-            ]
-        except RuntimeError:  # it has no memory or no shape
-            self._refuse(a, b, inputs, buffers)
-            raise
+        found = self._forms.identify(values, 2 + len(inputs) + len(buffers))
+        if found is None:
+            return None
+        form, tensors, addresses, facts = found
         deterministic = self._reduces and _is_deterministic()
         key = (form, deterministic, *addresses, *facts)
         known = self._launched.get(key)
         if known is None:
-            if grad and not buffers and any(t.requires_grad for t in tensors):
-                return self._traced(a, b, inputs, buffers) if is_watched() else self._recorded(a, b, inputs)
-            if not usual and True in map(_is_negative, tensors):
-                return self._unusual(a, b, inputs, buffers)
-            combination = (form, deterministic, *[address & 15 for address in addresses], *facts)
+            if is_unusual(facts) or tensors[0].device.type == "meta":
+                return None if buffers or not is_followed(facts) else self._differentiable(a, b, inputs)
+            combination = (form, deterministic, *alignments(addresses), *facts)
             known = self._prepared.get(combination)
             if known is None or not all(map(reaches_memory, tensors)):
-                if isinstance(a, torch.Tensor) and a.device.type == "meta":
-                    return self._traced(a, b, inputs, buffers)
                 bound = bind(self.request, a, b, inputs, buffers)
                 if _needs_no_kernel(bound):
                     self._judge(bound)
                     overlap = find_overlap(bound, self._tensors(values), buffers)
                     overlap.check(addresses, len(buffers), partial(self._names, values))
-                    return self._gather(answer(self.request, bound, buffers))
+                    return answer(self.request, bound, buffers)
                 known = self._prepare(bound, self._tensors(values), self._numbers(values))
                 if len(self._prepared) >= _MAX_PREPARED:
                     self._prepared.clear()
@@ -187,66 +167,62 @@ class Caller:
                 buffer.copy_(made)
         for position in known.contiguous:
             results[position] = contiguous_image(results[position])
-        return self._gather(results)
+        return results
 
-    def _refuse(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
-        """Raise what is wrong with a call, if anything is; one without buffers has gradients."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and bool(buffers)):
+    def _launch_plain(self, a: Any, b: Any, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> list[Any]:
+        """Return the outputs of a call on values that have a plain equivalent. Raise ArgumentError for other values."""
+        given = [("A", a), ("B", b), *inputs.items(), *buffers.items()]
+        usual = [(name, plain_value(name, value, written=name in buffers)) for name, value in given]
+        unknown = any(type(value) not in PLAIN | NUMBERS for _, value in usual)
+        if unknown or forward_ad._current_level >= 0 or tracing_fault():
+            bind(self.request, a, b, inputs, buffers)  # raises what is wrong, if anything is
+        values: list[tuple[str, Any]] = [(name, int(each) if type(each) is bool else each) for name, each in usual]
+        (_, plain_a), (_, plain_b), *others = values
+        results = self._launch(plain_a, plain_b, dict(others[: len(inputs)]), dict(others[len(inputs) :]))
+        if results is None:
             bind(self.request, a, b, inputs, buffers)
+            raise InternalError(Diagnostic("E0902", "a call was neither launched nor refused"))
+        return [buffers.get(name, made) for name, made in zip(self._outputs, results, strict=True)]
 
-    def _buffers(self, out: object) -> Mapping[str, Any]:
-        """Return the output buffers of ``out=``, by name."""
-        outputs = self._outputs
-        if len(outputs) == 1 and isinstance(out, torch.Tensor):
-            return {outputs[0]: out}
-        if isinstance(out, Mapping):
-            return out
-        if isinstance(out, tuple | list) and len(out) == len(outputs):
-            return dict(zip(outputs, out, strict=True))
-        wanted = "a tensor" if len(outputs) == 1 else f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"
-        raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
+    def _unusual(
+        self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]
+    ) -> list[Any]:
+        """Return the outputs of a call that :meth:`_launch` does not know, or may not be given.
 
-    def _unusual(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
-        """Run a call that the fast path does not know: buffers by output name, None, wrong names, unusual values."""
+        It names buffers by keyword, passes None, wrong names or unusual values, or PyTorch has to see it.
+        """
         named = {name: inputs[name] for name in self._outputs if name in inputs}
-        if given_buffers(named) and buffers:
-            raise ArgumentError(
-                Diagnostic("E0602", f"`out` and `{next(iter(named))}` both name output buffers", help="give one")
-            )
-        if is_traced((a, b, *inputs.values(), *buffers.values())):
-            return self._traced(a, b, inputs, buffers)
-        written = given_buffers({**named, **buffers})
+        written = joined_buffers(given_buffers(named), given_buffers(buffers))
         read = given_inputs(self.request.dag, {name: value for name, value in inputs.items() if name not in named})
-        if named or len(read) + len(written) < len(inputs) + len(buffers):
-            return self(a, b, read, written or None)
-        given = [("A", a), ("B", b), *read.items(), *written.items()]
-        if torch.is_grad_enabled() and not written and any(getattr(each, "requires_grad", False) for _, each in given):
-            self._refuse(a, b, read, written)
-            (_, a), (_, b), *others = ((name, plain(value)) for name, value in given)
-            return self._traced(a, b, dict(others), written)
-        usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
-        differentiated = forward_ad._current_level >= 0
-        if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
-            bind(self.request, a, b, read, written)  # raises what is wrong, if anything is
-        usual = [(name, int(value) if type(value) is bool else value) for name, value in usual]
-        (_, a), (_, b), *others = usual
-        inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
-        result = self(a, b, inputs, buffers or None, usual=True)
-        results = [result] if len(self._outputs) == 1 else result
-        return self._gather([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
+        values = (a, b, *read.values(), *written.values())
+        if is_traced(values) or (isinstance(a, torch.Tensor) and a.device.type == "meta"):
+            return self._traced(a, b, read, written)
+        if len(read) + len(written) < len(inputs) + len(buffers) or named:
+            found = None if forward_ad._current_level >= 0 or mode_depth() else self._launch(a, b, read, written)
+            if found is not None:
+                return found
+        if torch.is_grad_enabled() and not written and any(getattr(each, "requires_grad", False) for each in values):
+            if any(type(each) not in PLAIN | NUMBERS for each in values):
+                with torch.no_grad():  # raises what is wrong, but for gradients
+                    bind(self.request, a, b, read, written)
+                a, b, read = plain(a), plain(b), {name: plain(value) for name, value in read.items()}
+            return self._differentiable(a, b, read)
+        return self._launch_plain(a, b, read, written)
 
-    def _traced(self, a: Any, b: Any, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
+    def _traced(
+        self, a: Any, b: Any, inputs: Mapping[str, Any], buffers: Mapping[str, Any], run: Any = None
+    ) -> list[Any]:
         """Let PyTorch's operators answer a call on tensors without values, inside of a transform, or with gradients."""
         from evt.runtime.operator import call_traced
 
-        return call_traced(traced(self.request), a, b, dict(buffers) or None, inputs)
+        result = call_traced(traced(self.request), a, b, dict(buffers) or None, inputs, run)
+        return [result] if len(self._outputs) == 1 else list(result)
 
-    def _recorded(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> Any:
-        """Run a call that autograd records, as the operator's kernel for autograd does."""
+    def _differentiable(self, a: Any, b: Any, inputs: Mapping[str, Any]) -> list[Any]:
+        """Return the outputs of a call that autograd records, by the operator where PyTorch watches the call."""
         from evt.runtime.autograd import run_recorded
-        from evt.runtime.operator import call_traced
 
-        return call_traced(traced(self.request), a, b, None, inputs, partial(run_recorded, run=run_values))
+        return self._traced(a, b, inputs, {}, None if is_watched() else partial(run_recorded, run=run_values))
 
     def _names(self, values: Sequence[Any]) -> list[str]:
         return [name for name, _ in self._tensors(values)]
@@ -265,7 +241,7 @@ class Caller:
 
         Return None where that is no launch of a kernel on these tensors. Raise what the call would.
         """
-        if True in map(_is_negative, given.values()):
+        if any(each.is_neg() for each in given.values()):
             return None
         buffers = {name: given[name] for name in self._outputs}
         bound = bind(self.request, given["A"], given["B"], {name: given[name] for name in self.inputs}, buffers)
@@ -309,14 +285,8 @@ class Caller:
 
     def _judge(self, bound: Bound) -> None:
         """Warn once about a call that the CPU computes and no kernel would."""
-        signature = bound.dag, bound.signature
-        if signature in self._judged or bound.is_empty:
-            return
-        with self._lock:
-            if len(self._judged) >= _MAX_PREPARED:
-                self._judged.clear()
-            self._judged.add(signature)
-        warn_without_kernel(lambda target: plan_kernels(self.request, bound, target), advice(bound))
+        if not bound.is_empty:
+            self._warn((bound.dag, bound.signature), lambda target: plan_kernels(self.request, bound, target), bound)
 
 
 def _needs_no_kernel(bound: Bound) -> bool:
@@ -340,9 +310,8 @@ def run_values(
     integers: Sequence[int] | None = None,
 ) -> list[torch.Tensor]:
     """Run a program as ``torch.ops.evt.run`` does, on tensors that have values."""
-    call = caller_of(program)
-    found = call(a, b, named_values(call.request, tensors, names, floats, integers))
-    return [found] if isinstance(found, torch.Tensor) else list(found)
+    caller = caller_of(program)
+    return caller.run(a, b, named_values(caller.request, tensors, names, floats, integers))
 
 
 def named_values(

@@ -30,19 +30,18 @@ from evt.runtime.arguments import WHOLE, bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.groups import Group, Groups, split
+from evt.runtime.identity import Forms, alignments, is_unusual
 from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
-from evt.runtime.no_kernel import advice, warn_without_kernel
-from evt.runtime.overlap import MemoryRange, check_groups, find_overlap, places_of
+from evt.runtime.no_kernel import KernelWarnings
+from evt.runtime.overlap import MemoryRange, check_groups, find_overlap
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
-from evt.runtime.tensor_checks import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
+from evt.runtime.tensor_checks import reaches_memory, tracing_fault, write
 from evt.untraced import untraced
 
 #: How many combinations of one group are kept before all are dropped.
 _MAX_KNOWN = 65536
-
-_is_grad_enabled = torch.is_grad_enabled
 
 
 class GroupedCaller:
@@ -53,6 +52,8 @@ class GroupedCaller:
         self.request = request.member
         #: Launches a kernel for each group: where that was asked for, or measured to be the fastest.
         self._loop = Caller(self.request)
+        self._inputs, self._outputs = self.request.inputs, self.request.outputs
+        self._forms = Forms()
         self._looped = request.settings.route == LOOP
         self._forced = request.is_forced
         self._gather = gather(request.outputs)
@@ -61,7 +62,7 @@ class GroupedCaller:
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
         self._kernels: dict[object, _Kernels] = {}
-        self._judged: set[object] = set()
+        self._warn = KernelWarnings()
         self._lock = threading.Lock()
 
     @untraced
@@ -93,16 +94,16 @@ class GroupedCaller:
 
     def _bind(self, index: int, group: Group) -> Known:
         """Return the group's checked metadata. Raise ArgumentError and ProgramError that name the group."""
-        key, places = self._key(group)
+        key, addresses = self._key(group)
         if key is None:
             group.make_plain()
-            key, places = self._key(group)
+            key, addresses = self._key(group)
         known = self._known.get(key)
         if known is not None:
-            if places in known.places:
+            if addresses in known.places:
                 return known
             if all(map(reaches_memory, group.tensors())):
-                known.places.remember(places)
+                known.places.remember(addresses)
                 return known
         try:
             bound = bind(self.request, group.a, group.b, group.inputs, group.buffers)
@@ -124,27 +125,20 @@ class GroupedCaller:
 
     def _key(self, group: Group) -> tuple[object, tuple[int, ...]]:
         """Return the key of a group, and its tensors' addresses; None where only :func:`bind` can decide."""
-        if forward_ad._current_level >= 0:
+        values = (
+            group.a,
+            group.b,
+            *map(group.inputs.get, self._inputs),
+            *map(group.buffers.get, self._outputs),
+        )
+        found = None
+        if forward_ad._current_level < 0:
+            found = self._forms.identify(values, 2 + len(group.inputs) + len(group.buffers))
+        if found is None or is_unusual(found[3]):
             return None, ()
-        grad = _is_grad_enabled()
-        key: list[object] = [*group.inputs, *group.buffers]
-        places: list[int] = []
-        try:
-            for value in group.values():
-                kind = type(value)
-                if kind in PLAIN and not value.is_neg():
-                    place = value.data_ptr()
-                    requires_grad = grad and value.requires_grad
-                    places.append(place)
-                    facts = value.size(), value.stride(), value.dtype, value.get_device(), requires_grad, place & 15
-                    key.append(facts)
-                elif kind in NUMBERS:
-                    key.append(value if self._exact else kind)
-                else:
-                    return None, ()
-        except RuntimeError:  # it has no memory or no shape
-            return None, ()
-        return tuple(key), tuple(places)
+        form, _, addresses, facts = found
+        numbers = form.numbers(values) if self._exact else ()
+        return (form, *numbers, *alignments(addresses), *facts), tuple(addresses)
 
     def _check_alike(self, known: Sequence[Known]) -> None:
         """Check that all groups are the same program on one device."""
@@ -164,18 +158,17 @@ class GroupedCaller:
         """Refuse buffers that share memory within a group (except element by element), or between groups."""
         if not groups or not groups[0].buffers:
             return
-        places: list[MemoryRange] = []
+        ranges: list[MemoryRange] = []
         for index, (group, each) in enumerate(zip(groups, known, strict=True)):
-            named = [("A", group.a), ("B", group.b), *group.inputs.items(), *group.buffers.items()]
-            tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.numel()]
-            buffers = [name for name, _ in tensors if name in group.buffers]
-            if each.empty and not buffers:
+            if each.empty and not any(buffer.numel() for buffer in group.buffers.values()):
                 continue
-            overlap = find_overlap(each.bound, tensors, buffers)
-            mine = places_of(index, tensors, overlap, len(buffers))
-            overlap.check([place.start for place in mine], len(buffers), partial(list, [name for name, _ in tensors]))
-            places += mine
-        check_groups(places)
+            tensors = group.named_tensors()
+            names, addresses = [name for name, _ in tensors], [tensor.data_ptr() for _, tensor in tensors]
+            buffers = [name for name in names if name in group.buffers]
+            each.overlap = each.overlap or find_overlap(each.bound, tensors, buffers)
+            each.overlap.check(addresses, len(buffers), partial(list, names))
+            ranges += each.overlap.ranges(index, names, addresses, len(buffers))
+        check_groups(ranges)
 
     # Results
 
@@ -245,7 +238,7 @@ class GroupedCaller:
     def _launch_each(self, groups: Sequence[Group]) -> None:
         """Launch a kernel for each group."""
         for group in groups:
-            self._loop(group.a, group.b, group.inputs, group.buffers)
+            self._loop.run(group.a, group.b, group.inputs, group.buffers)
 
     def _judge(self, known: Sequence[Known]) -> None:
         """Warn once about a call that the CPU computes and the grouped kernel would not."""
@@ -253,16 +246,13 @@ class GroupedCaller:
         if known[0].bound.device.type != "cpu" or not busy:
             return
         indices, checked = zip(*busy, strict=True)
-        signatures = frozenset(id(each.signature) for each in checked)  # which are kept, as the graphs are
-        if (id(known[0].bound.dag), signatures) in self._judged:
-            return
-        self._judged.add((id(known[0].bound.dag), signatures))
 
         def made(target: Target) -> Plan:
             problem = self._problem(checked[0].bound, self._signature(indices, checked), target)
             return plan(problem, config=self.request.settings.config)
 
-        warn_without_kernel(made, advice(checked[0].bound))
+        kind = checked[0].bound.dag, frozenset(each.signature for each in checked)
+        self._warn(kind, made, checked[0].bound)
 
     def _evaluate(self, group: Group, bound: Bound) -> None:
         """Compute a group with the reference: on the CPU, and for an empty product, which is all zeros."""

@@ -19,7 +19,7 @@ from evt.errors import ArgumentError
 from evt.ir import Input
 from evt.ir.node import base, index_of
 from evt.request import Request
-from evt.runtime.arguments import given_buffers, given_inputs, is_absent
+from evt.runtime.arguments import buffers_of, given_buffers, given_inputs, is_absent, joined_buffers
 from evt.runtime.tensor_checks import PLAIN, fault, plain_value
 
 
@@ -39,6 +39,11 @@ class Group:
     def tensors(self) -> list[torch.Tensor]:
         """Return the plain tensors among the values."""
         return [value for value in self.values() if type(value) in PLAIN]
+
+    def named_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the tensors that have elements, by name; the buffers come last."""
+        named = [("A", self.a), ("B", self.b), *self.inputs.items(), *self.buffers.items()]
+        return [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.numel()]
 
     def make_plain(self) -> None:
         """Replace every value by its :func:`plain_value`."""
@@ -129,24 +134,17 @@ def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
 def _buffers(request: Request, inputs: Mapping[str, object], out: object) -> dict[str, object]:
     """Return output buffers by name, from ``out=`` or keywords."""
     outputs = request.outputs
+    given: Mapping[str, object] = {}
+    if out is not None:
+        is_single = len(outputs) == 1 and not isinstance(out, Mapping)
+        wanted = f"one list of tensors for each of {', '.join(outputs)}"
+        given = {outputs[0]: out} if is_single else buffers_of(outputs, out, wanted)
+    for name in given:
+        if name not in outputs:
+            message = f"the program has no output `{name}`"
+            raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(outputs)}"))
     named = {name: inputs[name] for name in outputs if name in inputs and not _is_left_out(inputs[name])}
-    if out is None:
-        return named
-    if named:
-        message = f"`out` and `{next(iter(named))}` both name output buffers"
-        raise ArgumentError(Diagnostic("E0602", message, help="give one"))
-    if isinstance(out, Mapping):
-        for name in out:
-            if name not in outputs:
-                message = f"the program has no output `{name}`"
-                raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(outputs)}"))
-        return {name: value for name, value in out.items() if not _is_left_out(value)}
-    if len(outputs) == 1:
-        return {outputs[0]: out}
-    if isinstance(out, tuple | list) and len(out) == len(outputs):
-        return {name: value for name, value in zip(outputs, out, strict=True) if not _is_left_out(value)}
-    wanted = f"one list of tensors for each of {', '.join(outputs)}"
-    raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
+    return joined_buffers(named, {name: value for name, value in given.items() if not _is_left_out(value)})
 
 
 def _is_left_out(buffers: object) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from evt.errors import EvtError, InternalError, NoKernelWarning
@@ -13,9 +14,29 @@ from evt.runtime.bound import Bound
 
 #: The target that is tried first: it has every kernel that older targets have.
 _YARDSTICK = "sm90"
+#: The number of kinds of calls that are remembered before all are dropped.
+_MOST_JUDGED = 4096
 
 #: Plans a call's kernels for a target, or raises what a call there would.
 Planning = Callable[[Target], object]
+
+
+class KernelWarnings:
+    """Warns once about each kind of call that the CPU computes and no kernel would; safe from several threads."""
+
+    def __init__(self) -> None:
+        self._judged: set[Hashable] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, kind: Hashable, plan: Planning, bound: Bound) -> None:
+        """Judge a kind of call with the first call of it; ``bound`` says what the user could pass instead."""
+        with self._lock:
+            if kind in self._judged:
+                return
+            if len(self._judged) >= _MOST_JUDGED:
+                self._judged.clear()
+            self._judged.add(kind)
+        warn_without_kernel(plan, advice(bound))
 
 
 def warn_without_kernel(plan: Planning, help_text: str = "") -> None:

@@ -135,9 +135,8 @@ def _buffers(request: Request, buffers: _Tensors) -> dict[str, torch.Tensor]:
 
 def launch(a: torch.Tensor, b: torch.Tensor, tensors: _Tensors, program: str) -> list[torch.Tensor]:
     """Run a program on its inputs in order."""
-    call = caller_of(program)
-    found = call(a, b, named_values(call.request, tensors))
-    return [found] if isinstance(found, torch.Tensor) else list(found)
+    caller = caller_of(program)
+    return caller.run(a, b, named_values(caller.request, tensors))
 
 
 def _write(
@@ -150,9 +149,9 @@ def _write(
     floats: _Floats = None,
     integers: _Integers = None,
 ) -> None:
-    call = caller_of(program)
-    given = named_values(call.request, tensors, names, floats, integers)
-    call(a, b, given, _buffers(call.request, buffers))
+    caller = caller_of(program)
+    given = named_values(caller.request, tensors, names, floats, integers)
+    caller.run(a, b, given, _buffers(caller.request, buffers))
 
 
 def _allocate(

@@ -21,6 +21,19 @@ from evt.runtime.layout import Modes, modes_of
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRange:
+    """The memory of a tensor of a group: its bytes from ``start`` to ``end``, and its elements."""
+
+    start: int
+    end: int
+    group: int
+    name: str
+    written: bool
+    modes: Modes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Overlap:
     """The facts about a call's tensors, by slot, that decide whether they share memory.
 
@@ -57,32 +70,15 @@ class Overlap:
                     )
                 )
 
-
-@dataclass(frozen=True, slots=True)
-class MemoryRange:
-    """The memory of a tensor of a group: its bytes from ``start`` to ``end``, and its elements."""
-
-    start: int
-    end: int
-    group: int
-    name: str
-    written: bool
-    modes: Modes
-    size: int
-
-
-def places_of(
-    group: int, tensors: Sequence[tuple[str, torch.Tensor]], overlap: Overlap, buffers: int
-) -> list[MemoryRange]:
-    """Return where the tensors of a group lie; the last ``buffers`` of them are buffers."""
-    inputs = len(tensors) - buffers
-    starts = [tensor.data_ptr() for _, tensor in tensors]
-    return [
-        MemoryRange(start, start + span, group, name, slot >= inputs, modes, size)
-        for slot, ((name, _), start, span, modes, size) in enumerate(
-            zip(tensors, starts, overlap.spans, overlap.modes, overlap.sizes, strict=True)
-        )
-    ]
+    def ranges(self, group: int, names: Sequence[str], addresses: Sequence[int], buffers: int) -> list[MemoryRange]:
+        """Return the memory of a group's tensors; the last ``buffers`` of them are buffers."""
+        inputs = len(addresses) - buffers
+        return [
+            MemoryRange(start, start + span, group, name, slot >= inputs, modes, size)
+            for slot, (name, start, span, modes, size) in enumerate(
+                zip(names, addresses, self.spans, self.modes, self.sizes, strict=True)
+            )
+        ]
 
 
 def check_groups(places: Iterable[MemoryRange]) -> None:

@@ -87,7 +87,8 @@ def _part(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offs
 
 
 def _call(caller: Caller, views: Sequence[View], *given: torch.Tensor) -> None:
-    """Call a program as users do, into buffers."""
+    """Run a program into buffers."""
     a, b, *others = (each if view is None else _part(each, *view) for each, view in zip(given, views, strict=True))
-    count = len(caller.request.outputs)
-    caller(a, b, dict(zip(caller.inputs, others[count:], strict=True)), others[:count])
+    outputs = caller.request.outputs
+    inputs, buffers = others[len(outputs) :], others[: len(outputs)]
+    caller.run(a, b, dict(zip(caller.inputs, inputs, strict=True)), dict(zip(outputs, buffers, strict=True)))

@@ -17,6 +17,7 @@ from evt.plan.plan import GroupedPlan
 from evt.runtime.bound import Bound
 from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure
+from evt.runtime.overlap import Overlap
 
 #: How many addresses of one combination are kept before all are dropped.
 _MAX_PLACES = 256
@@ -39,13 +40,14 @@ class Places(set[tuple[int, ...]]):
 class Known:
     """A checked group: its metadata, and the words that it contributes to the rows of the last plan that asked.
 
-    ``places`` are the addresses of such groups' tensors.
+    ``places`` are the addresses of such groups' tensors, ``overlap`` is what decides whether they share memory.
     """
 
     bound: Bound
     signature: Signature
     empty: bool
     places: Places = field(default_factory=Places)
+    overlap: Overlap | None = None
     last: tuple[GroupedPlan, tuple[int, ...]] | None = None
 
     def sizes(self, plan: GroupedPlan) -> tuple[int, ...]:

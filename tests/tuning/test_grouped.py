@@ -124,7 +124,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __init__(self, request: Any) -> None:
             self.request = request
 
-        def __call__(self, *values: Any) -> None:
+        def run(self, *values: Any) -> None:
             launched.append(LOOP)
 
     def launch(plan: Any, *_: Any) -> None:
