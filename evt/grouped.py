@@ -148,7 +148,7 @@ class GroupedProgram(Described):
 
         See :meth:`evt.Program.reference`.
         """
-        from evt.runtime.arguments import split_held
+        from evt.runtime.given import split_held
         from evt.runtime.groups import split
         from evt.runtime.results import gather
 

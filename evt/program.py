@@ -266,8 +266,9 @@ class Program(Described):
         bitwise independent of PyTorch's settings. For a scattered output, pass the buffer under the output's name: the
         oracle does not write to it, and the result contains its other rows.
         """
-        from evt.runtime.arguments import bind, split_held
+        from evt.runtime.arguments import bind
         from evt.runtime.cpu_fallback import evaluate
+        from evt.runtime.given import split_held
         from evt.runtime.results import gather
 
         check_kind("float64", float64, bool, "a bool")

@@ -20,7 +20,8 @@ from evt.program import program_of
 from evt.reference.compare import limit
 from evt.reference.rounding import torch_type
 from evt.request import Request, Shapes
-from evt.runtime.arguments import bind, split_held
+from evt.runtime.arguments import bind
+from evt.runtime.given import split_held
 
 #: Extents that divide by 16 but not by a tile, and the images, channels, filters and pixels of a convolution.
 _M, _N, _K = 208, 144, 80

@@ -21,9 +21,10 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, InternalError
 from evt.ir import Reduce
 from evt.request import Request, read_request, traced
-from evt.runtime.arguments import bind, buffers_of, given_buffers, given_inputs, joined_buffers
+from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.cpu_fallback import answer
+from evt.runtime.given import buffers_of, given_buffers, given_inputs, joined_buffers
 from evt.runtime.identity import Forms, alignments, is_followed, is_unusual
 from evt.runtime.kernels import (
     Kernels,

@@ -26,9 +26,10 @@ from evt.plan import LayoutClass, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.request import LOOP, Request, common_signature, optimised_for, options
-from evt.runtime.arguments import WHOLE, bind, split_held
+from evt.runtime.arguments import WHOLE, bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
+from evt.runtime.given import split_held
 from evt.runtime.groups import Group, Groups, split
 from evt.runtime.identity import Forms, alignments, is_unusual
 from evt.runtime.kernels import device_target, kernel_sources, refuse_capture

@@ -19,7 +19,7 @@ from evt.errors import ArgumentError
 from evt.ir import Input
 from evt.ir.node import base, index_of
 from evt.request import Request
-from evt.runtime.arguments import buffers_of, given_buffers, given_inputs, is_absent, joined_buffers
+from evt.runtime.given import buffers_of, given_buffers, given_inputs, is_absent, joined_buffers
 from evt.runtime.tensor_checks import PLAIN, fault, plain_value
 
 

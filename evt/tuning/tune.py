@@ -20,9 +20,10 @@ from evt.plan import Plan, Survey, survey
 from evt.plan.batches import launches
 from evt.reference.compare import error, limit
 from evt.request import Request
-from evt.runtime.arguments import bind, split_held
+from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
+from evt.runtime.given import split_held
 from evt.runtime.kernels import (
     call_problem,
     check_batches,

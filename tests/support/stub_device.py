@@ -108,8 +108,7 @@ def compute_launches(patch: Patch) -> None:
         turns = count()
         steps: list[Any] = [()]
         made = tuple(
-            _computing(plan, requests[id(kernels.plans)], bound, lambda: next(turns) % len(steps) == 0)
-            for plan in kernels.plans
+            _computing(plan, requests[id(plan)], bound, lambda: next(turns) % len(steps) == 0) for plan in kernels.plans
         )
         found = prepared(dag, bound, replace(kernels, libraries=made), *rest)
         steps[:] = found.steps or steps
@@ -123,7 +122,7 @@ def compute_launches(patch: Patch) -> None:
 
     def make_known(request: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
         made = make_kernels(request, bound, target, atomic)
-        requests[id(made.plans)] = request
+        requests.update((id(plan), request) for plan in made.plans)
         return made
 
     patch(call, "make_kernels", make_known)
