@@ -35,7 +35,7 @@ class UnbuiltError(Exception):
 
 
 @dataclass(frozen=True)
-class Argument:
+class RegionArgument:
     """An input of a region's program: its node, and the arrangement from the node's shape to the program's."""
 
     name: str
@@ -44,7 +44,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Result:
+class RegionResult:
     """An output of a region's program: its node, the stored sizes, and the arrangement to the node's shape."""
 
     node: Node
@@ -61,8 +61,8 @@ class RegionProgram:
 
     region: FusionRegion
     program: Program
-    arguments: tuple[Argument, ...]
-    results: tuple[Result, ...]
+    arguments: tuple[RegionArgument, ...]
+    results: tuple[RegionResult, ...]
     batches: tuple[Size, ...] | None = None
 
     def __deepcopy__(self, memo: object) -> RegionProgram:
@@ -117,7 +117,7 @@ class _Building:
     batches: tuple[Size, ...] | None
     owned: Set[Node]
     values: dict[Node, int] = field(default_factory=dict)
-    loads: dict[tuple[Node, str], tuple[Input, Argument]] = field(default_factory=dict)
+    loads: dict[tuple[Node, str], tuple[Input, RegionArgument]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         product = self.region.product
@@ -174,7 +174,7 @@ class _Building:
                 stack.pop()
         return list(order)
 
-    def output(self, name: str, node: Node) -> tuple[Output, Result]:
+    def output(self, name: str, node: Node) -> tuple[Output, RegionResult]:
         index_map = self.region.index_maps[node]
         stored = self.root
         modes = [mode for mode in self.region.product.modes if mode not in index_map.reduced]
@@ -185,7 +185,7 @@ class _Building:
         arrangement = stored.arrange(stored.sizes, index_map)
         if arrangement is None:
             raise UnbuiltError("a result's dimensions are not made of the product's")
-        return Output(name, dtype_in(dtype_of(node)), tuple(modes), batchable=False), Result(
+        return Output(name, dtype_in(dtype_of(node)), tuple(modes), batchable=False), RegionResult(
             node, stored.sizes, arrangement
         )
 
@@ -296,9 +296,9 @@ class _Building:
         known = self.loads.get(key)
         if known is None:
             name = f"x{len(self.loads)}"
-            known = Input(name, dtype_in(dtype_of(node)), modes), Argument(name, node, arrangement)
+            known = Input(name, dtype_in(dtype_of(node)), modes), RegionArgument(name, node, arrangement)
             self.loads[key] = known
         return self.arithmetic.add(Load(known[0].name), dtype=known[0].dtype)
 
 
-__all__ = ["Argument", "RegionProgram", "Result", "UnbuiltError", "build"]
+__all__ = ["RegionArgument", "RegionProgram", "RegionResult", "UnbuiltError", "build"]

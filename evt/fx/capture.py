@@ -23,7 +23,7 @@ from evt.errors import ArgumentError
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
 from evt.fx.op_semantics import known_operators
-from evt.fx.results import Result, results_in
+from evt.fx.results import ResultMemory, results_in
 
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
@@ -40,7 +40,7 @@ class Captured:
     module: GraphModule
     names: tuple[str, ...]
     written: tuple[Node, ...]
-    results: tuple[Result | None, ...]
+    results: tuple[ResultMemory | None, ...]
     structure: Any
 
     @property

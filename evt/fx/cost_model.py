@@ -73,8 +73,8 @@ _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: Microseconds on sm90 for each element. A product takes the first constant at least, and the second one for each
 #: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
-#: Microseconds of a convolution's epilogue for each element of a second or further matrix that it reads or writes, and
-#: for each element that a reduction combines.
+#: Microseconds of a convolution's epilogue for each element of a second or further matrix. The same constant counts for
+#: each element that a reduction combines.
 _FURTHER = 1e-6
 #: Microseconds that CUTLASS's kernel loses for a 1x1 convolution with more channels than the halo kernel takes.
 _LONG, _LONG_CHANNELS = 2.0, 512

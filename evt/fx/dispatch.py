@@ -15,8 +15,8 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree
 
 from evt.errors import EvtError, InternalError, NoKernelWarning
-from evt.fx.plan import Plan, plan
-from evt.fx.results import Result
+from evt.fx.plan import GraphPlan, plan
+from evt.fx.results import ResultMemory
 from evt.fx.watch import Watch
 from evt.runtime.tensor_checks import PLAIN, transforming
 
@@ -72,9 +72,9 @@ class Dispatch:
     example: Arguments
     settings: Mapping[str, Any]
     dynamic_shapes: Any = None
-    plans: dict[object, Plan | str] = field(default_factory=dict)
+    plans: dict[object, GraphPlan | str] = field(default_factory=dict)
     answers: Counter[str] = field(default_factory=Counter)
-    _general: Plan | None = None
+    _general: GraphPlan | None = None
     _watch: Watch | None = None
     _changes: int = 0
     _refusal: str = ""
@@ -102,7 +102,7 @@ class Dispatch:
         self.answers[found] += 1
         return self.model(*args, **keywords)
 
-    def plan_of(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan:
+    def plan_of(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> GraphPlan:
         """Return the plan for a call in evaluation mode; make it if there is none. Raise ArgumentError (E1020)."""
         with self._lock, _evaluating(self.model):
             self._watched()
@@ -111,7 +111,7 @@ class Dispatch:
             except (TypeError, RuntimeError):
                 key = None  # the inputs have no key, so later calls make their own plan
             known = self.plans.get(key)
-            if not isinstance(known, Plan) or key is None:
+            if not isinstance(known, GraphPlan) or key is None:
                 known = self.plans[key] = self._planned(args, keywords)
             return known
 
@@ -124,16 +124,16 @@ class Dispatch:
                 known = self.plans.get(_read(args, keywords)[1])
             if known is None and self._general is not None and self._general.takes(leaves):
                 known = self._general
-            if isinstance(known, Plan):
+            if isinstance(known, GraphPlan):
                 return known.trace(watch, leaves)
         return self.model(*args, **keywords)
 
-    def example_plan(self) -> Plan:
+    def example_plan(self) -> GraphPlan:
         """Return the plan of the example. Raise ArgumentError (E1020)."""
         with self._lock:
             return self.plan_of(*_pytree.tree_map(TensorKind.example, self.example))
 
-    def _found(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Plan, Watch, list[Any]] | str:
+    def _found(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[GraphPlan, Watch, list[Any]] | str:
         """Return the plan for a call, the watch and the leaves of the inputs, or why the model itself runs."""
         if self.model.training:
             return "the model is in training mode"
@@ -153,7 +153,7 @@ class Dispatch:
         ):
             return "gradients are recorded"
         known = self.plans.get(key)
-        if (known is None or (isinstance(known, Plan) and not known.checked)) and _is_capturing():
+        if (known is None or (isinstance(known, GraphPlan) and not known.checked)) and _is_capturing():
             return "a CUDA graph is captured before the first such call"
         known = known or self._new(key, leaves, args, keywords)
         if isinstance(known, str):
@@ -177,14 +177,14 @@ class Dispatch:
                 self.plans, self._general = {}, None
         return watch
 
-    def _new(self, key: object, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan | str:
+    def _new(self, key: object, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> GraphPlan | str:
         """Make and keep the plan for a new kind of inputs, or the reason why it has none."""
         with self._lock:
             if key in self.plans:
                 return self.plans[key]
             if len(self.plans) >= _MOST_KEYS:
                 self.plans = {}
-            made: Plan | str
+            made: GraphPlan | str
             try:
                 if self._general is not None and self._general.takes(leaves):
                     made = self._general
@@ -198,8 +198,8 @@ class Dispatch:
             return made
 
     def _checked(
-        self, known: Plan, watch: Watch, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Plan:
+        self, known: GraphPlan, watch: Watch, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> GraphPlan:
         """Return a plan whose results have the strides and aliases of the model's; call the model once to find them.
 
         PyTorch's fake tensors sometimes have other strides than its kernels, as for a batch norm of a transposed matrix
@@ -215,8 +215,8 @@ class Dispatch:
             return made
 
     def _planned(
-        self, args: tuple[Any, ...], keywords: dict[str, Any], results: tuple[Result | None, ...] | None = None
-    ) -> Plan:
+        self, args: tuple[Any, ...], keywords: dict[str, Any], results: tuple[ResultMemory | None, ...] | None = None
+    ) -> GraphPlan:
         """Return a plan; restore the tensors that the capture replaced in the model."""
         for _ in range(2):
             assert self._watch is not None

@@ -1,4 +1,4 @@
-"""The fused graph of a model for one kind of inputs: ``plan(model, watch, inputs, keywords) -> Plan``."""
+"""The fused graph of a model for one kind of inputs: ``plan(model, watch, inputs, keywords) -> GraphPlan``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evt.fx.kernels import planned
 from evt.fx.operands import readable
 from evt.fx.product import find_product
 from evt.fx.regions import Fusion, find_regions
-from evt.fx.results import Result, restore, results_of
+from evt.fx.results import ResultMemory, restore, results_of
 from evt.fx.rewrite import RUN, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.fx.watch import Watch
@@ -27,7 +27,7 @@ _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 
 @dataclass
-class Plan:
+class GraphPlan:
     """A module's fused graph for one kind of inputs.
 
     The inputs of ``graph`` are the watched tensors at the places ``tensors``, the leaves of the call's arguments, and
@@ -45,7 +45,7 @@ class Plan:
     unflatten: Callable[[Sequence[Any]], Any]
     written: tuple[int, ...]
     inputs: tuple[Any, ...]
-    results: tuple[Result | None, ...]
+    results: tuple[ResultMemory | None, ...]
     checked: bool
     _folded: tuple[torch.Tensor, ...] = ()
     _seen: object = None
@@ -63,7 +63,9 @@ class Plan:
         folded = self.folding.forward(*[every[place] for place in self.roots])
         return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
 
-    def results_of(self, watch: Watch, leaves: Sequence[Any], call: Callable[[], Any]) -> tuple[Result | None, ...]:
+    def results_of(
+        self, watch: Watch, leaves: Sequence[Any], call: Callable[[], Any]
+    ) -> tuple[ResultMemory | None, ...]:
         """Call the model and return the memory of its results; undo the writes of the call."""
         given = self._given(watch, leaves)
         names = (node.name for node in self.graph.graph.find_nodes(op="placeholder"))
@@ -114,8 +116,8 @@ def plan(
     keywords: Mapping[str, Any],
     dynamic_shapes: Any = None,
     settings: Mapping[str, Any] | None = None,
-    results: tuple[Result | None, ...] | None = None,
-) -> Plan:
+    results: tuple[ResultMemory | None, ...] | None = None,
+) -> GraphPlan:
     """Return a module's plan for inputs of this kind, with results in the given memory.
 
     Raise ArgumentError (E1020) where torch.export cannot capture the module.
@@ -137,7 +139,7 @@ def plan(
     graph.lint()
     captured.module.recompile()
     written = tuple(placeholders.index(node) for node in captured.written)
-    return Plan(
+    return GraphPlan(
         fusion,
         captured.module,
         folding.finish(captured.module),
@@ -235,4 +237,4 @@ def _unflatten(structure: Any) -> Callable[[Sequence[Any]], Any]:
     return lambda leaves: _pytree.tree_unflatten(list(leaves), structure)
 
 
-__all__ = ["Plan", "plan"]
+__all__ = ["GraphPlan", "plan"]

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Result:
+class ResultMemory:
     """A tensor of a module's result.
 
     ``owner`` is the tensor whose memory it shares: the name of an input, or the place of the largest result.
@@ -39,7 +39,7 @@ class Result:
     offset: Size = 0
 
 
-def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tuple[Result | None, ...]:
+def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tuple[ResultMemory | None, ...]:
     """Return the leaves of a result, with owners among named inputs; None for leaves that are not tensors."""
     owners: dict[int, tuple[str | int, torch.Tensor]] = {}
     for name, value in inputs:
@@ -49,22 +49,24 @@ def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tupl
     tensors = [(place, value) for place, value in enumerate(every) if isinstance(value, torch.Tensor)]
     for place, value in sorted(tensors, key=lambda each: -hint(each[1].numel())):
         owners.setdefault(_memory(value), (place, value))
-    found: list[Result | None] = [None] * len(every)
+    found: list[ResultMemory | None] = [None] * len(every)
     for place, value in tensors:
         owner, first = owners[_memory(value)]
         offset = value.storage_offset() - first.storage_offset()
-        found[place] = Result(tuple(value.shape), tuple(value.stride()), None if owner == place else owner, offset)
+        found[place] = ResultMemory(
+            tuple(value.shape), tuple(value.stride()), None if owner == place else owner, offset
+        )
     return tuple(found)
 
 
-def results_in(exported: ExportedProgram) -> tuple[Result | None, ...]:
+def results_in(exported: ExportedProgram) -> tuple[ResultMemory | None, ...]:
     """Return the results of a graph with side effects."""
     nodes = list(exported.graph.nodes)
     inputs = ((node.name, node.meta.get("val")) for node in nodes if node.op == "placeholder")
     return results_of(inputs, (_value(each) if is_tensor(each) else None for each in _leaves(exported.graph)))
 
 
-def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result | None]) -> None:
+def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[ResultMemory | None]) -> None:
     """Write the new values of inputs to the inputs, and give results the strides and aliases of eager mode.
 
     The graph then returns the results alone.
@@ -98,7 +100,7 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result |
     output.args = (tuple(found),)
 
 
-def _laid(graph: Graph, node: Node, result: Result) -> Node:
+def _laid(graph: Graph, node: Node, result: ResultMemory) -> Node:
     """Return a result with eager mode's strides also in dimensions of size 1."""
     return (
         node
@@ -165,14 +167,14 @@ def _apart(graph: Graph, node: Node, others: Iterable[Any]) -> Node:
     return made
 
 
-def _shares(node: Node, owner: Node, result: Result) -> bool:
+def _shares(node: Node, owner: Node, result: ResultMemory) -> bool:
     """Return whether a node has the strides and the aliasing of a result."""
     value, first = node.meta["val"], owner.meta["val"]
     offset = value.storage_offset() - first.storage_offset()
     return _memory(value) == _memory(first) and _equal((*value.stride(), offset), (*result.stride, result.offset))
 
 
-def _view(graph: Graph, owner: Node, result: Result) -> Node | None:
+def _view(graph: Graph, owner: Node, result: ResultMemory) -> Node | None:
     """Return a result as a view of its owner, or None if the view exceeds the owner's memory."""
     value = owner.meta["val"]
     if _equal((*value.shape, *value.stride(), 0), (*result.size, *result.stride, result.offset)):
@@ -209,4 +211,4 @@ def _leaves(graph: Graph) -> list[Any]:
     return list(leaves)
 
 
-__all__ = ["Result", "keep_strides", "restore", "results_in", "results_of", "view_of"]
+__all__ = ["ResultMemory", "keep_strides", "restore", "results_in", "results_of", "view_of"]

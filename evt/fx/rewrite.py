@@ -29,7 +29,7 @@ from evt.runtime.memory_format import copied_channels_last, follows_channels_las
 aten = torch.ops.aten
 
 
-class Caller(Protocol):
+class CallWriter(Protocol):
     """A writer of calls of region programs."""
 
     @property
@@ -71,7 +71,7 @@ RUN = Listed(torch.ops.evt.run.default, copies=False, strided=True)
 LAUNCH = Listed(torch.ops.evt.launch.default, copies=True, strided=False)
 
 
-def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: Caller = RUN) -> None:
+def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: CallWriter = RUN) -> None:
     """Replace each region by a call of its program, with the region as ``meta["evt"]``.
 
     The programs in the graph do not contain names of nodes: equal layers share one program, which is checked, planned
@@ -93,7 +93,7 @@ def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: Caller = RUN) 
 
 
 def _replace(
-    graph: Graph, fused: RegionProgram, now: dict[Node, Node], images: dict[Node, Node], caller: Caller
+    graph: Graph, fused: RegionProgram, now: dict[Node, Node], images: dict[Node, Node], caller: CallWriter
 ) -> None:
     """Replace one region.
 

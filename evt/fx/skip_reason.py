@@ -12,7 +12,8 @@ from torch.fx import Node
 
 from evt.diagnostics import Diagnostic
 
-_TORCH = str(Path(torch.__file__).parent)
+#: The folders of PyTorch and of evt, whose frames are not the user's code.
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -32,7 +33,7 @@ class SkipReason:
     def place(self) -> str:
         """The line of the user's code that made the node, ``model.py:12``, or "" if unknown."""
         frames = _FRAME.finditer(self.node.meta.get("stack_trace") or "")
-        lines = [f"{each['file']}:{each['line']}" for each in frames if not each["file"].startswith(_TORCH)]
+        lines = [f"{each['file']}:{each['line']}" for each in frames if not each["file"].startswith(_LIBRARIES)]
         return lines[-1] if lines else ""
 
     @property
