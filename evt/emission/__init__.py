@@ -35,23 +35,23 @@ class Emitted:
 
 
 def emit(plan: Plan, name: str | None = None) -> str:
-    """Print a plan. The text needs the CUTLASS and CUDA headers only; what it uses of ours is pasted in.
+    """Print a plan. The text needs the CUTLASS and CUDA headers only; evt's headers are pasted in.
 
-    ``name`` begins the names of its functions, or else one made of a hash of the text does. Raises ArgumentError
-    (E0607) for what is no name in C.
+    ``name`` begins the names of its functions; the default is a hash of the text. Raises ArgumentError (E0607) for an
+    invalid C name.
     """
     return emitted(plan, name).text
 
 
 def emitted(plan: Plan, name: str | None = None) -> Emitted:
-    """Print a plan, and the header of its functions. Raises ArgumentError (E0607) for what is no name in C."""
+    """Print a plan, and the header of its functions. Raises ArgumentError (E0607) for an invalid C name."""
     if name is not None:
         _check_name(name)
     text = spell(plan, _UNNAMED)
     headers = pasted(needed(plan, text.functors), text.namespace)
 
     def filled(template: str) -> str:
-        """Return a template with everything in its place, and without the empty lines of what is not there."""
+        """Return a filled-in template, without the empty lines of absent parts."""
         printed = _environment().get_template(template).render(text=text, headers=headers, version=__version__)
         return re.sub(r"\n{3,}", "\n\n", printed).rstrip() + "\n"
 
@@ -61,7 +61,7 @@ def emitted(plan: Plan, name: str | None = None) -> Emitted:
 
 
 def _check_name(name: str) -> None:
-    """Raise ArgumentError (E0607) for what no function's name in C can begin with."""
+    """Raise ArgumentError (E0607) for an invalid beginning of a C function's name."""
     if re.fullmatch(rf"[A-Za-z][A-Za-z0-9_]{{0,{_LONGEST_NAME - 1}}}", name):
         return
     message = f"`name` is {name!r}; expected a letter, then letters, digits and underscores, at most {_LONGEST_NAME}"

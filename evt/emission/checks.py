@@ -1,7 +1,7 @@
-"""What a kernel's launcher refuses, as its header promises: ``checks(fields, read) -> ChecksText``.
+"""The checks of a kernel's launcher, as its header promises: ``checks(fields, read) -> ChecksText``.
 
-Pointers that may be null are those of scalars and flexible vectors, which have a value beside them, and those of
-tensors in which an index names rows or columns, if there are none.
+Some pointers may be null: scalars and flexible vectors, which have a value beside them, and tensors without rows or
+columns that an index addresses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OPERANDS = ("A", "B")
 
 
 def checks(fields: Sequence[Field], read: Callable[[Field], str], *, stock: bool = False) -> ChecksText:
-    """Return what is checked of members, which ``read`` spells; a ``stock`` epilogue of 2.x has its pitches in ints."""
+    """Return the checks of members, which ``read`` spells; a ``stock`` epilogue of 2.x has its pitches in ints."""
     pointers = [each for each in fields if each.kind == "pointer" and each.tensor]
     sizes = [each for each in fields if each.kind == "size"]
     signed = [each for each in sizes if _is_signed(each) or _is_pitch(each, stock)]

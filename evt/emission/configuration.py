@@ -40,7 +40,7 @@ def _of_convolution(text: ConfigText, config: ConfigConvolution) -> ConfigText:
 
 
 def _tile_shape(config: Config) -> str:
-    """Return the tile as collectives take it; those of convolutions nest the modes of k."""
+    """Return the tile as collectives take it; collectives of convolutions nest the modes of k."""
     m, n, k = (f"cute::Int<{extent}>" for extent in config.tile)
     return f"cute::Shape<{m}, {n}, {f'cute::Shape<{k}>' if isinstance(config, ConfigConvolution) else k}>"
 

@@ -155,7 +155,7 @@ def _with_windows(loop: Convolution3x, lists: dict[str, list[str]]) -> dict[str,
 
 
 def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
-    """Return the members of the kernel's arguments that say what is multiplied."""
+    """Return the members of the kernel's arguments that describe the operands."""
     options = [str(loop.rank)]
     if loop.shared:
         options.append("true")

@@ -1,4 +1,4 @@
-"""The visitor nodes of CUTLASS: the steps of an epilogue for which each of its generations has a node of its own.
+"""The visitor nodes of CUTLASS: the steps of an epilogue for which each of its generations has a node.
 
 ``cutlass_2x``, ``cutlass_3x`` and ``cutlass_grouped`` return a step's node, or None: an operation of evt takes it.
 """

@@ -14,11 +14,11 @@ from evt.plan.epilogue.writes import Reduction
 
 #: The C++ types of values in registers, by compute type.
 REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
-#: What combines values, in reduce.hpp.
+#: The functions that combine values, in reduce.hpp.
 COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min", "argmax": "evt::MaxKey", "argmin": "evt::MaxKey"}
 
 
-#: What a comment in C++ does not hold: all but printable ASCII, and what would continue it on the next line.
+#: Text that a C++ comment cannot hold: non-printable or non-ASCII characters, and a continuation of the line.
 _UNSAFE = re.compile(r"[^ -~]|\\")
 
 
@@ -43,7 +43,7 @@ def fragment_element(dtype: DType) -> str:
 
 
 def loaded(dtype: DType) -> str:
-    """Return the type in which a vector is handed on to where it is converted to what it is computed in."""
+    """Return the type of a vector before its conversion to the compute type."""
     return REGISTER[I32] if dtype.compute == B1 else REGISTER[dtype.compute]
 
 
@@ -91,7 +91,7 @@ def value_of(single: Single) -> str:
 
 
 def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
-    """Return the type of strides; those that a call gives have the type ``dynamic``."""
+    """Return the type of strides; strides of a call have the type ``dynamic``."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -106,7 +106,7 @@ def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
 
 
 def stride_value(strides: Strides, cast: str = "") -> str:
-    """Return the value of strides; those that a call gives are cast."""
+    """Return the value of strides; strides of a call are cast."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -131,7 +131,7 @@ def size(value: Size) -> str:
 
 
 def number(value: Number) -> str:
-    """Return a number of the program, of its own type."""
+    """Return a number of the program, in its type."""
     return literal(value.value, value.dtype)
 
 

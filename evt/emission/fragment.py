@@ -39,7 +39,7 @@ def fragment(plan: Plan) -> FragmentText:
     lanes = f"evt::{'halo' if halo else 'depthwise'}::Lanes"
     parts: dict[str, NodeText] = {}
     steps: list[StepText] = []
-    values: list[tuple[str, str]] = []  # of each node: its type and what gives it
+    values: list[tuple[str, str]] = []  # for each node: its type, and the expression that gives it
     for node in plan.steps:
         part = _part(node, lanes)
         if part is not None:
@@ -187,7 +187,7 @@ def _indexed(node: Gather | Scatter) -> NodeText:
 
 
 def _places(places: Places | None) -> str:
-    """Return what finds rows or columns in a tensor."""
+    """Return the expression that finds rows or columns in a tensor."""
     inside = f"At<{fragment_element(places.dtype)}>" if places else "InOrder"
     return f"evt::fragment::{inside}"
 

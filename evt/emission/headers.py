@@ -1,4 +1,4 @@
-"""Which headers of ours a kernel needs, and their text with that of the headers they include."""
+"""The headers of evt that a kernel needs, with the headers that they include."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IN_VISITORS_SM100 = frozenset({"index", "mask", "pair", "block"})
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
-    """Return the headers of a kernel, without those that they include."""
+    """Return the headers of a kernel, without the headers that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
     found += ["pdl.hpp"] * plan.with_pdl
     found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
@@ -80,7 +80,7 @@ def _of_epilogue(plan: Plan) -> list[str]:
         case "sm100":
             return [*collective, *_of_sm100(plan), *reductions, *_PACKED_SM100 * bool(_packed(plan))]
         case "3x_grouped":
-            # Of packed tensors, the headers come last.
+            # The headers of packed tensors come last.
             last = dict.fromkeys(step.header for step in _packed(plan))
             found = [each for each in _operations(plan) if each not in last]
             sizes = any(isinstance(step, ScalarBroadcast) and isinstance(step.value, Size) for step in plan.steps)
@@ -133,7 +133,7 @@ def _is_of_cutlass(step: Step, family: Family) -> bool:
     return family != "own" and isinstance(step, ScalarBroadcast | VectorBroadcast | Auxiliary)
 
 
-#: Where our headers name the namespace that all of them are in, and what they refer to it by from elsewhere.
+#: The namespace that all of evt's headers are in, and references to it from elsewhere.
 _NAMESPACE = re.compile(r"\bnamespace evt\b|(?<![\w:])::evt(?=::)")
 #: Headers that are modules of the planner, with their namespaces.
 GENERATED = {
@@ -145,7 +145,7 @@ _INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
 
 
 def pasted(names: Iterable[str], namespace: str) -> list[tuple[str, str]]:
-    """Return our headers and those that they include, by name, each after what it includes, as part of a namespace."""
+    """Return headers and the headers that they include, by name, included ones first, as part of a namespace."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -160,13 +160,13 @@ def pasted(names: Iterable[str], namespace: str) -> list[tuple[str, str]]:
 
 
 def placed(text: str, namespace: str) -> str:
-    """Return C++ of ours with its namespace ``evt`` inside another one."""
+    """Return evt's C++ with its namespace ``evt`` inside another one."""
     return _NAMESPACE.sub(lambda found: found[0].replace("evt", f"{namespace}::evt"), text)
 
 
 @cache
 def _header(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the headers of ours that a header includes, and its text without these lines and its include guard."""
+    """Return evt's headers that a header includes, and its text without these lines and its include guard."""
     if name in GENERATED:
         return (), translate.header(*GENERATED[name])
     text = resources.text("codegen", f"include/evt/{name}")

@@ -1,4 +1,4 @@
-"""What a caller of a kernel fills in: the members of its arguments, each with its type and what it is."""
+"""The members of a kernel's arguments, which its caller fills in: each with its type and meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evt.plan import Field, Plan
 from evt.plan.plan import Convolution, GroupedPlan, HaloProduct, PaddedCopy, Parameter
 from evt.plan.signature import bytes_of
 
-#: What strides lead from and to, by mode.
+#: The start and the end of a stride, by mode.
 _STEPS = {
     "m": "row (m)",
     "n": "column (n)",
@@ -120,7 +120,7 @@ def _plain(plan: Plan, field: Field) -> str:
 
 
 def _tensor(plan: Plan, parameter: Parameter) -> str:
-    """Return what a pointer is to."""
+    """Return the description of a pointer's tensor."""
     layout, size = parameter.layout, bytes_of(parameter.dtype)
     if parameter.kind == "operand" and isinstance(plan.mainloop, Convolution):
         accesses = _accesses(_loaded(plan, parameter), size, "the channels")
@@ -149,7 +149,7 @@ def _member(plan: Plan, parameter: Parameter, role: str) -> str:
 
 
 def _loaded(plan: Plan, parameter: Parameter) -> int:
-    """Return the elements of which an operand of a convolution is made; a copy is made of any."""
+    """Return the elements that an operand of a convolution is made of; a copy is made of any."""
     loop = plan.mainloop
     assert isinstance(loop, Convolution)
     image = loop.a if loop.a.name == parameter.name else loop.b
@@ -157,7 +157,7 @@ def _loaded(plan: Plan, parameter: Parameter) -> int:
 
 
 def _accesses(alignment: int, size: int, inner: str) -> str:
-    """Return what accesses of so many elements ask for."""
+    """Return the requirements of accesses of a number of elements."""
     if alignment == 1:
         return ""
     return f"; aligned to {alignment * size} bytes, strides and {inner} multiples of {alignment}"
@@ -170,7 +170,7 @@ def _image(plan: Plan, parameter: Parameter) -> str:
 
 
 def _stride(plan: Plan, field: Field, parameter: Parameter) -> str:
-    """Return what a stride leads over."""
+    """Return the description of a stride."""
     name, mode = _named(parameter), field.role
     if parameter.flexible and mode != "l":
         return f"1 where {name} is a vector, 0 where it is a single value"

@@ -105,7 +105,7 @@ def _destination(plan: Plan) -> TensorText:
 
 
 def _aligned(plan: Plan) -> tuple[str, ...]:
-    """Return the addresses of operands and tiles that TMA moves, and their strides in bytes; those of copies are right.
+    """Return the addresses of operands and tiles that TMA moves, and their strides in bytes; copies need no check.
 
     CUTLASS checks extents alone.
     """

@@ -94,7 +94,7 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
 
 
 def _pixels(role: str, given: Tensor) -> TensorText:
-    """Return a matrix of pixels that a kernel of ours moves as C or D."""
+    """Return a matrix of pixels that an own kernel moves as C or D."""
     pitch, _, _ = given.strides
     assert isinstance(pitch, Field)
     arguments = ((role, read(given.pointer)), (f"{role}_stride", read(pitch)))

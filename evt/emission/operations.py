@@ -132,7 +132,7 @@ def _member(value: Member, names: Names) -> str:
 
 
 def _strides(strides: Strides, names: Names) -> str:
-    """Return strides; a kernel of one batch takes those of rows and columns."""
+    """Return strides; a kernel of one batch takes the strides of rows and columns."""
     return stride_value(strides) if names.batched else f"{{{', '.join(map(read_stride, strides[:2]))}}}"
 
 

@@ -25,9 +25,9 @@ from evt.plan.plan import Convolution2x, Scale, StockFusion, StockOperator, Stoc
 from evt.plan.stock.operators import Functor, FusionOperation, Major, Own, Parameter, Scaling
 
 _THREAD, _FUSION = "cutlass::epilogue::thread", "cutlass::epilogue::fusion"
-#: Where functors are that are not among the activations.
+#: The namespaces of functors that are not activations.
 _FUNCTORS = {"plus": "cutlass", "multiplies": "cutlass", "NoOp": f"{_THREAD}::detail"}
-#: What a kernel calls that which every kernel has.
+#: Aliases of common template parameters.
 _OWN = {
     Own.C: "ElementC",
     Own.D: "ElementD",
@@ -56,7 +56,7 @@ class Given:
 
 
 def given(plan: Plan) -> tuple[Given, ...]:
-    """Return the arguments of a stock epilogue: those of its operator or operation, then in 2.x of its kernel."""
+    """Return the arguments of a stock epilogue: first for its operator or operation, then in 2.x for its kernel."""
     match plan.epilogue:
         case StockOperator() as epilogue:
             tensors = _images if isinstance(plan.mainloop, Convolution2x) else _matrices

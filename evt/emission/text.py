@@ -1,4 +1,4 @@
-"""What templates print: the parts of a plan as C++ types and expressions. Templates decide nothing."""
+"""The text of templates: the parts of a plan as C++ types and expressions. Templates decide nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def namespace(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OperandText:
-    """A or B: its element, its layout (a tag or a stride type), and what fills the kernel's arguments."""
+    """A or B: its element, its layout (a tag or a stride type), and the values of the kernel's arguments."""
 
     element: str
     layout: str
@@ -141,10 +141,10 @@ class StatementText:
 
 @dataclass(frozen=True, slots=True)
 class FunctorText:
-    """A functor of ours over ``parameters``, (type, name) each; the last statement is the result.
+    """A functor of evt over ``parameters``, (type, name) each; the last statement is the result.
 
-    ``origin`` is a comment: the part of the formula that it is. ``of_result``: whether it computes what is stored when
-    the parts of reductions are combined.
+    ``origin`` is a comment: its part of the formula. ``of_result``: whether it computes a result when the parts of
+    reductions are combined.
     """
 
     name: str
@@ -191,10 +191,10 @@ class Jobs:
 class ConvolutionText:
     """A convolution: the ``kernel`` template, the ``headers`` that have it, its last arguments, and its ``extents``.
 
-    Of CUTLASS 3.x, it is a template of a kernel, if any; the kernel is the configuration's.
+    For CUTLASS 3.x, it is a template of a kernel, if any; the kernel is the configuration's.
 
-    Of ours, ``remark`` says what it is, ``operands`` are the members of the kernel's arguments for A and B and
-    ``settings`` those of the size of tiles, if a call may give one; calls that meet ``refused`` are not taken.
+    For an own kernel, ``remark`` describes it, ``operands`` are the members of its arguments for A and B, and
+    ``settings`` the members for the size of tiles, if a call may give one. It refuses calls that meet ``refused``.
     """
 
     operator: str
@@ -241,8 +241,8 @@ class WorkText:
 class ConfigText:
     """A configuration's types.
 
-    Of a convolution, the ``kernel`` template with its last arguments, and where its epilogue has its shared memory.
-    ``extended_shapes``: CUTLASS has a WGMMA instruction as wide as the tile only among those that a macro adds.
+    For a convolution, the ``kernel`` template with its last arguments, and the place of its epilogue's shared memory.
+    ``extended_shapes``: a macro adds the WGMMA instruction that is as wide as the tile.
     """
 
     tile_shape: str = ""
@@ -266,7 +266,7 @@ class GroupValueText:
 
 @dataclass(frozen=True, slots=True)
 class MemberText:
-    """A member of a kernel's arguments in C, or a row of a grouped kernel's table; ``comment`` says what it is."""
+    """A member of a kernel's arguments in C, or a row of a grouped kernel's table; ``comment`` describes it."""
 
     declaration: str
     comment: str
@@ -289,12 +289,13 @@ class ChecksText:
 class KernelText:
     """Everything that a plan's template prints: the ``plan``, for its numbers and names, and the rest as text.
 
-    ``name`` begins the names that callers see. ``members`` and ``rows`` are those of its arguments and of its table,
-    ``functions`` the user's own. ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before``
-    and ``after`` are the small kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the
-    arguments of evt::mainloop::Worked after the stock main loop. An epilogue is a ``nest`` or a ``fragment``.
+    ``name`` begins the names that callers see. ``members`` are the members of its arguments, ``rows`` the rows of its
+    table, and ``functions`` the user's functions. ``program`` and ``interface`` are comment lines, and ``remark`` ends
+    one. ``before`` and ``after`` are the small kernels around the kernel, and ``parts`` the parts of the workspace.
+    ``worked`` are the arguments of evt::mainloop::Worked after the stock main loop. An epilogue is a ``nest`` or a
+    ``fragment``.
     ``aligned`` are the addresses, and the strides in bytes, of the operands and tiles that TMA moves. ``checks`` and
-    ``row_checks`` say which members, and which words of a group, are refused. ``flags`` are those of nvcc.
+    ``row_checks`` say which members, and which words of a group, are refused. ``flags`` are nvcc's.
     """
 
     name: str

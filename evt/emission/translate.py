@@ -61,7 +61,7 @@ _INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<numeric>", '"cutlass/cutla
 
 @cache
 def header(modules: tuple[ModuleType, ...], namespace: str) -> str:
-    """Return modules, each after those that it imports, as a header in a namespace within ``evt``."""
+    """Return modules, imported ones first, as a header in a namespace within ``evt``."""
     return _Translator(list(map(inspect.getsource, modules))).header(namespace)
 
 
@@ -283,7 +283,7 @@ def _fields(node: ast.ClassDef) -> list[str]:
 
 
 class _Scope:
-    """The names that are declared here, and those of the function that are assigned more than once."""
+    """The names that are declared here, and the names that the function assigns more than once."""
 
     def __init__(self, names: set[str], changing: set[str]) -> None:
         self.names, self.changing = names, changing

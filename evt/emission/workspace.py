@@ -93,7 +93,7 @@ def _initial_job(node: Reduction, result: Result) -> Job:
 
 
 def _final_job(plan: Plan, result: Result) -> Job:
-    """Return the job of a reduction that is stored as it is, or of what is computed of some."""
+    """Return the job of a stored reduction, or of a value computed from reductions."""
     nodes = {node.name: node for node in plan.reductions}
     own = ("out", result_pointer(result))
     over = ("over_batch", "true" if result.over_batch else "false")
@@ -127,7 +127,7 @@ def _final_job(plan: Plan, result: Result) -> Job:
 
 
 def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand) -> tuple[str, str]:
-    """Return what a result is computed of: its type, and what makes it."""
+    """Return the operand of a result: its type, and its source."""
     match operand:
         case Combined(name, width, distance):
             node = nodes[name]

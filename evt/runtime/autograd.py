@@ -1,7 +1,7 @@
-"""Autograd of a program: ``run_recorded(...)`` is ``torch.ops.evt.run`` where its gradients will be asked for.
+"""Autograd of a program: ``run_recorded(...)`` is ``torch.ops.evt.run`` with gradients.
 
-The forward pass runs the program with outputs for what its gradient needs. The backward pass computes the gradients of
-inputs and of the accumulator in PyTorch, or with ``recompute`` by a kernel, and those of A and B by the products of the
+The forward pass also stores the values that the gradient needs. The backward pass computes the gradients of inputs and
+of the accumulator in PyTorch, or with ``recompute`` by a kernel. The gradients of A and B are products of the
 libraries. Both consist of operators that PyTorch traces, so torch.compile has a graph of each.
 """
 
@@ -34,13 +34,13 @@ from evt.runtime.repeat import record
 from evt.runtime.tensor_checks import PLAIN, is_watched, transforming
 from evt.runtime.tensors import squeezed
 
-#: What a backward pass makes of tensors.
+#: The function of a backward pass over tensors.
 _Pass = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
 
 _read = lru_cache(maxsize=4096)(read_request)
-#: What is known of calls, by their program and the metadata of their tensors.
+#: Facts about calls, by their program and the metadata of their tensors.
 _RECORDED: dict[object, _Recorded] = {}
-#: How many calls, and how many backward passes of one, are kept before all are dropped.
+#: The number of calls, and of backward passes of one, that are kept before all are dropped.
 _MAX_RECORDED, _MAX_REPEATED = 4096, 16
 
 
@@ -55,9 +55,9 @@ def run_recorded(
     *,
     run: Callable[..., Sequence[torch.Tensor]] | None = None,
 ) -> list[torch.Tensor]:
-    """Run a program whose gradients autograd records, its forward pass by the operator or by what ``run`` is.
+    """Run a program whose gradients autograd records; ``run`` or the operator computes the forward pass.
 
-    Raise ArgumentError (E0614) where there are no gradients.
+    Raise ArgumentError (E0614) if there are no gradients.
     """
     request = _read(program)
     order = tuple(request.inputs if names is None else names)
@@ -124,7 +124,7 @@ def _fed(
 
 
 def _target(bound: Bound) -> str | None:
-    """Return the target that a call's kernels are for; None where the reference computes them."""
+    """Return the target of a call's kernels; None if the reference computes the call."""
     return device_target(bound.index).name if bound.device.type == "cuda" and torch.cuda.is_available() else None
 
 
@@ -133,7 +133,7 @@ def _text(request: Request) -> str:
 
 
 def _sizes(bound: Bound) -> Mapping[str, int]:
-    """Return the extents that a program reads; ``k`` is what its sums run over."""
+    """Return the extents that a program reads; ``k`` is the length of its sums."""
     return bound.sizes if bound.convolution is None else {**bound.sizes, "k": bound.convolution.contraction}
 
 
@@ -151,10 +151,10 @@ def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], progr
 
 @dataclass(frozen=True, eq=False)
 class _Recorded:
-    """What calls have in common whose tensors have the same sizes, types and devices.
+    """Facts shared by calls whose tensors have equal sizes, types and devices.
 
-    Gradients of ``wanted`` are asked for. ``names`` are those of the call's values, tensors first; ``shapes`` are those
-    of tensors with all batches. Where the call gives others, ``views`` are the shapes as which these are expanded.
+    ``wanted`` are the values with gradients. ``names`` are the names of the call's values, tensors first; ``shapes``
+    are the shapes of tensors with all batches. ``views`` are the shapes to which tensors of other shapes are expanded.
     ``bound`` has no values.
     """
 
@@ -180,7 +180,7 @@ class _Recorded:
         return _Recorded(request, replace(bound, values={}), wanted, tuple(given), shapes, None if usual else views)
 
     def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
-        """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""
+        """Return the program's gradient given the gradients of some outputs. Raise ArgumentError (E0614)."""
         return gradient_of(self.request, self.bound.dag.operands, self.bound.absent, self.wanted, arriving)
 
     @cached_property
@@ -198,7 +198,7 @@ class _Recorded:
 
     @cached_property
     def kept(self) -> dict[str, int]:
-        """What else the backward pass needs: the places among tensors and results, by name."""
+        """Further values of the backward pass: their places among tensors and results, by name."""
         gradient = self.gradient()
         results = [each.name for each in gradient.forward.outputs]
         places = {name: place for place, name in enumerate(self.shapes)}
@@ -220,7 +220,7 @@ class _Recorded:
 
 
 class _Program(torch.autograd.Function):
-    """Its results are the program's outputs, and then what is saved besides."""
+    """Its results are the program's outputs, and then the other saved values."""
 
     @staticmethod
     def forward(
@@ -275,9 +275,9 @@ def _gradients(
     tensors: Mapping[str, torch.Tensor],
     numbers: Mapping[str, Any],
 ) -> Sequence[torch.Tensor | None]:
-    """Return the gradients of A, B and the inputs; repeat what such tensors went through before.
+    """Return the gradients of A, B and the inputs; repeat the recorded calls for such tensors.
 
-    Numbers become tensors for that. One that stands for a vector stays a number, and is part of the key.
+    Numbers become tensors for this. A number in the place of a vector stays a number, and is part of the key.
     """
     usual = all(type(each) in PLAIN for each in tensors.values())
     if recorded.request.settings.recompute or is_watched() or not usual:
@@ -374,7 +374,7 @@ def _summed(gradient: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _scattered(gradient: torch.Tensor, index: torch.Tensor, dim: int, extent: int) -> torch.Tensor:
-    """Return the sums of what was read at each place along a dimension; what is out of range was read from nowhere."""
+    """Return the sums of the values read at each place along a dimension, without reads out of range."""
     places = torch.where((index >= 0) & (index < extent), index, extent).long()
     sizes = list(gradient.shape)
     sizes[dim] = extent + 1

@@ -25,9 +25,9 @@ Groups = Sequence[tuple[str, tuple[int, ...]]]
 
 
 def spread(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
-    """Return a tensor with all of its batches: as in torch.matmul, those of one element stand for all.
+    """Return a tensor with all of its batches: as in torch.matmul, a batch dimension of one element broadcasts.
 
-    ``shapes`` are those that it may have. A tensor of another one that does not broadcast comes back as it is.
+    ``shapes`` are its allowed shapes. A tensor of another shape that does not broadcast is returned unchanged.
     """
     wanted = [tuple(size for _, dims in groups for size in dims) for groups in shapes]
     if tuple(tensor.shape) not in wanted:
@@ -47,7 +47,7 @@ def _broadcasts(shape: tuple[int, ...], expected: tuple[int, ...], at: int, coun
 
 
 def _place(groups: Groups, mode: str) -> tuple[int, int]:
-    """Where the dimensions of a mode begin, and how many there are."""
+    """Return the first dimension of a mode, and the number of its dimensions."""
     position = 0
     for each, dims in groups:
         if each == mode:
@@ -87,7 +87,7 @@ class OuterBatches:
         return [place for place in range(len(self.lead)) if not first <= place < end]
 
     def first(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what the first launch sees of a tensor."""
+        """Return the part of a tensor that the first launch reads."""
         if name in self.places:
             for place in reversed(self.outer):
                 tensor = tensor.select(self.places[name] + place, 0)
@@ -109,10 +109,10 @@ def outer_batches(
     tensors: Mapping[str, torch.Tensor],
     shapes: Mapping[str, Sequence[Groups]],
 ) -> OuterBatches | None:
-    """Return what of a mode takes several launches, as few as there can be; None where one serves, or none could.
+    """Return the dimensions of a mode that take several launches, as few as possible; None if one serves, or none can.
 
-    ``lead`` are the mode's dimensions, ``shapes`` those that each tensor may have. What counts over the whole mode is
-    computed by one launch only, and more than :data:`evt.plan.batches.MAX_LAUNCHES` are not made.
+    ``lead`` are the mode's dimensions, and ``shapes`` the allowed shapes of each tensor. A value over the whole mode
+    takes one launch, and there are at most :data:`evt.plan.batches.MAX_LAUNCHES` launches.
     """
     if 0 in lead or counts(dag, mode):
         return None
@@ -136,6 +136,6 @@ def outer_batches(
 
 
 def aligned(layout: LayoutClass, offsets: Sequence[int], size: int) -> LayoutClass:
-    """Return the layout of a tensor of elements of a size that lies at so many bytes from its address as well."""
+    """Return the layout of a tensor with elements of a size, which is also read at an offset in bytes."""
     common = math.gcd(*offsets)
     return replace(layout, alignment=min(layout.alignment, max(1, (common & -common) // size))) if common else layout

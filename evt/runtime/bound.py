@@ -25,10 +25,11 @@ class Bound:
     """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
 
     ``offsets`` are the bytes that each launch of several adds to the addresses of tensors, by name; ``sizes`` and
-    ``tensors`` are then those of one launch.
+    ``tensors`` then describe one launch.
     ``dag`` is the program without the inputs that are ``absent``: tensors with a default that the call leaves out.
-    ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
-    tensors that are not channels_last; ``tensors`` has the copies, and for buffers what the kernel writes before them.
+    ``values`` are the arguments of the call by name, tensors as plain memory. For a ``convolution``, ``copied`` are the
+    tensors that are not channels_last; ``tensors`` has the copies, and for buffers the tensors that the kernel writes
+    first.
     """
 
     dag: TypedDag

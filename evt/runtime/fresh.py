@@ -1,6 +1,7 @@
 """The outputs that a call allocates: ``fresh_output(bound, output)``, as a kernel writes it, and ``returned(...)``.
 
-Sizes may be symbols, so the operators of :mod:`evt.runtime.operator` say with the same words what a launch allocates.
+Sizes may be symbols, so the operators of :mod:`evt.runtime.operator` describe the outputs of a launch by these
+functions too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def fresh_output(bound: Bound, output: Output) -> torch.Tensor:
 
 
 def returned(bound: Bound, output: Output) -> torch.Tensor:
-    """Return what a call returns for an output, without its values."""
+    """Return the result of a call for an output, without its values."""
     made = fresh_output(bound, output)
     if bound.convolution is None or not is_image(output):
         return made

@@ -1,6 +1,6 @@
 """Memory formats of convolution tensors: channels last, which kernels need, and when PyTorch's convolutions return it.
 
-PyTorch's tensors are [N, C, H, W] whatever their memory. A tensor whose channels are not contiguous is copied,
+PyTorch's tensors are [N, C, H, W] for any memory format. A tensor whose channels are not contiguous is copied,
 explicitly, by :func:`channels_last`.
 """
 

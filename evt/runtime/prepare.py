@@ -40,19 +40,18 @@ _Conversion = tuple[torch.Tensor, torch.Tensor | None]
 class Prepared:
     """A launch that only needs addresses and numbers.
 
-    A call's *slots* are the addresses of the tensors that it was given (A, B, inputs, buffers), its numbers,
-    ``constants`` for what it was not given, the addresses of fresh outputs, and that of the workspace. ``pick`` takes
+    A call's *slots* are addresses and numbers: of the given tensors (A, B, inputs, buffers), the given numbers,
+    ``constants`` for omitted values, the fresh outputs, and the workspace. ``pick`` takes
     the leading members of its arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of
     the rest.
-    ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
-    which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
-    too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are whole; ``wide``
-    are the slots of those that are i64.
-    ``steps`` are the numbers that each launch of several adds to the picked members, and the bytes of its sizes, or
-    empty where there is one launch.
-    Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
-    written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
-    copied to contiguous memory.
+    ``allocations`` are (position among the outputs, prototype) of fresh outputs. A prototype has no memory;
+    torch.empty_like of it is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype too, or None
+    if the kernel needs none. ``integers`` are (slot, least, most) of integers; ``wide`` are the slots of i64 integers.
+    ``steps`` are the numbers that each of several launches adds to the picked members, and the bytes of its sizes. It
+    is empty for one launch.
+    For a convolution, ``copied`` are the slots of tensors that are not channels_last. Each has the prototype of the
+    tensor that is written in the place of a buffer, or None for an input. The fresh outputs at the positions
+    ``contiguous`` are copied to contiguous memory.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -111,10 +110,10 @@ class Prepared:
     def launcher(
         self, addresses: Sequence[int], offsets: Sequence[int], otherwise: Callable[..., None]
     ) -> Callable[..., None]:
-        """Return a function of a call's tensors, where it gives no numbers: the shortest way to a launch.
+        """Return a function of a call's tensors, for calls without numbers: the shortest way to a launch.
 
-        The kernel reads tensors ``offsets`` bytes from where they are. Where one is aligned otherwise than at these
-        ``addresses``, the call is for ``otherwise``: its kernel may be another one.
+        The kernel reads tensors ``offsets`` bytes from their addresses. If the alignment of one differs from these
+        ``addresses``, the call goes to ``otherwise``: its kernel may be another one.
         """
         run, length, index, prototype = self.run, self.length, self.device, self.workspace
         current_device, raw_stream = _current_device, _raw_stream

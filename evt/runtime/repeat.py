@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 _Results = Sequence[torch.Tensor | None]
-#: What gives no tensor and reads no elements, besides properties.
+#: Metadata-only functions, besides properties.
 _METADATA = {"dim", "size", "stride", "numel", "element_size", "is_floating_point", "is_neg", "broadcast_shapes"}
 
 
@@ -52,7 +52,7 @@ class Repeated:
 def record(
     compute: Callable[[Sequence[torch.Tensor]], _Results], given: Sequence[torch.Tensor]
 ) -> tuple[_Results, Repeated | None]:
-    """Return what a computation makes of tensors, and its calls, or None where it cannot be repeated."""
+    """Return the results of a computation on tensors, and its calls, or None if it cannot be repeated."""
     recorder = _Recorder(given)
     with recorder:
         results = compute(given)
@@ -115,7 +115,7 @@ class _Recorder(TorchFunctionMode):
         return len(self.values) - 1
 
     def place(self, value: Any) -> int:
-        """Return the place of an argument: of what was given or computed, or a new one of a constant."""
+        """Return the place of an argument: of a given or computed value, or a new place of a constant."""
         if isinstance(value, torch.Tensor) and value in self.places:
             found: int = self.places[value]
             return found
@@ -137,7 +137,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _is_same(result: Any, given: Any) -> bool:
-    """Return whether a result is what was given, of a conversion or of a view."""
+    """Return whether a conversion or a view returns its argument."""
     if not (isinstance(result, torch.Tensor) and isinstance(given, torch.Tensor)):
         return False
     first, second = (
@@ -159,7 +159,7 @@ def _listed(*members: Any) -> list[Any]:
 
 
 def _call(function: Callable[..., Any], count: int, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function of positional arguments, the last of which have names."""
+    """Return a function of positional arguments; the last ones have names."""
     if not names:
         return function
     return lambda *given: function(*given[:count], **dict(zip(names, given[count:], strict=True)))

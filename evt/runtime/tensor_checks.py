@@ -1,8 +1,8 @@
-"""What a torch.Tensor may be besides memory with a shape and strides; kernels know nothing else of it.
+"""Properties of a torch.Tensor besides memory, shape and strides, which kernels do not know.
 
-:func:`plain` removes what does not matter: subclasses without behaviour of their own, dimension names, a negative
-bit. :func:`fault` refuses tensors without memory, and those of which a launch would lose something: tensors that
-PyTorch traces or transforms, tangents. Both serve the first call of a combination; remembered calls only check whether
+:func:`plain` removes properties that do not matter: subclasses without behaviour, dimension names, a negative bit.
+:func:`fault` refuses tensors without memory, and tensors with properties that a launch would drop: tracing, transforms,
+tangents. Both serve the first call of a combination; remembered calls only check whether
 any of this may have changed, which is cheaper.
 """
 
@@ -20,12 +20,11 @@ from evt.layout import span
 from evt.reference.dense import not_dense
 from evt.runtime.layout import modes_of
 
-#: The types that calls recognise: isinstance() on torch.Tensor costs ten times as much. Tensors without a class of
-#: their own, and numbers.
+#: The types that calls recognise: isinstance() on torch.Tensor costs ten times as much. Plain tensors, and numbers.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 NUMBERS = frozenset({float, int})
 
-#: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
+#: The number of active modes of torch.utils._python_dispatch: PyTorch's tracers are among them.
 mode_depth = torch._C._len_torch_dispatch_stack
 #: Whether a transform of torch.func is active: vmap, grad, jvp and the like.
 transforming = torch._C._are_functorch_transforms_active
@@ -33,14 +32,12 @@ _mode_at = torch._C._get_dispatch_stack_at
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces or transforms what is called here, or a mode is to see its operators."""
+    """Return whether PyTorch traces or transforms calls here, or a mode watches operators."""
     return bool(mode_depth()) or transforming() or torch._C._get_tracing_state() is not None
 
 
 def tracing_fault() -> Diagnostic | None:
-    """Return why nothing can be launched here, whatever the tensors are, or None: PyTorch traces or transforms the
-    call.
-    """
+    """Return the reason no tensors can be launched here, or None: PyTorch traces or transforms the call."""
     if torch._C._get_tracing_state() is not None:
         return _traced("this call is traced by torch.jit.trace")
     if tracer := _tracer():
@@ -64,7 +61,7 @@ def is_traced(values: Iterable[object]) -> bool:
 
 
 def _stands(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor stands for others of which PyTorch's dispatcher knows."""
+    """Return whether a tensor stands for others that PyTorch's dispatcher knows."""
     kind = type(tensor)
     if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
         return True
@@ -77,7 +74,7 @@ def _traced(what: str) -> Diagnostic:
 
 
 def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
-    """Return why a launch cannot take a tensor, whatever its shape and type, or None; ``written``: it is a buffer."""
+    """Return the reason a launch cannot take a tensor of any shape and type, or None; ``written``: it is a buffer."""
     return (
         not_dense(name, tensor)
         or _without_values(name, tensor)
@@ -87,7 +84,7 @@ def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnost
 
 
 def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Return why a tensor has no values of its own, or None: it is traced or transformed, or stands for others."""
+    """Return the reason a tensor has no values, or None: it is traced or transformed, or stands for others."""
     kind = type(tensor)
     if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
         return _traced(f"`{name}` is a {kind.__name__} of torch.export, make_fx or their like")
@@ -101,17 +98,17 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
 
 
 def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
-    """Return what a launch would lose of a tensor, or None."""
+    """Return the property of a tensor that a launch would drop, or None."""
     if found := gradient_fault(name, tensor):
         return found
     if written and tensor.is_neg():
         message = f"the buffer `{name}` is a negative view: its memory holds its elements' negatives"
-        return Diagnostic("E0608", message, help="pass a buffer of its own")
+        return Diagnostic("E0608", message, help="pass a separate buffer")
     return None
 
 
 def gradient_fault(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Return why a result without derivatives would lose those of a tensor, or None."""
+    """Diagnose gradients that would be dropped."""
     if tensor.requires_grad and torch.is_grad_enabled():
         message = f"`{name}` requires grad, and autograd records calls without output buffers only"
         help_text = f"leave the buffers out, call under torch.no_grad(), or pass {name}.detach()"
@@ -146,7 +143,7 @@ def reaches_memory(tensor: torch.Tensor) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a tensor without its subclass, names and negative bit (by a copy), and any other value as it is."""
+    """Return a tensor without its subclass, names and negative bit (by a copy), and any other value unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     if type(value) not in PLAIN:

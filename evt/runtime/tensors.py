@@ -48,7 +48,7 @@ def operand_argument(
     return argument
 
 
-#: What a tensor may have any number of, by the mode where an index names places.
+#: The names of extents that an index addresses, by mode.
 _ANY = {"m": "rows", "n": "columns"}
 #: A shape as (mode, the dimensions it stands for).
 _Groups = list[tuple[str, tuple[int, ...]]]
@@ -99,7 +99,7 @@ def _indexed_extents(value: Input | Output, groups: _Groups) -> dict[str, int]:
 def squeezed(bound: Bound, value: Input, tensor: torch.Tensor) -> torch.Tensor:
     """Return a vector without the dimensions of one element that broadcasting gives it: ``[m, 1]``, ``[1, n]``.
 
-    A tensor of any other shape comes back as it is.
+    A tensor of any other shape is returned unchanged.
     """
     if value.is_tile or value.is_indexed:
         return tensor
