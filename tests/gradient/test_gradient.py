@@ -16,21 +16,28 @@ from tests.support.gradients import CASES, ONE_KERNEL, call, drawn, made, plainl
 pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
 
 
+#: Random projections of the Jacobian; the slow tests compare every element.
+IN_DEPTH = pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["fast", "whole"])
+
+
+def check_gradients(op: evt.Program, values: dict[str, Any], fast: bool) -> None:
+    """Assert that a call's gradients are its finite differences."""
+    run = lambda *each: call(op, dict(zip(values, each, strict=True)))  # noqa: E731
+    assert torch.autograd.gradcheck(run, tuple(values.values()), fast_mode=fast)
+
+
+@IN_DEPTH
 @pytest.mark.parametrize("name", CASES)
-def test_gradcheck(name: str) -> None:
-    op, values = made(name)
-    assert torch.autograd.gradcheck(
-        lambda *each: call(op, dict(zip(values, each, strict=True))), tuple(values.values())
-    )
+def test_gradcheck(name: str, fast: bool) -> None:
+    check_gradients(*made(name), fast)
 
 
+@IN_DEPTH
 @pytest.mark.parametrize("name", ONE_KERNEL)
-def test_gradcheck_where_the_product_is_computed_again(name: str) -> None:
+def test_gradcheck_where_the_product_is_computed_again(name: str, fast: bool) -> None:
     op, values = made(name, recompute=True)
     assert not op.gradient("f64", "f64").saved
-    assert torch.autograd.gradcheck(
-        lambda *each: call(op, dict(zip(values, each, strict=True))), tuple(values.values())
-    )
+    check_gradients(op, values, fast)
 
 
 STRIDED: dict[str, tuple[Any, ...]] = {
