@@ -39,9 +39,8 @@ class Visitors:
 
 
 def _on_tiles(namespace: str, name: str, arguments: tuple[str, ...]) -> str:
-    """Return an operation of CUTLASS 3.x; reductions know the tiles in which the kernel visits its output."""
-    tiles = ("TileShape", "EpilogueTile") if name.endswith("Reduction") else ()
-    return listed(f"{namespace}::{name}", (*arguments, *tiles))
+    """Return an operation of CUTLASS 3.x, on the lanes of an architecture."""
+    return listed(f"{namespace}::Visitor", ("TileShape", "EpilogueTile", listed(f"evt::epilogue::{name}", arguments)))
 
 
 def _on_thread_map(name: str, arguments: tuple[str, ...]) -> str:
@@ -50,13 +49,13 @@ def _on_thread_map(name: str, arguments: tuple[str, ...]) -> str:
 
 
 def _family_3x(namespace: str) -> Visitors:
-    """Return the family whose operations are in a namespace."""
+    """Return the family whose lanes are in a namespace."""
     names = Names(partial(_on_tiles, namespace))
     return Visitors(names, cutlass_3x, "fusion::Sm90EVT", "evt::fusion::Graph", "evt::fusion::WithElement")
 
 
 _2X = Visitors(Names(_on_thread_map), cutlass_2x, "visitors::Sm80EVT", "evt::threadblock::Graph")
-_SM90 = _family_3x("evt::fusion")
+_SM90 = _family_3x("evt::sm90")
 _FAMILIES: Mapping[Family, Visitors] = {
     "2x": _2X,
     "3x": _SM90,

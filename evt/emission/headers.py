@@ -12,9 +12,9 @@ from evt.emission.text import FunctorText
 from evt.ir.node import PLACES
 from evt.plan import Plan
 from evt.plan.epilogue.broadcasts import ColumnBroadcast, ScalarBroadcast, VectorBroadcast
-from evt.plan.epilogue.loads import Auxiliary, Packed
+from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.step import Step
-from evt.plan.epilogue.values import Access, Size
+from evt.plan.epilogue.values import Access
 from evt.plan.geometry import convolution, depthwise, halo, halo_schedule
 from evt.plan.plan import (
     Convolution2x,
@@ -28,10 +28,8 @@ from evt.plan.plan import (
 )
 from evt.plan.target import Family
 
-#: The ends of the names of headers, by the header of an operation.
+#: The ends of the names of 2.x's headers, by the header of an operation.
 _PLACES = {"index": "", "random": "_philox", "random_wide": "_philox_wide"}
-#: Operations that share one header on sm100.
-_IN_VISITORS_SM100 = frozenset({"index", "mask", "pair", "block"})
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
@@ -66,58 +64,32 @@ def _of_mainloop(plan: Plan) -> list[str]:
 
 def _of_epilogue(plan: Plan) -> list[str]:
     """Return the headers of the collective, and of the operations of evt in the epilogue."""
-    reductions = ["finish.hpp"] * bool(plan.reductions)
-    if plan.family == "own":
-        places = [each for each in _operations(plan) if each != "index"]
-        return ["fragment.hpp", *(_FRAGMENTS.get(each) or _header_of("fragment", each) for each in places), *reductions]
-    collective = _COLLECTIVES.get(plan.family, [])
+    found = list(_COLLECTIVES.get(plan.family, ()))
     if isinstance(plan.epilogue, StockOperator | StockFusion):
-        return collective
-    match plan.family:
-        case "2x":
-            strided = any(isinstance(step, Auxiliary) and step.access is Access.STRIDED for step in plan.steps)
-            return [*_of_operations("2x", _operations(plan)), *reductions, *["visitor_strided.hpp"] * strided]
-        case "sm100":
-            return [*collective, *_of_sm100(plan), *reductions, *_PACKED_SM100 * bool(_packed(plan))]
-        case "3x_grouped":
-            # The headers of packed tensors come last.
-            last = dict.fromkeys(step.header for step in _packed(plan))
-            found = [each for each in _operations(plan) if each not in last]
-            sizes = any(isinstance(step, ScalarBroadcast) and isinstance(step.value, Size) for step in plan.steps)
-            groups = ["visitors_3x_grouped.hpp", *["visitors_3x_grouped_size.hpp"] * sizes]
-            return [*collective, *_of_operations("3x", [*found, *last]), *groups]
-    return [*collective, *_of_operations("3x", _operations(plan)), *reductions]
+        return found
+    if plan.family == "sm100" and plan.destination is None:
+        found.append("unstored_sm100.hpp")
+    operations = _operations(plan)
+    if plan.family == "2x":
+        found += [f"visitors_2x{_PLACES.get(each, f'_{each}')}.hpp" for each in ("index", *operations)]
+        strided = any(isinstance(step, Auxiliary) and step.access is Access.STRIDED for step in plan.steps)
+        found += ["visitor_strided.hpp"] * strided
+    else:
+        found += ["epilogue/tree_3x.hpp"] * (plan.family != "own")
+        found += [f"epilogue/lanes_{_LANES[plan.family]}.hpp"] * (bool(operations) or plan.family == "own")
+        found += [f"epilogue/{each}.hpp" for each in operations]
+    return found + ["finish.hpp"] * bool(plan.reductions)
 
 
+#: The lanes of a family, in codegen/include/evt/epilogue.
+_LANES: dict[Family, str] = {"own": "own", "3x": "sm90", "sm100": "sm100", "sm120": "sm90", "3x_grouped": "sm90"}
 #: The headers of a family's collective.
 _COLLECTIVES: dict[Family, list[str]] = {
     "3x": ["restage.hpp"],
     "sm100": ["restage_sm100.hpp"],
     "sm120": ["auxiliary_sm120.hpp", "restage.hpp"],
-    "3x_grouped": ["grouped.hpp", "restage_grouped.hpp"],
+    "3x_grouped": ["grouped.hpp", "restage_grouped.hpp", "epilogue/lanes_sm90.hpp", "epilogue/grouped.hpp"],
 }
-#: Operations of own kernels whose header serves all families.
-_FRAGMENTS = {"key": "place.hpp", "vector": "fragment.hpp", "matrix": "fragment.hpp"}
-_PACKED_SM100 = ["visitors_sm100_store.hpp"]
-
-
-def _of_operations(family: str, operations: Iterable[str]) -> list[str]:
-    return [f"visitors_{family}.hpp", *(_header_of(f"visitors_{family}", each) for each in operations)]
-
-
-def _of_sm100(plan: Plan) -> list[str]:
-    """Return the headers of operations that know where their elements are, and of a collective that stores no D."""
-    found, operations = ["unstored_sm100.hpp"] * (plan.destination is None), _operations(plan)
-    found.append("visitors_sm100.hpp" if operations else "visitors_3x.hpp")
-    return found + [_header_of("visitors_sm100", each) for each in operations if each not in _IN_VISITORS_SM100]
-
-
-def _packed(plan: Plan) -> list[Step]:
-    return [step for step in plan.steps if isinstance(step, Packed)]
-
-
-def _header_of(prefix: str, operation: str) -> str:
-    return f"{prefix}{_PLACES.get(operation, f'_{operation}')}.hpp"
 
 
 def _operations(plan: Plan) -> list[str]:
@@ -141,7 +113,7 @@ GENERATED = {
     "depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
 }
 _GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)
-_INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "evt/([\w./]+)"\n', re.MULTILINE)
 
 
 def pasted(names: Iterable[str], namespace: str) -> list[tuple[str, str]]:

@@ -113,20 +113,31 @@ class MultiplicationText:
 
 
 @dataclass(frozen=True, slots=True)
+class PassText:
+    """A loop over the elements of a step: its statements, and the exchanges between lanes before it.
+
+    ``kept`` are the arrays of values that later passes read: the name and the element type of each.
+    """
+
+    exchanges: tuple[StepText, ...]
+    steps: tuple[StepText, ...]
+    kept: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FragmentText:
-    """An epilogue on a fragment of ``accumulator`` elements, and the instruction that makes it, if one does.
+    """The epilogue of an own kernel, and the instruction that makes its accumulator, if one does.
 
     ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
-    ``places``: whether the ``steps`` ask where elements are.
+    ``places``: whether the ``passes`` ask for the rows of elements.
     """
 
     source: str
     destination: str
     parts: tuple[NodeText, ...]
-    steps: tuple[StepText, ...]
+    passes: tuple[PassText, ...]
     result: tuple[str, str]  # the type, the value
     places: bool
-    accumulator: str
     multiplication: MultiplicationText | None
 
 

@@ -14,8 +14,8 @@ template <class T> T __shfl_xor_sync(unsigned, T, int);
 void __syncthreads();
 
 #include "evt/finish_place.hpp"
-#include "evt/visitors_3x_key.hpp"
-#include "evt/visitors_sm100_key.hpp"
+#include "evt/epilogue/key.hpp"
+#include "evt/epilogue/types_cutlass.hpp"
 
 int failures = 0;
 
@@ -91,17 +91,19 @@ void test_places() {
   for (int m = 0; m < 4; ++m) expect(places.by_thread(0, m), expected[m], "a place");
 }
 
-struct Tile {
-  static constexpr int kFragment = 8, kColumns = 8;
-  int m = 5;
-  int row(int) const { return 3; }
-  int column(int) const { return 16; }
+// Eight elements of one row.
+struct Lanes : evt::epilogue::TypesCutlass {
+  static constexpr int kSize = 8;
+  struct At {};
+
+  int row(At, int) const { return 3; }
+  int column(At, int i) const { return 16 + i; }
 };
 
 template <class Keys, class T>
-int place_of_largest(Keys keys, cutlass::Array<T, 8> const& values) {
-  cutlass::Array<float, 8> accumulator;
-  auto const found = keys.visit(accumulator, 0, 0, 0, values);
+int place_of_largest(cutlass::Array<T, 8> const& values) {
+  typename Keys::template On<Lanes> const keys({}, {});
+  auto const found = keys.visit({}, values);
   int64_t best = evt::MaxKey::identity<int64_t>();
   for (int i = 0; i < 8; ++i) best = evt::MaxKey::apply(best, found[i]);
   return evt::place_of(best);
@@ -109,17 +111,13 @@ int place_of_largest(Keys keys, cutlass::Array<T, 8> const& values) {
 
 template <class T>
 void test_keys() {
-  using Wgmma = evt::fusion::PlaceKeys<1, false>::Callbacks<Tile>;
-  using WgmmaRows = evt::fusion::PlaceKeys<0, false>::Callbacks<Tile>;
-  using Row = evt::sm100::PlaceKeys<1, true>::Callbacks<Tile>;
-  using Rows = evt::sm100::PlaceKeys<0, true>::Callbacks<Tile>;
+  using evt::epilogue::PlaceKeys;
   cutlass::Array<T, 8> values;
   for (int i = 0; i < 8; ++i) values[i] = T(i == 6 ? 1 : 0);
-  expect(place_of_largest(Wgmma(Tile{}), values), 16 + 8, "a column of WGMMA's");
-  expect(place_of_largest(WgmmaRows(Tile{}), values), 3 + 8, "a row of WGMMA's");
+  expect(place_of_largest<PlaceKeys<1, false>>(values), 16 + 6, "the column of the largest");
+  expect(place_of_largest<PlaceKeys<0, false>>(values), 3, "a row");
   values[0] = T(1);
-  expect(place_of_largest(Row(Tile{}), values), 16 + 1, "a column");
-  expect(place_of_largest(Rows(Tile{}), values), 5, "a row");
+  expect(place_of_largest<PlaceKeys<1, true>>(values), 16 + 1, "the column of the least");
 }
 
 int main() {

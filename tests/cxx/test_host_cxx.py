@@ -43,7 +43,7 @@ def test_every_element_is_worked_on_with_its_own_inputs(tmp_path: Path) -> None:
 
 
 def test_vectors_and_scalars_are_stored_from_the_first_row_and_column(tmp_path: Path) -> None:
-    """In all families, for extents that are no multiples of a tile, with one vector for all batches or each its own."""
+    """In 2.x kernels, for extents that are no multiples of a tile, with one vector for all batches or for each."""
     done = subprocess.run([compiled("vector_store", tmp_path)], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("0 failures\n", 0)
 

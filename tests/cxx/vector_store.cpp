@@ -1,5 +1,5 @@
-// The stores of vectors and scalars of all three families, on the host: every thread's visits of a problem whose
-// extents are no multiples of a tile. A value is right only where it is to be taken from: the first row, column, batch.
+// The stores of vectors and scalars of 2.x kernels, on the host: every thread's visits of a problem whose extents are no
+// multiples of a tile. Only the first row, column and batch have the right values.
 
 #include <cmath>
 #include <cstdio>
@@ -17,25 +17,6 @@ template <class T>
 T atomicAdd(T*, T);
 
 #include "evt/visitors_2x_vector_store.hpp"
-#include "evt/visitors_3x_vector_store.hpp"
-#include "evt/visitors_sm100_vector_store.hpp"
-
-// The interface of a thread's position, for tiles of 128 x 64.
-struct Place3x {
-  static constexpr int kFragment = 16;
-  int m, n, l, extent_m, extent_n;
-
-  int row(int step) const { return m + step * 64; }
-  int column(int step) const { return n + step * 32; }
-};
-
-struct PlaceSm100 {
-  static constexpr int kColumns = 32;
-  int m, n, l, extent_m, extent_n;
-
-  int column(int step) const { return n + step * kColumns; }
-  int valid(int step) const { return m < extent_m ? extent_n - column(step) : 0; }
-};
 
 struct Problem {
   int m, n, l, kept;
@@ -67,53 +48,6 @@ struct Problem {
     return count;
   }
 };
-
-template <int Kept>
-int check_3x(Problem const& problem) {
-  using Node = evt::fusion::VectorStore<float, Kept>;
-  return problem.failures<Node>([&](auto const& params) {
-    for (int l = 0; l < problem.l; ++l) {
-      for (int m = 0; m < problem.m; m += 128) {
-        for (int n = 0; n < problem.n; n += 64) {
-          for (int thread = 0; thread < 128; ++thread) {
-            Place3x const place{m + thread / 32 * 16 + thread % 32 / 4, n + thread % 4 * 2, l, problem.m, problem.n};
-            typename Node::template Callbacks<Place3x> callbacks(place, params);
-            for (int step = 0; step < 4; ++step) {
-              cutlass::Array<float, Place3x::kFragment> acc, input;
-              for (int i = 0; i < Place3x::kFragment; ++i) {
-                input[i] = problem.value(l, place.row(step % 2) + evt::fusion::detail::row_of(i),
-                                         place.column(step / 2) + evt::fusion::detail::column_of(i));
-              }
-              callbacks.visit(acc, 0, step % 2, step / 2, input);
-            }
-          }
-        }
-      }
-    }
-  });
-}
-
-template <int Kept>
-int check_sm100(Problem const& problem) {
-  using Node = evt::sm100::VectorStore<float, Kept>;
-  return problem.failures<Node>([&](auto const& params) {
-    for (int l = 0; l < problem.l; ++l) {
-      for (int m = 0; m < (problem.m + 127) / 128 * 128; ++m) {
-        for (int n = 0; n < problem.n; n += 64) {
-          PlaceSm100 const place{m, n, l, problem.m, problem.n};
-          typename Node::template Callbacks<PlaceSm100> callbacks(place, params);
-          for (int step = 0; step < 2; ++step) {
-            cutlass::Array<float, PlaceSm100::kColumns> acc, input;
-            for (int i = 0; i < PlaceSm100::kColumns; ++i) {
-              input[i] = problem.value(l, m, place.column(step) + i);
-            }
-            callbacks.visit(acc, 0, 0, step, input);
-          }
-        }
-      }
-    }
-  });
-}
 
 template <int Kept>
 int check_2x(Problem const& problem) {
@@ -150,7 +84,7 @@ int check_2x(Problem const& problem) {
 template <int Kept>
 int check(int m, int n, int l, bool batched) {
   Problem const problem{m, n, l, Kept, batched};
-  return check_2x<Kept>(problem) + check_3x<Kept>(problem) + check_sm100<Kept>(problem);
+  return check_2x<Kept>(problem);
 }
 
 int main() {

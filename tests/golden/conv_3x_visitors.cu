@@ -108,7 +108,7 @@ static_assert(sizeof(golden_arguments) == 47 * 8, "every member takes 8 bytes");
 // evt/convolution_3x.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
+// evt/epilogue/tree_3x.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------

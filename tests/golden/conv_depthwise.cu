@@ -84,6 +84,14 @@ typedef struct golden_arguments {
 // evt/depthwise_places.hpp
 // evt/hopper.hpp
 // evt/depthwise.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/types_own.hpp
+// evt/epilogue/lanes_own.hpp
+// evt/epilogue/vector.hpp
+// evt/epilogue/matrix.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -101,26 +109,32 @@ struct Region0 {
   }
 };
 
-// ... as in conv_own_padded: /// The epilogue: a thread calls `visit` for one e
+// ... as in conv_own_padded: /// The epilogue: a thread calls `visit` for one s
+
+  // 1:21 bias
+  using in_bias_type = evt::own::Part<evt::depthwise::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
 
 // ... as in conv_own_padded: struct Params {
 
 // ... as in conv_own_dgrad: /// What is loaded for a step of several elements,
 
-  evt::fragment::Tile tile;
-  // 1:21 bias
-  evt::fragment::RowVector<evt::element::f16> in_bias;
+  in_bias_type in_bias;
 
 // ... as in conv_own_padded: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
-// ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch(
+// ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
-  CUTLASS_DEVICE float visit(
-      [[maybe_unused]] int i, [[maybe_unused]] float acc, [[maybe_unused]] float source,
+  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  template <int N, class Accumulator, class Loaded, class Store>
+  CUTLASS_DEVICE void visit(
+      [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
       [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
-    // 1:5 hardswish(acc + bias)
-    float const v0 = Region0::apply(acc, in_bias.get(i));
-    return v0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      // 1:5 hardswish(acc + bias)
+      float const v2 = Region0::apply(acc(i), in_bias.get(i, places));
+      store(i, v2);
+    }
   }
 
 // ... as in conv_own_dgrad: CUTLASS_DEVICE void finish(evt::fragment::Tile con
@@ -174,7 +188,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.b_strides[2] = arguments.stride_width_of_B;
   result.d = arguments.out_D;
   result.d_stride = arguments.stride_m_of_out_D;
-  result.epilogue.in_bias.pointer = static_cast<evt::element::f16 const*>(arguments.in_bias);
+  result.epilogue.in_bias.ptr = static_cast<evt::element::f16 const*>(arguments.in_bias);
   result.epilogue.in_bias.stride = 1;
   return result;
 }

@@ -101,8 +101,8 @@ typedef struct golden_arguments {
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
 // evt/entry.hpp
-// evt/element.hpp
 // evt/fragment.hpp
+// evt/element.hpp
 // evt/descriptor.hpp
 // evt/halo_geometry.hpp
 // evt/halo_taps.hpp
@@ -119,9 +119,15 @@ typedef struct golden_arguments {
 // evt/halo_widening.hpp
 // evt/pdl.hpp
 // evt/halo.hpp
-// evt/fragment_mask.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/fragment_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/types_own.hpp
+// evt/epilogue/lanes_own.hpp
+// evt/epilogue/mask.hpp
+// evt/epilogue/vector.hpp
+// evt/epilogue/matrix.hpp
 // evt/convert.hpp
 // evt/finish.hpp
 // evt/functions.hpp
@@ -158,60 +164,69 @@ struct Region2 {
   }
 };
 
-// ... as in gemm_own: /// The epilogue: a thread calls `visit` for one e
+// ... as in gemm_own: /// The epilogue: a thread calls `visit` for one s
+
+  // 3:11 gate
+  using in_gate_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskLoad>;
+  // 3:17 alpha
+  using in_alpha_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Scalar<float>>;
+  // 3:29 bias
+  using in_bias_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  // 5:1 seen = z > 0
+  using out_seen_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskStore>;
+  // 6:9 sum[m](z)
+  using reduction_9_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>;
 
   struct Params {
-    evt::fragment::MaskLoad<evt::halo::Lanes>::Params in_gate;
-    evt::fragment::Scalar<float>::Params in_alpha;
-    evt::fragment::RowVector<evt::element::f16>::Params in_bias;
-    evt::fragment::MaskStore<evt::halo::Lanes>::Params out_seen;
-    evt::fragment::RowReduction<evt::Sum, float, evt::Partial, evt::halo::Lanes>::Params reduction_9;
+    in_gate_type::Params in_gate;
+    in_alpha_type::Params in_alpha;
+    in_bias_type::Params in_bias;
+    out_seen_type::Params out_seen;
+    reduction_9_type::Params reduction_9;
   };
 
   /// What is loaded for a step of several elements, ahead of their use.
   struct Fetched {
-    evt::fragment::MaskLoad<evt::halo::Lanes>::Fetched in_gate;
+    in_gate_type::Fetched in_gate;
   };
 
-  evt::fragment::Tile tile;
-  // 3:11 gate
-  evt::fragment::MaskLoad<evt::halo::Lanes> in_gate;
-  // 3:17 alpha
-  evt::fragment::Scalar<float> in_alpha;
-  // 3:29 bias
-  evt::fragment::RowVector<evt::element::f16> in_bias;
-  // 5:1 seen = z > 0
-  evt::fragment::MaskStore<evt::halo::Lanes> out_seen;
-  // 6:9 sum[m](z)
-  evt::fragment::RowReduction<evt::Sum, float, evt::Partial, evt::halo::Lanes> reduction_9;
+  in_gate_type in_gate;
+  in_alpha_type in_alpha;
+  in_bias_type in_bias;
+  out_seen_type out_seen;
+  reduction_9_type reduction_9;
 
-  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, evt::fragment::Tile const& tile)
-      : tile(tile),
-        in_gate(params.in_gate, tile),
+  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile)
+      : in_gate(params.in_gate, tile),
         in_alpha(params.in_alpha, tile),
         in_bias(params.in_bias, tile),
         out_seen(params.out_seen, tile),
         reduction_9(params.reduction_9, tile) {}
 
-  CUTLASS_DEVICE void fetch(
-      [[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
+  CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_gate.fetch(fetched.in_gate, places);
   }
 
-  CUTLASS_DEVICE float visit(
-      [[maybe_unused]] int i, [[maybe_unused]] float acc, [[maybe_unused]] float source,
+  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  template <int N, class Accumulator, class Loaded, class Store>
+  CUTLASS_DEVICE void visit(
+      [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
       [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
-    // 3:5 where(gate, alpha*acc + bias, 0) + residual
-    float const v0 = Region0::apply(in_gate.get(i, fetched.in_gate), in_alpha.get(i), acc, in_bias.get(i), source);
-    // 4:5 relu(z)
-    float const v1 = Region1::apply(v0);
-    // 5:8 z > 0
-    bool const v2 = Region2::apply(v0);
-    // 5:1 seen = z > 0
-    out_seen.put(v2, i, places);
-    // 6:9 sum[m](z)
-    reduction_9.put(v0, i, places);
-    return v1;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      // 3:5 where(gate, alpha*acc + bias, 0) + residual
+      float const v5 = Region0::apply(in_gate.get(i, places, fetched.in_gate), in_alpha.get(i, places), acc(i),
+          in_bias.get(i, places), source(i));
+      // 4:5 relu(z)
+      float const v6 = Region1::apply(v5);
+      // 5:8 z > 0
+      bool const v7 = Region2::apply(v5);
+      // 5:1 seen = z > 0
+      out_seen.put(v7, i, places);
+      // 6:9 sum[m](z)
+      reduction_9.put(v5, i, places);
+      store(i, v6);
+    }
   }
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {
@@ -371,15 +386,15 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.c_stride = arguments.stride_m_of_in_residual;
   result.d = arguments.out_D;
   result.d_stride = arguments.stride_m_of_out_D;
-  result.epilogue.in_gate.pointer = static_cast<uint8_t const*>(arguments.in_gate);
-  result.epilogue.in_gate.row_stride = arguments.stride_m_of_in_gate;
-  result.epilogue.in_alpha.pointer = static_cast<float const*>(arguments.in_alpha);
+  result.epilogue.in_gate.ptr = static_cast<uint8_t const*>(arguments.in_gate);
+  result.epilogue.in_gate.stride_m = arguments.stride_m_of_in_gate;
+  result.epilogue.in_alpha.ptr = static_cast<float const*>(arguments.in_alpha);
   result.epilogue.in_alpha.number = static_cast<float>(arguments.value_of_in_alpha);
-  result.epilogue.in_bias.pointer = static_cast<evt::element::f16 const*>(arguments.in_bias);
+  result.epilogue.in_bias.ptr = static_cast<evt::element::f16 const*>(arguments.in_bias);
   result.epilogue.in_bias.stride = 1;
-  result.epilogue.out_seen.pointer = static_cast<uint8_t*>(arguments.out_seen);
-  result.epilogue.out_seen.row_stride = arguments.stride_m_of_out_seen;
-  result.epilogue.reduction_9.pointer = parts<float>(arguments, workspace.reduction_9);
+  result.epilogue.out_seen.ptr = static_cast<uint8_t*>(arguments.out_seen);
+  result.epilogue.out_seen.stride_m = arguments.stride_m_of_out_seen;
+  result.epilogue.reduction_9.ptr = parts<float>(arguments, workspace.reduction_9);
   result.epilogue.reduction_9.kept = arguments.n;
   result.multiprocessors = device.multiprocessors;
   return result;

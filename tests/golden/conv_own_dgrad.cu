@@ -79,8 +79,8 @@ typedef struct golden_arguments {
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
 // evt/entry.hpp
-// evt/element.hpp
 // evt/fragment.hpp
+// evt/element.hpp
 // evt/descriptor.hpp
 // evt/halo_geometry.hpp
 // evt/halo_taps.hpp
@@ -97,6 +97,13 @@ typedef struct golden_arguments {
 // evt/halo_widening.hpp
 // evt/pdl.hpp
 // evt/halo.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/types_own.hpp
+// evt/epilogue/lanes_own.hpp
+// evt/epilogue/matrix.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -114,10 +121,11 @@ struct Region0 {
   }
 };
 
-/// The epilogue: a thread calls `visit` for one element after the other. `i` is a constant once loops are unrolled.
+/// The epilogue: a thread calls `visit` for one step after the other. `i` is a constant once loops are unrolled.
 struct Epilogue {
   using Source = evt::element::f16;  // element of C, which the kernel loads
   using Destination = evt::element::f16;  // element of D, which the kernel stores
+  using Result = float;  // type of the value that is stored as D
   static constexpr bool kPlaces = false;  // whether it asks where elements are
 
   struct Params {
@@ -127,21 +135,22 @@ struct Epilogue {
   struct Fetched {
   };
 
-  evt::fragment::Tile tile;
+  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile) {}
 
-  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, evt::fragment::Tile const& tile)
-      : tile(tile) {}
-
-  CUTLASS_DEVICE void fetch(
-      [[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
+  CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
   }
 
-  CUTLASS_DEVICE float visit(
-      [[maybe_unused]] int i, [[maybe_unused]] float acc, [[maybe_unused]] float source,
+  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  template <int N, class Accumulator, class Loaded, class Store>
+  CUTLASS_DEVICE void visit(
+      [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
       [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
-    // 1:5 where(saved > 0, acc, 0)
-    float const v0 = Region0::apply(source, acc);
-    return v0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      // 1:5 where(saved > 0, acc, 0)
+      float const v2 = Region0::apply(source(i), acc(i));
+      store(i, v2);
+    }
   }
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {

@@ -77,7 +77,34 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
-// ... as in conv_own_dgrad: // evt/entry.hpp
+// evt/entry.hpp
+// evt/fragment.hpp
+// evt/element.hpp
+// evt/descriptor.hpp
+// evt/halo_geometry.hpp
+// evt/halo_taps.hpp
+// evt/halo_windows.hpp
+// evt/hopper.hpp
+// evt/halo_traits.hpp
+// evt/halo_params.hpp
+// evt/halo_schedule.hpp
+// evt/halo_epilogue.hpp
+// evt/halo_memory.hpp
+// evt/halo_exchange.hpp
+// evt/halo_mainloop.hpp
+// evt/halo_producer.hpp
+// evt/halo_widening.hpp
+// evt/pdl.hpp
+// evt/halo.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/types_own.hpp
+// evt/epilogue/lanes_own.hpp
+// evt/epilogue/vector.hpp
+// evt/epilogue/matrix.hpp
+// evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
@@ -94,34 +121,40 @@ struct Region0 {
   }
 };
 
-/// The epilogue: a thread calls `visit` for one element after the other. `i` is a constant once loops are unrolled.
+/// The epilogue: a thread calls `visit` for one step after the other. `i` is a constant once loops are unrolled.
 struct Epilogue {
   using Source = void;  // element of C, which the kernel loads
   using Destination = evt::element::f16;  // element of D, which the kernel stores
+  using Result = float;  // type of the value that is stored as D
   static constexpr bool kPlaces = false;  // whether it asks where elements are
 
+  // 1:16 bias
+  using in_bias_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+
   struct Params {
-    evt::fragment::RowVector<evt::element::f16>::Params in_bias;
+    in_bias_type::Params in_bias;
   };
 
 // ... as in conv_own_dgrad: /// What is loaded for a step of several elements,
 
-  evt::fragment::Tile tile;
-  // 1:16 bias
-  evt::fragment::RowVector<evt::element::f16> in_bias;
+  in_bias_type in_bias;
 
-  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, evt::fragment::Tile const& tile)
-      : tile(tile),
-        in_bias(params.in_bias, tile) {}
+  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile)
+      : in_bias(params.in_bias, tile) {}
 
-// ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch(
+// ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
-  CUTLASS_DEVICE float visit(
-      [[maybe_unused]] int i, [[maybe_unused]] float acc, [[maybe_unused]] float source,
+  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  template <int N, class Accumulator, class Loaded, class Store>
+  CUTLASS_DEVICE void visit(
+      [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
       [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
-    // 1:5 relu(acc + bias)
-    float const v0 = Region0::apply(acc, in_bias.get(i));
-    return v0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      // 1:5 relu(acc + bias)
+      float const v2 = Region0::apply(acc(i), in_bias.get(i, places));
+      store(i, v2);
+    }
   }
 
 // ... as in conv_own_dgrad: CUTLASS_DEVICE void finish(evt::fragment::Tile con
@@ -221,7 +254,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.b_strides[2] = arguments.stride_width_of_B;
   result.d = arguments.out_D;
   result.d_stride = arguments.stride_m_of_out_D;
-  result.epilogue.in_bias.pointer = static_cast<evt::element::f16 const*>(arguments.in_bias);
+  result.epilogue.in_bias.ptr = static_cast<evt::element::f16 const*>(arguments.in_bias);
   result.epilogue.in_bias.stride = 1;
   result.multiprocessors = device.multiprocessors;
   return result;

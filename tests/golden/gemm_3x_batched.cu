@@ -101,12 +101,17 @@ static_assert(sizeof(golden_arguments) == 39 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
-// evt/indexed.hpp
-// evt/visitors_3x_indexed.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_3x_reduce.hpp
-// evt/visitors_3x_vector_store.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/indexed.hpp
+// evt/epilogue/vector_store.hpp
 // evt/finish.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -164,17 +169,17 @@ using in_col = fusion::Sm90ColBroadcast<0, TileShape, float, float, cute::Stride
 // 3:27 s
 using in_s = fusion::Sm90ScalarBroadcast<float, cute::Stride<cute::_0, cute::_0, int64_t>>;
 // 3:31 x
-using in_x = evt::fusion::Gather<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>;
+using in_x = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Gather<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>>;
 // 5:8 2*s
 using compute_6 = evt::fusion::Apply<Region0, float>;
 // 6:9 2*row
 using compute_7 = evt::fusion::Apply<Region1, float>;
 // 4:9 sum[m](acc)
-using reduction_8 = evt::fusion::RowReduction<evt::Sum, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_8 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>;
 // 5:1 gain = 2*s
-using out_gain = evt::fusion::VectorStore<float, -1>;
+using out_gain = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::VectorStore<float, -1>>;
 // 6:1 twice = 2*row
-using out_twice = evt::fusion::VectorStore<cutlass::half_t, 1>;
+using out_twice = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::VectorStore<cutlass::half_t, 1>>;
 // 3:5 acc + C + row + col + s + x
 using compute_11 = evt::fusion::Apply<Region2, ElementD>;
 using Graph = evt::fusion::Graph<

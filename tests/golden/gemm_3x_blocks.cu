@@ -68,9 +68,15 @@ typedef struct golden_arguments {
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_3x_block.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
+// evt/epilogue/block.hpp
 // evt/functions.hpp
 // evt/functions_fast.hpp
 
@@ -130,11 +136,11 @@ using compute_1 = evt::fusion::Apply<Region0, float>;
 // 2:19 abs(silu(acc))
 using compute_2 = fusion::Sm90Compute<cutlass::absolute_value_op, float, float, kRoundStyle>;
 // 2:9 max[n%32](abs(silu(acc)))
-using block_3 = evt::fusion::BlockReduce<evt::Max, 32>;
+using block_3 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::BlockReduce<evt::Max, 32>>;
 // 2:9 max[n%32](abs(silu(acc))) / 448
 using compute_4 = evt::fusion::Apply<Region1, float>;
 // 2:1 scale = max[n%32](abs(silu(acc))) / 448
-using out_scale = evt::fusion::BlockStore<float, 32>;
+using out_scale = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::BlockStore<float, 32>>;
 // 3:5 silu(acc) / scale
 using compute_6 = fusion::Sm90Compute<cutlass::divides, ElementD, float, kRoundStyle>;
 using Graph = evt::fusion::Graph<

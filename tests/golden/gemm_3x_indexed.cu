@@ -84,9 +84,16 @@ static_assert(sizeof(golden_arguments) == 28 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
-// evt/indexed.hpp
-// evt/visitors_3x_indexed.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/indexed.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -123,17 +130,17 @@ using ElementCompute = float;
 
 // The visitor.
 // 3:5 scale
-using in_scale = evt::fusion::Gather<float, evt::At<int32_t>, evt::InOrder, cute::Stride<cute::_1, cute::_0, cute::_0>>;
+using in_scale = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Gather<float, evt::At<int32_t>, evt::InOrder, cute::Stride<cute::_1, cute::_0, cute::_0>>>;
 // 3:11 acc
 using accumulator = fusion::Sm90AccFetch;
 // 3:17 x
-using in_x = evt::fusion::Gather<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, cute::_0>>;
+using in_x = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Gather<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, cute::_0>>>;
 // 3:19 y
-using in_y = evt::fusion::Gather<cutlass::half_t, evt::At<int32_t>, evt::At<int32_t>, cute::Stride<int64_t, cute::_1, cute::_0>>;
+using in_y = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Gather<cutlass::half_t, evt::At<int32_t>, evt::At<int32_t>, cute::Stride<int64_t, cute::_1, cute::_0>>>;
 // 3:5 scale*acc + x*y
 using compute_4 = evt::fusion::Apply<Region0, float>;
 // 3:1 D = scale*acc + x*y
-using out_D = evt::fusion::Scatter<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>;
+using out_D = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Scatter<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>>;
 using Tree4 = fusion::Sm90EVT<compute_4, in_scale, accumulator, in_x, in_y>;
 using Tree5 = fusion::Sm90EVT<out_D, Tree4>;
 using Visitor = evt::fusion::WithElement<Tree5, ElementAux>;

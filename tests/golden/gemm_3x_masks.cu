@@ -74,8 +74,15 @@ static_assert(sizeof(golden_arguments) == 20 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
-// evt/visitors_3x_mask.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
+// evt/epilogue/mask.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -121,7 +128,7 @@ using ElementCompute = float;
 
 // The visitor.
 // 3:11 gate
-using in_gate = evt::fusion::MaskLoad;
+using in_gate = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::MaskLoad>;
 // 3:17 acc
 using accumulator = fusion::Sm90AccFetch;
 // 3:5 where(gate, acc, 0.1*acc)
@@ -129,7 +136,7 @@ using compute_2 = evt::fusion::Apply<Region0, float>;
 // 5:8 z > 0
 using compute_3 = evt::fusion::Apply<Region1, bool>;
 // 5:1 seen = z > 0
-using out_seen = evt::fusion::MaskStore;
+using out_seen = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::MaskStore>;
 // 3:5 where(gate, acc, 0.1*acc)
 using compute_5 = fusion::Sm90Compute<cutlass::epilogue::thread::Identity, ElementD, float, kRoundStyle>;
 using Graph = evt::fusion::Graph<

@@ -80,12 +80,18 @@ static_assert(sizeof(golden_arguments) == 23 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
-// evt/visitors_3x_pair.hpp
-// evt/visitors_3x_interleave.hpp
-// evt/visitors_3x_first.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_3x_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/pair.hpp
+// evt/epilogue/interleave.hpp
+// evt/epilogue/first.hpp
 // evt/finish.hpp
 // evt/functions.hpp
 
@@ -134,29 +140,29 @@ struct Region2 {
 // 3:10 acc
 using accumulator = fusion::Sm90AccFetch;
 // 3:5 even(acc)
-using pair_1 = evt::fusion::Even<1>;
+using pair_1 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Even<1>>;
 // 4:5 odd(acc)
-using pair_2 = evt::fusion::Odd<1>;
+using pair_2 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Odd<1>>;
 // 5:18 c
-using in_c = evt::fusion::HalfLoad<float, 1>;
+using in_c = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::HalfLoad<float, 1>>;
 // 5:16 x*c - y
 using compute_4 = evt::fusion::Apply<Region0, float>;
 // 5:25 x + y*c
 using compute_5 = evt::fusion::Apply<Region1, float>;
 // 5:5 interleave(x*c - y, x + y*c)
-using interleave_6 = evt::fusion::Interleave<1, float>;
+using interleave_6 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Interleave<1, float>>;
 // 6:10 even(acc, 8)
-using pair_7 = evt::fusion::Even<8>;
+using pair_7 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Even<8>>;
 // 6:24 odd(acc, 8)
-using pair_8 = evt::fusion::Odd<8>;
+using pair_8 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Odd<8>>;
 // 6:5 silu(even(acc, 8))*odd(acc, 8)
 using compute_9 = evt::fusion::Apply<Region2, float>;
 // 6:1 h = silu(even(acc, 8))*odd(acc, 8)
-using out_h = evt::fusion::HalfStore<cutlass::half_t, 8>;
+using out_h = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::HalfStore<cutlass::half_t, 8>>;
 // 6:5 silu(even(acc, 8))*odd(acc, 8)
-using first_11 = evt::fusion::FirstColumns<16, 8>;
+using first_11 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::FirstColumns<16, 8>>;
 // 7:5 sum[n](h)
-using reduction_12 = evt::fusion::ColReduction<evt::Sum, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_12 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
 // 5:5 interleave(x*c - y, x + y*c)
 using compute_13 = fusion::Sm90Compute<cutlass::epilogue::thread::Identity, ElementD, float, kRoundStyle>;
 using Graph = evt::fusion::Graph<

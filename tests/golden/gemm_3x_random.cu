@@ -73,11 +73,19 @@ static_assert(sizeof(golden_arguments) == 21 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
+// evt/epilogue/index.hpp
 // evt/philox.hpp
-// evt/visitors_3x_philox.hpp
+// evt/epilogue/random.hpp
 // evt/philox_wide.hpp
-// evt/visitors_3x_philox_wide.hpp
+// evt/epilogue/random_wide.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -109,15 +117,15 @@ struct Region0 {
 
 // The visitor.
 // 2:19 iota(n)
-using index_n = evt::fusion::Index<1>;
+using index_n = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Index<1>>;
 // 2:30 iota(m)
-using index_m = evt::fusion::Index<0>;
+using index_m = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Index<0>>;
 // 2:44 acc
 using accumulator = fusion::Sm90AccFetch;
 // 2:5 dropout(where(iota(n) <= iota(m) + 30, acc, 0), 0.1, seed...
-using random_3 = evt::fusion::Random<false>;
+using random_3 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::Random<false>>;
 // 2:74 rand(wide, 7)
-using random_4 = evt::fusion::WideRandom<false>;
+using random_4 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::WideRandom<false>>;
 // 2:5 dropout(where(iota(n) <= iota(m) + 30, acc, 0), 0.1, seed...
 using compute_5 = evt::fusion::Apply<Region0, ElementD>;
 using Tree5 = fusion::Sm90EVT<compute_5, index_n, index_m, accumulator, random_3, random_4>;

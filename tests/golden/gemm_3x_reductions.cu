@@ -91,12 +91,17 @@ static_assert(sizeof(golden_arguments) == 29 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_3x_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
 // evt/place.hpp
-// evt/visitors_3x_key.hpp
-// evt/visitors_3x_vector_store.hpp
+// evt/epilogue/key.hpp
+// evt/epilogue/vector_store.hpp
 // evt/finish.hpp
 // evt/finish_compute.hpp
 // evt/finish_place.hpp
@@ -152,17 +157,17 @@ using in_v = fusion::Sm90ColBroadcast<0, TileShape, cutlass::half_t, float, cute
 // 8:9 2*v[m]
 using compute_3 = evt::fusion::Apply<Region0, float>;
 // 3:9 sum[n](acc)
-using reduction_4 = evt::fusion::ColReduction<evt::Sum, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_4 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
 // 4:7 min[m](acc)
-using reduction_5 = evt::fusion::RowReduction<evt::Min, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_5 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::RowReduction<evt::Min, float, evt::Partial>>;
 // 5:8 max[m, n](abs(acc))
-using reduction_6 = evt::fusion::ScalarReduction<evt::Max, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_6 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::ScalarReduction<evt::Max, float, evt::Partial>>;
 // 6:8 argmax[n](acc)
-using keys_7 = evt::fusion::PlaceKeys<1, false>;
+using keys_7 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::PlaceKeys<1, false>>;
 // 6:8 argmax[n](acc)
-using reduction_8 = evt::fusion::ColReduction<evt::MaxKey, int64_t, evt::Partial, TileShape, EpilogueTile>;
+using reduction_8 = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::ColReduction<evt::MaxKey, int64_t, evt::Partial>>;
 // 8:1 twice = 2*v[m]
-using out_twice = evt::fusion::VectorStore<float, 0>;
+using out_twice = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::VectorStore<float, 0>>;
 // 2:5 acc
 using compute_10 = fusion::Sm90Compute<cutlass::epilogue::thread::Identity, ElementD, float, kRoundStyle>;
 using Graph = evt::fusion::Graph<

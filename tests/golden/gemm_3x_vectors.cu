@@ -79,7 +79,7 @@ static_assert(sizeof(golden_arguments) == 25 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
+// evt/epilogue/tree_3x.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------

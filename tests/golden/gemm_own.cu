@@ -96,8 +96,8 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
 // evt/entry.hpp
-// evt/element.hpp
 // evt/fragment.hpp
+// evt/element.hpp
 // evt/descriptor.hpp
 // evt/halo_geometry.hpp
 // evt/halo_taps.hpp
@@ -114,11 +114,18 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // evt/halo_widening.hpp
 // evt/pdl.hpp
 // evt/halo.hpp
-// evt/fragment_mask.hpp
-// evt/philox.hpp
-// evt/fragment_philox.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/fragment_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/types_own.hpp
+// evt/epilogue/lanes_own.hpp
+// evt/epilogue/mask.hpp
+// evt/epilogue/vector.hpp
+// evt/epilogue/index.hpp
+// evt/philox.hpp
+// evt/epilogue/random.hpp
+// evt/epilogue/matrix.hpp
 // evt/convert.hpp
 // evt/finish.hpp
 // evt/functions.hpp
@@ -151,79 +158,97 @@ struct Region1 {
   }
 };
 
-/// The epilogue: a thread calls `visit` for one element after the other. `i` is a constant once loops are unrolled.
+/// The epilogue: a thread calls `visit` for one step after the other. `i` is a constant once loops are unrolled.
 struct Epilogue {
   using Source = evt::element::f16;  // element of C, which the kernel loads
   using Destination = evt::element::f16;  // element of D, which the kernel stores
+  using Result = float;  // type of the value that is stored as D
   static constexpr bool kPlaces = true;  // whether it asks where elements are
 
+  // 3:19 gate
+  using in_gate_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskLoad>;
+  // 3:25 s
+  using in_s_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::ColumnBroadcast<float>>;
+  // 3:33 bias
+  using in_bias_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  // 3:39 iota(n)
+  using index_n_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Index<1>>;
+  // 3:5 dropout(where(gate, s*acc + bias, iota(n)), 0.1, seed, of...
+  using random_5_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Random<false>>;
+  // 3:70 alpha
+  using in_alpha_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Scalar<float>>;
+  // 5:1 seen = z > 0
+  using out_seen_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskStore>;
+  // 6:9 sum[n](z)
+  using reduction_11_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
+  // 7:7 min[m](z)
+  using reduction_12_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowReduction<evt::Min, float, evt::Partial>>;
+
   struct Params {
-    evt::fragment::MaskLoad<evt::halo::Lanes>::Params in_gate;
-    evt::fragment::ColumnVector<float>::Params in_s;
-    evt::fragment::RowVector<evt::element::f16>::Params in_bias;
-    evt::fragment::Random::Params random_5;
-    evt::fragment::Scalar<float>::Params in_alpha;
-    evt::fragment::MaskStore<evt::halo::Lanes>::Params out_seen;
-    evt::fragment::ColumnReduction<evt::Sum, float, evt::Partial, evt::halo::Lanes>::Params reduction_11;
-    evt::fragment::RowReduction<evt::Min, float, evt::Partial, evt::halo::Lanes>::Params reduction_12;
+    in_gate_type::Params in_gate;
+    in_s_type::Params in_s;
+    in_bias_type::Params in_bias;
+    index_n_type::Params index_n;
+    random_5_type::Params random_5;
+    in_alpha_type::Params in_alpha;
+    out_seen_type::Params out_seen;
+    reduction_11_type::Params reduction_11;
+    reduction_12_type::Params reduction_12;
   };
 
   /// What is loaded for a step of several elements, ahead of their use.
   struct Fetched {
-    evt::fragment::MaskLoad<evt::halo::Lanes>::Fetched in_gate;
-    evt::fragment::ColumnVector<float>::Fetched in_s;
+    in_gate_type::Fetched in_gate;
+    in_s_type::Fetched in_s;
   };
 
-  evt::fragment::Tile tile;
-  // 3:19 gate
-  evt::fragment::MaskLoad<evt::halo::Lanes> in_gate;
-  // 3:25 s
-  evt::fragment::ColumnVector<float> in_s;
-  // 3:33 bias
-  evt::fragment::RowVector<evt::element::f16> in_bias;
-  // 3:5 dropout(where(gate, s*acc + bias, iota(n)), 0.1, seed, of...
-  evt::fragment::Random random_5;
-  // 3:70 alpha
-  evt::fragment::Scalar<float> in_alpha;
-  // 5:1 seen = z > 0
-  evt::fragment::MaskStore<evt::halo::Lanes> out_seen;
-  // 6:9 sum[n](z)
-  evt::fragment::ColumnReduction<evt::Sum, float, evt::Partial, evt::halo::Lanes> reduction_11;
-  // 7:7 min[m](z)
-  evt::fragment::RowReduction<evt::Min, float, evt::Partial, evt::halo::Lanes> reduction_12;
+  in_gate_type in_gate;
+  in_s_type in_s;
+  in_bias_type in_bias;
+  index_n_type index_n;
+  random_5_type random_5;
+  in_alpha_type in_alpha;
+  out_seen_type out_seen;
+  reduction_11_type reduction_11;
+  reduction_12_type reduction_12;
 
-  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, evt::fragment::Tile const& tile)
-      : tile(tile),
-        in_gate(params.in_gate, tile),
+  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile)
+      : in_gate(params.in_gate, tile),
         in_s(params.in_s, tile),
         in_bias(params.in_bias, tile),
+        index_n(params.index_n, tile),
         random_5(params.random_5, tile),
         in_alpha(params.in_alpha, tile),
         out_seen(params.out_seen, tile),
         reduction_11(params.reduction_11, tile),
         reduction_12(params.reduction_12, tile) {}
 
-  CUTLASS_DEVICE void fetch(
-      [[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
+  CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_gate.fetch(fetched.in_gate, places);
     in_s.fetch(fetched.in_s, places);
   }
 
-  CUTLASS_DEVICE float visit(
-      [[maybe_unused]] int i, [[maybe_unused]] float acc, [[maybe_unused]] float source,
+  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  template <int N, class Accumulator, class Loaded, class Store>
+  CUTLASS_DEVICE void visit(
+      [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
       [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
-    // 3:5 dropout(where(gate, s*acc + bias, iota(n)), 0.1, seed, of...
-    float const v0 = Region0::apply(in_gate.get(i, fetched.in_gate), in_s.get(i, fetched.in_s), acc, in_bias.get(i),
-        tile.column(i), random_5.get(i, places), in_alpha.get(i), source);
-    // 5:8 z > 0
-    bool const v1 = Region1::apply(v0);
-    // 5:1 seen = z > 0
-    out_seen.put(v1, i, places);
-    // 6:9 sum[n](z)
-    reduction_11.put(v0, i, places);
-    // 7:7 min[m](z)
-    reduction_12.put(v0, i, places);
-    return v0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      // 3:5 dropout(where(gate, s*acc + bias, iota(n)), 0.1, seed, of...
+      float const v8 = Region0::apply(in_gate.get(i, places, fetched.in_gate), in_s.get(i, places, fetched.in_s),
+          acc(i), in_bias.get(i, places), index_n.get(i, places), random_5.get(i, places), in_alpha.get(i, places),
+          source(i));
+      // 5:8 z > 0
+      bool const v9 = Region1::apply(v8);
+      // 5:1 seen = z > 0
+      out_seen.put(v9, i, places);
+      // 6:9 sum[n](z)
+      reduction_11.put(v8, i, places);
+      // 7:7 min[m](z)
+      reduction_12.put(v8, i, places);
+      store(i, v8);
+    }
   }
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {
@@ -401,24 +426,24 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.c_stride = arguments.stride_m_of_in_C;
   result.d = arguments.out_D;
   result.d_stride = arguments.stride_m_of_out_D;
-  result.epilogue.in_gate.pointer = static_cast<uint8_t const*>(arguments.in_gate);
-  result.epilogue.in_gate.row_stride = arguments.stride_m_of_in_gate;
-  result.epilogue.in_s.pointer = static_cast<float const*>(arguments.in_s);
+  result.epilogue.in_gate.ptr = static_cast<uint8_t const*>(arguments.in_gate);
+  result.epilogue.in_gate.stride_m = arguments.stride_m_of_in_gate;
+  result.epilogue.in_s.ptr = static_cast<float const*>(arguments.in_s);
   result.epilogue.in_s.number = static_cast<float>(arguments.value_of_in_s);
   result.epilogue.in_s.stride = arguments.stride_m_of_in_s;
-  result.epilogue.in_bias.pointer = static_cast<evt::element::f16 const*>(arguments.in_bias);
+  result.epilogue.in_bias.ptr = static_cast<evt::element::f16 const*>(arguments.in_bias);
   result.epilogue.in_bias.stride = 1;
   result.epilogue.random_5.seed = static_cast<uint32_t>(static_cast<std::int64_t>(arguments.value_of_in_seed));
   result.epilogue.random_5.seed_ptr = static_cast<uint32_t const*>(arguments.in_seed);
   result.epilogue.random_5.offset = static_cast<uint32_t>(static_cast<std::int64_t>(arguments.value_of_in_offset));
   result.epilogue.random_5.offset_ptr = static_cast<uint32_t const*>(arguments.in_offset);
-  result.epilogue.in_alpha.pointer = static_cast<float const*>(arguments.in_alpha);
+  result.epilogue.in_alpha.ptr = static_cast<float const*>(arguments.in_alpha);
   result.epilogue.in_alpha.number = static_cast<float>(arguments.value_of_in_alpha);
-  result.epilogue.out_seen.pointer = static_cast<uint8_t*>(arguments.out_seen);
-  result.epilogue.out_seen.row_stride = arguments.stride_m_of_out_seen;
-  result.epilogue.reduction_11.pointer = parts<float>(arguments, workspace.reduction_11);
+  result.epilogue.out_seen.ptr = static_cast<uint8_t*>(arguments.out_seen);
+  result.epilogue.out_seen.stride_m = arguments.stride_m_of_out_seen;
+  result.epilogue.reduction_11.ptr = parts<float>(arguments, workspace.reduction_11);
   result.epilogue.reduction_11.kept = arguments.m;
-  result.epilogue.reduction_12.pointer = parts<float>(arguments, workspace.reduction_12);
+  result.epilogue.reduction_12.ptr = parts<float>(arguments, workspace.reduction_12);
   result.epilogue.reduction_12.kept = arguments.n;
   result.multiprocessors = device.multiprocessors;
   return result;

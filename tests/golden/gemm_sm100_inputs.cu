@@ -113,19 +113,23 @@ static_assert(sizeof(golden_arguments) == 45 * 8, "every member takes 8 bytes");
 // evt/restage_sm100.hpp
 // evt/unstored_sm100.hpp
 // evt/convert.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_3x.hpp
-// evt/visitors_sm100.hpp
-// evt/indexed.hpp
-// evt/visitors_sm100_indexed.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm100.hpp
+// evt/epilogue/mask.hpp
+// evt/epilogue/index.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/indexed.hpp
 // evt/philox.hpp
-// evt/visitors_sm100_philox.hpp
+// evt/epilogue/random.hpp
 // evt/philox_wide.hpp
-// evt/visitors_sm100_philox_wide.hpp
-// evt/visitors_3x_block.hpp
-// evt/visitors_3x_mask.hpp
-// evt/visitors_3x_pair.hpp
-// evt/visitors_sm100_store.hpp
+// evt/epilogue/random_wide.hpp
+// evt/epilogue/pair.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -161,11 +165,11 @@ struct Region0 {
 
 // The visitor.
 // 4:11 gate
-using in_gate = evt::sm100::MaskLoad;
+using in_gate = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::MaskLoad>;
 // 4:19 iota(n)
-using index_n = evt::sm100::Index<1>;
+using index_n = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Index<1>>;
 // 4:30 iota(m)
-using index_m = evt::sm100::Index<0>;
+using index_m = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Index<0>>;
 // 4:44 s
 using in_s = fusion::Sm90ColBroadcast<0, TileShape, float, float, cute::Stride<bool, cute::_0, cute::_0>, 1>;
 // 4:46 acc
@@ -173,11 +177,11 @@ using accumulator = fusion::Sm90AccFetch;
 // 4:52 bias
 using in_bias = fusion::Sm90RowBroadcast<0, TileShape, cutlass::half_t, float, cute::Stride<cute::_0, cute::_1, cute::_0>>;
 // 4:58 scale
-using in_scale = evt::sm100::Gather<float, evt::At<int32_t>, evt::InOrder, cute::Stride<cute::_1, cute::_0, cute::_0>>;
+using in_scale = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Gather<float, evt::At<int32_t>, evt::InOrder, cute::Stride<cute::_1, cute::_0, cute::_0>>>;
 // 5:5 dropout(z, 0.1, seed, offset)
-using random_7 = evt::sm100::Random<false>;
+using random_7 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Random<false>>;
 // 5:35 rand(wide, 7)
-using random_8 = evt::sm100::WideRandom<false>;
+using random_8 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::WideRandom<false>>;
 // 5:51 C
 using descriptor_of_in_C = LoadDescriptor<cute::Stride<int64_t, cute::_1, int64_t>, cutlass::half_t>;
 using in_C = fusion::Sm90AuxLoad<
@@ -189,19 +193,19 @@ using in_residual = fusion::Sm90AuxLoad<
     kStagesC, EpilogueTile, cutlass::half_t, cute::Stride<int64_t, cute::_1, int64_t>,
     descriptor_of_in_residual::SmemLayoutAtom, descriptor_of_in_residual::CopyOpS2R>;
 // 5:64 x
-using in_x = evt::sm100::Gather<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, cute::_0>>;
+using in_x = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Gather<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, cute::_0>>>;
 // 5:5 dropout(z, 0.1, seed, offset)*rand(wide, 7) + C*residual + x
 using compute_12 = evt::fusion::Apply<Region0, float>;
 // 6:5 even(acc, 8)
-using pair_13 = evt::sm100::Even<8>;
+using pair_13 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Even<8>>;
 // 6:18 g
-using in_g = evt::sm100::HalfLoad<cutlass::half_t, 8>;
+using in_g = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::HalfLoad<cutlass::half_t, 8>>;
 // 6:5 even(acc, 8)*g
 using compute_15 = fusion::Sm90Compute<cutlass::multiplies, float, float, kRoundStyle>;
 // 6:1 h = even(acc, 8)*g
-using out_h = evt::sm100::HalfStore<cutlass::half_t, 8>;
+using out_h = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::HalfStore<cutlass::half_t, 8>>;
 // 5:1 D = dropout(z, 0.1, seed, offset)*rand(wide, 7) + C*resid...
-using out_D = evt::sm100::Scatter<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>;
+using out_D = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Scatter<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>>;
 using Graph = evt::fusion::Graph<
     cute::tuple<cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11>, cute::seq<4>, cute::seq<>, cute::seq<13, 14>, cute::seq<15>, cute::seq<12>>,
     in_gate, index_n, index_m, in_s, accumulator, in_bias, in_scale, random_7, random_8, in_C, in_residual, in_x, compute_12, pair_13, in_g, compute_15, out_h, out_D>;

@@ -118,22 +118,24 @@ typedef struct golden_arguments {
 // evt/restage.hpp
 // evt/restage_sm100.hpp
 // evt/convert.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_3x.hpp
-// evt/visitors_sm100.hpp
-// evt/visitors_sm100_interleave.hpp
-// evt/visitors_3x_reduce.hpp
-// evt/visitors_sm100_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm100.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/pair.hpp
+// evt/epilogue/interleave.hpp
+// evt/epilogue/block.hpp
+// evt/epilogue/mask.hpp
 // evt/place.hpp
-// evt/visitors_sm100_key.hpp
-// evt/visitors_3x_vector_store.hpp
-// evt/visitors_sm100_vector_store.hpp
-// evt/visitors_sm100_first.hpp
+// evt/epilogue/key.hpp
+// evt/epilogue/vector_store.hpp
+// evt/epilogue/first.hpp
 // evt/finish.hpp
-// evt/visitors_3x_block.hpp
-// evt/visitors_3x_mask.hpp
-// evt/visitors_3x_pair.hpp
-// evt/visitors_sm100_store.hpp
 // evt/finish_compute.hpp
 // evt/finish_place.hpp
 
@@ -189,13 +191,13 @@ struct Region3 {
 // 3:21 acc
 using accumulator = fusion::Sm90AccFetch;
 // 3:16 even(acc, 16)
-using pair_1 = evt::sm100::Even<16>;
+using pair_1 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Even<16>>;
 // 3:32 odd(acc, 16)
-using pair_2 = evt::sm100::Odd<16>;
+using pair_2 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Odd<16>>;
 // 3:16 even(acc, 16) + odd(acc, 16)
 using compute_3 = fusion::Sm90Compute<cutlass::plus, float, float, kRoundStyle>;
 // 3:5 interleave(even(acc, 16) + odd(acc, 16), odd(acc, 16), 16)
-using interleave_4 = evt::sm100::Interleave<16, float>;
+using interleave_4 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Interleave<16, float>>;
 // 3:66 C
 using source = fusion::Sm90SrcFetch<cutlass::half_t>;
 // 4:8 acc > 0
@@ -203,17 +205,17 @@ using compute_6 = evt::fusion::Apply<Region0, bool>;
 // 5:21 abs(acc)
 using compute_7 = fusion::Sm90Compute<cutlass::absolute_value_op, float, float, kRoundStyle>;
 // 5:11 max[n%16](abs(acc))
-using block_8 = evt::sm100::BlockReduce<evt::Max, 16>;
+using block_8 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::BlockReduce<evt::Max, 16>>;
 // 5:5 acc / max[n%16](abs(acc))
 using compute_9 = fusion::Sm90Compute<cutlass::divides, float, float, kRoundStyle>;
 // 6:5 even(acc)
-using pair_10 = evt::sm100::Even<1>;
+using pair_10 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Even<1>>;
 // 6:15 odd(acc)
-using pair_11 = evt::sm100::Odd<1>;
+using pair_11 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::Odd<1>>;
 // 6:5 even(acc)*odd(acc)
 using compute_12 = fusion::Sm90Compute<cutlass::multiplies, float, float, kRoundStyle>;
 // 7:9 max[n%32](abs(acc))
-using block_13 = evt::sm100::BlockReduce<evt::Max, 32>;
+using block_13 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::BlockReduce<evt::Max, 32>>;
 // 11:10 alpha
 using in_alpha = fusion::Sm90ScalarBroadcast<float, cute::Stride<cute::_0, cute::_0, cute::_0>>;
 // 11:8 2*alpha
@@ -223,34 +225,34 @@ using in_v = fusion::Sm90ColBroadcast<0, TileShape, cutlass::half_t, float, cute
 // 12:9 2*v[m]
 using compute_17 = evt::fusion::Apply<Region2, float>;
 // 13:15 max[n%16](acc)
-using block_18 = evt::sm100::BlockReduce<evt::Max, 16>;
+using block_18 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::BlockReduce<evt::Max, 16>>;
 // 4:1 seen = acc > 0
-using out_seen = evt::sm100::MaskStore;
+using out_seen = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::MaskStore>;
 // 5:1 q = acc / max[n%16](abs(acc))
 using descriptor_of_out_q = StoreDescriptor<cute::Stride<int64_t, cute::_1, int64_t>, cutlass::float_e4m3_t>;
 using out_q = fusion::Sm90AuxStore<
     kStagesD, EpilogueTile, cutlass::float_e4m3_t, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>,
     descriptor_of_out_q::SmemLayoutAtom, descriptor_of_out_q::CopyOpR2S>;
 // 6:1 h = even(acc)*odd(acc)
-using out_h = evt::sm100::HalfStore<cutlass::half_t, 1>;
+using out_h = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::HalfStore<cutlass::half_t, 1>>;
 // 7:1 scale = max[n%32](abs(acc))
-using out_scale = evt::sm100::BlockStore<float, 32>;
+using out_scale = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::BlockStore<float, 32>>;
 // 8:9 sum[n](acc)
-using reduction_23 = evt::sm100::ColReduction<evt::Sum, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_23 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
 // 9:7 min[m](acc)
-using reduction_24 = evt::sm100::RowReduction<evt::Min, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_24 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::RowReduction<evt::Min, float, evt::Partial>>;
 // 10:8 argmin[m](acc)
-using keys_25 = evt::sm100::PlaceKeys<0, true>;
+using keys_25 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::PlaceKeys<0, true>>;
 // 10:8 argmin[m](acc)
-using reduction_26 = evt::sm100::RowReduction<evt::MaxKey, int64_t, evt::Partial, TileShape, EpilogueTile>;
+using reduction_26 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::RowReduction<evt::MaxKey, int64_t, evt::Partial>>;
 // 11:1 gain = 2*alpha
-using out_gain = evt::sm100::VectorStore<float, -1>;
+using out_gain = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::VectorStore<float, -1>>;
 // 12:1 twice = 2*v[m]
-using out_twice = evt::sm100::VectorStore<float, 0>;
+using out_twice = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::VectorStore<float, 0>>;
 // 13:15 max[n%16](acc)
-using first_29 = evt::sm100::FirstColumns<16, 1>;
+using first_29 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::FirstColumns<16, 1>>;
 // 13:8 sum[n](max[n%16](acc))
-using reduction_30 = evt::sm100::ColReduction<evt::Sum, float, evt::Partial, TileShape, EpilogueTile>;
+using reduction_30 = evt::sm100::Visitor<TileShape, EpilogueTile, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
 // 3:5 interleave(even(acc, 16) + odd(acc, 16), odd(acc, 16), 16...
 using compute_31 = fusion::Sm90Compute<cutlass::plus, ElementD, float, kRoundStyle>;
 using Graph = evt::fusion::Graph<

@@ -76,7 +76,7 @@ typedef struct golden_arguments {
 // evt/auxiliary_sm120.hpp
 // evt/restage.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
+// evt/epilogue/tree_3x.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------

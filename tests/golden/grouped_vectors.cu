@@ -72,8 +72,9 @@ static_assert(sizeof(golden_arguments) == 4 * 8, "every member takes 8 bytes");
 // evt/restage.hpp
 // evt/restage_grouped.hpp
 // evt/convert.hpp
-// evt/visitors_3x.hpp
-// evt/visitors_3x_grouped.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/operation.hpp
+// evt/epilogue/grouped.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -107,7 +108,7 @@ using ElementAux = cutlass::half_t;
 
 // The visitor.
 // 1:10 alpha
-using in_alpha = evt::fusion::GroupScalar<float>;
+using in_alpha = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::GroupScalar<float>>;
 // 1:16 acc
 using accumulator = fusion::Sm90AccFetch;
 // 1:22 C

@@ -140,7 +140,7 @@ def test_groups_fill_tiles() -> None:
 
 # Refusals
 
-PAIRS = "out D: f32[m, n], h: f32[m, n/2]; D = acc; h = even(acc)*odd(acc)"
+PAIRS = "out D: f32[m, n], h: f32[m, n/2]; D = acc; h = even(acc, 16)*odd(acc, 16)"
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,9 @@ REFUSALS = {
         keywords=kw(dilation=16),
     ),
     "halo of f64 values": Refusal("conv-halo-3x", "`x` is f64", arch="sm90", text="in x: f64[n]; D = acc + x"),
-    "halo of pairs": Refusal("conv-halo-3x", "`h` has pairs or blocks of columns", arch="sm90", text=PAIRS),
+    "halo of wide pairs": Refusal(
+        *("conv-halo-3x", "32 columns are taken together, and a warp has 16"), arch="sm90", text=PAIRS
+    ),
     "halo of a mainloop fusion": Refusal(
         "conv-halo-3x", "`A` has a mainloop fusion", arch="sm90", text="A = relu(A); D = acc"
     ),

@@ -113,11 +113,8 @@ def test_lanes_meet_as_the_kernel_deals_out_columns() -> None:
         "D = where(keep, acc, 0); a = sum[m](acc); b = max[n](acc); c = max[m, n](acc)"
     )
     types = {part.name: part.type for part in spell(made).fragment.parts}
-    lanes = "evt::depthwise::Lanes"
-    assert types["in_keep"] == f"evt::fragment::MaskLoad<{lanes}>"
-    meet = {each.partition("<")[0]: lanes in each for each in types.values() if "Reduction" in each}
-    prefix = "evt::fragment::"
-    assert meet == {f"{prefix}RowReduction": True, f"{prefix}ColumnReduction": True, f"{prefix}ScalarReduction": False}
+    assert types["in_keep"] == "evt::own::Part<evt::depthwise::Lanes, evt::epilogue::MaskLoad>"
+    assert all(each.startswith("evt::own::Part<evt::depthwise::Lanes, ") for each in types.values())
 
 
 def test_conv1d_is_one_of_height_1() -> None:
@@ -129,7 +126,7 @@ def test_conv1d_is_one_of_height_1() -> None:
 
 VOLUME = (2, 64, 8, 9, 10), (64, 1, 3, 3, 3)
 SMALL = (2, 64, 14, 14), (64, 1, 3, 3)
-PAIRS = "out D: f32[m, n], h: f32[m, n/2]; D = acc; h = even(acc)*odd(acc)"
+PAIRS = "out D: f32[m, n], h: f32[m, n/2]; D = acc; h = even(acc, 32)*odd(acc, 32)"
 ONE_EACH = "its groups are not one input channel and one output channel each"
 #: The reason; the operation, the target, the type, the shapes of A and B, the formula, and the geometry.
 REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -158,7 +155,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
         "`A` is aligned to 8 bytes: address, strides and extent along `k` must be multiples of 16 bytes",
         {"shapes": ((2, 60, 14, 14), (60, 1, 3, 3))},
     ),
-    "pairs": ("`h` has pairs or blocks of columns", {"text": PAIRS}),
+    "wide pairs": ("64 columns are taken together, and a warp has 32", {"text": PAIRS}),
     "mainloop fusion": ("`A` has a mainloop fusion", {"text": "A = relu(A); D = acc"}),
 }
 

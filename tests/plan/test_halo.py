@@ -104,16 +104,16 @@ def epilogue_of(made: Plan) -> str:
 
 
 VISIT = """\
-  CUTLASS_DEVICE float visit(
-      [[maybe_unused]] int i, [[maybe_unused]] float acc, [[maybe_unused]] float source,
-      [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
-    // acc + bias
-    float const v0 = Region0::apply(acc, in_bias.get(i));
-    // sigmoid(z) + C*w[m, n]
-    float const v1 = Region1::apply(v0, source, in_w.get(i, fetched.in_w));
-    // E = z
-    out_E.put(v0, i, places);
-    return v1;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      // acc + bias
+      float const v2 = Region0::apply(acc(i), in_bias.get(i, places));
+      // sigmoid(z) + C*w[m, n]
+      float const v5 = Region1::apply(v2, source(i), in_w.get(i, places, fetched.in_w));
+      // E = z
+      out_E.put(v2, i, places);
+      store(i, v5);
+    }
   }
 """
 
@@ -141,8 +141,8 @@ def test_reductions_are_finished_with_each_tile() -> None:
     assert isinstance(node_of(made, PlaceKeys), PlaceKeys)
     names = [node.name for node in made.steps if isinstance(node, Reduction)]
     text = emit(made, "k")
-    assert "evt::fragment::RowReduction<evt::Sum, float, evt::Partial, evt::halo::Lanes>" in text
-    assert "evt::fragment::ColumnReduction<evt::MaxKey, int64_t, evt::Partial, evt::halo::Lanes>" in text
+    assert "<evt::halo::Lanes, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>" in text
+    assert "<evt::halo::Lanes, evt::epilogue::ColReduction<evt::MaxKey, int64_t, evt::Partial>>" in text
     for name in names:
         assert f"    {name}.finish();\n" in text
         assert f"decltype(Epilogue::{name})::parts(tiles_of(arguments))" in text
@@ -152,45 +152,45 @@ def test_atomic_reductions_have_no_parts() -> None:
     request = evt.conv2d("out D, t: f32; D = acc; t = max[m, n](acc)", padding=1).request
     problem = replace(packed_problem(request, "sm90", "f16", "f16", LAYER), options=Options(atomic=True))
     text = emit(plan(problem, "conv-halo-3x"), "k")
-    assert "evt::fragment::ScalarReduction<evt::Max, float, evt::Atomic>" in text
+    assert "evt::epilogue::ScalarReduction<evt::Max, float, evt::Atomic>" in text
     assert "tiles_of(arguments))" not in text
 
 
 #: Parts of a program besides elements: the class, its arguments, and its header.
 PARTS = {
     "in keep: b1[m, n]; D = where(keep, acc, 0)": (
-        "MaskLoad<evt::halo::Lanes> in_keep;",
-        "in_keep.row_stride = arguments.stride_m_of_in_keep;",
+        "MaskLoad>;",
+        "in_keep.stride_m = arguments.stride_m_of_in_keep;",
         "mask",
     ),
     "out D, above: b1[m, n]; D = acc; above = acc > 0": (
-        "MaskStore<evt::halo::Lanes> out_above;",
-        "out_above.pointer = static_cast<uint8_t*>(arguments.out_above);",
+        "MaskStore>;",
+        "out_above.ptr = static_cast<uint8_t*>(arguments.out_above);",
         "mask",
     ),
     "in s: f32[n]; out D, r: f32[n]; D = acc*s; r = sqrt(s)": (
-        "VectorStore<float, 1> out_r;",
-        "out_r.pointer = static_cast<float*>(arguments.out_r);",
+        "VectorStore<float, 1>>;",
+        "out_r.ptr = static_cast<float*>(arguments.out_r);",
         "vector_store",
     ),
     "in seed: i32; D = dropout(acc, 0.5, seed, 2)": (
-        "Random random_",
+        "Random<false>>;",
         "_ptr = static_cast<uint32_t const*>(arguments.in_seed);",
-        "philox",
+        "random",
     ),
     "in seed: i64; D = dropout(acc, 0.5, seed, 2)": (
-        "WideRandom random_",
+        "WideRandom<false>>;",
         "_ptr = {arguments.in_seed, true};",
-        "philox_wide",
+        "random_wide",
     ),
     "in x: f32[index[m]]; D = acc*x": (
-        "Gather<float, evt::fragment::At<int32_t>, evt::fragment::InOrder> in_x;",
-        "in_x.rows = {static_cast<int32_t const*>(arguments.in_index), arguments.extent_m_of_in_x};",
+        "Gather<float, evt::At<int32_t>, evt::InOrder, evt::epilogue::Strides>>;",
+        "in_x.rows = {static_cast<int32_t const*>(arguments.in_index), 0, arguments.extent_m_of_in_x};",
         "indexed",
     ),
     "D[m, index[n]] = acc": (
-        "Scatter<evt::element::f16, evt::fragment::InOrder, evt::fragment::At<int32_t>> out_D;",
-        "out_D.columns = {static_cast<int32_t const*>(arguments.in_index), arguments.extent_n_of_out_D};",
+        "Scatter<evt::element::f16, evt::InOrder, evt::At<int32_t>, evt::epilogue::Strides>>;",
+        "out_D.columns = {static_cast<int32_t const*>(arguments.in_index), 0, arguments.extent_n_of_out_D};",
         "indexed",
     ),
 }
@@ -201,9 +201,9 @@ def test_parts_that_know_their_places(program) -> None:
     made = planned(program)
     part, filled, header = PARTS[program]
     text = emit(made, "k")
-    assert f"evt::fragment::{part}" in text
+    assert f"evt::own::Part<evt::halo::Lanes, evt::epilogue::{part}" in text
     assert filled in text
-    assert f"fragment_{header}.hpp" in needed(made, spell(made).functors)
+    assert f"epilogue/{header}.hpp" in needed(made, spell(made).functors)
     assert spell(made).fragment.places
 
 
@@ -222,7 +222,9 @@ def test_casts_need_no_type_of_cutlass(dtype) -> None:
 def test_no_collective_and_no_cute_is_included() -> None:
     """They would take longer to compile than the kernel."""
     made = planned(RESIDUAL)
-    assert not {"convolution_3x.hpp", "visitors_3x.hpp", "convert.hpp"} & set(needed(made, spell(made).functors))
+    assert not {"convolution_3x.hpp", "epilogue/lanes_sm90.hpp", "convert.hpp"} & set(
+        needed(made, spell(made).functors)
+    )
     included = re.findall(r'#include ["<]((?:cutlass|cute)/[^">]+)', emit(made, "k"))
     assert set(included) == {"cutlass/cutlass.h", "cutlass/device_kernel.h"}
 
@@ -267,7 +269,7 @@ def test_integers_are_summed_as_integers() -> None:
     assert "  using Accumulator = int32_t;\n" in text
     assert '"+r"(sums[0])' in text
     assert "[[maybe_unused]] int32_t acc," in text
-    assert "out_E.put(acc, i, places);" in text
+    assert "out_E.put(acc(i), i, places);" in text
 
 
 def test_padding_that_sixteen_bits_do_not_hold() -> None:

@@ -110,9 +110,9 @@ REFUSED = {
     "f32 rows of columns": ("gemm(A: f32[m, k], B: f32[k, n])\nD = acc", "`B` is f32 and contiguous along n"),
     "f64": ("gemm(A: f64[m, k], B: f64[n, k])\nD = acc", "f64 is multiplied by the mma instructions of 2.x kernels"),
     "f64 values": ("gemm(A: f16[m, k], B: f16[n, k])\nin x: f64[n]; D = acc + x", "`x` is f64"),
-    "pairs": (
-        "gemm(A: f16[m, k], B: f16[n, k])\nout D[m, n/2]; D = silu(even(acc))*odd(acc)",
-        "`D` has pairs or blocks of columns",
+    "wide pairs": (
+        "gemm(A: f16[m, k], B: f16[n, k])\nout D[m, n/2]; D = silu(even(acc, 32))*odd(acc, 32)",
+        "64 columns are taken together, and a warp has 16",
     ),
     "a mainloop fusion": ("gemm(A: f16[m, k], B: f16[n, k])\nA = relu(A); D = acc", "`A` has a mainloop fusion"),
 }

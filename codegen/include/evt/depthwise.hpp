@@ -214,9 +214,9 @@ struct Kernel {
                                 of_block.row + unit.row, of_block.column + unit.column);
     fragment::Tile const tile{of_block.channel + 2 * unit.pair, params.problem.channels,
                               of_block.number * static_cast<int>(blockDim.x / 32) + hopper::warp(),
-                              of_block.channel / kChannels, params.geometry.channel_blocks, Lanes::kDistance};
+                              of_block.channel / kChannels, params.geometry.channel_blocks};
     Epilogue epilogue(params.epilogue, tile);
-    bool const has = tile.has(0);  // and then the other channel, too: pixels are multiples of 16 bytes
+    bool const has = tile.first < tile.columns;  // and then the other channel, too: pixels are multiples of 16 bytes
     [[maybe_unused]] int64_t const stored = pixels.first * params.d_stride + tile.first;
     Step steps[2];
     auto const fetch = [&](int number) {
@@ -234,25 +234,44 @@ struct Kernel {
     for (int number = 0; number < kSteps; ++number) {
       if (number + 1 < kSteps) fetch(number + 1);
       Step const& step = steps[number % 2];
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < fragment::kRows; ++i) {
-        int const pixel = number * fragment::kRows + i;
-        if (pixel >= Filter::kPixels) break;
-        float2 const sum = sums[pixel / Filter::kColumns][pixel % Filter::kColumns];
-        float2 c = {};
+      float2 c;
+      typename Epilogue::Result of_first{};
+      auto const sum = [&](int i) {
+        int const pixel = number * fragment::kRows + i / 2;
+        float2 const two = sums[pixel / Filter::kColumns][pixel % Filter::kColumns];
+        return i % 2 == 0 ? two.x : two.y;
+      };
+      auto const of_source = [&](int i) {
         if constexpr (kLoadsSource) {
-          if (unit.exists) c = load_pair(reinterpret_cast<Source const*>(source) + unit.source(params.geometry, pixel));
+          if (i % 2 == 0) {
+            int const place = unit.source(params.geometry, number * fragment::kRows + i / 2);
+            c = unit.exists ? load_pair(reinterpret_cast<Source const*>(source) + place) : float2{};
+          }
+          return i % 2 == 0 ? c.x : c.y;
+        } else {
+          return 0.0f;
         }
-        auto const first = epilogue.visit(fragment::element_of(0, i), sum.x, c.x, step.fetched, step.places);
-        auto const second = epilogue.visit(fragment::element_of(1, i), sum.y, c.y, step.fetched, step.places);
+      };
+      auto const store = [&](int i, typename Epilogue::Result value) {
         if constexpr (kStoresDestination) {
+          if (i % 2 == 0) {
+            of_first = value;
+            return;
+          }
+          int const pixel = number * fragment::kRows + i / 2;
           uint32_t word;
-          element::store_two(Destination{}, word, first, second);
+          element::store_two(Destination{}, word, of_first, value);
           if (has && pixels.has(pixel)) {
             int64_t const ahead = int64_t(pixel / Filter::kColumns) * pixels.width + pixel % Filter::kColumns;
             *reinterpret_cast<uint32_t*>(params.d + stored + ahead * params.d_stride) = word;
           }
         }
+      };
+      constexpr int kLast = Filter::kPixels - (kSteps - 1) * fragment::kRows;  // pixels of the last step
+      if (number + 1 < kSteps) {
+        epilogue.template visit<2 * fragment::kRows>(sum, of_source, store, step.fetched, step.places);
+      } else {
+        epilogue.template visit<2 * kLast>(sum, of_source, store, step.fetched, step.places);
       }
     }
     epilogue.finish(tile);

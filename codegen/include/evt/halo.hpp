@@ -150,8 +150,7 @@ struct Kernel {
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows,
                                 params.filter_count, item.tile * geometry.cluster_size + part.rank,
-                                item.filter / Lanes::kStrip + thread / 32, strips_of(params.filter_count),
-                                Lanes::kDistance};
+                                item.filter / Lanes::kStrip + thread / 32, strips_of(params.filter_count)};
       Epilogue epilogue(params.epilogue, tile);
       typename Traits::Accumulator accumulators[Traits::kPixels / 2];
       CUTLASS_PRAGMA_UNROLL

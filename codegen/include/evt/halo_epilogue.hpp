@@ -96,17 +96,24 @@ struct EpilogueStep {
 
   template <int Elements>
   CUTLASS_DEVICE void compute(Epilogue& epilogue, Accumulator const* sums) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Elements; i += 2) {
-      float sources[2] = {};
+    typename Epilogue::Result first{};
+    auto const source = [&](int i) {
       if constexpr (Traits::kLoadsSource) {
-        sources[0] = element::load_first<Source>(words[i / 2]);
-        sources[1] = element::load_second<Source>(words[i / 2]);
+        return i % 2 == 0 ? element::load_first<Source>(words[i / 2]) : element::load_second<Source>(words[i / 2]);
+      } else {
+        return 0.0f;
       }
-      auto const first = epilogue.visit(i, sums[i], sources[0], fetched, places);
-      auto const second = epilogue.visit(i + 1, sums[i + 1], sources[1], fetched, places);
-      if constexpr (Traits::kStoresDestination) element::store_two(Destination{}, words[i / 2], first, second);
-    }
+    };
+    auto const store = [&](int i, typename Epilogue::Result value) {
+      if constexpr (Traits::kStoresDestination) {
+        if (i % 2 == 0) {
+          first = value;
+        } else {
+          element::store_two(Destination{}, words[i / 2], first, value);
+        }
+      }
+    };
+    epilogue.template visit<Elements>([&](int i) { return sums[i]; }, source, store, fetched, places);
   }
 
   CUTLASS_DEVICE void store(uint32_t to, bool is_whole) const {

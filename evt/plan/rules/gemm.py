@@ -75,7 +75,7 @@ def columns_in_row(problem: Problem) -> Verdict:
     return Refusal(f"{reason}; a block of pairs covers twice its width", widest[0])
 
 
-#: The most columns of a sub-tile whose packed bits a quad of threads moves, a word each: see visitors_3x_mask.hpp.
+#: The most columns of a sub-tile whose packed bits a quad of threads moves, a word each: see lanes_sm90.hpp.
 _MASKED_COLUMNS = 64
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from evt.ir import Input, Interleave, Output, Pick, ReduceBlocks
 from evt.ir.dtype import B1, F64
-from evt.ir.node import is_divided
 from evt.plan.problem import Problem
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
@@ -69,24 +68,35 @@ def windows(problem: Problem) -> Verdict:
     return Refusal(reason) if reason else HOLDS
 
 
-@rule("the epilogue has no f64, and no pairs or blocks of columns")
+@rule("the epilogue has no f64")
 def epilogue(problem: Problem) -> Verdict:
-    """Refuse what the fragment has no class for: see fragment.hpp."""
-    dag = problem.dag
-    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    values: tuple[Input | Output, ...] = (*problem.dag.inputs, *problem.dag.outputs)
     for value in values:
-        assert value.dtype is not None
         if value.dtype == F64:
             return Refusal(f"`{value.name}` is {value.dtype}", value.span)
-        if any(map(is_divided, value.modes)):
-            return Refusal(f"`{value.name}` has pairs or blocks of columns", value.span)
-    for node, (op, _) in enumerate(dag.table):
-        match op:
-            case Pick() | Interleave():
-                return Refusal("there are pairs of columns", node)
-            case ReduceBlocks():
-                return Refusal("there are blocks of columns", node)
     return HOLDS
+
+
+def _columns_of_warp(most: int) -> Rule:
+    """Return the rule that lanes of one warp exchange pairs and blocks of columns."""
+
+    def check(problem: Problem) -> Verdict:
+        if problem.columns_together <= most:
+            return HOLDS
+        reason = f"{problem.columns_together} columns are taken together, and a warp has {most}"
+        return Refusal(reason, _exchange(problem))
+
+    return Rule(f"pairs and blocks of columns lie in the {most} columns of a warp", check)
+
+
+def _exchange(problem: Problem) -> int | None:
+    """Return the first operation on pairs or blocks of columns."""
+    exchanges = (Pick, Interleave, ReduceBlocks)
+    return next((node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, exchanges)), None)
+
+
+#: A warp has 16 filters of WGMMA's 64, and all 32 channels of a depthwise thread block.
+columns_of_warp, columns_of_depthwise_warp = _columns_of_warp(16), _columns_of_warp(32)
 
 
 @rule('`route="own"` asks for it, or it was measured to be the fastest')
@@ -95,7 +105,10 @@ def suits_products(problem: Problem) -> Verdict:
     return Refusal("kernels of CUTLASS are expected to be faster")
 
 
-@rule("there are several taps, the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most")
+@rule(
+    "there are several taps, the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most "
+    "and has no pairs or blocks of columns"
+)
 def suits_windows(problem: Problem) -> Verdict:
     if problem.convolution.unit_filter:
         return Refusal("the filters have one tap")
@@ -106,7 +119,8 @@ def suits_windows(problem: Problem) -> Verdict:
     "the operands have 8 or 16 bits; images have at least 100 output pixels and 9 to 640 channels of 16 bits, or more "
     "of at least 2048 output pixels (with a stride to 128 channels, of at most 64 filters), or there are one tap and 9 "
     "to 512 channels; unless there is one tap and no stride, the number of filters is no multiple of 640; other layers "
-    "of more than 8 channels only for some numbers of images; and the epilogue reads and writes a matrix each at most"
+    "of more than 8 channels only for some numbers of images; and the epilogue reads and writes a matrix each at most "
+    "and has no pairs or blocks of columns"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
@@ -134,4 +148,7 @@ def _further_matrix(problem: Problem) -> Refusal | None:
         more = [value for value in values if value.is_tile and value.dtype != B1][1:]
         if more:
             return Refusal(f"`{more[0].name}` is a further matrix, which is moved element by element", more[0].span)
+    exchange = _exchange(problem)
+    if exchange is not None:
+        return Refusal("pairs and blocks of columns are stored element by element", exchange)
     return None

@@ -1,50 +1,60 @@
-#ifndef EVT_VISITORS_3X_GROUPED_HPP
-#define EVT_VISITORS_3X_GROUPED_HPP
+#ifndef EVT_EPILOGUE_GROUPED_HPP
+#define EVT_EPILOGUE_GROUPED_HPP
 
-// Epilogue visitors for the grouped kernels of CUTLASS 3.x: the third tile coordinate is the group, and what a node
-// reads or writes is another tensor for each group. Vectors are CUTLASS's own broadcasts, which take arrays of
-// pointers.
+// The epilogues of the grouped kernels of CUTLASS 3.x: the third tile coordinate is the group, and what an operation
+// reads or writes is another tensor for each group. Vectors are CUTLASS's own broadcasts, which take arrays of pointers.
 
 #include <cstdint>
 
 #include "cute/tensor.hpp"
 
-#include "evt/visitors_3x.hpp"
+#include "evt/epilogue/operation.hpp"
+#include "evt/epilogue/tree_3x.hpp"
 
 namespace evt {
-namespace fusion {
+namespace epilogue {
 
+/// A leaf: the group's value.
 template <class Element>
-struct GroupScalarArguments {
-  Element const* const* pointers = nullptr;
-};
-
-// A leaf: the group's value.
-template <class Element>
-struct GroupScalar : Node<GroupScalarArguments<Element>> {
-  using Base = Node<GroupScalarArguments<Element>>;
-  using Base::Base;
-
-  struct Callbacks : EmptyConsumerStoreCallbacks {
-    Element value;
-
-    CUTLASS_DEVICE
-    Callbacks(Element value_) : value(value_) {}
-
-    template <class ElementAccumulator, int FragmentSize>
-    CUTLASS_DEVICE cutlass::Array<Element, FragmentSize> visit(
-        cutlass::Array<ElementAccumulator, FragmentSize> const&, int, int, int) {
-      cutlass::Array<Element, FragmentSize> result;
-      result.fill(value);
-      return result;
-    }
+struct GroupScalar {
+  struct Arguments {
+    Element const* const* pointers = nullptr;
   };
 
-  template <bool ReferenceSrc, class... Args>
-  CUTLASS_DEVICE auto get_consumer_store_callbacks(ConsumerStoreArgs<Args...> const& args) {
-    return Callbacks(*this->params_ptr->pointers[int(cute::get<3>(args.tile_coord_mnkl))]);
-  }
+  template <class Lanes>
+  struct On {
+    Element value;
+
+    CUTLASS_DEVICE On(Arguments const& arguments, Lanes const& lanes) : value(*arguments.pointers[lanes.batch()]) {}
+
+    CUTLASS_DEVICE auto visit(typename Lanes::At const&) const {
+      return Lanes::template generate<Element, Lanes::kSize>([&](int) { return value; });
+    }
+  };
 };
+
+/// A leaf: the group's extent of a mode.
+struct GroupSize {
+  struct Arguments {
+    int64_t const* extents = nullptr;
+  };
+
+  template <class Lanes>
+  struct On {
+    int32_t extent;
+
+    CUTLASS_DEVICE On(Arguments const& arguments, Lanes const& lanes)
+        : extent(int32_t(arguments.extents[lanes.batch()])) {}
+
+    CUTLASS_DEVICE auto visit(typename Lanes::At const&) const {
+      return Lanes::template generate<int32_t, Lanes::kSize>([&](int) { return extent; });
+    }
+  };
+};
+
+}  // namespace epilogue
+
+namespace fusion {
 
 // One address for each group, and one stride in elements of each mode that has a stride at run time.
 struct GroupTensorArguments {
@@ -97,4 +107,4 @@ struct GroupTensor : Node<GroupTensorArguments> {
 }  // namespace fusion
 }  // namespace evt
 
-#endif  // EVT_VISITORS_3X_GROUPED_HPP
+#endif  // EVT_EPILOGUE_GROUPED_HPP

@@ -1,0 +1,399 @@
+#ifndef EVT_EPILOGUE_LANES_OWN_HPP
+#define EVT_EPILOGUE_LANES_OWN_HPP
+
+// The lanes of own kernels, and their operations as members of the kernel's epilogue.
+//
+// A fragment is one element: the epilogue visits the elements of a step one after the other. Between lanes, and between
+// the two columns of a thread, elements are exchanged over a whole step. Warp is a fragment::Lanes: a strip of columns.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "evt/epilogue/reduce.hpp"
+#include "evt/epilogue/traits.hpp"
+#include "evt/epilogue/types_own.hpp"
+#include "evt/fragment.hpp"
+
+namespace evt {
+namespace own {
+
+using epilogue::Kept;
+
+template <class Warp>
+struct Lanes : epilogue::TypesOwn {
+  static constexpr int kSize = 1;
+  static constexpr int kFragments = fragment::kElements;
+  static constexpr int kRows = fragment::kRows, kColumns = 2;  // of a step
+
+  struct At {
+    int element;  // of the step
+    fragment::Places const& places;
+  };
+  using Step = fragment::Places;
+
+  fragment::Tile tile;
+
+  CUTLASS_DEVICE explicit Lanes(fragment::Tile const& tile) : tile(tile) {}
+
+  CUTLASS_HOST_DEVICE static constexpr int row_offset(int) { return 0; }
+  CUTLASS_HOST_DEVICE static constexpr int column_offset(int) { return 0; }
+
+  CUTLASS_DEVICE static At at(Step const& step, int element) { return {element, step}; }
+  CUTLASS_DEVICE static int fragment(At const& at) { return at.element; }
+  CUTLASS_DEVICE static int row_number(At const& at) { return Warp::row_of(at.element); }
+  CUTLASS_DEVICE static int column_number(At const& at) { return Warp::column_of(at.element); }
+
+  CUTLASS_DEVICE int row(At const& at, int) const { return at.places.rows[row_number(at)]; }
+  CUTLASS_DEVICE int column(At const& at, int) const { return column_of_tile(column_number(at), 0); }
+  CUTLASS_DEVICE static int batch() { return 0; }
+  CUTLASS_DEVICE static int extent_m() { return 0; }  // of each batch, of which there is one
+  CUTLASS_DEVICE int extent_n() const { return tile.columns; }
+
+  CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
+  CUTLASS_DEVICE int column_of_tile(int column, int) const { return tile.first + Warp::kDistance * column; }
+
+  CUTLASS_DEVICE static bool is_row(int row) { return row >= 0; }
+  CUTLASS_DEVICE bool has_row(At const& at, int) const { return row(at, 0) >= 0; }
+  CUTLASS_DEVICE bool has_column(int number) const { return column_of_tile(number, 0) < tile.columns; }
+  CUTLASS_DEVICE bool has(At const& at, int i) const { return has_column(column_number(at)) && has_row(at, i); }
+
+  template <int Width>
+  CUTLASS_DEVICE int column_within(At const& at, int i) const {
+    return column(at, i) % Width;
+  }
+
+  /// slot(i) = Op(slot(i), value i) for the elements whose columns are in the problem.
+  template <class Op, int Size, class Values, class Slot>
+  CUTLASS_DEVICE void combine(At const& at, Values const& values, Slot const& slot) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Size; ++i) {
+      if (has_column(Warp::column_of(at.element + i))) slot(i) = Op::apply(slot(i), values[i]);
+    }
+  }
+
+  /// Neighbours of a row.
+  struct Runs {
+    static constexpr int kSize = 1;
+  };
+
+  /// The rows of a step in an indexed tensor, which are looked up as they are visited.
+  template <class Row>
+  struct RowTable {
+    template <class Find>
+    CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
+
+    template <class Find>
+    CUTLASS_DEVICE auto of_step(Lanes const& lanes, Step const& step, Find const& find) const {
+      Array<Row, kRows> rows;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRows; ++i) rows[i] = find(lanes.row_of_step(step, i));
+      return [rows](At const& at, int) { return rows[row_number(at)]; };
+    }
+
+    template <class Find>
+    CUTLASS_DEVICE Row get(Lanes const& lanes, At const& at, int, Find const& find) const {
+      return find(lanes.row(at, 0));
+    }
+  };
+
+  /// A thread's columns in an indexed tensor, which it looks up once for a tile.
+  struct ColumnTable {
+    int64_t found[kColumns];
+
+    template <class Find>
+    CUTLASS_DEVICE void begin(Lanes const& lanes, Find const& find) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int column = 0; column < kColumns; ++column) found[column] = find(lanes.column_of_tile(column, 0));
+    }
+
+    template <class Find>
+    CUTLASS_DEVICE int64_t get(Lanes const&, At const& at, int, Find const&) const {
+      return found[column_number(at)];
+    }
+  };
+
+  // The members of a pair are the two columns of a thread, or they are in two lanes of a warp.
+  template <int Block>
+  struct Pairs {
+    static constexpr int kRuns = 1, kRun = 1;
+    static constexpr bool kWithin = Block == Warp::kDistance;
+    static constexpr int kLane = (Warp::kDistance == 1 ? Block / 2 : Block) * Warp::kRows;  // how far they are apart
+    static_assert(2 * Block <= Warp::kStrip, "both members of a pair are in one warp");
+
+    template <bool Second, class Input, int Size>
+    CUTLASS_DEVICE static Array<Input, Size> member(Lanes const&, Array<Input, Size> const& input) {
+      return generate<Input, Size>([&](int i) -> Input {
+        if constexpr (kWithin) {
+          return input[Second ? i | Warp::element_of(1, 0) : i & ~Warp::element_of(1, 0)];
+        } else {
+          int const lane = fragment::lane();
+          return Input(__shfl_sync(0xffffffffu, input[i], Second ? lane | kLane : lane & ~kLane));
+        }
+      });
+    }
+
+    CUTLASS_DEVICE static bool is_second(Lanes const&, At const& at, int) {
+      return kWithin ? Warp::column_of(at.element) == 1 : (fragment::lane() & kLane) != 0;
+    }
+
+    CUTLASS_HOST_DEVICE static constexpr int place(int) { return 0; }
+    CUTLASS_DEVICE static bool stores(Lanes const& lanes, At const& at) { return !is_second(lanes, at, 0); }
+    CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int) { return lanes.row(at, 0); }
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at, int) {
+      int const n = lanes.column(at, 0);
+      return n / (2 * Block) * Block + n % Block;
+    }
+    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int) { return lanes.has(at, 0) ? 1 : 0; }
+
+    template <class Element>
+    CUTLASS_DEVICE static void gather(Lanes const&, Element (&runs)[1][1], Array<Element, 1> const& kept) {
+      runs[0][0] = kept[0];
+    }
+
+    template <class Element>
+    CUTLASS_DEVICE static auto scatter(Lanes const&, Element const (&runs)[1][1]) {
+      return loaded<Element, 1>([&](int) { return runs[0][0]; });
+    }
+  };
+
+  // A thread's columns are in one block, or each is in one of its own.
+  template <int Width>
+  struct Blocks {
+    static constexpr bool kApart = Warp::kDistance >= Width;
+    static constexpr int kLanes = Warp::kDistance == 1 ? Width / 2 : Warp::kColumns, kLaneStride = Warp::kRows;
+    static_assert(Width <= Warp::kStrip && (Warp::kDistance == 1 || Width >= Warp::kColumns), "a block is in one warp");
+
+    CUTLASS_HOST_DEVICE static constexpr int values_of(int size) { return kApart || size == 1 ? size : size / 2; }
+    CUTLASS_HOST_DEVICE static constexpr int value_of(int i) { return kApart ? i : Warp::row_of(i); }
+    CUTLASS_HOST_DEVICE static constexpr int block_of(int) { return 0; }
+    CUTLASS_HOST_DEVICE static constexpr int place(int) { return 0; }
+
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at) { return lanes.column(at, 0); }
+    CUTLASS_DEVICE static bool stores(Lanes const& lanes, At const& at, int) { return lanes.column(at, 0) % Width == 0; }
+  };
+
+  // A warp's strip of 16 or 32 columns is a word of a row, which has a bit of each lane's two columns.
+  struct Bits {
+    static constexpr int kBytes = Warp::kStrip / 8, kWords = 1, kWordsOfStep = fragment::kRows;
+
+    struct Held {
+      uint32_t rows[fragment::kRows];
+    };
+
+    CUTLASS_DEVICE static At at(Step const& step, int row) { return {Warp::element_of(0, row), step}; }
+    CUTLASS_DEVICE static bool stores(Lanes const&, At const& at) {
+      return Warp::column_of(at.element) == 1 && fragment::lane() / Warp::kRows == 0;
+    }
+    CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int) { return lanes.row(at, 0); }
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const&, int) {
+      return lanes.tile.first / Warp::kStrip * Warp::kStrip;
+    }
+    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int) {
+      return lanes.has_row(at, 0) ? min(lanes.tile.columns - column(lanes, at, 0), Warp::kStrip) : 0;
+    }
+
+    CUTLASS_DEVICE static void gather(Lanes const& lanes, At const& at, uint32_t (&words)[1], Held& held,
+                                      Array<bool, 1> const& bit) {
+      uint32_t const bits = own_bits(__ballot_sync(0xffffffffu, bit[0] && lanes.has_column(column_number(at))));
+      uint32_t& row = held.rows[row_number(at)];
+      row = column_number(at) == 0 ? bits : row | bits << Warp::kDistance;
+      words[0] = row;
+    }
+
+    CUTLASS_DEVICE static auto scatter(Lanes const& lanes, At const& at, uint32_t const (&words)[kWordsOfStep]) {
+      int const bit = lanes.tile.first % Warp::kStrip + Warp::kDistance * column_number(at);
+      return Array<bool, 1>{{(words[row_number(at)] >> bit & 1) != 0}};
+    }
+
+   private:
+    /// The votes of the lanes that have this lane's row, where the first of their columns are in the word.
+    CUTLASS_DEVICE static uint32_t own_bits(uint32_t votes) {
+      votes >>= fragment::lane() % Warp::kRows;
+      if constexpr (Warp::kDistance == 1) {
+        static_assert(Warp::kRows == 2, "every second bit is a lane of this row, and a first column");
+        return votes & 0x55555555u;
+      } else {
+        static_assert(Warp::kRows == 4 && Warp::kDistance == 8, "every fourth bit is a lane of this row");
+        uint32_t bits = votes & 0x11111111u;
+        bits = (bits | bits >> 3) & 0x03030303u;
+        bits = (bits | bits >> 6) & 0x000f000fu;
+        return (bits | bits >> 12) & 0xffu;
+      }
+    }
+  };
+
+  // Each tile of rows and each strip of columns has a part.
+  template <Kept K>
+  CUTLASS_HOST_DEVICE static int64_t parts_of(fragment::Tiles const& tiles) {
+    return K == Kept::kRows ? tiles.strips : K == Kept::kColumns ? tiles.number : tiles.number * tiles.strips;
+  }
+
+  template <Kept K>
+  CUTLASS_DEVICE static int64_t parts() {
+    return 0;  // of each batch, of which there is one
+  }
+
+  template <Kept K>
+  CUTLASS_DEVICE int64_t part() const {
+    return K == Kept::kRows      ? tile.strip
+           : K == Kept::kColumns ? tile.number
+                                 : int64_t(tile.number) * tile.strips + tile.strip;
+  }
+
+  template <Kept K, class Arguments>
+  CUTLASS_DEVICE int64_t kept(Arguments const& arguments) const {
+    return arguments.kept;
+  }
+
+  template <Kept K, class Op, class Element>
+  struct Totals;
+
+  // The lanes of a column meet at the end of a tile.
+  template <class Op, class Element>
+  struct Totals<Kept::kColumns, Op, Element> {
+    struct SharedStorage {};
+
+    Element totals[2];
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&)
+        : totals{Op::template identity<Element>(), Op::template identity<Element>()} {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, Array<Element, 1> const& value, Write const&) {
+      Element& total = totals[column_number(at)];
+      if (lanes.has_row(at, 0)) total = Op::apply(total, value[0]);
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
+      CUTLASS_PRAGMA_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        Element const total = reduce_over_lanes<Op, Warp::kRows>(totals[half]);
+        if (fragment::lane() % Warp::kRows == 0 && lanes.has_column(half)) {
+          write(lanes.column_of_tile(half, 0), total);
+        }
+      }
+    }
+  };
+
+  // The lanes of a row meet when it is complete, each warp for itself.
+  template <class Op, class Element>
+  struct Totals<Kept::kRows, Op, Element> {
+    struct SharedStorage {};
+
+    Element totals[fragment::kRows];
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, Array<Element, 1> const& value, Write const& write) {
+      Element const own = lanes.has_column(column_number(at)) ? value[0] : Op::template identity<Element>();
+      Element& total = totals[row_number(at)];
+      if (column_number(at) == 0) {
+        total = own;
+        return;
+      }
+      total = reduce_over_lanes<Op, Warp::kColumns, Warp::kRows>(Op::apply(total, own));
+      if (fragment::lane() / Warp::kRows == 0 && lanes.has_row(at, 0) && lanes.tile.exists()) {
+        write(lanes.row(at, 0), total);
+      }
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const&, Write const&) const {}
+  };
+
+  // The lanes of a warp meet at the end of a tile.
+  template <class Op, class Element>
+  struct Totals<Kept::kNothing, Op, Element> {
+    struct SharedStorage {};
+
+    Element total;
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) : total(Op::template identity<Element>()) {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, Array<Element, 1> const& value, Write const&) {
+      if (lanes.has(at, 0)) total = Op::apply(total, value[0]);
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
+      Element const all = reduce_over_lanes<Op, 32>(total);
+      if (fragment::lane() == 0 && lanes.tile.exists()) write(0, all);
+    }
+  };
+};
+
+/// The values of the elements of a step.
+template <class T, int Size>
+using Values = epilogue::TypesOwn::Array<T, Size>;
+
+/// An operation in the epilogue of an own kernel. i is the number of an element of a step, a constant once loops are
+/// unrolled.
+template <class Warp, class Operation>
+struct Part {
+  using Lanes = own::Lanes<Warp>;
+  using At = typename Lanes::At;
+  using State = typename Operation::template On<Lanes>;
+  using Params = typename Operation::Arguments;
+  using Fetched = typename epilogue::FetchedOf<State>::type;
+
+  typename epilogue::SharedOf<State>::type shared;
+  State state;
+
+  CUTLASS_DEVICE Part(Params const& params, fragment::Tile const& tile) : state(make(params, Lanes(tile), shared)) {
+    if constexpr (epilogue::Begins<State>::value) state.begin();
+  }
+
+  /// The parts that a reduction writes.
+  static int64_t parts(fragment::Tiles const& tiles) { return Lanes::template parts_of<Operation::kKept>(tiles); }
+
+  CUTLASS_DEVICE void fetch(Fetched& fetched, fragment::Places const& places) const {
+    state.fetch(fetched, places);
+  }
+
+  /// The value of a leaf, or of an operation on the values of one element.
+  template <class... Inputs>
+  CUTLASS_DEVICE auto get(int i, fragment::Places const& places, Inputs... inputs) const {
+    return state.visit(At{i, places}, one(inputs)...)[0];
+  }
+
+  CUTLASS_DEVICE auto get(int i, fragment::Places const& places, Fetched const& fetched) const {
+    return state.visit(At{i, places}, fetched)[0];
+  }
+
+  template <class Input>
+  CUTLASS_DEVICE void put(Input input, int i, fragment::Places const& places) {
+    state.visit(At{i, places}, one(input));
+  }
+
+  /// The values of a step's elements, exchanged for others.
+  template <class Input, int Size>
+  CUTLASS_DEVICE auto exchange(typename Lanes::template Array<Input, Size> const& inputs,
+                               fragment::Places const& places) const {
+    return state.visit(At{0, places}, inputs);
+  }
+
+  CUTLASS_DEVICE void finish() { state.end(); }
+
+ private:
+  CUTLASS_DEVICE static State make(Params const& params, Lanes const& lanes,
+                                   typename epilogue::SharedOf<State>::type& shared) {
+    if constexpr (std::is_constructible_v<State, Params const&, Lanes const&>) {
+      return State(params, lanes);
+    } else {
+      return State(params, lanes, shared);
+    }
+  }
+
+  template <class Input>
+  CUTLASS_DEVICE static auto one(Input input) {
+    return typename Lanes::template Array<Input, 1>{{input}};
+  }
+};
+
+}  // namespace own
+}  // namespace evt
+
+#endif  // EVT_EPILOGUE_LANES_OWN_HPP

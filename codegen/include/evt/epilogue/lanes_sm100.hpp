@@ -1,0 +1,384 @@
+#ifndef EVT_EPILOGUE_LANES_SM100_HPP
+#define EVT_EPILOGUE_LANES_SM100_HPP
+
+// The lanes of CUTLASS 3.x's kernels for sm100 and sm103.
+//
+// An accumulator comes from tensor memory by rows: a sub-tile has the thread block's 128 rows, a thread has one of
+// them, and its fragment is the sub-tile's columns in order. CUTLASS deals elements out so where D is row-major. A lane
+// has its row alone: pairs, blocks and bits need no exchange.
+
+#include <cstdint>
+
+#include "cutlass/cutlass.h"
+#include "cutlass/array.h"
+#include "cute/tensor.hpp"
+
+#include "evt/epilogue/reduce.hpp"
+#include "evt/epilogue/types_cutlass.hpp"
+#include "evt/epilogue/visitor_3x.hpp"
+
+namespace evt {
+namespace sm100 {
+
+using epilogue::Kept;
+
+namespace detail {
+
+// Whether a fragment is one row's columns in order.
+template <class Layout>
+constexpr bool is_row_fragment(Layout const& layout, int size) {
+  for (int i = 0; i < size; ++i) {
+    auto const coordinate = cute::make_arithmetic_tuple(0, 0) + layout(i);
+    if (int(cute::get<0>(coordinate)) != 0 || int(cute::get<1>(coordinate)) != i) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace detail
+
+// The extents are static, so that offsets fold.
+template <class TileShape, class EpilogueTile>
+struct Lanes : epilogue::TypesCutlass {
+  static constexpr int kTileM = cute::size<0>(TileShape{});
+  static constexpr int kTileN = cute::size<1>(TileShape{});
+  static constexpr int kSize = cute::size<1>(EpilogueTile{});  // columns of a sub-tile, and elements of a fragment
+  static constexpr int kSteps = kTileN / kSize;
+  static constexpr int kFragments = 1;
+  static constexpr int kWarps = 4;
+
+  static_assert(kTileM == 128 && cute::size<0>(EpilogueTile{}) == kTileM, "a thread has a row of every sub-tile");
+  static_assert(kTileN % kSize == 0, "sub-tiles divide the tile");
+
+  struct At {
+    int step_m, step_n;
+  };
+  using Step = At;
+
+  int m, n, l;          // of the thread's first element
+  int rows, columns;    // of the problem
+  int tile_m, tile_n;
+  int thread;
+
+  template <class... Args>
+  CUTLASS_DEVICE explicit Lanes(fusion::ConsumerStoreArgs<Args...> const& args)
+      : m(int(cute::get<0>(args.problem_shape_mnkl)) - int(cute::get<0>(args.residue_tCcD))),
+        n(int(cute::get<1>(args.problem_shape_mnkl)) - int(cute::get<1>(args.residue_tCcD))),
+        l(int(cute::get<3>(args.tile_coord_mnkl))),
+        rows(int(cute::get<0>(args.problem_shape_mnkl))),
+        columns(int(cute::get<1>(args.problem_shape_mnkl))),
+        tile_m(int(cute::get<0>(args.tile_coord_mnkl))),
+        tile_n(int(cute::get<1>(args.tile_coord_mnkl))),
+        thread(args.thread_idx) {
+    using Layout = decltype(cute::take<0, 3>(args.tCcD.layout()));
+    static_assert(cute::is_static<Layout>::value, "the places within a sub-tile are static");
+    static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile is not the kernel's");
+    static_assert(detail::is_row_fragment(Layout{}, kSize), "a fragment is not a row; D must be row-major");
+  }
+
+  CUTLASS_HOST_DEVICE static constexpr int row_offset(int) { return 0; }
+  CUTLASS_HOST_DEVICE static constexpr int column_offset(int i) { return i; }
+
+  CUTLASS_DEVICE int row(At const&, int) const { return m; }
+  CUTLASS_DEVICE int column(At const& at, int i) const { return n + at.step_n * kSize + i; }
+  CUTLASS_DEVICE int batch() const { return l; }
+  CUTLASS_DEVICE int extent_m() const { return rows; }
+  CUTLASS_DEVICE int extent_n() const { return columns; }
+
+  CUTLASS_DEVICE bool is_row(int row) const { return row < rows; }
+  CUTLASS_DEVICE bool has_row(At const&, int) const { return m < rows; }
+  CUTLASS_DEVICE bool has(At const& at, int i) const { return i < valid(at); }
+
+  template <int Width>
+  CUTLASS_DEVICE static int column_within(At const&, int i) {
+    static_assert(kSize % Width == 0, "the columns of a value are within a sub-tile");
+    return i % Width;
+  }
+
+  /// How many of a sub-tile's columns are in the problem, none where the row is not; may be negative or too large.
+  CUTLASS_DEVICE int valid(At const& at) const { return m < rows ? columns - column(at, 0) : 0; }
+
+  CUTLASS_DEVICE static At step(int i) { return {0, i}; }
+  CUTLASS_DEVICE static At at(Step const& step, int) { return step; }
+  CUTLASS_DEVICE static int number(At const& at) { return at.step_n; }
+  CUTLASS_DEVICE static int fragment(At const&) { return 0; }
+
+  /// slot(i) = Op(slot(i), value i) for the elements whose columns are in the problem.
+  template <class Op, int Size, class Values, class Slot>
+  CUTLASS_DEVICE void combine(At const& at, Values const& values, Slot const& slot) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Size; ++i) {
+      auto& total = slot(i);
+      total = column(at, i) < columns ? Op::apply(total, values[i]) : total;
+    }
+  }
+
+  /// Neighbours of a row.
+  struct Runs {
+    static constexpr int kSize = Lanes::kSize;
+  };
+
+  /// A thread's row in an indexed tensor, which it looks up once for a tile.
+  template <class Row>
+  struct RowTable {
+    Row row;
+
+    template <class Find>
+    CUTLASS_DEVICE void begin(Lanes const& lanes, Find const& find) {
+      row = find(lanes.m);
+    }
+
+    template <class Find>
+    CUTLASS_DEVICE auto of_step(Lanes const&, Step const&, Find const&) const {
+      return [this](At const&, int) { return row; };
+    }
+
+    template <class Find>
+    CUTLASS_DEVICE Row get(Lanes const&, At const&, int, Find const&) const {
+      return row;
+    }
+  };
+
+  /// The columns of an indexed tensor, which are looked up as they are visited.
+  struct ColumnTable {
+    template <class Find>
+    CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
+
+    template <class Find>
+    CUTLASS_DEVICE int64_t get(Lanes const& lanes, At const& at, int i, Find const& find) const {
+      return find(lanes.column(at, i));
+    }
+  };
+
+  template <int Block>
+  struct Pairs {
+    static_assert(kSize % (2 * Block) == 0, "pairs are within a sub-tile");
+    static constexpr int kRuns = 1, kRun = kSize / 2;
+
+    template <bool Second, class Input>
+    CUTLASS_DEVICE static auto member(Lanes const&, cutlass::Array<Input, kSize> const& input) {
+      return generate<Input, kSize>([&](int i) -> Input { return input[Second ? i | Block : i & ~Block]; });
+    }
+
+    CUTLASS_DEVICE static bool is_second(Lanes const&, At const&, int i) { return (i & Block) != 0; }
+
+    /// The place in the fragment of the pairs' column i of the half; that of its partner is Block behind.
+    CUTLASS_HOST_DEVICE static constexpr int place(int i) { return i / Block * 2 * Block + i % Block; }
+
+    CUTLASS_DEVICE static bool stores(Lanes const&, At const&) { return true; }
+    CUTLASS_DEVICE static int row(Lanes const& lanes, At const&, int) { return lanes.m; }
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at, int) { return lanes.column(at, 0) / 2; }
+    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int) { return lanes.valid(at) / 2; }
+
+    template <class Element>
+    CUTLASS_DEVICE static void gather(Lanes const&, Element (&runs)[1][kRun],
+                                      cutlass::Array<Element, kRun> const& kept) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRun; ++i) {
+        runs[0][i] = kept[i];
+      }
+    }
+
+    template <class Element>
+    CUTLASS_DEVICE static auto scatter(Lanes const&, Element const (&runs)[1][kRun]) {
+      cutlass::Array<Element, kSize> result;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRun; ++i) {
+        result[place(i)] = runs[0][i];
+        result[place(i) + Block] = runs[0][i];
+      }
+      return result;
+    }
+  };
+
+  template <int Width>
+  struct Blocks {
+    static_assert(kSize % Width == 0, "blocks are within a sub-tile");
+    static constexpr int kLanes = 1, kLaneStride = 1;
+
+    CUTLASS_HOST_DEVICE static constexpr int values_of(int size) { return size / Width; }
+    CUTLASS_HOST_DEVICE static constexpr int value_of(int i) { return i / Width; }
+    CUTLASS_HOST_DEVICE static constexpr int block_of(int value) { return value; }
+    CUTLASS_HOST_DEVICE static constexpr int place(int value) { return value * Width; }
+
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at) { return lanes.column(at, 0); }
+    CUTLASS_DEVICE static bool stores(Lanes const&, At const&, int) { return true; }
+  };
+
+  struct Bits {
+    static constexpr int kBytes = 4, kWords = kSize / 32, kWordsOfStep = kWords;
+    using Held = epilogue::Nothing;
+
+    CUTLASS_DEVICE static At at(Step const& step, int) { return step; }
+    CUTLASS_DEVICE static bool stores(Lanes const&, At const&) { return true; }
+    CUTLASS_DEVICE static int row(Lanes const& lanes, At const&, int) { return lanes.m; }
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at, int word) {
+      return lanes.column(at, 0) + word * 32;
+    }
+    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int word) {
+      return min(lanes.valid(at) - word * 32, 32);
+    }
+
+    template <int Size>
+    CUTLASS_DEVICE static void gather(Lanes const&, At const&, uint32_t (&words)[Size / 32], Held&,
+                                      cutlass::Array<bool, Size> const& bits) {
+      static_assert(Size % 32 == 0 && sizeof(bits.raw_data()[0]) == 4, "32 bits are one word");
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Size / 32; ++i) {
+        words[i] = uint32_t(bits.raw_data()[i]);
+      }
+    }
+
+    CUTLASS_DEVICE static auto scatter(Lanes const&, At const&, uint32_t const (&words)[kWords]) {
+      cutlass::Array<bool, kSize> bits;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kWords; ++i) {
+        bits.raw_data()[i] = words[i];
+      }
+      return bits;
+    }
+  };
+
+  // Over rows, every warp has a part of its own: nothing goes through shared memory.
+  static constexpr int parts_along(Kept kept) { return kept == Kept::kRows ? 1 : kWarps; }
+
+  template <Kept K>
+  CUTLASS_HOST_DEVICE static int64_t parts_of_extents(int64_t m, int64_t n) {
+    int64_t const tiles_m = (m + kTileM - 1) / kTileM, tiles_n = (n + kTileN - 1) / kTileN;
+    return (K == Kept::kRows ? tiles_n : K == Kept::kColumns ? tiles_m : tiles_m * tiles_n) * parts_along(K);
+  }
+
+  template <Kept K, class ProblemShape>
+  CUTLASS_HOST_DEVICE static int64_t parts_of(ProblemShape const& shape) {
+    return parts_of_extents<K>(int64_t(cute::get<0>(shape)), int64_t(cute::get<1>(shape)));
+  }
+
+  template <Kept K>
+  CUTLASS_DEVICE int64_t parts() const {
+    return parts_of_extents<K>(rows, columns);
+  }
+
+  template <Kept K>
+  CUTLASS_DEVICE int64_t part() const {
+    int64_t const tiles_n = (int64_t(columns) + kTileN - 1) / kTileN;
+    int64_t const tile = K == Kept::kRows ? tile_n : K == Kept::kColumns ? tile_m : tile_m * tiles_n + tile_n;
+    return K == Kept::kRows ? tile : tile * kWarps + thread / 32;
+  }
+
+  template <Kept K, class Arguments>
+  CUTLASS_DEVICE int64_t kept(Arguments const&) const {
+    return K == Kept::kRows ? rows : K == Kept::kColumns ? columns : 1;
+  }
+
+  /// A cluster may be given tiles beyond the problem.
+  CUTLASS_DEVICE bool is_inside() const { return tile_m * kTileM < rows && tile_n * kTileN < columns; }
+
+  template <Kept K, class Op, class Element>
+  struct Totals;
+
+  // The lanes of a warp have its 32 rows and exchange halves of their columns, until each has the warp's total of one, or
+  // of a few.
+  template <class Op, class Element>
+  struct Totals<Kept::kColumns, Op, Element> {
+    struct SharedStorage {};
+    static_assert(kSize % 32 == 0, "every lane is left with as many columns");
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> totals,
+                            Write const& write) const {
+      if (!(lanes.m < lanes.rows)) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kSize; ++i) {
+          totals[i] = Op::template identity<Element>();
+        }
+      }
+      int first = 0;
+      CUTLASS_PRAGMA_UNROLL
+      for (int mask = 16, count = kSize / 2; mask > 0; mask /= 2, count /= 2) {
+        bool const upper = (lanes.thread % 32 & mask) != 0;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kSize / 2; ++i) {
+          if (i < count) {
+            Element const mine = upper ? totals[i + count] : totals[i];
+            Element const other = upper ? totals[i] : totals[i + count];
+            totals[i] = Op::apply(mine, __shfl_xor_sync(0xffffffffu, other, mask));
+          }
+        }
+        first += upper ? count : 0;
+      }
+      if (lanes.is_inside()) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kSize / 32; ++i) {
+          int const column = lanes.column(at, 0) + first + i;
+          if (column < lanes.columns) {
+            write(column, totals[i]);
+          }
+        }
+      }
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const&, Write const&) const {}
+  };
+
+  // A row belongs to one thread.
+  template <class Op, class Element>
+  struct Totals<Kept::kRows, Op, Element> {
+    struct SharedStorage {};
+
+    Element total;
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) : total(Op::template identity<Element>()) {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
+                            Write const&) {
+      lanes.combine<Op, kSize>(at, values, [&](int) -> Element& { return total; });
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
+      if (lanes.m < lanes.rows && lanes.is_inside()) {
+        write(lanes.m, total);
+      }
+    }
+  };
+
+  template <class Op, class Element>
+  struct Totals<Kept::kNothing, Op, Element> {
+    struct SharedStorage {};
+
+    Element total;
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) : total(Op::template identity<Element>()) {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
+                            Write const&) {
+      int const valid = lanes.valid(at);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kSize; ++i) {
+        total = i < valid ? Op::apply(total, values[i]) : total;
+      }
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) {
+      total = reduce_over_lanes<Op, 32>(total);
+      if (lanes.thread % 32 == 0 && lanes.is_inside()) {
+        write(0, total);
+      }
+    }
+  };
+};
+
+template <class TileShape, class EpilogueTile, class Operation>
+using Visitor = epilogue::Visitor3x<Lanes<TileShape, EpilogueTile>, Operation>;
+
+}  // namespace sm100
+}  // namespace evt
+
+#endif  // EVT_EPILOGUE_LANES_SM100_HPP

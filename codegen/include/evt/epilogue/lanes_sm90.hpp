@@ -1,0 +1,624 @@
+#ifndef EVT_EPILOGUE_LANES_SM90_HPP
+#define EVT_EPILOGUE_LANES_SM90_HPP
+
+// The lanes of CUTLASS 3.x's kernels for sm90.
+//
+// The epilogue visits the CTA's tile in sub-tiles (step_m, step_n), step_m first; a thread has one fragment of each, as
+// WGMMA leaves it: rows 0 and 8, and two neighbouring columns out of every eight. The four lanes of a quad hold the four
+// pairs of a row's eight columns, the eight quads of a warp eight rows, and all warps lie along M.
+
+#include <cstdint>
+#include <cstring>
+
+#include "cutlass/cutlass.h"
+#include "cutlass/array.h"
+#include "cute/tensor.hpp"
+
+#include "evt/epilogue/reduce.hpp"
+#include "evt/epilogue/types_cutlass.hpp"
+#include "evt/epilogue/visitor_3x.hpp"
+
+namespace evt {
+namespace sm90 {
+
+using epilogue::Kept;
+
+// Relative to the thread's first element of a sub-tile, the place of its element i.
+CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 2 % 2 * 8; }
+CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 4 * 8 + i % 2; }
+
+namespace detail {
+
+// Whether CUTLASS deals the elements of a sub-tile out as row_of and column_of say.
+template <class Layout>
+constexpr bool is_wgmma_fragment(Layout const& layout, int size) {
+  for (int i = 0; i < size; ++i) {
+    auto const coordinate = layout(i);
+    if (int(cute::get<0>(coordinate)) != row_of(i) || int(cute::get<1>(coordinate)) != column_of(i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Four rows of words, one lane of the quad for each column: lane i gets what the lanes had in row i.
+template <int Words>
+CUTLASS_DEVICE void transpose_quad(uint32_t (&rows)[4][Words], int quad_lane) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int mask = 1; mask <= 2; mask *= 2) {
+    bool const upper = (quad_lane & mask) != 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if ((i & mask) == 0) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int word = 0; word < Words; ++word) {
+          uint32_t const other = upper ? rows[i][word] : rows[i | mask][word];
+          uint32_t const received = __shfl_xor_sync(0xffffffffu, other, mask);
+          rows[i][word] = upper ? received : rows[i][word];
+          rows[i | mask][word] = upper ? rows[i | mask][word] : received;
+        }
+      }
+    }
+  }
+}
+
+// Elements that are transposed within the quad: of the fourth unit, or lane, first; then of the groups.
+template <class Element, int Groups, int Units>
+struct QuadElements {
+  static constexpr int kWords = (Groups * Units * int(sizeof(Element)) + 3) / 4;
+
+  Element elements[4][Groups][Units];
+
+  CUTLASS_DEVICE void transpose(int quad_lane) {
+    uint32_t rows[4][kWords] = {};
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      std::memcpy(rows[i], elements[i], sizeof(elements[i]));
+    }
+    transpose_quad(rows, quad_lane);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      std::memcpy(elements[i], rows[i], sizeof(elements[i]));
+    }
+  }
+};
+
+// Sixteen bits of a packed array: a thread's part of 32 columns in two rows, four bits for every eight columns.
+template <int Size>
+CUTLASS_DEVICE uint32_t get_bits(cutlass::Array<bool, Size> const& bits, int sixteen) {
+  constexpr int kStorageBits = 8 * int(sizeof(typename cutlass::Array<bool, Size>::Storage));
+  static_assert(kStorageBits == 16 || kStorageBits == 32, "a multiple of sixteen bits");
+  constexpr int kPerWord = kStorageBits / 16;
+  return uint32_t(bits.raw_data()[sixteen / kPerWord]) >> (sixteen % kPerWord * 16) & 0xffffu;
+}
+
+template <int Size>
+CUTLASS_DEVICE cutlass::Array<bool, Size> make_bits(uint32_t const (&sixteens)[Size / 16]) {
+  using Storage = typename cutlass::Array<bool, Size>::Storage;
+  constexpr int kPerWord = int(sizeof(Storage)) / 2;
+  cutlass::Array<bool, Size> bits;
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < Size / 16; i += kPerWord) {
+    uint32_t const upper = kPerWord == 2 ? sixteens[i + kPerWord - 1] << 16 : 0;
+    bits.raw_data()[i / kPerWord] = Storage(sixteens[i] | upper);
+  }
+  return bits;
+}
+
+// The two bits of every four that belong to a row, as the lowest two bits of every byte.
+CUTLASS_DEVICE uint32_t spread(uint32_t bits) {
+  bits &= 0x3333u;
+  bits = (bits | bits << 8) & 0x00330033u;
+  return (bits | bits << 4) & 0x03030303u;
+}
+
+CUTLASS_DEVICE uint32_t unspread(uint32_t bits) {
+  bits &= 0x03030303u;
+  bits = (bits | bits >> 4) & 0x00330033u;
+  return (bits | bits >> 8) & 0x3333u;
+}
+
+}  // namespace detail
+
+// The extents are static, so that offsets fold.
+template <class TileShape, class EpilogueTile>
+struct Lanes : epilogue::TypesCutlass {
+  static constexpr int kTileM = cute::size<0>(TileShape{});
+  static constexpr int kTileN = cute::size<1>(TileShape{});
+  static constexpr int kStepRows = cute::size<0>(EpilogueTile{});
+  static constexpr int kStepColumns = cute::size<1>(EpilogueTile{});
+  static constexpr int kStepsM = kTileM / kStepRows;
+  static constexpr int kStepsN = kTileN / kStepColumns;
+  static constexpr int kSteps = kStepsM * kStepsN;
+  static constexpr int kWarps = kStepRows / 16;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kSize = kStepRows * kStepColumns / kThreads;
+  static constexpr int kFragments = 1;
+
+  static_assert(kStepRows % 64 == 0 && kStepColumns % 8 == 0, "a sub-tile is made of WGMMA tiles");
+  static_assert(kTileM % kStepRows == 0 && kTileN % kStepColumns == 0, "sub-tiles divide the tile");
+
+  struct At {
+    int step_m, step_n;
+  };
+  using Step = At;
+
+  int m, n, l;        // of the thread's first element
+  int rows, columns;  // of the problem
+  int tile_m, tile_n;
+  int thread;
+
+  template <class... Args>
+  CUTLASS_DEVICE explicit Lanes(fusion::ConsumerStoreArgs<Args...> const& args)
+      : m(int(cute::get<0>(args.problem_shape_mnkl)) - int(cute::get<0>(args.residue_tCcD))),
+        n(int(cute::get<1>(args.problem_shape_mnkl)) - int(cute::get<1>(args.residue_tCcD))),
+        l(int(cute::get<3>(args.tile_coord_mnkl))),
+        rows(int(cute::get<0>(args.problem_shape_mnkl))),
+        columns(int(cute::get<1>(args.problem_shape_mnkl))),
+        tile_m(int(cute::get<0>(args.tile_coord_mnkl))),
+        tile_n(int(cute::get<1>(args.tile_coord_mnkl))),
+        thread(args.thread_idx) {
+    using Layout = decltype(cute::take<0, 3>(args.tCcD.layout()));
+    static_assert(cute::is_static<Layout>::value, "the places within a sub-tile are static");
+    static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile is not the kernel's");
+    static_assert(detail::is_wgmma_fragment(Layout{}, kSize), "the fragment is not laid out as WGMMA's");
+    static_assert(decltype(cute::size(args.tiled_mma))::value == kThreads, "the warps do not lie along M");
+  }
+
+  CUTLASS_HOST_DEVICE static constexpr int row_offset(int i) { return row_of(i); }
+  CUTLASS_HOST_DEVICE static constexpr int column_offset(int i) { return column_of(i); }
+
+  CUTLASS_DEVICE int row(At const& at, int i) const { return m + at.step_m * kStepRows + row_of(i); }
+  CUTLASS_DEVICE int column(At const& at, int i) const { return n + at.step_n * kStepColumns + column_of(i); }
+  CUTLASS_DEVICE int batch() const { return l; }
+  CUTLASS_DEVICE int extent_m() const { return rows; }
+  CUTLASS_DEVICE int extent_n() const { return columns; }
+
+  CUTLASS_DEVICE bool is_row(int row) const { return row < rows; }
+  CUTLASS_DEVICE bool has_row(At const& at, int i) const { return row(at, i) < rows; }
+  CUTLASS_DEVICE bool has(At const& at, int i) const { return has_row(at, i) && column(at, i) < columns; }
+
+  CUTLASS_DEVICE int quad_lane() const { return thread % 4; }
+
+  template <int Width>
+  CUTLASS_DEVICE int column_within(At const&, int i) const {
+    static_assert(kStepColumns % Width == 0, "the columns of a value are within a sub-tile");
+    return (quad_lane() * 2 + column_of(i)) % Width;
+  }
+
+  CUTLASS_DEVICE static At step(int i) { return {i % kStepsM, i / kStepsM}; }
+  CUTLASS_DEVICE static At at(Step const& step, int) { return step; }
+  CUTLASS_DEVICE static int number(At const& at) { return at.step_n * kStepsM + at.step_m; }
+  CUTLASS_DEVICE static int fragment(At const&) { return 0; }
+
+  /// function(i) for the elements whose columns are in the problem. Most tiles have them all: no predicates then.
+  template <class Function>
+  CUTLASS_DEVICE void for_each_column(At const& at, Function const& function) const {
+    if (column(at, kSize - 1) < columns) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kSize; ++i) {
+        function(i);
+      }
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kSize; ++i) {
+        if (column(at, i) < columns) {
+          function(i);
+        }
+      }
+    }
+  }
+
+  /// slot(i) = Op(slot(i), value i) for the elements whose columns are in the problem.
+  template <class Op, int Size, class Values, class Slot>
+  CUTLASS_DEVICE void combine(At const& at, Values const& values, Slot const& slot) const {
+    for_each_column(at, [&](int i) {
+      auto& total = slot(i);
+      total = Op::apply(total, values[i]);
+    });
+  }
+
+  /// Neighbours of a row.
+  struct Runs {
+    static constexpr int kSize = 2;
+  };
+
+  /// A thread's rows in an indexed tensor, two of each sub-tile, which it looks up once for a tile.
+  template <class Row>
+  struct RowTable {
+    Row found[kStepsM][2];
+
+    template <class Find>
+    CUTLASS_DEVICE void begin(Lanes const& lanes, Find const& find) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < kStepsM; ++step) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          found[step][i] = find(lanes.row({step, 0}, 2 * i));
+        }
+      }
+    }
+
+    template <class Find>
+    CUTLASS_DEVICE auto of_step(Lanes const&, Step const&, Find const&) const {
+      return [this](At const& at, int i) { return found[at.step_m][row_of(i) / 8]; };
+    }
+
+    template <class Find>
+    CUTLASS_DEVICE Row get(Lanes const&, At const& at, int i, Find const&) const {
+      return found[at.step_m][row_of(i) / 8];
+    }
+  };
+
+  /// The columns of an indexed tensor, which are looked up as they are visited.
+  struct ColumnTable {
+    template <class Find>
+    CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
+
+    template <class Find>
+    CUTLASS_DEVICE int64_t get(Lanes const& lanes, At const& at, int i, Find const& find) const {
+      return find(lanes.column(at, i));
+    }
+  };
+
+  // Both members of a pair are in one thread's fragment. A thread's half of the columns of a sub-tile has kUnits units;
+  // one is kUnit elements (Block 1: one, else two neighbours) of one row, and the quad's lanes have the 4 * kUnit
+  // neighbours of a row between them. Units are moved four at a time: transposed within the quad, so that lane u has all
+  // of the fourth unit u.
+  template <int Block>
+  struct Pairs {
+    static constexpr int kDistance = Block == 1 ? 1 : Block / 2;  // in the fragment
+    static constexpr int kUnit = Block == 1 ? 1 : 2;
+    static constexpr int kUnits = kSize / 2 / kUnit;
+    static constexpr int kRowUnits = kUnits / 2;
+    static constexpr int kRuns = kUnits / 4, kRun = 4 * kUnit;
+    static_assert(kStepColumns % (2 * Block) == 0, "pairs are within a sub-tile");
+    static_assert(kSize % (2 * kDistance) == 0, "the epilogue tile is too narrow for the block");
+
+    template <bool Second, class Input>
+    CUTLASS_DEVICE static auto member(Lanes const&, cutlass::Array<Input, kSize> const& input) {
+      return generate<Input, kSize>([&](int i) -> Input { return input[Second ? i | kDistance : i & ~kDistance]; });
+    }
+
+    CUTLASS_DEVICE static bool is_second(Lanes const&, At const&, int i) { return (i & kDistance) != 0; }
+
+    /// The first place in the fragment of a unit's pairs.
+    CUTLASS_HOST_DEVICE static constexpr int unit_place(int unit) {
+      constexpr int kEights = Block == 1 ? 1 : Block / 8;
+      int const row = unit / kRowUnits, of_row = unit % kRowUnits;
+      int const eight = Block == 1 ? of_row : of_row / kEights * 2 * kEights + of_row % kEights;
+      return eight * 4 + row * 2;
+    }
+
+    CUTLASS_HOST_DEVICE static constexpr int place(int i) { return unit_place(i / kUnit) + i % kUnit; }
+
+    /// The unit that this lane moves of a run, its row, and its first column among the half.
+    CUTLASS_DEVICE static int unit(Lanes const& lanes, int run) { return run * 4 + lanes.quad_lane(); }
+    CUTLASS_DEVICE static bool stores(Lanes const&, At const&) { return true; }
+    CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int run) {
+      return lanes.row(at, 0) + unit(lanes, run) / kRowUnits * 8;
+    }
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at, int run) {
+      return (lanes.column(at, 0) - lanes.quad_lane() * 2) / 2 + unit(lanes, run) % kRowUnits * kRun;
+    }
+    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int run) {
+      return row(lanes, at, run) < lanes.rows ? lanes.columns / 2 - column(lanes, at, run) : 0;
+    }
+
+    template <class Element>
+    CUTLASS_DEVICE static void gather(Lanes const& lanes, Element (&runs)[kRuns][kRun],
+                                      cutlass::Array<Element, kRuns * kRun> const& kept) {
+      static_assert(kUnits % 4 == 0, "the quad's lanes share the units");
+      detail::QuadElements<Element, kRuns, kUnit> quad;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kUnits * kUnit; ++i) {
+        quad.elements[i / kUnit % 4][i / kUnit / 4][i % kUnit] = kept[i];
+      }
+      quad.transpose(lanes.quad_lane());
+      CUTLASS_PRAGMA_UNROLL
+      for (int run = 0; run < kRuns; ++run) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kRun; ++i) {
+          runs[run][i] = quad.elements[i / kUnit][run][i % kUnit];
+        }
+      }
+    }
+
+    template <class Element>
+    CUTLASS_DEVICE static auto scatter(Lanes const& lanes, Element const (&runs)[kRuns][kRun]) {
+      static_assert(kUnits % 4 == 0, "the quad's lanes share the units");
+      detail::QuadElements<Element, kRuns, kUnit> quad;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRun * kRuns; ++i) {
+        int const of_run = i % kRun, run = i / kRun;
+        quad.elements[of_run / kUnit][run][of_run % kUnit] = runs[run][of_run];
+      }
+      quad.transpose(lanes.quad_lane());
+      cutlass::Array<Element, kSize> result;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kUnits * kUnit; ++i) {
+        int const unit = i / kUnit;
+        Element const value = quad.elements[unit % 4][unit / 4][i % kUnit];
+        result[place(i)] = value;
+        result[place(i) + kDistance] = value;
+      }
+      return result;
+    }
+  };
+
+  // Values of a quad: block v / 2 of row v % 2 * 8.
+  template <int Width>
+  struct Blocks {
+    static_assert(Width % 8 == 0 && kStepColumns % Width == 0, "blocks of whole quads' columns, within a sub-tile");
+    static constexpr int kLanes = 4, kLaneStride = 1;
+
+    CUTLASS_HOST_DEVICE static constexpr int values_of(int) { return 2 * (kStepColumns / Width); }
+    CUTLASS_HOST_DEVICE static constexpr int value_of(int i) { return i / 4 / (Width / 8) * 2 + i / 2 % 2; }
+    CUTLASS_HOST_DEVICE static constexpr int block_of(int value) { return value / 2; }
+    CUTLASS_HOST_DEVICE static constexpr int place(int value) { return value / 2 * (Width / 2) + value % 2 * 2; }
+
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at) {
+      return lanes.column(at, 0) - lanes.quad_lane() * 2;
+    }
+    CUTLASS_DEVICE static bool stores(Lanes const& lanes, At const&, int value) {
+      return lanes.quad_lane() == value % 4;
+    }
+  };
+
+  // A row's 32 columns are one word: each lane of a quad has two bits of every byte, and one lane moves the word. Word u
+  // of a sub-tile has row u % 2 * 8 and the columns u / 2 * 32..., and is moved by lane u of the quad.
+  struct Bits {
+    static constexpr int kBytes = 4, kWords = 1, kWordsOfStep = 1;
+    static constexpr int kAll = kStepColumns / 32 * 2;  // of a quad
+    using Held = epilogue::Nothing;
+
+    CUTLASS_DEVICE static int word(Lanes const& lanes) { return lanes.quad_lane() % kAll; }
+    CUTLASS_DEVICE static At at(Step const& step, int) { return step; }
+    CUTLASS_DEVICE static bool stores(Lanes const& lanes, At const&) { return lanes.quad_lane() < kAll; }
+    CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int) {
+      return lanes.row(at, 0) + word(lanes) % 2 * 8;
+    }
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const& at, int) {
+      return lanes.column(at, 0) - lanes.quad_lane() * 2 + word(lanes) / 2 * 32;
+    }
+    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int) {
+      int const after = lanes.columns - column(lanes, at, 0);
+      return row(lanes, at, 0) < lanes.rows ? (after < 32 ? after : 32) : 0;
+    }
+
+    template <int Size>
+    CUTLASS_DEVICE static void gather(Lanes const& lanes, At const&, uint32_t (&to)[1], Held&,
+                                      cutlass::Array<bool, Size> const& bits) {
+      static_assert(kStepColumns % 32 == 0 && (kAll == 2 || kAll == 4), "32 or 64 columns");
+      uint32_t words[kAll];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAll; ++i) {
+        words[i] = detail::spread(detail::get_bits(bits, i / 2) >> (i % 2 * 2)) << (lanes.quad_lane() * 2);
+      }
+      // Every lane gives away the words that it does not move.
+      CUTLASS_PRAGMA_UNROLL
+      for (int mask = kAll / 2; mask > 0; mask /= 2) {
+        bool const upper = (lanes.quad_lane() & mask) != 0;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < mask; ++i) {
+          uint32_t const mine = upper ? words[i + mask] : words[i];
+          uint32_t const other = upper ? words[i] : words[i + mask];
+          words[i] = mine | __shfl_xor_sync(0xffffffffu, other, mask);
+        }
+      }
+      if constexpr (kAll == 2) {
+        words[0] |= __shfl_xor_sync(0xffffffffu, words[0], 2);
+      }
+      to[0] = words[0];
+    }
+
+    CUTLASS_DEVICE static auto scatter(Lanes const& lanes, At const&, uint32_t const (&from)[1]) {
+      static_assert(kStepColumns % 32 == 0 && (kAll == 2 || kAll == 4), "32 or 64 columns");
+      uint32_t bits[kAll / 2] = {};
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAll; ++i) {
+        uint32_t const word = __shfl_sync(0xffffffffu, from[0], i, 4);
+        bits[i / 2] |= detail::unspread(word >> (lanes.quad_lane() * 2)) << (i % 2 * 2);
+      }
+      return detail::make_bits<kSize>(bits);
+    }
+  };
+
+  template <Kept K>
+  CUTLASS_HOST_DEVICE static int64_t parts_of_extents(int64_t m, int64_t n) {
+    int64_t const tiles_m = (m + kTileM - 1) / kTileM, tiles_n = (n + kTileN - 1) / kTileN;
+    return K == Kept::kRows ? tiles_n : K == Kept::kColumns ? tiles_m : tiles_m * tiles_n * kWarps;
+  }
+
+  template <Kept K, class ProblemShape>
+  CUTLASS_HOST_DEVICE static int64_t parts_of(ProblemShape const& shape) {
+    return parts_of_extents<K>(int64_t(cute::get<0>(shape)), int64_t(cute::get<1>(shape)));
+  }
+
+  template <Kept K>
+  CUTLASS_DEVICE int64_t parts() const {
+    return parts_of_extents<K>(rows, columns);
+  }
+
+  template <Kept K>
+  CUTLASS_DEVICE int64_t part() const {
+    int64_t const tiles_n = (int64_t(columns) + kTileN - 1) / kTileN;
+    return K == Kept::kRows      ? tile_n
+           : K == Kept::kColumns ? tile_m
+                                 : (tile_m * tiles_n + tile_n) * kWarps + thread / 32;
+  }
+
+  template <Kept K, class Arguments>
+  CUTLASS_DEVICE int64_t kept(Arguments const&) const {
+    return K == Kept::kRows ? rows : K == Kept::kColumns ? columns : 1;
+  }
+
+  /// A cluster may be given tiles beyond the problem.
+  CUTLASS_DEVICE bool is_inside() const { return tile_m * kTileM < rows && tile_n * kTileN < columns; }
+
+  template <Kept K, class Op, class Element>
+  struct Totals;
+
+  // The warps of a CTA meet in shared memory, at the barriers that the epilogue has anyway and one more at the start of a
+  // tile.
+  template <class Op, class Element>
+  struct Totals<Kept::kColumns, Op, Element> {
+    struct SharedStorage {
+      Element totals[kWarps][kTileN];
+    };
+
+    static constexpr int kColumns = kSize / 2;    // of a thread in a sub-tile
+    static constexpr int kLeft = kColumns / 8;    // of them, that the thread has after the shuffles
+    static_assert(kColumns % 8 == 0, "the eight lanes of a column share the columns");
+
+    SharedStorage& storage;
+    Element totals[kColumns];
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage& shared) : storage(shared) {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
+                            Write const&) {
+      if (at.step_m == 0) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kColumns; ++i) {
+          totals[i] = Op::template identity<Element>();
+        }
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        if (lanes.has_row(at, 2 * row)) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < kColumns; ++i) {
+            totals[i] = Op::apply(totals[i], values[i / 2 * 4 + row * 2 + i % 2]);
+          }
+        }
+      }
+    }
+
+    // The eight lanes of a column exchange halves, until each has the warp's totals of kLeft columns.
+    CUTLASS_DEVICE void reduce(Lanes const& lanes, At const& at) {
+      if (at.step_m != kStepsM - 1) {
+        return;
+      }
+      int first = 0;
+      CUTLASS_PRAGMA_UNROLL
+      for (int count = kColumns / 2, mask = 16; mask >= 4; mask /= 2, count /= 2) {
+        bool const upper = (lanes.thread % 32 & mask) != 0;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kColumns / 2; ++i) {
+          if (i < count) {
+            Element const mine = upper ? totals[i + count] : totals[i];
+            Element const other = upper ? totals[i] : totals[i + count];
+            totals[i] = Op::apply(mine, __shfl_xor_sync(0xffffffffu, other, mask));
+          }
+        }
+        first += upper ? count : 0;
+      }
+      Element* const of_warp = storage.totals[lanes.thread / 32] + at.step_n * kStepColumns + lanes.quad_lane() * 2;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kLeft; ++i) {
+        int const column = first + i;
+        of_warp[column / 2 * 8 + column % 2] = totals[i];
+      }
+    }
+
+    // After the epilogue's last barrier.
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
+      if (!lanes.is_inside()) {
+        return;
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < kTileN; first += kThreads) {
+        int const column = first + lanes.thread, n = lanes.tile_n * kTileN + column;
+        if (column < kTileN && n < lanes.columns) {
+          Element total = storage.totals[0][column];
+          CUTLASS_PRAGMA_UNROLL
+          for (int warp = 1; warp < kWarps; ++warp) {
+            total = Op::apply(total, storage.totals[warp][column]);
+          }
+          write(n, total);
+        }
+      }
+    }
+  };
+
+  // A row belongs to one quad.
+  template <class Op, class Element>
+  struct Totals<Kept::kRows, Op, Element> {
+    struct SharedStorage {};
+
+    static constexpr int kRows = 2 * kStepsM;
+
+    Element totals[kRows];
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        totals[i] = Op::template identity<Element>();
+      }
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
+                            Write const&) {
+      lanes.combine<Op, kSize>(at, values, [&](int i) -> Element& { return totals[at.step_m * 2 + i / 2 % 2]; });
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        Element const total = reduce_over_lanes<Op, 4>(totals[i]);
+        int const m = lanes.row({i / 2, 0}, i % 2 * 2);
+        if (lanes.quad_lane() == i % 4 && m < lanes.rows && lanes.is_inside()) {
+          write(m, total);
+        }
+      }
+    }
+  };
+
+  // Every warp of every tile has a part.
+  template <class Op, class Element>
+  struct Totals<Kept::kNothing, Op, Element> {
+    struct SharedStorage {};
+
+    Element total;
+
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) : total(Op::template identity<Element>()) {}
+
+    template <class Write>
+    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
+                            Write const&) {
+      Element totals[4];  // as many chains as there are rows and columns in a quadruple
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        totals[i] = Op::template identity<Element>();
+      }
+      lanes.combine<Op, kSize>(at, values, [&](int i) -> Element& { return totals[i % 4]; });
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; i += 2) {
+        if (lanes.has_row(at, i)) {
+          total = Op::apply(total, Op::apply(totals[i], totals[i + 1]));
+        }
+      }
+    }
+
+    template <class Write>
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) {
+      total = reduce_over_lanes<Op, 32>(total);
+      if (lanes.thread % 32 == 0 && lanes.is_inside()) {
+        write(0, total);
+      }
+    }
+  };
+};
+
+template <class TileShape, class EpilogueTile, class Operation>
+using Visitor = epilogue::Visitor3x<Lanes<TileShape, EpilogueTile>, Operation>;
+
+}  // namespace sm90
+}  // namespace evt
+
+#endif  // EVT_EPILOGUE_LANES_SM90_HPP

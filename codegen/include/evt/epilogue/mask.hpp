@@ -1,0 +1,141 @@
+#ifndef EVT_EPILOGUE_MASK_HPP
+#define EVT_EPILOGUE_MASK_HPP
+
+// Packed bits: element (l, m, n) of the kernel's problem is bit n % 8 of the byte n / 8 of its row. Rows start at any
+// byte address. Lanes::Bits says which words of a fragment's rows a lane moves, and where their bits come from.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "evt/epilogue/operation.hpp"
+
+namespace evt {
+namespace epilogue {
+
+template <class Byte>
+struct MaskArguments {
+  Byte* ptr = nullptr;
+  int64_t stride_m = 0;  // in bytes
+  int64_t stride_l = 0;
+};
+
+/// A word of so many bytes of a row, of which `valid` bits are inside of the problem, at most all.
+template <int Bytes>
+struct Word {
+  using Access = std::conditional_t<Bytes == 4, uint32_t, std::conditional_t<Bytes == 2, uint16_t, uint8_t>>;
+  static constexpr int kBits = 8 * Bytes;
+  static_assert(sizeof(Access) == Bytes, "a word");
+
+  CUTLASS_DEVICE static bool is_whole(void const* address, int valid) {
+    return valid == kBits && reinterpret_cast<uintptr_t>(address) % Bytes == 0;
+  }
+
+  CUTLASS_DEVICE static uint32_t load(uint8_t const* from, int valid) {
+    if (valid <= 0) {
+      return 0;
+    }
+    if (is_whole(from, valid)) {
+      return *reinterpret_cast<Access const*>(from);
+    }
+    uint32_t word = 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Bytes; ++i) {
+      if (i * 8 < valid) {
+        word |= uint32_t(from[i]) << (i * 8);
+      }
+    }
+    return word & 0xffffffffu >> (32 - valid);
+  }
+
+  /// The bits behind the last column are zeros; no byte without a column is touched.
+  CUTLASS_DEVICE static void store(uint8_t* to, uint32_t word, int valid) {
+    if (valid <= 0) {
+      return;
+    }
+    if (is_whole(to, valid)) {
+      *reinterpret_cast<Access*>(to) = Access(word);
+      return;
+    }
+    word &= 0xffffffffu >> (32 - valid);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Bytes; ++i) {
+      if (i * 8 < valid) {
+        to[i] = uint8_t(word >> (i * 8));
+      }
+    }
+  }
+};
+
+template <class Lanes, class Byte>
+struct MaskState : State<Lanes, MaskArguments<Byte>> {
+  using State<Lanes, MaskArguments<Byte>>::State;
+  using Bits = typename Lanes::Bits;
+
+  CUTLASS_DEVICE Byte* address(typename Lanes::At const& at, int word) const {
+    return this->arguments.ptr + this->lanes.batch() * this->arguments.stride_l +
+           Bits::row(this->lanes, at, word) * this->arguments.stride_m + Bits::column(this->lanes, at, word) / 8;
+  }
+};
+
+/// Stores one bit for each element: whether the input is not zero.
+struct MaskStore {
+  using Arguments = MaskArguments<uint8_t>;
+
+  template <class Lanes>
+  struct On : MaskState<Lanes, uint8_t> {
+    using Base = MaskState<Lanes, uint8_t>;
+    using Base::Base;
+    using Bits = typename Base::Bits;
+
+    typename Bits::Held held;  // from fragment to fragment of a word
+
+    template <class Input>
+    CUTLASS_DEVICE void visit(typename Lanes::At const& at,
+                              typename Lanes::template Array<Input, Lanes::kSize> const& input) {
+      uint32_t words[Bits::kWords];
+      Bits::gather(this->lanes, at, words, held, Lanes::template convert<bool>(input));
+      if (Bits::stores(this->lanes, at)) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < Bits::kWords; ++i) {
+          Word<Bits::kBytes>::store(this->address(at, i), words[i], Bits::valid(this->lanes, at, i));
+        }
+      }
+    }
+  };
+};
+
+/// A leaf: truth values. Elements outside of the problem are false.
+struct MaskLoad {
+  using Arguments = MaskArguments<uint8_t const>;
+
+  template <class Lanes>
+  struct On : MaskState<Lanes, uint8_t const> {
+    using Base = MaskState<Lanes, uint8_t const>;
+    using Base::Base;
+    using Bits = typename Base::Bits;
+
+    static constexpr bool kOfTile = true;  // all steps are fetched at the start of a tile, where their number is known
+
+    struct Fetched {
+      uint32_t words[Bits::kWordsOfStep];
+    };
+
+    CUTLASS_DEVICE void fetch(Fetched& fetched, typename Lanes::Step const& step) const {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Bits::kWordsOfStep; ++i) {
+        auto const at = Bits::at(step, i);
+        int const word = i % Bits::kWords;
+        fetched.words[i] = Word<Bits::kBytes>::load(this->address(at, word), Bits::valid(this->lanes, at, word));
+      }
+    }
+
+    CUTLASS_DEVICE auto visit(typename Lanes::At const& at, Fetched const& fetched) const {
+      return Bits::scatter(this->lanes, at, fetched.words);
+    }
+  };
+};
+
+}  // namespace epilogue
+}  // namespace evt
+
+#endif  // EVT_EPILOGUE_MASK_HPP

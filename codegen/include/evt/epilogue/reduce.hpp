@@ -1,0 +1,86 @@
+#ifndef EVT_EPILOGUE_REDUCE_HPP
+#define EVT_EPILOGUE_REDUCE_HPP
+
+// Reductions. Elements outside of the problem take no part. With Partial, results are stored in [l][part][kept], each
+// part once per launch and without gaps, to be combined by finish.hpp; parts() is the number of parts of a batch. With
+// Atomic the results are combined in [l][kept], stride_l apart (0: over the batch too), which holds the identity before
+// the launch. Lanes holds the totals of a tile, combines those of lanes and warps, and numbers the parts.
+
+#include <cstdint>
+
+#include "evt/epilogue/operation.hpp"
+#include "evt/reduce.hpp"
+
+namespace evt {
+namespace epilogue {
+
+/// What a reduction keeps: a value for each row, for each column, or one.
+enum class Kept { kRows, kColumns, kNothing };
+
+template <class Element>
+struct ReductionArguments {
+  Element* ptr = nullptr;
+  int64_t stride_l = 0;  // of Atomic
+  int64_t kept = 0;      // the extent of the mode that is kept, where the lanes do not know it
+};
+
+template <Kept Kept_, class Op, class Element, class Write>
+struct Reduction {
+  using Arguments = ReductionArguments<Element>;
+  static constexpr Kept kKept = Kept_;
+
+  template <class Lanes>
+  struct On : State<Lanes, Arguments> {
+    using Totals = typename Lanes::template Totals<Kept_, Op, Element>;
+    using SharedStorage = typename Totals::SharedStorage;
+
+    Totals totals;
+
+    CUTLASS_DEVICE On(Arguments const& arguments, Lanes const& lanes, SharedStorage& shared)
+        : State<Lanes, Arguments>(arguments, lanes), totals(lanes, shared) {}
+
+    template <class Input>
+    CUTLASS_DEVICE void visit(typename Lanes::At const& at,
+                              typename Lanes::template Array<Input, Lanes::kSize> const& input) {
+      totals.add(this->lanes, at, Lanes::template convert<Element>(input), writer());
+    }
+
+    CUTLASS_DEVICE void reduce(typename Lanes::At const& at) { totals.reduce(this->lanes, at); }
+    CUTLASS_DEVICE void end() { totals.end(this->lanes, writer()); }
+
+   private:
+    /// Where the results of the tile's part begin.
+    CUTLASS_DEVICE Element* part() const {
+      auto const& arguments = this->arguments;
+      int64_t const l = this->lanes.batch();
+      if constexpr (Write::kAtomic) {
+        return arguments.ptr + l * arguments.stride_l;
+      } else {
+        return arguments.ptr + (l * this->lanes.template parts<Kept_>() + this->lanes.template part<Kept_>()) *
+                                   this->lanes.template kept<Kept_>(arguments);
+      }
+    }
+
+    /// What stores a result: at a row, at a column, or at 0.
+    CUTLASS_DEVICE auto writer() const {
+      return [this](int at, Element total) { write_result<Op, Write>(part() + at, total); };
+    }
+  };
+};
+
+/// One value for each column: over the kernel's rows.
+template <class Op, class Element, class Write>
+using RowReduction = Reduction<Kept::kColumns, Op, Element, Write>;
+
+/// One value for each row: over the kernel's columns.
+template <class Op, class Element, class Write>
+using ColReduction = Reduction<Kept::kRows, Op, Element, Write>;
+
+/// One value: over both.
+template <class Op, class Element, class Write>
+using ScalarReduction = Reduction<Kept::kNothing, Op, Element, Write>;
+
+}  // namespace epilogue
+}  // namespace evt
+
+#endif  // EVT_EPILOGUE_REDUCE_HPP

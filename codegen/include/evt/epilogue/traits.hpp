@@ -1,0 +1,52 @@
+#ifndef EVT_EPILOGUE_TRAITS_HPP
+#define EVT_EPILOGUE_TRAITS_HPP
+
+// The parts of an operation's state that it may lack: see operation.hpp.
+
+#include <type_traits>
+#include <utility>
+
+namespace evt {
+namespace epilogue {
+
+/// No memory, or nothing that is fetched.
+struct Nothing {};
+
+template <class State, class = void>
+struct SharedOf {
+  using type = Nothing;
+};
+template <class State>
+struct SharedOf<State, std::void_t<typename State::SharedStorage>> {
+  using type = typename State::SharedStorage;
+};
+
+template <class State, class = void>
+struct FetchedOf {
+  using type = Nothing;
+  static constexpr bool kExists = false, kOfTile = false;
+};
+template <class State, class = void>
+struct IsOfTile : std::false_type {};
+template <class State>
+struct IsOfTile<State, std::enable_if_t<State::kOfTile>> : std::true_type {};
+template <class State>
+struct FetchedOf<State, std::void_t<typename State::Fetched>> {
+  using type = typename State::Fetched;
+  static constexpr bool kExists = true, kOfTile = IsOfTile<State>::value;
+};
+
+template <class State, class = void>
+struct Begins : std::false_type {};
+template <class State>
+struct Begins<State, std::void_t<decltype(std::declval<State&>().begin())>> : std::true_type {};
+
+template <class State, class = void>
+struct Ends : std::false_type {};
+template <class State>
+struct Ends<State, std::void_t<decltype(std::declval<State&>().end())>> : std::true_type {};
+
+}  // namespace epilogue
+}  // namespace evt
+
+#endif  // EVT_EPILOGUE_TRAITS_HPP

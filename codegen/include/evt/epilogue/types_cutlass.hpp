@@ -1,0 +1,81 @@
+#ifndef EVT_EPILOGUE_TYPES_CUTLASS_HPP
+#define EVT_EPILOGUE_TYPES_CUTLASS_HPP
+
+// The fragments of CUTLASS's visitors: arrays of any element type.
+
+#include "cutlass/cutlass.h"
+#include "cutlass/array.h"
+#include "cute/tensor.hpp"
+
+#include "evt/convert.hpp"
+
+namespace evt {
+namespace epilogue {
+
+struct TypesCutlass {
+  template <class T, int Size>
+  using Array = cutlass::Array<T, Size>;
+
+  /// The type that values of type T are reduced in.
+  template <class T>
+  using Reduced = evt::detail::Reduced<T>;
+
+  template <class To, class From, int Size>
+  CUTLASS_DEVICE static cutlass::Array<To, Size> convert(cutlass::Array<From, Size> const& from) {
+    return evt::convert_array<To>(from);
+  }
+
+  template <class To, class From>
+  CUTLASS_DEVICE static To convert_one(From const& from) {
+    return evt::convert<To>(from);
+  }
+
+  template <class To, int Size, class Function>
+  CUTLASS_DEVICE static cutlass::Array<To, Size> generate(Function const& function) {
+    return evt::generate_array<To, Size>(function);
+  }
+
+  /// A fragment as it is in memory.
+  template <class To, class From, int Size>
+  CUTLASS_DEVICE static cutlass::Array<To, Size> stored(cutlass::Array<From, Size> const& from) {
+    return evt::convert_array<To>(from);
+  }
+
+  /// Elements as they are in memory, as a fragment: `function(i)` gives them.
+  template <class Element, int Size, class Function>
+  CUTLASS_DEVICE static cutlass::Array<Element, Size> loaded(Function const& function) {
+    return evt::generate_array<Element, Size>(function);
+  }
+
+  template <int Mode, class Stride>
+  CUTLASS_HOST_DEVICE static int64_t stride(Stride const& stride) {
+    return int64_t(cute::get<Mode>(stride));
+  }
+
+  /// The row of an indexed tensor: its first element, null where there is none.
+  template <class Element>
+  using RowOf = Element*;
+
+  template <class Element, class Stride>
+  CUTLASS_DEVICE static Element* make_row(Element* tensor, Stride const& strides, int l, int64_t row) {
+    return row < 0 ? nullptr : tensor + int64_t(l) * stride<2>(strides) + row * stride<0>(strides);
+  }
+
+  template <class Element>
+  CUTLASS_DEVICE static bool is_there(Element* row) {
+    return row != nullptr;
+  }
+
+  template <class Element, class Stride>
+  CUTLASS_DEVICE static Element& element(Element*, Stride const& strides, Element* row, int64_t column) {
+    return row[column * stride<1>(strides)];
+  }
+
+  template <int Mode, int Value, class Stride>
+  static constexpr bool is_stride = cute::is_same_v<cute::tuple_element_t<Mode, Stride>, cute::C<Value>>;
+};
+
+}  // namespace epilogue
+}  // namespace evt
+
+#endif  // EVT_EPILOGUE_TYPES_CUTLASS_HPP

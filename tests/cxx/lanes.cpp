@@ -1,0 +1,419 @@
+// The operations of codegen/include/evt/epilogue on the lanes of every family, on the host: the threads of a block visit
+// tiles of a problem whose extents are no multiples of a tile. Each result is compared with a loop over the matrix.
+
+#include "threads.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <utility>
+#include <vector>
+
+inline uint32_t __ballot_sync(unsigned, bool vote) {
+  uint32_t votes = 0;
+  for (int lane = 0; lane < 32; ++lane) votes |= uint32_t(host::exchange(vote, lane)) << lane;
+  return votes;
+}
+
+template <class T>
+T __shfl_sync(unsigned, T value, int source, int width) {
+  return host::exchange(value, host::block->current % 32 / width * width + source);
+}
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
+inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+
+#include "evt/epilogue/block.hpp"
+#include "evt/epilogue/first.hpp"
+#include "evt/epilogue/index.hpp"
+#include "evt/epilogue/indexed.hpp"
+#include "evt/epilogue/interleave.hpp"
+#include "evt/epilogue/key.hpp"
+#include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/lanes_sm100.hpp"
+#include "evt/epilogue/lanes_sm90.hpp"
+#include "evt/epilogue/mask.hpp"
+#include "evt/epilogue/pair.hpp"
+#include "evt/epilogue/random.hpp"
+#include "evt/epilogue/random_wide.hpp"
+#include "evt/epilogue/vector_store.hpp"
+
+namespace {
+
+using cute::C;
+using cute::Shape;
+namespace epilogue = evt::epilogue;
+
+constexpr int kM = 70, kN = 96;
+int failures = 0;
+char const* family = "";
+char const* what = "";
+
+float value(int m, int n) { return float((m * 7919 + n * 104729) % 1013 - 506); }
+
+void expect(double got, double wanted, int m, int n) {
+  if (got == wanted) return;
+  if (++failures < 20) std::printf("%s, %s: (%d, %d) is %g, not %g\n", family, what, m, n, got, wanted);
+}
+
+template <class Lanes>
+union Uninitialised {
+  char none;
+  Lanes lanes;
+  Uninitialised() : none() {}
+};
+
+/// The kernels of CUTLASS 3.x: a block of threads and a tile; `Offsets` has a thread's first element.
+template <class Lanes_, int Threads, class Offsets>
+struct Family3x {
+  using Lanes = Lanes_;
+  static constexpr int kThreads = Threads, kSteps = Lanes::kSteps, kTileM = Lanes::kTileM, kTileN = Lanes::kTileN;
+  static constexpr bool kExchangesSteps = false;
+
+  static Lanes make(int tile_m, int tile_n, int thread) {
+    Uninitialised<Lanes> made;
+    made.lanes.m = tile_m * kTileM + Offsets::row(thread);
+    made.lanes.n = tile_n * kTileN + Offsets::column(thread);
+    made.lanes.l = 0, made.lanes.rows = kM, made.lanes.columns = kN;
+    made.lanes.tile_m = tile_m, made.lanes.tile_n = tile_n, made.lanes.thread = thread;
+    return made.lanes;
+  }
+  static typename Lanes::Step step(int number, int, int) { return Lanes::step(number); }
+  static int64_t parts(epilogue::Kept kept) {
+    using epilogue::Kept;
+    auto const shape = cute::make_shape(kM, kN);
+    return kept == Kept::kRows      ? Lanes::template parts_of<Kept::kRows>(shape)
+           : kept == Kept::kColumns ? Lanes::template parts_of<Kept::kColumns>(shape)
+                                    : Lanes::template parts_of<Kept::kNothing>(shape);
+  }
+};
+
+struct OffsetsSm90 {
+  static int row(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
+  static int column(int thread) { return thread % 4 * 2; }
+};
+struct OffsetsSm100 {
+  static int row(int thread) { return thread; }
+  static int column(int) { return 0; }
+};
+
+using Sm90 = Family3x<evt::sm90::Lanes<Shape<C<128>, C<64>>, Shape<C<64>, C<64>>>, 128, OffsetsSm90>;
+using Sm100 = Family3x<evt::sm100::Lanes<Shape<C<128>, C<64>>, Shape<C<128>, C<64>>>, 128, OffsetsSm100>;
+
+/// Own kernels: one warp has a strip of columns.
+template <class Warp>
+struct FamilyOwn {
+  using Lanes = evt::own::Lanes<Warp>;
+  static constexpr int kThreads = 32, kSteps = 2, kTileM = 4 * Warp::kRows * kSteps, kTileN = Warp::kStrip;
+  static constexpr bool kExchangesSteps = true;
+
+  static Lanes make(int tile_m, int tile_n, int thread) {
+    int const first = tile_n * kTileN + thread / Warp::kRows * (Warp::kDistance == 1 ? 2 : 1);
+    return Lanes({first, kN, tile_m, tile_n, kN / kTileN});
+  }
+  static typename Lanes::Step step(int number, int tile_m, int thread) {
+    evt::fragment::Places places;
+    for (int row = 0; row < 4; ++row) {
+      int const m = tile_m * kTileM + (number * 4 + row) * Warp::kRows + thread % Warp::kRows;
+      places.rows[row] = m < kM ? m : -1;
+    }
+    return places;
+  }
+  static int64_t parts(epilogue::Kept kept) {
+    evt::fragment::Tiles const tiles{(kM + kTileM - 1) / kTileM, kN / kTileN};
+    return kept == epilogue::Kept::kRows ? tiles.strips
+                                         : tiles.number * (kept == epilogue::Kept::kColumns ? 1 : tiles.strips);
+  }
+};
+
+using Halo = FamilyOwn<evt::fragment::LanesOfWgmma>;
+using Depthwise = FamilyOwn<evt::fragment::Lanes<16, 1>>;
+
+/// Every thread's `visit(state, lanes, step, tile)` for all tiles; then the state's end.
+template <class Family, class Operation, class Visit>
+void run(typename Operation::Arguments const& arguments, Visit const& visit) {
+  using Lanes = typename Family::Lanes;
+  using State = typename Operation::template On<Lanes>;
+  for (int tile_m = 0; tile_m < (kM + Family::kTileM - 1) / Family::kTileM; ++tile_m) {
+    for (int tile_n = 0; tile_n < (kN + Family::kTileN - 1) / Family::kTileN; ++tile_n) {
+      typename epilogue::SharedOf<State>::type shared;
+      host::run(Family::kThreads, [&] {
+        int const thread = int(threadIdx.x);
+        Lanes const lanes = Family::make(tile_m, tile_n, thread);
+        auto go = [&](auto& state) {
+          if constexpr (epilogue::Begins<State>::value) state.begin();
+          for (int number = 0; number < Family::kSteps; ++number) {
+            auto const step = Family::step(number, tile_m, thread);
+            visit(state, lanes, step);
+            if constexpr (!Family::kExchangesSteps && !std::is_empty_v<decltype(shared)>) {
+              __syncthreads();
+              state.reduce(step);
+            }
+          }
+          __syncthreads();
+          if constexpr (epilogue::Ends<State>::value) state.end();
+        };
+        if constexpr (std::is_constructible_v<State, typename Operation::Arguments const&, Lanes const&>) {
+          State state(arguments, lanes);
+          go(state);
+        } else {
+          State state(arguments, lanes, shared);
+          go(state);
+        }
+      });
+    }
+  }
+}
+
+/// The fragment of a function of the place.
+template <class T, class Lanes, class Function>
+auto fragment(Lanes const& lanes, typename Lanes::At const& at, Function const& function) {
+  return Lanes::template generate<T, Lanes::kSize>(
+      [&](int i) { return T(function(lanes.row(at, i), lanes.column(at, i))); });
+}
+
+/// `stored(args)` for operations that store; inputs are functions of the place.
+template <class Family, class Operation, class Input>
+void put(typename Operation::Arguments const& arguments, Input const& input) {
+  using Lanes = typename Family::Lanes;
+  run<Family, Operation>(arguments, [&](auto& state, Lanes const& lanes, auto const& step) {
+    for (int f = 0; f < Lanes::kFragments; ++f) {
+      auto const at = Lanes::at(step, f);
+      state.visit(at, fragment<float>(lanes, at, input));
+    }
+  });
+}
+
+/// `check(m, n, value)` for the elements of a leaf.
+template <class Family, class Operation, class Check>
+void get(typename Operation::Arguments const& arguments, Check const& check) {
+  using Lanes = typename Family::Lanes;
+  using State = typename Operation::template On<Lanes>;
+  run<Family, Operation>(arguments, [&](auto& state, Lanes const& lanes, auto const& step) {
+    typename epilogue::FetchedOf<State>::type fetched;
+    if constexpr (epilogue::FetchedOf<State>::kExists) state.fetch(fetched, step);
+    for (int f = 0; f < Lanes::kFragments; ++f) {
+      auto const at = Lanes::at(step, f);
+      auto const found = [&] {
+        if constexpr (epilogue::FetchedOf<State>::kExists) {
+          return state.visit(at, fetched);
+        } else {
+          return state.visit(at);
+        }
+      }();
+      for (int i = 0; i < Lanes::kSize; ++i) {
+        if (lanes.has(at, i)) check(lanes.row(at, i), lanes.column(at, i), found[i]);
+      }
+    }
+  });
+}
+
+/// `check(m, n, value)` for what an exchange, or a function of elements, makes of values.
+template <class Family, class Operation, bool Exchange, class Check, class... Inputs>
+void apply(Check const& check, Inputs const&... inputs) {
+  using Lanes = typename Family::Lanes;
+  run<Family, Operation>({}, [&](auto& state, Lanes const& lanes, auto const& step) {
+    if constexpr (Exchange && Family::kExchangesSteps) {
+      typename Lanes::template Array<float, Lanes::kFragments> given;
+      for (int f = 0; f < Lanes::kFragments; ++f) given[f] = fragment<float>(lanes, Lanes::at(step, f), inputs...)[0];
+      auto const found = state.visit(Lanes::at(step, 0), given);
+      for (int f = 0; f < Lanes::kFragments; ++f) {
+        auto const at = Lanes::at(step, f);
+        if (lanes.has(at, 0)) check(lanes.row(at, 0), lanes.column(at, 0), found[f]);
+      }
+    } else {
+      for (int f = 0; f < Lanes::kFragments; ++f) {
+        auto const at = Lanes::at(step, f);
+        auto const found = state.visit(at, fragment<float>(lanes, at, inputs)...);
+        for (int i = 0; i < Lanes::kSize; ++i) {
+          if (lanes.has(at, i)) check(lanes.row(at, i), lanes.column(at, i), found[i]);
+        }
+      }
+    }
+  });
+}
+
+int first_of(int n, int block) { return n / (2 * block) * 2 * block + n % block; }
+
+template <class Family, int Block>
+void check_pairs() {
+  what = "the first members of pairs";
+  apply<Family, epilogue::Even<Block>, true>(
+      [](int m, int n, float found) { expect(found, value(m, first_of(n, Block)), m, n); }, value);
+  what = "the second members of pairs";
+  apply<Family, epilogue::Odd<Block>, true>(
+      [](int m, int n, float found) { expect(found, value(m, first_of(n, Block) + Block), m, n); }, value);
+  what = "two values of pairs";
+  apply<Family, epilogue::Interleave<Block, float>, false>(
+      [](int m, int n, float found) { expect(found, value(m, n) + n / Block % 2, m, n); }, value,
+      [](int m, int n) { return value(m, n) + 1; });
+  what = "a store of pairs";
+  std::vector<float> half(kM * kN / 2 + 4, NAN);
+  put<Family, epilogue::HalfStore<float, Block>>(
+      {half.data(), kN / 2, 0}, [](int m, int n) { return value(m, first_of(n, Block)); });
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN / 2; ++n) {
+      expect(half[size_t(m * (kN / 2) + n)], value(m, n / Block * 2 * Block + n % Block), m, n);
+    }
+  }
+  what = "a load of pairs";
+  get<Family, epilogue::HalfLoad<float, Block>>({half.data(), kN / 2, 0}, [](int m, int n, float found) {
+    expect(found, value(m, first_of(n, Block)), m, n);
+  });
+}
+
+template <class Family, int Width>
+void check_blocks() {
+  auto const largest = [](int m, int n) {
+    float found = -INFINITY;
+    for (int i = n / Width * Width; i < n / Width * Width + Width; ++i) found = std::fmax(found, value(m, i));
+    return found;
+  };
+  what = "a reduction of blocks";
+  apply<Family, epilogue::BlockReduce<evt::Max, Width>, true>(
+      [&](int m, int n, float found) { expect(found, largest(m, n), m, n); }, value);
+  what = "a store of blocks";
+  std::vector<float> stored(kM * kN / Width, NAN);
+  put<Family, epilogue::BlockStore<float, Width>>({stored.data(), kN / Width, 0}, largest);
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; n += Width) expect(stored[size_t(m * (kN / Width) + n / Width)], largest(m, n), m, n);
+  }
+  what = "the first columns";
+  apply<Family, epilogue::FirstColumns<Width, Width / 2>, false>(
+      [](int m, int n, float found) { expect(found, n % Width < Width / 2 ? value(m, n) : 0, m, n); }, value);
+}
+
+template <class Family, epilogue::Kept Kept>
+void check_reduction() {
+  using Operation = epilogue::Reduction<Kept, evt::Sum, float, evt::Partial>;
+  bool const rows = Kept == epilogue::Kept::kRows, columns = Kept == epilogue::Kept::kColumns;
+  int const kept = rows ? kM : columns ? kN : 1;
+  int64_t const parts = Family::parts(Kept);
+  std::vector<float> stored(size_t(parts * kept), NAN), sums(size_t(kept), 0), wanted(size_t(kept), 0);
+  what = rows ? "sums of rows" : columns ? "sums of columns" : "a sum";
+  put<Family, Operation>({stored.data(), 0, kept}, value);
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int i = 0; i < kept; ++i) sums[size_t(i)] += stored[size_t(part * kept + i)];
+  }
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) wanted[size_t(rows ? m : columns ? n : 0)] += value(m, n);
+  }
+  for (int i = 0; i < kept; ++i) expect(sums[size_t(i)], wanted[size_t(i)], i, i);
+}
+
+template <class Family, int Kept>
+void check_vector_store() {
+  what = "a store of a vector";
+  std::vector<float> stored(size_t(Kept == 0 ? kM : Kept == 1 ? kN : 1), NAN);
+  put<Family, epilogue::VectorStore<float, Kept>>({stored.data(), 1, 0}, [](int m, int n) {
+    bool const is_first = (Kept == 0 || m == 0) && (Kept == 1 || n == 0);
+    return is_first ? value(Kept == 0 ? m : 0, Kept == 1 ? n : 0) : -1e6f;
+  });
+  for (int i = 0; i < int(stored.size()); ++i) {
+    expect(stored[size_t(i)], value(Kept == 0 ? i : 0, Kept == 1 ? i : 0), i, i);
+  }
+}
+
+template <class Family, class Stride>
+void check_indexed(Stride const& stride) {
+  std::vector<int> rows(kM), columns(kN);
+  for (int m = 0; m < kM; ++m) rows[size_t(m)] = m % 7 == 3 ? -1 : m % 11 == 5 ? kM : kM - 1 - m;
+  for (int n = 0; n < kN; ++n) columns[size_t(n)] = n % 5 == 2 ? -1 : kN - 1 - n;
+  std::vector<float> tensor(kM * kN, NAN), scattered(kM * kN, NAN);
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) tensor[size_t(m * kN + n)] = value(m, n);
+  }
+  auto const place = [&](int m, int n) {
+    int const row = rows[size_t(m)], column = columns[size_t(n)];
+    return row < 0 || row >= kM || column < 0 ? -1 : row * kN + column;
+  };
+  using Index = evt::At<int>;
+  what = "a gather";
+  get<Family, epilogue::Gather<float, Index, Index, Stride>>(
+      {tensor.data(), stride, {rows.data(), 0, kM}, {columns.data(), 0, kN}}, [&](int m, int n, float found) {
+        expect(found, place(m, n) < 0 ? 0 : tensor[size_t(place(m, n))], m, n);
+      });
+  what = "a scatter";
+  put<Family, epilogue::Scatter<float, Index, Index, Stride>>(
+      {scattered.data(), stride, {rows.data(), 0, kM}, {columns.data(), 0, kN}}, value);
+  int stored = 0;
+  for (float each : scattered) stored += each == each;
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) {
+      if (place(m, n) < 0) continue;
+      expect(scattered[size_t(place(m, n))], value(m, n), m, n);
+      --stored;
+    }
+  }
+  expect(stored, 0, 0, 0);
+}
+
+template <class Family, class Stride>
+void check(char const* name, Stride const& stride) {
+  family = name;
+  what = "columns";
+  get<Family, epilogue::Index<1>>({}, [](int m, int n, int found) { expect(found, n, m, n); });
+  what = "rows";
+  get<Family, epilogue::Index<0>>({}, [](int m, int n, int found) { expect(found, m, m, n); });
+  what = "keys";
+  apply<Family, epilogue::PlaceKeys<1, false>, false>(
+      [](int m, int n, int64_t found) { expect(evt::place_of(found), n, m, n); }, value);
+  what = "random numbers";
+  get<Family, epilogue::Random<false>>({5, nullptr, 9, nullptr}, [](int m, int n, float found) {
+    expect(found, evt::random_uniform(uint64_t(m) * kN + uint64_t(n), 5, 9), m, n);
+  });
+  what = "wide random numbers";
+  get<Family, epilogue::WideRandom<false>>({5, {}, 9, {}}, [](int m, int n, float found) {
+    float wanted[1];
+    evt::random_run<1>(wanted, 0, uint64_t(m) * kN + uint64_t(n), 5, 9);
+    expect(found, wanted[0], m, n);
+  });
+  what = "a store of bits";
+  std::vector<uint8_t> bits(kM * kN / 8, 0x55);
+  put<Family, epilogue::MaskStore>({bits.data(), kN / 8, 0}, [](int m, int n) { return value(m, n) > 0; });
+  auto const bit = [&](int m, int n) { return bits[size_t(m * (kN / 8) + n / 8)] >> n % 8 & 1; };
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) expect(bit(m, n), value(m, n) > 0, m, n);
+  }
+  what = "a load of bits";
+  get<Family, epilogue::MaskLoad>({bits.data(), kN / 8, 0},
+                                  [&](int m, int n, bool found) { expect(found, bit(m, n), m, n); });
+  check_pairs<Family, 1>();
+  check_pairs<Family, 8>();
+  check_blocks<Family, 8>();
+  check_blocks<Family, 16>();
+  check_reduction<Family, epilogue::Kept::kRows>();
+  check_reduction<Family, epilogue::Kept::kColumns>();
+  check_reduction<Family, epilogue::Kept::kNothing>();
+  check_vector_store<Family, 0>();
+  check_vector_store<Family, 1>();
+  check_vector_store<Family, -1>();
+  check_indexed<Family>(stride);
+}
+
+template <class Family>
+void check_wide() {
+  check_pairs<Family, 16>();
+  check_blocks<Family, 32>();
+}
+
+}  // namespace
+
+int main() {
+  cute::Stride<int64_t, cute::_1, cute::_0> const stride{kN, {}, {}};
+  check<Sm90>("sm90", stride);
+  check_wide<Sm90>();
+  check<Sm100>("sm100", stride);
+  check_wide<Sm100>();
+  check<Halo>("halo", epilogue::Strides{kN, 1});
+  check<Depthwise>("depthwise", epilogue::Strides{kN, 1});
+  check_wide<Depthwise>();
+  std::printf("%d failures\n", failures);
+  return failures != 0;
+}
