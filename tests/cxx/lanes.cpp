@@ -214,7 +214,7 @@ void get(typename Operation::Arguments const& arguments, Check const& check) {
   });
 }
 
-/// `check(m, n, value)` for what an exchange, or a function of elements, makes of values.
+/// `check(m, n, value)` for the results of an exchange, or of a function of elements.
 template <class Family, class Operation, bool Exchange, class Check, class... Inputs>
 void apply(Check const& check, Inputs const&... inputs) {
   using Lanes = typename Family::Lanes;
