@@ -1,9 +1,9 @@
-"""What the depthwise kernel is specialised for: ``depthwise_of(problem, element_bytes) -> Depthwise``.
+"""The specialisations of the depthwise kernel: ``depthwise_of(problem, element_bytes) -> Depthwise``.
 
-A thread computes a few rows and columns of pixels, its unit, of two channels. The more it has, the fewer loads and
-conversions it needs for each, as they share their input; but registers are limited, pixels beyond the output are lost,
-and of few images there are fewer threads than the GPU has room for. Which units a thread block has is for the kernel to
-decide: see :mod:`evt.plan.geometry.depthwise`.
+A thread computes a few rows and columns of pixels, its unit, of two channels. A larger unit needs fewer loads and
+conversions for each pixel, since pixels share their input. But registers are limited, pixels beyond the output are
+wasted, and few images make fewer threads than the GPU holds. The kernel decides the units of a thread block: see
+:mod:`evt.plan.geometry.depthwise`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evt.plan.geometry import depthwise as geometry
 from evt.plan.geometry.depthwise import CHANNELS, PAIRS, ElementBytes, FilterShape
 from evt.plan.halo import forward
 
-#: What a unit may have; with so many rows, registers are left for a light epilogue only.
+#: Maximum rows and columns of a unit; with the most rows, registers are left for a light epilogue only.
 _ROWS, _COLUMNS = (1, 2, 4), range(1, 9)
 _MANY_ROWS = 4
 #: The most taps: all are unrolled for each pixel of a unit.
@@ -82,9 +82,9 @@ class Filter:
         return registers <= _MOST_REGISTERS and geometry.fits(shape, geometry.one_unit(shape), elements)
 
     def cost(self, unit: Unit) -> int:
-        """Return what the time of a thread grows with.
+        """Return the relative time of a thread.
 
-        Where the units of a row are an even number of pixels apart, the two of a warp read the same banks of shared
+        If the units of a row are an even number of pixels apart, the two of a warp read the same banks of shared
         memory.
         """
         height, width = self.reaches
@@ -92,7 +92,7 @@ class Filter:
         return self.shape(unit).instructions + conflicts
 
     def time(self, unit: Unit, sizes: Mapping[str, int], multiprocessors: int) -> float:
-        """Return about how many clock cycles of sm90 a kernel computes; what it moves is the same with all units."""
+        """Return the estimated compute time of a kernel in clock cycles of sm90; all units move the same bytes."""
         units = sizes["images"] * -(-sizes["output_height"] // unit.rows) * -(-sizes["output_width"] // unit.columns)
         warps = units * -(-sizes["channels"] // CHANNELS) * PAIRS / 32
         return max(geometry.ALONE, geometry.ISSUE * warps / geometry.SCHEDULERS / multiprocessors) * self.cost(unit)
@@ -127,7 +127,7 @@ def filter_of(problem: ConvolutionProblem) -> Filter:
 
 
 def depthwise_of(problem: ConvolutionProblem, element_bytes: int) -> Depthwise:
-    """Return how the depthwise kernel serves a convolution of elements of so many bytes."""
+    """Return the specialisation of the depthwise kernel for a convolution with elements of a size in bytes."""
     geometry = problem.geometry
     if not problem.is_depthwise:
         return Depthwise(reason="its groups are not one input channel and one output channel each")

@@ -1,4 +1,4 @@
-"""What a kernel is specialised for: types, majorness, alignment class and batching of every tensor.
+"""The specialisations of a kernel: types, majorness, alignment class and batching of every tensor.
 
 Sizes and strides are not here: they are run-time arguments of every kernel.
 """
@@ -96,7 +96,7 @@ class ConvolutionClass:
 
     @property
     def not_matrices(self) -> str:
-        """Why it is not a matrix product, or ""."""
+        """The reason it is not a matrix product, or ""."""
         reasons = {
             "the filters have more than one tap": not self.unit_filter,
             "the stride is not 1": not self.unit_stride,
@@ -161,8 +161,8 @@ def natural_signature(
 ) -> Signature:
     """Return the signature of packed tensors in the order of their subscripts, as ``evt emit`` assumes.
 
-    They are aligned to 16 bytes, as far as ``extents`` allow: the modes' extents, and those of A's and B's contiguous
-    dimensions by their names where these differ.
+    They are aligned to 16 bytes, as far as ``extents`` allow: the modes' extents, and the extents of A's and B's
+    contiguous dimensions, by their names, if these differ.
     """
     extents = extents or {}
     natural = natural_operand_layout if convolution is None else natural_layout

@@ -15,15 +15,15 @@ from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90, and the cycles of a launch.
 _A_CYCLE, _LAUNCH = 2048, 8500
-#: How much faster a kernel of another route than the first has to be: the estimates differ by as much from the truth.
+#: The margin by which a kernel of another route must be faster: the error of the estimates.
 _DOUBT = 1.05
 
 
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
-    """Return the index of the fastest kernel for a problem's sizes; of those that are equally fast, the first.
+    """Return the index of the fastest kernel for a problem's sizes; the first of equally fast ones.
 
-    The first is of the preferred route; a kernel of another has to be faster than all of its by more than the estimates
-    may be wrong.
+    The first is of the preferred route; a kernel of another route must be faster than all of its kernels by more than
+    the error of the estimates.
     """
     preferred = plans[0].route
     times = [_cycles(plan, sizes, multiprocessors) * (1.0 if plan.route == preferred else _DOUBT) for plan in plans]
@@ -48,7 +48,7 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
 
 
 def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return how long a kernel takes, in clock cycles of sm90, or as many units of other targets."""
+    """Return the time of a kernel in clock cycles of sm90, or in a unit of other targets."""
     if isinstance(plan.mainloop, HaloConvolution):
         return _halo_time(plan, forward(plan.mainloop.operator, sizes))
     if isinstance(plan.mainloop, HaloProduct):
@@ -90,7 +90,7 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
 
 
 def _product_time(plan: Plan, sizes: Mapping[str, int]) -> float:
-    """Return the same of a product of matrices."""
+    """Return the time of a matrix product."""
     assert isinstance(plan.mainloop, HaloProduct)
     pixels, _, depth = plan.config.tile
     element_bytes = plan.operand_bits // 8

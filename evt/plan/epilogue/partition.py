@@ -1,8 +1,9 @@
 """The regions of an epilogue: which values are the result of a step, and which the functor of another computes.
 
 Everything elementwise between loads and stores becomes *regions*: one step with one functor each. A value is a region's
-result if it is stored or reduced, if lanes exchange it (pairs and blocks of columns), or if several regions need it and
-computing it again costs more than keeping it. This compiles fastest, and keeps shared values in registers.
+result if it is stored or reduced, or if lanes exchange it (pairs and blocks of columns). It is also one if several
+regions need it and recomputation costs more than keeping it. This compiles fastest, and keeps shared values in
+registers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Which class of CUTLASS computes a stock formula, or why none does: its output operators (2.x), its fusion operations
 (3.x).
 
-Both are exact where they are chosen. That rules some uses of them out: the linear combinations leave C out where beta
-is 0, although 0 times an infinity or a NaN is NaN, so beta has to be a number there; LinearCombinationClamp drops NaN,
-so activations go through LinearCombinationGeneric; and 3.x operations that have more vectors than a formula needs would
-read them all the same.
+Both are exact where they are chosen. That rules out some uses. The linear combinations skip C if beta is 0, although 0
+times an infinity or a NaN is NaN; so beta must be a number there. LinearCombinationClamp drops NaN, so activations go
+through LinearCombinationGeneric. 3.x operations with more vectors than a formula needs would read them all.
 """
 
 from __future__ import annotations
