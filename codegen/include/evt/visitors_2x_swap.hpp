@@ -22,7 +22,7 @@ struct Swap : PlainNode<NoArguments> {
       if constexpr (Pairs::kWithin) {
         return evt::generate_array<ElementInput, FragmentSize>([&](int i) { return ElementInput(input[i ^ Block]); });
       } else {
-        return shuffle(input, int(threadIdx.x % 32) ^ Pairs::kLaneDistance);
+        return detail::shuffle(input, int(threadIdx.x % 32) ^ Pairs::kLaneDistance);
       }
     }
   };
