@@ -71,9 +71,15 @@ static_assert(sizeof(golden_arguments) == 4 * 8, "every member takes 8 bytes");
 // evt/grouped.hpp
 // evt/restage.hpp
 // evt/restage_grouped.hpp
-// evt/convert.hpp
-// evt/epilogue/tree_3x.hpp
 // evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/convert.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/tree_3x.hpp
+// evt/epilogue/visitor_3x.hpp
+// evt/epilogue/lanes_sm90.hpp
 // evt/epilogue/grouped.hpp
 // evt/functions.hpp
 
