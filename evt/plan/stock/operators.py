@@ -1,7 +1,7 @@
 """The class of CUTLASS that computes a stock formula, or the reason that none does.
 
 The classes are output operators (2.x) or fusion operations (3.x). Each is exact where it is chosen, which excludes some
-uses. The linear combinations omit C if beta is 0, although 0 times an infinity or a NaN is NaN. Therefore beta must be a
+uses. The linear combinations omit C if beta is 0, although 0 times an infinity or a NaN is NaN. So beta must be a
 number there. LinearCombinationClamp drops NaN, so activations use LinearCombinationGeneric. 3.x operations with more
 vectors than a formula needs would read them all.
 """
