@@ -13,7 +13,7 @@ from evt.emission.text import FragmentText, NodeText, PassText, StepText
 from evt.ir.dtype import B1, I32, I64
 from evt.plan import Plan
 from evt.plan.epilogue.broadcasts import ScalarBroadcast
-from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
+from evt.plan.epilogue.computes import Apply, BlockReduce, FirstColumns, PairInterleave, PlaceKeys
 from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Number
@@ -24,7 +24,7 @@ from evt.plan.plan import HaloConvolution, HaloProduct
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as passes over the elements of a step, in the order of its steps."""
     halo = isinstance(plan.mainloop, HaloConvolution | HaloProduct)
-    passes = _Passes(plan, f"evt::{'halo' if halo else 'depthwise'}::Lanes")
+    passes = _Passes(plan, f"evt::{'kit' if halo else 'depthwise'}::Lanes")
     for step in plan.steps:
         passes.add(step)
     return FragmentText(
@@ -102,11 +102,13 @@ class _Passes:
                 return self.exchanged(step)
             case Apply(region):
                 return self.named(REGISTER[step.result], f"{region.name}::apply({self.given(step)})", step)
-        type_ = REGISTER[I64 if isinstance(step, PlaceKeys) else step.result]
-        if step.operands:
-            return self.named(type_, f"{step.name}.get(i, places, {self.given(step)})", step)
+            case PairInterleave() | FirstColumns() | PlaceKeys():
+                type_ = self.values[step.operands[0]].type
+                type_ = REGISTER[I64] if isinstance(step, PlaceKeys) else type_
+                type_ = REGISTER[step.dtype] if isinstance(step, PairInterleave) else type_
+                return self.named(type_, f"{step.name}.get(i, places, {self.given(step)})", step)
         fetched = f", fetched.{step.name}" if step.fetches else ""
-        return _Value(type_, f"{step.name}.get(i, places{fetched})")
+        return _Value(REGISTER[step.result], f"{step.name}.get(i, places{fetched})")
 
     def given(self, step: Step) -> str:
         """Return the operands of a step."""

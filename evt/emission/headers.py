@@ -54,10 +54,12 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["convolution_2x_stock.hpp" if stock else "convolution_2x.hpp"]
         case Convolution3x():
             return ["convolution_3x.hpp"]
+        case HaloConvolution(windows=windows) if windows:
+            return ["kit/kernel.hpp", "kit/mainloop_windows.hpp"]
         case HaloConvolution() | HaloProduct():
-            return ["halo.hpp"]
+            return ["kit/kernel.hpp", "kit/mainloop.hpp"]
         case DepthwiseConvolution():
-            return ["depthwise.hpp"]
+            return ["kit/depthwise.hpp"]
         case MatrixProduct():
             return []
 
@@ -109,8 +111,8 @@ def _is_of_cutlass(step: Step, family: Family) -> bool:
 _NAMESPACE = re.compile(r"\bnamespace evt\b|(?<![\w:])::evt(?=::)")
 #: Headers that are modules of the planner, with their namespaces.
 GENERATED = {
-    "halo_geometry.hpp": ((convolution, halo, halo_schedule), "halo"),
-    "depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
+    "kit/geometry.hpp": ((convolution, halo, halo_schedule), "kit"),
+    "kit/depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
 }
 _GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "evt/([\w./]+)"\n', re.MULTILINE)

@@ -14,6 +14,7 @@ from evt.emission.functors import functors
 from evt.emission.headers import placed
 from evt.emission.interface import members, rows
 from evt.emission.operands import operands, tensor
+from evt.emission.own import own
 from evt.emission.stock import fusion_node, stock_text
 from evt.emission.text import GroupValueText, KernelText, NestText, TensorText, namespace
 from evt.emission.work import work, worked
@@ -64,6 +65,7 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         before=jobs_before(plan),
         after=jobs_after(plan),
         convolution=spelled,
+        own=own(plan),
         stock=stock_text(plan, config.threadblock_swizzle, found),
         work=work(plan),
         worked=worked(plan),

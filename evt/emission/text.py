@@ -202,10 +202,7 @@ class Jobs:
 class ConvolutionText:
     """A convolution: the ``kernel`` template, the ``headers`` that have it, its last arguments, and its ``extents``.
 
-    For CUTLASS 3.x, it is a template of a kernel, if any; the kernel is the configuration's.
-
-    For an own kernel, ``remark`` describes it, ``operands`` are the members of its arguments for A and B, and
-    ``settings`` the members for the size of tiles, if a call may give one. It refuses calls that meet ``refused``.
+    For CUTLASS 3.x, ``kernel`` is a template around the configuration's kernel, or "".
     """
 
     operator: str
@@ -214,9 +211,20 @@ class ConvolutionText:
     problem: str
     extents: Assignments
     options: tuple[str, ...] = ()
-    operands: Assignments = ()
-    settings: Assignments = ()
-    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """An own kernel: its types, and the members of its arguments for the problem and for the operands.
+
+    ``mainloop`` is "" for a kernel without one. ``remark`` describes the problem. A call that meets ``refused`` fails.
+    """
+
+    mainloop: str
+    kernel: str
+    remark: str
+    problem: Assignments
+    operands: Assignments
     refused: str = ""
 
 
@@ -338,6 +346,7 @@ class KernelText:
     before: tuple[Jobs, ...]
     after: tuple[Jobs, ...]
     convolution: ConvolutionText | None
+    own: OwnText | None
     stock: StockText | None
     work: tuple[WorkText, ...]
     worked: tuple[str, ...]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from evt.plan.geometry import halo, halo_schedule
-from evt.plan.geometry.convolution import Axis, Problem
+from evt.plan.geometry.convolution import Axis, Problem, matrix_product
 from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
 from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
 
@@ -57,8 +57,8 @@ class Plane:
 
     @staticmethod
     def of_product(rows: int, row_bytes: int, block_bytes: int) -> Plane:
-        """Return a matrix product as a 1x1 convolution over an image of one row, a pixel for each row of A."""
-        return Plane.cut(Axis(1, 1, 1, 1, 1, 0), Axis(rows, rows, 1, 1, 1, 0), None, row_bytes, block_bytes)
+        """Return a matrix product whose rows of A have some bytes."""
+        return Plane(matrix_product(rows, 0, row_bytes), block_bytes)
 
     @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "evt/depthwise_geometry.hpp"
-#include "evt/halo_geometry.hpp"
+#include "evt/kit/depthwise_geometry.hpp"
+#include "evt/kit/geometry.hpp"
 
 namespace {
 
@@ -36,7 +36,7 @@ void print(std::initializer_list<long long> fields) {
 }
 
 void halo() {
-  using namespace evt::halo;
+  using namespace evt::kit;
   Problem const p = problem<Problem, Axis>();
   int const pixels = number(), channels = number(), block_bytes = number(), pixel_bytes = number();
   bool const staged = number(), volume = number(), shared = number();

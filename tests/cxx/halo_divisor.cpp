@@ -1,13 +1,13 @@
-// Prints number / divisor by evt::halo::Divisor for each pair on the standard input.
+// Prints number / divisor by evt::kit::FastDivisor for each pair on the standard input.
 
 #include <cstdio>
 
-#include "evt/halo_taps.hpp"
+#include "evt/kit/divisor.hpp"
 
 int main() {
   int number, divisor;
   while (std::scanf("%d %d", &number, &divisor) == 2) {
-    std::printf("%d\n", evt::halo::Divisor::of(divisor).quotient(number));
+    std::printf("%d\n", evt::kit::FastDivisor::of(divisor).quotient(number));
   }
   return 0;
 }

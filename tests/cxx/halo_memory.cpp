@@ -14,7 +14,7 @@
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 #include <cute/tensor.hpp>
 
-#include "evt/halo_taps.hpp"
+#include "evt/kit/taps.hpp"
 
 namespace {
 
@@ -31,7 +31,7 @@ uint32_t word_of(Atom atom) {
 
 template <class Element, int Plane, bool Transposed, class Atom>
 void print_operand(Atom atom) {
-  using Rows = evt::halo::FilterRows<int(sizeof(Element)), Plane, Transposed>;
+  using Rows = evt::kit::FilterRows<int(sizeof(Element)), Plane, Transposed>;
   constexpr auto kMajor = Transposed ? SM90::GMMA::Major::MN : SM90::GMMA::Major::K;
   std::printf("operand %d %d %d %d %d %d %d %u %u %u\n", int(sizeof(Element)), Plane, Transposed, Rows::kRows,
               Rows::kLength, Rows::kRowBytes, Rows::kBytes, Rows::kLayout, Rows::kNextK,
@@ -48,14 +48,14 @@ void print_operands() {
   print_operand<half_t, 32, true>(Layout_MN_SW128_Atom<half_t>{});
   print_operand<half_t, 16, true>(Layout_MN_SW128_Atom<half_t>{});
   for (uint32_t address : {0u, 1024u, 0x12340u, 0x38000u}) {
-    std::printf("address %u %u\n", address, evt::hopper::operand_descriptor(address));
+    std::printf("address %u %u\n", address, evt::kit::operand_descriptor(address));
   }
-  std::printf("next %u\n", evt::hopper::kNextK);
-  std::printf("windows %u\n", evt::hopper::operand_layout(evt::halo::kWindowBytes));
+  std::printf("next %u\n", evt::kit::kNextK);
+  std::printf("windows %u\n", evt::kit::operand_layout(evt::kit::kWindowBytes));
 }
 
 void print_taps() {
-  evt::halo::Problem p{};
+  evt::kit::Problem p{};
   int windows, pixels, channels, element_bytes, backwards, volume;
   auto &y = p.height, &x = p.width, &z = p.depth;
   int* const numbers[] = {&p.images, &y.size, &x.size, &p.channels, &p.filters, &y.taps, &x.taps, &y.output, &x.output,
@@ -71,15 +71,15 @@ void print_taps() {
   while (read()) {
     int const bytes = channels * element_bytes;
     y.window = x.window = z.window = 1;
-    evt::halo::KernelClass const kernel{pixels, channels, bytes, windows ? evt::halo::kWindowBytes : bytes, true,
+    evt::kit::KernelClass const kernel{pixels, channels, bytes, windows ? evt::kit::kWindowBytes : bytes, true,
                                         volume != 0};
-    if (windows) p = evt::halo::over_windows(p, kernel);
-    evt::halo::Geometry const made = evt::halo::choose(p, kernel);
+    if (windows) p = evt::kit::over_windows(p, kernel);
+    evt::kit::Geometry const made = evt::kit::choose(p, kernel);
     if (made.input_stages == 0) {
       std::printf("none\n");
       continue;
     }
-    evt::halo::Taps taps = evt::halo::taps_of(p, made.input_pitch);
+    evt::kit::Taps taps = evt::kit::taps_of(p, made.input_pitch);
     if (backwards) taps.reverse(p);
     std::printf("%d %d %d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.input_pitch, made.accumulator_pitch,
                 made.next_eight(), made.box_rows, made.guard, taps.groups, taps.number);
@@ -87,14 +87,14 @@ void print_taps() {
       std::printf(" %d %d", int(int16_t(taps.starts[i])), int(int16_t(taps.starts[i] >> 16)));
     }
     for (int i = 0; i < taps.number; ++i) {
-      evt::halo::Tap const tap = taps.tap[i];
+      evt::kit::Tap const tap = taps.tap[i];
       std::printf(" %d %d %d %d", tap.shift(), tap.x(), tap.y(), tap.enters());
     }
-    evt::halo::Depth const depth = evt::halo::Depth::of(p, channels);
+    evt::kit::Depth const depth = evt::kit::Depth::of(p, channels);
     for (int slice = 0; volume && slice < p.slices(); ++slice) {
       for (int plane = 0; plane < p.channel_blocks(channels); ++plane) {
         std::printf(" %d %d %d %d %d", slice, depth.volume(slice), depth.input(slice, plane),
-                    depth.plane_of_channels(plane), depth.tap_of_filters(plane, backwards));
+                    depth.channels_of(plane), depth.tap_of_filters(plane, backwards));
       }
     }
     std::printf("\n");

@@ -11,7 +11,7 @@ from evt.emission.headers import GENERATED
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from tests.cxx.cute import GXX, include_flags
 
-#: The sizes of ConvolutionProblem in the order of evt::halo::Problem.
+#: The sizes of ConvolutionProblem in the order of evt::kit::Problem.
 MEMBERS = (
     *("images", "height", "width", "channels", "filters"),
     *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
@@ -25,7 +25,7 @@ INCLUDE = Path(__file__).parents[2] / "codegen/include"
 def compiled(name: str, folder: Path) -> Path:
     """Compile one of the programs beside this file."""
     for header, (modules, namespace) in GENERATED.items():
-        (folder / "evt").mkdir(exist_ok=True)
+        (folder / "evt/kit").mkdir(parents=True, exist_ok=True)
         (folder / "evt" / header).write_text(f"#pragma once\n{translate.header(modules, namespace)}\n")
     flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", f"-I{folder}", *include_flags()]
     command = [GXX, *flags, "-o", str(folder / name), str(Path(__file__).with_name(f"{name}.cpp"))]

@@ -59,10 +59,10 @@ PLANS = {
     "conv_mainloop_2x": lambda: plan("A = relu(s[k]*A); D = acc", "sm80", "conv2d"),
     "wgrad_2x": lambda: plan("D = acc", "sm80", "conv2d_wgrad", kernel_size=3),
     "conv_3x": lambda: plan(EPILOGUE, "sm90", "conv3d", route="evt"),
-    "conv_halo": lambda: plan(
+    "own_sm90": lambda: plan(
         EPILOGUE, "sm90", "conv2d", shapes=((4, 64, 28, 28), (64, 64, 3, 3)), padding=1, route="own"
     ),
-    "conv_depthwise": lambda: plan(
+    "own_depthwise": lambda: plan(
         EPILOGUE, "sm90", "conv2d", shapes=((4, 64, 28, 28), (64, 1, 3, 3)), padding=1, groups=64
     ),
 }

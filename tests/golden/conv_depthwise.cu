@@ -76,14 +76,14 @@ typedef struct golden_arguments {
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
 // evt/entry.hpp
-// evt/depthwise_geometry.hpp
-// evt/depthwise_filter.hpp
+// evt/kit/depthwise_geometry.hpp
+// evt/kit/depthwise_filter.hpp
 // evt/element.hpp
-// evt/depthwise_mainloop.hpp
+// evt/kit/depthwise_mainloop.hpp
 // evt/fragment.hpp
-// evt/depthwise_places.hpp
-// evt/hopper.hpp
-// evt/depthwise.hpp
+// evt/kit/depthwise_units.hpp
+// evt/kit/sm90.hpp
+// evt/kit/depthwise.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
@@ -149,7 +149,7 @@ using Params = Kernel::Params;
 #if !defined(EVT_DEVICE_PASS)
 
 /// The convolution.
-inline Kernel::Arguments convolution_of(Arguments const& arguments) {
+inline Kernel::Arguments problem_of(Arguments const& arguments) {
   Kernel::Arguments result{};
   result.problem.images = static_cast<int>(arguments.images);
   result.problem.height.size = static_cast<int>(arguments.height);
@@ -177,7 +177,7 @@ inline Kernel::Arguments convolution_of(Arguments const& arguments) {
 
 inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_unused]] evt::Device const& device) {
   [[maybe_unused]] Workspace const workspace = workspace_of(arguments);
-  Kernel::Arguments result = convolution_of(arguments);
+  Kernel::Arguments result = problem_of(arguments);
   result.a = arguments.A;
   result.a_strides[0] = arguments.stride_outer_of_A;
   result.a_strides[1] = arguments.stride_height_of_A;

@@ -103,22 +103,21 @@ typedef struct golden_arguments {
 // evt/entry.hpp
 // evt/fragment.hpp
 // evt/element.hpp
-// evt/descriptor.hpp
-// evt/halo_geometry.hpp
-// evt/halo_taps.hpp
-// evt/halo_windows.hpp
-// evt/hopper.hpp
-// evt/halo_traits.hpp
-// evt/halo_params.hpp
-// evt/halo_schedule.hpp
-// evt/halo_epilogue.hpp
-// evt/halo_memory.hpp
-// evt/halo_exchange.hpp
-// evt/halo_mainloop.hpp
-// evt/halo_producer.hpp
-// evt/halo_widening.hpp
+// evt/kit/geometry.hpp
+// evt/kit/descriptor.hpp
+// evt/kit/divisor.hpp
+// evt/kit/sm90.hpp
+// evt/kit/taps.hpp
+// evt/kit/traits.hpp
+// evt/kit/params.hpp
+// evt/kit/scheduler.hpp
+// evt/kit/pipeline.hpp
+// evt/kit/storage.hpp
+// evt/kit/epilogue.hpp
+// evt/kit/cluster.hpp
 // evt/pdl.hpp
-// evt/halo.hpp
+// evt/kit/kernel.hpp
+// evt/kit/mainloop.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
@@ -167,15 +166,15 @@ struct Region2 {
 // ... as in gemm_own: /// The epilogue: a thread calls `visit` for one s
 
   // 3:11 gate
-  using in_gate_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskLoad>;
+  using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
   // 3:17 alpha
-  using in_alpha_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Scalar<float>>;
+  using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float>>;
   // 3:29 bias
-  using in_bias_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
   // 5:1 seen = z > 0
-  using out_seen_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskStore>;
+  using out_seen_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskStore>;
   // 6:9 sum[m](z)
-  using reduction_9_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>;
+  using reduction_9_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>;
 
   struct Params {
     in_gate_type::Params in_gate;
@@ -295,7 +294,7 @@ struct Mma {
   }
 };
 
-// ... as in gemm_own: using Kernel = evt::halo::Kernel<Mma, 64, Epilogue
+// ... as in gemm_own: using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2
 
 // ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
 
@@ -317,8 +316,8 @@ golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
 
 #if !defined(EVT_DEVICE_PASS)
 
-/// The convolution, and the size of tiles where the caller has one in mind.
-inline Kernel::Arguments convolution_of(Arguments const& arguments) {
+/// The convolution, and the size of tiles if the caller gives one.
+inline Kernel::Arguments problem_of(Arguments const& arguments) {
   Kernel::Arguments result{};
   result.problem.images = static_cast<int>(arguments.images);
   result.problem.height.size = static_cast<int>(arguments.height);
@@ -373,7 +372,7 @@ inline FinalJobs make_finish_jobs(
 
 inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_unused]] evt::Device const& device) {
   [[maybe_unused]] Workspace const workspace = workspace_of(arguments);
-  Kernel::Arguments result = convolution_of(arguments);
+  Kernel::Arguments result = problem_of(arguments);
   result.a = arguments.A;
   result.a_strides[0] = arguments.stride_outer_of_A;
   result.a_strides[1] = arguments.stride_height_of_A;

@@ -81,22 +81,21 @@ typedef struct golden_arguments {
 // evt/entry.hpp
 // evt/fragment.hpp
 // evt/element.hpp
-// evt/descriptor.hpp
-// evt/halo_geometry.hpp
-// evt/halo_taps.hpp
-// evt/halo_windows.hpp
-// evt/hopper.hpp
-// evt/halo_traits.hpp
-// evt/halo_params.hpp
-// evt/halo_schedule.hpp
-// evt/halo_epilogue.hpp
-// evt/halo_memory.hpp
-// evt/halo_exchange.hpp
-// evt/halo_mainloop.hpp
-// evt/halo_producer.hpp
-// evt/halo_widening.hpp
+// evt/kit/geometry.hpp
+// evt/kit/descriptor.hpp
+// evt/kit/divisor.hpp
+// evt/kit/sm90.hpp
+// evt/kit/taps.hpp
+// evt/kit/traits.hpp
+// evt/kit/params.hpp
+// evt/kit/scheduler.hpp
+// evt/kit/pipeline.hpp
+// evt/kit/storage.hpp
+// evt/kit/epilogue.hpp
+// evt/kit/cluster.hpp
 // evt/pdl.hpp
-// evt/halo.hpp
+// evt/kit/kernel.hpp
+// evt/kit/mainloop.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
@@ -218,7 +217,7 @@ struct Mma {
   }
 };
 
-// ... as in gemm_own: using Kernel = evt::halo::Kernel<Mma, 64, Epilogue
+// ... as in gemm_own: using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2
 
 // ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
 
@@ -226,8 +225,8 @@ struct Mma {
 
 #if !defined(EVT_DEVICE_PASS)
 
-/// The convolution, and the size of tiles where the caller has one in mind.
-inline Kernel::Arguments convolution_of(Arguments const& arguments) {
+/// The convolution, and the size of tiles if the caller gives one.
+inline Kernel::Arguments problem_of(Arguments const& arguments) {
   Kernel::Arguments result{};
   result.problem.images = static_cast<int>(arguments.images);
   result.problem.height.size = static_cast<int>(arguments.output_height);
@@ -257,7 +256,7 @@ inline Kernel::Arguments convolution_of(Arguments const& arguments) {
 
 inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_unused]] evt::Device const& device) {
   [[maybe_unused]] Workspace const workspace = workspace_of(arguments);
-  Kernel::Arguments result = convolution_of(arguments);
+  Kernel::Arguments result = problem_of(arguments);
   result.a = arguments.A;
   result.a_strides[0] = arguments.stride_outer_of_A;
   result.a_strides[1] = arguments.stride_height_of_A;

@@ -80,22 +80,22 @@ typedef struct golden_arguments {
 // evt/entry.hpp
 // evt/fragment.hpp
 // evt/element.hpp
-// evt/descriptor.hpp
-// evt/halo_geometry.hpp
-// evt/halo_taps.hpp
-// evt/halo_windows.hpp
-// evt/hopper.hpp
-// evt/halo_traits.hpp
-// evt/halo_params.hpp
-// evt/halo_schedule.hpp
-// evt/halo_epilogue.hpp
-// evt/halo_memory.hpp
-// evt/halo_exchange.hpp
-// evt/halo_mainloop.hpp
-// evt/halo_producer.hpp
-// evt/halo_widening.hpp
+// evt/kit/geometry.hpp
+// evt/kit/descriptor.hpp
+// evt/kit/divisor.hpp
+// evt/kit/sm90.hpp
+// evt/kit/taps.hpp
+// evt/kit/traits.hpp
+// evt/kit/params.hpp
+// evt/kit/scheduler.hpp
+// evt/kit/pipeline.hpp
+// evt/kit/storage.hpp
+// evt/kit/epilogue.hpp
+// evt/kit/cluster.hpp
 // evt/pdl.hpp
-// evt/halo.hpp
+// evt/kit/kernel.hpp
+// evt/kit/mainloop.hpp
+// evt/kit/mainloop_windows.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
@@ -129,7 +129,7 @@ struct Epilogue {
   static constexpr bool kPlaces = false;  // whether it asks where elements are
 
   // 1:16 bias
-  using in_bias_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
 
   struct Params {
     in_bias_type::Params in_bias;
@@ -224,7 +224,8 @@ struct Mma {
   }
 };
 
-using Kernel = evt::halo::Kernel<Mma, 32, Epilogue, 2, false, 3, 2>;
+using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2>;
+using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
@@ -233,7 +234,7 @@ using Params = Kernel::Params;
 
 #if !defined(EVT_DEVICE_PASS)
 
-// ... as in conv_own: /// The convolution, and the size of tiles where t
+// ... as in conv_own: /// The convolution, and the size of tiles if the 
 
 // ... as in gemm_own: /// How many tiles there are, of which reductions 
 
@@ -243,7 +244,7 @@ using Params = Kernel::Params;
 
 inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_unused]] evt::Device const& device) {
   [[maybe_unused]] Workspace const workspace = workspace_of(arguments);
-  Kernel::Arguments result = convolution_of(arguments);
+  Kernel::Arguments result = problem_of(arguments);
   result.a = arguments.A;
   result.a_strides[0] = arguments.stride_outer_of_A;
   result.a_strides[1] = arguments.stride_height_of_A;

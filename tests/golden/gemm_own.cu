@@ -98,22 +98,21 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/fragment.hpp
 // evt/element.hpp
-// evt/descriptor.hpp
-// evt/halo_geometry.hpp
-// evt/halo_taps.hpp
-// evt/halo_windows.hpp
-// evt/hopper.hpp
-// evt/halo_traits.hpp
-// evt/halo_params.hpp
-// evt/halo_schedule.hpp
-// evt/halo_epilogue.hpp
-// evt/halo_memory.hpp
-// evt/halo_exchange.hpp
-// evt/halo_mainloop.hpp
-// evt/halo_producer.hpp
-// evt/halo_widening.hpp
+// evt/kit/geometry.hpp
+// evt/kit/descriptor.hpp
+// evt/kit/divisor.hpp
+// evt/kit/sm90.hpp
+// evt/kit/taps.hpp
+// evt/kit/traits.hpp
+// evt/kit/params.hpp
+// evt/kit/scheduler.hpp
+// evt/kit/pipeline.hpp
+// evt/kit/storage.hpp
+// evt/kit/epilogue.hpp
+// evt/kit/cluster.hpp
 // evt/pdl.hpp
-// evt/halo.hpp
+// evt/kit/kernel.hpp
+// evt/kit/mainloop.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
@@ -166,23 +165,23 @@ struct Epilogue {
   static constexpr bool kPlaces = true;  // whether it asks where elements are
 
   // 3:19 gate
-  using in_gate_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskLoad>;
+  using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
   // 3:25 s
-  using in_s_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::ColumnBroadcast<float>>;
+  using in_s_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColumnBroadcast<float>>;
   // 3:33 bias
-  using in_bias_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
   // 3:39 iota(n)
-  using index_n_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Index<1>>;
+  using index_n_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Index<1>>;
   // 3:5 dropout(where(gate, s*acc + bias, iota(n)), 0.1, seed, of...
-  using random_5_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Random<false>>;
+  using random_5_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Random<false>>;
   // 3:70 alpha
-  using in_alpha_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::Scalar<float>>;
+  using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float>>;
   // 5:1 seen = z > 0
-  using out_seen_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::MaskStore>;
+  using out_seen_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskStore>;
   // 6:9 sum[n](z)
-  using reduction_11_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
+  using reduction_11_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
   // 7:7 min[m](z)
-  using reduction_12_type = evt::own::Part<evt::halo::Lanes, evt::epilogue::RowReduction<evt::Min, float, evt::Partial>>;
+  using reduction_12_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowReduction<evt::Min, float, evt::Partial>>;
 
   struct Params {
     in_gate_type::Params in_gate;
@@ -310,7 +309,8 @@ struct Mma {
   }
 };
 
-using Kernel = evt::halo::Kernel<Mma, 64, Epilogue, 2>;
+using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2>;
+using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
@@ -345,30 +345,16 @@ golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
 
 #if !defined(EVT_DEVICE_PASS)
 
-/// The product, as a convolution with one tap.
-inline Kernel::Arguments convolution_of(Arguments const& arguments) {
+/// The matrix product.
+inline Kernel::Arguments problem_of(Arguments const& arguments) {
   Kernel::Arguments result{};
-  result.problem.images = 1;
-  result.problem.height.size = 1;
-  result.problem.width.size = static_cast<int>(arguments.m);
-  result.problem.channels = static_cast<int>(arguments.k);
-  result.problem.filters = static_cast<int>(arguments.n);
-  result.problem.height.taps = 1;
-  result.problem.width.taps = 1;
-  result.problem.height.output = 1;
-  result.problem.width.output = static_cast<int>(arguments.m);
-  result.problem.height.pad = 0;
-  result.problem.width.pad = 0;
-  result.problem.height.stride = 1;
-  result.problem.width.stride = 1;
-  result.problem.height.dilation = 1;
-  result.problem.width.dilation = 1;
+  result.problem = evt::kit::matrix_product(static_cast<int>(arguments.m), static_cast<int>(arguments.n), static_cast<int>(arguments.k));
   return result;
 }
 
 /// How many tiles there are, of which reductions have parts.
 [[maybe_unused]] inline evt::fragment::Tiles tiles_of(Arguments const& arguments) {
-  return Kernel::tiles(convolution_of(arguments));
+  return Kernel::tiles(problem_of(arguments));
 }
 
 /// Where the parts of each reduction are in the workspace, in bytes from its start.
@@ -413,7 +399,7 @@ inline FinalJobs make_finish_jobs(
 
 inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_unused]] evt::Device const& device) {
   [[maybe_unused]] Workspace const workspace = workspace_of(arguments);
-  Kernel::Arguments result = convolution_of(arguments);
+  Kernel::Arguments result = problem_of(arguments);
   result.a = arguments.A;
   result.a_strides[0] = arguments.stride_m_of_A;
   result.a_strides[1] = arguments.stride_m_of_A;

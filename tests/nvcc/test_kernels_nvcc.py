@@ -223,7 +223,7 @@ def test_the_few_are_representative() -> None:
     schedules = {"pingpong", "cooperative", "implicit", "one_sm", "multistage"}
     assert schedules <= {each.config.schedule for each in plans}
     templates = {"gemm_2x", "gemm_2x_stock", "gemm_2x_mainloop", "conv_2x", "conv_2x_stock", "conv_2x_mainloop"}
-    templates |= {"gemm_3x", "conv_3x", "conv_halo", "conv_depthwise", "gemm_sm100", "gemm_sm120"}
+    templates |= {"gemm_3x", "conv_3x", "own_sm90", "own_depthwise", "gemm_sm100", "gemm_sm120"}
     assert {each.template for each in plans} == templates
 
 

@@ -366,7 +366,7 @@ def test_large_operands_are_left_to_tma() -> None:
     """CUTLASS 2.x's iterators count bytes in 32 bits."""
     op = evt.conv2d("D = acc", padding=1)
     large = ((256, 512, 128, 128), (64, 512, 3, 3))
-    assert op.plan("sm90", "f16", "f16", shapes=large).template == "conv_halo"
+    assert op.plan("sm90", "f16", "f16", shapes=large).template == "own_sm90"
     assert evt.conv2d("D = acc", padding=1, route="evt").plan("sm90", "f16", "f16", shapes=large).template == "conv_3x"
     with pytest.raises(evt.TargetError, match="2 GiB or more"):
         op.plan("sm80", "f16", "f16", shapes=large)

@@ -71,7 +71,7 @@ def test_larger_units_issue_less_for_each_pixel() -> None:
 
 def test_the_plan() -> None:
     made = planned(RESIDUAL)
-    assert (made.route, made.family, made.template) == ("conv-depthwise-3x", "own", "conv_depthwise")
+    assert (made.route, made.family, made.template) == ("conv-depthwise-3x", "own", "own_depthwise")
     assert isinstance(made.mainloop, DepthwiseConvolution)
     assert made.mainloop.filter == Filter((3, 3), (1, 1), (1, 1))
     assert (made.mainloop.a.alignment, made.mainloop.b.alignment) == (8, 1)

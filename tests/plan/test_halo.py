@@ -43,7 +43,7 @@ def node_of(made: Plan, kind: type):
 
 def test_tma_moves_c_and_d() -> None:
     made = planned(RESIDUAL)
-    assert (made.family, made.template, made.shared_memory) == ("own", "conv_halo", SHARED_BYTES)
+    assert (made.family, made.template, made.shared_memory) == ("own", "own_sm90", SHARED_BYTES)
     assert isinstance(made.mainloop, HaloConvolution)
     assert [type(node) for node in made.steps] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
     assert node_of(made, AuxStore).access is Access.TILE
@@ -141,8 +141,8 @@ def test_reductions_are_finished_with_each_tile() -> None:
     assert isinstance(node_of(made, PlaceKeys), PlaceKeys)
     names = [node.name for node in made.steps if isinstance(node, Reduction)]
     text = emit(made, "k")
-    assert "<evt::halo::Lanes, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>" in text
-    assert "<evt::halo::Lanes, evt::epilogue::ColReduction<evt::MaxKey, int64_t, evt::Partial>>" in text
+    assert "<evt::kit::Lanes, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>" in text
+    assert "<evt::kit::Lanes, evt::epilogue::ColReduction<evt::MaxKey, int64_t, evt::Partial>>" in text
     for name in names:
         assert f"    {name}.finish();\n" in text
         assert f"decltype(Epilogue::{name})::parts(tiles_of(arguments))" in text
@@ -201,7 +201,7 @@ def test_parts_that_know_their_places(program) -> None:
     made = planned(program)
     part, filled, header = PARTS[program]
     text = emit(made, "k")
-    assert f"evt::own::Part<evt::halo::Lanes, evt::epilogue::{part}" in text
+    assert f"evt::own::Part<evt::kit::Lanes, evt::epilogue::{part}" in text
     assert filled in text
     assert f"epilogue/{header}.hpp" in needed(made, spell(made).functors)
     assert spell(made).fragment.places
@@ -233,10 +233,10 @@ def test_threads_that_act_for_a_warp_are_elected() -> None:
     """For ptxas, a thread chosen by its number is not alone: TMA takes much longer."""
     text = emit(planned(RESIDUAL), "k")
     assert text.count("elect.sync _|p, 0xffffffff;") == 1
-    loads = text[text.index("give_registers<kProducerRegisters>();") :]
-    widens, elected = r"if constexpr \(Traits::kWindows\) \{[^}]*\}", r"if \(\S*elect\(\)\) \{"
-    loads_input = r"if \(!Traits::kWindows && warp == 0\) load_input"
-    assert re.match(rf"[^;]*;\s+int const warp = \S*warp\(\);\s+{widens}\s+{elected}\s+{loads_input}", loads)
+    (_, produces) = text.split("static void produce(Params const& params, SharedStorage const& storage)")
+    first = r"int const warp = canonical_warp_idx_sync\(\);\s+if constexpr \(Mainloop::kLoadsByThreads\) [^;]*;"
+    loads = r"if constexpr \(!Mainloop::kLoadsByThreads\) Mainloop::load\(params, storage, warp\);"
+    assert re.match(rf" \{{\s+{first}\s+if \(elect_one_sync\(\)\) \{{\s+{loads}", produces)
 
 
 #: By the types of A, the pixels, and B, the filters: the instruction, its last words, how TMA moves both.

@@ -10,8 +10,8 @@ import pytest
 
 import evt
 from evt.emission import emit
-from evt.emission.convolution import convolution as spelled
 from evt.emission.kernel import spell
+from evt.emission.own import own
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.ir.dtype import F16
 from evt.plan import Plan
@@ -76,10 +76,10 @@ def value(expression: str, sizes: Mapping[str, int]) -> int:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_kernel_is_given_that_fprop(name) -> None:
-    text, problem = spelled(planned(name)), problem_of(name)
+    text, problem = own(planned(name)), problem_of(name)
     assert text is not None
     sizes = forward("dgrad", problem.sizes)
-    members = {member.removeprefix("problem."): each for member, each in text.extents if member.startswith("problem.")}
+    members = {member.removeprefix("problem."): each for member, each in text.problem if member.startswith("problem.")}
     assert len(members) == 15
     axes = ("height", "width")
     names = {name: name for name in ("images", "channels", "filters")} | {f"{axis}.size": axis for axis in axes}

@@ -37,7 +37,7 @@ def planned(text: str = RESIDUAL, dtype: str = "f16", operation: str = "linear",
 
 def test_tma_moves_c_and_d() -> None:
     made = planned()
-    assert (made.family, made.template, made.shared_memory) == ("own", "conv_halo", SHARED_BYTES)
+    assert (made.family, made.template, made.shared_memory) == ("own", "own_sm90", SHARED_BYTES)
     assert isinstance(made.mainloop, HaloProduct)
     assert (made.mainloop.a.name, made.mainloop.b.name, made.transposed) == ("A", "B", False)
     assert made.source is not None
@@ -69,29 +69,21 @@ def test_configurations(dtype: str) -> None:
 # Its text
 
 
-def test_a_product_is_a_convolution_with_one_tap() -> None:
+def test_the_kernel_is_given_a_matrix_product() -> None:
     text = emit(planned(config="halo_256x64x64"), "k")
-    for member, value in {
-        "images": "1",
-        "height.size": "1",
-        "width.size": "static_cast<int>(arguments.m)",
-        "channels": "static_cast<int>(arguments.k)",
-        "filters": "static_cast<int>(arguments.n)",
-        "width.taps": "1",
-        "width.output": "static_cast<int>(arguments.m)",
-        "height.pad": "0",
-        "width.stride": "1",
-    }.items():
-        assert f"  result.problem.{member} = {value};\n" in text
+    sizes = ", ".join(f"static_cast<int>(arguments.{mode})" for mode in "mnk")
+    assert f"  result.problem = evt::kit::matrix_product({sizes});\n" in text
+    assert "using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2>;" in text
     assert "result.a_strides[2] = arguments.stride_m_of_A;" in text
     assert "result.b_strides[0] = arguments.stride_n_of_B;" in text
-    assert "using Kernel = evt::halo::Kernel<Mma, 64, Epilogue, 2>;" in text
-    assert "The product, as a convolution with one tap." in text
+    assert "using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;" in text
+    assert "/// The matrix product.\n" in text
     assert "if (arguments->l != 1) return evt::report(evt::Failure::arguments);" in text
     assert re.search(r"int64_t l; +// batches: 1\n", text)
+    assert "convolution_of" not in text
     assert "cute::" not in text
     shared = emit(planned(config="halo_shared_64x64x64"), "k")
-    assert "using Kernel = evt::halo::Kernel<Mma, 64, Epilogue, 2, true>;" in shared
+    assert "using Kernel = evt::kit::Kernel<Mainloop, Epilogue, true>;" in shared
 
 
 def test_rows_of_columns_are_transposed_filters() -> None:

@@ -197,8 +197,8 @@ def test_kernels_that_share_tiles_are_other_kernels() -> None:
     for schedule, config in made.items():
         planned = evt.conv2d(RESIDUAL, padding=1, route="own", config=config.name).plan("sm90", "f16", shapes=shapes)
         assert planned.mainloop.shared == (schedule == "halo_shared")
-        options = "2, true>" if planned.mainloop.shared else "2>"
-        assert f"Epilogue, {options};" in emit(planned)
+        shared = ", true" * planned.mainloop.shared
+        assert f"evt::kit::Kernel<Mainloop, Epilogue{shared}>;" in emit(planned)
 
 
 @pytest.mark.parametrize("operand", [E4M3, I8, F16, F32], ids=str)

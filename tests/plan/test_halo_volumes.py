@@ -8,7 +8,7 @@ import pytest
 
 import evt
 from evt.emission import emit
-from evt.emission.convolution import convolution as spelled
+from evt.emission.own import own
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import F16
 from evt.plan import Plan
@@ -28,17 +28,17 @@ def planned(operation: str = "conv3d", shapes: Any = VOLUME, text: str = RESIDUA
 
 def test_the_kernel_is_told_of_the_depth() -> None:
     made = planned()
-    text = spelled(made)
+    text = own(made)
     assert text is not None
-    members = dict((*text.extents, *text.operands))
+    members = dict((*text.problem, *text.operands))
     for part, member in (("", "size"), ("filter_", "taps"), *((f"{part}_", part) for part in AXIS)):
         name = f"{part}depth"
         assert members[f"problem.depth.{member}"] == f"static_cast<int>(arguments.{name})"
     assert members["a_strides[3]"] == "arguments.stride_width_of_A"
     assert members["b_strides[1]"] == "arguments.stride_depth_of_B"
-    assert "Epilogue, 3>;" in emit(made, "k")
+    assert "HaloMainloop<Mma, 64, 3>;" in emit(made, "k")
     flat = evt.conv2d(RESIDUAL, padding=1, route="own").plan("sm90", "f16", shapes=((2, 64, 28, 28), (64, 64, 3, 3)))
-    assert "Epilogue, 2>;" in emit(flat, "k")
+    assert "HaloMainloop<Mma, 64, 2>;" in emit(flat, "k")
 
 
 def test_slices_are_apart() -> None:

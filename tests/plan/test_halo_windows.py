@@ -9,7 +9,7 @@ import pytest
 
 import evt
 from evt.emission import emit
-from evt.emission.convolution import convolution
+from evt.emission.own import own
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import BY_NAME
 from evt.plan import Plan
@@ -188,15 +188,15 @@ def test_rows_beyond_32_bits_take_another_kernel() -> None:
 def test_the_kernel_reads_the_operands_themselves() -> None:
     """Threads load them, wherever they are, and are told the convolution's own sizes."""
     made = planned()
-    spelled = convolution(made)
+    spelled = own(made)
     assert spelled is not None
-    sizes, operands = dict(spelled.extents), dict(spelled.operands)
+    sizes, operands = dict(spelled.problem), dict(spelled.operands)
     assert sizes["problem.channels"] == "static_cast<int>(arguments.channels)"
     assert sizes["problem.width.pad"] == "static_cast<int>(arguments.pad_width)"
     assert operands["a"] == "arguments.A"
     assert operands["a_strides[2]"] == "arguments.stride_width_of_A"
     text = emit(made, "k")
-    assert "evt::halo::Kernel<Mma, 32, Epilogue, 2, false, 3, 2>;" in text
+    assert "using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2>;" in text
     (aligned,) = re.findall(r"if \(evt::misaligned\((.*)\)\) return", text)
     assert "residual" in aligned
     assert "->A" not in aligned
@@ -214,9 +214,9 @@ def test_kernels_that_may_begin_early_wait_for_the_one_before_them() -> None:
     assert text.count("&last.params, true)") == 1
     assert text.count("evt::pdl::let_next_kernel_begin();") == 2
     assert text.count("evt::pdl::wait_for_kernel_before();\n  evt::finish_all(") == 1
-    (_, multiplies) = text.split("CUTLASS_DEVICE void operator()(Params const& params, char* storage)")
+    (_, multiplies) = text.split("CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory)")
     waits = multiplies.index("pdl::wait_for_kernel_before();")
-    assert multiplies.index("set_up(params, memory)") < waits < multiplies.index("widen_filters(params, memory)")
+    assert multiplies.index("initialize(params, storage)") < waits < multiplies.index("prepare(params, storage)")
 
 
 def test_kernels_of_cutlass_are_launched_after_the_one_before_them() -> None:

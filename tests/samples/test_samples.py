@@ -183,7 +183,7 @@ def test_scripts_run_without_a_gpu(name: str) -> None:
     command = [sys.executable, str(SAMPLES / name)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
     assert done.returncode == 0, done.stderr
-    assert "on sm90: conv_halo" in done.stdout
+    assert "on sm90: own_sm90" in done.stdout
     errors = [float(number) for number in re.findall(r"relative \w+ (\S+)", done.stdout)]
     assert len(errors) == 2
     assert max(errors) < 5e-3

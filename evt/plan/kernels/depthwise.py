@@ -17,7 +17,7 @@ from evt.plan.signature import bytes_of
 class DepthwiseKernel:
     """The planner of the depthwise kernel."""
 
-    template: str = "conv_depthwise"
+    template: str = "own_depthwise"
 
     def __call__(self, selection: Selection) -> Plan:
         draft = Draft(selection, batched=False)

@@ -17,7 +17,7 @@ class HaloKernel:
     """The planner of the halo kernel. ``windows``: of few channels, a row of taps is one tap."""
 
     windows: bool = False
-    template: str = "conv_halo"
+    template: str = "own_sm90"
 
     def __call__(self, selection: Selection) -> Plan:
         draft = Draft(selection, batched=False)
@@ -31,7 +31,7 @@ class HaloKernel:
 class HaloProductKernel:
     """The planner of the same kernel for a product of matrices."""
 
-    template: str = "conv_halo"
+    template: str = "own_sm90"
 
     def __call__(self, selection: Selection) -> Plan:
         draft = Draft(selection, batched=False)

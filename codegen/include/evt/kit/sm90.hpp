@@ -1,8 +1,9 @@
-#ifndef EVT_HOPPER_HPP
-#define EVT_HOPPER_HPP
+#ifndef EVT_KIT_SM90_HPP
+#define EVT_KIT_SM90_HPP
 
-// Instructions of sm90 that kernels without CuTe use: barriers in shared memory, TMA, what is around WGMMA, and the moves
-// of 8 x 8 matrices between registers and shared memory. Shared memory is addressed by 32-bit numbers.
+// Instructions of sm90 for kernels without CuTe, under CUTLASS's names where it has one: barriers in shared memory,
+// TMA, the groups of WGMMA, and moves of 8 x 8 matrices between registers and shared memory. Shared memory has 32-bit
+// addresses.
 
 #include <cstdint>
 
@@ -12,94 +13,93 @@
 #include "cutlass/cutlass.h"
 
 namespace evt {
-namespace hopper {
+namespace kit {
 
-CUTLASS_DEVICE uint32_t shared_address(void const* pointer) {
+CUTLASS_DEVICE uint32_t cast_smem_ptr_to_uint(void const* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// The number of the thread's warp, which the compiler knows to be uniform.
-CUTLASS_DEVICE int warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
+/// The number of the thread's warp. The compiler knows that it is uniform.
+CUTLASS_DEVICE int canonical_warp_idx_sync() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
-/// Whether the thread is the one of its warp that acts for all. The compiler then knows that it is alone. With
-/// `threadIdx.x % 32 == 0` it does not, and puts a loop over the warp's threads around each instruction with uniform
-/// operands, such as TMA's.
-CUTLASS_DEVICE bool elect() {
+/// Whether the thread acts for its warp. The compiler then knows that one thread is active. With `threadIdx.x % 32 ==
+/// 0` it puts a loop over the warp's threads around each instruction with uniform operands, such as TMA's.
+CUTLASS_DEVICE bool elect_one_sync() {
   uint32_t elected;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
   return elected != 0;
 }
 
-// Barriers (mbarrier). A phase ends when all arrivals and all bytes that were announced have come.
+// Barriers (mbarrier). A phase ends when all arrivals and all expected bytes have come.
 
-CUTLASS_DEVICE void init_barrier(uint32_t barrier, int arrivals) {
+CUTLASS_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-/// After init_barrier, before another thread or TMA uses the barriers.
-CUTLASS_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// Make initialized barriers visible to other threads and to TMA.
+CUTLASS_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-CUTLASS_DEVICE void arrive(uint32_t barrier) {
+CUTLASS_DEVICE void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-CUTLASS_DEVICE void arrive_and_expect(uint32_t barrier, int bytes) {
+CUTLASS_DEVICE void arrive_and_expect_tx(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-CUTLASS_DEVICE bool has_passed(uint32_t barrier, uint32_t parity) {
+CUTLASS_DEVICE bool try_wait(uint32_t barrier, uint32_t phase) {
   uint32_t passed;
   asm volatile(
       "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
       : "=r"(passed)
-      : "r"(barrier), "r"(parity)
+      : "r"(barrier), "r"(phase)
       : "memory");
   return passed != 0;
 }
 
-/// The same without waiting at all.
-CUTLASS_DEVICE bool has_passed_already(uint32_t barrier, uint32_t parity) {
+/// Return whether a phase has ended, without suspending the thread.
+CUTLASS_DEVICE bool test_wait(uint32_t barrier, uint32_t phase) {
   uint32_t passed;
   asm volatile(
       "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
       : "=r"(passed)
-      : "r"(barrier), "r"(parity)
+      : "r"(barrier), "r"(phase)
       : "memory");
   return passed != 0;
 }
 
-/// Wait for the end of the phase of a parity: 0 for the first phase, 1 for the one before it, which has always ended.
-CUTLASS_DEVICE void wait(uint32_t barrier, uint32_t parity) {
-  while (!has_passed(barrier, parity)) {
+/// Wait for the end of a phase: 0 is the first phase, 1 the phase before it, which has always ended.
+CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t phase) {
+  while (!try_wait(barrier, phase)) {
   }
 }
 
-/// What threads have written to shared memory, TMA and WGMMA may read from now on.
-CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// Make writes of threads to shared memory visible to TMA and WGMMA.
+CUTLASS_DEVICE void fence_view_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Clusters. Shared memory of another of its thread blocks has an address of its own.
+// Clusters. The shared memory of another CTA has an address of its own.
 
-/// Arrive at the cluster's barrier, after fence_barriers: what the thread has written to barriers is then visible to those
-/// who wait. For other memory that would take a release, and a microsecond.
-CUTLASS_DEVICE void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+/// Arrive at the cluster's barrier, after fence_barrier_init: initialized barriers are then visible to the threads that
+/// wait. Other memory would need a release, which takes a microsecond.
+CUTLASS_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 /// Wait until all threads of the cluster have arrived.
-CUTLASS_DEVICE void wait_for_arrivals() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-CUTLASS_DEVICE uint32_t of_block(uint32_t address, int block) {
+CUTLASS_DEVICE uint32_t set_block_rank(uint32_t address, int block) {
   uint32_t result;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(block));
   return result;
 }
 
-/// Write to a thread block's memory; its barrier counts the bytes, so that no one has to arrive at it.
-CUTLASS_DEVICE void send_words(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
+/// Write to the memory of a CTA. Its barrier counts the bytes, so that no thread arrives at it.
+CUTLASS_DEVICE void store_async(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)
                : "memory");
 }
 
-/// Wait for the first phase of a barrier, and for what threads of other thread blocks have written before its end.
-CUTLASS_DEVICE void wait_for_cluster(uint32_t barrier) {
+/// Wait for the first phase of a barrier, and for the writes of other CTAs before its end.
+CUTLASS_DEVICE void barrier_wait_cluster(uint32_t barrier) {
   uint32_t passed = 0;
   while (!passed) {
     asm volatile(
@@ -111,33 +111,33 @@ CUTLASS_DEVICE void wait_for_cluster(uint32_t barrier) {
   }
 }
 
-CUTLASS_DEVICE void load_words(uint32_t (&to)[4], uint32_t address) {
+CUTLASS_DEVICE void load_shared(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address)
                : "memory");
 }
 
-CUTLASS_DEVICE void store_words(uint32_t address, uint32_t const (&from)[4]) {
+CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
 }
 
-// TMA: boxes of tensors of four dimensions, or five, the innermost coordinate first.
+// TMA: boxes of tensors of four or five dimensions, the innermost coordinate first.
 
-CUTLASS_DEVICE void prefetch_map(CUtensorMap const& map) {
+CUTLASS_DEVICE void prefetch_tma_descriptor(CUtensorMap const& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
 
-CUTLASS_DEVICE void load_box(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
+CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
       ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 
-CUTLASS_DEVICE void load_box(
+CUTLASS_DEVICE void tma_load(
     uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -146,79 +146,79 @@ CUTLASS_DEVICE void load_box(
       : "memory");
 }
 
-/// Load bytes that follow one another: multiples of 16, as both addresses are.
-CUTLASS_DEVICE void load_bytes(uint32_t to, void const* from, int bytes, uint32_t barrier) {
+/// Load contiguous bytes. Their number and both addresses are multiples of 16.
+CUTLASS_DEVICE void tma_load_bulk(uint32_t to, void const* from, int bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
 
-CUTLASS_DEVICE void store_box(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2, int c3) {
+CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
 
-CUTLASS_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// The committed stores have read their shared memory.
-CUTLASS_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+CUTLASS_DEVICE void tma_store_arrive() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Wait until the committed stores have read their shared memory.
+CUTLASS_DEVICE void tma_store_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // WGMMA
 
-/// Before the first multiplication, and after accumulators were written.
-CUTLASS_DEVICE void fence_multiplications() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-CUTLASS_DEVICE void commit_multiplications() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Order the first multiplication after writes to accumulators.
+CUTLASS_DEVICE void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// All but the last `Pending` groups are done.
+/// Wait until all but the last `Pending` groups are done.
 template <int Pending>
-CUTLASS_DEVICE void wait_for_multiplications() {
+CUTLASS_DEVICE void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// Four, or two, 8 x 8 matrices of 16-bit elements, transposed on the way. A lane gives the address of a matrix's row.
+// Four or two 8 x 8 matrices of 16-bit elements, transposed. A lane gives the address of a row of a matrix.
 
-CUTLASS_DEVICE void load_matrices(uint32_t (&to)[4], uint32_t address) {
+CUTLASS_DEVICE void ldmatrix_x4(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address)
                : "memory");
 }
 
-CUTLASS_DEVICE void load_two_matrices(uint32_t (&to)[4], uint32_t address) {
+CUTLASS_DEVICE void ldmatrix_x2(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                : "=r"(to[0]), "=r"(to[1])
                : "r"(address)
                : "memory");
 }
 
-CUTLASS_DEVICE void store_matrices(uint32_t address, uint32_t const (&from)[4]) {
+CUTLASS_DEVICE void stmatrix_x4(uint32_t address, uint32_t const (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
 }
 
-CUTLASS_DEVICE void store_two_matrices(uint32_t address, uint32_t const (&from)[4]) {
+CUTLASS_DEVICE void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
                ::"r"(address), "r"(from[0]), "r"(from[1])
                : "memory");
 }
 
-// Registers of a warp group
+// Registers of a warpgroup.
 
 template <int Registers>
-CUTLASS_DEVICE void take_registers() {
+CUTLASS_DEVICE void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
 template <int Registers>
-CUTLASS_DEVICE void give_registers() {
+CUTLASS_DEVICE void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-/// A tensor for TMA, the innermost dimension first and contiguous. `strides` are those of the others in elements, `steps`
-/// of every how many elements of dimensions 1 and 2 one is moved. Zeros are outside.
+/// A tensor for TMA, the innermost dimension first and contiguous. `strides` are those of the other dimensions, in
+/// elements; `steps` are the traversal strides of dimensions 1 and 2. Elements outside of the tensor are zeros.
 template <int Dimensions>
-struct Tensor {
+struct TmaTensor {
   CUtensorMapDataType type;
   int element_bytes;
   void const* pointer;
@@ -226,9 +226,9 @@ struct Tensor {
   int64_t strides[Dimensions - 1];
   int box[Dimensions];
   int steps[2];
-  int row_bytes;  // of the box in shared memory, which are swizzled from 32 on
+  int row_bytes;  // of the box in shared memory: swizzled from 32 bytes on
 
-  /// Return whether the driver takes it.
+  /// Encode the descriptor. Return whether the driver takes it.
   bool encode(CUtensorMap& map) const {
     using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, cuuint64_t const*,
                                 cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, CUtensorMapInterleave,
@@ -258,7 +258,7 @@ struct Tensor {
   }
 };
 
-}  // namespace hopper
+}  // namespace kit
 }  // namespace evt
 
-#endif  // EVT_HOPPER_HPP
+#endif  // EVT_KIT_SM90_HPP

@@ -1,9 +1,9 @@
-#ifndef EVT_DEPTHWISE_PLACES_HPP
-#define EVT_DEPTHWISE_PLACES_HPP
+#ifndef EVT_KIT_DEPTHWISE_UNITS_HPP
+#define EVT_KIT_DEPTHWISE_UNITS_HPP
 
 // Where thread blocks and threads of the kernel of depthwise.hpp are: in the output, and in shared memory.
 
-#include "evt/depthwise_filter.hpp"
+#include "evt/kit/depthwise_filter.hpp"
 #include "evt/fragment.hpp"
 
 namespace evt {
@@ -81,4 +81,4 @@ struct Pixels {
 }  // namespace depthwise
 }  // namespace evt
 
-#endif  // EVT_DEPTHWISE_PLACES_HPP
+#endif  // EVT_KIT_DEPTHWISE_UNITS_HPP

@@ -1,11 +1,11 @@
-#ifndef EVT_DEPTHWISE_MAINLOOP_HPP
-#define EVT_DEPTHWISE_MAINLOOP_HPP
+#ifndef EVT_KIT_DEPTHWISE_MAINLOOP_HPP
+#define EVT_KIT_DEPTHWISE_MAINLOOP_HPP
 
 // The sums of the kernel of depthwise.hpp, from shared memory, and the weights there: numbers of f32, tap by tap.
 
 #include <cstdint>
 
-#include "evt/depthwise_filter.hpp"
+#include "evt/kit/depthwise_filter.hpp"
 #include "evt/element.hpp"
 
 namespace evt {
@@ -112,4 +112,4 @@ CUTLASS_DEVICE void multiply(Element const* input, int pitch, float const* weigh
 }  // namespace depthwise
 }  // namespace evt
 
-#endif  // EVT_DEPTHWISE_MAINLOOP_HPP
+#endif  // EVT_KIT_DEPTHWISE_MAINLOOP_HPP

@@ -1,14 +1,14 @@
-#ifndef EVT_DEPTHWISE_HPP
-#define EVT_DEPTHWISE_HPP
+#ifndef EVT_KIT_DEPTHWISE_HPP
+#define EVT_KIT_DEPTHWISE_HPP
 
 // A depthwise convolution for sm90: each channel has a filter of its own. There is no matrix product in it, so the
 // multiply-adds are those of FFMA, in f32.
 //
-// A thread block has 32 channels of a tile of pixels. TMA loads its input once, with the halo that the taps reach and zeros
-// outside of the image, its filters, and C, if there is one. A thread has two channels and a few rows and columns of
-// pixels, a unit: it loads and converts each pixel of its input once and multiplies it by all taps that meet it, which are
-// known at compile time. Its two channels are one word of memory, so that a warp stores two pixels of D at a time, of 32
-// channels each.
+// A thread block has 32 channels of a tile of pixels. TMA loads its input once, with the halo that the taps reach and
+// zeros outside of the image, its filters, and C, if there is one. A thread has two channels and a few rows and columns
+// of pixels, a unit: it loads and converts each pixel of its input once and multiplies it by all taps that meet it,
+// which are known at compile time. Its two channels are one word of memory, so that a warp stores two pixels of D at a
+// time, of 32 channels each.
 //
 // There are several thread blocks on a multiprocessor: some load while others compute. Those of neighbouring channels
 // come after one another, as they share lines of L2.
@@ -21,12 +21,12 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "evt/depthwise_filter.hpp"
-#include "evt/depthwise_mainloop.hpp"
-#include "evt/depthwise_places.hpp"
+#include "evt/kit/depthwise_filter.hpp"
+#include "evt/kit/depthwise_mainloop.hpp"
+#include "evt/kit/depthwise_units.hpp"
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
-#include "evt/hopper.hpp"
+#include "evt/kit/sm90.hpp"
 
 namespace evt {
 namespace depthwise {
@@ -72,7 +72,9 @@ struct Kernel {
   static constexpr int MinBlocksPerMultiprocessor = kBlocks;
   static constexpr int SharedStorageSize = kSharedBytes;  // at most: see get_shared_bytes
 
-  static Geometry geometry_of(Arguments const& arguments) { return choose(Filter::kShape, arguments.problem, kElements); }
+  static Geometry geometry_of(Arguments const& arguments) {
+    return choose(Filter::kShape, arguments.problem, kElements);
+  }
 
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
@@ -92,7 +94,7 @@ struct Kernel {
     params.problem = problem;
     Geometry const& geometry = params.geometry = geometry_of(arguments);
     params.memory = memory_of(Filter::kShape, geometry, kElements);
-    hopper::Tensor<4> const input{map_type<Element>(), kElements.a, arguments.a,
+    kit::TmaTensor<4> const input{map_type<Element>(), kElements.a, arguments.a,
                                   {problem.channels, problem.width.size, problem.height.size, problem.images},
                                   {a[2], a[1], a[0]},
                                   {kChannels, geometry.box_columns, geometry.box_rows, geometry.images}, {1, 1},
@@ -100,7 +102,7 @@ struct Kernel {
     params.encoded = input.encode(params.input);
     if constexpr (kLoadsSource) {
       int64_t const pixel = arguments.c_stride, row = pixel * problem.width.output;
-      hopper::Tensor<4> const source{map_type<Source>(), kElements.c, arguments.c,
+      kit::TmaTensor<4> const source{map_type<Source>(), kElements.c, arguments.c,
                                      {problem.channels, problem.width.output, problem.height.output, problem.images},
                                      {pixel, row, row * problem.height.output},
                                      {kChannels, geometry.columns * Filter::kColumns, geometry.rows * Filter::kRows,
@@ -126,10 +128,10 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     float* const weights = reinterpret_cast<float*>(storage + params.memory.weights);
     Tile<Filter> const tile(geometry, blockIdx.x);
-    if (threadIdx.x == 0) load(params, tile, hopper::shared_address(storage));
+    if (threadIdx.x == 0) load(params, tile, kit::cast_smem_ptr_to_uint(storage));
     if (params.packed) {
       __syncthreads();
-      hopper::wait(filters_loaded(params, hopper::shared_address(storage)), 0);
+      kit::barrier_wait(filters_loaded(params, kit::cast_smem_ptr_to_uint(storage)), 0);
       widen<Filter>(reinterpret_cast<Element const*>(storage + params.memory.filters), weights);
     } else {
       gather<Filter>(params.filters, tile.channel, params.problem.channels, weights);
@@ -137,10 +139,10 @@ struct Kernel {
     __syncthreads();
     Unit<Filter> const unit(geometry, threadIdx.x);
     float2 sums[Filter::kRows][Filter::kColumns] = {};
-    hopper::wait(input_loaded(params, hopper::shared_address(storage)), 0);
+    kit::barrier_wait(input_loaded(params, kit::cast_smem_ptr_to_uint(storage)), 0);
     multiply<Filter>(reinterpret_cast<Element const*>(storage) + unit.input(geometry), geometry.box_columns * kChannels,
                      weights + 2 * unit.pair, sums);
-    if constexpr (kLoadsSource) hopper::wait(source_loaded(params, hopper::shared_address(storage)), 0);
+    if constexpr (kLoadsSource) kit::barrier_wait(source_loaded(params, kit::cast_smem_ptr_to_uint(storage)), 0);
     complete(params, tile, unit, storage + params.memory.source, sums);
 #endif
   }
@@ -183,25 +185,25 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     uint32_t const of_input = input_loaded(params, storage), of_source = source_loaded(params, storage);
     uint32_t const of_filters = filters_loaded(params, storage);
-    hopper::init_barrier(of_input, 1);
-    hopper::init_barrier(of_source, 1);
-    hopper::init_barrier(of_filters, 1);
-    hopper::fence_barriers();
+    kit::barrier_init(of_input, 1);
+    kit::barrier_init(of_source, 1);
+    kit::barrier_init(of_filters, 1);
+    kit::fence_barrier_init();
     if (params.packed) {
       int const channels = min(kChannels, params.problem.channels - tile.channel);
       int const bytes = channels * Filter::kTaps * kElements.a;
-      hopper::arrive_and_expect(of_filters, bytes);
-      hopper::load_bytes(storage + params.memory.filters, params.filters.pointer + tile.channel * params.filters.stride,
+      kit::arrive_and_expect_tx(of_filters, bytes);
+      kit::tma_load_bulk(storage + params.memory.filters, params.filters.pointer + tile.channel * params.filters.stride,
                          bytes, of_filters);
     }
     int const pixels = geometry.images * geometry.box_rows * geometry.box_columns;
-    hopper::arrive_and_expect(of_input, pixels * kChannels * kElements.a);
-    hopper::load_box(storage, params.input, of_input, tile.channel,
+    kit::arrive_and_expect_tx(of_input, pixels * kChannels * kElements.a);
+    kit::tma_load(storage, params.input, of_input, tile.channel,
                      tile.column * Filter::kStrideWidth - params.problem.width.pad,
                      tile.row * Filter::kStrideHeight - params.problem.height.pad, tile.image);
     if constexpr (kLoadsSource) {
-      hopper::arrive_and_expect(of_source, params.memory.filters - params.memory.source);
-      hopper::load_box(storage + params.memory.source, params.source, of_source, tile.channel, tile.column, tile.row,
+      kit::arrive_and_expect_tx(of_source, params.memory.filters - params.memory.source);
+      kit::tma_load(storage + params.memory.source, params.source, of_source, tile.channel, tile.column, tile.row,
                        tile.image);
     }
   }
@@ -213,7 +215,7 @@ struct Kernel {
     Pixels<Filter> const pixels(params.problem, unit.exists ? of_block.image + unit.image : params.problem.images,
                                 of_block.row + unit.row, of_block.column + unit.column);
     fragment::Tile const tile{of_block.channel + 2 * unit.pair, params.problem.channels,
-                              of_block.number * static_cast<int>(blockDim.x / 32) + hopper::warp(),
+                              of_block.number * static_cast<int>(blockDim.x / 32) + kit::canonical_warp_idx_sync(),
                               of_block.channel / kChannels, params.geometry.channel_blocks};
     Epilogue epilogue(params.epilogue, tile);
     bool const has = tile.first < tile.columns;  // and then the other channel, too: pixels are multiples of 16 bytes
@@ -281,4 +283,4 @@ struct Kernel {
 }  // namespace depthwise
 }  // namespace evt
 
-#endif  // EVT_DEPTHWISE_HPP
+#endif  // EVT_KIT_DEPTHWISE_HPP

@@ -1,10 +1,10 @@
-#ifndef EVT_DEPTHWISE_FILTER_HPP
-#define EVT_DEPTHWISE_FILTER_HPP
+#ifndef EVT_KIT_DEPTHWISE_FILTER_HPP
+#define EVT_KIT_DEPTHWISE_FILTER_HPP
 
 // The filter of the kernel of depthwise.hpp, and the pixels of a thread, at compile time.
 
 #include "cutlass/cutlass.h"
-#include "evt/depthwise_geometry.hpp"
+#include "evt/kit/depthwise_geometry.hpp"
 
 namespace evt {
 namespace depthwise {
@@ -32,4 +32,4 @@ struct Filter {
 }  // namespace depthwise
 }  // namespace evt
 
-#endif  // EVT_DEPTHWISE_FILTER_HPP
+#endif  // EVT_KIT_DEPTHWISE_FILTER_HPP

@@ -1,0 +1,175 @@
+#ifndef EVT_KIT_KERNEL_HPP
+#define EVT_KIT_KERNEL_HPP
+
+// A persistent, warp-specialised kernel for sm90: a main loop, an epilogue, and the roles of the warps.
+//
+// The product is transposed: M are the filters, N the pixels. Warp group 0 produces. TMA loads the operands (warp 0 the
+// input, warp 3 the filters) and moves C and D (warps 1 and 2, one for each consumer). Where threads load the operands,
+// warps 0 to 2 do, and warp 3 moves the tiles of both consumers. Warp groups 1 and 2 consume. By default they are
+// pingpong: each has a tile of its own, one multiplies while the other computes its epilogue, and ordered barriers pass
+// the tensor cores on. Cooperating consumers share a tile of pixels, each with a block of filters. Filters stay in
+// shared memory where they fit; a CTA then keeps to one block of 64 filters.
+//
+// For few tiles of many channels, the CTAs of a cluster share each tile, in a kernel of its own: a CTA has one tile and
+// one consumer. It multiplies some blocks of channels, sends its partial sums to the CTAs that complete them, and
+// completes some pixels itself. The order of addition is fixed.
+//
+// geometry.hpp decides tiles, pipeline stages and schedule: it is evt.plan.geometry, written as C++. taps.hpp orders
+// taps, params.hpp makes the kernel's parameters, scheduler.hpp gives a CTA its work tiles, storage.hpp places
+// pipelines (pipeline.hpp) in shared memory. mainloop.hpp and mainloop_windows.hpp are main loops, epilogue.hpp
+// completes a tile, and cluster.hpp a shared one. sm90.hpp and descriptor.hpp have the instructions.
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "evt/fragment.hpp"
+#include "evt/kit/cluster.hpp"
+#include "evt/kit/epilogue.hpp"
+#include "evt/kit/params.hpp"
+#include "evt/kit/pipeline.hpp"
+#include "evt/kit/scheduler.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/storage.hpp"
+#include "evt/kit/traits.hpp"
+#include "evt/pdl.hpp"
+
+namespace evt {
+namespace kit {
+
+/// A Mainloop, as mainloop.hpp describes it, with an Epilogue of fragment.hpp. Shared: the CTAs of a cluster share
+/// tiles.
+template <class Mainloop, class Epilogue, bool Shared = false>
+struct Kernel {
+  using Traits = KernelTraits<Mainloop, Epilogue, Shared>;
+  using Arguments = kit::Arguments<Traits>;
+  using Params = kit::Params<Traits>;
+
+  static constexpr int MaxThreadsPerBlock = Traits::kThreads;
+  static constexpr int MinBlocksPerMultiprocessor = 1;
+  static constexpr int SharedStorageSize = kSharedBytes;
+
+  static bool can_implement(Arguments const& arguments) { return kit::can_implement(arguments); }
+
+  static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
+    return kit::to_underlying_arguments(arguments);
+  }
+
+  static fragment::Tiles tiles(Arguments const& arguments) { return kit::tiles(arguments); }
+
+  static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
+  static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.cluster_size); }
+  static dim3 get_block_shape() { return dim3(Traits::kThreads); }
+
+  CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    SharedStorage const storage(params.geometry, Traits::kConsumers, shared_memory);
+    int const group = canonical_warp_idx_sync() / (kWarpGroup / 32);
+    initialize(params, storage);
+    if constexpr (Mainloop::kLoadsByThreads) {
+      pdl::wait_for_kernel_before();
+      Mainloop::prepare(params, storage);
+    }
+    __syncthreads();
+    if constexpr (Shared) cluster_arrive_relaxed();
+    if constexpr (!Mainloop::kLoadsByThreads) pdl::wait_for_kernel_before();
+    if (group == 0) {
+      if constexpr (!Shared) warpgroup_reg_dealloc<Mainloop::kProducerRegisters>();
+      produce(params, storage);
+    } else {
+      if constexpr (!Shared) warpgroup_reg_alloc<Mainloop::kConsumerRegisters>();
+      consume(params, storage, group - 1);
+    }
+#endif
+  }
+
+ private:
+  /// Load operands and C, and store D.
+  CUTLASS_DEVICE static void produce(Params const& params, SharedStorage const& storage) {
+    int const warp = canonical_warp_idx_sync();
+    if constexpr (Mainloop::kLoadsByThreads) Mainloop::load(params, storage, warp);
+    if (elect_one_sync()) {
+      if constexpr (!Mainloop::kLoadsByThreads) Mainloop::load(params, storage, warp);
+      if constexpr (Shared && Traits::kLoadsSource) {
+        if (warp == 1) load_source(params, storage);
+      }
+      if constexpr (Mainloop::kLoadsByThreads && Traits::kStaged) {
+        if (warp == 3) move_tiles(params, storage, 0, true);
+      } else if constexpr (!Shared && Traits::kStaged) {
+        if (warp == 1 || warp == 2) move_tiles(params, storage, warp - 1, false);
+      }
+    }
+  }
+
+  /// Multiply and complete the tiles of a consumer.
+  CUTLASS_DEVICE static void consume(Params const& params, SharedStorage const& storage, int consumer) {
+    Geometry const& geometry = params.geometry;
+    CtaWork const work(params);
+    int const taps = geometry.taps_per_stage;
+    int const filter_stages = work.channel_blocks * params.taps.number / taps;  // of a tile
+    int const input_stages = work.channel_blocks * params.taps.groups;
+    PipelineState input, filters;
+    if (geometry.cooperative) {
+      filters.index = consumer;
+    } else if (consumer == 1) {
+      if (threadIdx.x % 32 == 0) barrier_arrive(storage.order(0));
+      input.advance(input_stages, geometry.input_stages);
+      if (!geometry.resident) filters.advance(filter_stages, geometry.filter_stages);
+    }
+    uint32_t phase = 0;
+    ConsumerWork const tiles(params, work, consumer);
+    for (int number = tiles.first; number < params.work_tiles; number += tiles.stride, phase ^= 1) {
+      WorkTile const tile(params, number, consumer);
+      int const thread = threadIdx.x % kWarpGroup;
+      fragment::Tile const columns{tile.filter + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows,
+                                   params.filter_count, tile.tile * geometry.cluster_size + work.rank,
+                                   tile.filter / Lanes::kStrip + thread / 32, strips_of(params.filter_count)};
+      Epilogue epilogue(params.epilogue, columns);
+      typename Traits::Accumulator accumulators[Traits::kPixels / 2];
+      CUTLASS_PRAGMA_UNROLL
+      for (auto& each : accumulators) each = 0;
+      if (is_pingpong(params)) barrier_wait(storage.order(consumer), phase);
+      switch (taps) {
+        case 3: multiply<3>(params, storage, consumer, work, input, filters, accumulators); break;
+        case 5: multiply<5>(params, storage, consumer, work, input, filters, accumulators); break;
+        default: multiply<1>(params, storage, consumer, work, input, filters, accumulators);
+      }
+      if constexpr (Shared) {
+        switch (geometry.cluster_size) {
+          case 2: exchange_and_complete<2>(params, storage, tile, work, epilogue, accumulators); break;
+          case 4: exchange_and_complete<4>(params, storage, tile, work, epilogue, accumulators); break;
+          default: exchange_and_complete<kMaxClusterSize>(params, storage, tile, work, epilogue, accumulators);
+        }
+        epilogue.finish(columns);
+        return;
+      }
+      // Advance beyond the stages of the other consumer's tile.
+      input.advance(geometry.cooperative ? 1 : 1 + input_stages, geometry.input_stages);
+      if (geometry.resident) {
+        filters = {geometry.cooperative ? consumer : 0, 0};
+      } else if (!geometry.cooperative) {
+        filters.advance(filter_stages, geometry.filter_stages);
+      }
+      if constexpr (Traits::kStaged) barrier_wait(storage.source_loaded(consumer), phase);
+      complete(params, tile, epilogue, accumulators, storage.epilogues + consumer * geometry.epilogue_bytes);
+      epilogue.finish(columns);
+      if constexpr (Traits::kStaged) {
+        fence_view_async_shared();
+        __syncwarp();
+        if (thread % 32 == 0) barrier_arrive(storage.result_written(consumer));
+      }
+    }
+  }
+
+  template <int Taps>
+  CUTLASS_DEVICE static void multiply(Params const& params, SharedStorage const& storage, int consumer,
+                                      CtaWork const& work, PipelineState& input, PipelineState& filters,
+                                      typename Traits::Accumulator (&accumulators)[Traits::kPixels / 2]) {
+    Mainloop::template multiply<Taps>(params, storage, consumer, work.channel_blocks, input, filters, accumulators);
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_KERNEL_HPP

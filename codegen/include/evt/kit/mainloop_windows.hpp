@@ -1,0 +1,193 @@
+#ifndef EVT_KIT_MAINLOOP_WINDOWS_HPP
+#define EVT_KIT_MAINLOOP_WINDOWS_HPP
+
+// The main loop of a convolution with few channels: a row of taps is one tap over a window. TMA does not widen pixels,
+// so threads load them: three warps the input, and all threads the filters, once, for the filters are resident. A
+// window's last pixels may be beyond the filter, which has zeros there; if such a pixel is not finite, the product is
+// NaN.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <type_traits>
+
+#include "evt/kit/mainloop.hpp"
+
+namespace evt {
+namespace kit {
+
+/// Chunks of kWindowBytes: the pixels of one step of the stride, each widened with zeros after its channels.
+template <int ElementBytes, int Channels, int Pixels>
+struct FewChannels {
+  static_assert(ElementBytes == 1 || ElementBytes == 2 || ElementBytes == 4, "of operands of WGMMA");
+  static_assert(Pixels * Channels * ElementBytes <= kWindowBytes && kWindowBytes % (Pixels * ElementBytes) == 0,
+                "a chunk has whole pixels");
+  using Element = std::conditional_t<ElementBytes == 1, uint8_t,
+                                     std::conditional_t<ElementBytes == 2, uint16_t, uint32_t>>;
+  static constexpr int kWidened = kWindowBytes / ElementBytes / Pixels;  // channels
+  static constexpr int kInFlight = std::min(8, std::max(1, 48 / (Pixels * Channels)));  // chunks of a thread
+
+  /// Load the chunk that begins with pixel `first` of a row of `pixels`, at `from`. Pixels are `stride` elements apart,
+  /// and zeros outside of the row.
+  CUTLASS_DEVICE static void load(uint32_t (&chunk)[4], Element const* from, int stride, int first, int pixels) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) chunk[word] = 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int pixel = 0; pixel < Pixels; ++pixel, from += stride) {
+      bool const exists = uint32_t(first + pixel) < uint32_t(pixels);
+      CUTLASS_PRAGMA_UNROLL
+      for (int channel = 0; channel < Channels; ++channel) {
+        put(chunk, (pixel * kWidened + channel) * ElementBytes, exists ? rounded(__ldg(from + channel)) : 0);
+      }
+    }
+  }
+
+ private:
+  /// Round f32 to TF32, as TMA does: WGMMA alone would truncate it.
+  CUTLASS_DEVICE static uint32_t rounded(Element element) {
+    if constexpr (ElementBytes < 4) return element;
+    uint32_t result;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(__uint_as_float(element)));
+    return result;
+  }
+
+  /// Put an element into a word whose later bytes are zeros.
+  CUTLASS_DEVICE static void put(uint32_t (&chunk)[4], int byte, uint32_t element) {
+    constexpr uint32_t kPlaced[] = {0x7654, 0x6540, 0x5410, 0x4210};  // bytes of the word, then of the element
+    uint32_t& word = chunk[byte / 4];
+    word = byte % 4 == 0 ? element : __byte_perm(word, element, kPlaced[byte % 4]);
+  }
+};
+
+/// A convolution over windows of Channels elements. Its input has WindowChannels channels and a stride of StrideWidth.
+template <class Mma, int Channels, int WindowChannels, int StrideWidth>
+struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
+  using Base = HaloMainloop<Mma, Channels, 2>;
+  using Widened = FewChannels<Mma::kElementBytes, WindowChannels, StrideWidth>;  // f32 is TF32
+
+  static_assert(!Mma::kTransposed, "windows are those of a convolution that is multiplied forward");
+  static constexpr int kPixelBytes = kWindowBytes;
+  static constexpr bool kLoadsByThreads = true;
+  static constexpr int kProducerRegisters = 104, kConsumerRegisters = 200;
+
+  struct Operands {
+    typename Widened::Element const *a, *b;
+    int64_t a_image, a_row, b_filter, b_row;  // strides, in elements
+    int a_pixel, b_pixel;
+    int height, width, filter_width, pad;
+    SmallDivisor by_pitch, by_box_rows;
+  };
+
+  static Problem multiplied(Problem const& problem, KernelClass const& kernel) { return over_windows(problem, kernel); }
+
+  /// Return whether a row of taps is one window, and the next window begins kWindowBytes later.
+  template <class Traits>
+  static bool can_implement(Arguments<Traits> const& arguments) {
+    Problem const& problem = arguments.problem;
+    constexpr int kLargestStep = 8;  // of TMA's boxes, and of those of windows
+    return problem.channels == WindowChannels && problem.width.stride == StrideWidth && problem.width.dilation == 1 &&
+           problem.height.stride <= kLargestStep &&
+           problem.width.taps * (kWindowBytes / StrideWidth) <= Base::kBlockBytes;
+  }
+
+  /// Set the operands. Return whether the elements of a box, and of a row of taps, are within 32 bits of each other.
+  template <class Traits>
+  static bool encode(Arguments<Traits> const& arguments, Params<Traits>& params) {
+    using Pointer = typename Widened::Element const*;
+    Problem const& problem = arguments.problem;
+    Geometry const& geometry = params.geometry;
+    auto const &a = arguments.a_strides, &b = arguments.b_strides;
+    params.operands = {static_cast<Pointer>(arguments.a), static_cast<Pointer>(arguments.b), a[0], a[1], b[0], b[1],
+                       int(a[2]), int(b[2]), problem.height.size, problem.width.size, problem.width.taps,
+                       problem.width.pad, SmallDivisor::of(geometry.input_pitch),
+                       geometry.images > 1 ? SmallDivisor::of(geometry.box_rows) : SmallDivisor{}};
+    int64_t const rows = int64_t(geometry.box_rows) * problem.height.stride;
+    int64_t const pixels = geometry.input_pitch * StrideWidth;
+    int64_t const of_box = (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[1]) + pixels * std::abs(a[2]);
+    return std::max(of_box, Base::kBlockBytes * std::abs(b[2])) <= INT32_MAX;
+  }
+
+  template <class Traits>
+  CUTLASS_DEVICE static void prefetch(Params<Traits> const&, int) {}
+
+  /// Widen the CTA's block of filters, each row of taps to a swizzled row of shared memory.
+  template <class Traits>
+  CUTLASS_DEVICE static void prepare(Params<Traits> const& params, SharedStorage const& storage) {
+    constexpr int kChunks = Base::kBlockBytes / kWindowBytes, kOfTap = kFilters * kChunks;
+    constexpr int kSwizzle = Base::kBlockBytes / kWindowBytes - 1;  // of chunks, by the bits of the address from 7 on
+    Operands const& operands = params.operands;
+    int const filter = WorkTile(params, CtaWork(params).first, 0).filter, chunks = params.taps.number * kOfTap;
+    for (int begin = threadIdx.x; begin < chunks; begin += Widened::kInFlight * Traits::kThreads) {
+      uint32_t loaded[Widened::kInFlight][4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Widened::kInFlight; ++i) {
+        int const chunk = begin + i * Traits::kThreads, row = filter + chunk / kChunks % kFilters;
+        bool const exists = chunk < chunks && row < params.filter_count;
+        int const y = exists ? params.taps.tap[chunk / kOfTap].y() : 0;
+        int const x = chunk % kChunks * StrideWidth;
+        auto const from = operands.b + row * operands.b_filter + y * operands.b_row + x * operands.b_pixel;
+        Widened::load(loaded[i], from, operands.b_pixel, x, exists ? operands.filter_width : 0);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Widened::kInFlight; ++i) {
+        int const chunk = begin + i * Traits::kThreads;
+        uint32_t const to = storage.filters.buffers + chunk * kWindowBytes;
+        if (chunk < chunks) store_shared(to ^ (to >> 7 & kSwizzle) * kWindowBytes, loaded[i]);
+      }
+    }
+    fence_view_async_shared();
+  }
+
+  /// Load the boxes of all tiles, by groups of taps, and widen them: one warp every kWideners-th box. The input stages
+  /// are a multiple of kWideners, so that each warp has its own stages and sees every phase of them.
+  template <class Traits>
+  CUTLASS_DEVICE static void load(Params<Traits> const& params, SharedStorage const& storage, int warp) {
+    if (warp >= kWideners) return;
+    Geometry const& geometry = params.geometry;
+    Operands const& operands = params.operands;
+    CtaWork const work(params);
+    PipelineState state;
+    int const lane = threadIdx.x % 32, chunks = geometry.box_pixels();
+    int others = warp;  // boxes before the warp's next one
+    int const next_image = int(operands.a_image), next_row = params.stride_height * int(operands.a_row);
+    for (int number = work.first; number < params.work_tiles; number += work.stride) {
+      WorkTile const tile(params, number, 0);
+      int const first_column = tile.column * StrideWidth - operands.pad;
+      for (int group = 0; group < params.taps.groups; ++group, state.advance_once(1, geometry.input_stages)) {
+        if (others-- > 0) continue;
+        others = kWideners - 1;
+        int const first_row = tile.row * params.stride_height + int16_t(params.taps.starts[group] >> 16);
+        auto const box = operands.a + tile.image * operands.a_image + first_row * operands.a_row +
+                         int64_t(first_column) * operands.a_pixel;
+        uint32_t const to = storage.input.buffers + state.index * geometry.input_stage_bytes;
+        for (int begin = 0; begin < chunks; begin += Widened::kInFlight * 32) {
+          uint32_t loaded[Widened::kInFlight][4];
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < Widened::kInFlight; ++i) {
+            int const chunk = begin + i * 32 + lane, line = operands.by_pitch.quotient(chunk);
+            int const image = operands.by_box_rows.quotient(line), row = line - image * geometry.box_rows;
+            int const column = (chunk - line * geometry.input_pitch) * StrideWidth;
+            bool const exists = chunk < chunks && tile.image + image < params.images &&
+                                uint32_t(first_row + row * params.stride_height) < uint32_t(operands.height);
+            Widened::load(loaded[i], box + (image * next_image + row * next_row + column * operands.a_pixel),
+                          operands.a_pixel, first_column + column, exists ? operands.width : 0);
+          }
+          if (begin == 0) storage.input.producer_acquire(state);
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < Widened::kInFlight; ++i) {
+            int const chunk = begin + i * 32 + lane;
+            if (chunk < chunks) store_shared(to + chunk * kWindowBytes, loaded[i]);
+          }
+        }
+        fence_view_async_shared();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(storage.input.full(state.index));
+      }
+    }
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_MAINLOOP_WINDOWS_HPP

@@ -1,0 +1,176 @@
+#ifndef EVT_KIT_PARAMS_HPP
+#define EVT_KIT_PARAMS_HPP
+
+// Arguments of a kernel, and the Params that the host makes of them, with TMA's descriptors.
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda.h>
+
+#include "evt/element.hpp"
+#include "evt/fragment.hpp"
+#include "evt/kit/descriptor.hpp"
+#include "evt/kit/divisor.hpp"
+#include "evt/kit/geometry.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/taps.hpp"
+#include "evt/kit/traits.hpp"
+
+namespace evt {
+namespace kit {
+
+using Lanes = fragment::LanesOfWgmma;
+
+template <class Traits>
+struct Arguments {
+  Problem problem;
+  void const* a;
+  int64_t a_strides[Traits::kDimensions + 1];  // images, slices of a volume, rows, pixels
+  void const* b;
+  int64_t b_strides[Traits::kDimensions + 1];  // filters, or channels if transposed; slices, rows and columns of taps
+  void const* c;
+  int64_t c_stride;  // pixels
+  void* d;
+  int64_t d_stride;
+  typename Traits::Epilogue::Params epilogue;
+  int multiprocessors;
+  int rows, columns;  // of a tile; 0: the best
+};
+
+template <class Traits>
+struct Params {
+  CUtensorMap input, filters, source, destination;
+  typename Traits::Epilogue::Params epilogue;
+  Taps taps;
+  Geometry geometry;
+  int images, output_height, output_width, filter_count;
+  int stride_height, stride_width;
+  int channel_blocks, filter_blocks, work_tiles;  // a pair of cooperating consumers has one of two blocks of filters
+  FastDivisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_cluster_size;
+  int steps_per_cta;                // of the epilogue of a shared tile
+  typename Traits::Destination* d;  // where CTAs that share a tile store it
+  int64_t d_stride;
+  int grid;
+  int source_bytes;       // of a tile of C
+  uint32_t input_layout;  // the upper word of its descriptors
+  typename Traits::Mainloop::Operands operands;
+  bool stores_rows;  // a row of pixels at a time: the pixels between the rows of a tile belong to its neighbours
+  bool encoded;
+  Depth depth;
+};
+
+/// Return the convolution that the main loop multiplies.
+template <class Traits>
+Problem problem_of(Arguments<Traits> const& arguments) {
+  return Traits::Mainloop::multiplied(arguments.problem, Traits::kClass);
+}
+
+/// Return the geometry, whatever the number of SMs; without input stages if there is none.
+template <class Traits>
+Geometry geometry_of(Arguments<Traits> const& arguments) {
+  return geometry_of(problem_of(arguments), Traits::kClass, arguments.rows, arguments.columns);
+}
+
+/// The strips of 16 filters in whole blocks of filters.
+CUTLASS_HOST_DEVICE int strips_of(int filters) { return ceil_div(filters, kFilters) * (kFilters / Lanes::kStrip); }
+
+/// The tiles of rows and the strips that reductions keep parts of; each CTA of a shared tile has a part.
+template <class Traits>
+fragment::Tiles tiles(Arguments<Traits> const& arguments) {
+  Problem const& problem = arguments.problem;
+  Geometry const geometry = geometry_of(arguments);
+  return {geometry.tiles(problem.slices()) * geometry.cluster_size, strips_of(problem.filters)};
+}
+
+template <class T>
+constexpr CUtensorMapDataType map_type() {
+  return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
+/// Encode the TMA descriptors of C and D. Return whether the driver takes them.
+template <class Traits>
+bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
+  Problem const& problem = arguments.problem;
+  Geometry const& geometry = params.geometry;
+  auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows,
+                         int images) {
+    int64_t const row = stride * problem.width.output;
+    return TmaTensor<4>{type, 2, pointer,
+                        {problem.filters, problem.width.output, problem.height.output, problem.slices()},
+                        {stride, row, row * problem.height.output},
+                        {kFilters, columns, rows, images}, {1, 1}, Traits::kEpilogueRow};
+  };
+  bool done = true;
+  int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
+  if constexpr (Traits::kLoadsSource) {
+    CUtensorMapDataType const type = map_type<typename Traits::Source>();
+    done = image(type, arguments.c, arguments.c_stride, geometry.accumulator_pitch, rows, geometry.images)
+               .encode(params.source);
+  }
+  if constexpr (Traits::kStoresDestination && Traits::kShared) {
+    constexpr int kStored = sizeof(uint4);  // bytes at a time
+    done = done && reinterpret_cast<uintptr_t>(arguments.d) % kStored == 0 &&
+           arguments.d_stride * sizeof(typename Traits::Destination) % kStored == 0;
+  } else if constexpr (Traits::kStoresDestination) {
+    CUtensorMapDataType const type = map_type<typename Traits::Destination>();
+    done = done && (params.stores_rows ? image(type, arguments.d, arguments.d_stride, geometry.columns, 1, 1)
+                                       : image(type, arguments.d, arguments.d_stride, geometry.accumulator_pitch, rows,
+                                               geometry.images))
+                       .encode(params.destination);
+  }
+  return done;
+}
+
+template <class Traits>
+Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
+  using Mainloop = typename Traits::Mainloop;
+  Problem const problem = problem_of(arguments);
+  Params<Traits> params{};
+  Geometry const& geometry = params.geometry =
+      scheduled(problem, Traits::kClass, geometry_of(arguments), arguments.multiprocessors);
+  params.epilogue = arguments.epilogue;
+  params.taps = taps_of(problem, geometry.input_pitch);
+  if (Traits::Mma::kTransposed) params.taps.reverse(problem);
+  params.images = problem.slices();
+  params.output_height = problem.height.output;
+  params.output_width = problem.width.output;
+  params.filter_count = problem.filters;
+  params.stride_height = problem.height.stride;
+  params.stride_width = problem.width.stride;
+  params.channel_blocks = problem.channel_blocks(Traits::kChannels);
+  params.depth = Depth::of(problem, Traits::kChannels);
+  params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.cooperative ? 2 : 1));
+  params.work_tiles = geometry.tiles(problem.slices()) * params.filter_blocks;
+  params.grid = grid_of(params.work_tiles, params.filter_blocks, arguments.multiprocessors, geometry.resident);
+  if (Traits::kShared) params.grid = params.work_tiles * geometry.cluster_size;  // each CTA has one tile
+  params.by_filter_blocks = FastDivisor::of(params.filter_blocks);
+  params.by_tiles_wide = FastDivisor::of(geometry.tiles_wide);
+  params.by_tiles_high = FastDivisor::of(geometry.tiles_high);
+  params.by_cluster_size = FastDivisor::of(geometry.cluster_size);
+  params.steps_per_cta = ceil_div(Traits::kSteps, geometry.cluster_size);
+  params.d = static_cast<typename Traits::Destination*>(arguments.d);
+  params.d_stride = arguments.d_stride;
+  params.input_layout = operand_layout(Traits::kPixelBytes, geometry.next_eight());
+  params.stores_rows = geometry.accumulator_pitch > geometry.columns && geometry.tiles_wide > 1;
+  params.source_bytes = geometry.stored_pixels() * Traits::kEpilogueRow;
+  params.encoded = Mainloop::encode(arguments, params) && encode_tiles(arguments, params);
+  return params;
+}
+
+template <class Traits>
+bool can_implement(Arguments<Traits> const& arguments) {
+  constexpr int kMostPadding = 32767;  // the place of a box is kept in 16 bits
+  Problem const problem = problem_of(arguments);
+  return (!Traits::Mma::kTransposed || problem.depth.stride * problem.height.stride * problem.width.stride == 1) &&
+         problem.tap_count() <= kMaxTaps && std::min(problem.height.pad, problem.width.pad) >= 0 &&
+         std::max(problem.height.pad, problem.width.pad) <= kMostPadding &&
+         Traits::Mainloop::can_implement(arguments) && geometry_of(arguments).input_stages > 0 &&
+         to_underlying_arguments(arguments).encoded;
+}
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_PARAMS_HPP

@@ -1,0 +1,107 @@
+#ifndef EVT_KIT_TAPS_HPP
+#define EVT_KIT_TAPS_HPP
+
+// The taps of a convolution in the order of their multiplication, and their filters in shared memory.
+
+#include <cstdint>
+
+#include "cutlass/cutlass.h"
+#include "evt/kit/descriptor.hpp"
+#include "evt/kit/geometry.hpp"
+
+namespace evt {
+namespace kit {
+
+/// The filters of a tap in shared memory: a row of channels for each filter, or, transposed, a row of filters for each
+/// channel.
+template <int ElementBytes, int Channels, bool Transposed>
+struct FilterRows {
+  static constexpr int kRows = Transposed ? Channels : kFilters;
+  static constexpr int kLength = Transposed ? kFilters : Channels;
+  static constexpr int kRowBytes = kLength * ElementBytes;
+  static constexpr int kBytes = kRows * kRowBytes;
+  static constexpr uint32_t kLayout = operand_layout(kRowBytes);
+  static constexpr uint32_t kNextK =
+      Transposed ? next_k_of_transposed(kRowBytes, ElementBytes) : kit::kNextK;
+};
+
+/// The order of the blocks of a slice of the output: all blocks of channels, for each tap along the depth.
+struct Depth {
+  int channel_blocks;
+  int taps, output, pad, stride, dilation;
+
+  static Depth of(Problem const& problem, int channels) {
+    return {ceil_div(problem.channels, channels), problem.depth.taps, problem.depth.output,
+            problem.depth.pad,                 problem.depth.stride, problem.depth.dilation};
+  }
+
+  CUTLASS_HOST_DEVICE int channels_of(int block) const { return block % channel_blocks; }
+  CUTLASS_HOST_DEVICE int tap(int block) const { return block / channel_blocks; }
+  /// The tap along the depth of a block's filters.
+  CUTLASS_HOST_DEVICE int tap_of_filters(int block, bool backwards) const {
+    return backwards ? taps - 1 - tap(block) : tap(block);
+  }
+  CUTLASS_HOST_DEVICE int volume(int slice) const { return slice / output; }
+  /// The slice of the input that a block reads; it may be outside of the input.
+  CUTLASS_HOST_DEVICE int input(int slice, int block) const {
+    return slice % output * stride - pad + tap(block) * dilation;
+  }
+};
+
+/// A tap of the filter.
+struct Tap {
+  uint32_t word;
+
+  static Tap of(int shift, int x, int y, bool enters) {
+    return {uint32_t(shift) | uint32_t(x) << 16 | uint32_t(y) << 22 | uint32_t(enters) << 31};
+  }
+
+  CUTLASS_HOST_DEVICE int shift() const { return word & 0xffff; }  // pixels from the beginning of its group's box
+  CUTLASS_HOST_DEVICE int x() const { return word >> 16 & 0x3f; }
+  CUTLASS_HOST_DEVICE int y() const { return word >> 22 & 0x3f; }
+  CUTLASS_HOST_DEVICE bool enters() const { return word >> 31; }  // the first tap of its group
+};
+
+/// The taps in the order of their groups. `starts` are the places of the groups' boxes, relative to the tile: the
+/// column in the lower 16 bits, the row in the upper.
+struct Taps {
+  int number = 0, groups = 0;
+  uint32_t starts[kMaxTaps];
+  Tap tap[kMaxTaps];
+
+  /// Read the filter backwards: exchange opposite taps.
+  void reverse(Problem const& problem) {
+    for (int i = 0; i < number; ++i) {
+      Tap const& now = tap[i];
+      tap[i] = Tap::of(now.shift(), problem.width.taps - 1 - now.x(), problem.height.taps - 1 - now.y(), now.enters());
+    }
+  }
+};
+
+inline Taps taps_of(Problem const& problem, int pitch) {
+  Taps result;
+  for (int y0 = 0; y0 < problem.height.stride; ++y0) {
+    for (int x0 = 0; x0 < problem.width.stride; ++x0) {
+      bool enters = true;
+      for (int y = 0; y < problem.height.taps; ++y) {
+        for (int x = 0; x < problem.width.taps; ++x) {
+          int const down = y * problem.height.dilation, right = x * problem.width.dilation;
+          if (down % problem.height.stride != y0 || right % problem.width.stride != x0) continue;
+          if (enters) {
+            result.starts[result.groups++] =
+                uint32_t(uint16_t(x0 - problem.width.pad)) | uint32_t(uint16_t(y0 - problem.height.pad)) << 16;
+          }
+          int const shift = down / problem.height.stride * pitch + right / problem.width.stride;
+          result.tap[result.number++] = Tap::of(shift, x, y, enters);
+          enters = false;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_TAPS_HPP

@@ -1,0 +1,50 @@
+#ifndef EVT_KIT_TRAITS_HPP
+#define EVT_KIT_TRAITS_HPP
+
+// The types and constants of a kernel.
+
+#include <type_traits>
+
+#include "cutlass/cutlass.h"
+#include "evt/kit/geometry.hpp"
+
+namespace evt {
+namespace kit {
+
+/// A main loop and an epilogue. Shared: the CTAs of a cluster share tiles.
+template <class Mainloop_, class Epilogue_, bool Shared>
+struct KernelTraits {
+  using Mainloop = Mainloop_;
+  using Epilogue = Epilogue_;
+  using Mma = typename Mainloop::Mma;
+  using Accumulator = typename Mma::Accumulator;
+  using Source = typename Epilogue::Source;
+  using Destination = typename Epilogue::Destination;
+
+  static constexpr int kDimensions = Mainloop::kDimensions;
+  static constexpr int kChannels = Mainloop::kChannels;
+  static constexpr int kPixels = Mma::kPixels;
+  static constexpr int kPixelBytes = Mainloop::kPixelBytes;
+  static constexpr bool kShared = Shared;
+
+  static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
+  static constexpr int kQuads = kPixels / 8, kQuadBytes = 16;  // four sums of a thread, in half a step
+  static constexpr int kEpilogueRow = 2 * kFilters;            // bytes of a pixel of C and D
+  static constexpr bool kLoadsSource = !std::is_void_v<Source>;
+  static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
+  static constexpr bool kStaged = kLoadsSource || kStoresDestination;
+  static constexpr KernelClass kClass{kPixels, kChannels,        Mainloop::kBlockBytes, kPixelBytes,
+                                      kStaged, kDimensions == 3, kShared};
+  static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
+
+  static constexpr int kConsumers = kShared ? 1 : 2;
+  static constexpr int kThreads = (1 + kConsumers) * kWarpGroup;
+
+  /// The last 8 pixels may be half a step.
+  CUTLASS_HOST_DEVICE static constexpr bool is_whole(int step) { return (step + 1) * kStepPixels <= kPixels; }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_TRAITS_HPP

@@ -1,0 +1,111 @@
+"""The own kernels of sm90 as C++ types, and the members of their arguments: the problem and the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evt.emission.convolution import extent
+from evt.emission.expressions import as_int, fragment_element, read
+from evt.emission.text import Assignments, OwnText
+from evt.ir.convolution import SPATIAL
+from evt.plan.configurations.config import ConfigDepthwise
+from evt.plan.plan import (
+    Convolution,
+    DepthwiseConvolution,
+    HaloConvolution,
+    HaloProduct,
+    Image,
+    Matrix,
+    PaddedCopy,
+    Plan,
+)
+
+_PARTS = ("filter", "output", "pad", "stride", "dilation")
+
+
+def own(plan: Plan) -> OwnText | None:
+    """Return the own kernel of a plan that has one."""
+    match plan.mainloop:
+        case HaloConvolution() as loop:
+            tile = tuple((name, extent(f"tile_{name}")) for name in ("rows", "columns"))
+            return OwnText(
+                mainloop=_mainloop(plan, loop.rank, loop.windows),
+                kernel=_kernel(loop.shared),
+                remark="The convolution, and the size of tiles if the caller gives one.",
+                problem=(*_sizes(loop), *tile),
+                operands=(*_image("a", loop.a), *_image("b", loop.b)),
+            )
+        case HaloProduct() as loop:
+            sizes = ", ".join(map(extent, ("m", "n", "k")))
+            return OwnText(
+                mainloop=_mainloop(plan),
+                kernel=_kernel(loop.shared),
+                remark="The matrix product.",
+                problem=(("problem", f"evt::kit::matrix_product({sizes})"),),
+                operands=(*_rows("a", loop.a), *_rows("b", loop.b)),
+                refused="arguments->l != 1",
+            )
+        case DepthwiseConvolution() as loop:
+            return OwnText(
+                mainloop="",
+                kernel=f"evt::depthwise::Kernel<{fragment_element(loop.a.dtype)}, {_filter(plan, loop)}, Epilogue>",
+                remark="The convolution.",
+                problem=_sizes(loop),
+                operands=(*_image("a", loop.a), *_image("b", loop.b)),
+            )
+        case _:
+            return None
+
+
+def _kernel(shared: bool) -> str:
+    return f"evt::kit::Kernel<Mainloop, Epilogue{', true' if shared else ''}>"
+
+
+def _mainloop(plan: Plan, rank: int = 2, windows: tuple[int, int] | None = None) -> str:
+    channels = plan.config.tile[2]
+    if windows:
+        return f"evt::kit::WindowsMainloop<Mma, {channels}, {windows[0]}, {windows[1]}>"
+    return f"evt::kit::HaloMainloop<Mma, {channels}, {rank}>"
+
+
+def _filter(plan: Plan, loop: DepthwiseConvolution) -> str:
+    """Return the filter that a depthwise kernel is specialised for, with the pixels of a thread."""
+    assert isinstance(plan.config, ConfigDepthwise)
+    numbers = (*loop.filter.taps, *loop.filter.stride, *loop.filter.dilation, *plan.config.unit)
+    backwards = "true" if loop.operator == "dgrad" else "false"
+    return f"evt::depthwise::Filter<{', '.join(map(str, numbers))}, {backwards}>"
+
+
+def _sizes(loop: Convolution) -> Assignments:
+    """Return the members of the kernel's Problem. A dgrad is the fprop of :func:`evt.plan.halo.forward`."""
+    names = ["images", *loop.spatial, "channels", "filters"]
+    names += [f"{part}_{name}" for part in _PARTS for name in loop.spatial]
+    sizes = {name: extent(name) for name in names}
+    if loop.operator == "dgrad":
+        for one, other in (("channels", "filters"), *((name, f"output_{name}") for name in loop.spatial)):
+            sizes |= {one: extent(other), other: extent(one)}
+        for name in loop.spatial:
+            size, dilation, pad = (f"arguments.{part}_{name}" for part in ("filter", "dilation", "pad"))
+            sizes[f"pad_{name}"] = as_int(f"{dilation} * ({size} - 1) - {pad}")
+    return tuple((f"problem.{_member(name)}", value) for name, value in sizes.items())
+
+
+def _member(name: str) -> str:
+    """Return the member of a Problem that has a size: ``pad_width`` is ``width.pad`` of an Axis."""
+    part, _, axis = name.rpartition("_")
+    if axis not in SPATIAL:
+        return name
+    return f"{axis}.{'taps' if part == 'filter' else part or 'size'}"
+
+
+def _image(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the strides of A or B."""
+    assert isinstance(operand, Image)
+    yield letter, read(operand.pointer)
+    yield from ((f"{letter}_strides[{i}]", read(stride)) for i, stride in enumerate(operand.strides))
+
+
+def _rows(letter: str, matrix: Matrix) -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the strides of a matrix: every dimension but the rows has one element."""
+    yield letter, read(matrix.pointer)
+    yield from ((f"{letter}_strides[{i}]", read(matrix.leading)) for i in range(3))
