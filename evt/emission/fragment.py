@@ -13,7 +13,7 @@ from evt.emission.text import FragmentText, NodeText, PassText, StepText
 from evt.ir.dtype import B1, I32, I64
 from evt.plan import Plan
 from evt.plan.epilogue.broadcasts import ScalarBroadcast
-from evt.plan.epilogue.computes import Apply, BlockReduce, FirstColumns, PairInterleave, PlaceKeys
+from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
 from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Number
@@ -102,13 +102,11 @@ class _Passes:
                 return self.exchanged(step)
             case Apply(region):
                 return self.named(REGISTER[step.result], f"{region.name}::apply({self.given(step)})", step)
-            case PairInterleave() | FirstColumns() | PlaceKeys():
-                type_ = self.values[step.operands[0]].type
-                type_ = REGISTER[I64] if isinstance(step, PlaceKeys) else type_
-                type_ = REGISTER[step.dtype] if isinstance(step, PairInterleave) else type_
-                return self.named(type_, f"{step.name}.get(i, places, {self.given(step)})", step)
+        type_ = REGISTER[I64 if isinstance(step, PlaceKeys) else step.result]
+        if step.operands:
+            return self.named(type_, f"{step.name}.get(i, places, {self.given(step)})", step)
         fetched = f", fetched.{step.name}" if step.fetches else ""
-        return _Value(REGISTER[step.result], f"{step.name}.get(i, places{fetched})")
+        return _Value(type_, f"{step.name}.get(i, places{fetched})")
 
     def given(self, step: Step) -> str:
         """Return the operands of a step."""

@@ -1,4 +1,4 @@
-"""The operations of evt in C++: ``operation(step, family) -> str`` and ``members(step, family) -> Assignments``.
+"""The operations of evt in C++: ``operation(step, names) -> str`` and ``members(step, names) -> Assignments``.
 
 A step says which operation of codegen/include/evt/epilogue it is, with which arguments at compile time and at run time.
 This module spells them by their types, for all families of kernels. A family is a record of names.

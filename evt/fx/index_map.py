@@ -25,6 +25,11 @@ def same(x: Size, y: Size) -> bool:
     return bool(statically_known_true(x == y))
 
 
+def all_same(x: Sequence[Size], y: Sequence[Size]) -> bool:
+    """Return whether two lists of sizes are provably equal; add no guard."""
+    return len(x) == len(y) and all(map(same, x, y))
+
+
 @dataclass(frozen=True)
 class Dim:
     """A dimension: its size, its mode, and its stride along the mode. A dimension of size 1 has no mode."""
@@ -90,7 +95,7 @@ class IndexMap:
         )
 
     def has_shape(self, shape: Sequence[Size]) -> bool:
-        return _equal(self.sizes, shape)
+        return all_same(self.sizes, shape)
 
     def view(self, shape: Sequence[Size]) -> IndexMap | None:
         """Return the index map after a reshape, or None if a new dimension would run along two modes."""
@@ -229,7 +234,3 @@ def _merge(dims: Sequence[Dim]) -> Dim | None:
         else:
             return None
     return merged
-
-
-def _equal(x: Sequence[Size], y: Sequence[Size]) -> bool:
-    return len(x) == len(y) and all(map(same, x, y))

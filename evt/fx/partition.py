@@ -39,7 +39,7 @@ from evt.fx.views import Sources, is_view
 
 #: The most states that are kept at a node.
 WIDTH = 256
-#: The assumed extent of a symbolic dimension.
+#: The assumed extent of a symbolic dimension. It does not depend on the call, so every call gets the same regions.
 _UNKNOWN = 64
 
 

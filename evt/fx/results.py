@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 
 from evt.fx.aten import is_tensor
 from evt.fx.example import hint
-from evt.fx.index_map import Size, same
+from evt.fx.index_map import Size, all_same, same
 from evt.fx.sizes import written
 from evt.fx.views import is_view
 
@@ -104,7 +104,7 @@ def _laid(graph: Graph, node: Node, result: ResultMemory) -> Node:
     """Return a result with eager mode's strides also in dimensions of size 1."""
     return (
         node
-        if _equal(node.meta["val"].stride(), result.stride)
+        if all_same(node.meta["val"].stride(), result.stride)
         else _view(graph, node, replace(result, offset=0)) or node
     )
 
@@ -171,13 +171,13 @@ def _shares(node: Node, owner: Node, result: ResultMemory) -> bool:
     """Return whether a node has the strides and the aliasing of a result."""
     value, first = node.meta["val"], owner.meta["val"]
     offset = value.storage_offset() - first.storage_offset()
-    return _memory(value) == _memory(first) and _equal((*value.stride(), offset), (*result.stride, result.offset))
+    return _memory(value) == _memory(first) and all_same((*value.stride(), offset), (*result.stride, result.offset))
 
 
 def _view(graph: Graph, owner: Node, result: ResultMemory) -> Node | None:
     """Return a result as a view of its owner, or None if the view exceeds the owner's memory."""
     value = owner.meta["val"]
-    if _equal((*value.shape, *value.stride(), 0), (*result.size, *result.stride, result.offset)):
+    if all_same((*value.shape, *value.stride(), 0), (*result.size, *result.stride, result.offset)):
         return owner
     first = value.storage_offset() + result.offset
     last = first + sum((size - 1) * stride for size, stride in zip(result.size, result.stride, strict=True))
@@ -189,10 +189,6 @@ def _view(graph: Graph, owner: Node, result: ResultMemory) -> Node | None:
     made = graph.call_function(view_of, (owner, *sizes, written(graph, result.offset)))
     made.meta["val"] = value.as_strided(result.size, result.stride, first)
     return made
-
-
-def _equal(x: Sequence[Size], y: Sequence[Size]) -> bool:
-    return len(x) == len(y) and all(map(same, x, y))
 
 
 def _value(node: Node) -> Any:

@@ -17,7 +17,7 @@ from evt.fx.aten import CONSTANT, is_constant, operator_name, shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.example import tensor_of
 from evt.fx.gradient import leave_unread
-from evt.fx.index_map import Arrangement, Size, same
+from evt.fx.index_map import Arrangement, Size, all_same
 from evt.fx.kernels import program_text
 from evt.fx.results import keep_strides
 from evt.fx.sizes import written
@@ -200,7 +200,7 @@ def _arranged(graph: Graph, node: Node, how: Arrangement) -> Node:
 def _shaped(graph: Graph, node: Node, shape: Sequence[Size]) -> Node:
     """Return the node reshaped to a shape."""
     have = shape_of(node)
-    if len(have) == len(shape) and all(map(same, have, shape)):
+    if all_same(have, shape):
         return node
     made = graph.call_function(aten.reshape.default, (node, [written(graph, size) for size in shape]))
     made.meta["val"] = node.meta["val"].reshape(tuple(shape))

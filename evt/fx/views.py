@@ -7,7 +7,7 @@ import operator
 from torch.fx import Node
 
 from evt.fx.aten import base_name, is_tensor, shape_of
-from evt.fx.index_map import IndexMap, same
+from evt.fx.index_map import IndexMap, all_same, same
 
 #: Views that keep the order of elements; ``_PARTS`` do so if they keep the number of elements.
 _RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
@@ -96,7 +96,7 @@ def _has_all(node: Node, index_map: IndexMap) -> bool:
     """Return whether a view that may drop or repeat elements has each element once."""
     shape = [size for size in shape_of(node) if not same(size, 1)]
     before = [dim.size for dim in index_map.dims if dim.mode]
-    return len(shape) == len(before) and all(map(same, shape, before))
+    return all_same(shape, before)
 
 
 __all__ = ["MEMORY", "Sources", "follow", "is_arranged", "is_view", "permutation", "readers"]

@@ -1,9 +1,9 @@
-"""What the depthwise kernel is specialised for: ``depthwise_of(problem, element_bytes) -> Depthwise``.
+"""The depthwise kernels for a convolution: ``depthwise_of(problem, element_bytes) -> Depthwise``.
 
-A thread computes a few rows and columns of pixels, its unit, of two channels. The more it has, the fewer loads and
-conversions it needs for each, as they share their input; but registers are limited, pixels beyond the output are lost,
-and of few images there are fewer threads than the GPU has room for. Which units a thread block has is for the kernel to
-decide: see :mod:`evt.plan.geometry.depthwise`.
+A thread computes a few rows and columns of pixels, its unit, of two channels. Larger units need fewer loads and
+conversions per pixel, because pixels share their input. Larger units also need more registers, waste pixels beyond the
+output, and leave fewer threads for few images. The kernel decides the units of a CTA: see
+:mod:`evt.plan.geometry.depthwise`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from evt.plan.geometry import depthwise as geometry
 from evt.plan.geometry.depthwise import CHANNELS, PAIRS, ElementBytes, FilterShape
 from evt.plan.halo import forward
 
-#: What a unit may have; with so many rows, registers are left for a light epilogue only.
+#: The sizes of a unit. Many rows leave registers for a light epilogue only.
 _ROWS, _COLUMNS = (1, 2, 4), range(1, 9)
 _MANY_ROWS = 4
-#: The most taps: all are unrolled for each pixel of a unit.
+#: The largest number of taps: all are unrolled for each pixel of a unit.
 _MOST_TAPS = 128
-#: The registers that a unit's sums and a row of its input may take.
+#: The largest number of registers for a unit's sums and a row of its input.
 _MOST_REGISTERS = 96
-#: Bytes of an element of C, at most.
+#: The largest element of C, in bytes.
 _SOURCE_BYTES = 2
 
 
@@ -41,21 +41,21 @@ ONE_PIXEL = Unit(1, 1)
 
 
 class _Reach(NamedTuple):
-    """A filter along one dimension: its taps, the stride of the output, and how far the taps lie apart."""
+    """A filter along one dimension: its taps, the stride of the output, and the distance of the taps."""
 
     taps: int
     stride: int
     dilation: int
 
     def met(self, outputs: int) -> int:
-        """Return how many inputs these outputs meet."""
+        """Return the number of inputs that these outputs read."""
         places = product(range(outputs), range(self.taps))
         return len({output * self.stride + tap * self.dilation for output, tap in places})
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The filter of a channel, and how it moves: each (rows, columns)."""
+    """The filter of a channel, its stride and its dilation: each (rows, columns)."""
 
     taps: tuple[int, int]
     stride: tuple[int, int]
@@ -71,7 +71,7 @@ class Filter:
         return FilterShape(*self.taps, *self.stride, *self.dilation, *unit)
 
     def least_bytes(self, unit: Unit, element_bytes: int, source_bytes: int) -> int:
-        """Return the shared memory of a CTA of one unit."""
+        """Return the shared memory of a CTA of one unit, in bytes."""
         shape = self.shape(unit)
         return geometry.memory_of(shape, geometry.one_unit(shape), ElementBytes(element_bytes, source_bytes)).size
 
@@ -82,9 +82,9 @@ class Filter:
         return registers <= _MOST_REGISTERS and geometry.fits(shape, geometry.one_unit(shape), elements)
 
     def cost(self, unit: Unit) -> int:
-        """Return what the time of a thread grows with.
+        """Return the cost of a unit, which is proportional to the time of a thread.
 
-        Where the units of a row are an even number of pixels apart, the two of a warp read the same banks of shared
+        At an even distance in pixels between the units of a row, the two units of a warp read the same banks of shared
         memory.
         """
         height, width = self.reaches
@@ -92,7 +92,9 @@ class Filter:
         return self.shape(unit).instructions + conflicts
 
     def time(self, unit: Unit, sizes: Mapping[str, int], multiprocessors: int) -> float:
-        """Return about how many clock cycles of sm90 a kernel computes; what it moves is the same with all units."""
+        """Return the compute time of a kernel in clock cycles of sm90; the memory traffic does not depend on the
+        unit.
+        """
         units = sizes["images"] * -(-sizes["output_height"] // unit.rows) * -(-sizes["output_width"] // unit.columns)
         warps = units * -(-sizes["channels"] // CHANNELS) * PAIRS / 32
         return max(geometry.ALONE, geometry.ISSUE * warps / geometry.SCHEDULERS / multiprocessors) * self.cost(unit)
@@ -102,9 +104,9 @@ class Filter:
 class Depthwise:
     """The filter that a kernel is made for, and the units that threads may have.
 
-    ``offered`` are the best one for many images, and the best one for few where that is another; ``light`` is a better
-    one that leaves fewer registers to the epilogue, if any; ``others`` fit too. ``reason``: why there is no such
-    kernel, or "".
+    ``offered`` are the best unit for many images, and the best one for few images if it differs. ``light`` is a better
+    unit that leaves fewer registers to the epilogue, if any; ``others`` fit too. ``reason`` explains why there is no
+    kernel, or is "".
     """
 
     filter: Filter = Filter((1, 1), (1, 1), (1, 1))
@@ -118,7 +120,7 @@ NO_DEPTHWISE = Depthwise(reason="its sizes are not known: give the shapes of A a
 
 
 def filter_of(problem: ConvolutionProblem) -> Filter:
-    """Return the filter of a channel, of a convolution of images."""
+    """Return the filter of a channel for a convolution of images."""
     sizes = problem.sizes
     taps, stride, dilation = (
         (sizes[f"{part}_height"], sizes[f"{part}_width"]) for part in ("filter", "stride", "dilation")
@@ -127,7 +129,7 @@ def filter_of(problem: ConvolutionProblem) -> Filter:
 
 
 def depthwise_of(problem: ConvolutionProblem, element_bytes: int) -> Depthwise:
-    """Return how the depthwise kernel serves a convolution of elements of so many bytes."""
+    """Return the depthwise kernels for a convolution of elements of ``element_bytes`` bytes."""
     geometry = problem.geometry
     if not problem.is_depthwise:
         return Depthwise(reason="its groups are not one input channel and one output channel each")
@@ -157,6 +159,6 @@ def _depthwise(filter_: Filter, rows: int, columns: int, element_bytes: int) -> 
     quick = min((each for each in known if each.rows == 1), key=work)
     offered = tuple(dict.fromkeys((best, quick)))
     best_of_all = min(known, key=work)
-    # With a stride, rows share little of their input: measured, two of them are faster.
+    # With a stride, rows share little of their input: measured, units of two rows are faster.
     light = (best_of_all,) if filter_.stride[0] == 1 and work(best_of_all) < work(best) else ()
     return Depthwise(filter_, offered, light, tuple(each for each in known if each not in (*offered, *light)))

@@ -1,4 +1,4 @@
-"""GPUs by name, as people call them: ``find_gpu("RTX 4090") -> "sm89"``."""
+"""GPUs by name: ``find_gpu("RTX 4090") -> "sm89"``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 
-#: The names of GPUs by target, those of README's table first.
+#: The names of GPUs by target; the names in README's table come first.
 GPUS: Mapping[str, tuple[str, ...]] = {
     "sm80": ("A100", "A800", "A30"),
     "sm86": (
@@ -64,14 +64,14 @@ def plain(name: str) -> str:
 
 _TARGET_OF = {plain(name): target for target, names in GPUS.items() for name in names}
 _OTHER = {plain(name): architecture for name, architecture in OTHERS.items()}
-#: What follows the name of a GPU: its form, its memory, or a variant of the same architecture.
+#: Suffixes of a GPU's name: its form, its memory, or a variant of its architecture.
 _FORM = re.compile("(sxm[0-9]?|pcie|nvl|hbm[0-9]e?|ti|super|laptop|gpu|[0-9]+gb)+$")
 
 
 def find_gpu(name: str) -> str | None:
     """Return the architecture of a GPU, ``sm90`` of ``H100`` or ``NVIDIA H100 80GB HBM3``; None if it is unknown."""
     words = re.split("[ _-]+", name.strip())
-    for count in range(len(words), 0, -1):  # what follows a name says how it is built in, or which memory it has
+    for count in range(len(words), 0, -1):  # a suffix names the form or the memory
         joined = plain("".join(words[:count]))
         for each in (joined, _FORM.sub("", joined)):
             if found := _TARGET_OF.get(each) or _OTHER.get(each):
@@ -80,9 +80,9 @@ def find_gpu(name: str) -> str | None:
 
 
 def native_target() -> str:
-    """Return the architecture of this machine's first GPU, asked of the driver.
+    """Return the architecture of this machine's first GPU, from the driver.
 
-    Raises TargetError (E0501) where there is none.
+    Raise TargetError (E0501) if there is none.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,6 +1,6 @@
-"""What the halo kernel is specialised for, and where it is fast: ``halo_of(geometry, problem, operand) -> Halo``.
+"""The specialisations of the halo kernel, and its speed: ``halo_of(geometry, problem, operand) -> Halo``.
 
-The widths of its instruction that are built suit the output's tiles: see :mod:`evt.plan.geometry.halo`. A dgrad of
+The built widths of its instruction suit the output's tiles: see :mod:`evt.plan.geometry.halo`. A dgrad of
 stride 1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
 """
 
@@ -19,26 +19,27 @@ from evt.plan.geometry.convolution import Axis
 from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_TAPS, WINDOW_BYTES, Geometry
 from evt.plan.halo_cost import Cycles, Plane, choose
 
-#: What the instruction multiplies at a time by 64 filters: so many pixels, of integers a multiple of 16.
+#: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 #: The bytes of a pixel in a plane.
 _PLANES = (128, 64, 32)
-#: How many kernels are built, to choose from by the number of tiles.
+#: The number of kernels that are built, to choose from by the number of tiles.
 _OFFERED = 5
-#: They are the best together for these numbers of images, of which many count twice.
+#: Batch sizes scored jointly; 256 has double weight.
 _IMAGES = (1, 2, 4, 12, 32, 64, 256, 256)
-#: How much another kernel has to save: as a part of the best time for a number of images, added up over the numbers.
+#: The saving that another kernel must bring: relative to the best time for a batch size, summed over the sizes.
 _WORTH_A_KERNEL = 0.02
 
 TOO_LARGE = "a tile and its halo do not fit in shared memory"
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
-#: Where CUTLASS's kernels are as fast: images of fewer pixels, many channels of images that are not large, and
-#: multiples of so many filters, which fill the tiles of 160 columns of its implicit GEMM.
+#: Limits at which CUTLASS's kernels are as fast: images of fewer pixels, many channels of images that are not large,
+#: and multiples of this number of filters, which fill the 160-column tiles of its implicit GEMM.
 _SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # which are widened
 _LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32 bits
-#: Rows, and bytes of a row, of a matrix that fills tiles; and what products are offered: pixels, and whether shared.
+#: Rows, and bytes of a row, of a matrix that fills tiles; and the kernels offered for products: pixels, and whether
+#: shared.
 _MANY = 1 << 14
 _PRODUCTS = ((192,), (256,), (160,), (64,), (128, True), (64, True))
 
@@ -53,12 +54,12 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """What halo kernels are specialised for: those that are ``offered``, the best one first.
+    """The halo kernels that are ``offered``, the best one first.
 
-    ``most`` has the widest kernels whose tiles fit, by the bytes of a plane and whether they share tiles; ``gaps`` are
-    the narrower ones whose tiles do not. ``fast``: whether they are expected to be faster than an implicit GEMM by
-    TMA's im2col mode; ``for_some``: whether they may be for some numbers of images. ``reason``: why there is no such
-    kernel, or "". ``channels`` are those of windows, with steps of so many pixels, or 0.
+    ``most`` has the widest kernels whose tiles fit, by the bytes of a plane and by shared tiles; ``gaps`` are narrower
+    ones whose tiles do not fit. ``fast``: whether they are expected to be faster than an implicit GEMM by TMA's im2col
+    mode; ``for_some``: whether some batch sizes may be faster. ``reason``: the reason against such a kernel, or "".
+    ``channels`` are the channels of windows, with their steps in pixels, or 0.
     """
 
     offered: tuple[Variant, ...]
@@ -71,7 +72,7 @@ class Halo:
     step: int = 1
 
 
-#: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
+#: For unknown sizes: tiles of 4, 3 and 2 rows of 56 pixels.
 UNKNOWN, UNKNOWN_INTEGERS = (
     Halo(tuple(Variant(max(_PLANES), each) for each in pixels)) for pixels in ((232, 176, 120), (240, 176, 128))
 )
@@ -79,7 +80,7 @@ NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and 
 
 
 def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the sizes of the fprop that is computed for a convolution's, or for those of a dgrad of stride 1."""
+    """Return the sizes of the fprop that computes a convolution, or a dgrad of stride 1."""
     if operator == "fprop":
         return sizes
     spatial = [name for name in SPATIAL if name in sizes]
@@ -194,7 +195,7 @@ def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operan
 
 
 def _kernels(planes: Iterable[Plane], widths: range) -> Mapping[Variant, tuple[Geometry, Cycles]]:
-    """Return the kernels whose tiles fit, each with its tile and what it takes."""
+    """Return the kernels whose tiles fit, each with its tile and its time."""
     made = {
         Variant(plane.block_bytes, pixels, shared): _kernel(plane, pixels, shared)
         for plane, shared, pixels in product(planes, (False, True), widths)
@@ -211,7 +212,7 @@ def _limits(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, .
 
 
 def _kernel(plane: Plane, pixels: int, shared: bool) -> tuple[Geometry, Cycles] | None:
-    """Return the tile of a kernel, and what it takes; None where there is none."""
+    """Return the tile of a kernel, and its time; None if no tile fits."""
     tile = choose(plane, pixels, shared=shared)
     if tile is None:
         return None
@@ -220,7 +221,7 @@ def _kernel(plane: Plane, pixels: int, shared: bool) -> tuple[Geometry, Cycles] 
 
 
 def time(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> float:
-    """Return how many clock cycles of sm90 a kernel takes for so many images and filters; infinity if it cannot."""
+    """Return the clock cycles of sm90 of a kernel for numbers of images and filters; infinity if it cannot run."""
     found = _kernel(plane, pixels, shared)
     return inf if found is None else _time(*found, images, filters, shared=shared)
 
@@ -231,14 +232,14 @@ def _time(tile: Geometry, cycles: Cycles, images: int, filters: int, *, shared: 
 
 
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:
-    """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200 with f16.
+    """Return whether the kernel is expected to be faster than CUTLASS's, as measured on an H200 with f16.
 
-    Of other types, as many bytes of channels are taken to take as long.
+    Other types are assumed to take equal time for equal bytes of channels.
 
-    An implicit GEMM loads the input once a tap. But of few channels, windows make fewer steps;
-    with a stride, each tap meets few of the pixels that are loaded for it, so that an implicit GEMM whose tiles are
-    filled is as fast, and faster for many images; of small images, much of a tile is padding; and products of matrices
-    with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels busy.
+    An implicit GEMM loads the input once for each tap, but it wins in some cases. Few channels: windows make fewer
+    steps. A stride: each tap meets few of the loaded pixels, so an implicit GEMM with full tiles is as fast, and faster
+    for many images. Small images: much of a tile is padding. Matrix products with many channels, or with filters that
+    fill its largest tiles: CUTLASS's kernels stay busy.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     pixels = height.output * width.output
@@ -254,9 +255,9 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
 
 
 def fastest_kernels(known: Mapping[Variant, tuple[Geometry, Cycles]], filters: int) -> tuple[Variant, ...]:
-    """Return the kernels that are the fastest together, the best one first, for several numbers of images.
+    """Return the kernels that are the fastest together, the best one first, for several batch sizes.
 
-    A set of kernels loses what the best of them takes longer, for each number of images, than the best of all; the set
+    The loss of a set is, for each batch size, the time of its best kernel minus the time of the best of all. The set
     grows one by one, as long as another kernel saves enough.
     """
     times = {
@@ -272,7 +273,7 @@ def fastest_kernels(known: Mapping[Variant, tuple[Geometry, Cycles]], filters: i
     taken: list[Variant] = []
     for _ in range(_OFFERED):
         found = min(([*taken, each] for each in times), key=loss)
-        for place in range(len(found)):  # what was the best before may not be beside the others
+        for place in range(len(found)):  # the first best may not be the best beside the others
             found = min(([*found[:place], each, *found[place + 1 :]] for each in times), key=loss)
         if taken and loss(found) > loss(taken) - _WORTH_A_KERNEL:
             break

@@ -83,9 +83,8 @@ class Problem:
     def swaps_operands(self) -> bool:
         """Whether sm90's kernels compute D' = B' A'.
 
-        WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
-        with an N-major B it does so by swapping A and B under an epilogue that is not told: the transposed problem
-        needs no swap.
+        WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way. For a K-major A with an
+        N-major B it swaps A and B without telling the epilogue. The transposed problem needs no swap.
         """
         layouts = (self.signature.a.contiguous, self.signature.b.contiguous)
         return self.target.family("3x") == "3x" and self.operand_bytes == 4 and layouts == ("k", "n")
@@ -102,11 +101,11 @@ class Problem:
 
     @property
     def padded_vector(self) -> int:
-        """The vectors of the copies that kernels of CUTLASS 2.x read instead of the operands; 0 where they need none.
+        """The vectors of the copies that kernels of CUTLASS 2.x read instead of the operands; 0 without copies.
 
-        With few channels they are the channels themselves, 4 or 8. Other operands are copied where an access would be
-        narrower than cp.async's 4 bytes, or in volumes than 16 bytes, the only width of their iterators. An operand
-        with a mainloop fusion is read where it is.
+        With few channels they are the channels themselves, 4 or 8. Other operands are copied if an access would be
+        narrower than cp.async's 4 bytes. In volumes the limit is 16 bytes, the only width of their iterators. An
+        operand with a mainloop fusion is read in place.
         """
         shape, size = self.convolution, self.operand_bytes
         if shape.operator != "fprop" or shape.group_filters or self.dag.feeds:
@@ -120,7 +119,7 @@ class Problem:
 
     @cached_property
     def columns_together(self) -> int:
-        """How many columns an epilogue of 3.x has to visit at a time, and a row of a warp of 2.x has."""
+        """The columns that an epilogue of 3.x must visit at a time, and that a row of a warp of 2.x must have."""
         return columns_together(self.dag)
 
     @cached_property

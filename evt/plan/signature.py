@@ -1,6 +1,6 @@
-"""What a kernel is specialised for: types, majorness, alignment class and batching of every tensor.
+"""The class of a kernel's inputs: types, majorness, alignment class and batching of every tensor.
 
-Sizes and strides are not here: they are run-time arguments of every kernel.
+Sizes and strides are not part of it: they are run-time arguments of every kernel.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from evt.layout import widest_vector
 from evt.plan.depthwise import Filter, filter_of
 from evt.plan.halo import widened_channels
 
-#: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
-#: batch) or ``shared`` (a batched problem, the same tensor for every batch).
+#: The relation of a tensor to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
+#: batch) or ``shared`` (a batched problem, one tensor for all batches).
 Batch = Literal["strided", "shared"]
 
 
@@ -90,13 +90,13 @@ class ConvolutionClass:
 
     @property
     def dilated(self) -> bool:
-        """Whether the taps of a strided dgrad lie apart."""
+        """True if the taps of a strided dgrad lie apart."""
         geometry = self.geometry
         return geometry.operator == "dgrad" and not geometry.is_unit_stride and set(geometry.dilation) != {1}
 
     @property
     def not_matrices(self) -> str:
-        """Why it is not a matrix product, or ""."""
+        """The reason that it is not a matrix product, or ""."""
         reasons = {
             "the filters have more than one tap": not self.unit_filter,
             "the stride is not 1": not self.unit_stride,
@@ -124,7 +124,7 @@ class Signature:
         return dict(self.tensors)
 
     def only(self, names: Container[str]) -> Signature:
-        """Return the same without the tensors of other names, such as inputs that the optimiser removed."""
+        """Return the signature without the tensors of other names, such as inputs that the optimiser removed."""
         return replace(self, tensors=tuple(each for each in self.tensors if each[0] in names))
 
 
@@ -141,12 +141,12 @@ def bytes_of(dtype: DType) -> int:
 
 
 def aligned_to(layout: LayoutClass, extent: int) -> LayoutClass:
-    """Return the layout for an extent of the contiguous mode; 0 if it is not known."""
+    """Return the layout for an extent of the contiguous mode; 0 if it is unknown."""
     return replace(layout, alignment=min(layout.alignment, extent & -extent)) if extent else layout
 
 
 def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> LayoutClass:
-    """Return the layout of a packed operand: the last mode is contiguous, or k where tensor cores need that."""
+    """Return the layout of a packed operand: the last mode is contiguous, or k if tensor cores need that."""
     return LayoutClass("k" if dtype.bits == 8 else modes[-1], 16 // bytes_of(dtype))
 
 
@@ -161,8 +161,8 @@ def natural_signature(
 ) -> Signature:
     """Return the signature of packed tensors in the order of their subscripts, as ``evt emit`` assumes.
 
-    They are aligned to 16 bytes, as far as ``extents`` allow: the modes' extents, and those of A's and B's contiguous
-    dimensions by their names where these differ.
+    They are aligned to 16 bytes, as far as ``extents`` allow: the modes' extents, and the extents of A's and B's
+    contiguous dimensions by their names if these differ.
     """
     extents = extents or {}
     natural = natural_operand_layout if convolution is None else natural_layout
@@ -190,7 +190,7 @@ def convolution_class(
 ) -> ConvolutionClass:
     """Return the class of a convolution of operands of a type.
 
-    Without a problem, assume many channels, and several taps where the program does not say how many.
+    Without a problem, assume many channels, and several taps if the program does not determine their number.
     """
     if problem is None:
         several = 256 if geometry.groups > 1 else 0
@@ -237,9 +237,10 @@ def _fits_im2col(problem: ConvolutionProblem, dimensions: int | None = None) -> 
 
 
 def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:
-    """Return how many channels the copy of an input of few needs, for steps along rows that are multiples of 16 bytes.
+    """Return the number of channels in the padded copy of an input, for steps along rows that are multiples of 16
+    bytes.
 
-    Return 0 where there are more channels, or the taps of a row are not adjacent.
+    Return 0 if there are more channels, or if the taps of a row are not adjacent.
     """
     geometry = problem.geometry
     few = geometry.operator == "fprop" and geometry.rank < 3 and geometry.groups == 1 and problem.channels <= 8

@@ -1,4 +1,4 @@
-"""Which of a problem's kernels is fastest, by the waves of their tiles: ``fastest(plans, ...)``."""
+"""The choice of a problem's fastest kernel, by the waves of its tiles: ``fastest(plans, ...)``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from evt.plan.halo_cost import Plane
 from evt.plan.plan import Convolution2x, Convolution3x, DepthwiseConvolution, HaloConvolution, HaloProduct, Plan
 from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
-#: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90, and the cycles of a launch.
+#: Multiply-adds of 16 bits in a clock cycle of an SM of sm90, and the cycles of a launch.
 _A_CYCLE, _LAUNCH = 2048, 8500
-#: How much faster a kernel of another route than the first has to be: the estimates differ by as much from the truth.
+#: The minimum advantage of a kernel of another route than the first: the error of the estimates.
 _DOUBT = 1.05
 
 
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
-    """Return the index of the fastest kernel for a problem's sizes; of those that are equally fast, the first.
+    """Return the index of the fastest kernel for a problem's sizes; of equally fast kernels, the first.
 
-    The first is of the preferred route; a kernel of another has to be faster than all of its by more than the estimates
-    may be wrong.
+    The first kernel belongs to the preferred route. A kernel of another route must be faster than all of that route's
+    by more than the error of the estimates.
     """
     preferred = plans[0].route
     times = [_cycles(plan, sizes, multiprocessors) * (1.0 if plan.route == preferred else _DOUBT) for plan in plans]
@@ -31,9 +31,10 @@ def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: in
 
 
 def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
-    """Return why a kernel does not run a call of these extents and sizes, or "".
+    """Return the reason that a kernel cannot run a call of these extents and sizes, or "".
 
-    A rule of its route says so where a kernel is planned; this is for kernels that were planned for other sizes.
+    A rule of its route gives the reason when a kernel is planned; this function serves kernels that were planned for
+    other sizes.
     """
     loop = plan.mainloop
     if isinstance(loop, Convolution2x) and sizes.exceeds_offsets(plan.operand_bits // 8):
@@ -48,7 +49,7 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
 
 
 def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return how long a kernel takes, in clock cycles of sm90, or as many units of other targets."""
+    """Return the time of a kernel in clock cycles of sm90, or in relative units for other targets."""
     if isinstance(plan.mainloop, HaloConvolution):
         return _halo_time(plan, forward(plan.mainloop.operator, sizes))
     if isinstance(plan.mainloop, HaloProduct):
@@ -64,7 +65,7 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float
 def time(
     config: Config, rows: int, columns: int, steps: int, batches: int, multiprocessors: int, traffic: float
 ) -> float:
-    """Return how long a kernel takes, in relative units: see :class:`evt.plan.configurations.config.Speed`.
+    """Return the time of a kernel in relative units: see :class:`evt.plan.configurations.config.Speed`.
 
     ``steps`` are elements of k, of 16 bits; ``traffic`` are the bytes that the epilogue moves per element.
     """
@@ -77,7 +78,7 @@ def time(
 
 
 def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
-    """Return how long a halo kernel takes, in clock cycles."""
+    """Return the time of a halo kernel in clock cycles."""
     assert isinstance(plan.mainloop, HaloConvolution)
     pixels, _, channels = plan.config.tile
     element_bytes = plan.operand_bits // 8
@@ -90,7 +91,7 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
 
 
 def _product_time(plan: Plan, sizes: Mapping[str, int]) -> float:
-    """Return the same of a product of matrices."""
+    """Return the time of a matrix product by the halo kernel, in clock cycles."""
     assert isinstance(plan.mainloop, HaloProduct)
     pixels, _, depth = plan.config.tile
     element_bytes = plan.operand_bits // 8

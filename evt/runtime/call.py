@@ -55,7 +55,8 @@ from evt.runtime.tensor_checks import (
 )
 from evt.untraced import untraced
 
-#: How many combinations are kept before all are dropped; a workload with ever-changing shapes must not grow it.
+#: The number of combinations that are kept before all are dropped; a workload with ever-changing shapes must not grow
+#: it.
 _MAX_PREPARED = 4096
 #: The same for combinations with addresses: layers share a program, and the allocator gives them varying addresses.
 _MAX_LAUNCHED = 1024
@@ -110,7 +111,7 @@ class Caller:
     def _launch(
         self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]
     ) -> list[Any] | None:
-        """Return the outputs of a call on plain tensors and numbers; None where a value is anything else.
+        """Return the outputs of a call on plain tensors and numbers; None if a value is anything else.
 
         A tensor without values and a negative view are anything else. Autograd records a call that it follows.
         """
@@ -153,7 +154,7 @@ class Caller:
             slots.append(workspace.data_ptr())
         for slot, least, most in known.integers:
             if not least <= slots[slot] <= most or slots[slot] % 1:
-                bind(self.request, a, b, inputs, buffers)  # raises what is wrong
+                bind(self.request, a, b, inputs, buffers)  # raises the error
         for slot in known.wide:
             slots[slot] = signed(slots[slot])
         try:
@@ -176,7 +177,7 @@ class Caller:
         usual = [(name, plain_value(name, value, written=name in buffers)) for name, value in given]
         unknown = any(type(value) not in PLAIN | NUMBERS for _, value in usual)
         if unknown or forward_ad._current_level >= 0 or tracing_fault():
-            bind(self.request, a, b, inputs, buffers)  # raises what is wrong, if anything is
+            bind(self.request, a, b, inputs, buffers)  # raises the error, if any
         values: list[tuple[str, Any]] = [(name, int(each) if type(each) is bool else each) for name, each in usual]
         (_, plain_a), (_, plain_b), *others = values
         results = self._launch(plain_a, plain_b, dict(others[: len(inputs)]), dict(others[len(inputs) :]))
@@ -204,7 +205,7 @@ class Caller:
                 return found
         if torch.is_grad_enabled() and not written and any(getattr(each, "requires_grad", False) for each in values):
             if any(type(each) not in PLAIN | NUMBERS for each in values):
-                with torch.no_grad():  # raises what is wrong, but for gradients
+                with torch.no_grad():  # raises the error, gradients aside
                     bind(self.request, a, b, read, written)
                 a, b, read = plain(a), plain(b), {name: plain(value) for name, value in read.items()}
             return self._differentiable(a, b, read)
@@ -240,7 +241,7 @@ class Caller:
     def prepare(self, given: Mapping[str, torch.Tensor]) -> Prepared | None:
         """Return the launch of a call on tensors alone, buffers for all outputs among them, in the order of its slots.
 
-        Return None where that is no launch of a kernel on these tensors. Raise what the call would.
+        Return None if that is not one launch of a kernel on these tensors. Raises the errors of the call.
         """
         if any(each.is_neg() for each in given.values()):
             return None
@@ -249,7 +250,7 @@ class Caller:
         return None if _needs_no_kernel(bound) else self._prepare(bound, list(given.items()), [])
 
     def _prepare(self, bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], numbers: Sequence[str]) -> Prepared:
-        """Plan, build and load what a new combination of tensors and numbers needs, in the order of its slots."""
+        """Plan, build and load the kernels for a new combination of tensors and numbers, in the order of its slots."""
         buffers = [name for name, _ in tensors if name in self._outputs]
         with self._lock:
             return prepare(self.request.dag, bound, self._kernels_of(bound), tensors, numbers, buffers)
@@ -273,7 +274,7 @@ class Caller:
         return kernels
 
     def expect(self, bound: Bound) -> None:
-        """Give the call's layer the kernels for this call, whatever the sizes of the layer's first call."""
+        """Give the call's layer the kernels for this call, for any sizes of the layer's first call."""
         with self._lock:
             layer = bound.dag, bound.signature, bound.layer
             self._expected.setdefault(layer, []).append(replace(bound, values={}))  # without keeping tensors
@@ -297,7 +298,7 @@ def _needs_no_kernel(bound: Bound) -> bool:
 
 @lru_cache(maxsize=4096)
 def caller_of(program: str) -> Caller:
-    """Return what calls a program, the same object each time. Raise ArgumentError (E0613, E0657)."""
+    """Return the caller of a program, the same object each time. Raise ArgumentError (E0613, E0657)."""
     return Caller(read_request(program))
 
 
@@ -324,8 +325,8 @@ def named_values(
 ) -> dict[str, Any]:
     """Return the values of a call of an operator by name; without ``names`` they are the inputs in order.
 
-    Raise ArgumentError where values and names do not match (E0607), or a name is none of an input (E0602). A buffer of
-    rows that an index names passes for one, since its other rows are read.
+    Raise ArgumentError if values and names do not match (E0607), or a name is not an input's (E0602). A buffer of rows
+    that an index addresses is accepted too, since its other rows are read.
     """
     values = (*tensors, *(floats or ()), *(integers or ()))
     own = request.inputs if names is None else names

@@ -41,7 +41,7 @@ from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensor_checks import reaches_memory, tracing_fault, write
 from evt.untraced import untraced
 
-#: How many combinations of one group are kept before all are dropped.
+#: The number of combinations of one group that are kept before all are dropped.
 _MAX_KNOWN = 65536
 
 
@@ -125,7 +125,7 @@ class GroupedCaller:
         return known
 
     def _key(self, group: Group) -> tuple[object, tuple[int, ...]]:
-        """Return the key of a group, and its tensors' addresses; None where only :func:`bind` can decide."""
+        """Return the key of a group, and its tensors' addresses; None if only :func:`bind` can decide."""
         values = (
             group.a,
             group.b,
@@ -288,7 +288,7 @@ class GroupedCaller:
             return self._signatures.setdefault(common, common)
 
     def _kernel(self, known: Sequence[Known], signature: Signature) -> tuple[GroupedPlan, Library] | None:
-        """Return the kernel for groups, or None where one kernel for each group was measured to be faster."""
+        """Return the kernel for groups, or None if one kernel for each group was measured to be faster."""
         bound = known[0].bound
         # Both are the same objects at every call; hashing a graph would cost more than everything else.
         key = id(bound.dag), id(signature), torch.cuda.get_device_capability(bound.index)

@@ -71,7 +71,7 @@ class Groups:
 
 
 def split(request: Request, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
-    """Divide a grouped call. Raise ArgumentError for what does not divide; the groups are not checked further."""
+    """Divide a grouped call. Raise ArgumentError for arguments that do not divide; groups are not checked."""
     known = [*request.inputs, *request.outputs]
     for name in inputs:
         if name not in known:

@@ -42,9 +42,9 @@ class Forms(dict[tuple[type, ...], Form]):
     """The forms of a program's calls, by the types of their values."""
 
     def identify(self, values: Sequence[Any], given: int) -> Identified | None:
-        """Return the metadata of a call that gives so many of the ``values``; the others are None.
+        """Return the metadata of a call that gives the first ``values``; the others are None.
 
-        Return None where a value is neither a plain tensor nor a number, or a tensor has no memory or no shape.
+        Return None if a value is neither a plain tensor nor a number, or a tensor has no memory or no shape.
         """
         kinds = tuple(map(type, values))
         form = self.get(kinds) or self.setdefault(kinds, Form(kinds))

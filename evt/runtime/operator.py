@@ -1,16 +1,16 @@
 """Programs as custom operators of PyTorch, for graphs: ``torch.ops.evt.run``, ``launch``, ``write`` and ``allocate``.
 
-All programs share them; which one it is says a string, from which it can be read in another process. ``run`` allocates
+All programs share them. A string argument holds the program, so that another process can read it. ``run`` allocates
 the outputs, ``write`` writes them into buffers, ``allocate`` makes such buffers. ``launch`` is ``run`` without a kernel
-for autograd, which takes as long as all the rest: for graphs that autograd has left behind. Inductor's Python code
-calls a :class:`evt.runtime.site.Site` in its place (:mod:`evt.fx.lowering`). The fake implementations say what a launch
-returns, also for symbolic sizes. :func:`call_traced` is a program's call where PyTorch traces or transforms it;
-elsewhere a call does not come here.
+for autograd, which would double its time: for graphs after autograd. Inductor's Python code
+calls a :class:`evt.runtime.site.Site` in its place (:mod:`evt.fx.lowering`). The fake implementations return the shapes
+of a launch's results, also for symbolic sizes. :func:`call_traced` is a program's call if PyTorch traces or transforms
+it; other calls do not come here.
 
 The overloads ``one`` return the tensor of a program of one result, for Inductor's C++ code
 (:mod:`evt.runtime.inductor`).
 
-``names`` are those of the tensors, floats and integers; without it the tensors are all inputs, in order.
+``names`` are the names of the tensors, floats and integers; without it the tensors are all inputs, in order.
 Autocast changes nothing: a program computes in the types of its operands.
 """
 
@@ -217,7 +217,8 @@ def _write_fake(*given: Any) -> None:
 
 
 def _below_autograd(operator: Any, recorded: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Return an operator's kernel for tensors that autograd may follow: ``recorded`` for those that it does follow.
+    """Return an operator's kernel for tensors that autograd may follow: ``recorded`` for the tensors that it does
+    follow.
 
     Without one they are refused, and so are tangents.
     """

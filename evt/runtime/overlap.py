@@ -1,6 +1,6 @@
 """Memory shared by tensors: ``find_overlap(...) -> Overlap``, checked when a call's tensors are at new addresses.
 
-Kernels read and write in any order, so a buffer must not share memory with any other tensor of the call
+Kernels read and write in any order. So a buffer must not share memory with any other tensor of the call
 (:class:`Overlap`), nor with another group's tensors (:func:`check_groups`). Its strides are checked by
 :func:`evt.runtime.layout.repeated`, so its own elements do not overlap.
 """
@@ -66,7 +66,7 @@ class Overlap:
                     Diagnostic(
                         "E0609",
                         f"the buffer `{names()[buffer]}` shares memory with `{names()[other]}`",
-                        help="pass a buffer of its own; only a tile input of the same strides may be overwritten",
+                        help="pass a separate buffer; only a tile input of the same strides may be overwritten",
                     )
                 )
 
@@ -93,7 +93,7 @@ def check_groups(places: Iterable[MemoryRange]) -> None:
                 message = (
                     f"`{place.name}` of group {place.group} shares memory with `{other.name}` of group {other.group}"
                 )
-                raise ArgumentError(Diagnostic("E0609", message, help="pass buffers of their own"))
+                raise ArgumentError(Diagnostic("E0609", message, help="pass separate buffers"))
         open_places.append(place)
 
 

@@ -1,9 +1,9 @@
 """Calls of a program out of Inductor's code: ``Site(program, views)[sizes](A, B, *buffers, *inputs)``.
 
-Such a place in compiled code, a site, is called with tensors whose types, sizes and strides PyTorch has guarded or
-allocated itself; only addresses change, and where shapes are dynamic the sizes, by which a site is subscripted. So all
-else is checked and packed once, and a call takes the addresses, compares how they are aligned, and launches.
-:class:`evt.runtime.call.Caller` answers what is no single launch of a kernel.
+A site is a call in compiled code. PyTorch has guarded or allocated the types, sizes and strides of its tensors. Only
+addresses change, and dynamic sizes, which subscript a site. So all else is checked and packed once. A call takes the
+addresses, compares their alignment, and launches. :class:`evt.runtime.call.Caller` answers calls that are not a single
+launch of a kernel.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from evt.runtime.operator import write_program
 
 #: A call of a site, once its sizes are known.
 Launch = Callable[..., None]
-#: Size, stride and offset of a tensor within the one that is given for it; None where it is the one that is given.
+#: Size, stride and offset of a tensor within the given one; None for the whole given tensor.
 View = tuple[Sequence[int], Sequence[int], int] | None
 
-#: How many combinations of sizes a site keeps before all are dropped.
+#: The number of combinations of sizes that a site keeps before all are dropped.
 _MAX_SIZES = 4096
 #: The sites of each program.
 SITES: defaultdict[str, list[Site]] = defaultdict(list)
@@ -32,7 +32,7 @@ SITES: defaultdict[str, list[Site]] = defaultdict(list)
 class Site(dict[tuple[int, ...], Launch]):
     """A place in compiled code that calls a program, as a mapping from the sizes that vary to a launch.
 
-    ``views`` takes these sizes, and returns for each tensor of a call what part of the given one it is.
+    ``views`` takes these sizes, and returns for each tensor of a call its part of the given one.
     """
 
     def __init__(self, program: str, views: Callable[..., Sequence[View]] | None = None) -> None:

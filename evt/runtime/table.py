@@ -19,12 +19,12 @@ from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure
 from evt.runtime.overlap import Overlap
 
-#: How many addresses of one combination are kept before all are dropped.
+#: The number of addresses of one combination that are kept before all are dropped.
 _MAX_PLACES = 256
 
 
 class Places(set[tuple[int, ...]]):
-    """Where the tensors of groups were when their memory was checked: a tuple of addresses for each group.
+    """The addresses of the groups' tensors when their memory was checked: a tuple for each group.
 
     A tensor whose memory was freed is at another address: 0, or an offset from it.
     """
@@ -40,7 +40,7 @@ class Places(set[tuple[int, ...]]):
 class Known:
     """A checked group: its metadata, and the words that it contributes to the rows of the last plan that asked.
 
-    ``places`` are the addresses of such groups' tensors, ``overlap`` is what decides whether they share memory.
+    ``places`` are the addresses of such groups' tensors, ``overlap`` decides whether they share memory.
     """
 
     bound: Bound

@@ -181,3 +181,10 @@ def test_arguments_of_other_kinds(module: Any, inputs: Any) -> None:
         report(3)
     with pytest.raises(ArgumentError, match=r"E0607.*what evt.fuse returned"):
         fusion(module)
+
+
+def test_a_reason_in_a_library_has_no_place() -> None:
+    """A layer of PyTorch's is called by PyTorch, and that by evt: no frame is the user's code."""
+    rows = report(torch.nn.Linear(16, 16), (torch.randn(8, 16),)).rows
+    assert [row.graph for row in rows] == ["forward", "backward"]
+    assert all(row.reason.startswith(f"E1016 {row.node}: ") for row in rows)

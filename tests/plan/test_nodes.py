@@ -42,6 +42,7 @@ PROGRAMS = (
     "in seed: i32; out D, r: f32[m], c: f32[n], a: f32; D = acc*rand(seed, 7); r = sum[n](acc); c = max[m](acc); "
     "a = min[m, n](acc)",
     "D[i[m], n] = acc + x[i[m], j[n]]",
+    "in c[n]; D = acc + swap(acc)*c",
     "D = interleave(even(acc), odd(acc))",
     "D = acc; i = argmax[n](acc)",
     "in w: f32[m]; out D[m, n/2], s, r: f32[m]; D = even(acc)/size(k); s = sum[n](D); r = rsqrt(s/size(n))*w",

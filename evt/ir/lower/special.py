@@ -162,6 +162,16 @@ def _interleave(expressions: Expressions, call: syntax.Call, operands: list[int]
     return expressions.builder.add(Interleave(_distance(expressions, call, operands, 2, hint)), *operands[:2])
 
 
+def _swap(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+    """Lower ``swap(x)``, ``swap(x, 32)``: each column's partner, ``interleave(odd(x), even(x))``."""
+    if not _takes(expressions, call, operands, "swap(x, distance)", 1, 2):
+        return expressions.mistake()
+    hint = "`swap(x)` exchanges columns 2j and 2j + 1, `swap(x, 32)` columns 32 apart"
+    add, distance = expressions.builder.add, _distance(expressions, call, operands, 1, hint)
+    first, second = (add(Pick(member, distance), operands[0]) for member in (0, 1))
+    return add(Interleave(distance), second, first)
+
+
 def _distance(expressions: Expressions, call: syntax.Call, operands: list[int], place: int, hint: str) -> int:
     """Return the distance of the columns of a pair: the argument at a place, or 1."""
     if len(operands) <= place:
@@ -200,4 +210,5 @@ SPECIAL_FORMS: dict[str, _Form] = {
     "even": _pick(0),
     "odd": _pick(1),
     "interleave": _interleave,
+    "swap": _swap,
 }

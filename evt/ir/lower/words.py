@@ -36,6 +36,7 @@ SPECIAL = {
     "even": "even(x)",
     "odd": "odd(x)",
     "interleave": "interleave(x, y)",
+    "swap": "swap(x)",
     "sum": "sum[n](x)",
 }
 #: The constant that is larger than any number.

@@ -196,6 +196,37 @@ class PairInterleave(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class PairSwap(Step):
+    """The value of a pair's other column, ``distance`` columns away."""
+
+    distance: int
+
+    header: ClassVar[str] = "swap"
+    exchanges: ClassVar[bool] = True
+
+    @property
+    def operation(self) -> str:
+        return "Swap"
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        return (self.distance,)
+
+    @classmethod
+    def of(cls, slot: Slot, index: int, program: Context) -> Step:
+        op = program.scope.dag[slot.value]
+        assert isinstance(op, Interleave)
+        return cls(op.block, name=f"swap_{index}")
+
+    @property
+    def description(self) -> str:
+        return "the other columns of pairs"
+
+    def registers(self, share: Share) -> int:
+        return 2 * ADDRESS
+
+
+@dataclass(frozen=True, slots=True)
 class BlockReduce(Step):
     """The reduction of every block of ``width`` columns, held by all of its columns."""
 

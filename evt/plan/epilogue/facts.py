@@ -64,6 +64,16 @@ def stores_d(dag: TypedDag, signature: Signature) -> bool:
     return is_collective(value) and not is_reduced(dag, value.name) and signature[value.name].contiguous is not None
 
 
+def swapped(dag: TypedDag, value: int) -> int | None:
+    """Return ``x`` if a value is ``swap(x)``, ``interleave(odd(x), even(x))`` with one distance; else None."""
+    op = dag[value]
+    if not isinstance(op, Interleave):
+        return None
+    second, first = dag.arguments(value)
+    pairs = (dag[second], dag[first]) == (Pick(1, op.block), Pick(0, op.block))
+    return dag.arguments(first)[0] if pairs and dag.arguments(first) == dag.arguments(second) else None
+
+
 def is_leaf(op: Node) -> bool:
     """Return whether a value comes from a step without operands."""
     return isinstance(op, Acc | Load | Index | Extent | Random)

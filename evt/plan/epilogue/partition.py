@@ -1,15 +1,16 @@
 """The regions of an epilogue: which values are the result of a step, and which the functor of another computes.
 
 Everything elementwise between loads and stores becomes *regions*: one step with one functor each. A value is a region's
-result if it is stored or reduced, if lanes exchange it (pairs and blocks of columns), or if several regions need it and
-computing it again costs more than keeping it. This compiles fastest, and keeps shared values in registers.
+result if it is stored or reduced, or if lanes exchange it (pairs and blocks of columns). It is also one if several
+regions need it and recomputation costs more than keeping it. This compiles fastest, and keeps shared values in
+registers.
 """
 
 from __future__ import annotations
 
 from evt.ir import Apply, Cast, Interleave, Pick, Reduce, ReduceBlocks, Store, TypedDag
 from evt.plan.epilogue.cost import cost
-from evt.plan.epilogue.facts import is_leaf
+from evt.plan.epilogue.facts import is_leaf, swapped
 
 #: Instructions, roughly, above which a value that regions share is kept instead of computed twice.
 _KEEP_COST = 4
@@ -27,9 +28,9 @@ def results(dag: TypedDag, fused: bool) -> set[int]:
     def users_of(value: int) -> list[int]:
         return [user for user in dag.users[value] if not isinstance(dag[user], Store) and not dag.reduced[user]]
 
-    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Interleave | ReduceBlocks)}
+    crossing = {value for value in range(len(dag)) if _is_exchanged(dag, value)}
     kept = crossing | {value for value in range(len(dag)) if isinstance(dag[value], Store | Reduce)}
-    results = crossing | {operand for value in kept for operand in dag.arguments(value) if computed(operand)}
+    results = crossing | {operand for value in kept for operand in operands_of(dag, value) if computed(operand)}
     if not fused:
         for value in reversed(range(len(dag))):
             if computed(value) and any(user in results for user in users_of(value)):
@@ -47,6 +48,19 @@ def results(dag: TypedDag, fused: bool) -> set[int]:
         if computed(value) and value not in results and len(regions[value]) > 1 and total[value] >= _KEEP_COST:
             results.add(value)
     return results
+
+
+def _is_exchanged(dag: TypedDag, value: int) -> bool:
+    """Return whether a step exchanges a value between lanes; the halves of a swapped value need no steps."""
+    if isinstance(dag[value], Pick):
+        return any(swapped(dag, user) is None for user in dag.users[value])
+    return isinstance(dag[value], Interleave | ReduceBlocks)
+
+
+def operands_of(dag: TypedDag, value: int) -> tuple[int, ...]:
+    """Return the operands of a value's step."""
+    whole = swapped(dag, value)
+    return dag.arguments(value) if whole is None else (whole,)
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:

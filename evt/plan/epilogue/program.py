@@ -29,10 +29,10 @@ from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
 from evt.ir.node import PLACES, is_divided
 from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, RandomNumbers, RowBroadcast, ScalarBroadcast
-from evt.plan.epilogue.computes import Apply, BlockReduce, FirstColumns, PairInterleave, PairMember, PlaceKeys
-from evt.plan.epilogue.facts import in_order, reductions_of
+from evt.plan.epilogue.computes import Apply, BlockReduce, FirstColumns, PairInterleave, PairMember, PairSwap, PlaceKeys
+from evt.plan.epilogue.facts import in_order, reductions_of, swapped
 from evt.plan.epilogue.loads import AccFetch, Auxiliary, AuxLoad, Gather, HalfLoad, MaskLoad, SourceFetch
-from evt.plan.epilogue.partition import region_operands, results
+from evt.plan.epilogue.partition import operands_of, region_operands, results
 from evt.plan.epilogue.regions import Region
 from evt.plan.epilogue.results import Result, Results
 from evt.plan.epilogue.scope import Scope
@@ -160,11 +160,11 @@ def _slots(scope: Scope, source: str | None, implicit_store: str | None, fused: 
         return once[value]
 
     for value in sorted(computed):
-        step = _STEPS.get(type(dag[value]), Apply)
+        step = _STEPS.get(type(dag[value]), Apply) if swapped(dag, value) is None else PairSwap
         if isinstance(dag[value], ReduceBlocks):
             operands: tuple[int, ...] = (visit_reduced(value),)
         elif step is not Apply:
-            operands = tuple(map(visit, dag.arguments(value)))
+            operands = tuple(map(visit, operands_of(dag, value)))
         else:
             read = region_operands(dag, value, computed)
             if not read:  # constants only: a region still needs an operand

@@ -35,11 +35,11 @@ class Kernel:
 class Route:
     """A way to compile programs, tried in the order of evt.plan.routes.order.
 
-    ``summary`` is its description in ``evt explain``. ``rules`` are the conditions that a problem must meet; ``shapes``
-    are its shapes of problems; ``kernels`` has its kernel for each family of targets that the rules admit.
+    ``summary`` is its description in ``evt explain``. ``rules`` are the conditions that a problem must meet. ``shapes``
+    are its shapes of problems. ``kernels`` has its kernel for each family of targets that the rules admit.
     ``otherwise`` is a formula or option that a user can type instead if the rules refuse. ``suits`` is a rule about
     speed. If it fails, later routes are preferred. If it holds in part, the route's kernels are built beside the
-    preferred route's, and each call takes the kernel that is expected to be fastest for its sizes. ``alone`` tells the
+    preferred route's. Each call then takes the kernel with the best estimate for its sizes. ``alone`` tells the
     problems that no other route compiles: only for these a user reads the route's refusals.
     """
 

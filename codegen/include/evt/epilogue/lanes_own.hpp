@@ -132,6 +132,17 @@ struct Lanes : epilogue::TypesOwn {
       });
     }
 
+    template <class Input, int Size>
+    CUTLASS_DEVICE static Array<Input, Size> other(Lanes const&, Array<Input, Size> const& input) {
+      return generate<Input, Size>([&](int i) -> Input {
+        if constexpr (kWithin) {
+          return input[i ^ Warp::element_of(1, 0)];
+        } else {
+          return Input(__shfl_xor_sync(0xffffffffu, input[i], kLane));
+        }
+      });
+    }
+
     CUTLASS_DEVICE static bool is_second(Lanes const&, At const& at, int) {
       return kWithin ? Warp::column_of(at.element) == 1 : (fragment::lane() & kLane) != 0;
     }

@@ -161,6 +161,11 @@ struct Lanes : epilogue::TypesCutlass {
       return generate<Input, kSize>([&](int i) -> Input { return input[Second ? i | Block : i & ~Block]; });
     }
 
+    template <class Input>
+    CUTLASS_DEVICE static auto other(Lanes const&, cutlass::Array<Input, kSize> const& input) {
+      return generate<Input, kSize>([&](int i) -> Input { return input[i ^ Block]; });
+    }
+
     CUTLASS_DEVICE static bool is_second(Lanes const&, At const&, int i) { return (i & Block) != 0; }
 
     /// The place in the fragment of the pairs' column i of the half; that of its partner is Block behind.

@@ -280,6 +280,11 @@ struct Lanes : epilogue::TypesCutlass {
       return generate<Input, kSize>([&](int i) -> Input { return input[Second ? i | kDistance : i & ~kDistance]; });
     }
 
+    template <class Input>
+    CUTLASS_DEVICE static auto other(Lanes const&, cutlass::Array<Input, kSize> const& input) {
+      return generate<Input, kSize>([&](int i) -> Input { return input[i ^ kDistance]; });
+    }
+
     CUTLASS_DEVICE static bool is_second(Lanes const&, At const&, int i) { return (i & kDistance) != 0; }
 
     /// The first place in the fragment of a unit's pairs.
