@@ -56,7 +56,7 @@ _OPERATORS: dict[type[ast.AST], tuple[str, int]] = {
 #: A space after which no line ends.
 _INNER_SPACE = re.compile(r"(?<![,;{?:|&]) ")
 _TERNARY, _UNARY, _PRIMARY = 2, 14, 15
-_INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<numeric>", '"cutlass/cutlass.h"')
+_INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<initializer_list>", "<numeric>", '"cutlass/cutlass.h"')
 
 
 @cache
@@ -71,6 +71,7 @@ class _Translator:
     def __init__(self, sources: Sequence[str]) -> None:
         self.sources = sources
         self.lines: Sequence[str] = ()  # of the module that is being translated
+        self.tuples: dict[str, str] = {}  # constants of several values, as C++
         self.trees = [ast.parse(source) for source in sources]
         statements = [each for tree in self.trees for each in tree.body]
         self.classes = {each.name: each for each in statements if isinstance(each, ast.ClassDef)}
@@ -94,6 +95,10 @@ class _Translator:
         constants: list[str] = []
         for node in tree.body:
             match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=values)) if name.isupper():
+                    # Device code has no arrays of the namespace: loops list the values.
+                    self.tuples[name] = f"{{{', '.join(map(self.expression, values))}}}"
+                    continue
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.isupper():
                     constants += [*self.comments(node.lineno, ""), self.constant(name, value)]
                     continue
@@ -122,8 +127,6 @@ class _Translator:
         return [f"{indent}/// {line}" for each in paragraphs for line in textwrap.wrap(each, _LINE - len(indent) - 4)]
 
     def constant(self, name: str, value: ast.expr) -> str:
-        if isinstance(value, ast.Tuple):
-            return f"constexpr int {_constant(name)}[] = {{{', '.join(map(self.expression, value.elts))}}};"
         kind = "double" if isinstance(value, ast.Constant) and isinstance(value.value, float) else "int"
         return f"constexpr {kind} {_constant(name)} = {self.expression(value)};"
 
@@ -194,7 +197,8 @@ class _Translator:
                 return f"int {name} = 0; {name} < {self.expression(end)}; ++{name}"
             case ast.Call(func=ast.Name(id="range"), args=[begin, end]):
                 return f"int {name} = {self.expression(begin)}; {name} < {self.expression(end)}; ++{name}"
-        return f"int const {name} : {self.expression(over)}"
+        values = self.tuples.get(over.id) if isinstance(over, ast.Name) else None
+        return f"int const {name} : {values or self.expression(over)}"
 
     def block(self, body: Sequence[ast.stmt], scope: _Scope) -> list[str]:
         inner = _Scope(set(scope.names), scope.changing)
