@@ -52,7 +52,6 @@ def grown(thing: Thing, by: int, really: bool = True) -> Thing:
 CPP = """\
 // Copied.
 constexpr int kMostThings = 3;
-constexpr int kFactors[] = {2, 4};
 constexpr double kHalf = 0.5;
 
 /// A thing.
@@ -73,7 +72,7 @@ inline Thing grown(Thing const& thing, int by, bool really = true) {
   if (!really && (by > 1 || thing.twice() == kMostThings)) {
     return thing;
   }
-  for (int const factor : kFactors) {
+  for (int const factor : {2, 4}) {
     size += factor * (by - 1);
   }
   return [&](auto changed) { changed.size = by > 0 ? std::min(size, kMostThings) : -size; return changed; }(thing);
