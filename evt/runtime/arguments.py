@@ -95,10 +95,9 @@ def bind(
 def outline(
     request: Request, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object] = _NOTHING
 ) -> Bound:
-    """Check the properties that do not depend on memory: names, kinds, devices, types and sizes; the latter may be
-    symbols.
+    """Check names, kinds, devices, types and sizes, which do not depend on memory. Sizes may be symbols.
 
-    The result has the shapes of the outputs. Raises the errors of :func:`bind`.
+    The result has the shapes of the outputs. Raise the errors of :func:`bind`.
     """
     return _outline(request, a, b, inputs, buffers, CallDiagnostics(), False)[0]
 
@@ -149,7 +148,7 @@ def _tensors(
 ) -> dict[str, torch.Tensor]:
     """Return the tensors among a call's values, by name; report other values that are not numbers.
 
-    Tensors with ``memory`` are returned as plain memory.
+    With ``memory``, the tensors are returned as plain memory.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, value in values.items():
@@ -174,7 +173,7 @@ def _tensors(
     tensors = {name: plain(tensor) for name, tensor in tensors.items()}
     for name in buffers:
         if reason := repeated(tensors[name]):
-            report("E0608", f"the buffer `{name}` cannot be written to: {reason}", "pass a separate buffer")
+            report("E0608", f"the buffer `{name}` cannot be written to: {reason}", "pass a packed buffer")
     report.check()
     return tensors
 

@@ -1,8 +1,9 @@
-"""Autograd of a program: ``run_recorded(...)`` is ``torch.ops.evt.run`` with gradients.
+"""Autograd of a program: ``run_recorded(...)`` is ``torch.ops.evt.run`` for a call that needs gradients.
 
-The forward pass also stores the values that the gradient needs. The backward pass computes the gradients of inputs and
-of the accumulator in PyTorch, or with ``recompute`` by a kernel. The gradients of A and B are products of the
-libraries. Both consist of operators that PyTorch traces, so torch.compile has a graph of each.
+The forward pass runs the program with further outputs for the values that its gradient needs. The backward pass
+computes the gradients of inputs and of the accumulator in PyTorch, or with ``recompute`` by a kernel. The libraries
+compute the gradients of A and B, which are matrix products. Both passes consist of operators that PyTorch traces, so
+torch.compile has a graph of each.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from evt.runtime.repeat import record
 from evt.runtime.tensor_checks import PLAIN, is_watched, transforming
 from evt.runtime.tensors import squeezed
 
-#: The function of a backward pass over tensors.
+#: A backward pass: from tensors to gradients.
 _Pass = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
 
 _read = lru_cache(maxsize=4096)(read_request)
-#: Facts about calls, by their program and the metadata of their tensors.
+#: The facts about calls, by their program and the metadata of their tensors.
 _RECORDED: dict[object, _Recorded] = {}
-#: The number of calls, and of backward passes of one, that are kept before all are dropped.
+#: The number of calls, and of backward passes of one call, that are kept before all are dropped.
 _MAX_RECORDED, _MAX_REPEATED = 4096, 16
 
 
@@ -55,7 +56,7 @@ def run_recorded(
     *,
     run: Callable[..., Sequence[torch.Tensor]] | None = None,
 ) -> list[torch.Tensor]:
-    """Run a program whose gradients autograd records; ``run`` or the operator computes the forward pass.
+    """Run a program whose gradients autograd records; ``run``, or else the operator, computes the forward pass.
 
     Raise ArgumentError (E0614) if there are no gradients.
     """
@@ -151,11 +152,11 @@ def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], progr
 
 @dataclass(frozen=True, eq=False)
 class _Recorded:
-    """Facts shared by calls whose tensors have equal sizes, types and devices.
+    """The common facts of calls whose tensors have equal sizes, types and devices.
 
-    ``wanted`` are the values with gradients. ``names`` are the names of the call's values, tensors first; ``shapes``
-    are the shapes of tensors with all batches. ``views`` are the shapes to which tensors of other shapes are expanded.
-    ``bound`` has no values.
+    ``wanted`` names the inputs that need gradients, ``names`` the call's values, tensors first. ``shapes`` are the
+    shapes of the tensors with all batches. If the call gives other shapes, ``views`` are the shapes that are expanded
+    to them. ``bound`` has no values.
     """
 
     request: Request
@@ -180,7 +181,7 @@ class _Recorded:
         return _Recorded(request, replace(bound, values={}), wanted, tuple(given), shapes, None if usual else views)
 
     def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
-        """Return the program's gradient given the gradients of some outputs. Raise ArgumentError (E0614)."""
+        """Return the program's gradient, given the gradients of some outputs. Raise ArgumentError (E0614)."""
         return gradient_of(self.request, self.bound.dag.operands, self.bound.absent, self.wanted, arriving)
 
     @cached_property
@@ -198,7 +199,7 @@ class _Recorded:
 
     @cached_property
     def kept(self) -> dict[str, int]:
-        """Further values of the backward pass: their places among tensors and results, by name."""
+        """The further values that the backward pass needs: their places among tensors and results, by name."""
         gradient = self.gradient()
         results = [each.name for each in gradient.forward.outputs]
         places = {name: place for place, name in enumerate(self.shapes)}
@@ -220,7 +221,9 @@ class _Recorded:
 
 
 class _Program(torch.autograd.Function):
-    """Its results are the program's outputs, and then the other saved values."""
+    """An autograd function whose results are the program's outputs, then the values that are saved for the backward
+    pass.
+    """
 
     @staticmethod
     def forward(
@@ -275,9 +278,9 @@ def _gradients(
     tensors: Mapping[str, torch.Tensor],
     numbers: Mapping[str, Any],
 ) -> Sequence[torch.Tensor | None]:
-    """Return the gradients of A, B and the inputs; repeat the recorded calls for such tensors.
+    """Return the gradients of A, B and the inputs; repeat the recorded computation if there is one for such tensors.
 
-    Numbers become tensors for this. A number in the place of a vector stays a number, and is part of the key.
+    Numbers become tensors for that. A number in place of a vector stays a number, and is part of the key.
     """
     usual = all(type(each) in PLAIN for each in tensors.values())
     if recorded.request.settings.recompute or is_watched() or not usual:
@@ -374,7 +377,7 @@ def _summed(gradient: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _scattered(gradient: torch.Tensor, index: torch.Tensor, dim: int, extent: int) -> torch.Tensor:
-    """Return the sums of the values read at each place along a dimension, without reads out of range."""
+    """Return the sum of the gradients of each place along a dimension. An index that is out of range has no place."""
     places = torch.where((index >= 0) & (index < extent), index, extent).long()
     sizes = list(gradient.shape)
     sizes[dim] = extent + 1

@@ -25,9 +25,9 @@ Groups = Sequence[tuple[str, tuple[int, ...]]]
 
 
 def spread(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
-    """Return a tensor with all of its batches: as in torch.matmul, a batch dimension of one element broadcasts.
+    """Return a tensor with all of its batches: as in torch.matmul, batch dimensions of one element are expanded.
 
-    ``shapes`` are its allowed shapes. A tensor of another shape that does not broadcast is returned unchanged.
+    ``shapes`` are the permitted shapes. A tensor of another shape that does not broadcast is returned unchanged.
     """
     wanted = [tuple(size for _, dims in groups for size in dims) for groups in shapes]
     if tuple(tensor.shape) not in wanted:
@@ -87,7 +87,7 @@ class OuterBatches:
         return [place for place in range(len(self.lead)) if not first <= place < end]
 
     def first(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the part of a tensor that the first launch reads."""
+        """Return the part of a tensor that the first launch reads or writes."""
         if name in self.places:
             for place in reversed(self.outer):
                 tensor = tensor.select(self.places[name] + place, 0)
@@ -109,10 +109,11 @@ def outer_batches(
     tensors: Mapping[str, torch.Tensor],
     shapes: Mapping[str, Sequence[Groups]],
 ) -> OuterBatches | None:
-    """Return the dimensions of a mode that take several launches, as few as possible; None if one serves, or none can.
+    """Return the part of a mode that takes several launches, as few as possible; None if one launch suffices, or none
+    can.
 
-    ``lead`` are the mode's dimensions, and ``shapes`` the allowed shapes of each tensor. A value over the whole mode
-    takes one launch, and there are at most :data:`evt.plan.batches.MAX_LAUNCHES` launches.
+    ``lead`` are the mode's dimensions, ``shapes`` the permitted shapes of each tensor. A reduction over the whole mode
+    takes a single launch. There are at most :data:`evt.plan.batches.MAX_LAUNCHES` launches.
     """
     if 0 in lead or counts(dag, mode):
         return None
@@ -136,6 +137,6 @@ def outer_batches(
 
 
 def aligned(layout: LayoutClass, offsets: Sequence[int], size: int) -> LayoutClass:
-    """Return the layout of a tensor with elements of a size, which is also read at an offset in bytes."""
+    """Return the layout of a tensor that is read at these offsets, in bytes, from its address as well."""
     common = math.gcd(*offsets)
     return replace(layout, alignment=min(layout.alignment, max(1, (common & -common) // size))) if common else layout

@@ -24,12 +24,12 @@ _NUMBER = LayoutClass(None, 1)
 class Bound:
     """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
 
-    ``offsets`` are the bytes that each launch of several adds to the addresses of tensors, by name; ``sizes`` and
-    ``tensors`` then describe one launch.
-    ``dag`` is the program without the inputs that are ``absent``: tensors with a default that the call leaves out.
-    ``values`` are the arguments of the call by name, tensors as plain memory. For a ``convolution``, ``copied`` are the
-    tensors that are not channels_last; ``tensors`` has the copies, and for buffers the tensors that the kernel writes
-    first.
+    ``offsets`` are the bytes that each launch of several adds to the addresses of tensors, by name. ``sizes`` and
+    ``tensors`` then describe one launch. ``dag`` is the program without the ``absent`` inputs: tensors with a default
+    that the call leaves out. ``values`` are the call's values by name, tensors as plain memory.
+
+    In a ``convolution``, ``copied`` names the tensors that are not channels_last. ``tensors`` describes their copies:
+    the kernel reads a copy of an input, and writes a copy of a buffer.
     """
 
     dag: TypedDag

@@ -23,7 +23,7 @@ from evt.ir import Reduce
 from evt.request import Request, read_request, traced
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
-from evt.runtime.cpu_fallback import answer
+from evt.runtime.cpu_fallback import run_reference
 from evt.runtime.given import buffers_of, given_buffers, given_inputs, joined_buffers
 from evt.runtime.identity import Forms, alignments, is_followed, is_unusual
 from evt.runtime.kernels import (
@@ -55,8 +55,7 @@ from evt.runtime.tensor_checks import (
 )
 from evt.untraced import untraced
 
-#: The number of combinations that are kept before all are dropped; a workload with ever-changing shapes must not grow
-#: it.
+#: The number of combinations that are kept before all are dropped, so that ever-changing shapes do not fill memory.
 _MAX_PREPARED = 4096
 #: The same for combinations with addresses: layers share a program, and the allocator gives them varying addresses.
 _MAX_LAUNCHED = 1024
@@ -113,7 +112,7 @@ class Caller:
     ) -> list[Any] | None:
         """Return the outputs of a call on plain tensors and numbers; None if a value is anything else.
 
-        A tensor without values and a negative view are anything else. Autograd records a call that it follows.
+        A tensor without values and a negative view are not plain. Autograd records the call if it follows a tensor.
         """
         results: list[Any] = [*map(buffers.get, self._outputs)] if buffers else [None] * len(self._outputs)
         values = (a, b, *map(inputs.get, self.inputs), *results)
@@ -135,7 +134,7 @@ class Caller:
                     self._judge(bound)
                     overlap = find_overlap(bound, self._tensors(values), buffers)
                     overlap.check(addresses, len(buffers), partial(self._names, values))
-                    return answer(self.request, bound, buffers)
+                    return run_reference(self.request, bound, buffers)
                 known = self._prepare(bound, self._tensors(values), self._numbers(values))
                 if len(self._prepared) >= _MAX_PREPARED:
                     self._prepared.clear()
@@ -154,7 +153,7 @@ class Caller:
             slots.append(workspace.data_ptr())
         for slot, least, most in known.integers:
             if not least <= slots[slot] <= most or slots[slot] % 1:
-                bind(self.request, a, b, inputs, buffers)  # raises the error
+                bind(self.request, a, b, inputs, buffers)  # raises the diagnostics
         for slot in known.wide:
             slots[slot] = signed(slots[slot])
         try:
@@ -177,7 +176,7 @@ class Caller:
         usual = [(name, plain_value(name, value, written=name in buffers)) for name, value in given]
         unknown = any(type(value) not in PLAIN | NUMBERS for _, value in usual)
         if unknown or forward_ad._current_level >= 0 or tracing_fault():
-            bind(self.request, a, b, inputs, buffers)  # raises the error, if any
+            bind(self.request, a, b, inputs, buffers)  # raises the diagnostics, if there are any
         values: list[tuple[str, Any]] = [(name, int(each) if type(each) is bool else each) for name, each in usual]
         (_, plain_a), (_, plain_b), *others = values
         results = self._launch(plain_a, plain_b, dict(others[: len(inputs)]), dict(others[len(inputs) :]))
@@ -205,7 +204,7 @@ class Caller:
                 return found
         if torch.is_grad_enabled() and not written and any(getattr(each, "requires_grad", False) for each in values):
             if any(type(each) not in PLAIN | NUMBERS for each in values):
-                with torch.no_grad():  # raises the error, gradients aside
+                with torch.no_grad():  # raises the diagnostics, but for gradients
                     bind(self.request, a, b, read, written)
                 a, b, read = plain(a), plain(b), {name: plain(value) for name, value in read.items()}
             return self._differentiable(a, b, read)
@@ -214,7 +213,7 @@ class Caller:
     def _traced(
         self, a: Any, b: Any, inputs: Mapping[str, Any], buffers: Mapping[str, Any], run: Any = None
     ) -> list[Any]:
-        """Let PyTorch's operators answer a call on tensors without values, inside of a transform, or with gradients."""
+        """Run PyTorch's operators for a call on tensors without values, inside of a transform, or with gradients."""
         from evt.runtime.operator import call_traced
 
         result = call_traced(traced(self.request), a, b, dict(buffers) or None, inputs, run)
@@ -241,7 +240,7 @@ class Caller:
     def prepare(self, given: Mapping[str, torch.Tensor]) -> Prepared | None:
         """Return the launch of a call on tensors alone, buffers for all outputs among them, in the order of its slots.
 
-        Return None if that is not one launch of a kernel on these tensors. Raises the errors of the call.
+        Return None if the call is not a kernel launch on these tensors. Raise the errors of the call.
         """
         if any(each.is_neg() for each in given.values()):
             return None
@@ -274,7 +273,7 @@ class Caller:
         return kernels
 
     def expect(self, bound: Bound) -> None:
-        """Give the call's layer the kernels for this call, for any sizes of the layer's first call."""
+        """Build the kernels for this call, too, at the first call of its layer."""
         with self._lock:
             layer = bound.dag, bound.signature, bound.layer
             self._expected.setdefault(layer, []).append(replace(bound, values={}))  # without keeping tensors
@@ -325,8 +324,8 @@ def named_values(
 ) -> dict[str, Any]:
     """Return the values of a call of an operator by name; without ``names`` they are the inputs in order.
 
-    Raise ArgumentError if values and names do not match (E0607), or a name is not an input's (E0602). A buffer of rows
-    that an index addresses is accepted too, since its other rows are read.
+    Raise ArgumentError if values and names do not match (E0607), or a name is not an input's (E0602). The buffer of a
+    scattered output counts as an input, since its other rows are read.
     """
     values = (*tensors, *(floats or ()), *(integers or ()))
     own = request.inputs if names is None else names

@@ -38,9 +38,9 @@ def pitch_of(view: torch.Tensor) -> int | None:
 def convolution_views(
     dag: Dag, problem: ConvolutionProblem, tensors: Mapping[str, torch.Tensor], report: CallDiagnostics
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
-    """Return the tensors of a call as [N, ..., C], and the names of the tensors that are copied for the kernel.
+    """Return the tensors of a call as [N, ..., C], and the names of the tensors that the kernel gets copies of.
 
-    The view of such a tensor has no memory, and the strides that the copy will have.
+    The view of a copied tensor has no memory, and the strides of the copy.
     """
     geometry = problem.geometry
     found: dict[str, torch.Tensor] = {}
@@ -63,7 +63,7 @@ def convolution_views(
 
 
 def _is_operand(problem: ConvolutionProblem, name: str, view: torch.Tensor) -> bool:
-    """Return whether kernels read A or B in place.
+    """Return whether kernels read A or B without a copy.
 
     CUTLASS's iterators walk the taps of a filter, and the pixels of A in wgrad, with the stride of the innermost.
     """
@@ -75,7 +75,9 @@ def _is_operand(problem: ConvolutionProblem, name: str, view: torch.Tensor) -> b
 
 
 def _is_aligned_by_a_copy(view: torch.Tensor) -> bool:
-    """Return whether TMA can move only a copy of an activation: depthwise convolutions have no other kernel."""
+    """Return whether TMA can move a copy of an activation, and not the view; depthwise convolutions have no other
+    kernel.
+    """
     size = view.element_size()
     steps = [stride for extent, stride in zip(view.shape[:-1], view.stride()[:-1], strict=True) if extent > 1]
     places = [view.data_ptr(), *(stride * size for stride in steps)]

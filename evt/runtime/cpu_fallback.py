@@ -1,4 +1,4 @@
-"""The reference's results in place of a kernel's: ``answer(request, bound, buffers)``, for tensors on the CPU."""
+"""The reference's results for tensors on the CPU: ``run_reference(request, bound, buffers)``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evaluate(request: Request, bound: Bound, float64: bool = False) -> dict[str,
     return {name: formatted(r) if is_image(bound.dag.output[name]) else r for name, r in results.items()}
 
 
-def answer(request: Request, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def run_reference(request: Request, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """Return the reference's outputs, in order, written into the caller's buffers where there are any."""
     results = evaluate(request, bound)
     for name, buffer in buffers.items():

@@ -1,7 +1,6 @@
 """The outputs that a call allocates: ``fresh_output(bound, output)``, as a kernel writes it, and ``returned(...)``.
 
-Sizes may be symbols, so the operators of :mod:`evt.runtime.operator` describe the outputs of a launch by these
-functions too.
+Sizes may be symbols, so the fake operators of :mod:`evt.runtime.operator` and launches share these functions.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def fresh_output(bound: Bound, output: Output) -> torch.Tensor:
 
 
 def returned(bound: Bound, output: Output) -> torch.Tensor:
-    """Return the result of a call for an output, without its values."""
+    """Return a call's result for an output, without its values."""
     made = fresh_output(bound, output)
     if bound.convolution is None or not is_image(output):
         return made

@@ -288,7 +288,7 @@ class GroupedCaller:
             return self._signatures.setdefault(common, common)
 
     def _kernel(self, known: Sequence[Known], signature: Signature) -> tuple[GroupedPlan, Library] | None:
-        """Return the kernel for groups, or None if one kernel for each group was measured to be faster."""
+        """Return the kernel for groups, or None if a kernel for each group was measured to be faster."""
         bound = known[0].bound
         # Both are the same objects at every call; hashing a graph would cost more than everything else.
         key = id(bound.dag), id(signature), torch.cuda.get_device_capability(bound.index)

@@ -71,7 +71,7 @@ class Groups:
 
 
 def split(request: Request, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
-    """Divide a grouped call. Raise ArgumentError for arguments that do not divide; groups are not checked."""
+    """Divide a grouped call. Raise ArgumentError for arguments that do not divide; check the groups no further."""
     known = [*request.inputs, *request.outputs]
     for name in inputs:
         if name not in known:

@@ -42,7 +42,7 @@ class Forms(dict[tuple[type, ...], Form]):
     """The forms of a program's calls, by the types of their values."""
 
     def identify(self, values: Sequence[Any], given: int) -> Identified | None:
-        """Return the metadata of a call that gives the first ``values``; the others are None.
+        """Return the metadata of a call; ``given`` is the number of values that the call gives, the others are None.
 
         Return None if a value is neither a plain tensor nor a number, or a tensor has no memory or no shape.
         """

@@ -1,7 +1,7 @@
 """Operators of programs in Inductor's C++ code: ``call_in_cpp(operator, arguments)``, and lowerings that call it.
 
-PyTorch's C++ code does not quote the strings that it passes, so it gets programs in digits. It takes a list of one
-tensor for a tensor. So a program of one result is called by the overload ``one``.
+PyTorch's C++ code does not quote the strings that it passes, so it gets programs in digits. It treats a list of one
+tensor as a tensor, so a program of one result is called by the overload ``one``.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Kernels:
     """The kernels of a layer: a plan and a library for each configuration.
 
     A layer is a signature with the extents of a convolution's weights. The sizes of its first call choose the
-    configurations, which are built together. Later calls take one of these kernels, for any size and number of images:
-    a new size builds nothing. Only a size that no kernel of the layer can run adds kernels.
+    configurations, which are built together. Later calls take one of these kernels for any size and number of images: a
+    new size builds nothing. Only a size that no kernel of the layer can run adds kernels.
 
     A class has a fixed list of configurations, its route's: to build all of them first takes minutes, and to build one
     whenever it is the best makes calls of new sizes wait. By the cost model, a size takes 1.06 times as long by another
@@ -77,7 +77,7 @@ def call_problem(request: Request, bound: Bound, target: Target, atomic: bool = 
 
 
 def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Request:
-    """Return the program with the kernel that was measured to be best for a bound call, or the program itself.
+    """Return the program with the kernel that was measured to be best for a bound call, or the unchanged program.
 
     The user's choice of a route or configuration stays.
     """

@@ -24,7 +24,7 @@ Modes = tuple[tuple[int, int], ...]
 class TensorArgument:
     """A tensor as the kernel will see it: strides in elements, by mode.
 
-    ``extents`` are the extents of the modes that an index addresses.
+    ``extents`` are the extents of the modes along which an index names places.
     """
 
     name: str

@@ -73,7 +73,7 @@ def _load(path: Path, name: str) -> _Functions:
 
 
 def launch_failure(code: int) -> LaunchError:
-    """Return the error for a non-zero result of a kernel's ``run``. Its kinds are the kinds of ``evt::Failure``."""
+    """Return the error for a non-zero result of a kernel's ``run``. ``evt::Failure`` has its kinds."""
     kind, detail = code >> 16, code & 0xFFFF
     match kind:
         case 2:

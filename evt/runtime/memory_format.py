@@ -1,7 +1,7 @@
 """Memory formats of convolution tensors: channels last, which kernels need, and when PyTorch's convolutions return it.
 
-PyTorch's tensors are [N, C, H, W] for any memory format. A tensor whose channels are not contiguous is copied,
-explicitly, by :func:`channels_last`.
+PyTorch's tensors are [N, C, H, W] in each memory format. :func:`channels_last` copies a tensor whose channels are not
+contiguous.
 """
 
 from __future__ import annotations

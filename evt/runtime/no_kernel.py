@@ -17,7 +17,7 @@ _YARDSTICK = "sm90"
 #: The number of kinds of calls that are remembered before all are dropped.
 _MOST_JUDGED = 4096
 
-#: Plans a call's kernels for a target, or raises the errors of a call there.
+#: Plans a call's kernels for a target, or raises the errors of such a call.
 Planning = Callable[[Target], object]
 
 
@@ -29,7 +29,7 @@ class KernelWarnings:
         self._lock = threading.Lock()
 
     def __call__(self, kind: Hashable, plan: Planning, bound: Bound) -> None:
-        """Judge a kind of call with the first call of it; ``bound`` helps to suggest an alternative."""
+        """Judge the first call of each kind; ``bound`` has the layouts that the advice depends on."""
         with self._lock:
             if kind in self._judged:
                 return
@@ -61,7 +61,7 @@ def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
 
 
 def _refusal(plan: Planning, target: Target) -> EvtError | None:
-    """Return the reason a target has no kernel, or None if it has one, or if planning itself fails."""
+    """Return why a target has no kernel, or None if it has one, or if planning itself fails."""
     try:
         plan(target)
     except InternalError:
@@ -74,7 +74,7 @@ def _refusal(plan: Planning, target: Target) -> EvtError | None:
 
 
 def advice(bound: Bound) -> str:
-    """Return an alternative argument, if one is known: 8-bit operands must be contiguous along k."""
+    """Return the advice about operands, if there is any: 8-bit operands must be contiguous along k."""
     for operand in bound.dag.operands:
         layout = bound.tensors[operand.name].layout
         if operand.dtype.bits == 8 and bound.convolution is None and layout.contiguous != "k":

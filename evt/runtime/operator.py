@@ -1,16 +1,16 @@
 """Programs as custom operators of PyTorch, for graphs: ``torch.ops.evt.run``, ``launch``, ``write`` and ``allocate``.
 
-All programs share them. A string argument holds the program, so that another process can read it. ``run`` allocates
-the outputs, ``write`` writes them into buffers, ``allocate`` makes such buffers. ``launch`` is ``run`` without a kernel
-for autograd, which would double its time: for graphs after autograd. Inductor's Python code
-calls a :class:`evt.runtime.site.Site` in its place (:mod:`evt.fx.lowering`). The fake implementations return the shapes
-of a launch's results, also for symbolic sizes. :func:`call_traced` is a program's call if PyTorch traces or transforms
-it; other calls do not come here.
+All programs share these operators; a string argument holds the program, and another process can read it. ``run``
+allocates the outputs, ``write`` writes them into buffers, ``allocate`` makes such buffers. ``launch`` is ``run``
+without a kernel for autograd, which takes half of the time: for graphs that autograd does not see any more. Inductor's
+Python code calls a :class:`evt.runtime.site.Site` instead (:mod:`evt.fx.lowering`). The fake implementations return
+tensors without values, also for symbolic sizes. :func:`call_traced` calls a program while PyTorch traces or transforms
+it. Any other call does not pass through this module.
 
 The overloads ``one`` return the tensor of a program of one result, for Inductor's C++ code
 (:mod:`evt.runtime.inductor`).
 
-``names`` are the names of the tensors, floats and integers; without it the tensors are all inputs, in order.
+``names`` has the names of the tensors, floats and integers; without it the tensors are all inputs, in order.
 Autocast changes nothing: a program computes in the types of its operands.
 """
 
@@ -217,10 +217,9 @@ def _write_fake(*given: Any) -> None:
 
 
 def _below_autograd(operator: Any, recorded: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Return an operator's kernel for tensors that autograd may follow: ``recorded`` for the tensors that it does
-    follow.
+    """Return an operator's kernel for the autograd key: ``recorded`` if autograd follows a tensor, else the operator.
 
-    Without one they are refused, and so are tangents.
+    Without ``recorded``, refuse tensors that autograd follows. Refuse tangents always.
     """
 
     def kernel(*given: Any) -> Any:

@@ -1,8 +1,8 @@
 """Memory shared by tensors: ``find_overlap(...) -> Overlap``, checked when a call's tensors are at new addresses.
 
 Kernels read and write in any order. So a buffer must not share memory with any other tensor of the call
-(:class:`Overlap`), nor with another group's tensors (:func:`check_groups`). Its strides are checked by
-:func:`evt.runtime.layout.repeated`, so its own elements do not overlap.
+(:class:`Overlap`), nor with another group's tensors (:func:`check_groups`). :func:`evt.runtime.layout.repeated` checks
+that a buffer's elements do not overlap.
 """
 
 from __future__ import annotations

@@ -40,18 +40,20 @@ _Conversion = tuple[torch.Tensor, torch.Tensor | None]
 class Prepared:
     """A launch that only needs addresses and numbers.
 
-    A call's *slots* are addresses and numbers: of the given tensors (A, B, inputs, buffers), the given numbers,
-    ``constants`` for omitted values, the fresh outputs, and the workspace. ``pick`` takes
-    the leading members of its arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of
-    the rest.
-    ``allocations`` are (position among the outputs, prototype) of fresh outputs. A prototype has no memory;
+    A call's *slots* are the addresses of the given tensors (A, B, inputs, buffers), the given numbers, ``constants`` in
+    place of omitted values, the addresses of fresh outputs, and the address of the workspace. ``pick`` takes the
+    leading members of the kernel's arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the
+    remaining bytes.
+
+    ``allocations`` are (position among the outputs, prototype) of fresh outputs. A prototype has no memory, and
     torch.empty_like of it is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype too, or None
-    if the kernel needs none. ``integers`` are (slot, least, most) of integers; ``wide`` are the slots of i64 integers.
-    ``steps`` are the numbers that each of several launches adds to the picked members, and the bytes of its sizes. It
-    is empty for one launch.
-    For a convolution, ``copied`` are the slots of tensors that are not channels_last. Each has the prototype of the
-    tensor that is written in the place of a buffer, or None for an input. The fresh outputs at the positions
-    ``contiguous`` are copied to contiguous memory.
+    if the kernel needs no workspace. ``integers`` are (slot, least, most) of whole numbers; ``wide`` are the slots of
+    i64 numbers. ``steps`` are the numbers that each launch of several adds to the picked members, and the bytes of its
+    sizes; empty for a single launch.
+
+    In a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of the
+    copy of a buffer, or None for an input. The fresh outputs at the positions ``contiguous`` are copied to contiguous
+    memory.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -110,10 +112,10 @@ class Prepared:
     def launcher(
         self, addresses: Sequence[int], offsets: Sequence[int], otherwise: Callable[..., None]
     ) -> Callable[..., None]:
-        """Return a function of a call's tensors, for calls without numbers: the shortest way to a launch.
+        """Return a function that launches a call's tensors, for a call without numbers: the shortest way to a launch.
 
-        The kernel reads tensors ``offsets`` bytes from their addresses. If the alignment of one differs from these
-        ``addresses``, the call goes to ``otherwise``: its kernel may be another one.
+        The kernel reads each tensor at its address plus its offset of ``offsets``, in bytes. If a tensor is not aligned
+        as at these ``addresses``, ``otherwise`` gets the call, which may take another kernel.
         """
         run, length, index, prototype = self.run, self.length, self.device, self.workspace
         current_device, raw_stream = _current_device, _raw_stream

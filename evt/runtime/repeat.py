@@ -52,7 +52,7 @@ class Repeated:
 def record(
     compute: Callable[[Sequence[torch.Tensor]], _Results], given: Sequence[torch.Tensor]
 ) -> tuple[_Results, Repeated | None]:
-    """Return the results of a computation on tensors, and its calls, or None if it cannot be repeated."""
+    """Return the result of a computation on tensors, and its calls, or None if the calls cannot be repeated."""
     recorder = _Recorder(given)
     with recorder:
         results = compute(given)
@@ -115,7 +115,7 @@ class _Recorder(TorchFunctionMode):
         return len(self.values) - 1
 
     def place(self, value: Any) -> int:
-        """Return the place of an argument: of a given or computed value, or a new place of a constant."""
+        """Return the place of an argument that was given or computed, or a new place of a constant."""
         if isinstance(value, torch.Tensor) and value in self.places:
             found: int = self.places[value]
             return found
@@ -137,7 +137,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _is_same(result: Any, given: Any) -> bool:
-    """Return whether a conversion or a view returns its argument."""
+    """Return whether the result of a conversion or of a view is the given tensor."""
     if not (isinstance(result, torch.Tensor) and isinstance(given, torch.Tensor)):
         return False
     first, second = (
@@ -159,7 +159,7 @@ def _listed(*members: Any) -> list[Any]:
 
 
 def _call(function: Callable[..., Any], count: int, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function of positional arguments; the last ones have names."""
+    """Return a function that passes its last positional arguments by these names."""
     if not names:
         return function
     return lambda *given: function(*given[:count], **dict(zip(names, given[count:], strict=True)))

@@ -15,7 +15,7 @@ Gathering = Callable[[Sequence[Any]], Any]
 
 @cache
 def gather(outputs: tuple[str, ...]) -> Gathering:
-    """Return a function that returns one value unchanged, and several as a namedtuple in the outputs' order."""
+    """Return a function that returns a single value unchanged, and several as a namedtuple in the outputs' order."""
     if len(outputs) == 1:
         return itemgetter(0)
     making: Gathering = result_type(outputs)._make

@@ -1,9 +1,9 @@
 """Calls of a program out of Inductor's code: ``Site(program, views)[sizes](A, B, *buffers, *inputs)``.
 
-A site is a call in compiled code. PyTorch has guarded or allocated the types, sizes and strides of its tensors. Only
-addresses change, and dynamic sizes, which subscript a site. So all else is checked and packed once. A call takes the
-addresses, compares their alignment, and launches. :class:`evt.runtime.call.Caller` answers calls that are not a single
-launch of a kernel.
+A site is a place in compiled code that calls a program. PyTorch has guarded or allocated the types, sizes and strides
+of its tensors. Only addresses change, and with dynamic shapes the sizes, which are the site's subscript. So a site
+checks and packs everything else once. A call takes the addresses, compares their alignments, and launches.
+:class:`evt.runtime.call.Caller` runs a call that is not a single launch of a kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evt.runtime.operator import write_program
 
 #: A call of a site, once its sizes are known.
 Launch = Callable[..., None]
-#: Size, stride and offset of a tensor within the given one; None for the whole given tensor.
+#: Size, stride and offset of a tensor within the given tensor; None for the given tensor itself.
 View = tuple[Sequence[int], Sequence[int], int] | None
 
 #: The number of combinations of sizes that a site keeps before all are dropped.
@@ -32,7 +32,7 @@ SITES: defaultdict[str, list[Site]] = defaultdict(list)
 class Site(dict[tuple[int, ...], Launch]):
     """A place in compiled code that calls a program, as a mapping from the sizes that vary to a launch.
 
-    ``views`` takes these sizes, and returns for each tensor of a call its part of the given one.
+    ``views`` takes these sizes, and returns for each tensor of a call the part of the given tensor.
     """
 
     def __init__(self, program: str, views: Callable[..., Sequence[View]] | None = None) -> None:

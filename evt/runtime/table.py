@@ -24,9 +24,9 @@ _MAX_PLACES = 256
 
 
 class Places(set[tuple[int, ...]]):
-    """The addresses of the groups' tensors when their memory was checked: a tuple for each group.
+    """The addresses of groups' tensors when their memory was checked: a tuple for each group.
 
-    A tensor whose memory was freed is at another address: 0, or an offset from it.
+    A tensor without its memory has another address: 0, or an offset from 0.
     """
 
     def remember(self, addresses: tuple[int, ...]) -> None:
@@ -40,7 +40,7 @@ class Places(set[tuple[int, ...]]):
 class Known:
     """A checked group: its metadata, and the words that it contributes to the rows of the last plan that asked.
 
-    ``places`` are the addresses of such groups' tensors, ``overlap`` decides whether they share memory.
+    ``places`` are the addresses of such groups' tensors, ``overlap`` the facts that decide whether these share memory.
     """
 
     bound: Bound

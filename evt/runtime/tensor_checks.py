@@ -1,9 +1,9 @@
-"""Properties of a torch.Tensor besides memory, shape and strides, which kernels do not know.
+"""The checks of tensors that are more than memory with a shape and strides, which is all that kernels know.
 
-:func:`plain` removes properties that do not matter: subclasses without behaviour, dimension names, a negative bit.
-:func:`fault` refuses tensors without memory, and tensors with properties that a launch would drop: tracing, transforms,
-tangents. Both serve the first call of a combination; remembered calls only check whether
-any of this may have changed, which is cheaper.
+:func:`plain` removes properties that do not matter: a subclass without behaviour, dimension names, a negative bit.
+:func:`fault` refuses tensors without memory, tensors that PyTorch traces or transforms, and tangents: a launch would
+lose them. Both functions serve the first call of a combination. Later calls only check whether a property may have
+changed, which is cheaper.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evt.layout import span
 from evt.reference.dense import not_dense
 from evt.runtime.layout import modes_of
 
-#: The types that calls recognise: isinstance() on torch.Tensor costs ten times as much. Plain tensors, and numbers.
+#: The types that calls recognise, plain tensors and numbers: isinstance() on torch.Tensor takes ten times as long.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 NUMBERS = frozenset({float, int})
 
@@ -32,12 +32,12 @@ _mode_at = torch._C._get_dispatch_stack_at
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces or transforms calls here, or a mode watches operators."""
+    """Return whether PyTorch traces or transforms this call, or a mode sees its operators."""
     return bool(mode_depth()) or transforming() or torch._C._get_tracing_state() is not None
 
 
 def tracing_fault() -> Diagnostic | None:
-    """Return the reason no tensors can be launched here, or None: PyTorch traces or transforms the call."""
+    """Return why no tensors can be launched here, or None: PyTorch traces or transforms the call."""
     if torch._C._get_tracing_state() is not None:
         return _traced("this call is traced by torch.jit.trace")
     if tracer := _tracer():
@@ -54,14 +54,14 @@ def _tracer() -> str:
 
 
 def is_traced(values: Iterable[object]) -> bool:
-    """Return whether a call on these values is for PyTorch's operators to answer: it has no memory to launch on."""
+    """Return whether a call on these values is for PyTorch's operators: it has no memory to launch on."""
     if torch._C._get_tracing_state() is not None:
         return False
     return bool(_tracer()) or transforming() or any(isinstance(each, torch.Tensor) and _stands(each) for each in values)
 
 
 def _stands(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor stands for others that PyTorch's dispatcher knows."""
+    """Return whether a tensor stands for other tensors that PyTorch's dispatcher knows."""
     kind = type(tensor)
     if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
         return True
@@ -74,7 +74,7 @@ def _traced(what: str) -> Diagnostic:
 
 
 def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
-    """Return the reason a launch cannot take a tensor of any shape and type, or None; ``written``: it is a buffer."""
+    """Return why a launch cannot take a tensor of any shape and type, or None; ``written``: it is a buffer."""
     return (
         not_dense(name, tensor)
         or _without_values(name, tensor)
@@ -84,7 +84,7 @@ def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnost
 
 
 def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Return the reason a tensor has no values, or None: it is traced or transformed, or stands for others."""
+    """Return why a tensor has no values, or None: it is traced or transformed, or stands for others."""
     kind = type(tensor)
     if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
         return _traced(f"`{name}` is a {kind.__name__} of torch.export, make_fx or their like")
@@ -98,7 +98,7 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
 
 
 def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
-    """Return the property of a tensor that a launch would drop, or None."""
+    """Diagnose a property of a tensor that a launch would lose, or return None."""
     if found := gradient_fault(name, tensor):
         return found
     if written and tensor.is_neg():
@@ -108,7 +108,7 @@ def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | Non
 
 
 def gradient_fault(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Diagnose gradients that would be dropped."""
+    """Diagnose gradients that would be dropped, or return None."""
     if tensor.requires_grad and torch.is_grad_enabled():
         message = f"`{name}` requires grad, and autograd records calls without output buffers only"
         help_text = f"leave the buffers out, call under torch.no_grad(), or pass {name}.detach()"

@@ -48,7 +48,7 @@ def operand_argument(
     return argument
 
 
-#: The names of extents that an index addresses, by mode.
+#: The word for the elements of a tensor along a mode in which an index names places.
 _ANY = {"m": "rows", "n": "columns"}
 #: A shape as (mode, the dimensions it stands for).
 _Groups = list[tuple[str, tuple[int, ...]]]

@@ -1,8 +1,8 @@
 """``torch.vmap`` of a call: ``run_batched(info, in_dims, ...)`` makes one launch of all its elements, or refuses.
 
-The dimension that vmap adds becomes a batch of a matrix product, rows of a linear map, or images of a convolution.
-Values that a launch cannot have for each element are refused: weights of linear maps and convolutions, vectors of
-columns, scalars.
+The dimension that vmap adds becomes a batch of a matrix product, rows of a linear map, or images of a convolution. A
+launch has the weights of linear maps and convolutions, vectors of columns and scalars once: these may not have the
+dimension.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def refuse_batched(info: Any, in_dims: Any, *given: Any) -> Any:
 
 
 def _check(request: Request, batched: Mapping[str, bool], weights: bool) -> None:
-    """Refuse calls that are not a single launch."""
+    """Refuse a call that is not a single launch."""
     matrices = request.operation == "gemm"
     mode = "l" if matrices else "m"
     if not matrices and weights:
@@ -101,7 +101,7 @@ def _rank(value: Input, outer: int) -> int:
 
 
 def _first(tensor: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
-    """Return a tensor with vmap's dimension first, before ``rank`` others; without one, unchanged."""
+    """Return a tensor with vmap's dimension first, before ``rank`` others; unchanged if it has no such dimension."""
     if dim is None:
         return tensor
     moved = tensor.movedim(dim, 0)

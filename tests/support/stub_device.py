@@ -20,7 +20,7 @@ from evt.plan import Plan, find_target
 from evt.request import Request
 from evt.runtime import call, prepare
 from evt.runtime.bound import Bound
-from evt.runtime.cpu_fallback import answer
+from evt.runtime.cpu_fallback import run_reference
 from evt.runtime.kernels import Kernels, plan_kernels
 from evt.runtime.library import Library
 
@@ -140,7 +140,7 @@ def _computing(plan: Plan, request: Request, bound: Bound, computes: Callable[[]
         given = {name: value for name, value in bound.values.items() if isinstance(value, torch.Tensor)}
         values = {name: _at(addresses[name], value) for name, value in given.items()}
         buffers = {name: values[name] for name in request.outputs}
-        answer(request, replace(bound, values={**bound.values, **values}), buffers)
+        run_reference(request, replace(bound, values={**bound.values, **values}), buffers)
         return 0
 
     return Library(Path(), run, form_of(plan), lambda arguments: workspace_of(plan))
