@@ -49,8 +49,8 @@ class Plane:
     def cut(height: Axis, width: Axis, depth_taps: int | None, channel_bytes: int, block_bytes: int) -> Plane:
         """Return a convolution with blocks of some bytes of its pixels' channels; a volume has taps along the depth.
 
-        Pixels and filters are taken to be dense: if the bytes of a pixel are no multiple of a line of L2, many pixels
-        begin within a line, and TMA takes as long for each line that a pixel touches as for a whole line.
+        Pixels and filters are taken to be dense. If the bytes of a pixel are no multiple of a line of L2, many pixels
+        begin within a line. TMA takes as long for each line that a pixel touches as for a whole line.
         """
         depth = Axis(1, 1, depth_taps or 1, 1, 1, 0)
         return Plane(Problem(1, channel_bytes, 0, height, width, depth), block_bytes, depth_taps is not None)
@@ -105,7 +105,7 @@ class Cycles:
             blocks, cycles = problem.channel_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
             sharing = Sharing(blocks, cycles, 0, 0)
         filters = problem.tap_count // tile.taps_per_stage * sharing.channel_blocks
-        if not kernel.has_windows:  # those of windows are resident
+        if not kernel.has_windows:  # filters of windows are resident
             filters = min(halo.FEWEST_FILTER_STAGES, filters)
         left = halo.bytes_for_stages(kernel, tile) - filters * tile.filter_stage_bytes
         held_up = max(1.0, problem.groups / max(left // tile.input_stage_bytes, 1))

@@ -116,7 +116,7 @@ struct Region0 {
 
 // ... as in conv_own_padded: struct Params {
 
-// ... as in conv_own_dgrad: /// What is loaded for a step of several elements,
+// ... as in conv_own_dgrad: /// The values that are loaded for a step of sever
 
   in_bias_type in_bias;
 
@@ -169,7 +169,7 @@ inline Kernel::Arguments problem_of(Arguments const& arguments) {
   return result;
 }
 
-// ... as in gemm_own: /// How many tiles there are, of which reductions 
+// ... as in gemm_own: /// The number of tiles: reductions have a part fo
 
 // ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
 

@@ -184,7 +184,7 @@ struct Region2 {
     reduction_9_type::Params reduction_9;
   };
 
-  /// What is loaded for a step of several elements, ahead of their use.
+  /// The values that are loaded for a step of several elements, ahead of their use.
   struct Fetched {
     in_gate_type::Fetched in_gate;
   };
@@ -339,7 +339,7 @@ inline Kernel::Arguments problem_of(Arguments const& arguments) {
   return result;
 }
 
-// ... as in gemm_own: /// How many tiles there are, of which reductions 
+// ... as in gemm_own: /// The number of tiles: reductions have a part fo
 
 /// Where the parts of each reduction are in the workspace, in bytes from its start.
 struct Workspace {

@@ -130,7 +130,7 @@ struct Epilogue {
   struct Params {
   };
 
-  /// What is loaded for a step of several elements, ahead of their use.
+  /// The values that are loaded for a step of several elements, ahead of their use.
   struct Fetched {
   };
 
@@ -248,7 +248,7 @@ inline Kernel::Arguments problem_of(Arguments const& arguments) {
   return result;
 }
 
-// ... as in gemm_own: /// How many tiles there are, of which reductions 
+// ... as in gemm_own: /// The number of tiles: reductions have a part fo
 
 // ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
 

@@ -135,7 +135,7 @@ struct Epilogue {
     in_bias_type::Params in_bias;
   };
 
-// ... as in conv_own_dgrad: /// What is loaded for a step of several elements,
+// ... as in conv_own_dgrad: /// The values that are loaded for a step of sever
 
   in_bias_type in_bias;
 
@@ -236,7 +236,7 @@ using Params = Kernel::Params;
 
 // ... as in conv_own: /// The convolution, and the size of tiles if the 
 
-// ... as in gemm_own: /// How many tiles there are, of which reductions 
+// ... as in gemm_own: /// The number of tiles: reductions have a part fo
 
 // ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
 

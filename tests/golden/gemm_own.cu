@@ -195,7 +195,7 @@ struct Epilogue {
     reduction_12_type::Params reduction_12;
   };
 
-  /// What is loaded for a step of several elements, ahead of their use.
+  /// The values that are loaded for a step of several elements, ahead of their use.
   struct Fetched {
     in_gate_type::Fetched in_gate;
     in_s_type::Fetched in_s;
@@ -352,7 +352,7 @@ inline Kernel::Arguments problem_of(Arguments const& arguments) {
   return result;
 }
 
-/// How many tiles there are, of which reductions have parts.
+/// The number of tiles: reductions have a part for each.
 [[maybe_unused]] inline evt::fragment::Tiles tiles_of(Arguments const& arguments) {
   return Kernel::tiles(problem_of(arguments));
 }

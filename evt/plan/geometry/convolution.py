@@ -56,7 +56,7 @@ class Axis:
     def shared_pitch(self) -> int:
         """Smallest distance between two tiles of the whole dimension that share their padding.
 
-        The first pixels of the next tile may be those that the last taps of a tile reach, if both are zeros.
+        The last taps of a tile may reach the first pixels of the next tile, if both are zeros.
         """
         reach = self.output + self.halo
         zeros_after = ceil_div(self.size + self.pad, self.stride)
@@ -66,7 +66,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A convolution. A volume is a stack of slices, each of which is an image."""
+    """A convolution. A volume is a stack of slices; each slice is an image."""
 
     images: int
     channels: int

@@ -1,10 +1,10 @@
-"""Tiles of the depthwise kernel: what fits in shared memory, and the fastest of that.
+"""Tiles of the depthwise kernel: the fastest that fits in shared memory.
 
 A thread computes a unit, a few rows and columns of pixels of two channels. A CTA has the units of a tile, for 32
 channels.
 
-Part of :mod:`evt.plan.geometry`. Cycles are fitted to times of an H200, 2026-11: 400 kernels of 14 layers, of which the
-fit chooses kernels within 3 % of the best.
+Part of :mod:`evt.plan.geometry`. Cycles are fitted to times of an H200, 2026-11: 400 kernels of 14 layers. The fit
+chooses kernels within 3 % of the best.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WEIGHT_PITCH = 34
 #: Elements of a TMA box in each dimension, at most, and its alignment in shared memory.
 LARGEST_BOX = 256
 BOX_ALIGNMENT = 128
-#: Barriers: those of the input, of C, and of the filters.
+#: Barriers of the input, of C, and of the filters.
 BARRIER_BYTES = 24
 #: An SM of most GPUs. The parts of reductions are counted before the GPU is known.
 MULTIPROCESSORS = 132
@@ -53,7 +53,7 @@ WEIGHT = 8.0
 
 @dataclass(frozen=True, slots=True)
 class FilterShape:
-    """A filter, its steps, and the pixels of a unit: what a kernel is specialised for."""
+    """Compile-time facts of a kernel: a filter, its steps, and the pixels of a unit."""
 
     height: int
     width: int
@@ -187,8 +187,8 @@ def fits(filter: FilterShape, made: Geometry, elements: ElementBytes) -> bool:
 def cycles(filter: FilterShape, made: Geometry, elements: ElementBytes) -> float:
     """Return the clock cycles of a convolution.
 
-    An SM issues the instructions of its CTAs or moves their pixels, whichever takes longer, and takes no less than its
-    CTAs take one after the other.
+    An SM issues the instructions of its CTAs or moves their pixels; the longer of both counts. Resident CTAs overlap,
+    and each takes at least its latency.
     """
     threads = made.threads
     memory = memory_of(filter, made, elements)

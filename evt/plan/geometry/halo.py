@@ -41,12 +41,12 @@ TAPS_PER_STAGE = (3, 5, 1)
 FEWEST_FILTER_STAGES = 3
 #: Filters of this many taps in flight hide the latency of a load.
 MANY_TAPS = 9
-#: Warps that load windows of few channels, each into stages of its own.
+#: Warps that load windows of few channels, each into separate stages.
 WIDENERS = 3
 #: Shared memory of a CTA, and the alignment of swizzled memory.
 SHARED_BYTES = 232448
 ALIGNMENT = 1024
-#: Barriers: full and empty of each stage, and those of the consumers.
+#: Barriers: full and empty of each stage, and eight for the consumers.
 BARRIER_BYTES = 8 * (2 * MAX_INPUT_STAGES + 2 * MAX_FILTER_STAGES + 8)
 #: Bytes of a pixel of windows.
 WINDOW_BYTES = 16
@@ -74,7 +74,7 @@ class KernelClass:
     #: Channels of a block, and the bytes that a tap multiplies for each pixel.
     channels: int
     block_bytes: int
-    #: Bytes of a pixel in a box: fewer than those of a block if a tap multiplies windows.
+    #: Bytes of a pixel in a box: fewer than block_bytes if a tap multiplies windows.
     pixel_bytes: int
     #: C or D is moved by TMA through shared memory.
     staged: bool
@@ -102,7 +102,7 @@ class Geometry:
     #: Output pixels of each image.
     rows: int = 0
     columns: int = 0
-    #: Pixels from one row of the box to the next; the same of the accumulator, C and D.
+    #: Pixels from one row to the next: of the box, and of the accumulator, C and D.
     input_pitch: int = 0
     accumulator_pitch: int = 0
     #: Rows from one image of the box to the next, and pixels of zeros after the last row.
@@ -248,7 +248,7 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     blocks = ceil_div(problem.channel_blocks(kernel.channels), made.cluster_size)
     needed = consumers * problem.tap_count // length * blocks
     beside = min(most, max(left - needed * made.filter_stage_bytes, 0) // made.input_stage_bytes) // warps * warps
-    # The filters of a product take the room of boxes, of which a tile needs one for each block of channels.
+    # The filters of a product take the room of boxes. A tile needs a box for each block of channels.
     enough = min(blocks, ENOUGH_INPUT_STAGES) if problem.tap_count == 1 and not kernel.shared else fewest
     if may_stay and needed <= MAX_FILTER_STAGES and beside >= max(fewest, enough):
         stays = replace(made, resident=True, input_stages=beside, filter_stages=needed)
@@ -271,7 +271,7 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
 
 
 def pitch_of(problem: Problem, columns: int) -> int:
-    """Return the pitch of rows of output pixels. Groups of taps have boxes of their own and share no padding."""
+    """Return the pitch of rows of output pixels. Each group of taps has its boxes and shares no padding."""
     whole = columns == problem.width.output and problem.groups == 1
     return problem.width.shared_pitch if whole else columns + problem.width.halo
 
@@ -291,12 +291,12 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
     box_rows = rows_of_image(problem) if images > 1 else reach
     pixels = ((images - 1) * box_rows + rows - 1) * accumulator_pitch + columns
     largest = max((pitch - 1) * width.stride, (box_rows - 1) * height.stride)
-    # TMA moves C and D of all kernels, and the input of those without windows.
+    # TMA moves C and D of all kernels, and the input of kernels without windows.
     if pixels > kernel.pixels or accumulator_pitch > LARGEST_BOX or (not kernel.has_windows and largest >= LARGEST_BOX):
         return Geometry()
     guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     stored = (images * box_rows if images > 1 else rows) * accumulator_pitch
-    # A kernel with clusters has the buffer whatever its epilogue: the planner does not know the epilogue.
+    # A kernel with clusters has the buffer for any epilogue: the planner does not know the epilogue.
     has_buffer = kernel.staged or kernel.shared
     made = Geometry(
         images=images,

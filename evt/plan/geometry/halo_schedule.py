@@ -32,7 +32,7 @@ MANY_BLOCKS = 4
 #: A line of L2. TMA loads 5/8 of a line in a cycle.
 LINE_BYTES = 128
 EIGHTHS_A_CYCLE = 5
-#: Bytes of shared memory in a cycle: those that the tensor cores read, and those that are written.
+#: Bytes of shared memory in a cycle: reads by the tensor cores, and writes.
 READ_BYTES = 128
 WRITTEN_BYTES = 320
 #: Cycles of the taps of a filter stage, at least.
@@ -167,7 +167,7 @@ def sharing_of(problem: Problem, kernel: KernelClass, made: Geometry) -> Sharing
 
 
 def geometry_of(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 0) -> Geometry:
-    """Return the geometry of a kernel, whatever the number of SMs."""
+    """Return the geometry of a kernel for any number of SMs."""
     made = choose(problem, kernel, rows, columns)
     if not kernel.shared or made.input_stages == 0:
         return made

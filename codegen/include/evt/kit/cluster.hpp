@@ -57,7 +57,8 @@ CUTLASS_DEVICE void store_step(Params<Traits> const& params, WorkTile const& til
 /// thread there. Then complete this CTA's steps: add the partial sums of all CTAs, in the order of their ranks.
 template <int Blocks, class Traits>
 CUTLASS_DEVICE void exchange_and_complete(Params<Traits> const& params, SharedStorage const& storage,
-                                          WorkTile const& tile, CtaWork const& work, typename Traits::Epilogue& epilogue,
+                                          WorkTile const& tile, CtaWork const& work,
+                                          typename Traits::Epilogue& epilogue,
                                           typename Traits::Accumulator (&accumulators)[Traits::kPixels / 2]) {
   using Accumulator = typename Traits::Accumulator;
   constexpr int kQuadsOfBlock = 2 * ceil_div(Traits::kSteps, Blocks);

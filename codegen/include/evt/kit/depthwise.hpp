@@ -1,19 +1,18 @@
 #ifndef EVT_KIT_DEPTHWISE_HPP
 #define EVT_KIT_DEPTHWISE_HPP
 
-// A depthwise convolution for sm90: each channel has a filter of its own. There is no matrix product in it, so the
-// multiply-adds are those of FFMA, in f32.
+// A depthwise convolution for sm90: each channel has one filter. There is no matrix product, so the multiply-adds are
+// FFMA in f32.
 //
-// A thread block has 32 channels of a tile of pixels. TMA loads its input once, with the halo that the taps reach and
-// zeros outside of the image, its filters, and C, if there is one. A thread has two channels and a few rows and columns
-// of pixels, a unit: it loads and converts each pixel of its input once and multiplies it by all taps that meet it,
-// which are known at compile time. Its two channels are one word of memory, so that a warp stores two pixels of D at a
-// time, of 32 channels each.
+// A CTA has 32 channels of a tile of pixels. TMA loads its input once, with the halo that the taps reach and zeros
+// outside of the image, its filters, and C, if there is one. A thread has two channels and a unit, a few rows and
+// columns of pixels. It loads and converts each pixel of its input once and multiplies it by all taps that read it. The
+// taps are known at compile time. Two channels are one word of memory, so that a warp stores two pixels of D at a time.
 //
-// There are several thread blocks on a multiprocessor: some load while others compute. Those of neighbouring channels
-// come after one another, as they share lines of L2.
+// An SM has several CTAs: some load while others compute. CTAs of neighbouring channels are successive, for they share
+// lines of L2.
 //
-// The gradient of the input, of stride 1, is the same convolution of the output's gradient, by filters read backwards.
+// The gradient of the input, of stride 1, convolves the output's gradient with filters that are read backwards.
 
 #include <cstdint>
 #include <type_traits>
@@ -148,7 +147,7 @@ struct Kernel {
   }
 
  private:
-  /// A step of the epilogue: where its elements are, and what is loaded for them.
+  /// A step of the epilogue: the places of its elements, and the values loaded for them.
   struct Step {
     fragment::Places places;
     typename Epilogue::Fetched fetched;

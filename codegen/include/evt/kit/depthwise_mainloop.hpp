@@ -25,8 +25,8 @@ CUTLASS_DEVICE float* of_tap(float* weights, int tap) {
   return weights + (Filter::kBackwards ? Filter::kTaps - 1 - tap : tap) * kWeightPitch;
 }
 
-/// Make weights of a thread block's packed filters, tap by tap. Those of channels that there are not give sums that
-/// nobody stores.
+/// Convert a CTA's packed filters to weights, tap by tap. Weights of channels beyond the last give sums that are not
+/// stored.
 template <class Filter, class Element>
 CUTLASS_DEVICE void widen(Element const* filters, float* weights) {
   for (int i = threadIdx.x; i < Filter::kTaps * kChannels; i += blockDim.x) {
@@ -42,8 +42,8 @@ struct Filters {
   int64_t stride, row_stride, tap_stride;
 };
 
-/// Make weights of filters that lie anywhere, from one of them on, of so many. Neighbouring threads have neighbouring
-/// taps, and several loads are under way at a time.
+/// Convert filters with any strides to weights, from `first_filter` on. Neighbouring threads load neighbouring taps,
+/// several at a time.
 template <class Filter, class Element>
 CUTLASS_DEVICE void gather(Filters<Element> const& filters, int first_filter, int number, float* weights) {
   constexpr int kWeights = Filter::kTaps * kChannels, kAtATime = 8;

@@ -1,7 +1,7 @@
 #ifndef EVT_KIT_DEPTHWISE_UNITS_HPP
 #define EVT_KIT_DEPTHWISE_UNITS_HPP
 
-// Where thread blocks and threads of the kernel of depthwise.hpp are: in the output, and in shared memory.
+// The places of CTAs and threads of the kernel of depthwise.hpp: in the output, and in shared memory.
 
 #include "evt/kit/depthwise_filter.hpp"
 #include "evt/fragment.hpp"
@@ -9,7 +9,7 @@
 namespace evt {
 namespace depthwise {
 
-/// Which lanes of a warp have which elements of a step: see fragment.hpp. Those of a row are of one unit, of kRows.
+/// The lanes that have the elements of a step: see fragment.hpp. The lanes of a row have one unit.
 using Lanes = fragment::Lanes<kPairs, 1>;
 
 /// A thread block's tile: its first channel and pixel.

@@ -62,7 +62,7 @@ struct Pixels {
   }
 };
 
-/// A step of the epilogue: the places of its elements, and what is loaded for them.
+/// A step of the epilogue: the places of its elements, and the values loaded for them.
 template <class Traits>
 struct EpilogueStep {
   using Epilogue = typename Traits::Epilogue;

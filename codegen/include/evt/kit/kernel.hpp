@@ -4,14 +4,14 @@
 // A persistent, warp-specialised kernel for sm90: a main loop, an epilogue, and the roles of the warps.
 //
 // The product is transposed: M are the filters, N the pixels. Warp group 0 produces. TMA loads the operands (warp 0 the
-// input, warp 3 the filters) and moves C and D (warps 1 and 2, one for each consumer). Where threads load the operands,
+// input, warp 3 the filters) and moves C and D (warps 1 and 2, one for each consumer). If threads load the operands,
 // warps 0 to 2 do, and warp 3 moves the tiles of both consumers. Warp groups 1 and 2 consume. By default they are
-// pingpong: each has a tile of its own, one multiplies while the other computes its epilogue, and ordered barriers pass
-// the tensor cores on. Cooperating consumers share a tile of pixels, each with a block of filters. Filters stay in
+// pingpong: each has one tile, multiplies while the other computes its epilogue, and passes the tensor cores on by
+// ordered barriers. Cooperating consumers share a tile of pixels, each with a block of filters. Filters stay in
 // shared memory where they fit; a CTA then keeps to one block of 64 filters.
 //
-// For few tiles of many channels, the CTAs of a cluster share each tile, in a kernel of its own: a CTA has one tile and
-// one consumer. It multiplies some blocks of channels, sends its partial sums to the CTAs that complete them, and
+// For few tiles of many channels, the CTAs of a cluster share each tile, in a separate kernel. A CTA then has one tile
+// and one consumer. It multiplies some blocks of channels, sends its partial sums to the CTAs that complete them, and
 // completes some pixels itself. The order of addition is fixed.
 //
 // geometry.hpp decides tiles, pipeline stages and schedule: it is evt.plan.geometry, written as C++. taps.hpp orders

@@ -3,7 +3,7 @@
 
 // A main loop is a class with these members, which the kernel of kernel.hpp calls:
 //
-//   Mma, kChannels, kDimensions, Filters    what is multiplied, and the types and constants of kernel traits
+//   Mma, kChannels, kDimensions, Filters    the multiplication, and the types and constants of kernel traits
 //   kLoadsByThreads                         whether threads load operands before the kernel's barriers, instead of TMA
 //   kProducerRegisters, kConsumerRegisters  registers of a thread, for warpgroup_reg_dealloc and warpgroup_reg_alloc
 //   can_implement, encode                   on the host: limits of the problem, and the operands' TMA descriptors
@@ -35,7 +35,7 @@ struct KBlock {
   bool enters[Taps];
   bool is_loaded;
 
-  /// `input` is at the box of the tap before these, or of a tile's first tap, and is left at the box of the last one.
+  /// `input` is at the box of the previous tap, or of a tile's first tap. It is left at the box of the last tap.
   template <class Traits>
   CUTLASS_DEVICE KBlock(Params<Traits> const& params, SharedStorage const& storage, int first_tap, bool is_first,
                         PipelineState& input, PipelineState const& filters)

@@ -84,7 +84,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
   template <class Traits>
   static bool can_implement(Arguments<Traits> const& arguments) {
     Problem const& problem = arguments.problem;
-    constexpr int kLargestStep = 8;  // of TMA's boxes, and of those of windows
+    constexpr int kLargestStep = 8;  // of TMA's boxes, and of boxes of windows
     return problem.channels == WindowChannels && problem.width.stride == StrideWidth && problem.width.dilation == 1 &&
            problem.height.stride <= kLargestStep &&
            problem.width.taps * (kWindowBytes / StrideWidth) <= Base::kBlockBytes;

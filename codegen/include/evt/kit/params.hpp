@@ -67,7 +67,7 @@ Problem problem_of(Arguments<Traits> const& arguments) {
   return Traits::Mainloop::multiplied(arguments.problem, Traits::kClass);
 }
 
-/// Return the geometry, whatever the number of SMs; without input stages if there is none.
+/// Return the geometry for any number of SMs; without input stages if there is none.
 template <class Traits>
 Geometry geometry_of(Arguments<Traits> const& arguments) {
   return geometry_of(problem_of(arguments), Traits::kClass, arguments.rows, arguments.columns);

@@ -45,7 +45,7 @@ struct CtaWork {
   }
 };
 
-/// Whether the consumers multiply one after the other, each a tile of its own.
+/// Whether the consumers multiply alternately, each another tile.
 template <class Traits>
 CUTLASS_HOST_DEVICE bool is_pingpong(Params<Traits> const& params) {
   return !Traits::kShared && !params.geometry.cooperative;

@@ -77,7 +77,7 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t phase) {
 /// Make writes of threads to shared memory visible to TMA and WGMMA.
 CUTLASS_DEVICE void fence_view_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Clusters. The shared memory of another CTA has an address of its own.
+// Clusters. The shared memory of another CTA has another address.
 
 /// Arrive at the cluster's barrier, after fence_barrier_init: initialized barriers are then visible to the threads that
 /// wait. Other memory would need a release, which takes a microsecond.
@@ -215,7 +215,7 @@ CUTLASS_DEVICE void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-/// A tensor for TMA, the innermost dimension first and contiguous. `strides` are those of the other dimensions, in
+/// A tensor for TMA, the innermost dimension first and contiguous. `strides` are the other dimensions' strides, in
 /// elements; `steps` are the traversal strides of dimensions 1 and 2. Elements outside of the tensor are zeros.
 template <int Dimensions>
 struct TmaTensor {

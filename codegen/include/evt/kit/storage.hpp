@@ -13,7 +13,8 @@
 namespace evt {
 namespace kit {
 
-/// Places in shared memory. The stages of `input` are TMA boxes of pixels, those of `filters` the filters of some taps.
+/// Places in shared memory. A stage of `input` is a TMA box of pixels, a stage of `filters` has the filters of some
+/// taps.
 struct SharedStorage {
   Pipeline<0> input;
   Pipeline<kMaxInputStages> filters;
