@@ -1,3 +1,3 @@
 """The version of evt; part of every cache key."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
