@@ -83,6 +83,10 @@ class EpilogueProgram:
         yield from ((step.region, step.origin) for step in self.of(Apply))
         yield from ((result.region, result.origin) for result in self.results if result.region is not None)
 
+    def bytes(self, *, written: bool) -> float:
+        """Return the bytes that the steps read, or write, for each element of the product."""
+        return sum(step.bytes for step in self.unique if step.passes == written)
+
     def shared_bytes(self, buffers: Buffers) -> int:
         """Return the bytes of shared memory that the steps need, auxiliary tiles aside."""
         return sum(step.shared_bytes(buffers) for step in self.steps)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from evt.functions import TABLE
-from evt.ir import Apply, Input, Output, TypedDag
+from evt.ir import Apply, TypedDag
 from evt.ir.dtype import DType, accumulator
 from evt.ir.interface import format_interface
-from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.facts import stores_d
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.scope import Scope
+from evt.plan.epilogue.writes import AuxStore
 from evt.plan.fields import Field, Fields, GroupFields, mangle
 from evt.plan.kernels.parameters import parameters
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
@@ -125,8 +125,8 @@ class Draft(Scope):
             memory_limit=frame.memory_limit,
             registers=self._registers(epilogue.program) if frame.family in _ESTIMATED else 0,
             operand_bits=dag.operands[0].dtype.bits,
-            read_bytes=sum(map(tile_bytes, dag.inputs)),
-            written_bytes=sum(map(tile_bytes, dag.outputs)),
+            read_bytes=epilogue.program.bytes(written=False),
+            written_bytes=self._written(epilogue),
         )
         if not isinstance(self.fields, GroupFields):
             return made
@@ -134,17 +134,18 @@ class Draft(Scope):
             **{each.name: getattr(made, each.name) for each in fields(Plan)}, group_fields=self.fields.rows
         )
 
+    def _written(self, epilogue: Collective) -> float:
+        """Return the bytes that are stored for each element of the product; D may have no step."""
+        has_step = any(step.tensor == self.primary for step in epilogue.program.of(AuxStore))
+        d = epilogue.destination
+        implicit = d.dtype.bits / 8 if d is not None and not has_step else 0
+        return epilogue.program.bytes(written=True) + implicit
+
     def _registers(self, program: EpilogueProgram) -> int:
         """Return the estimate of the registers of an epilogue's thread."""
         return estimate_registers(
             program, self.config, accumulator(self.dag.operands[0].dtype), self.dtype(self.primary)
         )
-
-
-def tile_bytes(value: Input | Output) -> float:
-    """Return the bytes of a tile's tensor for each element of the product; 0 for anything smaller than a matrix."""
-    assert value.dtype is not None
-    return value.dtype.bits / 8 / max(map(divisor, value.modes), default=1) if value.is_tile else 0
 
 
 def describe(dag: TypedDag, signature: Signature) -> str:
