@@ -85,7 +85,7 @@ total = sum[m, n](D)
 low = sum[n](even(acc, 8)*0.5)""",
     "halves": "in x: f16[m, n/2]\nout D, H: bf16[m, n/2]; H = even(acc, 8) + x; D = interleave(H, odd(acc, 8), 8)",
 }
-#: The shapes of A and B by the kind of kernel: those of outputs, and those of times.
+#: The shapes of A and B by the kind of kernel, for the comparison of outputs; and larger ones, for times.
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "halo": ((2, 64, 19, 23), (80, 64, 3, 3)),
     "depthwise": ((2, 96, 19, 23), (96, 1, 3, 3)),
