@@ -30,7 +30,8 @@ def test_folders_mirror_the_rooms() -> None:
     rooms = {path.stem for path in (ROOT / "evt").iterdir() if path.name != "__pycache__"}
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders - OTHERS <= rooms
-    assert {path.name for path in TESTS.glob("*.py")} == {"__init__.py", "conftest.py", "epilogue_gate.py", "fuzz_gpu.py"}
+    commands = {"__init__.py", "conftest.py", "epilogue_gate.py", "fuzz_gpu.py"}
+    assert {path.name for path in TESTS.glob("*.py")} == commands
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
