@@ -128,7 +128,7 @@ class _Translator:
 
     def constant(self, name: str, value: ast.expr) -> str:
         kind = "double" if isinstance(value, ast.Constant) and isinstance(value.value, float) else "int"
-        return f"constexpr {kind} {_constant(name)} = {self.expression(value)};"
+        return f"inline constexpr {kind} {_constant(name)} = {self.expression(value)};"
 
     def struct(self, node: ast.ClassDef) -> list[str]:
         made = [*self.documented(node, ""), f"struct {node.name} {{"]

@@ -220,10 +220,14 @@ class Caller:
         return [result] if len(self._outputs) == 1 else list(result)
 
     def _differentiable(self, a: Any, b: Any, inputs: Mapping[str, Any]) -> list[Any]:
-        """Return the outputs of a call that autograd records, by the operator where PyTorch watches the call."""
+        """Return the outputs of a call that autograd records.
+
+        PyTorch's operator records the call if PyTorch watches it, or if the tensors have no values.
+        """
         from evt.runtime.autograd import run_recorded
 
-        return self._traced(a, b, inputs, {}, None if is_watched() else partial(run_recorded, run=run_values))
+        by_operator = is_watched() or a.device.type == "meta"
+        return self._traced(a, b, inputs, {}, None if by_operator else partial(run_recorded, run=run_values))
 
     def _names(self, values: Sequence[Any]) -> list[str]:
         return [name for name, _ in self._tensors(values)]

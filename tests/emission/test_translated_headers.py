@@ -51,8 +51,8 @@ def grown(thing: Thing, by: int, really: bool = True) -> Thing:
 """
 CPP = """\
 // Copied.
-constexpr int kMostThings = 3;
-constexpr double kHalf = 0.5;
+inline constexpr int kMostThings = 3;
+inline constexpr double kHalf = 0.5;
 
 /// A thing.
 struct Thing {

@@ -102,13 +102,11 @@ def test_places_on_each_target(what) -> None:
     own = (PairMember, Coordinate, RandomNumbers, BlockReduce, Reduction, MaskStore, HalfStore)
     assert any(isinstance(node, own) for node in make(formula, "sm100").steps)
     assert kinds(make(formula, "sm100")) == kinds(make(formula))
-    ours = {arch: re.findall(rf"= evt::{name}::(\w+)", emit(make(formula, arch))) for arch, name in NAMESPACES.items()}
+    ours = {arch: re.findall(r"evt::epilogue::(\w+)", emit(make(formula, arch))) for arch in ("sm90", "sm100")}
     assert ours["sm100"]
-    assert ours["sm100"] == [each for each in ours["sm90"] if each not in ("Apply", "Graph")]
+    assert ours["sm100"] == ours["sm90"]
 
 
-#: The namespace of evt's nodes, by target.
-NAMESPACES = {"sm90": "fusion", "sm100": "sm100"}
 #: Names that the text for a target must not have: other architectures' collectives, descriptors and nodes.
 FOREIGN = {
     "sm90": r"Sm100|Sm120|sm100|sm120",

@@ -76,16 +76,22 @@ def test_the_names_are_free() -> None:
     assert evt.gemm("D = acc; argmax = argmax[n](acc)").outputs == ("D", "argmax")
 
 
-@pytest.mark.parametrize(("arch", "namespace"), [("sm80", "threadblock"), ("sm90", "fusion"), ("sm100", "sm100")])
-def test_kernels_reduce_keys(arch, namespace) -> None:
+@pytest.mark.parametrize(
+    ("arch", "keys_of"),
+    [
+        ("sm80", "evt::threadblock::PlaceKeys<ThreadMap, 1, false>"),
+        ("sm90", "evt::epilogue::PlaceKeys<1, false>"),
+        ("sm100", "evt::epilogue::PlaceKeys<1, false>"),
+    ],
+)
+def test_kernels_reduce_keys(arch, keys_of) -> None:
     made = evt.gemm(TEXT, deterministic=False).plan(arch, "f16", "f16")
     keys = [node for node in made.steps if isinstance(node, PlaceKeys)]
     assert [(node.axis, node.least) for node in keys] == [("column", False), ("row", True)]
     atomic = {node.kind: bool(node.atomic) for node in made.steps if isinstance(node, Reduction)}
     assert atomic == {"argmax": False, "max": True, "argmin": False}
     text = evt.gemm(TEXT).emit(arch, "f16", "f16")
-    first = "ThreadMap, " if arch == "sm80" else ""
-    assert f"evt::{namespace}::PlaceKeys<{first}1, false>" in text
+    assert keys_of in text
     assert "evt::MaxKey, int64_t, evt::Partial" in text
     assert "evt::CombinedPlace{{parts<int64_t>(arguments, workspace.reduction_" in text
 

@@ -74,7 +74,7 @@ def test_a_kernel_reads_the_sizes_of_the_call(arch) -> None:
 def test_the_sizes_of_a_group_are_its_own() -> None:
     op = evt.grouped_gemm("D = acc/size(k) + size(l)")
     text = op.emit("sm90", "f16", "f16")
-    assert "evt::fusion::GroupSize" in text
+    assert "evt::epilogue::GroupSize>" in text
     assert "extents = row<std::int64_t>(arguments, row_k);" in text
     a = [torch.ones(2, 4, dtype=torch.float16), torch.ones(3, 8, dtype=torch.float16)]
     b = [torch.ones(4, 5, dtype=torch.float16), torch.ones(8, 6, dtype=torch.float16)]

@@ -173,7 +173,7 @@ def test_every_tensor_is_an_array_of_pointers() -> None:
         "KernelPtrArrayTmaWarpSpecializedPingpong",
         "Sm90RowBroadcast<0, TileShape, cutlass::bfloat16_t*, float",
         "Sm90ColBroadcast<0, TileShape, float*, float",
-        "using in_alpha = evt::fusion::GroupScalar<float>;",
+        "using in_alpha = evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::GroupScalar<float>>;",
         "result.epilogue.ptr_C = row<ElementC const*>(arguments, row_in_C);",
         "ElementA, LayoutA*",
     ):
@@ -183,7 +183,10 @@ def test_every_tensor_is_an_array_of_pointers() -> None:
 
 def test_other_tiles_and_narrow_outputs_go_through_our_nodes() -> None:
     text = grouped_gemm("in g: bf16[m, n]; D = silu(even(acc + g))*odd(acc)").emit("sm90", "bf16", "bf16")
-    assert "GroupTensor<evt::fusion::HalfStore<cutlass::bfloat16_t, 1>>" in text
+    assert (
+        "GroupTensor<evt::sm90::Visitor<TileShape, EpilogueTile, evt::epilogue::HalfStore<cutlass::bfloat16_t, 1>>>"
+        in text
+    )
     assert "GroupTensor<fusion::Sm90AuxLoad<0, void, cutlass::bfloat16_t" in text
     assert "struct HalfStore" in text
 
