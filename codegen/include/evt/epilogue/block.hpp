@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_BLOCK_HPP
 #define EVT_EPILOGUE_BLOCK_HPP
 
-// Blocks of Width neighbouring columns, aligned to Width: the blocks of block-scaled formats. A block's value is held in
-// the places of all its columns.
+// Blocks of Width neighbouring columns, aligned to Width, as in block-scaled formats. Every column of a block holds the
+// block's value.
 
 #include <cstdint>
 
@@ -12,8 +12,8 @@
 namespace evt {
 namespace epilogue {
 
-/// An exchange: Op over the elements of every block, in the input's compute type. Columns outside of the problem take
-/// no part.
+/// An exchange: the reduction by Op of every block, in the input's compute type. Columns outside of the problem are
+/// skipped.
 template <class Op, int Width>
 struct BlockReduce {
   using Arguments = NoArguments;
@@ -51,7 +51,7 @@ struct BlockArguments {
   int64_t stride_l = 0;
 };
 
-/// Stores a value per block, converted to Element, at [l, m, n / Width].
+/// Store one value per block, converted to Element, at [l, m, n / Width].
 template <class Element, int Width>
 struct BlockStore {
   using Arguments = BlockArguments<Element>;

@@ -1,14 +1,14 @@
 #ifndef EVT_EPILOGUE_FIRST_HPP
 #define EVT_EPILOGUE_FIRST_HPP
 
-// Values of fewer columns in sums: each is held in the places of several columns, and is to be counted once.
+// Reductions of values with fewer columns than the kernel. Several columns hold each value, and one of them is counted.
 
 #include "evt/epilogue/operation.hpp"
 
 namespace evt {
 namespace epilogue {
 
-/// The input in the first Distance of every Width columns, zeros in the others.
+/// The input in the first Distance of every Width columns, and zeros in the others.
 template <int Width, int Distance>
 struct FirstColumns {
   using Arguments = NoArguments;

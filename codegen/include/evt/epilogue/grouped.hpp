@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_GROUPED_HPP
 #define EVT_EPILOGUE_GROUPED_HPP
 
-// The epilogues of the grouped kernels of CUTLASS 3.x: the third tile coordinate is the group, and what an operation
-// reads or writes is another tensor for each group. Vectors are CUTLASS's own broadcasts, which take arrays of pointers.
+// The epilogues of grouped kernels of CUTLASS 3.x. The third tile coordinate is the group, and each group has its own
+// tensors. Vectors use CUTLASS's broadcasts, which take arrays of pointers.
 
 #include <cstdint>
 
@@ -56,15 +56,15 @@ struct GroupSize {
 
 namespace fusion {
 
-// One address for each group, and one stride in elements of each mode that has a stride at run time.
+// One address per group, and one stride in elements for each mode with a dynamic stride.
 struct GroupTensorArguments {
   void* const* pointers = nullptr;
   int64_t const* strides_m = nullptr;
   int64_t const* strides_n = nullptr;
 };
 
-// A node that reads or writes one tensor, for the tensor of the tile's group. Inner is CUTLASS's auxiliary load or
-// store without shared memory, or a node of ours with `ptr` and `stride_m`; it sees a problem of one batch.
+// A node for the tensor of the tile's group. Inner is CUTLASS's auxiliary load or store without shared memory, or an
+// evt node with `ptr` and `stride_m`. Inner sees a problem with one batch.
 template <class Inner>
 struct GroupTensor : Node<GroupTensorArguments> {
   using Node<GroupTensorArguments>::Node;

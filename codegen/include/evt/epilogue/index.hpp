@@ -1,7 +1,7 @@
 #ifndef EVT_EPILOGUE_INDEX_HPP
 #define EVT_EPILOGUE_INDEX_HPP
 
-// The coordinates of elements.
+// Coordinate leaves.
 
 #include <cstdint>
 
@@ -10,10 +10,10 @@
 namespace evt {
 namespace epilogue {
 
-/// A leaf: the coordinate of every element, of the kernel's rows (Mode 0), columns (1) or batch (2).
+/// A leaf: the coordinate of every element along the kernel's rows (Mode 0), columns (1) or batch (2).
 template <int Mode>
 struct Index {
-  static_assert(Mode >= 0 && Mode <= 2, "M, N or L");
+  static_assert(Mode >= 0 && Mode <= 2, "Mode is M, N or L");
   using Arguments = NoArguments;
 
   template <class Lanes>

@@ -1,9 +1,8 @@
 #ifndef EVT_EPILOGUE_INDEXED_HPP
 #define EVT_EPILOGUE_INDEXED_HPP
 
-// Tensors whose rows or columns are where an index says: gathered as they are read, scattered as they are stored. A
-// place below zero or beyond the tensor's extent reads as zero and is not stored. A thread moves runs of neighbouring
-// columns at a time.
+// Tensors with indexed rows or columns: gathered by loads, scattered by stores. An index below zero or beyond the
+// tensor's extent loads zero and skips the store. A thread moves runs of neighbouring columns at a time.
 
 #include <cstdint>
 #include <type_traits>
@@ -18,14 +17,14 @@ struct InOrder {
   CUTLASS_DEVICE int64_t operator()(int, int i) const { return i; }
 };
 
-// Rows or columns at the places that an index names.
+// Rows or columns selected by an index.
 template <class Integer>
 struct At {
   Integer const* index = nullptr;
   int64_t stride_l = 0;
   int64_t extent = 0;
 
-  // Negative where there is no such place.
+  // Negative if the index is out of range.
   CUTLASS_DEVICE int64_t operator()(int l, int i) const {
     int64_t const place = int64_t(index[l * stride_l + i]);
     return place < extent ? place : -1;
@@ -34,7 +33,7 @@ struct At {
 
 namespace epilogue {
 
-/// Stride is that along rows, columns and batches. Element is const where the tensor is read.
+/// Stride holds the strides of rows, columns and batches. Element is const for loads.
 template <class Element, class Rows, class Columns, class Stride>
 struct IndexedArguments {
   Element* ptr = nullptr;
@@ -43,7 +42,7 @@ struct IndexedArguments {
   Columns columns = {};
 };
 
-/// The state of an indexed tensor: the rows that a thread visits are looked up as Lanes::Rows says.
+/// The state of an indexed tensor. Lanes::Rows looks up the rows that a thread visits.
 template <class Lanes, class Element, class Rows, class Columns, class Stride>
 struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stride>> {
   using Base = State<Lanes, IndexedArguments<Element, Rows, Columns, Stride>>;
@@ -51,7 +50,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
   using Runs = typename Lanes::Runs;
   static constexpr int kRun = Runs::kSize;
 
-  // Whether columns are neighbours in memory, or one value is that of them all.
+  // Whether columns are contiguous in memory, or have stride 0.
   static constexpr bool kInOrder = std::is_same_v<Columns, InOrder>;
   static constexpr bool kNeighbours = kInOrder && Lanes::template is_stride<1, 1, Stride>;
   static constexpr bool kAlike = kInOrder && Lanes::template is_stride<1, 0, Stride>;
@@ -68,7 +67,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
     found_columns.begin(this->lanes, [&](int n) { return find_column(n); });
   }
 
-  /// The row of an element in the tensor; none where it has no place there.
+  /// The tensor's row of an element; null or negative if the index is out of range.
   CUTLASS_DEVICE Row row(typename Lanes::At const& at, int i) const {
     return found_rows.get(this->lanes, at, i, [&](int m) { return find_row(m); });
   }
@@ -84,7 +83,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
     return n < this->lanes.extent_n() ? this->arguments.columns(this->lanes.batch(), n) : -1;
   }
 
-  /// Load the elements from element i on, of a row; zeros where there is none.
+  /// Load elements of a row, from element i on. Elements outside of the tensor are zeros.
   CUTLASS_DEVICE void load(Value (&to)[kRun], Row row, typename Lanes::At const& at, int first) const {
     [[maybe_unused]] int const n = this->lanes.column(at, first);
     if constexpr (kAlike) {
@@ -108,7 +107,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
     }
   }
 
-  /// Store the elements from element i on, of a row, where they have a place.
+  /// Store elements of a row, from element i on, if they are inside of the tensor.
   CUTLASS_DEVICE void store(Value const (&from)[kRun], Row row, typename Lanes::At const& at, int first) const {
     [[maybe_unused]] int const n = this->lanes.column(at, first);
     if constexpr (kNeighbours) {
@@ -136,7 +135,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
   }
 };
 
-/// A leaf: the elements where the indices say; zero where that is out of range, or outside of the problem.
+/// A leaf: the indexed elements. An element is zero if its index is out of range or if it is outside of the problem.
 template <class Element, class Rows, class Columns, class Stride>
 struct Gather {
   using Arguments = IndexedArguments<Element const, Rows, Columns, Stride>;
@@ -170,7 +169,7 @@ struct Gather {
   };
 };
 
-/// Stores its input, converted to Element, where the indices say.
+/// Store the input, converted to Element, at the indexed places.
 template <class Element, class Rows, class Columns, class Stride>
 struct Scatter {
   using Arguments = IndexedArguments<Element, Rows, Columns, Stride>;

@@ -1,14 +1,14 @@
 #ifndef EVT_EPILOGUE_INTERLEAVE_HPP
 #define EVT_EPILOGUE_INTERLEAVE_HPP
 
-// Two values of pairs of columns as one value of all columns: what Even and Odd of pair.hpp take apart.
+// Interleave two values of column pairs into one value of all columns: the inverse of Even and Odd in pair.hpp.
 
 #include "evt/epilogue/pair.hpp"
 
 namespace evt {
 namespace epilogue {
 
-/// The first input in the places of the first members of pairs, the second one in those of the others, as Elements.
+/// The first input in the first columns of pairs, and the second input in the second columns, as Elements.
 template <int Block, class Element>
 struct Interleave {
   using Arguments = NoArguments;

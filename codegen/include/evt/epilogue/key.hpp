@@ -1,7 +1,7 @@
 #ifndef EVT_EPILOGUE_KEY_HPP
 #define EVT_EPILOGUE_KEY_HPP
 
-// Values with their places, for reductions that find where an extreme value is.
+// Values with their coordinates, for argmax and argmin reductions.
 
 #include <cstdint>
 
@@ -11,10 +11,10 @@
 namespace evt {
 namespace epilogue {
 
-/// The keys of the input's elements; places are rows (Mode 0) or columns (1).
+/// The keys of the input's elements. Their coordinates are rows (Mode 0) or columns (1).
 template <int Mode, bool Least>
 struct PlaceKeys {
-  static_assert(Mode == 0 || Mode == 1, "M or N");
+  static_assert(Mode == 0 || Mode == 1, "Mode is M or N");
   using Arguments = NoArguments;
 
   template <class Lanes>

@@ -3,8 +3,8 @@
 
 // The lanes of own kernels, and their operations as members of the kernel's epilogue.
 //
-// A fragment is one element: the epilogue visits the elements of a step one after the other. Between lanes, and between
-// the two columns of a thread, elements are exchanged over a whole step. Warp is a fragment::Lanes: a strip of columns.
+// A fragment is one element: the epilogue visits the elements of a step in order. Lanes, and the two columns of a
+// thread, exchange the elements of a whole step. Warp is a fragment::Lanes: a strip of columns.
 
 #include <cstdint>
 #include <type_traits>
@@ -46,7 +46,7 @@ struct Lanes : epilogue::TypesOwn {
   CUTLASS_DEVICE int row(At const& at, int) const { return at.places.rows[row_number(at)]; }
   CUTLASS_DEVICE int column(At const& at, int) const { return column_of_tile(column_number(at), 0); }
   CUTLASS_DEVICE static int batch() { return 0; }
-  CUTLASS_DEVICE static int extent_m() { return 0; }  // of each batch, of which there is one
+  CUTLASS_DEVICE static int extent_m() { return 0; }  // of each batch; there is one batch
   CUTLASS_DEVICE int extent_n() const { return tile.columns; }
 
   CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
@@ -71,12 +71,12 @@ struct Lanes : epilogue::TypesOwn {
     }
   }
 
-  /// Neighbours of a row.
+  /// Runs of neighbouring columns.
   struct Runs {
     static constexpr int kSize = 1;
   };
 
-  /// The rows of a step in an indexed tensor, which are looked up as they are visited.
+  /// The rows of a step in an indexed tensor. Each visit looks them up.
   template <class Row>
   struct RowTable {
     template <class Find>
@@ -96,7 +96,7 @@ struct Lanes : epilogue::TypesOwn {
     }
   };
 
-  /// A thread's columns in an indexed tensor, which it looks up once for a tile.
+  /// A thread's columns in an indexed tensor, looked up once per tile.
   struct ColumnTable {
     int64_t found[kColumns];
 
@@ -112,13 +112,13 @@ struct Lanes : epilogue::TypesOwn {
     }
   };
 
-  // The members of a pair are the two columns of a thread, or they are in two lanes of a warp.
+  // The members of a pair are the two columns of a thread, or belong to two lanes of a warp.
   template <int Block>
   struct Pairs {
     static constexpr int kRuns = 1, kRun = 1;
     static constexpr bool kWithin = Block == Warp::kDistance;
-    static constexpr int kLane = (Warp::kDistance == 1 ? Block / 2 : Block) * Warp::kRows;  // how far they are apart
-    static_assert(2 * Block <= Warp::kStrip, "both members of a pair are in one warp");
+    static constexpr int kLane = (Warp::kDistance == 1 ? Block / 2 : Block) * Warp::kRows;  // distance in lanes
+    static_assert(2 * Block <= Warp::kStrip, "a warp must have both members of a pair");
 
     template <bool Second, class Input, int Size>
     CUTLASS_DEVICE static Array<Input, Size> member(Lanes const&, Array<Input, Size> const& input) {
@@ -167,7 +167,7 @@ struct Lanes : epilogue::TypesOwn {
     }
   };
 
-  // A thread's columns are in one block, or each is in one of its own.
+  // A thread's two columns belong to one block, or to two blocks.
   template <int Width>
   struct Blocks {
     static constexpr bool kApart = Warp::kDistance >= Width;
@@ -183,7 +183,7 @@ struct Lanes : epilogue::TypesOwn {
     CUTLASS_DEVICE static bool stores(Lanes const& lanes, At const& at, int) { return lanes.column(at, 0) % Width == 0; }
   };
 
-  // A warp's strip of 16 or 32 columns is a word of a row, which has a bit of each lane's two columns.
+  // A warp's strip of 16 or 32 columns is one word of a row. The word has a bit for each of a lane's two columns.
   struct Bits {
     static constexpr int kBytes = Warp::kStrip / 8, kWords = 1, kWordsOfStep = fragment::kRows;
 
@@ -217,7 +217,7 @@ struct Lanes : epilogue::TypesOwn {
     }
 
    private:
-    /// The votes of the lanes that have this lane's row, where the first of their columns are in the word.
+    /// The ballot of the lanes that share this lane's row. The first column of each lane is in the word.
     CUTLASS_DEVICE static uint32_t own_bits(uint32_t votes) {
       votes >>= fragment::lane() % Warp::kRows;
       if constexpr (Warp::kDistance == 1) {
@@ -233,7 +233,7 @@ struct Lanes : epilogue::TypesOwn {
     }
   };
 
-  // Each tile of rows and each strip of columns has a part.
+  // Each tile of rows and each strip of columns writes one part.
   template <Kept K>
   CUTLASS_HOST_DEVICE static int64_t parts_of(fragment::Tiles const& tiles) {
     return K == Kept::kRows ? tiles.strips : K == Kept::kColumns ? tiles.number : tiles.number * tiles.strips;
@@ -241,7 +241,7 @@ struct Lanes : epilogue::TypesOwn {
 
   template <Kept K>
   CUTLASS_DEVICE static int64_t parts() {
-    return 0;  // of each batch, of which there is one
+    return 0;  // of each batch; there is one batch
   }
 
   template <Kept K>
@@ -259,7 +259,7 @@ struct Lanes : epilogue::TypesOwn {
   template <Kept K, class Op, class Element>
   struct Totals;
 
-  // The lanes of a column meet at the end of a tile.
+  // At the end of a tile, the lanes of a column combine their totals.
   template <class Op, class Element>
   struct Totals<Kept::kColumns, Op, Element> {
     struct SharedStorage {};
@@ -287,7 +287,7 @@ struct Lanes : epilogue::TypesOwn {
     }
   };
 
-  // The lanes of a row meet when it is complete, each warp for itself.
+  // The lanes of a row combine their totals when the row is complete. Each warp writes its own part.
   template <class Op, class Element>
   struct Totals<Kept::kRows, Op, Element> {
     struct SharedStorage {};
@@ -314,7 +314,7 @@ struct Lanes : epilogue::TypesOwn {
     CUTLASS_DEVICE void end(Lanes const&, Write const&) const {}
   };
 
-  // The lanes of a warp meet at the end of a tile.
+  // At the end of a tile, the lanes of a warp combine their totals.
   template <class Op, class Element>
   struct Totals<Kept::kNothing, Op, Element> {
     struct SharedStorage {};
@@ -340,7 +340,7 @@ struct Lanes : epilogue::TypesOwn {
 template <class T, int Size>
 using Values = epilogue::TypesOwn::Array<T, Size>;
 
-/// An operation in the epilogue of an own kernel. i is the number of an element of a step, a constant once loops are
+/// An operation in the epilogue of an own kernel. i is the number of an element in a step, a constant once loops are
 /// unrolled.
 template <class Warp, class Operation>
 struct Part {
@@ -357,7 +357,7 @@ struct Part {
     if constexpr (epilogue::Begins<State>::value) state.begin();
   }
 
-  /// The parts that a reduction writes.
+  /// The number of parts that a reduction writes.
   static int64_t parts(fragment::Tiles const& tiles) { return Lanes::template parts_of<Operation::kKept>(tiles); }
 
   CUTLASS_DEVICE void fetch(Fetched& fetched, fragment::Places const& places) const {
@@ -379,7 +379,7 @@ struct Part {
     state.visit(At{i, places}, one(input));
   }
 
-  /// The values of a step's elements, exchanged for others.
+  /// Exchange the values of a step's elements.
   template <class Input, int Size>
   CUTLASS_DEVICE auto exchange(typename Lanes::template Array<Input, Size> const& inputs,
                                fragment::Places const& places) const {

@@ -3,9 +3,9 @@
 
 // The lanes of CUTLASS 3.x's kernels for sm100 and sm103.
 //
-// An accumulator comes from tensor memory by rows: a sub-tile has the thread block's 128 rows, a thread has one of
-// them, and its fragment is the sub-tile's columns in order. CUTLASS deals elements out so where D is row-major. A lane
-// has its row alone: pairs, blocks and bits need no exchange.
+// Accumulators are loaded from tensor memory by rows. A sub-tile has the CTA's 128 rows, a thread has one of them, and
+// its fragment is the row of the sub-tile. CUTLASS partitions sub-tiles this way if D is row-major. A lane has a whole
+// row, so that pairs, blocks and bits need no exchange.
 
 #include <cstdint>
 
@@ -24,7 +24,7 @@ using epilogue::Kept;
 
 namespace detail {
 
-// Whether a fragment is one row's columns in order.
+// Whether a fragment is one row with its columns in order.
 template <class Layout>
 constexpr bool is_row_fragment(Layout const& layout, int size) {
   for (int i = 0; i < size; ++i) {
@@ -38,7 +38,7 @@ constexpr bool is_row_fragment(Layout const& layout, int size) {
 
 }  // namespace detail
 
-// The extents are static, so that offsets fold.
+// The extents are static, so that offsets are constants.
 template <class TileShape, class EpilogueTile>
 struct Lanes : epilogue::TypesCutlass {
   static constexpr int kTileM = cute::size<0>(TileShape{});
@@ -49,7 +49,7 @@ struct Lanes : epilogue::TypesCutlass {
   static constexpr int kWarps = 4;
 
   static_assert(kTileM == 128 && cute::size<0>(EpilogueTile{}) == kTileM, "a thread has a row of every sub-tile");
-  static_assert(kTileN % kSize == 0, "sub-tiles divide the tile");
+  static_assert(kTileN % kSize == 0, "sub-tiles must divide the tile");
 
   struct At {
     int step_m, step_n;
@@ -72,9 +72,9 @@ struct Lanes : epilogue::TypesCutlass {
         tile_n(int(cute::get<1>(args.tile_coord_mnkl))),
         thread(args.thread_idx) {
     using Layout = decltype(cute::take<0, 3>(args.tCcD.layout()));
-    static_assert(cute::is_static<Layout>::value, "the places within a sub-tile are static");
-    static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile is not the kernel's");
-    static_assert(detail::is_row_fragment(Layout{}, kSize), "a fragment is not a row; D must be row-major");
+    static_assert(cute::is_static<Layout>::value, "the layout of a sub-tile must be static");
+    static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile differs from the kernel's");
+    static_assert(detail::is_row_fragment(Layout{}, kSize), "a fragment must be one row, as it is for a row-major D");
   }
 
   CUTLASS_HOST_DEVICE static constexpr int row_offset(int) { return 0; }
@@ -92,11 +92,12 @@ struct Lanes : epilogue::TypesCutlass {
 
   template <int Width>
   CUTLASS_DEVICE static int column_within(At const&, int i) {
-    static_assert(kSize % Width == 0, "the columns of a value are within a sub-tile");
+    static_assert(kSize % Width == 0, "a sub-tile must hold all columns of a value");
     return i % Width;
   }
 
-  /// How many of a sub-tile's columns are in the problem, none where the row is not; may be negative or too large.
+  /// The number of the sub-tile's columns inside of the problem, or 0 for a row outside of it. It may be negative or
+  /// too large.
   CUTLASS_DEVICE int valid(At const& at) const { return m < rows ? columns - column(at, 0) : 0; }
 
   CUTLASS_DEVICE static At step(int i) { return {0, i}; }
@@ -114,12 +115,12 @@ struct Lanes : epilogue::TypesCutlass {
     }
   }
 
-  /// Neighbours of a row.
+  /// Runs of neighbouring columns.
   struct Runs {
     static constexpr int kSize = Lanes::kSize;
   };
 
-  /// A thread's row in an indexed tensor, which it looks up once for a tile.
+  /// A thread's row in an indexed tensor, looked up once per tile.
   template <class Row>
   struct RowTable {
     Row row;
@@ -140,7 +141,7 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  /// The columns of an indexed tensor, which are looked up as they are visited.
+  /// The columns of an indexed tensor. Each visit looks them up.
   struct ColumnTable {
     template <class Find>
     CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
@@ -153,7 +154,7 @@ struct Lanes : epilogue::TypesCutlass {
 
   template <int Block>
   struct Pairs {
-    static_assert(kSize % (2 * Block) == 0, "pairs are within a sub-tile");
+    static_assert(kSize % (2 * Block) == 0, "a sub-tile must hold both members of a pair");
     static constexpr int kRuns = 1, kRun = kSize / 2;
 
     template <bool Second, class Input>
@@ -168,7 +169,7 @@ struct Lanes : epilogue::TypesCutlass {
 
     CUTLASS_DEVICE static bool is_second(Lanes const&, At const&, int i) { return (i & Block) != 0; }
 
-    /// The place in the fragment of the pairs' column i of the half; that of its partner is Block behind.
+    /// The first member of pair i of the half in the fragment. The second member is Block elements later.
     CUTLASS_HOST_DEVICE static constexpr int place(int i) { return i / Block * 2 * Block + i % Block; }
 
     CUTLASS_DEVICE static bool stores(Lanes const&, At const&) { return true; }
@@ -199,7 +200,7 @@ struct Lanes : epilogue::TypesCutlass {
 
   template <int Width>
   struct Blocks {
-    static_assert(kSize % Width == 0, "blocks are within a sub-tile");
+    static_assert(kSize % Width == 0, "a sub-tile must hold whole blocks");
     static constexpr int kLanes = 1, kLaneStride = 1;
 
     CUTLASS_HOST_DEVICE static constexpr int values_of(int size) { return size / Width; }
@@ -245,7 +246,7 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  // Over rows, every warp has a part of its own: nothing goes through shared memory.
+  // A reduction over rows: every warp writes its own part, without shared memory.
   static constexpr int parts_along(Kept kept) { return kept == Kept::kRows ? 1 : kWarps; }
 
   template <Kept K>
@@ -276,18 +277,18 @@ struct Lanes : epilogue::TypesCutlass {
     return K == Kept::kRows ? rows : K == Kept::kColumns ? columns : 1;
   }
 
-  /// A cluster may be given tiles beyond the problem.
+  /// A cluster may get tiles beyond the problem.
   CUTLASS_DEVICE bool is_inside() const { return tile_m * kTileM < rows && tile_n * kTileN < columns; }
 
   template <Kept K, class Op, class Element>
   struct Totals;
 
-  // The lanes of a warp have its 32 rows and exchange halves of their columns, until each has the warp's total of one, or
-  // of a few.
+  // The lanes of a warp have its 32 rows. They exchange halves of their columns until each lane has the warp's total of
+  // one or a few columns.
   template <class Op, class Element>
   struct Totals<Kept::kColumns, Op, Element> {
     struct SharedStorage {};
-    static_assert(kSize % 32 == 0, "every lane is left with as many columns");
+    static_assert(kSize % 32 == 0, "all lanes must keep the same number of columns");
 
     CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {}
 

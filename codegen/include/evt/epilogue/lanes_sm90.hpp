@@ -3,9 +3,9 @@
 
 // The lanes of CUTLASS 3.x's kernels for sm90.
 //
-// The epilogue visits the CTA's tile in sub-tiles (step_m, step_n), step_m first; a thread has one fragment of each, as
-// WGMMA leaves it: rows 0 and 8, and two neighbouring columns out of every eight. The four lanes of a quad hold the four
-// pairs of a row's eight columns, the eight quads of a warp eight rows, and all warps lie along M.
+// The epilogue visits the CTA's tile in sub-tiles (step_m, step_n), step_m first. A thread has one fragment of each
+// sub-tile in WGMMA's layout: rows 0 and 8, and two neighbouring columns of every eight. The four lanes of a quad have
+// the four column pairs of a row. The eight quads of a warp have eight rows, and all warps lie along M.
 
 #include <cstdint>
 #include <cstring>
@@ -23,13 +23,13 @@ namespace sm90 {
 
 using epilogue::Kept;
 
-// Relative to the thread's first element of a sub-tile, the place of its element i.
+// The place of fragment element i relative to the thread's first element of a sub-tile.
 CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 2 % 2 * 8; }
 CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 4 * 8 + i % 2; }
 
 namespace detail {
 
-// Whether CUTLASS deals the elements of a sub-tile out as row_of and column_of say.
+// Whether CUTLASS partitions a sub-tile as row_of and column_of state.
 template <class Layout>
 constexpr bool is_wgmma_fragment(Layout const& layout, int size) {
   for (int i = 0; i < size; ++i) {
@@ -41,7 +41,7 @@ constexpr bool is_wgmma_fragment(Layout const& layout, int size) {
   return true;
 }
 
-// Four rows of words, one lane of the quad for each column: lane i gets what the lanes had in row i.
+// Transpose four words within the quad: lane i gets word i of every lane.
 template <int Words>
 CUTLASS_DEVICE void transpose_quad(uint32_t (&rows)[4][Words], int quad_lane) {
   CUTLASS_PRAGMA_UNROLL
@@ -62,7 +62,7 @@ CUTLASS_DEVICE void transpose_quad(uint32_t (&rows)[4][Words], int quad_lane) {
   }
 }
 
-// Elements that are transposed within the quad: of the fourth unit, or lane, first; then of the groups.
+// Elements that the quad transposes. The first index is the unit of four, or the lane; the second is the group.
 template <class Element, int Groups, int Units>
 struct QuadElements {
   static constexpr int kWords = (Groups * Units * int(sizeof(Element)) + 3) / 4;
@@ -83,7 +83,7 @@ struct QuadElements {
   }
 };
 
-// Sixteen bits of a packed array: a thread's part of 32 columns in two rows, four bits for every eight columns.
+// Sixteen bits of a packed array: a thread's part of 32 columns in two rows, four bits per eight columns.
 template <int Size>
 CUTLASS_DEVICE uint32_t get_bits(cutlass::Array<bool, Size> const& bits, int sixteen) {
   constexpr int kStorageBits = 8 * int(sizeof(typename cutlass::Array<bool, Size>::Storage));
@@ -105,7 +105,7 @@ CUTLASS_DEVICE cutlass::Array<bool, Size> make_bits(uint32_t const (&sixteens)[S
   return bits;
 }
 
-// The two bits of every four that belong to a row, as the lowest two bits of every byte.
+// The two bits of one row out of every four bits, as the two low bits of every byte.
 CUTLASS_DEVICE uint32_t spread(uint32_t bits) {
   bits &= 0x3333u;
   bits = (bits | bits << 8) & 0x00330033u;
@@ -120,7 +120,7 @@ CUTLASS_DEVICE uint32_t unspread(uint32_t bits) {
 
 }  // namespace detail
 
-// The extents are static, so that offsets fold.
+// The extents are static, so that offsets are constants.
 template <class TileShape, class EpilogueTile>
 struct Lanes : epilogue::TypesCutlass {
   static constexpr int kTileM = cute::size<0>(TileShape{});
@@ -135,8 +135,8 @@ struct Lanes : epilogue::TypesCutlass {
   static constexpr int kSize = kStepRows * kStepColumns / kThreads;
   static constexpr int kFragments = 1;
 
-  static_assert(kStepRows % 64 == 0 && kStepColumns % 8 == 0, "a sub-tile is made of WGMMA tiles");
-  static_assert(kTileM % kStepRows == 0 && kTileN % kStepColumns == 0, "sub-tiles divide the tile");
+  static_assert(kStepRows % 64 == 0 && kStepColumns % 8 == 0, "a sub-tile must consist of WGMMA tiles");
+  static_assert(kTileM % kStepRows == 0 && kTileN % kStepColumns == 0, "sub-tiles must divide the tile");
 
   struct At {
     int step_m, step_n;
@@ -159,10 +159,10 @@ struct Lanes : epilogue::TypesCutlass {
         tile_n(int(cute::get<1>(args.tile_coord_mnkl))),
         thread(args.thread_idx) {
     using Layout = decltype(cute::take<0, 3>(args.tCcD.layout()));
-    static_assert(cute::is_static<Layout>::value, "the places within a sub-tile are static");
-    static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile is not the kernel's");
-    static_assert(detail::is_wgmma_fragment(Layout{}, kSize), "the fragment is not laid out as WGMMA's");
-    static_assert(decltype(cute::size(args.tiled_mma))::value == kThreads, "the warps do not lie along M");
+    static_assert(cute::is_static<Layout>::value, "the layout of a sub-tile must be static");
+    static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile differs from the kernel's");
+    static_assert(detail::is_wgmma_fragment(Layout{}, kSize), "the fragment must have WGMMA's layout");
+    static_assert(decltype(cute::size(args.tiled_mma))::value == kThreads, "the warps must lie along M");
   }
 
   CUTLASS_HOST_DEVICE static constexpr int row_offset(int i) { return row_of(i); }
@@ -182,7 +182,7 @@ struct Lanes : epilogue::TypesCutlass {
 
   template <int Width>
   CUTLASS_DEVICE int column_within(At const&, int i) const {
-    static_assert(kStepColumns % Width == 0, "the columns of a value are within a sub-tile");
+    static_assert(kStepColumns % Width == 0, "a sub-tile must hold all columns of a value");
     return (quad_lane() * 2 + column_of(i)) % Width;
   }
 
@@ -191,7 +191,7 @@ struct Lanes : epilogue::TypesCutlass {
   CUTLASS_DEVICE static int number(At const& at) { return at.step_n * kStepsM + at.step_m; }
   CUTLASS_DEVICE static int fragment(At const&) { return 0; }
 
-  /// function(i) for the elements whose columns are in the problem. Most tiles have them all: no predicates then.
+  /// Call function(i) for the elements whose columns are in the problem. Most tiles are full and need no predicates.
   template <class Function>
   CUTLASS_DEVICE void for_each_column(At const& at, Function const& function) const {
     if (column(at, kSize - 1) < columns) {
@@ -218,12 +218,12 @@ struct Lanes : epilogue::TypesCutlass {
     });
   }
 
-  /// Neighbours of a row.
+  /// Runs of neighbouring columns.
   struct Runs {
     static constexpr int kSize = 2;
   };
 
-  /// A thread's rows in an indexed tensor, two of each sub-tile, which it looks up once for a tile.
+  /// A thread's rows in an indexed tensor, two per sub-tile, looked up once per tile.
   template <class Row>
   struct RowTable {
     Row found[kStepsM][2];
@@ -250,7 +250,7 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  /// The columns of an indexed tensor, which are looked up as they are visited.
+  /// The columns of an indexed tensor. Each visit looks them up.
   struct ColumnTable {
     template <class Find>
     CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
@@ -261,10 +261,9 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  // Both members of a pair are in one thread's fragment. A thread's half of the columns of a sub-tile has kUnits units;
-  // one is kUnit elements (Block 1: one, else two neighbours) of one row, and the quad's lanes have the 4 * kUnit
-  // neighbours of a row between them. Units are moved four at a time: transposed within the quad, so that lane u has all
-  // of the fourth unit u.
+  // A thread's fragment holds both members of a pair. A thread's half of a sub-tile's columns has kUnits units. A unit
+  // has kUnit elements of one row: one for Block 1, else two neighbours. The lanes of a quad have 4 * kUnit neighbours
+  // of a row. Lanes move four units at a time, transposed within the quad: lane u gets the whole of unit u.
   template <int Block>
   struct Pairs {
     static constexpr int kDistance = Block == 1 ? 1 : Block / 2;  // in the fragment
@@ -272,7 +271,7 @@ struct Lanes : epilogue::TypesCutlass {
     static constexpr int kUnits = kSize / 2 / kUnit;
     static constexpr int kRowUnits = kUnits / 2;
     static constexpr int kRuns = kUnits / 4, kRun = 4 * kUnit;
-    static_assert(kStepColumns % (2 * Block) == 0, "pairs are within a sub-tile");
+    static_assert(kStepColumns % (2 * Block) == 0, "a sub-tile must hold both members of a pair");
     static_assert(kSize % (2 * kDistance) == 0, "the epilogue tile is too narrow for the block");
 
     template <bool Second, class Input>
@@ -287,7 +286,7 @@ struct Lanes : epilogue::TypesCutlass {
 
     CUTLASS_DEVICE static bool is_second(Lanes const&, At const&, int i) { return (i & kDistance) != 0; }
 
-    /// The first place in the fragment of a unit's pairs.
+    /// The first fragment element of a unit's pairs.
     CUTLASS_HOST_DEVICE static constexpr int unit_place(int unit) {
       constexpr int kEights = Block == 1 ? 1 : Block / 8;
       int const row = unit / kRowUnits, of_row = unit % kRowUnits;
@@ -297,7 +296,7 @@ struct Lanes : epilogue::TypesCutlass {
 
     CUTLASS_HOST_DEVICE static constexpr int place(int i) { return unit_place(i / kUnit) + i % kUnit; }
 
-    /// The unit that this lane moves of a run, its row, and its first column among the half.
+    /// The unit of a run that this lane moves, its row, and its first column within the half.
     CUTLASS_DEVICE static int unit(Lanes const& lanes, int run) { return run * 4 + lanes.quad_lane(); }
     CUTLASS_DEVICE static bool stores(Lanes const&, At const&) { return true; }
     CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int run) {
@@ -313,7 +312,7 @@ struct Lanes : epilogue::TypesCutlass {
     template <class Element>
     CUTLASS_DEVICE static void gather(Lanes const& lanes, Element (&runs)[kRuns][kRun],
                                       cutlass::Array<Element, kRuns * kRun> const& kept) {
-      static_assert(kUnits % 4 == 0, "the quad's lanes share the units");
+      static_assert(kUnits % 4 == 0, "units must divide evenly among the quad's lanes");
       detail::QuadElements<Element, kRuns, kUnit> quad;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kUnits * kUnit; ++i) {
@@ -331,7 +330,7 @@ struct Lanes : epilogue::TypesCutlass {
 
     template <class Element>
     CUTLASS_DEVICE static auto scatter(Lanes const& lanes, Element const (&runs)[kRuns][kRun]) {
-      static_assert(kUnits % 4 == 0, "the quad's lanes share the units");
+      static_assert(kUnits % 4 == 0, "units must divide evenly among the quad's lanes");
       detail::QuadElements<Element, kRuns, kUnit> quad;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kRun * kRuns; ++i) {
@@ -351,7 +350,7 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  // Values of a quad: block v / 2 of row v % 2 * 8.
+  // Values of a quad: value v belongs to block v / 2 and row v % 2 * 8.
   template <int Width>
   struct Blocks {
     static_assert(Width % 8 == 0 && kStepColumns % Width == 0, "blocks of whole quads' columns, within a sub-tile");
@@ -370,8 +369,8 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  // A row's 32 columns are one word: each lane of a quad has two bits of every byte, and one lane moves the word. Word u
-  // of a sub-tile has row u % 2 * 8 and the columns u / 2 * 32..., and is moved by lane u of the quad.
+  // A row's 32 columns are one word. Each lane of a quad has two bits of every byte. Word u of a sub-tile has row u % 2
+  // * 8 and columns u / 2 * 32 and later; lane u of the quad moves it.
   struct Bits {
     static constexpr int kBytes = 4, kWords = 1, kWordsOfStep = 1;
     static constexpr int kAll = kStepColumns / 32 * 2;  // of a quad
@@ -400,7 +399,7 @@ struct Lanes : epilogue::TypesCutlass {
       for (int i = 0; i < kAll; ++i) {
         words[i] = detail::spread(detail::get_bits(bits, i / 2) >> (i % 2 * 2)) << (lanes.quad_lane() * 2);
       }
-      // Every lane gives away the words that it does not move.
+      // Every lane sends the words that other lanes move.
       CUTLASS_PRAGMA_UNROLL
       for (int mask = kAll / 2; mask > 0; mask /= 2) {
         bool const upper = (lanes.quad_lane() & mask) != 0;
@@ -458,23 +457,23 @@ struct Lanes : epilogue::TypesCutlass {
     return K == Kept::kRows ? rows : K == Kept::kColumns ? columns : 1;
   }
 
-  /// A cluster may be given tiles beyond the problem.
+  /// A cluster may get tiles beyond the problem.
   CUTLASS_DEVICE bool is_inside() const { return tile_m * kTileM < rows && tile_n * kTileN < columns; }
 
   template <Kept K, class Op, class Element>
   struct Totals;
 
-  // The warps of a CTA meet in shared memory, at the barriers that the epilogue has anyway and one more at the start of a
-  // tile.
+  // The warps of a CTA combine their totals in shared memory. They use the epilogue's barriers, and one more at the
+  // start of a tile.
   template <class Op, class Element>
   struct Totals<Kept::kColumns, Op, Element> {
     struct SharedStorage {
       Element totals[kWarps][kTileN];
     };
 
-    static constexpr int kColumns = kSize / 2;    // of a thread in a sub-tile
-    static constexpr int kLeft = kColumns / 8;    // of them, that the thread has after the shuffles
-    static_assert(kColumns % 8 == 0, "the eight lanes of a column share the columns");
+    static constexpr int kColumns = kSize / 2;    // columns of a thread in a sub-tile
+    static constexpr int kLeft = kColumns / 8;    // columns that a thread keeps after the shuffles
+    static_assert(kColumns % 8 == 0, "columns must divide evenly among the eight lanes of a column");
 
     SharedStorage& storage;
     Element totals[kColumns];
@@ -501,7 +500,7 @@ struct Lanes : epilogue::TypesCutlass {
       }
     }
 
-    // The eight lanes of a column exchange halves, until each has the warp's totals of kLeft columns.
+    // The eight lanes of a column exchange halves until each lane has the warp's totals of kLeft columns.
     CUTLASS_DEVICE void reduce(Lanes const& lanes, At const& at) {
       if (at.step_m != kStepsM - 1) {
         return;
@@ -584,7 +583,7 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  // Every warp of every tile has a part.
+  // Every warp of every tile writes one part.
   template <class Op, class Element>
   struct Totals<Kept::kNothing, Op, Element> {
     struct SharedStorage {};
@@ -596,7 +595,7 @@ struct Lanes : epilogue::TypesCutlass {
     template <class Write>
     CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
                             Write const&) {
-      Element totals[4];  // as many chains as there are rows and columns in a quadruple
+      Element totals[4];  // one dependency chain for each element of a quadruple
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 4; ++i) {
         totals[i] = Op::template identity<Element>();

@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_MASK_HPP
 #define EVT_EPILOGUE_MASK_HPP
 
-// Packed bits: element (l, m, n) of the kernel's problem is bit n % 8 of the byte n / 8 of its row. Rows start at any
-// byte address. Lanes::Bits says which words of a fragment's rows a lane moves, and where their bits come from.
+// Packed bits: element (l, m, n) of the kernel's problem is bit n % 8 of the byte n / 8 of its row. Rows may start at
+// any byte address. Lanes::Bits gives the words of a fragment's rows that a lane moves, and the source of their bits.
 
 #include <cstdint>
 #include <type_traits>
@@ -19,12 +19,12 @@ struct MaskArguments {
   int64_t stride_l = 0;
 };
 
-/// A word of so many bytes of a row, of which `valid` bits are inside of the problem, at most all.
+/// A word of Bytes bytes of a row. `valid` of its bits, at most all, are inside of the problem.
 template <int Bytes>
 struct Word {
   using Access = std::conditional_t<Bytes == 4, uint32_t, std::conditional_t<Bytes == 2, uint16_t, uint8_t>>;
   static constexpr int kBits = 8 * Bytes;
-  static_assert(sizeof(Access) == Bytes, "a word");
+  static_assert(sizeof(Access) == Bytes, "the access type must have Bytes bytes");
 
   CUTLASS_DEVICE static bool is_whole(void const* address, int valid) {
     return valid == kBits && reinterpret_cast<uintptr_t>(address) % Bytes == 0;
@@ -47,7 +47,7 @@ struct Word {
     return word & 0xffffffffu >> (32 - valid);
   }
 
-  /// The bits behind the last column are zeros; no byte without a column is touched.
+  /// Bits after the last column are zeros. A byte without columns is not written.
   CUTLASS_DEVICE static void store(uint8_t* to, uint32_t word, int valid) {
     if (valid <= 0) {
       return;
@@ -77,7 +77,7 @@ struct MaskState : State<Lanes, MaskArguments<Byte>> {
   }
 };
 
-/// Stores one bit for each element: whether the input is not zero.
+/// Store one bit per element: whether the input is not zero.
 struct MaskStore {
   using Arguments = MaskArguments<uint8_t>;
 
@@ -87,7 +87,7 @@ struct MaskStore {
     using Base::Base;
     using Bits = typename Base::Bits;
 
-    typename Bits::Held held;  // from fragment to fragment of a word
+    typename Bits::Held held;  // carries bits between the fragments of a word
 
     template <class Input>
     CUTLASS_DEVICE void visit(typename Lanes::At const& at,
@@ -114,7 +114,7 @@ struct MaskLoad {
     using Base::Base;
     using Bits = typename Base::Bits;
 
-    static constexpr bool kOfTile = true;  // all steps are fetched at the start of a tile, where their number is known
+    static constexpr bool kOfTile = true;  // all steps are fetched at the start of a tile if their number is known
 
     struct Fetched {
       uint32_t words[Bits::kWordsOfStep];

@@ -1,7 +1,7 @@
 #ifndef EVT_EPILOGUE_MATRIX_HPP
 #define EVT_EPILOGUE_MATRIX_HPP
 
-// Matrices with any strides, whose elements a thread moves one by one.
+// Matrices with any strides. A thread moves their elements one by one.
 
 #include <cstdint>
 

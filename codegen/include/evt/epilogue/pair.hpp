@@ -1,10 +1,10 @@
 #ifndef EVT_EPILOGUE_PAIR_HPP
 #define EVT_EPILOGUE_PAIR_HPP
 
-// Pairs of columns. Block 1 pairs the columns 2j and 2j + 1; Block B (8, 16 or 32) pairs column c of an even block of B
-// columns with column c + B, of the block behind it. A value of a pair is held twice, in the places of both columns; in
-// memory it is one column of a tensor with half as many columns, column j of pair j: c / 2 for Block 1,
-// c / (2 B) * B + c % B for Block B. The N extent is a multiple of 2 * Block.
+// Pairs of columns. Block 1 pairs columns 2j and 2j + 1. Block B (8, 16 or 32) pairs column c of an even block of B
+// columns with column c + B of the next block. Both columns hold the value of a pair. In memory the value is column j
+// of a tensor with half the columns: j = c / 2 for Block 1, else c / (2 B) * B + c % B. The N extent is a multiple of 2
+// * Block.
 
 #include <cstdint>
 
@@ -14,10 +14,10 @@
 namespace evt {
 namespace epilogue {
 
-/// An exchange: the first or the second member of every pair, in the places of both.
+/// An exchange: both columns of a pair get its first or its second member.
 template <int Block, bool Second>
 struct Member {
-  static_assert(Block == 1 || Block == 8 || Block == 16 || Block == 32, "pairs of columns or of blocks of 8, 16 or 32");
+  static_assert(Block == 1 || Block == 8 || Block == 16 || Block == 32, "Block is 1, 8, 16 or 32");
   using Arguments = NoArguments;
 
   template <class Lanes>
@@ -44,7 +44,7 @@ struct HalfArguments {
   int64_t stride_l = 0;
 };
 
-/// The state of a tensor with half as many columns. A thread moves kRuns runs of kRun neighbours for each fragment.
+/// The state of a tensor with half the columns. A thread moves kRuns runs of kRun neighbours per fragment.
 template <class Lanes, int Block, class Pointer>
 struct HalfState : State<Lanes, HalfArguments<Pointer>> {
   using State<Lanes, HalfArguments<Pointer>>::State;
@@ -57,7 +57,7 @@ struct HalfState : State<Lanes, HalfArguments<Pointer>> {
   }
 };
 
-/// Stores a value per pair, converted to Element, at [l, m, j].
+/// Store one value per pair, converted to Element, at [l, m, j].
 template <class Element, int Block>
 struct HalfStore {
   using Arguments = HalfArguments<Element*>;

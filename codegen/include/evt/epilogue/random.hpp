@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_RANDOM_HPP
 #define EVT_EPILOGUE_RANDOM_HPP
 
-// Random numbers: a float in [0, 1) for every element, a function of the seed, the offset and the element's place in the
-// logical [L, M, N] tensor. Swapped: the kernel computes the transposed problem, its columns are the logical m.
+// Random numbers: a float in [0, 1) per element, a function of the seed, the offset and the element's place in the
+// logical [L, M, N] tensor. Swapped: the kernel computes the transposed problem, whose columns are the logical m.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 namespace evt {
 namespace epilogue {
 
-/// The number of an element in the logical tensor.
+/// The linear index of an element in the logical tensor.
 template <bool Swapped, class Lanes>
 CUTLASS_DEVICE uint64_t element_of(Lanes const& lanes, typename Lanes::At const& at, int i) {
   uint64_t const m = uint64_t(lanes.row(at, i)), n = uint64_t(lanes.column(at, i)), l = uint64_t(lanes.batch());
@@ -20,7 +20,7 @@ CUTLASS_DEVICE uint64_t element_of(Lanes const& lanes, typename Lanes::At const&
   return Swapped ? (l * extent_n + n) * extent_m + m : (l * extent_m + m) * extent_n + n;
 }
 
-/// A leaf: by Philox-2x32-10.
+/// A leaf: random numbers by Philox-2x32-10.
 template <bool Swapped>
 struct Random {
   using Arguments = RandomArguments;
@@ -41,7 +41,7 @@ struct Random {
     CUTLASS_DEVICE auto visit(At const& at) const {
       typename Lanes::template Array<float, Lanes::kSize> result;
       if (!Swapped && kRun % 2 == 0 && lanes.extent_n() % 2 == 0) {
-        // Two neighbouring columns are one pair. The low word of its number is all that counts.
+        // Two neighbouring columns share one block of Philox. Only the low word of its index is used.
         uint32_t const row_pairs = uint32_t(lanes.extent_n()) / 2;
         uint32_t const first = (uint32_t(lanes.batch()) * uint32_t(lanes.extent_m()) + uint32_t(lanes.row(at, 0))) *
                                    row_pairs +

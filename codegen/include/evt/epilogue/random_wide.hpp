@@ -11,7 +11,7 @@
 namespace evt {
 namespace epilogue {
 
-/// A leaf: as Random, by Philox-4x32-10.
+/// A leaf: Random by Philox-4x32-10.
 template <bool Swapped>
 struct WideRandom {
   using Arguments = WideRandomArguments;
@@ -31,7 +31,7 @@ struct WideRandom {
           offset(arguments.offset_ptr.read_or(arguments.offset)) {}
 
     CUTLASS_DEVICE auto visit(At const& at) const {
-      bool const whole = !Swapped && lanes.extent_n() % kRun == 0;  // neighbours are in one block
+      bool const whole = !Swapped && lanes.extent_n() % kRun == 0;  // one block of Philox serves neighbours
       typename Lanes::template Array<float, Lanes::kSize> result;
       if constexpr (kRun == 2) {  // on sm90, a branch around each pair needs fewer registers than two loops
         CUTLASS_PRAGMA_UNROLL

@@ -1,10 +1,10 @@
 #ifndef EVT_EPILOGUE_REDUCE_HPP
 #define EVT_EPILOGUE_REDUCE_HPP
 
-// Reductions. Elements outside of the problem take no part. With Partial, results are stored in [l][part][kept], each
-// part once per launch and without gaps, to be combined by finish.hpp; parts() is the number of parts of a batch. With
-// Atomic the results are combined in [l][kept], stride_l apart (0: over the batch too), which holds the identity before
-// the launch. Lanes holds the totals of a tile, combines those of lanes and warps, and numbers the parts.
+// Reductions. Elements outside of the problem are skipped. Partial stores results in a compact array [l][part][kept],
+// which finish.hpp combines; parts() is the number of parts per batch. Atomic combines results in [l][kept] with batch
+// stride stride_l (0 reduces over the batch too). That memory holds the identity before the launch. Lanes holds the
+// totals of a tile, combines lanes and warps, and numbers the parts.
 
 #include <cstdint>
 
@@ -14,14 +14,14 @@
 namespace evt {
 namespace epilogue {
 
-/// What a reduction keeps: a value for each row, for each column, or one.
+/// The kept mode of a reduction: one value per row, one per column, or one in all.
 enum class Kept { kRows, kColumns, kNothing };
 
 template <class Element>
 struct ReductionArguments {
   Element* ptr = nullptr;
-  int64_t stride_l = 0;  // of Atomic
-  int64_t kept = 0;      // the extent of the mode that is kept, where the lanes do not know it
+  int64_t stride_l = 0;  // for Atomic
+  int64_t kept = 0;      // the extent of the kept mode, if the lanes do not have it
 };
 
 template <Kept Kept_, class Op, class Element, class Write>
@@ -49,7 +49,7 @@ struct Reduction {
     CUTLASS_DEVICE void end() { totals.end(this->lanes, writer()); }
 
    private:
-    /// Where the results of the tile's part begin.
+    /// The first result of the tile's part.
     CUTLASS_DEVICE Element* part() const {
       auto const& arguments = this->arguments;
       int64_t const l = this->lanes.batch();
@@ -61,22 +61,22 @@ struct Reduction {
       }
     }
 
-    /// What stores a result: at a row, at a column, or at 0.
+    /// A functor that stores a result at a row, at a column, or at 0.
     CUTLASS_DEVICE auto writer() const {
       return [this](int at, Element total) { write_result<Op, Write>(part() + at, total); };
     }
   };
 };
 
-/// One value for each column: over the kernel's rows.
+/// A reduction over rows: one value per column.
 template <class Op, class Element, class Write>
 using RowReduction = Reduction<Kept::kColumns, Op, Element, Write>;
 
-/// One value for each row: over the kernel's columns.
+/// A reduction over columns: one value per row.
 template <class Op, class Element, class Write>
 using ColReduction = Reduction<Kept::kRows, Op, Element, Write>;
 
-/// One value: over both.
+/// A reduction over rows and columns: one value.
 template <class Op, class Element, class Write>
 using ScalarReduction = Reduction<Kept::kNothing, Op, Element, Write>;
 

@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_ROW_HPP
 #define EVT_EPILOGUE_ROW_HPP
 
-// Neighbours of a row in memory: moved in accesses that are as wide as possible where all are inside of the tensor and
-// the address allows it, else one by one.
+// Neighbours of a row in memory. Accesses are vectorized if all elements are inside of the tensor and the address is
+// aligned, and scalar otherwise.
 
 #include <cstdint>
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace evt {
 namespace epilogue {
 
-/// How Size neighbours are moved at once: kCount accesses of kBytes.
+/// The vector access of Size neighbours: kCount accesses of kBytes.
 template <class Element, int Size>
 struct Neighbours {
   static constexpr int kTotal = Size * int(sizeof(Element));

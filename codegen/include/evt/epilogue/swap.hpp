@@ -8,7 +8,7 @@
 namespace evt {
 namespace epilogue {
 
-/// An exchange: in the place of each member of a pair, the other member.
+/// An exchange: each member of a pair gets the other member.
 template <int Block>
 struct Swap {
   using Arguments = NoArguments;

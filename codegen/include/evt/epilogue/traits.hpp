@@ -1,7 +1,7 @@
 #ifndef EVT_EPILOGUE_TRAITS_HPP
 #define EVT_EPILOGUE_TRAITS_HPP
 
-// The parts of an operation's state that it may lack: see operation.hpp.
+// Detect optional parts of an operation's state: see operation.hpp.
 
 #include <type_traits>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace evt {
 namespace epilogue {
 
-/// No memory, or nothing that is fetched.
+/// No shared memory, or no fetched values.
 struct Nothing {};
 
 template <class State, class = void>

@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_TREE_3X_HPP
 #define EVT_EPILOGUE_TREE_3X_HPP
 
-// Visitor trees of CUTLASS 3.x: what nodes with arguments have in common, functions of elements (Apply), and operations
-// in topological order (Graph). They are nodes for Sm90EVT as well as for Graph.
+// Visitor trees of CUTLASS 3.x: the common base of nodes with arguments, functions of elements (Apply), and operations
+// in topological order (Graph). All are nodes for Sm90EVT and for Graph.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ using cutlass::epilogue::fusion::detail::Sm90VisitorImpl;
 
 struct NoStorage {};
 
-// What nodes with arguments have in common: no workspace, no TMA. Params are the Arguments.
+// The common base of nodes with arguments: no workspace, no TMA. Params are the Arguments.
 template <class Arguments_, class SharedStorage_ = NoStorage>
 struct Node {
   using Arguments = Arguments_;
@@ -76,7 +76,7 @@ struct Node {
 };
 
 // An n-ary function of the elements. Functor has `Parameters`, a cute::tuple of its parameter types, `Result`, and a
-// static `apply`. Operands are converted to the parameter types and the result to ElementOutput.
+// static `apply`. Operands are converted to the parameter types, and the result to ElementOutput.
 template <class Functor, class ElementOutput = typename Functor::Result>
 struct Apply : Sm90VisitorImpl<> {
   using Sm90VisitorImpl<>::Sm90VisitorImpl;
@@ -125,8 +125,9 @@ CUTLASS_DEVICE auto const& pick(First const& first, Rest const&... rest) {
 
 }  // namespace detail
 
-// Ops in topological order; EdgeTuple is a cute::tuple of one cute::seq per op: the indices of its operands. The last
-// op is the result. Values keep the element types that their ops give them; nobody needs to read an op's value.
+// Operations in topological order. EdgeTuple is a cute::tuple with one cute::seq per operation: the indices of its
+// operands. The last operation is the result. Each value keeps the element type of its operation, and a value may be
+// unused.
 template <class EdgeTuple, class... Ops>
 struct Graph : Sm90VisitorImpl<Ops...> {
   static_assert(cute::tuple_size<EdgeTuple>::value == sizeof...(Ops), "one sequence of operands for every op");
@@ -145,7 +146,7 @@ struct Graph : Sm90VisitorImpl<Ops...> {
     }
 
    private:
-    // Visits the op behind those whose values are given, and all that follow.
+    // Visit the operation after the given values, and all later operations.
     template <class Accumulator, class... Values>
     CUTLASS_DEVICE auto visit_from(Accumulator const& accumulator, int fragment, int step_m, int step_n,
                                    Values const&... values) {
@@ -175,8 +176,8 @@ struct Graph : Sm90VisitorImpl<Ops...> {
   }
 };
 
-// A visitor for a kernel without D, whose result nobody reads and may be of any type. Element chooses the copies and
-// the shared memory of the sub-tiles, as ElementD would.
+// A visitor for a kernel without D. Its result is unused and may have any type. Like ElementD, Element selects the
+// copies and the shared memory of the sub-tiles.
 template <class Visitor, class Element>
 struct WithElement : Visitor {
   using ElementAux = Element;

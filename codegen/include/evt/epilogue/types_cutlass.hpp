@@ -16,7 +16,7 @@ struct TypesCutlass {
   template <class T, int Size>
   using Array = cutlass::Array<T, Size>;
 
-  /// The type that values of type T are reduced in.
+  /// The compute type of reductions of T.
   template <class T>
   using Reduced = evt::detail::Reduced<T>;
 
@@ -35,13 +35,13 @@ struct TypesCutlass {
     return evt::generate_array<To, Size>(function);
   }
 
-  /// A fragment as it is in memory.
+  /// A fragment in memory.
   template <class To, class From, int Size>
   CUTLASS_DEVICE static cutlass::Array<To, Size> stored(cutlass::Array<From, Size> const& from) {
     return evt::convert_array<To>(from);
   }
 
-  /// Elements as they are in memory, as a fragment: `function(i)` gives them.
+  /// Make a fragment of loaded elements: `function(i)` returns element i.
   template <class Element, int Size, class Function>
   CUTLASS_DEVICE static cutlass::Array<Element, Size> loaded(Function const& function) {
     return evt::generate_array<Element, Size>(function);
@@ -52,7 +52,7 @@ struct TypesCutlass {
     return int64_t(cute::get<Mode>(stride));
   }
 
-  /// The row of an indexed tensor: its first element, null where there is none.
+  /// A row of an indexed tensor: its first element, or null if the index is out of range.
   template <class Element>
   using RowOf = Element*;
 

@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_TYPES_OWN_HPP
 #define EVT_EPILOGUE_TYPES_OWN_HPP
 
-// The fragments of own kernels: arrays of values in registers. Elements in memory have the types of element.hpp, so that
-// no header of CUTLASS's types is compiled.
+// The fragments of own kernels: arrays of values in registers. Elements in memory have the types of element.hpp, which
+// avoids compiling CUTLASS's type headers.
 
 #include <cstdint>
 #include <type_traits>
@@ -14,7 +14,7 @@
 namespace evt {
 namespace epilogue {
 
-/// Strides in elements along rows and columns.
+/// The strides of rows and columns, in elements.
 struct Strides {
   int64_t m, n;
 };
@@ -28,7 +28,7 @@ struct TypesOwn {
     CUTLASS_DEVICE T const& operator[](int i) const { return values[i]; }
   };
 
-  /// The type that values of type T are reduced in.
+  /// The compute type of reductions of T.
   template <class T>
   using Reduced = std::conditional_t<std::is_same_v<T, bool>, int32_t, T>;
 
@@ -51,7 +51,7 @@ struct TypesOwn {
     }
   }
 
-  /// A value as it is in memory.
+  /// A value in memory.
   template <class Element, class From>
   CUTLASS_DEVICE static Element convert_one(From const& from) {
     Element to;
@@ -59,19 +59,19 @@ struct TypesOwn {
     return to;
   }
 
-  /// A fragment as it is in memory.
+  /// A fragment in memory.
   template <class Element, class From, int Size>
   CUTLASS_DEVICE static Array<Element, Size> stored(Array<From, Size> const& from) {
     return generate<Element, Size>([&](int i) { return convert_one<Element>(from[i]); });
   }
 
-  /// Elements as they are in memory, as a fragment: `function(i)` gives them.
+  /// Make a fragment of loaded elements: `function(i)` returns element i.
   template <class Element, int Size, class Function>
   CUTLASS_DEVICE static auto loaded(Function const& function) {
     return generate<element::Register<Element>, Size>([&](int i) { return element::load(function(i)); });
   }
 
-  /// The row of an indexed tensor: its number, negative where there is none.
+  /// A row of an indexed tensor: its number, negative if the index is out of range.
   template <class Element>
   using RowOf = int64_t;
 

@@ -1,8 +1,8 @@
 #ifndef EVT_EPILOGUE_VECTOR_HPP
 #define EVT_EPILOGUE_VECTOR_HPP
 
-// Scalars and vectors that a thread loads itself: from any address, with any stride, or a number where there is no
-// pointer. CUTLASS 3.x has nodes of its own for them.
+// Scalar, row and column broadcasts with any alignment and stride. A null pointer selects a value from the arguments.
+// CUTLASS 3.x's kernels use CUTLASS's broadcasts instead.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 namespace evt {
 namespace epilogue {
 
-/// A leaf: one value, at a pointer, or by value where that is null.
+/// A leaf: one value, at a pointer or by value if the pointer is null.
 template <class Element>
 struct Scalar {
   struct Arguments {
@@ -38,10 +38,10 @@ template <class Element>
 struct VectorArguments {
   Element const* ptr;
   int64_t stride;                     // 0: one value for all
-  element::Register<Element> number;  // where there is no pointer
+  element::Register<Element> number;  // the value if ptr is null
 };
 
-/// A leaf: a value for each column, loaded at the start of a tile.
+/// A row broadcast: one value per column, loaded at the start of a tile.
 template <class Element>
 struct RowBroadcast {
   using Arguments = VectorArguments<Element>;
@@ -71,7 +71,7 @@ struct RowBroadcast {
   };
 };
 
-/// A leaf: a value for each row.
+/// A column broadcast: one value per row.
 template <class Element>
 struct ColumnBroadcast {
   using Arguments = VectorArguments<Element>;

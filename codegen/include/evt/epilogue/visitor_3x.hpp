@@ -1,7 +1,7 @@
 #ifndef EVT_EPILOGUE_VISITOR_3X_HPP
 #define EVT_EPILOGUE_VISITOR_3X_HPP
 
-// An operation as a node of CUTLASS 3.x's visitor trees. Lanes is that of the architecture: lanes_sm90.hpp,
+// An operation as a node of CUTLASS 3.x's visitor trees. Lanes belongs to the architecture: lanes_sm90.hpp or
 // lanes_sm100.hpp.
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 namespace evt {
 namespace epilogue {
 
-/// An operation on the elements that Lanes has; a store or a reduction passes its input through.
+/// An operation on the elements of Lanes. Stores and reductions return their input.
 template <class Lanes, class Operation>
 struct Visitor3x : fusion::Node<typename Operation::Arguments,
                                 typename SharedOf<typename Operation::template On<Lanes>>::type> {
@@ -27,7 +27,7 @@ struct Visitor3x : fusion::Node<typename Operation::Arguments,
   using SharedStorage = typename Base::SharedStorage;
   using Base::Base;
 
-  /// The parts of a batch that a reduction writes.
+  /// The number of parts per batch that a reduction writes.
   template <class ProblemShape>
   CUTLASS_HOST_DEVICE static int64_t parts(ProblemShape const& problem_shape) {
     return Lanes::template parts_of<Operation::kKept>(problem_shape);
@@ -41,7 +41,7 @@ struct Visitor3x : fusion::Node<typename Operation::Arguments,
     CUTLASS_DEVICE
     Callbacks(Params const& params, Lanes const& lanes, Shared&... shared) : state(params, lanes, shared...) {}
 
-    /// The threads of the tile before have read the shared memory.
+    /// The threads have read the shared memory of the previous tile.
     CUTLASS_DEVICE bool begin_sync_needed() const { return !std::is_empty_v<SharedStorage>; }
 
     CUTLASS_DEVICE void begin() {
@@ -65,7 +65,7 @@ struct Visitor3x : fusion::Node<typename Operation::Arguments,
     template <class ElementAccumulator, int FragmentSize, class... Inputs>
     CUTLASS_DEVICE auto visit(cutlass::Array<ElementAccumulator, FragmentSize> const&, int, int step_m, int step_n,
                               Inputs const&... inputs) {
-      static_assert(FragmentSize == Lanes::kSize, "a fragment is a thread's part of a sub-tile");
+      static_assert(FragmentSize == Lanes::kSize, "a fragment must be a thread's part of a sub-tile");
       typename Lanes::At const at{step_m, step_n};
       if constexpr (Fetched::kExists) {
         return state.visit(at, fetched[Fetched::kOfTile ? Lanes::number(at) : 0]);
