@@ -18,6 +18,7 @@ _is_grad_enabled = torch.is_grad_enabled
 
 #: Size, stride, dtype, index of the device, whether the tensor is a negative view, and whether autograd follows it.
 Facts = tuple[torch.Size, tuple[int, ...], torch.dtype, int, bool, bool]
+_NEGATIVE, _FOLLOWED = 4, 5
 
 
 class Form:
@@ -69,12 +70,12 @@ def alignments(addresses: Sequence[int]) -> list[int]:
 
 def is_unusual(facts: Sequence[Facts]) -> bool:
     """Return whether a tensor is a negative view, or autograd follows it: a launch would lose either."""
-    return any(negative or followed for *_, negative, followed in facts)
+    return True in [each[_NEGATIVE] or each[_FOLLOWED] for each in facts]
 
 
 def is_followed(facts: Sequence[Facts]) -> bool:
     """Return whether autograd follows a tensor, and none is a negative view."""
-    return any(followed for *_, followed in facts) and not any(negative for *_, negative, _ in facts)
+    return True in [each[_FOLLOWED] for each in facts] and True not in [each[_NEGATIVE] for each in facts]
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
