@@ -12,9 +12,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and visitors, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -32,7 +32,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;               // gradient of the output A: f16, channels contiguous; aligned to 16 bytes, strides and the channels multiples of 8
   void const* B;               // filters B: f16, channels contiguous; aligned to 16 bytes, strides and the channels multiples of 8
@@ -66,13 +66,13 @@ typedef struct golden_arguments {
   int64_t stride_m_of_out_D;   // elements of D from one row (m) to the next
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -93,7 +93,7 @@ namespace golden_impl {
 
 // ... as in conv_2x_stock: using ThreadblockShape = cutlass::gemm::GemmShape<
 
-// The epilogue: an output operator of CUTLASS's own.
+// The epilogue: an output operator of CUTLASS.
 using OutputOp = cutlass::epilogue::thread::LinearCombination<ElementD, kElementsPerAccess, ElementAccumulator, float, cutlass::epilogue::thread::ScaleType::Nothing, kRoundStyle>;
 
 using LayoutC = LayoutA;
@@ -104,13 +104,13 @@ using Kernel = evt::convolution::Stock<cutlass::conv::kernel::DefaultConv2dDgrad
     cutlass::arch::OpMultiplyAdd, cutlass::conv::IteratorAlgorithm::kOptimized, cutlass::conv::StrideSupport::kStrided, 8, 8>::Kernel>;
 using Params = Kernel::Params;
 
-// ... as in gemm_2x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_2x_stock: /// Constants of the kernel for the entry point an
 
 // ... as in conv_2x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
 #if !defined(EVT_DEVICE_PASS)
 
-// ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
+// ... as in gemm_3x_stock: /// The offsets of each reduction's parts in the w
 
 // ... as in gemm_3x_stock: inline Workspace workspace_of([[maybe_unused]] Arg
 

@@ -15,9 +15,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and visitors, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -38,7 +38,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;                    // input A: f16, channels contiguous; aligned to 16 bytes, strides and the channels multiples of 8
   void const* B;                    // filters B: f16, channels contiguous; aligned to 16 bytes, strides and the channels multiples of 8
@@ -89,13 +89,13 @@ typedef struct golden_arguments {
   int64_t raster;                   // the order of tiles: 1 along m, 2 along n; 0: the kernel decides
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -186,7 +186,7 @@ using ImplicitGemm = evt::convolution::Sm90Pingpong<
 using Kernel = ImplicitGemm;
 using Params = Kernel::Params;
 
-// ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
@@ -197,7 +197,7 @@ inline cute::Shape<int, int, int, int> problem_shape(Arguments const& arguments)
   return {static_cast<int>(arguments.m), static_cast<int>(arguments.n), static_cast<int>(arguments.k), 1};
 }
 
-// ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
+// ... as in gemm_3x_stock: /// The offsets of each reduction's parts in the w
 
 // ... as in gemm_3x_stock: inline Workspace workspace_of([[maybe_unused]] Arg
 

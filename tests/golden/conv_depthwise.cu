@@ -13,9 +13,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and straight-line code, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -27,7 +27,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;               // input A: f16, channels contiguous; aligned to 16 bytes, strides and the channels multiples of 8
   void const* B;               // filters B: f16, channels contiguous
@@ -61,13 +61,13 @@ typedef struct golden_arguments {
   int64_t stride_m_of_out_D;   // elements of D from one row (m) to the next
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -109,14 +109,14 @@ struct Region0 {
   }
 };
 
-// ... as in conv_own_padded: /// The epilogue: a thread calls `visit` for one s
+// ... as in conv_own_padded: /// The epilogue: a thread calls `visit` for every
 
   // 1:21 bias
   using in_bias_type = evt::own::Part<evt::depthwise::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
 
 // ... as in conv_own_padded: struct Params {
 
-// ... as in conv_own_dgrad: /// The values that are loaded for a step of sever
+// ... as in conv_own_dgrad: /// The values loaded for a step of several elemen
 
   in_bias_type in_bias;
 
@@ -124,7 +124,7 @@ struct Region0 {
 
 // ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
-  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
   CUTLASS_DEVICE void visit(
       [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
@@ -142,7 +142,7 @@ struct Region0 {
 using Kernel = evt::depthwise::Kernel<evt::element::f16, evt::depthwise::Filter<3, 3, 1, 1, 1, 1, 2, 7, false>, Epilogue>;
 using Params = Kernel::Params;
 
-// ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
@@ -169,9 +169,9 @@ inline Kernel::Arguments problem_of(Arguments const& arguments) {
   return result;
 }
 
-// ... as in gemm_own: /// The number of tiles: reductions have a part fo
+// ... as in gemm_own: /// The number of tiles. Reductions have one part 
 
-// ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
+// ... as in gemm_3x_stock: /// The offsets of each reduction's parts in the w
 
 // ... as in gemm_3x_stock: inline Workspace workspace_of([[maybe_unused]] Arg
 

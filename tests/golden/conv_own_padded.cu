@@ -13,9 +13,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and straight-line code, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -27,7 +27,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;               // input A: f16, channels contiguous
   void const* B;               // filters B: f16, channels contiguous
@@ -63,13 +63,13 @@ typedef struct golden_arguments {
   int64_t tile_columns;        // columns of output pixels of a tile; 0: the kernel decides
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -121,12 +121,12 @@ struct Region0 {
   }
 };
 
-/// The epilogue: a thread calls `visit` for one step after the other. `i` is a constant once loops are unrolled.
+/// The epilogue: a thread calls `visit` for every step, in order. `i` is a constant once loops are unrolled.
 struct Epilogue {
   using Source = void;  // element of C, which the kernel loads
   using Destination = evt::element::f16;  // element of D, which the kernel stores
   using Result = float;  // type of the value that is stored as D
-  static constexpr bool kPlaces = false;  // whether it asks where elements are
+  static constexpr bool kPlaces = false;  // whether it uses the places of elements
 
   // 1:16 bias
   using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
@@ -135,7 +135,7 @@ struct Epilogue {
     in_bias_type::Params in_bias;
   };
 
-// ... as in conv_own_dgrad: /// The values that are loaded for a step of sever
+// ... as in conv_own_dgrad: /// The values loaded for a step of several elemen
 
   in_bias_type in_bias;
 
@@ -144,7 +144,7 @@ struct Epilogue {
 
 // ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
-  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
   CUTLASS_DEVICE void visit(
       [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
@@ -159,16 +159,16 @@ struct Epilogue {
 
 // ... as in conv_own_dgrad: CUTLASS_DEVICE void finish(evt::fragment::Tile con
 
-/// The product of 64 filters and 256 pixels, for 32 bytes of their channels.
+/// The product of 64 filters and 256 pixels over 32 bytes of channels.
 struct Mma {
   static constexpr int kElementBytes = 2;
   using Accumulator = float;
   static constexpr int kPixels = 256;
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  static constexpr bool kTransposed = false;  // the filters
+  static constexpr bool kTransposed = false;  // whether filters are transposed
 
-  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors, their layouts the upper
-  /// words.
+  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors. Their layouts are the
+  /// upper words.
   CUTLASS_DEVICE static void fma(
       Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b) {
     asm volatile(
@@ -228,7 +228,7 @@ using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2>;
 using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
 using Params = Kernel::Params;
 
-// ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 
 // ... as in gemm_own: CUTLASS_DEVICE void run(Params const& params, char
 
@@ -236,9 +236,9 @@ using Params = Kernel::Params;
 
 // ... as in conv_own: /// The convolution, and the size of tiles if the 
 
-// ... as in gemm_own: /// The number of tiles: reductions have a part fo
+// ... as in gemm_own: /// The number of tiles. Reductions have one part 
 
-// ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
+// ... as in gemm_3x_stock: /// The offsets of each reduction's parts in the w
 
 // ... as in gemm_3x_stock: inline Workspace workspace_of([[maybe_unused]] Arg
 

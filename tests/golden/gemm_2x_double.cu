@@ -15,9 +15,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and visitors, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -29,7 +29,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;              // operand A: f64[m, k], k contiguous; aligned to 16 bytes, strides and k multiples of 2
   void const* B;              // operand B: f64[k, n], n contiguous; aligned to 16 bytes, strides and n multiples of 2
@@ -53,13 +53,13 @@ typedef struct golden_arguments {
   int64_t stride_l_of_out_D;  // elements of D from one batch to the next
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -133,7 +133,7 @@ static_assert(cute::is_same_v<ThreadMap::Base, Kernel::Epilogue::OutputTileItera
               "the visitors must see the epilogue's own thread map");
 using Params = Kernel::Params;
 
-// ... as in gemm_2x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_2x_stock: /// Constants of the kernel for the entry point an
 
 // ... as in gemm_2x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
@@ -141,7 +141,7 @@ using Params = Kernel::Params;
 
 #if !defined(EVT_DEVICE_PASS)
 
-// ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
+// ... as in gemm_3x_stock: /// The offsets of each reduction's parts in the w
 
 // ... as in gemm_3x_stock: inline Workspace workspace_of([[maybe_unused]] Arg
 
@@ -195,7 +195,7 @@ extern "C" __attribute__((visibility("default"))) int golden_run(
     Kernel::Arguments const kernel_args = kernel_arguments(*arguments);
     cutlass::Status const status = Kernel::can_implement(checked_problem(*arguments));
     if (status != cutlass::Status::kSuccess) return evt::report(evt::Failure::cutlass, static_cast<int>(status));
-    constexpr int kOccupancy = 1;  // only stream-K partitions by it
+    constexpr int kOccupancy = 1;  // only stream-K uses it
     last.set(*arguments, device, Params(kernel_args, device.multiprocessors, kOccupancy));
   }
   cudaError_t const error =

@@ -15,9 +15,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and visitors, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -29,7 +29,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;                  // operand A: f16[m, k], k contiguous; aligned to 16 bytes, strides and k multiples of 8
   void const* B;                  // operand B: f16[k, n], n contiguous; aligned to 16 bytes, strides and n multiples of 8
@@ -51,13 +51,13 @@ typedef struct golden_arguments {
   int64_t raster;                 // the order of tiles: 1 along m, 2 along n; 0: the kernel decides
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -159,15 +159,15 @@ using CollectiveEpilogue = evt::restage<
 
 // ... as in gemm_3x_stock: using Kernel = cutlass::gemm::kernel::GemmUniversa
 
-// ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
 #if !defined(EVT_DEVICE_PASS)
 
-// ... as in gemm_3x_stock: /// (M, N, K, L) of the kernel's own rows and colu
+// ... as in gemm_3x_stock: /// (M, N, K, L) of the kernel's rows and columns.
 
-// ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
+// ... as in gemm_3x_stock: /// The offsets of each reduction's parts in the w
 
 // ... as in gemm_3x_stock: inline Workspace workspace_of([[maybe_unused]] Arg
 
@@ -181,7 +181,7 @@ inline Visitor::Arguments visitor_arguments(
   return arguments_of_Graph;
 }
 
-// ... as in gemm_3x_stock: /// How many tiles of a row or column of tiles are
+// ... as in gemm_3x_stock: /// The swizzle of the tile order: two if it pads 
 
 inline Kernel::Arguments kernel_arguments(Arguments const& arguments, evt::Device const& device) {
   Kernel::Arguments result{};

@@ -14,9 +14,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and visitors, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 #include <algorithm>
 #include <cstdint>
@@ -41,7 +41,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;              // operand A: f16[m, k], k contiguous; aligned to 16 bytes, strides and k multiples of 8
   void const* B;              // operand B: f16[k, n], n contiguous; aligned to 16 bytes, strides and n multiples of 8
@@ -63,7 +63,7 @@ typedef struct golden_arguments {
   int64_t raster;             // the order of tiles: 1 along m, 2 along n; 0: the kernel decides
 } golden_arguments;
 
-// What golden_run returns on failure: the kind in the upper 16 bits, a detail code in the lower 16.
+// The failures of golden_run: the kind in the upper 16 bits, a detail code in the lower 16 bits.
 enum golden_failure {
   golden_failure_arguments = 1,  // a pointer is null, a size out of range, a tensor not aligned, or `size` wrong
   golden_failure_cutlass = 2,    // CUTLASS refuses the problem; the detail is a cutlass::Status
@@ -73,14 +73,14 @@ enum golden_failure {
   golden_failure_launch = 6      // the kernel cannot be launched; the detail is a cudaError_t
 };
 
-// Launch the kernel on a stream of the current device, a cudaStream_t, and return without waiting for it. `size` is
-// sizeof(golden_arguments). Returns 0, or a failure. May be called by several threads.
+// Launch the kernel on a stream of the current device, a cudaStream_t, without waiting for its end. `size` is
+// sizeof(golden_arguments). Return 0, or a failure. Several threads may call it.
 int golden_run(golden_arguments const* arguments, size_t size, void* stream);
 
 // Return the size of the workspace in bytes; it depends only on the sizes in the arguments.
 int64_t golden_workspace(golden_arguments const* arguments);
 
-// Return what golden_run has returned, as text, which is valid until this thread's next call of this function.
+// Return the text of a result of golden_run. It is valid until this thread's next call of this function.
 char const* golden_error_string(int code);
 
 // Return the members of the arguments as JSON.
@@ -90,7 +90,7 @@ char const* golden_schema(void);
 static_assert(sizeof(golden_arguments) == 18 * 8, "every member takes 8 bytes");
 
 // ---------------------------------------------------------------------------------------------------------------------
-// PASTED: evt's own headers, as far as this kernel needs them. Nothing in them depends on the formula.
+// PASTED: the evt headers that this kernel needs. They do not depend on the formula.
 // ---------------------------------------------------------------------------------------------------------------------
 
 // evt/entry.hpp
@@ -157,7 +157,7 @@ using Kernel = cutlass::gemm::kernel::GemmUniversal<
     cute::Shape<int, int, int, int>, CollectiveMainloop, CollectiveEpilogue, cutlass::gemm::PersistentScheduler>;
 using Params = Kernel::Params;
 
-/// What the entry point and the launcher need to know of the kernel.
+/// Constants of the kernel for the entry point and the launcher.
 struct Entry {
   static constexpr int kThreads = Kernel::MaxThreadsPerBlock;
   static constexpr int kMinBlocks = Kernel::MinBlocksPerMultiprocessor;
@@ -178,13 +178,13 @@ golden_kernel(CUTLASS_GRID_CONSTANT Params const params) {
 
 #if !defined(EVT_DEVICE_PASS)
 
-/// (M, N, K, L) of the kernel's own rows and columns.
+/// (M, N, K, L) of the kernel's rows and columns.
 inline Kernel::ProblemShape problem_shape(Arguments const& arguments) {
   return {static_cast<int>(arguments.m), static_cast<int>(arguments.n),
           static_cast<int>(arguments.k), static_cast<int>(arguments.l)};
 }
 
-/// Where the parts of each reduction are in the workspace, in bytes from its start.
+/// The offsets of each reduction's parts in the workspace, in bytes.
 struct Workspace {
   std::int64_t bytes = 0;
 };
@@ -205,7 +205,7 @@ inline Visitor::Arguments visitor_arguments(
   return arguments_of_Operation;
 }
 
-/// How many tiles of a row or column of tiles are visited before the next: two where that pads no tiles.
+/// The swizzle of the tile order: two if it pads no tiles, else one.
 inline int automatic_swizzle(Arguments const& arguments) {
   auto const tiles = [](std::int64_t extent, int tile) { return (extent + tile - 1) / tile; };
   bool const even = tiles(arguments.m, cute::size<0>(TileShape{})) % (2 * cute::size<0>(ClusterShape{})) == 0 &&

@@ -28,9 +28,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and straight-line code, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -44,7 +44,7 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
 typedef struct golden_arguments {
   void const* A;                  // operand A: f16[m, k], k contiguous; aligned to 16 bytes, strides and k multiples of 8
   void const* B;                  // operand B: f16[k, n], n contiguous; aligned to 16 bytes, strides and n multiples of 8
@@ -80,13 +80,13 @@ typedef struct golden_arguments {
   int64_t stride_l_of_out_low;    // elements of low from one batch to the next
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -157,12 +157,12 @@ struct Region1 {
   }
 };
 
-/// The epilogue: a thread calls `visit` for one step after the other. `i` is a constant once loops are unrolled.
+/// The epilogue: a thread calls `visit` for every step, in order. `i` is a constant once loops are unrolled.
 struct Epilogue {
   using Source = evt::element::f16;  // element of C, which the kernel loads
   using Destination = evt::element::f16;  // element of D, which the kernel stores
   using Result = float;  // type of the value that is stored as D
-  static constexpr bool kPlaces = true;  // whether it asks where elements are
+  static constexpr bool kPlaces = true;  // whether it uses the places of elements
 
   // 3:19 gate
   using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
@@ -195,7 +195,7 @@ struct Epilogue {
     reduction_12_type::Params reduction_12;
   };
 
-  /// The values that are loaded for a step of several elements, ahead of their use.
+  /// The values loaded for a step of several elements, before their use.
   struct Fetched {
     in_gate_type::Fetched in_gate;
     in_s_type::Fetched in_s;
@@ -227,7 +227,7 @@ struct Epilogue {
     in_s.fetch(fetched.in_s, places);
   }
 
-  /// Compute N elements of a step. acc(i) and source(i) give the accumulator and C, store(i, value) takes D.
+  /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
   CUTLASS_DEVICE void visit(
       [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
@@ -256,16 +256,16 @@ struct Epilogue {
   }
 };
 
-/// The product of 64 filters and 192 pixels, for 32 bytes of their channels.
+/// The product of 64 filters and 192 pixels over 32 bytes of channels.
 struct Mma {
   static constexpr int kElementBytes = 2;
   using Accumulator = float;
   static constexpr int kPixels = 192;
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  static constexpr bool kTransposed = true;  // the filters
+  static constexpr bool kTransposed = true;  // whether filters are transposed
 
-  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors, their layouts the upper
-  /// words.
+  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors. Their layouts are the
+  /// upper words.
   CUTLASS_DEVICE static void fma(
       Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b) {
     asm volatile(
@@ -313,7 +313,7 @@ using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2>;
 using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
 using Params = Kernel::Params;
 
-// ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 
 CUTLASS_DEVICE void run(Params const& params, char* shared_memory) {
   evt::pdl::let_next_kernel_begin();
@@ -352,12 +352,12 @@ inline Kernel::Arguments problem_of(Arguments const& arguments) {
   return result;
 }
 
-/// The number of tiles: reductions have a part for each.
+/// The number of tiles. Reductions have one part per tile.
 [[maybe_unused]] inline evt::fragment::Tiles tiles_of(Arguments const& arguments) {
   return Kernel::tiles(problem_of(arguments));
 }
 
-/// Where the parts of each reduction are in the workspace, in bytes from its start.
+/// The offsets of each reduction's parts in the workspace, in bytes.
 struct Workspace {
   std::int64_t reduction_11 = 0;
   std::int64_t reduction_12 = 0;

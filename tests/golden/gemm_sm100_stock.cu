@@ -14,9 +14,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and visitors, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -28,15 +28,15 @@
 
 extern "C" {
 
-// ... as in gemm_3x_stock: // What golden_run is called with. Set all of it t
+// ... as in gemm_3x_stock: // The arguments of golden_run. Set all of them to
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -64,12 +64,12 @@ constexpr int kStagesD = 2;
 constexpr bool kReuseSmemC = true;
 using ElementAux = cutlass::half_t;
 
-// The tile of the multiplication, of one thread block or of a pair of them; TileShape is the thread block's of D.
+// The MMA tile, of one CTA or of two; TileShape is the CTA's tile of D.
 using MmaTileShape = cute::Shape<cute::Int<128>, cute::Int<128>, cute::Int<64>>;
 using EpilogueDescriptor = cutlass::epilogue::collective::detail::Sm100EpilogueDescriptor<
     cutlass::arch::OpClassTensorOp, MmaTileShape, EpilogueTile, ElementAccumulator, ElementC, ElementAux,
     EpilogueSchedule, cutlass::detail::TagToStrideC_t<LayoutC>, cutlass::detail::TagToStrideC_t<LayoutD>, false, false>;
-static_assert(cute::is_same_v<TileShape, EpilogueDescriptor::TileShape>, "visitors see the thread block's tile");
+static_assert(cute::is_same_v<TileShape, EpilogueDescriptor::TileShape>, "visitors must see the CTA's tile");
 template <class Stride, class Element>
 using LoadDescriptor =
     cutlass::epilogue::collective::detail::Sm100AuxLoadDescriptor<EpilogueDescriptor, Stride, Element>;
@@ -94,21 +94,21 @@ using CollectiveMainloop = cutlass::gemm::collective::CollectiveBuilder<
 
 // ... as in gemm_3x_stock: using Kernel = cutlass::gemm::kernel::GemmUniversa
 
-// ... as in gemm_3x_stock: /// What the entry point and the launcher need to 
+// ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
 #if !defined(EVT_DEVICE_PASS)
 
-// ... as in gemm_3x_stock: /// (M, N, K, L) of the kernel's own rows and colu
+// ... as in gemm_3x_stock: /// (M, N, K, L) of the kernel's rows and columns.
 
-// ... as in gemm_3x_stock: /// Where the parts of each reduction are in the w
+// ... as in gemm_3x_stock: /// The offsets of each reduction's parts in the w
 
 // ... as in gemm_3x_stock: inline Workspace workspace_of([[maybe_unused]] Arg
 
 // ... as in gemm_3x_stock: inline Visitor::Arguments visitor_arguments(
 
-// ... as in gemm_3x_stock: /// How many tiles of a row or column of tiles are
+// ... as in gemm_3x_stock: /// The swizzle of the tile order: two if it pads 
 
 // ... as in gemm_3x_stock: inline Kernel::Arguments kernel_arguments(Argument
 

@@ -15,9 +15,9 @@
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
 // Call:    golden_run(&arguments, sizeof(arguments), stream), declared below under CALL THIS.
 // Read:    YOUR EPILOGUE, the formula as functors and visitors, and the kernel around it.
-// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's own headers, the same for every formula that needs them.
+// Skip:    PASTED, between CALL THIS and YOUR EPILOGUE: evt's headers, which do not depend on the formula.
 //
-// All names that a linker sees begin with golden_, so any number of emitted files link into one program.
+// All external symbols begin with golden_, so that any number of emitted files link into one program.
 
 // ... as in gemm_3x_stock: #include <algorithm>
 
@@ -29,8 +29,8 @@
 
 extern "C" {
 
-// What golden_run is called with. Set all of it to zero first. Pointers are to device memory.
-// `table` is host memory: rows of one 8-byte word for each group, which are, in this order,
+// The arguments of golden_run. Set all of them to zero first. Pointers are to device memory.
+// `table` is host memory: rows of one 8-byte word per group, in this order:
 //   int64_t m;                  rows of the product
 //   int64_t n;                  columns of the product
 //   int64_t k;                  the contraction dimension
@@ -52,13 +52,13 @@ typedef struct golden_arguments {
   int64_t raster;     // the order of tiles: 1 along m, 2 along n; 0: the kernel decides
 } golden_arguments;
 
-// ... as in gemm_3x_stock: // What golden_run returns on failure: the kind in
+// ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
 // ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
-// ... as in gemm_3x_stock: // Return what golden_run has returned, as text, w
+// ... as in gemm_3x_stock: // Return the text of a result of golden_run. It i
 
 // ... as in gemm_3x_stock: // Return the members of the arguments as JSON.
 
@@ -144,7 +144,7 @@ using Kernel = cutlass::gemm::kernel::GemmUniversal<
     cutlass::gemm::GroupProblemShape<Shape>, CollectiveMainloop, CollectiveEpilogue>;
 using Params = Kernel::Params;
 
-/// What the entry points and the launcher need to know of the kernel.
+/// Constants of the kernel for the entry points and the launcher.
 struct Entry {
   static constexpr int kThreads = Kernel::MaxThreadsPerBlock;
   static constexpr int kMinBlocks = Kernel::MinBlocksPerMultiprocessor;
@@ -154,7 +154,7 @@ struct Entry {
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
 #if !defined(EVT_HOST_PASS)
-/// Writes a part of the groups' table.
+/// Write a part of the groups' table.
 extern "C" __global__ void __launch_bounds__(evt::kTableThreads)
 golden_table(CUTLASS_GRID_CONSTANT evt::TablePart const part) {
   evt::copy_part(part);
@@ -162,7 +162,7 @@ golden_table(CUTLASS_GRID_CONSTANT evt::TablePart const part) {
 #endif
 #if !defined(EVT_DEVICE_PASS)
 
-/// The rows of golden_arguments::table, of one word for each group: sizes (int64), addresses, numbers (double).
+/// The rows of golden_arguments::table, with one word per group: sizes (int64), addresses, numbers (double).
 enum Row : int {
   row_m,
   row_n,
@@ -181,18 +181,18 @@ enum Row : int {
   kRows
 };
 
-/// A row of the table on the device, where it begins the workspace.
+/// A row of the table on the device. The table is the beginning of the workspace.
 template <class Word>
 Word* row(Arguments const& arguments, Row index) {
-  static_assert(sizeof(Word) == sizeof(std::uint64_t), "a row has words");
+  static_assert(sizeof(Word) == sizeof(std::uint64_t), "a row must consist of words");
   return static_cast<Word*>(const_cast<void*>(arguments.workspace)) + index * arguments.groups;
 }
 
-/// The workspace: the table's rows, the groups' extents as the kernel takes them, the kernel's own.
+/// The workspace: the table's rows, the groups' extents in the kernel's form, and the kernel's workspace.
 struct Workspace {
   std::int64_t rows;   // words of all rows
   std::int64_t words;  // of the table with the extents
-  std::int64_t kernel; // bytes before the kernel's own part
+  std::int64_t kernel; // bytes before the kernel's workspace
   std::int64_t bytes;
 };
 
@@ -222,7 +222,7 @@ inline Visitor::Arguments visitor_arguments(
   return arguments_of_Tree4;
 }
 
-/// The table as the device will have it; the extents of the kernel's own rows and columns are behind its rows.
+/// The table for the device: its rows, then the extents of the kernel's rows and columns.
 inline Shape* make_table(Arguments const& arguments, Workspace const& workspace, std::uint64_t* words) {
   std::memcpy(words, arguments.table, static_cast<std::size_t>(workspace.rows) * sizeof(std::uint64_t));
   [[maybe_unused]] std::int64_t const groups = arguments.groups;
@@ -237,7 +237,7 @@ inline Shape* make_table(Arguments const& arguments, Workspace const& workspace,
   return shapes;
 }
 
-/// Whether a group has sizes that are none, or lacks a pointer that its product needs.
+/// Whether a group has invalid sizes, or lacks a pointer that its product needs.
 inline bool refused(Arguments const& arguments) {
   auto const* const words = static_cast<std::uint64_t const*>(arguments.table);
   for (std::int64_t group = 0; group < arguments.groups; ++group) {
@@ -257,7 +257,7 @@ inline bool refused(Arguments const& arguments) {
   return false;
 }
 
-/// `shapes` are the groups' extents on the host, which must last until the grid's shape is known.
+/// `shapes` are the groups' extents on the host, which must outlive the computation of the grid's shape.
 inline Kernel::Arguments kernel_arguments(
     Arguments const& arguments, Workspace const& workspace, Shape const* shapes, evt::Device const& device) {
   Kernel::Arguments result{};

@@ -1,4 +1,4 @@
-// How auxiliary tiles lie in shared memory and get there on sm120, for which CUTLASS has no descriptors.
+// The copies and shared memory layouts of auxiliary tiles on sm120. CUTLASS has no descriptors for them.
 #ifndef EVT_AUXILIARY_SM120_HPP
 #define EVT_AUXILIARY_SM120_HPP
 
@@ -6,7 +6,7 @@
 
 namespace evt {
 
-/// What Sm90AuxLoad and Sm90AuxStore are given for a tile of `Element` in sub-tiles of `EpilogueTile`.
+/// The arguments of Sm90AuxLoad and Sm90AuxStore for a tile of `Element` in sub-tiles of `EpilogueTile`.
 template <class EpilogueTile, class Stride, class Element>
 struct AuxiliarySm120 {
   using SmemLayoutAtom = decltype(cutlass::epilogue::collective::detail::sm120_get_epilogue_smem_swizzle_layout_atom<

@@ -5,7 +5,7 @@
 //   to int8_t, uint8_t, int32_t    saturate; NaN becomes 0
 //   to float_e4m3_t, float_e5m2_t  saturate to the largest finite value; NaN stays NaN
 //   to bool                        x != 0, so NaN is true; from bool: 0 or 1
-//   from double                    to the types narrower than float by way of float
+//   from double                    to types narrower than float through float
 // The types: float, double, half_t, bfloat16_t, tfloat32_t, float_e4m3_t, float_e5m2_t, int8_t, uint8_t, int32_t, bool.
 
 #include <cmath>
@@ -39,12 +39,12 @@ inline constexpr bool is_narrow_integer = is_one_of<T, int8_t, uint8_t, bool>;
 template <class T>
 inline constexpr bool is_compute = is_one_of<T, float, double, int32_t>;
 
-// What a value of the type is computed in.
+// The compute type of a type's values.
 template <class T>
 using Compute = std::conditional_t<
     is_narrow_float<T>, float, std::conditional_t<is_one_of<T, int8_t, uint8_t>, int32_t, T>>;
 
-// What values of the type are reduced in: truth values are counted.
+// The type that values are reduced in: bool is counted.
 template <class T>
 using Reduced = std::conditional_t<std::is_same_v<T, bool>, int32_t, Compute<T>>;
 
@@ -99,9 +99,9 @@ template <class To, class From>
 CUTLASS_HOST_DEVICE To convert(From const& x) {
   constexpr bool kSame = std::is_same_v<To, From>;
   static_assert(kSame || detail::is_compute<To> || detail::is_narrow_float<To> || detail::is_narrow_integer<To>,
-                "an element type that evt converts to");
+                "evt cannot convert to this element type");
   static_assert(kSame || detail::is_compute<From> || detail::is_narrow_float<From> || detail::is_narrow_integer<From>,
-                "an element type that evt converts from");
+                "evt cannot convert from this element type");
   if constexpr (kSame) {
     return x;
   } else if constexpr (detail::is_narrow_float<From>) {
@@ -121,13 +121,14 @@ CUTLASS_HOST_DEVICE To convert(From const& x) {
   }
 }
 
-/// x as the type stores it, in the type's compute type: float for floats, int32_t for integers; double and bool stay.
+/// Round x to a stored type, and return it in that type's compute type: float for floats, int32_t for integers; double
+/// and bool stay.
 template <class To, class From>
 CUTLASS_HOST_DEVICE detail::Compute<To> round_to(From const& x) {
   return convert<detail::Compute<To>>(convert<To>(x));
 }
 
-/// {function(0), function(1), ...}. An Array<bool> is packed, one bit each, and is made a word at a time.
+/// {function(0), function(1), ...}. An Array<bool> is packed, one bit per element, and is made a word at a time.
 template <class To, int Size, class Function>
 CUTLASS_HOST_DEVICE cutlass::Array<To, Size> generate_array(Function const& function) {
   cutlass::Array<To, Size> to;

@@ -1,13 +1,13 @@
 #ifndef EVT_CONVOLUTION_2X_HPP
 #define EVT_CONVOLUTION_2X_HPP
 
-// The convolution kernel of CUTLASS 2.x with a visitor epilogue, which CUTLASS has for matrix products only: the stock
-// implicit-GEMM main loop, then the stock epilogue that calls visitors.
+// A convolution kernel of CUTLASS 2.x with a visitor epilogue; CUTLASS has visitors for matrix products alone. It runs
+// the stock implicit-GEMM main loop, then the stock epilogue that calls visitors.
 //
 // The visitors see the implicit GEMM as one matrix [m, n], of batch 1:
 //   fprop  m = (N, P, Q)   n = K            dgrad  m = (N, H, W)   n = C            wgrad  m = K   n = (R, S, C)
-// and in 3-D with Z, D or T in front of P, H or R. In channels-last memory every output is such a matrix, with stride 1
-// along n and a free pitch of its rows.
+// 3-D convolutions have Z, D or T before P, H or R. In channels-last memory every output is such a matrix, with stride
+// 1 along n. The row stride is free.
 
 #include <climits>
 #include <cstdint>
@@ -29,12 +29,12 @@ namespace convolution {
 
 namespace detail {
 
-/// Channels-last layouts: the strides are those of all modes but the last, in reverse.
+/// Channels-last layouts. Their strides belong to all modes but the last, in reverse order.
 template <class Layout>
 constexpr bool is_channels_last = cute::is_same_v<Layout, cutlass::layout::TensorNHWC> ||
                                   cute::is_same_v<Layout, cutlass::layout::TensorNDHWC>;
 
-/// Elements from the first to the last one of a tensor, both counted.
+/// The number of elements from the first to the last element of a tensor, inclusive.
 template <class Layout>
 int64_t span(typename Layout::TensorCoord const& extent, Layout const& layout) {
   int64_t last = extent[Layout::kRank - 1] - 1;
@@ -55,7 +55,7 @@ bool is_aligned(typename Iterator::TensorRef const& tensor) {
   return result;
 }
 
-/// A tile of kSingleGroup lies within one group's channels, one of kMultipleGroup has whole groups.
+/// A kSingleGroup tile lies within one group's channels; a kMultipleGroup tile has whole groups.
 template <class Mma, cutlass::conv::GroupMode Mode, class ProblemSize>
 bool fits_groups(ProblemSize const& problem) {
   if constexpr (Mode == cutlass::conv::GroupMode::kNone) {
@@ -69,7 +69,7 @@ bool fits_groups(ProblemSize const& problem) {
   }
 }
 
-/// Whether every access of an iterator to a tensor is aligned and within reach of its 32-bit offsets.
+/// Whether every access of an iterator to a tensor is aligned and within its 32-bit offsets.
 template <class Iterator>
 cutlass::Status check_operand(typename Iterator::Layout::TensorCoord const& extent,
                               typename Iterator::TensorRef const& tensor) {
@@ -79,7 +79,7 @@ cutlass::Status check_operand(typename Iterator::Layout::TensorCoord const& exte
                                                              : cutlass::Status::kSuccess;
 }
 
-/// Whether a main loop can run on a grid: what the groups, the iterators and their 32-bit arithmetic allow.
+/// Whether a main loop supports a problem: its groups, iterators, 32-bit arithmetic and grid.
 template <class Mma, cutlass::conv::Operator Operator, cutlass::conv::GroupMode Mode, class ProblemSize>
 cutlass::Status check(ProblemSize const& problem, typename Mma::IteratorA::TensorRef const& ref_A,
                       typename Mma::IteratorB::TensorRef const& ref_B) {
@@ -89,7 +89,7 @@ cutlass::Status check(ProblemSize const& problem, typename Mma::IteratorA::Tenso
       !fits_groups<Mma, Mode>(problem)) {
     return cutlass::Status::kErrorInvalidProblem;
   }
-  // Extents of the implicit GEMM, which are rounded up to whole tiles.
+  // Extents of the implicit GEMM, rounded up to whole tiles.
   constexpr int64_t kMaxExtent = INT_MAX - int64_t(Mma::Shape::kM + Mma::Shape::kN + Mma::Shape::kK);
   if (problem.activation_size() / problem.C > kMaxExtent || problem.output_size() / problem.K > kMaxExtent ||
       problem.filter_size() > kMaxExtent) {
@@ -113,8 +113,8 @@ inline cutlass::Status check_grid(dim3 const& grid) {
 
 }  // namespace detail
 
-/// A convolution kernel. Mma is the main loop of a stock kernel, Epilogue an EpilogueWithVisitorCallbacks over the same
-/// kernel's epilogue. Only the output's tile coordinates reach the visitors; there is no split-K.
+/// A convolution kernel. Mma is the main loop of a stock kernel, and Epilogue is an EpilogueWithVisitorCallbacks over
+/// that kernel's epilogue. Visitors get the output's tile coordinates alone; there is no split-K.
 template <class Mma_, class Epilogue_, class ThreadblockSwizzle_, cutlass::conv::Operator Operator_,
           class ProblemSize_ = cutlass::conv::Conv2dProblemSize,
           cutlass::conv::GroupMode GroupMode_ = cutlass::conv::GroupMode::kNone>
@@ -136,7 +136,7 @@ struct Kernel {
   static constexpr cutlass::conv::IteratorAlgorithm kIteratorAlgorithm = IteratorA::kIteratorAlgorithm;
   static constexpr int kThreadCount = 32 * Mma::WarpCount::kCount;
 
-  /// What all the visitors' thread maps are made of: an OutputTileThreadLayout, whatever its stages.
+  /// The common base of all visitors' thread maps: an OutputTileThreadLayout with any number of stages.
   using ThreadMap =
       cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
                                                              typename Epilogue::OutputTileIterator::Element,
@@ -154,13 +154,13 @@ struct Kernel {
                     (kOperator == cutlass::conv::Operator::kFprop && IteratorA::kConvDim == 2 &&
                      kGroupMode != cutlass::conv::GroupMode::kDepthwise),
                 "groups are for the fprop of conv2d, and depthwise convolution has no tensor-op kernel");
-  static_assert(IteratorA::kConvDim == IteratorB::kConvDim, "both iterators are of one rank");
+  static_assert(IteratorA::kConvDim == IteratorB::kConvDim, "both iterators must have the same rank");
   static_assert(detail::is_channels_last<typename IteratorA::Layout> &&
                     detail::is_channels_last<typename IteratorB::Layout>,
                 "operands are channels-last");
 
-  /// A and B are those of the implicit GEMM: for fprop activation and filter, for dgrad the output's gradient and
-  /// filter, for wgrad the output's gradient and activation.
+  /// The operands A and B of the implicit GEMM. fprop: activation and filter. dgrad: output gradient and filter. wgrad:
+  /// output gradient and activation.
   struct Arguments {
     ProblemSize problem_size;
     TensorRefA ref_A;
@@ -168,7 +168,7 @@ struct Kernel {
     typename FusionCallbacks::Arguments epilogue;
   };
 
-  /// Made on the host without any call of CUDA.
+  /// The host makes Params without CUDA calls.
   struct Params {
     ProblemSize problem_size;
     cute::Shape<int32_t, int32_t, int32_t> shape_mnl{1, 1, 1};
@@ -209,8 +209,8 @@ struct Kernel {
     typename Epilogue::SharedStorage epilogue;
   };
 
-  /// Whether the kernel can run: what the iterators, their 32-bit arithmetic and the grid allow. The visitors' tensors
-  /// are not looked at.
+  /// Whether the kernel supports the problem: iterators, 32-bit arithmetic and grid. The visitors' tensors are not
+  /// checked.
   static cutlass::Status can_implement(Arguments const& arguments) {
     ProblemSize const& problem = arguments.problem_size;
     cutlass::Status const status =
@@ -240,8 +240,8 @@ struct Kernel {
       mma(params.k_iterations, accumulators, iterator_A, iterator_B, accumulators, params.k_iterations_per_channel);
     }
 
-    // The tile is asked for again, so that it takes no registers during the main loop. What the swizzle says of split-K
-    // visitors would take for the batch.
+    // Compute the tile again, so that it uses no registers during the main loop. Visitors would read the swizzle's
+    // split-K index as the batch.
     cutlass::gemm::GemmCoord const output = swizzle.get_tile_offset(params.swizzle_log_tile);
     Epilogue epilogue(params.epilogue, shared_storage.epilogue, thread, warp, lane);
     epilogue(accumulators, cutlass::gemm::GemmCoord(output.m(), output.n(), 0), params.shape_mnl, thread);
@@ -253,7 +253,7 @@ struct Kernel {
         mnk, {ThreadblockShape::kM, ThreadblockShape::kN, ThreadblockShape::kK}, 1);
   }
 
-  /// The first channel of the activation that a tile of output channels reads.
+  /// The first activation channel that a tile of output channels reads.
   CUTLASS_DEVICE static int first_channel(ProblemSize const& problem, int tile_n) {
     if constexpr (kGroupMode == cutlass::conv::GroupMode::kNone) {
       return 0;
@@ -264,7 +264,7 @@ struct Kernel {
   }
 };
 
-/// A stock implicit-GEMM kernel (DefaultConv2dFprop<...>::Kernel and the like) with `Visitor` for its epilogue.
+/// A stock implicit-GEMM kernel (DefaultConv2dFprop<...>::Kernel and similar) with `Visitor` as its epilogue.
 template <class StockKernel, class Visitor, int EpilogueStages = 1>
 using WithVisitor =
     Kernel<typename StockKernel::Mma,

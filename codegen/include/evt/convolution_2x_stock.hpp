@@ -1,4 +1,4 @@
-// The convolution kernels of CUTLASS 2.x with their own epilogues, as launchers take them.
+// The convolution kernels of CUTLASS 2.x with stock epilogues, in the form that launchers need.
 #ifndef EVT_CONVOLUTION_2X_STOCK_HPP
 #define EVT_CONVOLUTION_2X_STOCK_HPP
 
@@ -9,7 +9,7 @@ namespace convolution {
 
 namespace detail {
 
-/// How a stock kernel's tiles meet groups; kernels with a broadcast vector have none.
+/// The group mode of a stock kernel; kernels with a broadcast vector have none.
 template <class StockKernel, class = void>
 constexpr cutlass::conv::GroupMode group_mode = cutlass::conv::GroupMode::kNone;
 
@@ -19,7 +19,7 @@ constexpr cutlass::conv::GroupMode group_mode<StockKernel, decltype(void(StockKe
 
 }  // namespace detail
 
-/// DefaultConv2dFprop<...>::Kernel and the like.
+/// DefaultConv2dFprop<...>::Kernel and similar.
 template <class StockKernel>
 struct Stock {
   using Mma = typename StockKernel::Mma;
@@ -36,7 +36,7 @@ struct Stock {
     dim3 get_grid_dims() const { return ThreadblockSwizzle().get_grid_shape(this->grid_tiled_shape); }
   };
 
-  /// Whether the kernel can run: what the iterators, their 32-bit arithmetic and the grid allow.
+  /// Whether the kernel supports the problem: iterators, 32-bit arithmetic and grid.
   static cutlass::Status can_implement(Arguments const& arguments) {
     cutlass::Status const status =
         detail::check<Mma, StockKernel::kConvolutionalOperator, detail::group_mode<StockKernel>>(

@@ -1,16 +1,17 @@
 #ifndef EVT_CONVOLUTION_3X_HPP
 #define EVT_CONVOLUTION_3X_HPP
 
-// Convolution kernels of sm90, over CUTLASS's implicit-GEMM main loop (TMA im2col, WGMMA) and its epilogue, which are
-// used as they are. CUTLASS's own kernel has one consumer warp group and gives every thread the same registers. Those
-// here move registers from the producer to the consumers.
+// Convolution kernels of sm90, over CUTLASS's implicit-GEMM main loop (TMA im2col, WGMMA) and its epilogue. CUTLASS's
+// kernel has one consumer warp group and gives every thread the same number of registers. These kernels move registers
+// from the producer to the consumers.
 //
-// Sm90Kernel has one tile for each thread block, and one or two consumers that share it. Two or three thread blocks share
-// a multiprocessor, and one multiplies while another stores. Where there is a block for each multiprocessor only, the
-// tiles of the epilogue are loaded into memory of their own while the main loop runs.
+// A CTA of Sm90Kernel has one tile, shared by one or two consumers. Two or three CTAs share an SM, so that one
+// multiplies while another stores. If an SM has one CTA alone, the epilogue's tiles have separate shared memory and are
+// loaded during the main loop.
 //
-// Sm90Pingpong has persistent thread blocks, and two consumers with a tile each, which take turns at the tensor cores: one
-// multiplies while the other computes its epilogue, and the operands of a tile are loaded during the one before it.
+// Sm90Pingpong has persistent CTAs and two consumers with one tile each, which alternate at the tensor cores. One
+// consumer multiplies while the other computes its epilogue. The operands of a tile are loaded during the previous
+// tile.
 
 #include "cutlass/cutlass.h"
 #include "cutlass/arch/reg_reconfig.h"
@@ -23,16 +24,16 @@
 namespace evt {
 namespace convolution {
 
-/// Shared memory of a multiprocessor, and what each of its thread blocks takes besides its own.
+/// Shared memory of an SM, and the part that is reserved for each CTA.
 constexpr int kSharedPerMultiprocessor = 233472;
 constexpr int kSharedReserved = 1024;
-/// What barriers take of a thread block's own, generously.
+/// An upper bound of the shared memory of a CTA's barriers.
 constexpr int kBarriers = 1024;
 
-/// Where an epilogue's tiles lie: over those of the main loop, which is done by then, or beside them.
+/// The shared memory of an epilogue's tiles: the main loop's, after its end, or separate.
 enum class EpilogueMemory { shared, own };
 
-/// The main loop's stages that fit when MinBlocks thread blocks share a multiprocessor, as collective builders take it.
+/// The main loop's stages if MinBlocks CTAs share an SM, in the form of collective builders.
 template <class CollectiveEpilogue, int MinBlocks, EpilogueMemory Memory>
 using Stages = cutlass::conv::collective::StageCountAutoCarveout<
     cutlass::gemm::collective::detail::sm90_smem_capacity_bytes -
@@ -53,7 +54,7 @@ struct WithConsumers<
   using type = cutlass::conv::collective::CollectiveConv<Policy, TileShape, ElementA, ElementB, Mma, TraitsA, TraitsB>;
 };
 
-/// What a thread does: warp 0 of the first warp group loads operands, and either that or warp 1 the epilogue's tiles.
+/// The role of a thread. Warp 0 of the first warp group loads operands. Warp 0 or 1 loads the epilogue's tiles.
 struct Role {
   int const group = cutlass::canonical_warp_group_idx();
   bool const is_consumer = group > 0;
@@ -64,8 +65,8 @@ struct Role {
         loads_tiles(cutlass::canonical_warp_idx_sync() == load_warp) {}
 };
 
-/// The pipelines of operands, of the tiles that the epilogue loads, and of those that it stores. Of each tile so many
-/// Consumers, which are threads, take part.
+/// The pipelines of operands, of the tiles that the epilogue loads, and of the tiles that it stores. Consumers is the
+/// number of consumer threads of each tile.
 template <class CollectiveMainloop, class CollectiveEpilogue, int Consumers>
 struct Pipelines {
   using Operands = typename CollectiveMainloop::MainloopPipeline;
@@ -119,10 +120,10 @@ struct Pipelines {
   }
 };
 
-/// What a thread of the first warp group keeps: enough for the epilogue's load. With fewer ptxas ignores setmaxnreg.
+/// Registers of a producer thread: enough for the epilogue's load. With fewer, ptxas ignores setmaxnreg.
 constexpr int kProducerRegisters = 40;
 
-/// The kernel. Its host side (Arguments, Params, grid and checks) is that of CUTLASS's.
+/// The kernel. Its host side (Arguments, Params, grid and checks) is CUTLASS's.
 template <class ProblemShape, class CollectiveMainloop, class CollectiveEpilogue, int MinBlocks, EpilogueMemory Memory>
 struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, CollectiveMainloop, CollectiveEpilogue> {
   using Base = cutlass::conv::kernel::ConvUniversal<ProblemShape, CollectiveMainloop, CollectiveEpilogue>;
@@ -139,7 +140,7 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
   static_assert(kGroups == 1 || Memory == EpilogueMemory::own,
                 "a group may store while another still reads the operands");
 
-  // Registers of a thread: what the compiler may use of them is the same for all, then the producer gives some away.
+  // Registers of a thread: the compiler's limit is the same for all, then the producer releases some.
   static constexpr int kRegisters = 65536 / ((kWarpGroup + kConsumers) * MinBlocks) / 8 * 8;
   static constexpr int kMostRegisters = 240;
   static constexpr int kLeft = (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8;
@@ -169,7 +170,7 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
   CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     SharedStorage& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
-    Role const role(Memory == EpilogueMemory::own ? 1 : 0);  // a warp of its own need not wait for the main loop
+    Role const role(Memory == EpilogueMemory::own ? 1 : 0);  // a separate warp does not wait for the main loop
     int const lane = cutlass::canonical_lane_idx();
     uint32_t const rank = cute::block_rank_in_cluster();
 
@@ -233,8 +234,8 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
   }
 };
 
-/// The kernel of persistent thread blocks. Its host side is that of CUTLASS's but for the grid. Tiles that share rows are
-/// computed at the same time, so that the activation is read once.
+/// The kernel with persistent CTAs. Its host side is CUTLASS's, except for the grid. Tiles that share rows run at the
+/// same time, so that the activation is read once.
 template <class ProblemShape, class CollectiveMainloop, class CollectiveEpilogue>
 struct Sm90Pingpong : cutlass::conv::kernel::ConvUniversal<ProblemShape, CollectiveMainloop, CollectiveEpilogue> {
   using Base = cutlass::conv::kernel::ConvUniversal<ProblemShape, CollectiveMainloop, CollectiveEpilogue>;
@@ -247,11 +248,11 @@ struct Sm90Pingpong : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collect
   static constexpr uint32_t MaxThreadsPerBlock = (1 + kGroups) * kWarpGroup;
   static constexpr uint32_t MinBlocksPerMultiprocessor = 1;
   static constexpr int kConsumerRegisters = 232;
-  static_assert(cute::size(TiledMma{}) == kWarpGroup, "a consumer has a tile of its own");
-  static_assert(cute::size(typename Base::ClusterShape{}) == 1, "a thread block loads its tiles alone");
+  static_assert(cute::size(TiledMma{}) == kWarpGroup, "each consumer must have a separate tile");
+  static_assert(cute::size(typename Base::ClusterShape{}) == 1, "clusters have one CTA");
 
   using Pipes = Pipelines<CollectiveMainloop, CollectiveEpilogue, kWarpGroup>;
-  /// Who may multiply, and who may compute its epilogue.
+  /// The ordered barriers of the main loop and of the epilogue.
   using Order = cutlass::OrderedSequenceBarrier<2, kGroups>;
 
   struct Params : Base::Params {
@@ -336,7 +337,7 @@ struct Sm90Pingpong : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collect
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
       int const thread = threadIdx.x % kWarpGroup, turn = role.group - 1;
-      // Each skips in the pipelines what the other one's tiles take.
+      // Each consumer skips the pipeline stages of the other consumer's tiles.
       int const parts = CollectiveEpilogue::get_load_pipe_increment(TileShape{});
       typename CollectiveMainloop::PipelineState state;
       typename CollectiveEpilogue::LoadPipelineState load_state;
@@ -356,7 +357,7 @@ struct Sm90Pingpong : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collect
         auto const [loaded, stored] =
             epilogue.store(loads, load_state, stores, store_state, shape, TileShape{}, tile_at(number), accumulators,
                            tiled_mma, thread, shared.tensors.epilogue);
-        // The other consumer cannot wait for this one's stores: their memory has to be free when its turn comes.
+        // Wait for the stores now: the other consumer uses their memory next.
         auto const [next_load, next_store] = epilogue.store_tail(loads, loaded, stores, stored);
         load_state = next_load;
         store_state = next_store;
@@ -369,8 +370,8 @@ struct Sm90Pingpong : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collect
   }
 };
 
-/// A kernel over windows of rows: what of the last vector is behind a window TMA fills with zeros, so that the channels
-/// need not be whole vectors, which CUTLASS asks for.
+/// A kernel over windows of rows. TMA fills the part of the last vector behind a window with zeros. The channels may
+/// therefore end within a vector, which CUTLASS does not allow.
 template <class Kernel>
 struct OverWindows : Kernel {
   using Arguments = typename Kernel::Arguments;

@@ -1,8 +1,8 @@
 #ifndef EVT_ELEMENT_HPP
 #define EVT_ELEMENT_HPP
 
-// Elements in memory and what they are computed in, by sm90's instructions alone: no header of CUTLASS's types, which
-// take longer to compile than a kernel. The conversions are those of convert.hpp.
+// Elements in memory and their compute types, by sm90's instructions, without the headers of CUTLASS's types, which
+// take longer to compile than a kernel. Conversions equal those in convert.hpp.
 
 #include <cstdint>
 #include <type_traits>
@@ -24,7 +24,7 @@ struct e4m3 {
 struct e5m2 {
   uint8_t bits;
 };
-struct tf32 {  // of casts only: in memory it is float
+struct tf32 {  // for casts alone: in memory it is float
   uint32_t bits;
 };
 
@@ -70,7 +70,7 @@ CUTLASS_DEVICE void store(int64_t& to, int64_t x) { to = x; }
 CUTLASS_DEVICE void store(int8_t& to, int32_t x) { to = int8_t(min(max(x, -128), 127)); }
 CUTLASS_DEVICE void store(uint8_t& to, int32_t x) { to = uint8_t(min(max(x, 0), 255)); }
 
-/// A value in registers of another type. To int32_t: the nearest, saturated, and NaN becomes 0.
+/// Convert a value in registers to another type. To int32_t: round to nearest and saturate; NaN becomes 0.
 template <class To, class From>
 CUTLASS_DEVICE To in_register(From x) {
   if constexpr (std::is_same_v<To, int32_t> && std::is_same_v<From, float>) {
@@ -82,13 +82,13 @@ CUTLASS_DEVICE To in_register(From x) {
   }
 }
 
-/// Store a value of any other type than the element's registers have.
+/// Store a value, converted from another register type if necessary.
 template <class T, class Value, class = std::enable_if_t<!std::is_same_v<Value, Register<T>>>>
 CUTLASS_DEVICE void store(T& to, Value x) {
   store(to, in_register<Register<T>>(x));
 }
 
-/// x as the type stores it.
+/// Round x to a stored type.
 template <class T, class Value>
 CUTLASS_DEVICE Register<T> round_to(Value x) {
   T stored;

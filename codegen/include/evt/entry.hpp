@@ -1,6 +1,6 @@
-// Where the kernel's code is and how it is launched. A file is compiled in one pass, or in two at the same time:
-// EVT_DEVICE_PASS makes the cubin, EVT_HOST_PASS the launcher, which then finds the cubin linked in as evt_cubin.
-// Nothing here needs libcuda at link time.
+// The kernel's code and its launch. A file is compiled in one pass, or in two concurrent passes: EVT_DEVICE_PASS makes
+// the cubin, and EVT_HOST_PASS makes the launcher, which links the cubin as evt_cubin. The launcher does not link
+// libcuda.
 #ifndef EVT_ENTRY_HPP
 #define EVT_ENTRY_HPP
 
@@ -20,13 +20,13 @@ extern "C" __attribute__((visibility("hidden"))) unsigned char const evt_cubin[]
 
 namespace evt {
 
-/// What a kernel's run returns: the kind of failure in the upper half, its detail (a cutlass::Status or cudaError_t) in
-/// the lower.
+/// The result of a kernel's run: the kind of failure in the upper half, and its detail (a cutlass::Status or
+/// cudaError_t) in the lower half.
 enum class Failure : int { none, arguments, cutlass, device, module, driver, launch };
 
 inline int report(Failure kind, int detail = 0) { return static_cast<int>(kind) << 16 | (detail & 0xffff); }
 
-/// What a report says, in words that stay until the thread asks again.
+/// The text of a report, which is valid until the thread's next call.
 inline char const* error_string(int code) {
   if (code == 0) return "no error";
   thread_local char text[256];
@@ -58,13 +58,13 @@ inline char const* error_string(int code) {
 
 constexpr int kMaxDevices = 64;
 
-/// Facts of a device and the kernel's state on it, asked once.
+/// Facts of a device and the kernel's state on it, queried once.
 struct Device {
   int index = -1;
   int multiprocessors = 0;
 };
 
-/// The current device. Multiprocessors are counted once per device; racing threads count the same.
+/// The current device. SMs are counted once per device; racing threads store equal counts.
 inline cudaError_t current_device(Device& device) {
   static std::atomic<int> counts[kMaxDevices];
   cudaError_t error = cudaGetDevice(&device.index);
@@ -78,7 +78,7 @@ inline cudaError_t current_device(Device& device) {
   return error;
 }
 
-/// Whether the driver has an entry point that CUTLASS asks for by name at run time.
+/// Whether the driver has an entry point that CUTLASS looks up by name at run time.
 inline bool driver_has(char const* name) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -89,20 +89,19 @@ inline bool driver_has(char const* name) {
 inline std::uint64_t in_bytes(void const* address) { return reinterpret_cast<std::uintptr_t>(address); }
 inline std::uint64_t in_bytes(std::int64_t stride) { return static_cast<std::uint64_t>(stride); }
 
-/// Whether one of these addresses, or of these strides in bytes, is none for TMA: CUTLASS would print that the driver
-/// refuses the tensor, and launch.
+/// Whether TMA refuses one of these addresses or byte strides. CUTLASS would print the driver's refusal and launch.
 template <class... Values>
 bool misaligned(Values... values) {
   return ((in_bytes(values) % 16 != 0) || ...);
 }
 
-/// Whether one of these sizes is negative, or larger than an int, in which kernels keep it.
+/// Whether one of these sizes is negative or exceeds an int, the type of sizes in kernels.
 template <class... Sizes>
 bool no_extent(Sizes... sizes) {
   return ((sizes < 0 || sizes > 0x7fffffff) || ...);
 }
 
-/// Whether one of these sizes, which may be negative, is none of an int.
+/// Whether one of these sizes, which may be negative, exceeds an int.
 template <class... Sizes>
 bool no_int(Sizes... sizes) {
   return ((sizes < -0x7fffffff - 1 || sizes > 0x7fffffff) || ...);
@@ -121,7 +120,7 @@ inline Module const& module() {
   return loaded;
 }
 
-/// Why there is no kernel.
+/// The error of loading the kernel.
 inline cudaError_t module_error() {
   return module().error == cudaSuccess ? cudaErrorSymbolNotFound : module().error;
 }
@@ -141,7 +140,7 @@ inline cudaError_t allow_shared_memory(void const* kernel, int bytes, int device
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, bytes, device);
 }
 #else
-// Kernels compiled in the same pass: their addresses are known.
+// Kernels compiled in the same pass have known addresses.
 #define EVT_ENTRY(kernel) reinterpret_cast<void const*>(&kernel)
 
 inline cudaError_t module_error() { return cudaErrorSymbolNotFound; }
@@ -160,7 +159,7 @@ inline cudaError_t prepare(void const* kernel, int shared_bytes, Device const& d
   return error;
 }
 
-/// A thread's last call and the kernel's Params for it: a loop over the same tensors encodes its TMA descriptors once.
+/// A thread's last call and its Params. A loop over the same tensors thus encodes its TMA descriptors once.
 template <class Arguments, class Params>
 struct LastCall {
   int device = -1;
@@ -178,11 +177,11 @@ struct LastCall {
   }
 };
 
-/// A size in bytes, rounded up so that what follows is aligned for every type.
+/// A size in bytes, rounded up so that the memory after it is aligned for every type.
 constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// Launch on a stream; a cluster of (1, 1, 1) is no cluster. A kernel with programmatic dependent launch (PDL) may begin
-/// before the one ahead of it in the stream has ended: it has to wait for it (see pdl.hpp).
+/// Launch on a stream. A cluster of (1, 1, 1) is no cluster. A kernel with programmatic dependent launch (PDL) may
+/// begin before the previous kernel of the stream ends, and must wait for that end (see pdl.hpp).
 inline cudaError_t launch(void const* kernel, dim3 grid, dim3 block, dim3 cluster, int shared_bytes,
                           cudaStream_t stream, void* params, bool with_pdl = false) {
   cudaLaunchConfig_t config{};

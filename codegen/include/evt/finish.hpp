@@ -1,8 +1,8 @@
 #ifndef EVT_FINISH_HPP
 #define EVT_FINISH_HPP
 
-// The end of the reductions that wrote partial results, and the start of those that use atomics: device functions
-// for one kernel each, whose blocks (*, job) work on one job. Blocks of kFinishThreads.
+// Combine the partial results of reductions, and initialize the memory of atomic reductions: device functions for one
+// kernel each. The blocks (*, job) process one job. Blocks have kFinishThreads threads.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ namespace evt {
 
 constexpr int kFinishThreads = 256;
 
-/// Parts [l][part][kept], each a compact array, become out[l * out_stride_l + kept]; over_batch: one out for all l.
+/// Combine parts [l][part][kept], a compact array, to out[l * out_stride_l + kept]; over_batch: one result for all l.
 template <class Op_, class Element_, class Output_>
 struct FinishJob {
   using Op = Op_;
@@ -29,18 +29,18 @@ struct FinishJob {
   bool over_batch;
 };
 
-/// Fill [l][kept] with the identity: an atomic reduction's memory before the launch.
+/// Fill [l][kept], the memory of an atomic reduction, with the identity before the launch.
 template <class Op_, class Element_>
 struct InitialiseJob {
   using Op = Op_;
   using Element = Element_;
 
   Element* ptr;
-  int64_t kept, batches;  // one batch where the reduction is over the batch too
+  int64_t kept, batches;  // one batch if the reduction is over the batch too
   int64_t stride_l;
 };
 
-/// The blocks in x that a job can keep busy: the grid is (the largest of these, the number of jobs).
+/// The number of blocks in x that a job can use. The grid is (the maximum of all jobs, the number of jobs).
 template <class Op, class Element, class Output>
 inline int64_t finish_blocks(FinishJob<Op, Element, Output> const& job) {
   int64_t const batches = job.over_batch ? 1 : job.batches;
@@ -54,7 +54,7 @@ inline int64_t finish_blocks(InitialiseJob<Op, Element> const& job) {
 
 namespace detail {
 
-// One thread per kept element, in the order of the parts.
+// One thread per kept element combines the parts in order.
 template <class Job>
 CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts) {
   using Op = typename Job::Op;
@@ -72,7 +72,7 @@ CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts
   }
 }
 
-// One block per scalar: thread i takes the parts i, i + 256..., and a tree joins the threads.
+// One block per scalar: thread i combines parts i, i + 256..., and a tree combines the threads.
 template <class Job>
 CUTLASS_DEVICE void finish_scalar(Job const& job, int64_t batches, int64_t parts) {
   using Op = typename Job::Op;
@@ -102,7 +102,8 @@ CUTLASS_DEVICE void finish_scalar(Job const& job, int64_t batches, int64_t parts
 
 }  // namespace detail
 
-/// By all threads of the blocks with this blockIdx.y. The order of the operations is fixed: the same bits every time.
+/// Called by all threads of the blocks with this blockIdx.y. The order of operations is fixed: every run gives equal
+/// bits.
 template <class Op, class Element, class Output>
 CUTLASS_DEVICE void finish(FinishJob<Op, Element, Output> const& job) {
   int64_t const batches = job.over_batch ? 1 : job.batches;
@@ -123,7 +124,7 @@ CUTLASS_DEVICE void finish(InitialiseJob<Op, Element> const& job) {
   }
 }
 
-/// The body of a kernel for several jobs: block (x, y) works on the y-th.
+/// The body of a kernel for several jobs: block (x, y) processes job y.
 template <class... Jobs>
 CUTLASS_DEVICE void finish_all(Jobs const&... jobs) {
   unsigned index = 0;

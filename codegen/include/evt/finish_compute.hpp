@@ -1,8 +1,8 @@
 #ifndef EVT_FINISH_COMPUTE_HPP
 #define EVT_FINISH_COMPUTE_HPP
 
-// What is computed of reductions when their parts are combined: a job of finish.hpp's kernel, over operands that each
-// say what they are at a place [l, kept].
+// Functions of reductions, computed when the parts are combined: a job of finish.hpp's kernel. Each operand returns its
+// value at a place [l, kept].
 
 #include <cstdint>
 
@@ -15,17 +15,17 @@
 
 namespace evt {
 
-/// A reduction's value, combined of its parts [l][part][kept]. Of a result with fewer columns than the parts it is that
-/// of the first of the columns that hold the result: of Width columns, Distance neighbours have values of their own.
+/// A reduction's value, combined from its parts [l][part][kept]. If the result has fewer columns than the parts,
+/// several columns hold each result, and the first is read. Distance of every Width columns have distinct results.
 template <class Op, class Element, int Width = 1, int Distance = 1>
 struct Combined {
   Element const* ptr;
-  int64_t parts;  // of a batch, or of all where the reduction is over the batch
+  int64_t parts;  // parts per batch, or all parts if the reduction is over the batch
   int64_t kept;
 
   CUTLASS_DEVICE static int64_t column(int64_t kept) { return kept / Distance * Width + kept % Distance; }
 
-  /// By one thread, in the order of the parts.
+  /// Combine by one thread, in the order of the parts.
   CUTLASS_DEVICE Element by_thread(int64_t l, int64_t at) const {
     Element const* const from = ptr + l * parts * kept + column(at);
     Element total = Op::template identity<Element>();
@@ -36,7 +36,7 @@ struct Combined {
     return total;
   }
 
-  /// By a block, in the first warp of which all lanes get it: thread i takes the parts i, i + 256...
+  /// Combine by a block: thread i combines parts i, i + 256... All lanes of the first warp get the result.
   CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const {
     constexpr int kWarps = kFinishThreads / 32;
     __shared__ Element of_warp[kWarps];
@@ -55,7 +55,7 @@ struct Combined {
   }
 };
 
-/// An input: a vector, or a single value of each batch, or `value` where there is no pointer.
+/// An input: a vector, one value per batch, or `value` if the pointer is null.
 template <class Element>
 struct Given {
   Element value;
@@ -106,7 +106,8 @@ CUTLASS_DEVICE typename Job::Output compute(Job const& job, Get const& get, cute
 
 }  // namespace detail
 
-/// By all threads of the blocks with this blockIdx.y: a thread for every place, or a block where there is one a batch.
+/// Called by all threads of the blocks with this blockIdx.y. Each place has a thread, or each batch with one place a
+/// block.
 template <class Functor, class Output, class... Operands>
 CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) {
   cute::make_seq<sizeof...(Operands)> const all{};

@@ -1,7 +1,7 @@
 #ifndef EVT_FINISH_PLACE_HPP
 #define EVT_FINISH_PLACE_HPP
 
-// The place of an extreme value, of a reduction's keys: an operand of the job in finish_compute.hpp.
+// The argmax or argmin of a reduction of keys: an operand of the job in finish_compute.hpp.
 
 #include <cstdint>
 

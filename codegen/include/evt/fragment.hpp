@@ -1,8 +1,8 @@
 #ifndef EVT_FRAGMENT_HPP
 #define EVT_FRAGMENT_HPP
 
-// The places of the elements of an own kernel's epilogue. A thread takes its elements of the matrix [m, n] in steps of two
-// columns and four rows. Element numbers are constants once loops are unrolled.
+// The places of the elements of an own kernel's epilogue. A thread visits its elements of the matrix [m, n] in steps of
+// two columns and four rows. Element numbers are constants once loops are unrolled.
 
 #include <cstdint>
 
@@ -11,21 +11,21 @@
 namespace evt {
 namespace fragment {
 
-constexpr int kElements = 8;  // of a step
+constexpr int kElements = 8;  // elements of a step
 constexpr int kRows = 4;
 
 CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
 
-/// The lanes of a warp: `Columns` lanes of one row have two columns each, `Distance` apart; kRows lanes of the same columns
-/// have other rows: lane `column * kRows + row`. A warp's columns are a strip of the matrix, which begins at a multiple of
-/// its width.
+/// The lanes of a warp. `Columns` lanes of a row have two columns each, `Distance` apart. kRows lanes share these
+/// columns and have different rows: lane `column * kRows + row`. A warp's columns are a strip of the matrix, which
+/// begins at a multiple of its width.
 template <int Columns, int Distance>
 struct Lanes {
   static constexpr int kColumns = Columns, kRows = 32 / Columns;
   static constexpr int kDistance = Distance;
   static constexpr int kStrip = 2 * Columns;  // columns
 
-  /// The column and the row of element i of a step: neighbouring columns come after one another, or WGMMA's registers.
+  /// The column and the row of element i of a step: neighbouring columns first, or in the order of WGMMA's registers.
   CUTLASS_HOST_DEVICE static constexpr int column_of(int i) { return Distance == 1 ? i % 2 : i / 2 % 2; }
   CUTLASS_HOST_DEVICE static constexpr int row_of(int i) { return Distance == 1 ? i / 2 : i / 4 * 2 + i % 2; }
   CUTLASS_HOST_DEVICE static constexpr int element_of(int column, int row) {
@@ -33,18 +33,18 @@ struct Lanes {
   }
 };
 
-/// Those of WGMMA: its rows are our columns, as the product is computed transposed.
+/// WGMMA's lanes. The product is transposed: WGMMA's rows are columns of the matrix.
 using LanesOfWgmma = Lanes<8, 8>;
 
-/// The thread's columns, and where its warp's elements are: the number of the tile of rows, and the strip of columns.
-/// Reductions keep a result for each of both.
+/// The thread's columns, and its warp's tile of rows (`number`) and strip of columns. Reductions keep a result for
+/// each.
 struct Tile {
   int first;    // column of the thread
   int columns;  // of the matrix
   int number;
   int strip, strips;
 
-  /// Of two blocks of strips that are computed together, the second may be beyond the matrix.
+  /// The second of two blocks of strips that are computed together may be beyond the matrix.
   CUTLASS_DEVICE bool exists() const { return strip < strips; }
 };
 
@@ -54,7 +54,7 @@ struct Tiles {
   int64_t strips;
 };
 
-/// The rows of a step in the matrix; a row outside of it is -1.
+/// The matrix rows of a step; -1 outside of the matrix.
 struct Places {
   int rows[kRows];
 };

@@ -1,8 +1,8 @@
-// The functions of evt on one element: what PyTorch computes, NaN, infinities and denormals included, in f32 and f64;
-// on i32, wrapping, where that has a meaning. Predicates give bool.
+// evt's functions of one element. They equal PyTorch's, including NaN, infinities and denormals, in f32 and f64, and on
+// wrapping i32 if PyTorch supports integers. Predicates return bool.
 // Self-contained, so that it can be pasted into emitted text. No fast-math; selects instead of branches.
-// A zero from max, min and what is made of them has the sign which IEEE 754-2019 and the hardware give it:
-// max(-0, +0) = +0, whichever comes first. (PyTorch's depends on the order, the length and the device.)
+// A zero from max, min and functions built on them has the sign of IEEE 754-2019 and of the hardware: max(-0, +0) = +0
+// in either order. (PyTorch's sign depends on the order, the length and the device.)
 #ifndef EVT_FUNCTIONS_HPP
 #define EVT_FUNCTIONS_HPP
 
@@ -29,7 +29,7 @@ EVT_HOST_DEVICE float quotient(float x, float y) {  // x / y for y in [1, 2^126)
 }
 EVT_HOST_DEVICE double quotient(double x, double y) { return x / y; }
 
-EVT_HOST_DEVICE float exp2_flushed(float x) {  // 2^x to 2 ulp; 0 on the device where that is denormal
+EVT_HOST_DEVICE float exp2_flushed(float x) {  // 2^x to 2 ulp; a denormal result is 0 on the device
 #ifdef __CUDA_ARCH__
   asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
   return x;
@@ -52,7 +52,7 @@ EVT_HOST_DEVICE float log1p_of_unit(float x) {
   return ::fmaf(p * x, x, x);
 }
 
-// The smaller and the larger of x and a constant: the constant where x is NaN.
+// The minimum and the maximum of x and a constant; the constant if x is NaN.
 EVT_HOST_DEVICE float at_most(float x, float bound) { return ::fminf(x, bound); }
 EVT_HOST_DEVICE double at_most(double x, double bound) { return ::fmin(x, bound); }
 EVT_HOST_DEVICE float at_least(float x, float bound) { return ::fmaxf(x, bound); }
@@ -79,7 +79,7 @@ EVT_HOST_DEVICE double sin_of_pi(double x) {
 
 namespace evt::fn {
 
-// On i32 through unsigned numbers, whose overflow is defined.
+// i32 arithmetic uses unsigned numbers, whose overflow is defined.
 template <class T>
 EVT_HOST_DEVICE T add(T x, T y) { return x + y; }
 EVT_HOST_DEVICE int32_t add(int32_t x, int32_t y) { return int32_t(uint32_t(x) + uint32_t(y)); }
@@ -157,14 +157,14 @@ EVT_HOST_DEVICE double rsqrt(double x) {
 template <class T>
 EVT_HOST_DEVICE T rcp(T x) { return T(1) / x; }
 template <class T>
-EVT_HOST_DEVICE T lerp(T a, T b, T weight) {  // from the nearer end, as in PyTorch: exact at both
+EVT_HOST_DEVICE T lerp(T a, T b, T weight) {  // from the nearer end, as in PyTorch: exact at both ends
   bool near = abs(weight) < T(0.5);
   return fma(near ? weight : weight - T(1), b - a, near ? a : b);
 }
 template <class T>
 EVT_HOST_DEVICE T heaviside(T x, T values) { return x == T(0) ? values : T(x > T(0)); }
 
-// A pair of overloads of a function of the C library.
+// Overloads of a C library function for float and double.
 #define EVT_ELEMENTARY(NAME, SINGLE, DOUBLE)                 \
   EVT_HOST_DEVICE float NAME(float x) { return ::SINGLE(x); } \
   EVT_HOST_DEVICE double NAME(double x) { return ::DOUBLE(x); }
@@ -193,8 +193,8 @@ EVT_ELEMENTARY(acosh, acoshf, acosh)
 EVT_ELEMENTARY(atanh, atanhf, atanh)
 EVT_ELEMENTARY(erfc, erfcf, erfc)
 EVT_HOST_DEVICE double erf(double x) { return ::erf(x); }
-// To 2 ulp. CUDA's erff branches, and a thread's other elements wait behind that: as an epilogue it takes a quarter longer.
-// Minimax polynomials: of erf(x) / x - 1 in x^2, and of log2(1 - erf(|x|)), which is 2^-25 at 3.85.
+// To 2 ulp. CUDA's erff branches, and the other elements of a thread wait for the branch, which slows an epilogue by a
+// quarter. Minimax polynomials: erf(x) / x - 1 in x^2, and log2(1 - erf(|x|)), which is 2^-25 at 3.85.
 EVT_HOST_DEVICE float erf(float x) {
   float const s = x * x, t = detail::at_most(::fabsf(x), 4.0f);
   float near = fma(-0.000631493982f, s, 0.00505106384f);
@@ -228,7 +228,7 @@ EVT_HOST_DEVICE int32_t round(int32_t x) { return x; }
 EVT_HOST_DEVICE int32_t trunc(int32_t x) { return x; }
 template <class T>
 EVT_HOST_DEVICE T frac(T x) { return x - trunc(x); }
-// Of an integer and 0 the quotient is 0 and the remainder the integer; the least integer divided by -1 is itself.
+// Division of an integer by 0 has quotient 0 and the integer as remainder; the least integer divided by -1 is itself.
 template <class T>
 EVT_HOST_DEVICE T trunc_divide(T x, T y) { return trunc(x / y); }
 EVT_HOST_DEVICE int32_t trunc_divide(int32_t x, int32_t y) { return y == 0 ? 0 : y == -1 ? neg(x) : x / y; }
@@ -239,7 +239,7 @@ EVT_HOST_DEVICE T remainder(T x, T y) {
   return rest != T(0) && (y < T(0)) != (rest < T(0)) ? rest + y : rest;
 }
 template <class T>
-EVT_HOST_DEVICE T floor_divide(T x, T y) {  // in the steps of PyTorch
+EVT_HOST_DEVICE T floor_divide(T x, T y) {  // PyTorch's sequence of operations
   T const rest = fmod(x, y), near = (x - rest) / y;
   T const quotient = rest != T(0) && (rest < T(0)) != (y < T(0)) ? near - T(1) : near;
   T const whole = floor(quotient), nearest = quotient - whole > T(0.5) ? whole + T(1) : whole;
@@ -288,13 +288,13 @@ EVT_HOST_DEVICE T relu6(T x) { return clamp(x, T(0), T(6)); }
 template <class T>
 EVT_HOST_DEVICE T threshold(T x, T threshold, T value) { return x <= threshold ? value : x; }
 template <class T>
-EVT_HOST_DEVICE T elu(T x, T alpha) {  // computed also where it is not selected: no branch
+EVT_HOST_DEVICE T elu(T x, T alpha) {  // computed even if not selected: no branch
   T const below = alpha * expm1(detail::at_most(x, T(0)));
   return x < T(0) ? below : x;
 }
 template <class T>
 EVT_HOST_DEVICE T celu(T x, T alpha) {
-  T const below = alpha * expm1(detail::at_most(x, T(0)) * (T(1) / alpha));  // alpha is a literal: no division is left
+  T const below = alpha * expm1(detail::at_most(x, T(0)) * (T(1) / alpha));  // alpha is a literal: no division remains
   return x < T(0) ? below : x;
 }
 template <class T>
@@ -309,8 +309,8 @@ EVT_HOST_DEVICE T logsigmoid(T x) { return detail::at_most(x, T(0)) - detail::lo
 template <class T>
 EVT_HOST_DEVICE T silu(T x) { return x * sigmoid(x); }
 EVT_HOST_DEVICE double gelu(double x) { return 0.5 * x * ::erfc(x * -0.70710678118654752); }
-// x * Phi(x), in half the instructions that it takes by erf: a minimax polynomial of log2(Phi(-|x|)). The result is good
-// to 2^-22 of x everywhere, and to 2^-14 of itself down to -5.2. The polynomial falls off to -1370 at 16.
+// x * Phi(x) with half the instructions of erf: a minimax polynomial of log2(Phi(-|x|)). The error is 2^-22 of x
+// everywhere, and 2^-14 of the result down to x = -5.2. The polynomial falls to -1370 at 16.
 EVT_HOST_DEVICE float gelu(float x) {
   float const t = detail::at_most(::fabsf(x), 16.0f);
   float p = fma(-1.00118154e-06f, t, 1.68422139e-05f);
@@ -324,7 +324,7 @@ EVT_HOST_DEVICE float gelu(float x) {
   return x * (x > 0.0f ? 1.0f - tail : tail);
 }
 template <class T>
-EVT_HOST_DEVICE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 = sigmoid(2u), which loses nothing where x < 0
+EVT_HOST_DEVICE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 = sigmoid(2u), which is accurate for x < 0
   return x * sigmoid(x * fma(T(0.071354816272600249), x * x, T(1.5957691216057307)));
 }
 template <class T>
@@ -344,7 +344,7 @@ EVT_HOST_DEVICE T hardtanh(T x, T min_val, T max_val) { return clamp(x, min_val,
 template <class T>
 EVT_HOST_DEVICE T hardsigmoid(T x) { return clamp(x + T(3), T(0), T(6)) * T(1.0 / 6.0); }
 template <class T>
-EVT_HOST_DEVICE T hardswish(T x) {  // x carries a NaN past at_least
+EVT_HOST_DEVICE T hardswish(T x) {  // x propagates a NaN through at_least
   return x * detail::at_most(detail::at_least(x + T(3), T(0)), T(6)) * T(1.0 / 6.0);
 }
 template <class T>

@@ -1,7 +1,7 @@
-// Fast-math variants of the functions, on one float, from the special function unit. They are used on request only.
-// On the device they are as accurate as the comments say, where `ulp` is that of the result and results that are
-// denormal vanish; the bounds of the intrinsics are those of the CUDA programming guide and of the PTX manual. On the
-// host they are the functions themselves.
+// Fast-math variants of the functions, on one float, by the special function unit. They are used on request alone.
+// Comments state the error on the device, where denormal results become zero. An `ulp` is an ulp of the result. The
+// intrinsics' bounds come from the CUDA programming guide and the PTX manual. On the host the variants equal the
+// functions.
 #ifndef EVT_FUNCTIONS_FAST_HPP
 #define EVT_FUNCTIONS_FAST_HPP
 
@@ -25,7 +25,7 @@ EVT_HOST_DEVICE float tanh(float x) {
 #endif
 }
 
-// 2 ulp where 2^-126 <= |y| <= 2^126; 0 (NaN for an infinite x) beyond.
+// 2 ulp if 2^-126 <= |y| <= 2^126; 0 (NaN for an infinite x) beyond.
 EVT_HOST_DEVICE float div(float x, float y) { return EVT_FAST(__fdividef(x, y), x / y); }
 
 // 1 ulp.
@@ -71,39 +71,39 @@ EVT_HOST_DEVICE float exp2(float x) {
 // 2 + 1.173 |x| ulp.
 EVT_HOST_DEVICE float exp(float x) { return EVT_FAST(__expf(x), fn::exp(x)); }
 
-// 2^-21.4 (log), 2^-22 (log2), 2^-24 (log10) absolutely where 0.5 <= x <= 2, else 3 ulp; -inf for a denormal x.
+// Absolute error 2^-21.4 (log), 2^-22 (log2), 2^-24 (log10) if 0.5 <= x <= 2, else 3 ulp; -inf for a denormal x.
 EVT_HOST_DEVICE float log(float x) { return EVT_FAST(__logf(x), fn::log(x)); }
 EVT_HOST_DEVICE float log2(float x) { return EVT_FAST(__log2f(x), fn::log2(x)); }
 EVT_HOST_DEVICE float log10(float x) { return EVT_FAST(__log10f(x), fn::log10(x)); }
 
-// 2^-21.1 absolutely where |x| <= pi; beyond, about 2^-22 |x|. tan is the quotient of the two.
+// Absolute error 2^-21.1 if |x| <= pi; beyond, about 2^-22 |x|. tan is the quotient of the two.
 EVT_HOST_DEVICE float sin(float x) { return EVT_FAST(__sinf(x), fn::sin(x)); }
 EVT_HOST_DEVICE float cos(float x) { return EVT_FAST(__cosf(x), fn::cos(x)); }
 EVT_HOST_DEVICE float tan(float x) { return EVT_FAST(__tanf(x), fn::tan(x)); }
 
-// exp2(y * log2(x)): 2 + |y log2(x)| ulp, more by 2^-22 |y| relatively where 0.5 <= x <= 2. NaN where x < 0.
+// exp2(y * log2(x)): 2 + |y log2(x)| ulp, plus a relative 2^-22 |y| if 0.5 <= x <= 2. NaN if x < 0.
 EVT_HOST_DEVICE float pow(float x, float y) { return EVT_FAST(__powf(x, y), fn::pow(x, y)); }
 
-// 2^-20 absolutely.
+// Absolute error 2^-20.
 EVT_HOST_DEVICE float logaddexp(float x, float y) {
   return max(x, y) + log(1.0f + exp(x == y ? 0.0f : -abs(x - y)));
 }
 EVT_HOST_DEVICE float logsigmoid(float x) { return detail::at_most(x, 0.0f) - log(1.0f + exp(-abs(x))); }
 
-// 2^-20 / |beta| absolutely.
+// Absolute error 2^-20 / |beta|.
 EVT_HOST_DEVICE float softplus(float x, float beta, float threshold) {
   return x * beta > threshold ? x : div(log(1.0f + exp(x * beta)), beta);
 }
 
-// 2^-21 |alpha| absolutely: exp(x) - 1 cancels near 0. celu: more by the rounding of x / alpha, 2^-22 |alpha|.
+// Absolute error 2^-21 |alpha|: exp(x) - 1 cancels near 0. celu adds the rounding of x / alpha, 2^-22 |alpha|.
 EVT_HOST_DEVICE float elu(float x, float alpha) { return x < 0.0f ? alpha * (exp(x) - 1.0f) : x; }
 EVT_HOST_DEVICE float celu(float x, float alpha) { return x < 0.0f ? alpha * (exp(x * (1.0f / alpha)) - 1.0f) : x; }
 EVT_HOST_DEVICE float selu(float x) {
   return x < 0.0f ? fma(1.75809934f, exp(x), -1.75809934f) : 1.05070099f * x;
 }
 
-// 2^-12 (sigmoid), 2^-12 |x| (silu, gelu_tanh) absolutely, and not relatively: they do not vanish for x < 0 but in
-// that. gelu is taken for gelu_tanh: 2^-11 more.
+// Absolute error 2^-12 (sigmoid), 2^-12 |x| (silu, gelu_tanh). Results for x < 0 vanish up to that error alone. gelu is
+// replaced by gelu_tanh: 2^-11 more.
 EVT_HOST_DEVICE float sigmoid(float x) { return fma(0.5f, tanh(0.5f * x), 0.5f); }
 EVT_HOST_DEVICE float silu(float x) {
   float half = 0.5f * x;
@@ -115,16 +115,16 @@ EVT_HOST_DEVICE float gelu_tanh(float x) {
 }
 EVT_HOST_DEVICE float gelu(float x) { return gelu_tanh(x); }
 
-// 10 + 2 |x| ulp where x > -80.
+// 10 + 2 |x| ulp if x > -80.
 EVT_HOST_DEVICE float mish(float x) {
   float e = exp(detail::at_most(x, 20.0f)), n = e * (e + 2.0f);
   return x * detail::quotient(n, n + 2.0f);
 }
 
-// 3 ulp where |x| < 2^126; 0 beyond.
+// 3 ulp if |x| < 2^126; 0 beyond.
 EVT_HOST_DEVICE float softsign(float x) { return div(x, 1.0f + abs(x)); }
 
-// 2^-11 absolutely.
+// Absolute error 2^-11.
 EVT_HOST_DEVICE float tanhshrink(float x) { return x - tanh(x); }
 
 }  // namespace evt::fn::fast

@@ -1,6 +1,6 @@
-// The table of a grouped kernel: rows of one 8-byte word for each group (extents, addresses, strides, values), made on
-// the host at every call and copied to the device as parameters of a small kernel. So nothing has to be pinned or to
-// outlive the call, and a captured graph keeps what it was captured with.
+// The table of a grouped kernel: rows of one 8-byte word per group (extents, addresses, strides, values). Each call
+// makes the table on the host and copies it to the device as parameters of a small kernel. No memory is pinned or must
+// outlive the call, and a captured graph keeps its table.
 #ifndef EVT_GROUPED_HPP
 #define EVT_GROUPED_HPP
 
@@ -15,7 +15,7 @@
 
 namespace evt {
 
-/// A part of a table, as large as kernel parameters may be on every driver.
+/// A part of a table, with the largest size of kernel parameters that every driver supports.
 struct TablePart {
   static constexpr int kWords = 510;
   std::uint64_t* to;
@@ -44,11 +44,11 @@ inline cudaError_t copy_table(void const* kernel, std::uint64_t const* words, st
   return cudaSuccess;
 }
 
-/// Numbers, which come as doubles, become Elements, and where a group has no address of its value it gets the
-/// number's: `values_on_device` is where that row will be.
+/// Convert numbers from double to Element. A group without an address of its value gets the address of its number.
+/// `values_on_device` is the address of that row on the device.
 template <class Element>
 void place_values(std::uint64_t* values, std::uint64_t* pointers, std::int64_t groups, void const* values_on_device) {
-  static_assert(sizeof(Element) <= sizeof(std::uint64_t), "a word holds a value");
+  static_assert(sizeof(Element) <= sizeof(std::uint64_t), "a value must fit into a word");
   for (std::int64_t group = 0; group < groups; ++group) {
     double number;
     std::memcpy(&number, &values[group], sizeof(number));

@@ -1,8 +1,8 @@
 #ifndef EVT_INDEXED_HPP
 #define EVT_INDEXED_HPP
 
-// Tensors whose rows or columns are where an index says: gathered as they are read, scattered as they are stored. A
-// place below zero or beyond the tensor's extent reads as zero and is not stored.
+// Tensors with indexed rows or columns: gathered by loads, scattered by stores. An index below zero or beyond the
+// tensor's extent loads zero and skips the store.
 
 #include <cstdint>
 #include <cstring>
@@ -17,14 +17,14 @@ struct InOrder {
   CUTLASS_DEVICE int64_t operator()(int, int i) const { return i; }
 };
 
-// Rows or columns at the places that an index names.
+// Rows or columns selected by an index.
 template <class Integer>
 struct At {
   Integer const* index = nullptr;
   int64_t stride_l = 0;
   int64_t extent = 0;
 
-  // Negative where there is no such place.
+  // Negative if the index is out of range.
   CUTLASS_DEVICE int64_t operator()(int l, int i) const {
     int64_t const place = int64_t(index[l * stride_l + i]);
     return place < extent ? place : -1;
@@ -33,7 +33,7 @@ struct At {
 
 namespace detail {
 
-// How Size neighbours in memory are moved where their address allows: kCount accesses of kBytes.
+// The vector access of Size neighbours: kCount accesses of kBytes, if the address is aligned.
 template <class Element, int Size>
 struct Neighbours {
   static constexpr int kTotal = Size * int(sizeof(Element));
@@ -46,7 +46,7 @@ struct Neighbours {
 
 }  // namespace detail
 
-// Element is const where the tensor is read. Stride is that along rows, columns and batches.
+// Element is const for loads. Stride holds the strides of rows, columns and batches.
 template <class Element, class Rows, class Columns, class Stride>
 struct Indexed {
   using Value = cute::remove_const_t<Element>;
@@ -56,19 +56,19 @@ struct Indexed {
   Rows rows = {};
   Columns columns = {};
 
-  // Whether columns are neighbours in memory, or one value is that of them all.
+  // Whether columns are contiguous in memory, or have stride 0.
   using ColumnStride = cute::tuple_element_t<1, Stride>;
   static constexpr bool kNeighbours = cute::is_same_v<Columns, InOrder> && cute::is_same_v<ColumnStride, cute::_1>;
   static constexpr bool kAlike = cute::is_same_v<Columns, InOrder> && cute::is_same_v<ColumnStride, cute::_0>;
 
-  // Where a row of the problem begins in the tensor; null where it has no place there.
+  // The tensor's row for a row of the problem; null if the index is out of range.
   CUTLASS_DEVICE Element* row(int l, int m, int extent_m) const {
     int64_t const place = m < extent_m ? rows(l, m) : -1;
     return place < 0 ? nullptr
                      : ptr + int64_t(l) * int64_t(cute::get<2>(stride)) + place * int64_t(cute::get<0>(stride));
   }
 
-  // Reads the elements of a row from column n of the problem on; zeros where there is none.
+  // Load elements of a row, from column n of the problem on. Elements outside of the tensor are zeros.
   template <int Size>
   CUTLASS_DEVICE void load(Value (&to)[Size], Element* row, int l, int n, int extent_n) const {
     using Neighbours = detail::Neighbours<Value, Size>;
@@ -98,7 +98,7 @@ struct Indexed {
     }
   }
 
-  // Writes the elements of a row from column n of the problem on, where they have a place.
+  // Store elements of a row, from column n of the problem on, if they are inside of the tensor.
   template <int Size>
   CUTLASS_DEVICE void store(Value const (&from)[Size], Element* row, int l, int n, int extent_n) const {
     using Neighbours = detail::Neighbours<Value, Size>;

@@ -1,17 +1,17 @@
 #ifndef EVT_MAINLOOP_2X_HPP
 #define EVT_MAINLOOP_2X_HPP
 
-// Work on an operand: a formula of the elements of A or B, computed in registers, between shared memory and the tensor
-// cores, in the stock main loops of CUTLASS 2.x.
+// Fused operand transforms in the stock main loops of CUTLASS 2.x. A formula of the elements of A or B is computed in
+// registers, between shared memory and the tensor cores.
 //
-// The pipelines stay as they are. Two iterators are wrapped: the one that reads a warp's tile from shared memory gives
-// to the formula what it has loaded, and the one that reads global memory carries what the formula needs, from the
-// kernel's parameters. What lies outside of the operand (padding, and the end of a tile along k) is zeros in shared
-// memory, and stays zero whatever the formula makes of a zero.
+// The pipelines are unchanged. Two iterators are wrapped. The iterator over a warp's tile in shared memory applies the
+// formula to its fragments. The iterator over global memory carries the formula's inputs from the kernel's parameters.
+// Elements outside of the operand (padding, and the end of a tile along k) are zeros in shared memory, and stay zero
+// for every formula.
 //
-// The registers of an mma instruction, for operands of every width: register r of a lane has the row
-// lane / 4 + 8 * (r % 2) of A, or the column lane / 4 of B, and kPacked neighbouring k from kPacked * (lane % 4) on,
-// 4 * kPacked further in the second half of the registers.
+// The registers of an mma instruction, for operands of every width. Register r of a lane has row lane / 4 + 8 * (r % 2)
+// of A, or column lane / 4 of B. It has kPacked neighbouring k from kPacked * (lane % 4) on; the second half of the
+// registers begins 4 * kPacked later.
 
 #include <cstdint>
 
@@ -33,23 +33,23 @@
 namespace evt {
 namespace mainloop {
 
-// What a formula reads besides the operand.
+// A formula's inputs besides the operand.
 
-/// A value for each k.
+/// One value per k.
 template <class Element_>
 struct AlongK {
   using Element = Element_;
   Element const* pointer = nullptr;
 };
 
-/// A value for each row of A, or for each column of B.
+/// One value per row of A, or per column of B.
 template <class Element_>
 struct AlongOuter {
   using Element = Element_;
   Element const* pointer = nullptr;
 };
 
-/// One value, from device memory where there is a pointer.
+/// One value, from device memory if the pointer is not null.
 template <class Element_>
 struct Single {
   using Element = Element_;
@@ -57,7 +57,7 @@ struct Single {
   Element const* pointer = nullptr;
 };
 
-/// A formula and its inputs. Functor::apply takes the operand's element and a value of each input.
+/// A formula and its inputs. Functor::apply takes the operand's element and one value per input.
 template <class Functor_, class... Inputs>
 struct Work {
   using Functor = Functor_;
@@ -175,15 +175,16 @@ struct HeldInputs<Work<Functor, Inputs...>, kOuter, kDepth> {
 
 }  // namespace detail
 
-// Where in the operand the tiles of the main loop are. next() moves to the first tile, then on; k() is the tile's first
-// k, elements at or beyond bound() along k are outside, and so is an outer place of which inside() does not hold.
+// The positions of the main loop's tiles in the operand. next() moves to the first tile, then to each later one. k() is
+// the tile's first k. Elements at or beyond bound() along k are outside, and so are outer places without their bit in
+// inside().
 
-/// Tiles of a matrix: the first one is what the others leave, at most kTile wide.
+/// Tiles of a matrix. The first tile has the remainder of the extent, at most kTile.
 template <int kTile>
 struct MatrixWalk {
   static constexpr bool kHasEdges = false;
   int extent = 0;        // of k
-  int outer = 0;         // the first outer place of the thread block, and how many there are
+  int outer = 0;         // the first outer place of the thread block, and the extent of outer places
   int outer_extent = 0;
   int bound_ = 0;
 
@@ -202,8 +203,8 @@ struct MatrixWalk {
   CUTLASS_DEVICE uint32_t inside(int) const { return ~0u; }
 };
 
-/// Tiles of the activation of a two-dimensional fprop: first along the filter's columns, then its rows, then the
-/// channels, which are k. The outer places are output pixels; those of which a tap is in the padding are outside.
+/// Tiles of the activation of a two-dimensional fprop: along the filter's columns, then its rows, then the channels,
+/// which are k. The outer places are output pixels. A pixel is outside if the tap reads padding.
 template <int kTile, int kOuter, bool kPadded>
 struct ActivationWalk {
   static constexpr bool kHasEdges = kPadded;
@@ -257,7 +258,7 @@ struct ActivationWalk {
   CUTLASS_DEVICE uint32_t inside(int o) const { return kPadded ? masks[kPadded ? o : 0] : ~0u; }
 };
 
-/// The iterator over a warp's tiles in shared memory, which does the work. `Instruction` is the mma's GemmShape.
+/// The iterator over a warp's tiles in shared memory, which applies the formula. `Instruction` is the mma's GemmShape.
 template <class Tiles, class Instruction, class Work, class Walk_, bool kIsA>
 struct WorkedTiles : Tiles {
   using Walk = Walk_;
@@ -274,7 +275,7 @@ struct WorkedTiles : Tiles {
   WorkedTiles() = default;
   CUTLASS_DEVICE WorkedTiles(typename Tiles::TensorRef const& tile, int lane) : Tiles(tile, lane), lane_(lane) {}
 
-  /// Before the first load: what to do, where, and where the warp's tile begins in the thread block's.
+  /// Before the first load: set the formula, the walk, and the warp's offset in the thread block's tile.
   CUTLASS_DEVICE void begin(Work const& work, Walk const& walk, int warp_offset) {
     work_ = &work;
     walk_ = walk;
@@ -289,7 +290,7 @@ struct WorkedTiles : Tiles {
     return *this;
   }
 
-  /// The group of the next load within its tile along k: the main loops name it before each.
+  /// Set the k-group of the next load within its tile. The main loops call this before each load.
   CUTLASS_DEVICE void set_kgroup_index(int group) {
     Tiles::set_kgroup_index(group);
     group_ = group;
@@ -339,7 +340,7 @@ struct WorkedTiles : Tiles {
   int group_ = 0;
 };
 
-/// An iterator over an operand in global memory that carries the work on it, and says where its tiles are.
+/// An iterator over an operand in global memory that carries the operand's formula and the walk over its tiles.
 template <class Loads, class Work_, bool kIsA, bool kPadded>
 struct WorkedLoads : Loads {
   using Work = Work_;
@@ -351,7 +352,7 @@ struct WorkedLoads : Loads {
     Work work;
   };
 
-  /// Of a matrix.
+  /// For a matrix.
   template <class Pointer>
   CUTLASS_DEVICE WorkedLoads(Params const& params, Pointer pointer, cutlass::MatrixCoord const& extent, int thread,
                              cutlass::MatrixCoord const& offset, int const* indices = nullptr)
@@ -361,7 +362,7 @@ struct WorkedLoads : Loads {
         outer_(kIsA ? offset.row() : offset.column()),
         outer_extent_(kIsA ? extent.row() : extent.column()) {}
 
-  /// Of a convolution.
+  /// For a convolution.
   template <class Pointer>
   CUTLASS_DEVICE WorkedLoads(Params const& params, cutlass::conv::Conv2dProblemSize const& problem, Pointer pointer,
                              int thread, cutlass::MatrixCoord const& offset)
@@ -391,7 +392,7 @@ struct WorkedLoads : Loads {
   int extent_ = 0, outer_ = 0, outer_extent_ = 0;
 };
 
-/// In the place of the work on an operand that is taken as it is.
+/// A placeholder for the work on an operand without a formula.
 struct None {};
 
 namespace detail {
@@ -456,7 +457,7 @@ struct Rebuilt<cutlass::conv::threadblock::ImplicitGemmPipelined<Shape, A, SmemA
 template <class Loads, class Work, bool kIsA, bool kPadded>
 using LoadsOf = cute::conditional_t<cute::is_same_v<Work, None>, Loads, WorkedLoads<Loads, Work, kIsA, kPadded>>;
 
-// The iterator over a warp's tiles of an operand, with its work.
+// The iterator over a warp's tiles of an operand, with its formula.
 template <class Tiles, class Instruction, class Work, bool kIsA, bool kIsMatrix, int kTile, bool kPadded>
 struct TilesOf {
   static constexpr int kOuter = Tiles::Fragment::kElements * 4 / Instruction::kK;
@@ -488,7 +489,7 @@ struct WorkedParts {
 
 }  // namespace detail
 
-/// A stock main loop with work on A, on B or on both. `kPadded`: the activation of a convolution has padding.
+/// A stock main loop with formulas on A, on B or on both. `kPadded`: the activation of a convolution has padding.
 template <class Mma, class WorkA, class WorkB = None, bool kPadded = false>
 struct Worked : detail::WorkedParts<Mma, WorkA, WorkB, kPadded>::Type {
   using Base = typename detail::WorkedParts<Mma, WorkA, WorkB, kPadded>::Type;
@@ -528,7 +529,7 @@ struct WorkOf<Loads, cute::void_t<typename Loads::Work>> {
   using Type = typename Loads::Work;
 };
 
-// The parameters of an operand's iterator: of a matrix's kernel, of a convolution's.
+// The parameters of an operand's iterator, of a matrix kernel or of a convolution kernel.
 template <class Params>
 auto loads_a(Params& params, int) -> decltype((params.params_A)) {
   return params.params_A;
@@ -548,7 +549,7 @@ auto loads_b(Params& params, long) -> decltype((params.iterator_B)) {
 
 }  // namespace detail
 
-/// A kernel over a main loop with work, whose arguments have what the work needs.
+/// A kernel over a main loop with formulas, whose arguments include the formulas' inputs.
 template <class Kernel_>
 struct WithWork : Kernel_ {
   using WorkA = typename detail::WorkOf<typename Kernel_::Mma::IteratorA>::Type;

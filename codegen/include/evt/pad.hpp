@@ -1,5 +1,5 @@
-// Copies of a convolution's operands that CUTLASS can read where it cannot read the operands themselves: packed, with
-// zeros behind the channels of a pixel, and before and behind the pixels of a row.
+// Padded copies of convolution operands that CUTLASS cannot read directly: packed, with zeros after the channels of a
+// pixel, and before and after the pixels of a row.
 #ifndef EVT_PAD_HPP
 #define EVT_PAD_HPP
 
@@ -17,9 +17,9 @@ CUTLASS_HOST_DEVICE constexpr int64_t rounded_up(int64_t count) {
   return (count + Multiple - 1) / Multiple * Multiple;
 }
 
-/// A tensor [outer][slices][rows][pixels][channels], whose channels are next to each other, becomes the packed
-/// [outer][slices][rows][padded_pixels][padded_channels]; `before` pixels of zeros come before a row's own. `Vector`
-/// elements, which divide padded_channels, are stored at a time.
+/// Copy a tensor [outer][slices][rows][pixels][channels] with contiguous channels to the packed
+/// [outer][slices][rows][padded_pixels][padded_channels]. `before` pixels of zeros precede a row's pixels. Stores have
+/// `Vector` elements, which divide padded_channels.
 template <class Element_, int Vector>
 struct PadJob {
   using Element = Element_;
@@ -36,7 +36,7 @@ struct PadJob {
 
 namespace detail {
 
-/// A warp stores this many vectors of a row at a time.
+/// The number of vectors of a row that a warp stores at a time.
 constexpr int kPadVectors = 32 * 8;
 
 template <class Job>
@@ -59,7 +59,7 @@ inline int64_t finish_blocks(PadJob<Element, Vector> const& job) {
   return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
-/// A warp for every piece of a row.
+/// One warp per piece of a row.
 template <class Element, int Vector>
 CUTLASS_DEVICE void finish(PadJob<Element, Vector> const& job) {
   using Values = cutlass::AlignedArray<Element, Vector, PadJob<Element, Vector>::kBytes>;

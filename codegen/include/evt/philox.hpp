@@ -2,8 +2,8 @@
 #define EVT_PHILOX_HPP
 
 // Philox-2x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011): a bijection of a
-// counter of two words, chosen by a key. Element i of a tensor has word i & 1 of the block with the counter
-// (low 32 bits of i >> 1, offset) and the key seed. Self-contained.
+// two-word counter, selected by a key. Element i of a tensor is word i & 1 of a block. The block's counter is (low 32
+// bits of i >> 1, offset), its key is the seed. Self-contained.
 
 #include <cstdint>
 
@@ -34,7 +34,7 @@ EVT_HOST_DEVICE PhiloxWords philox(uint32_t counter_x, uint32_t counter_y, uint3
   return {counter_x, counter_y};
 }
 
-/// 24 bits of a random word as a float in [0, 1).
+/// Convert 24 bits of a random word to a float in [0, 1).
 EVT_HOST_DEVICE float uniform(uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 
 /// The numbers of the elements 2 * pair and 2 * pair + 1.
@@ -48,10 +48,10 @@ EVT_HOST_DEVICE float random_uniform(uint64_t element, uint32_t seed, uint32_t o
   return uniform((element & 1) != 0 ? words.y : words.x);
 }
 
-/// What a node of random numbers is given.
+/// The arguments of a node of random numbers.
 struct RandomArguments {
   uint32_t seed = 0;
-  uint32_t const* seed_ptr = nullptr;  // read instead of the seed where not null
+  uint32_t const* seed_ptr = nullptr;  // read instead of the seed if not null
   uint32_t offset = 0;
   uint32_t const* offset_ptr = nullptr;
 };

@@ -2,8 +2,8 @@
 #define EVT_PHILOX_WIDE_HPP
 
 // Philox-4x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011), for seeds and
-// offsets of 64 bits. Element i of a tensor has word i & 3 of the block with the counter (i >> 2, offset) and the key
-// seed, each 64 bits, the low word first.
+// offsets of 64 bits. Element i of a tensor is word i & 3 of a block. The block's counter is (i >> 2, offset), its key
+// is the seed. Each has 64 bits, the low word first.
 
 #include <cstdint>
 
@@ -37,7 +37,7 @@ EVT_HOST_DEVICE PhiloxBlock philox_block(uint64_t block, uint64_t offset, uint64
   return {x, y, z, w};
 }
 
-/// to[i + j] is the number of element + j in [0, 1), for j below Count: 1, 2 or 4, which divides element.
+/// Store the number of element + j, in [0, 1), to to[i + j] for j below Count. Count is 1, 2 or 4 and divides element.
 template <int Count, class To>
 EVT_HOST_DEVICE void random_run(To& to, int i, uint64_t element, uint64_t seed, uint64_t offset) {
   static_assert(Count == 1 || Count == 2 || Count == 4, "a run is within a block");
@@ -51,7 +51,7 @@ EVT_HOST_DEVICE void random_run(To& to, int i, uint64_t element, uint64_t seed, 
   }
 }
 
-/// An i64, or an i32 without a sign, on the device.
+/// A 64-bit integer, or an unsigned 32-bit integer, on the device.
 struct WidePointer {
   void const* ptr = nullptr;
   bool is_wide = true;
@@ -64,7 +64,7 @@ struct WidePointer {
 
 struct WideRandomArguments {
   uint64_t seed = 0;
-  WidePointer seed_ptr;  // read instead of the seed where not null
+  WidePointer seed_ptr;  // read instead of the seed if not null
   uint64_t offset = 0;
   WidePointer offset_ptr;
 };

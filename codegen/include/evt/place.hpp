@@ -1,8 +1,8 @@
 #ifndef EVT_PLACE_HPP
 #define EVT_PLACE_HPP
 
-// Where an extreme value is: reductions of keys of 64 bits, of which the largest is that of the extreme value and, of
-// equal values, of the first. The upper half is the value, in the order of signed integers; a NaN is beyond all values,
+// Argmax and argmin reductions: the maximum of 64-bit keys. The largest key belongs to the extreme value and, among
+// equal values, to the first. The upper half is the value, in the order of signed integers; a NaN exceeds all values,
 // and the zeros are equal. The lower half is the complement of the place.
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace evt {
 
-/// What keys are combined with.
+/// The reduction of keys.
 struct MaxKey {
   template <class T>
   CUTLASS_HOST_DEVICE static T identity() { return INT64_MIN; }
@@ -36,7 +36,7 @@ CUTLASS_HOST_DEVICE bool is_nan(T x) { return x != x; }
 
 }  // namespace detail
 
-/// The key of a value, float or int32_t, at a place; Least: the least value has the largest.
+/// The key of a value, float or int32_t, at a place. Least: the least value has the largest key.
 template <bool Least, class T>
 CUTLASS_HOST_DEVICE int64_t key_of(T x, int32_t place) {
   int32_t const in_order = detail::ordered(x);
@@ -44,7 +44,7 @@ CUTLASS_HOST_DEVICE int64_t key_of(T x, int32_t place) {
   return int64_t(uint64_t(uint32_t(value)) << 32 | uint32_t(~place));
 }
 
-/// The place of a key; that of no value is 0.
+/// The place of a key; 0 if no value was reduced.
 CUTLASS_HOST_DEVICE int32_t place_of(int64_t key) {
   return key == INT64_MIN ? 0 : int32_t(~uint32_t(uint64_t(key)));
 }

@@ -1,7 +1,7 @@
 #ifndef EVT_PRODUCT_HPP
 #define EVT_PRODUCT_HPP
 
-// Products that are not contracted: a * b + c rounds twice, as two operations of PyTorch do.
+// Products without FMA contraction: a * b + c rounds twice, as two PyTorch operations do.
 
 #include "cutlass/cutlass.h"
 

@@ -1,8 +1,8 @@
 #ifndef EVT_REDUCE_HPP
 #define EVT_REDUCE_HPP
 
-// What a reduction combines with (Sum, Max, Min), and how the CTAs' results meet in memory (Partial, Atomic).
-// T is float, double or int32_t. Max and Min propagate NaN; int32_t sums wrap.
+// The operations of reductions (Sum, Max, Min), and how the CTAs' results are combined in memory (Partial, Atomic). T
+// is float, double or int32_t. Max and Min propagate NaN; int32_t sums wrap.
 
 #include <cstdint>
 #include <cstring>
@@ -71,20 +71,20 @@ struct Min {
   CUTLASS_HOST_DEVICE static int32_t apply(int32_t a, int32_t b) { return a < b ? a : b; }
 };
 
-/// Every CTA (or warp) stores its result at a place of its own, [l][part][kept]; finish.hpp combines the parts.
+/// Every CTA (or warp) stores its result in a separate place [l][part][kept]; finish.hpp combines the parts.
 struct Partial {
   static constexpr bool kAtomic = false;
 };
 
-/// The results are combined by atomics in [l][kept], which holds the identity before the launch.
+/// Atomics combine the results in [l][kept], which holds the identity before the launch.
 struct Atomic {
   static constexpr bool kAtomic = true;
 };
 
 namespace detail {
 
-// The order of floats is that of their bits as signed integers where they are positive, and the reverse of that as
-// unsigned integers where they are negative. A NaN is made the largest (Max) or the most negative (Min) of them all.
+// Positive floats are ordered as their bits as signed integers; negative floats in reverse, as unsigned integers. A NaN
+// becomes the largest (Max) or the most negative (Min) of all floats.
 template <class Float, class Signed, class Unsigned>
 CUTLASS_DEVICE void atomic_max_float(Float* at, Float x, Unsigned nan) {
   Unsigned const bits = x != x ? nan : bits_of<Unsigned>(x);
@@ -128,7 +128,7 @@ CUTLASS_DEVICE void atomic_apply(T* at, T x) {
   detail::atomic(Op{}, at, x);
 }
 
-/// A reduction's result as its Write says: stored, or combined with what is there.
+/// Write a reduction's result: store it (Partial), or combine it with memory (Atomic).
 template <class Op, class Write, class T>
 CUTLASS_DEVICE void write_result(T* at, T x) {
   if constexpr (Write::kAtomic) {
@@ -138,7 +138,7 @@ CUTLASS_DEVICE void write_result(T* at, T x) {
   }
 }
 
-/// x combined over `Lanes` lanes of the warp whose numbers differ by multiples of Stride; all of them get the result.
+/// Combine x over the `Lanes` lanes of a warp whose numbers differ by multiples of Stride; all lanes get the result.
 template <class Op, int Lanes, int Stride = 1, class T>
 CUTLASS_DEVICE T reduce_over_lanes(T x) {
   CUTLASS_PRAGMA_UNROLL

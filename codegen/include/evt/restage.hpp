@@ -1,4 +1,4 @@
-// The sm90 collective builder chooses how many epilogue sub-tiles are in flight; restage chooses others.
+// The sm90 collective builder chooses the number of epilogue sub-tiles in flight; restage overrides it.
 #ifndef EVT_RESTAGE_HPP
 #define EVT_RESTAGE_HPP
 
@@ -6,8 +6,8 @@
 
 namespace evt {
 
-/// `CollectiveEpilogue` with StagesC sub-tiles of loads and StagesD of stores in flight; ReuseSmemC only where
-/// the builder found that D may be written over C, and never when it is false here.
+/// `CollectiveEpilogue` with StagesC load stages and StagesD store stages. ReuseSmemC is kept only if the builder
+/// allows D to overwrite C, and is false if it is false here.
 template <class CollectiveEpilogue, int StagesC, int StagesD, bool ReuseSmemC>
 struct restage;
 

@@ -5,7 +5,7 @@
 
 namespace evt {
 
-/// As for the kernels of one problem.
+/// As for kernels without groups.
 template <int BuiltStagesC, int BuiltStagesD, int FragmentSize, bool BuiltReuseSmemC, bool DelayTmaStore,
           int WarpGroups, class... Rest, int StagesC, int StagesD, bool ReuseSmemC>
 struct restage<

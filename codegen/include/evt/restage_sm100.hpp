@@ -1,4 +1,4 @@
-// restage for the collective of sm100 and sm103, whose visitors see accumulators from tensor memory.
+// restage for the collective of sm100 and sm103, whose visitors get accumulators from tensor memory.
 #ifndef EVT_RESTAGE_SM100_HPP
 #define EVT_RESTAGE_SM100_HPP
 

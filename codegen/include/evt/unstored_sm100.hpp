@@ -1,4 +1,5 @@
-// The collective of sm100 stores a D of every tile; here one that stores none, for visitors that store by themselves.
+// A collective of sm100 without a store of D, for visitors that store all outputs. CUTLASS's collective always stores
+// D.
 #ifndef EVT_UNSTORED_SM100_HPP
 #define EVT_UNSTORED_SM100_HPP
 
@@ -9,11 +10,10 @@
 
 namespace evt {
 
-/// The copy operation of a D that is not there: SM90_TMA_STORE, but nothing is copied.
+/// The copy operation of an absent D: SM90_TMA_STORE without the copy.
 struct NoStore : cute::SM90_TMA_STORE {};
 
-/// `Collective` with its store replaced by NoStore. No descriptor of D is made, so ptr_D and dD are not read; there
-/// must be no C.
+/// `Collective` with NoStore as its store. It makes no descriptor of D and does not read ptr_D and dD. It has no C.
 template <class Collective>
 struct unstored;
 

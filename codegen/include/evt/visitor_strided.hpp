@@ -1,12 +1,11 @@
 #ifndef EVT_VISITOR_STRIDED_HPP
 #define EVT_VISITOR_STRIDED_HPP
 
-// Epilogue visitors for the CUTLASS 2.x kernels that read and write full-tile (M, N, L) tensors with any strides.
+// Epilogue visitors for the CUTLASS 2.x kernels that load and store (M, N, L) tensors with any strides.
 //
-// The stock nodes move one vector along N per access, so they need unit stride in N and aligned rows. The two nodes
-// here move one element per access, each predicated on its own (m, n, l): they serve column-major and transposed
-// operands, stride-0 operands, and shapes and pointers without any alignment. They are slower than the stock nodes
-// where those apply.
+// The stock nodes move one vector along N per access, so they need unit stride in N and aligned rows. These two nodes
+// move one element per access, with a predicate for each (m, n, l). They support column-major and transposed operands,
+// stride-0 operands, and any alignment. They are slower than the stock nodes.
 //
 // Both take the thread map of the kernel (cutlass::epilogue::threadblock::OutputTileThreadLayout).
 
@@ -26,7 +25,7 @@ namespace evt {
 namespace threadblock {
 namespace detail {
 
-// What one thread owns of the output tile, derived from the thread map.
+// A thread's part of the output tile, derived from the thread map.
 //   step      one iteration of the epilogue over the accumulators
 //   fragment  kVector neighbours along N; a step has kFragments of them, columns first
 template <class ThreadMap>
@@ -49,7 +48,7 @@ struct StridedTile {
   }
 };
 
-// Offset of an (m, n, l) in elements. Static strides fold, so a static _0 costs nothing.
+// Offset of an (m, n, l) in elements. Static strides are folded, so that a static _0 is free.
 template <class StrideMNL, class Coord>
 CUTLASS_DEVICE int64_t strided_offset(StrideMNL const& stride, Coord const& coord) {
   return int64_t(cute::get<0>(coord)) * int64_t(cute::get<0>(stride)) +
@@ -68,7 +67,7 @@ struct StridedOperandCheck {
 
 }  // namespace detail
 
-// Reads aux[m, n, l]. Elements outside of the problem read as zero.
+// An auxiliary load of aux[m, n, l]. Elements outside of the problem are zeros.
 template <class ThreadMap, class Element, class StrideMNL>
 struct VisitorStridedAuxLoad {
   static_assert(detail::StridedOperandCheck<Element, StrideMNL>::value, "");
@@ -117,7 +116,7 @@ struct VisitorStridedAuxLoad {
         : params_ptr(params_ptr_), problem_shape(problem_shape_), coordinates(coordinates_) {}
 
     CUTLASS_DEVICE void begin_step(int step_idx) {
-      // Registers have no dynamic index: name every buffer and let the comparison fold.
+      // Registers have no dynamic index: the comparisons with constant indices are folded.
       CUTLASS_PRAGMA_UNROLL
       for (int stage = 0; stage < Stages; ++stage) {
         if (stage == step_idx % Stages) {
@@ -129,7 +128,7 @@ struct VisitorStridedAuxLoad {
     template <class ElementAccumulator, int FragmentSize>
     CUTLASS_DEVICE cutlass::Array<Element, FragmentSize> visit(
         int iter_idx, int, int, int frg_idx, cutlass::Array<ElementAccumulator, FragmentSize> const&) {
-      static_assert(FragmentSize == Tile::kVector, "the thread map is not the one of the kernel");
+      static_assert(FragmentSize == Tile::kVector, "the thread map differs from the kernel's");
       Fragment result = fragments[0][frg_idx];
       CUTLASS_PRAGMA_UNROLL
       for (int stage = 1; stage < Stages; ++stage) {
@@ -169,8 +168,8 @@ struct VisitorStridedAuxLoad {
   }
 };
 
-// Writes its input, converted to Element, to aux[m, n, l] and passes the input through unconverted.
-// With a zero stride several elements land on one address, and which of them stays is not defined.
+// An auxiliary store: write the input, converted to Element, to aux[m, n, l] and return the input unconverted. With a
+// zero stride several elements have one address, and any one of them remains.
 template <class ThreadMap, class Element, cutlass::FloatRoundStyle RoundStyle, class StrideMNL>
 struct VisitorStridedAuxStore {
   static_assert(detail::StridedOperandCheck<Element, StrideMNL>::value, "");
@@ -218,7 +217,7 @@ struct VisitorStridedAuxStore {
     CUTLASS_DEVICE cutlass::Array<ElementInput, FragmentSize> visit(
         int iter_idx, int row_idx, int column_idx, int, cutlass::Array<ElementAccumulator, FragmentSize> const&,
         cutlass::Array<ElementInput, FragmentSize> const& frg_input) {
-      static_assert(FragmentSize == Tile::kVector, "the thread map is not the one of the kernel");
+      static_assert(FragmentSize == Tile::kVector, "the thread map differs from the kernel's");
       cutlass::NumericArrayConverter<Element, ElementInput, FragmentSize, RoundStyle> convert{};
       cutlass::Array<Element, FragmentSize> const converted = convert(frg_input);
       CUTLASS_PRAGMA_UNROLL

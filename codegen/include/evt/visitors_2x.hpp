@@ -1,12 +1,12 @@
 #ifndef EVT_VISITORS_2X_HPP
 #define EVT_VISITORS_2X_HPP
 
-// Epilogue visitors for the CUTLASS 2.x tensor-op kernels: what every node of ours builds on, and the nodes without
+// Epilogue visitors for the CUTLASS 2.x tensor-op kernels: the common base of evt's nodes, and the nodes without
 // tensors (Apply, Graph, Index).
 //
-// A node's callbacks see the output tile as the thread map deals it out: in every step of the epilogue a thread has
-// kRows x kColumns fragments of kVector neighbouring columns. A row of the tile always belongs to the lanes of one
-// warp, and all lanes of a warp take part in every visit, so that they may shuffle.
+// A node's callbacks see the output tile as the thread map partitions it. In every step of the epilogue a thread has
+// kRows x kColumns fragments of kVector neighbouring columns. A row of the tile belongs to the lanes of one warp. All
+// lanes of a warp take part in every visit, so that they may shuffle.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,13 +29,13 @@ namespace threadblock {
 using cutlass::epilogue::threadblock::detail::EmptyCallbacks;
 using cutlass::epilogue::threadblock::detail::VisitorImpl2x;
 
-// Where a thread's fragments are in the problem, in closed form.
+// The places of a thread's fragments in the problem, in closed form.
 template <class ThreadMap>
 struct Tile {
   using Base = typename ThreadMap::Base;
   static constexpr int kVector = ThreadMap::kElementsPerAccess;      // columns of a fragment
-  static constexpr int kLanes = Base::Detail::kAccessWidth;          // lanes side by side in a row
-  static constexpr int kLaneRows = Base::Detail::kAccessRows;        // rows that a warp accesses at a time
+  static constexpr int kLanes = Base::Detail::kAccessWidth;          // lanes of a row
+  static constexpr int kLaneRows = Base::Detail::kAccessRows;        // rows of an access of a warp
   static constexpr int kColumns = Base::Iterations::kColumn;         // fragments of a thread in a row
   static constexpr int kRows = Base::Iterations::kRow;               // rows of a thread in a step
   static constexpr int kSteps = Base::Count::kRow;
@@ -46,16 +46,16 @@ struct Tile {
   static constexpr int kTileM = kGroups * kSteps * kStepRows;
   static constexpr int kTileN = kVector * kLanes * kColumns;
 
-  static_assert(kLanes * kLaneRows == 32 && (kLanes & (kLanes - 1)) == 0, "a warp covers whole rows");
-  static_assert(kLaneRows * kRows * kWarpRows == kStepRows, "the warps of a group share its rows");
-  static_assert(kTileN == Base::Shape::kColumn, "a row belongs to one warp");
+  static_assert(kLanes * kLaneRows == 32 && (kLanes & (kLanes - 1)) == 0, "a warp must access whole rows");
+  static_assert(kLaneRows * kRows * kWarpRows == kStepRows, "the warps of a group must divide its rows");
+  static_assert(kTileN == Base::Shape::kColumn, "a row must belong to one warp");
   static_assert(Base::Count::kGroup == 1 && Base::Count::kCluster == 1 && Base::Shape::kCluster == 1,
                 "a thread map of a tensor-op epilogue");
-  static_assert(Base::kThreads == 32 * kWarps, "every warp has rows");
+  static_assert(Base::kThreads == 32 * kWarps, "every warp must have rows");
 
   int m0, n0, l;            // of the thread's first element
   int extent_m, extent_n;   // of the problem
-  int lane;                 // the thread's place among the kLanes of a row
+  int lane;                 // the thread's index among the kLanes of a row
   int warp;
 
   template <class ProblemShape>
@@ -76,7 +76,7 @@ struct Tile {
   CUTLASS_DEVICE bool has_row(int row, int step) const { return m(row, step) < extent_m; }
 };
 
-// What nodes without shared memory and workspace have in common. Params are the Arguments.
+// The common base of nodes without shared memory and workspace. Params are the Arguments.
 template <class Arguments_>
 struct PlainNode {
   using Arguments = Arguments_;
@@ -117,7 +117,7 @@ CUTLASS_DEVICE auto const& pick(First const& first, Rest const&... rest) {
   }
 }
 
-// The value that lane `source` of the warp has: of any type that can be copied.
+// The value of lane `source` of the warp, of any type that can be copied.
 template <class T>
 CUTLASS_DEVICE T shuffle(T const& value, int source) {
   constexpr int kWords = (int(sizeof(T)) + 3) / 4;
@@ -132,13 +132,13 @@ CUTLASS_DEVICE T shuffle(T const& value, int source) {
   return result;
 }
 
-// How Size neighbours in memory are accessed at once where their address allows: kCount accesses of kBytes.
+// The vector access of Size neighbours in memory: kCount accesses of kBytes, if the address is aligned.
 template <class Element, int Size>
 struct RowAccess {
   static constexpr int kTotal = Size * int(sizeof(Element));
   static constexpr int kBytes = kTotal < 16 ? kTotal : 16;
   static constexpr int kCount = kTotal / kBytes;
-  static_assert((kTotal & (kTotal - 1)) == 0, "fragments are powers of two");
+  static_assert((kTotal & (kTotal - 1)) == 0, "fragment sizes must be powers of two");
 
   using Access = cute::conditional_t<
       kBytes == 16, uint4,
@@ -150,7 +150,7 @@ struct RowAccess {
   }
 };
 
-// Reads Size neighbours, of which those from `count` on are outside and become zeros.
+// Load Size neighbours. Neighbours from `count` on are outside and become zeros.
 template <class Element, int Size>
 CUTLASS_DEVICE void load_row(cutlass::Array<Element, Size>& values, Element const* from, int count) {
   using Row = RowAccess<Element, Size>;
@@ -169,7 +169,7 @@ CUTLASS_DEVICE void load_row(cutlass::Array<Element, Size>& values, Element cons
   }
 }
 
-// Writes Size neighbours, of which those from `count` on are outside.
+// Store Size neighbours. Neighbours from `count` on are outside.
 template <class Element, int Size>
 CUTLASS_DEVICE void store_row(Element* to, cutlass::Array<Element, Size> const& values, int count) {
   using Row = RowAccess<Element, Size>;
@@ -228,8 +228,9 @@ struct Apply : VisitorImpl2x<> {
   }
 };
 
-// Ops in topological order; EdgeTuple is a cute::tuple of one cute::seq per op: the indices of its operands. The last
-// op is the result. Values keep the element types that their ops give them; nobody needs to read an op's value.
+// Operations in topological order. EdgeTuple is a cute::tuple with one cute::seq per operation: the indices of its
+// operands. The last operation is the result. Each value keeps the element type of its operation, and a value may be
+// unused.
 template <class EdgeTuple, class... Ops>
 struct Graph : VisitorImpl2x<Ops...> {
   static_assert(cute::tuple_size<EdgeTuple>::value == sizeof...(Ops), "one sequence of operands for every op");
@@ -248,7 +249,7 @@ struct Graph : VisitorImpl2x<Ops...> {
     }
 
    private:
-    // Visits the op behind those whose values are given, and all that follow.
+    // Visit the operation after the given values, and all later operations.
     template <class Accumulator, class... Values>
     CUTLASS_DEVICE auto visit_from(int step, int row, int column, int fragment, Accumulator const& accumulator,
                                    Values const&... values) {
@@ -278,10 +279,10 @@ struct Graph : VisitorImpl2x<Ops...> {
   }
 };
 
-// A leaf: the coordinate of every element, of the kernel's rows (Mode 0), columns (1) or batch (2).
+// A leaf: the coordinate of every element along the kernel's rows (Mode 0), columns (1) or batch (2).
 template <class ThreadMap, int Mode>
 struct Index : PlainNode<NoArguments> {
-  static_assert(Mode >= 0 && Mode <= 2, "M, N or L");
+  static_assert(Mode >= 0 && Mode <= 2, "Mode is M, N or L");
 
   using PlainNode<NoArguments>::PlainNode;
 

@@ -1,8 +1,8 @@
 #ifndef EVT_VISITORS_2X_BLOCK_HPP
 #define EVT_VISITORS_2X_BLOCK_HPP
 
-// Blocks of columns for the CUTLASS 2.x kernels: BlockReduce combines each aligned block of 16 or 32 columns,
-// BlockStore stores one element for each.
+// Blocks of columns for the CUTLASS 2.x kernels. BlockReduce reduces each aligned block of 16 or 32 columns. BlockStore
+// stores one element per block.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 namespace evt {
 namespace threadblock {
 
-// result[i] = Op over the aligned block of Width columns that i is in. Columns outside of the problem do not take part.
+// result[i] = Op over the aligned block of Width columns that contains i. Columns outside of the problem are skipped.
 template <class ThreadMap, class Op, int Width>
 struct BlockReduce : PlainNode<NoArguments> {
   using PlainNode<NoArguments>::PlainNode;
@@ -29,7 +29,7 @@ struct BlockReduce : PlainNode<NoArguments> {
     template <class ElementAccumulator, class ElementInput, int FragmentSize>
     CUTLASS_DEVICE auto visit(int, int, int column, int, cutlass::Array<ElementAccumulator, FragmentSize> const&,
                               cutlass::Array<ElementInput, FragmentSize> const& input) {
-      using Element = evt::detail::Reduced<ElementInput>;  // an input is reduced as it is read
+      using Element = evt::detail::Reduced<ElementInput>;  // an input is reduced in its compute type
       cutlass::Array<Element, FragmentSize> const values = evt::convert_array<Element>(input);
       Element value = Op::template identity<Element>();
       CUTLASS_PRAGMA_UNROLL
@@ -51,13 +51,13 @@ struct BlockReduce : PlainNode<NoArguments> {
   }
 };
 
-// Writes the first element of every block of Width columns, converted to Element, to [l, m, n / Width] and passes its
-// input through.
+// Store the first element of every block of Width columns, converted to Element, at [l, m, n / Width]. Return the
+// input.
 template <class ThreadMap, class Element, int Width>
 struct BlockStore : PlainNode<RowMajorArguments<Element>> {
   using PlainNode<RowMajorArguments<Element>>::PlainNode;
 
-  static_assert(Width % Tile<ThreadMap>::kVector == 0, "a fragment is in one block");
+  static_assert(Width % Tile<ThreadMap>::kVector == 0, "a fragment must lie in one block");
 
   struct Callbacks : EmptyCallbacks {
     Tile<ThreadMap> tile;

@@ -1,15 +1,15 @@
 #ifndef EVT_VISITORS_2X_FIRST_HPP
 #define EVT_VISITORS_2X_FIRST_HPP
 
-// Values of fewer columns in sums, for the CUTLASS 2.x kernels: each is held in the places of several columns, and is
-// to be counted once.
+// Reductions of values with fewer columns than the kernel, for the CUTLASS 2.x kernels. Several columns hold each
+// value, and one of them is counted.
 
 #include "evt/visitors_2x.hpp"
 
 namespace evt {
 namespace threadblock {
 
-// The input in the first Distance of every Width columns, zeros in the others.
+// The input in the first Distance of every Width columns, and zeros in the others.
 template <class ThreadMap, int Width, int Distance>
 struct FirstColumns : PlainNode<NoArguments> {
   using PlainNode<NoArguments>::PlainNode;

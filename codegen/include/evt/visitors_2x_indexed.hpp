@@ -9,7 +9,7 @@
 namespace evt {
 namespace threadblock {
 
-// A leaf: the elements where the indices say; zero where that is out of range, or outside of the problem.
+// A leaf: the indexed elements. An element is zero if its index is out of range or if it is outside of the problem.
 template <class ThreadMap, class Element, class Rows, class Columns, class Stride>
 struct Gather : PlainNode<Indexed<Element const, Rows, Columns, Stride>> {
   using Base = PlainNode<Indexed<Element const, Rows, Columns, Stride>>;
@@ -41,7 +41,7 @@ struct Gather : PlainNode<Indexed<Element const, Rows, Columns, Stride>> {
     template <class ElementAccumulator, int FragmentSize>
     CUTLASS_DEVICE cutlass::Array<Element, FragmentSize> visit(
         int step, int, int, int fragment, cutlass::Array<ElementAccumulator, FragmentSize> const&) {
-      static_assert(FragmentSize == Place::kVector, "the thread map is not the one of the kernel");
+      static_assert(FragmentSize == Place::kVector, "the thread map differs from the kernel's");
       return evt::generate_array<Element, FragmentSize>([&](int i) {
         Element value = buffers[0][fragment][i];
         CUTLASS_PRAGMA_UNROLL
@@ -71,7 +71,7 @@ struct Gather : PlainNode<Indexed<Element const, Rows, Columns, Stride>> {
   }
 };
 
-// Stores its input, converted to Element, where the indices say, and passes it through.
+// Store the input, converted to Element, at the indexed places, and return the input.
 template <class ThreadMap, class Element, class Rows, class Columns, class Stride>
 struct Scatter : PlainNode<Indexed<Element, Rows, Columns, Stride>> {
   using Base = PlainNode<Indexed<Element, Rows, Columns, Stride>>;
@@ -83,7 +83,7 @@ struct Scatter : PlainNode<Indexed<Element, Rows, Columns, Stride>> {
 
     Place tile;
     Params const* indexed;
-    Element* to;  // the row that is stored
+    Element* to;  // the row to store to
 
     CUTLASS_DEVICE
     Callbacks(Place const& tile_, Params const* indexed_) : tile(tile_), indexed(indexed_) {}
@@ -92,14 +92,14 @@ struct Scatter : PlainNode<Indexed<Element, Rows, Columns, Stride>> {
     CUTLASS_DEVICE cutlass::Array<ElementInput, FragmentSize> visit(
         int step, int row, int column, int, cutlass::Array<ElementAccumulator, FragmentSize> const&,
         cutlass::Array<ElementInput, FragmentSize> const& input) {
-      static_assert(FragmentSize == Place::kVector, "the thread map is not the one of the kernel");
+      static_assert(FragmentSize == Place::kVector, "the thread map differs from the kernel's");
       auto const converted = evt::convert_array<Element>(input);
       Element values[FragmentSize];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < FragmentSize; ++i) {
         values[i] = converted[i];
       }
-      if (column == 0) {  // which comes first
+      if (column == 0) {  // column 0 is visited first
         to = indexed->row(tile.l, tile.m(row, step), tile.extent_m);
       }
       indexed->store(values, to, tile.l, tile.n(column), tile.extent_n);

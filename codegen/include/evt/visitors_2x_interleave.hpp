@@ -1,15 +1,15 @@
 #ifndef EVT_VISITORS_2X_INTERLEAVE_HPP
 #define EVT_VISITORS_2X_INTERLEAVE_HPP
 
-// Two values of pairs of columns as one value of all columns, for the CUTLASS 2.x kernels: what Even and Odd of
-// visitors_2x_pair.hpp take apart.
+// Interleave two values of column pairs into one value of all columns, for the CUTLASS 2.x kernels: the inverse of Even
+// and Odd in visitors_2x_pair.hpp.
 
 #include "evt/visitors_2x_pair.hpp"
 
 namespace evt {
 namespace threadblock {
 
-// The first input in the places of the first members of pairs, the second one in those of the others, as Elements.
+// The first input in the first columns of pairs, and the second input in the second columns, as Elements.
 template <class ThreadMap, int Block, class Element>
 struct Interleave : PlainNode<NoArguments> {
   using PlainNode<NoArguments>::PlainNode;

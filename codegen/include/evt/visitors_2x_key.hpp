@@ -1,7 +1,7 @@
 #ifndef EVT_VISITORS_2X_KEY_HPP
 #define EVT_VISITORS_2X_KEY_HPP
 
-// Values with their places, for reductions of the CUTLASS 2.x kernels that find where an extreme value is.
+// Values with their coordinates, for argmax and argmin reductions of the CUTLASS 2.x kernels.
 
 #include <cstdint>
 
@@ -11,10 +11,10 @@
 namespace evt {
 namespace threadblock {
 
-// The keys of the input's elements; places are rows (Mode 0) or columns (1).
+// The keys of the input's elements. Their coordinates are rows (Mode 0) or columns (1).
 template <class ThreadMap, int Mode, bool Least>
 struct PlaceKeys : PlainNode<NoArguments> {
-  static_assert(Mode == 0 || Mode == 1, "M or N");
+  static_assert(Mode == 0 || Mode == 1, "Mode is M or N");
 
   using PlainNode<NoArguments>::PlainNode;
 

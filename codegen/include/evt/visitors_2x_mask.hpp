@@ -2,7 +2,7 @@
 #define EVT_VISITORS_2X_MASK_HPP
 
 // Packed bits for the CUTLASS 2.x kernels: element (l, m, n) of the kernel's problem is bit n % 8 of the byte n / 8 of
-// its row. Rows start at any byte address.
+// its row. Rows may start at any byte address.
 
 #include <cstdint>
 
@@ -20,7 +20,7 @@ struct MaskArguments {
 
 namespace detail {
 
-// Which bytes of a row hold a fragment's bits.
+// The bytes of a row that hold a fragment's bits.
 template <class ThreadMap>
 struct MaskTile : Tile<ThreadMap> {
   using Tile<ThreadMap>::Tile;
@@ -30,7 +30,7 @@ struct MaskTile : Tile<ThreadMap> {
   static constexpr int kBytes = kVector < 8 ? 1 : kVector / 8;      // that a fragment touches
   static constexpr int kSharers = kVector < 8 ? 8 / kVector : 1;    // lanes whose bits are in one byte
   static_assert(kVector == 1 || kVector == 2 || kVector == 4 || kVector % 8 == 0, "fragments within or of bytes");
-  static_assert(kVector <= 32, "a fragment's bits fit a word");
+  static_assert(kVector <= 32, "a fragment's bits must fit into a word");
   static_assert(kSharers <= kLanes, "a byte is within the lanes of a row");
 
   CUTLASS_DEVICE int byte(int column) const { return this->n(column) / 8; }
@@ -48,8 +48,8 @@ struct MaskTile : Tile<ThreadMap> {
 
 }  // namespace detail
 
-// Writes one bit per element, whether the input is not zero, and passes the input through. The bits behind the last
-// column are zeros; no byte without a column is touched.
+// Store one bit per element, whether the input is not zero, and return the input. Bits after the last column are zeros.
+// A byte without columns is not written.
 template <class ThreadMap>
 struct MaskStore : PlainNode<MaskArguments<uint8_t>> {
   using PlainNode<MaskArguments<uint8_t>>::PlainNode;

@@ -3,10 +3,9 @@
 
 // Pairs and blocks of columns for the CUTLASS 2.x kernels.
 //
-// Block = 1 pairs the columns (2j, 2j + 1); Block = 8, 16, 32 pairs column c of an even block of that width with
-// c + Block, its like in the odd block behind. The N extent is a multiple of 2 * Block. A value that is the same for
-// both members of a pair is "half wide": Even and Odd make such values, HalfStore and HalfLoad move them as tensors of
-// half the columns.
+// Block 1 pairs columns 2j and 2j + 1. Block B (8, 16 or 32) pairs column c of an even block of B columns with column c
+// + B of the next block. The N extent is a multiple of 2 * Block. A value that both members of a pair share is "half
+// wide". Even and Odd make such values. HalfStore and HalfLoad move them as tensors with half the columns.
 
 #include <cstdint>
 
@@ -24,7 +23,7 @@ struct RowMajorArguments {
 
 namespace detail {
 
-// Where the pairs of a fragment are: within it, or in two lanes.
+// The pairs of a fragment lie within it, or in two lanes.
 template <class ThreadMap, int Block>
 struct PairTile : Tile<ThreadMap> {
   using Tile<ThreadMap>::Tile;
@@ -36,20 +35,20 @@ struct PairTile : Tile<ThreadMap> {
   static constexpr int kLaneDistance = kWithin ? 0 : Block / kVector;
   static_assert(kWithin || 2 * kLaneDistance <= kLanes, "both members of a pair belong to one fragment of the warp's");
 
-  // Half-wide elements of a fragment. They are neighbours in a tensor of half the columns.
+  // Half-wide elements of a fragment: neighbours in a tensor with half the columns.
   static constexpr int kHalf = kWithin ? kVector / 2 : kVector;
   static_assert(!kWithin || Block == 1 || kVector == 2 * Block, "the half-wide elements of a fragment are neighbours");
 
-  // Column of the first of them.
+  // The column of the first half-wide element.
   CUTLASS_DEVICE int half_n(int column) const {
     int const n = this->n(column);
     return n / (2 * Block) * Block + n % Block;
   }
   CUTLASS_DEVICE bool is_first() const { return kWithin || this->lane / (kWithin ? 1 : kLaneDistance) % 2 == 0; }
 
-  // Which half-wide element of the fragment belongs to its element i.
+  // The half-wide element of the fragment's element i.
   CUTLASS_DEVICE static constexpr int half_of(int i) { return !kWithin ? i : Block == 1 ? i / 2 : i % Block; }
-  // The first of the fragment's elements that the half-wide element j belongs to.
+  // The first element of the fragment that has half-wide element j.
   CUTLASS_DEVICE static constexpr int whole_of(int j) { return kWithin && Block == 1 ? 2 * j : j; }
 };
 
@@ -92,7 +91,7 @@ struct Odd : detail::PairMember<ThreadMap, Block, true> {
   using detail::PairMember<ThreadMap, Block, true>::PairMember;
 };
 
-// Writes a half-wide input, converted to Element, and passes it through.
+// Store a half-wide input, converted to Element, and return the input.
 template <class ThreadMap, class Element, int Block>
 struct HalfStore : PlainNode<RowMajorArguments<Element>> {
   using PlainNode<RowMajorArguments<Element>>::PlainNode;
@@ -128,7 +127,7 @@ struct HalfStore : PlainNode<RowMajorArguments<Element>> {
   }
 };
 
-// A leaf: a tensor of half the columns, every element for both members of its pair. Zero outside of the problem.
+// A leaf: a tensor with half the columns. Both members of a pair get its element. Zero outside of the problem.
 template <class ThreadMap, class Element, int Block>
 struct HalfLoad : PlainNode<RowMajorArguments<Element const>> {
   using PlainNode<RowMajorArguments<Element const>>::PlainNode;

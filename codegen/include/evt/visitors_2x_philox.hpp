@@ -11,8 +11,8 @@
 namespace evt {
 namespace threadblock {
 
-// A leaf: a float in [0, 1) for every element, a function of the seed, the offset and the element's place in the
-// logical [L, M, N] tensor. SwapMN: the kernel computes the transposed problem, its columns are the logical m.
+// A leaf: a float in [0, 1) per element, a function of the seed, the offset and the element's place in the logical [L,
+// M, N] tensor. SwapMN: the kernel computes the transposed problem, whose columns are the logical m.
 template <class ThreadMap, bool SwapMN>
 struct Random : PlainNode<RandomArguments> {
   using PlainNode<RandomArguments>::PlainNode;
@@ -33,7 +33,7 @@ struct Random : PlainNode<RandomArguments> {
       uint64_t const extent_m = tile.extent_m, extent_n = tile.extent_n;
       uint64_t const first = SwapMN ? (l * extent_n + n) * extent_m + m : (l * extent_m + m) * extent_n + n;
       uint64_t const stride = SwapMN ? extent_m : 1;
-      if (!SwapMN && FragmentSize % 2 == 0 && (first & 1) == 0) {  // both words of a block are wanted
+      if (!SwapMN && FragmentSize % 2 == 0 && (first & 1) == 0) {  // both words of a block are used
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i + 1 < FragmentSize; i += 2) {
           auto const words = evt::random_pair((first + uint64_t(i)) >> 1, seed, offset);

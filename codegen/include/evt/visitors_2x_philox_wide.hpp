@@ -11,7 +11,7 @@
 namespace evt {
 namespace threadblock {
 
-// A leaf: as Random, by Philox-4x32-10.
+// A leaf: Random by Philox-4x32-10.
 template <class ThreadMap, bool SwapMN>
 struct WideRandom : PlainNode<WideRandomArguments> {
   using PlainNode<WideRandomArguments>::PlainNode;

@@ -1,12 +1,12 @@
 #ifndef EVT_VISITORS_2X_REDUCE_HPP
 #define EVT_VISITORS_2X_REDUCE_HPP
 
-// Reductions over rows, columns or both for the CUTLASS 2.x kernels. They pass their input through unchanged.
+// Reductions over rows, columns or both for the CUTLASS 2.x kernels. They return their input unchanged.
 //
-// Op is evt::Sum, Max or Min; Element is the type that is reduced in. Write is evt::Partial: every CTA's result goes to
-// its own place of a workspace [l][part][kept], which a finishing kernel reduces in a fixed order; or evt::Atomic: the
-// results meet in [l][kept], which holds the identity at launch. A CTA has one tile, and its warps are combined in
-// shared memory first: parts are tiles.
+// Op is evt::Sum, Max or Min, and Element is the compute type. evt::Partial: every CTA stores its result in a workspace
+// [l][part][kept], and a finishing kernel combines the parts in a fixed order. evt::Atomic: the results are combined in
+// [l][kept], which holds the identity at launch. A CTA has one tile and combines its warps in shared memory first, so
+// that a part is a tile.
 
 #include <cstdint>
 
@@ -24,14 +24,14 @@ struct ReductionArguments {
 
 namespace detail {
 
-// Where the CTA's results go.
+// The destination of the CTA's results.
 template <class Op, class Element, class Write>
 struct Destination {
   static_assert(cute::is_same_v<Write, evt::Partial> || cute::is_same_v<Write, evt::Atomic>, "Partial or Atomic");
 
   Element* ptr;
 
-  // Of `parts` per batch this is number `part`; `kept` results are next to each other.
+  // The CTA's results are number `part` of `parts` per batch; the `kept` results are contiguous.
   CUTLASS_DEVICE
   Destination(ReductionArguments<Element> const& arguments, int l, int64_t parts, int64_t part, int64_t kept)
       : ptr(arguments.ptr +
@@ -49,7 +49,7 @@ CUTLASS_HOST_DEVICE int64_t tiles_of(int64_t extent) {
 
 }  // namespace detail
 
-// Over the kernel's rows: one result for every column.
+// A reduction over rows: one result per column.
 template <class ThreadMap, class Op, class Element, class Write>
 struct RowReduction : PlainNode<ReductionArguments<Element>> {
   using Base = PlainNode<ReductionArguments<Element>>;
@@ -68,7 +68,7 @@ struct RowReduction : PlainNode<ReductionArguments<Element>> {
   RowReduction(ReductionArguments<Element> const& params, SharedStorage const& shared)
       : Base(params, {}), partials(const_cast<Element*>(shared.partials.data())) {}
 
-  // Of every batch.
+  // The number of parts per batch.
   CUTLASS_HOST_DEVICE static int64_t parts(int64_t m, int64_t) { return detail::tiles_of<Place::kTileM>(m); }
 
   struct Callbacks : EmptyCallbacks {
@@ -105,7 +105,7 @@ struct RowReduction : PlainNode<ReductionArguments<Element>> {
     }
 
     CUTLASS_DEVICE void end_epilogue() {
-      // The main loop, whose shared memory this is too, has ended for all warps before the first step.
+      // The main loop shares this memory. It has ended for all warps before the first step.
       bool const writes = threadIdx.x % 32 < Place::kLanes;
       CUTLASS_PRAGMA_UNROLL
       for (int column = 0; column < Place::kColumns; ++column) {
@@ -138,7 +138,7 @@ struct RowReduction : PlainNode<ReductionArguments<Element>> {
   }
 };
 
-// Over the kernel's columns: one result for every row.
+// A reduction over columns: one result per row.
 template <class ThreadMap, class Op, class Element, class Write>
 struct ColReduction : PlainNode<ReductionArguments<Element>> {
   using PlainNode<ReductionArguments<Element>>::PlainNode;
@@ -185,7 +185,7 @@ struct ColReduction : PlainNode<ReductionArguments<Element>> {
   }
 };
 
-// Over both: one result for every batch.
+// A reduction over rows and columns: one result per batch.
 template <class ThreadMap, class Op, class Element, class Write>
 struct ScalarReduction : PlainNode<ReductionArguments<Element>> {
   using Base = PlainNode<ReductionArguments<Element>>;

@@ -1,8 +1,8 @@
 #ifndef EVT_VISITORS_2X_VECTOR_HPP
 #define EVT_VISITORS_2X_VECTOR_HPP
 
-// Row and column vectors for the CUTLASS 2.x kernels. Unlike the stock broadcasts these take pointers aligned to one
-// element and extents that are no multiple of the access width, and at run time a vector or a single value.
+// Row and column broadcasts for the CUTLASS 2.x kernels. Unlike the stock broadcasts, they support pointers with
+// element alignment and any extents. Arguments select a vector or a single value at run time.
 
 #include <cstdint>
 
@@ -14,12 +14,12 @@ namespace threadblock {
 template <class Element>
 struct VectorArguments {
   Element const* ptr = nullptr;
-  Element value = Element(0);  // of all elements where ptr is null
+  Element value = Element(0);  // the value of all elements if ptr is null
   int64_t stride = 0;          // 1: a vector; 0: a single value in memory
   int64_t stride_l = 0;
 };
 
-// A leaf: value[l, n], one element for every column.
+// A row broadcast: value[l, n], one element per column.
 template <class ThreadMap, class Element>
 struct VectorOrScalarRow : PlainNode<VectorArguments<Element>> {
   using PlainNode<VectorArguments<Element>>::PlainNode;
@@ -61,7 +61,7 @@ struct VectorOrScalarRow : PlainNode<VectorArguments<Element>> {
   }
 };
 
-// A leaf: value[l, m], one element for every row.
+// A column broadcast: value[l, m], one element per row.
 template <class ThreadMap, class Element>
 struct VectorOrScalarCol : PlainNode<VectorArguments<Element>> {
   using PlainNode<VectorArguments<Element>>::PlainNode;

@@ -1,8 +1,8 @@
 #ifndef EVT_VISITORS_2X_VECTOR_STORE_HPP
 #define EVT_VISITORS_2X_VECTOR_STORE_HPP
 
-// Stores of values that do not vary over rows, columns or both, for the CUTLASS 2.x kernels: each element is written
-// once, by the thread that has it in the first row or column of the problem.
+// Stores of values that are constant over rows, columns or both, for the CUTLASS 2.x kernels. The thread with the first
+// row or column of the problem writes each element once.
 
 #include <cstdint>
 
@@ -14,14 +14,14 @@ namespace threadblock {
 template <class Element>
 struct VectorStoreArguments {
   Element* ptr = nullptr;
-  int64_t stride = 0;    // from element to element
-  int64_t stride_l = 0;  // 0: there is one for all batches, which the first of them writes
+  int64_t stride = 0;    // between elements
+  int64_t stride_l = 0;  // 0: one result for all batches, written by the first batch
 };
 
-// Stores a value for every column (Kept 1), for every row (Kept 0), or one (Kept -1), and passes its input through.
+// Store one value per column (Kept 1), one per row (Kept 0), or one in all (Kept -1). Return the input.
 template <class ThreadMap, class Element, int Kept>
 struct VectorStore : PlainNode<VectorStoreArguments<Element>> {
-  static_assert(Kept >= -1 && Kept <= 1, "nothing, M or N");
+  static_assert(Kept >= -1 && Kept <= 1, "Kept is nothing, M or N");
 
   using PlainNode<VectorStoreArguments<Element>>::PlainNode;
 

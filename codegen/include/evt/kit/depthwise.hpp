@@ -57,7 +57,7 @@ struct Kernel {
   struct Params {
     CUtensorMap input, source;
     Filters<Element> filters;
-    bool packed;  // they lie one after the other, at an address that TMA takes
+    bool packed;  // packed, at an address that TMA accepts
     Destination* d;
     int64_t d_stride;
     typename Epilogue::Params epilogue;

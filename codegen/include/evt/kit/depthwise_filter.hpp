@@ -9,7 +9,7 @@
 namespace evt {
 namespace depthwise {
 
-/// A filter, and the rows and columns of pixels of a thread's unit. Backwards: of a gradient, whose taps are reversed.
+/// A filter, and the rows and columns of pixels of a thread's unit. Backwards: a gradient, with reversed taps.
 template <int Height, int Width, int StrideHeight, int StrideWidth, int DilationHeight, int DilationWidth, int Rows,
           int Columns, bool Backwards>
 struct Filter {

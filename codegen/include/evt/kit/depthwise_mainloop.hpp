@@ -19,14 +19,13 @@ CUTLASS_DEVICE float2 load_pair(T const* from) {
 }
 CUTLASS_DEVICE float2 load_pair(float const* from) { return *reinterpret_cast<float2 const*>(from); }
 
-/// Where the weights of a tap are.
+/// The weights of a tap in shared memory.
 template <class Filter>
 CUTLASS_DEVICE float* of_tap(float* weights, int tap) {
   return weights + (Filter::kBackwards ? Filter::kTaps - 1 - tap : tap) * kWeightPitch;
 }
 
-/// Convert a CTA's packed filters to weights, tap by tap. Weights of channels beyond the last give sums that are not
-/// stored.
+/// Convert a CTA's packed filters to weights, tap by tap. The sums of channels beyond the last are not stored.
 template <class Filter, class Element>
 CUTLASS_DEVICE void widen(Element const* filters, float* weights) {
   for (int i = threadIdx.x; i < Filter::kTaps * kChannels; i += blockDim.x) {
@@ -35,7 +34,7 @@ CUTLASS_DEVICE void widen(Element const* filters, float* weights) {
   }
 }
 
-/// Where filters are: the strides of filters, and of rows and columns of taps.
+/// The layout of filters: the strides of filters, and of rows and columns of taps.
 template <class Element>
 struct Filters {
   Element const* pointer;

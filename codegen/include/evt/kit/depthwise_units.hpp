@@ -42,26 +42,26 @@ struct Unit {
     exists = image < geometry.images;
   }
 
-  /// Where its input begins in shared memory.
+  /// The beginning of the unit's input in shared memory.
   CUTLASS_DEVICE int input(Geometry const& geometry) const {
     int const pixel = (image * geometry.box_rows + row * Filter::kStrideHeight) * geometry.box_columns +
                       column * Filter::kStrideWidth;
     return (exists ? pixel * kChannels : 0) + 2 * pair;
   }
 
-  /// Where pixel i of C is in shared memory, of a unit that exists.
+  /// The place of pixel i of C in shared memory, for a unit that exists.
   CUTLASS_DEVICE int source(Geometry const& geometry, int i) const {
     int const of_row = (image * geometry.rows * Filter::kRows + row + i / Filter::kColumns) * geometry.columns;
     return (of_row * Filter::kColumns + column + i % Filter::kColumns) * kChannels + 2 * pair;
   }
 };
 
-/// Where a thread's pixels are in the output.
+/// A thread's pixels in the output.
 template <class Filter>
 struct Pixels {
-  int first;          // the row of the matrix of the first one
+  int first;          // the matrix row of the first pixel
   int width;          // of the output
-  int rows, columns;  // that are in it, from the first one on
+  int rows, columns;  // pixels inside of the output, from the first on
 
   CUTLASS_DEVICE Pixels(Problem const& problem, int image, int row, int column)
       : first((image * problem.height.output + row) * problem.width.output + column),
@@ -72,7 +72,7 @@ struct Pixels {
   CUTLASS_DEVICE bool has(int i) const {
     return i < Filter::kPixels && i / Filter::kColumns < rows && i % Filter::kColumns < columns;
   }
-  /// The row of the matrix of pixel i; of one that is outside of it, -1.
+  /// The matrix row of pixel i, or -1 outside of the output.
   CUTLASS_DEVICE int place(int i) const {
     return has(i) ? first + i / Filter::kColumns * width + i % Filter::kColumns : -1;
   }

@@ -1,7 +1,7 @@
 #ifndef EVT_KIT_DIVISOR_HPP
 #define EVT_KIT_DIVISOR_HPP
 
-// Division by numbers that the host knows, without the division instruction that a GPU lacks.
+// Division by numbers that the host knows, without a division instruction, which GPUs lack.
 
 #include <cstdint>
 

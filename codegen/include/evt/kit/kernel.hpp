@@ -106,7 +106,7 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     CtaWork const work(params);
     int const taps = geometry.taps_per_stage;
-    int const filter_stages = work.channel_blocks * params.taps.number / taps;  // of a tile
+    int const filter_stages = work.channel_blocks * params.taps.number / taps;  // filter stages of a tile
     int const input_stages = work.channel_blocks * params.taps.groups;
     PipelineState input, filters;
     if (geometry.cooperative) {

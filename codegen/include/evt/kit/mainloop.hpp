@@ -99,7 +99,7 @@ struct HaloMainloop {
     return true;
   }
 
-  /// Encode the TMA descriptors. Return whether the driver takes them.
+  /// Encode the TMA descriptors. Return whether the driver accepts them.
   template <class Traits>
   static bool encode(Arguments<Traits> const& arguments, Params<Traits>& params) {
     return input_of(arguments, params.geometry).encode(params.input) && filters_of(arguments).encode(params.filters);

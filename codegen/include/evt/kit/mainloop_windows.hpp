@@ -19,7 +19,7 @@ namespace kit {
 /// Chunks of kWindowBytes: the pixels of one step of the stride, each widened with zeros after its channels.
 template <int ElementBytes, int Channels, int Pixels>
 struct FewChannels {
-  static_assert(ElementBytes == 1 || ElementBytes == 2 || ElementBytes == 4, "of operands of WGMMA");
+  static_assert(ElementBytes == 1 || ElementBytes == 2 || ElementBytes == 4, "WGMMA has no operands of this size");
   static_assert(Pixels * Channels * ElementBytes <= kWindowBytes && kWindowBytes % (Pixels * ElementBytes) == 0,
                 "a chunk has whole pixels");
   using Element = std::conditional_t<ElementBytes == 1, uint8_t,
@@ -65,7 +65,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
   using Base = HaloMainloop<Mma, Channels, 2>;
   using Widened = FewChannels<Mma::kElementBytes, WindowChannels, StrideWidth>;  // f32 is TF32
 
-  static_assert(!Mma::kTransposed, "windows are those of a convolution that is multiplied forward");
+  static_assert(!Mma::kTransposed, "windows require a forward convolution");
   static constexpr int kPixelBytes = kWindowBytes;
   static constexpr bool kLoadsByThreads = true;
   static constexpr int kProducerRegisters = 104, kConsumerRegisters = 200;

@@ -89,7 +89,7 @@ constexpr CUtensorMapDataType map_type() {
   return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 
-/// Encode the TMA descriptors of C and D. Return whether the driver takes them.
+/// Encode the TMA descriptors of C and D. Return whether the driver accepts them.
 template <class Traits>
 bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
   Problem const& problem = arguments.problem;

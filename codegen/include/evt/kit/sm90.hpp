@@ -228,7 +228,7 @@ struct TmaTensor {
   int steps[2];
   int row_bytes;  // of the box in shared memory: swizzled from 32 bytes on
 
-  /// Encode the descriptor. Return whether the driver takes it.
+  /// Encode the descriptor. Return whether the driver accepts it.
   bool encode(CUtensorMap& map) const {
     using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, cuuint64_t const*,
                                 cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, CUtensorMapInterleave,
