@@ -7,11 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evt.diagnostics import Source
-from evt.emission import emit as emit_plan
 from evt.ir.interface import in_one_line
-from evt.plan import Plan, plan, survey
 from evt.program import DEFAULT_ARCH, Described, Program, program_of
-from evt.request import LOOP, Shapes, from_text, grouped_problem, options, problem_sizes
+from evt.request import LOOP, Shapes, from_text, problem_sizes
 from evt.request.given import check_kind
 from evt.settings import Keywords
 from evt.untraced import skip_frames, untraced
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from evt.explain import Explanation
+    from evt.plan import Plan
     from evt.tuning.tune import Tuning
 
 
@@ -69,6 +68,9 @@ class GroupedProgram(Described):
 
         ``shapes`` are the shapes of A and B of each group. Raise TargetError (E05xx) if the target does not support it.
         """
+        from evt.plan import plan
+        from evt.request import grouped_problem
+
         if self.request.settings.route == LOOP:
             return self._member.plan(arch, a, b, shapes=shapes[0] if shapes else None)
         return plan(grouped_problem(self.request, arch, a, b, shapes), config=self.request.settings.config)
@@ -86,8 +88,10 @@ class GroupedProgram(Described):
 
         See :meth:`evt.Program.emit`.
         """
+        from evt.emission import emit
+
         check_kind("name", name, str | None, "text")
-        return emit_plan(self.plan(arch, a, b, shapes=shapes), name)
+        return emit(self.plan(arch, a, b, shapes=shapes), name)
 
     def explain(
         self,
@@ -103,6 +107,9 @@ class GroupedProgram(Described):
         ``shapes`` are the shapes of A and B of each group. If :meth:`tune` measured groups of similar sizes, its times
         decide.
         """
+        from evt.plan import survey
+        from evt.request import grouped_problem, options
+
         settings = self.request.settings
         problem = grouped_problem(self.request, arch, a, b, shapes)
         alone = replace(problem, grouped=False, options=options(settings, settings.deterministic is False))

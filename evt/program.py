@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from evt.diagnostics import Source
-from evt.emission import emit as emit_plan
 from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
-from evt.plan import Plan, Problem, Survey, plan, survey
-from evt.request import LOOP, Request, Shapes, Traced, from_dag, from_text, packed_problem, problem_sizes, traced
+from evt.request import LOOP, Request, Shapes, Traced, from_dag, from_text, problem_sizes, traced
 from evt.request.given import check_kind
 from evt.request.stored import unreadable
 from evt.settings import ConvolutionKeywords, Keywords
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from evt.explain import Explanation
     from evt.gradient import Gradient
     from evt.ir import Dag
+    from evt.plan import Plan, Problem, Survey
     from evt.tuning.tune import Tuning
 
 DEFAULT_ARCH = "sm90"
@@ -101,6 +100,7 @@ class Described:
         """Explain a problem, with its measurements if its sizes are known; see :func:`evt.explain.explain`."""
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
+        from evt.plan import survey
 
         settings = self.request.settings
         looped = problem.grouped and settings.route == LOOP
@@ -196,6 +196,9 @@ class Program(Described):
         and B. ``fused=False`` makes every operation a separate node. Raise TargetError (E05xx) if the target does not
         support it.
         """
+        from evt.plan import plan
+        from evt.request import packed_problem
+
         settings = self.request.settings
         return plan(packed_problem(self.request, arch, a, b, shapes), settings.route, settings.config, fused=fused)
 
@@ -215,8 +218,10 @@ class Program(Described):
         hash, so that several files link into one program. Raise ProgramError and TargetError, and ArgumentError (E0607)
         if ``name`` is not a C identifier.
         """
+        from evt.emission import emit
+
         check_kind("name", name, str | None, "text")
-        return emit_plan(self.plan(arch, a, b, shapes=shapes), name)
+        return emit(self.plan(arch, a, b, shapes=shapes), name)
 
     def explain(
         self,
@@ -233,6 +238,8 @@ class Program(Described):
         ``shapes`` of A and B, in PyTorch's order, add the costs of that problem. If :meth:`tune` measured it, its times
         are shown and decide, as in calls. ``gpu`` names the GPU if several were measured.
         """
+        from evt.request import packed_problem
+
         problem = packed_problem(self.request, arch, a, b, shapes)
         products = () if shapes is None else ((problem_sizes(self.request, shapes), shapes),)
         return self._explain(problem, products, gpu)

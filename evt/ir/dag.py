@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import networkx as nx
-
 from evt.diagnostics import Source, Span
 from evt.ir.node import MODES, Acc, Feed, Input, Load, Node, Operand, Output, Reduce, Store, ValueType, index_of
 from evt.ir.origin import Origin, Place
@@ -59,6 +57,8 @@ class Dag:
     @cached_property
     def graph(self) -> Any:
         """The graph as a frozen ``networkx.MultiDiGraph``, whose nodes have an ``op``."""
+        import networkx as nx  # its import takes a tenth of a second
+
         graph: Any = nx.MultiDiGraph()
         for node, (op, operands) in enumerate(self.table):
             graph.add_node(node, op=op)

@@ -2,15 +2,22 @@
 
 In the order of the data: :mod:`given` reads arguments of the public functions; :mod:`check` validates graphs from
 builders; :mod:`request` is the value; :mod:`make` makes it from text or from a graph; :mod:`stored` converts it for
-pickles; :mod:`graphs` adds types and optimises; :mod:`problem` makes the planner's input; :mod:`traced` represents it
-in PyTorch's graphs.
+pickles; :mod:`graphs` adds types and optimises; :mod:`shapes` has the extents; :mod:`problem` makes the planner's
+input, and is imported on demand, with the planner; :mod:`traced` represents a request in PyTorch's graphs.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from evt.request.graphs import optimised_for, optimised_graph, typed_for, typed_graph
 from evt.request.make import LOOP, from_dag, from_text
-from evt.request.problem import Shapes, common_signature, grouped_problem, options, packed_problem, problem_sizes
 from evt.request.request import Request
+from evt.request.shapes import Shapes, problem_sizes
 from evt.request.traced import Traced, in_digits, read_request, result_type, traced
+
+if TYPE_CHECKING:
+    from evt.request.problem import common_signature, grouped_problem, options, packed_problem
 
 __all__ = [
     "LOOP",
@@ -33,3 +40,12 @@ __all__ = [
     "typed_for",
     "typed_graph",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of :mod:`problem`, which imports the planner."""
+    if name not in ("common_signature", "grouped_problem", "options", "packed_problem"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from evt.request import problem
+
+    return getattr(problem, name)

@@ -14,7 +14,6 @@ from evt.ir.dag import prune
 from evt.ir.lower import OPERATIONS, unknown_operation
 from evt.ir.missing import MISSING_SETTINGS
 from evt.language import parse
-from evt.plan import ROUTES
 from evt.request.check import check_graph
 from evt.request.given import read_text
 from evt.request.graphs import operands_of, typed_for
@@ -33,15 +32,23 @@ def from_text(source: object, operation: object, keywords: Mapping[str, Any], *,
     """
     settings, geometry = _read_keywords(operation, keywords)
     _check_operation(operation)
-    routes = (*(route.name for route in ROUTES if "grouped" in route.shapes), LOOP)
-    if grouped and settings.route not in (None, *routes):
-        message = f"there is no grouped route `{settings.route}`"
-        raise TargetError(Diagnostic("E0501", message, help=hint(settings.route, routes, "routes")))
+    if grouped and settings.route not in (None, LOOP):
+        _check_route(settings.route)
     dag = lower(parse(read_text(source)), str(operation))
     if grouped and dag.operation in CONVOLUTIONS:
         message = f"the program's header says {dag.operation}, and groups consist of matrix products"
         raise TargetError(Diagnostic("E0501", message, help="omit the header, or write `gemm`"))
     return _request(dag, settings, geometry, grouped)
+
+
+def _check_route(name: str) -> None:
+    """Raise TargetError (E0501) unless the planner has a grouped route with this name."""
+    from evt.plan import ROUTES
+
+    routes = [route.name for route in ROUTES if "grouped" in route.shapes]
+    if name not in routes:
+        message = f"there is no grouped route `{name}`"
+        raise TargetError(Diagnostic("E0501", message, help=hint(name, [*routes, LOOP], "routes")))
 
 
 def from_dag(dag: object, keywords: Mapping[str, Any]) -> Request:

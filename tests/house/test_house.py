@@ -92,10 +92,22 @@ def test_import_is_light() -> None:
     assert python(code) == "[]\n"
 
 
-def test_the_way_to_cxx_is_light() -> None:
-    heavy = ("torch", "numpy", "rich", "evt.compilation", "evt.runtime", "evt.reference")
-    code = f"import sys, evt; evt.emit('D = acc'); print([name for name in {heavy!r} if name in sys.modules])"
-    assert python(code) == "[]\n"
+@pytest.mark.parametrize(
+    ("command", "unused"),
+    [
+        ("check", ("networkx", "jinja2", "evt.plan", "evt.emission", "evt.draw")),
+        ("emit", ("networkx", "evt.draw", "evt.explain", "evt.measured")),
+        ("show", ("networkx", "jinja2", "evt.plan", "evt.emission", "evt.draw")),
+    ],
+)
+def test_a_command_imports_what_it_uses(command: str, unused: tuple[str, ...]) -> None:
+    heavy = ("torch", "numpy", "rich", "evt.compilation", "evt.runtime", "evt.reference", *unused)
+    code = (
+        f"import sys; from evt.cli import main; sys.argv[1:] = [{command!r}, 'D = acc']\n"
+        f"try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    assert python(code).splitlines()[-1] == "[]"
 
 
 def test_every_module_has_a_docstring(trees: dict[Path, ast.Module]) -> None:
