@@ -71,12 +71,12 @@ class Request:
         """The operation's name: ``gemm``, ``conv2d``..."""
         return GROUPED if self.grouped else self.dag.operation
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The names of the inputs, in order of first use."""
         return tuple(value.name for value in self.dag.inputs)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of the outputs, in ``out`` order."""
         return tuple(value.name for value in self.dag.outputs)

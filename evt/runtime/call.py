@@ -25,7 +25,7 @@ from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.cpu_fallback import run_reference
 from evt.runtime.given import buffers_of, given_buffers, given_inputs, joined_buffers
-from evt.runtime.identity import Forms, alignments, is_followed, is_unusual
+from evt.runtime.identity import Forms, alignments
 from evt.runtime.kernels import (
     Kernels,
     device_target,
@@ -119,13 +119,15 @@ class Caller:
         found = self._forms.identify(values, 2 + len(inputs) + len(buffers))
         if found is None:
             return None
-        form, tensors, addresses, facts = found
+        form, tensors, addresses, facts, followed = found
+        if followed:
+            return None if buffers else self._differentiable(a, b, inputs)
         deterministic = self._reduces and _is_deterministic()
         key = (form, deterministic, *addresses, *facts)
         known = self._launched.get(key)
         if known is None:
-            if is_unusual(facts) or tensors[0].device.type == "meta":
-                return None if buffers or not is_followed(facts) else self._differentiable(a, b, inputs)
+            if tensors[0].device.type == "meta":
+                return None
             combination = (form, deterministic, *alignments(addresses), *facts)
             known = self._prepared.get(combination)
             if known is None or not all(map(reaches_memory, tensors)):

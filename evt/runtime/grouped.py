@@ -31,7 +31,7 @@ from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.given import split_held
 from evt.runtime.groups import Group, Groups, split
-from evt.runtime.identity import Forms, alignments, is_unusual
+from evt.runtime.identity import Forms, alignments
 from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import KernelWarnings
@@ -135,9 +135,9 @@ class GroupedCaller:
         found = None
         if forward_ad._current_level < 0:
             found = self._forms.identify(values, 2 + len(group.inputs) + len(group.buffers))
-        if found is None or is_unusual(found[3]):
+        if found is None or found[-1]:
             return None, ()
-        form, _, addresses, facts = found
+        form, _, addresses, facts, _ = found
         numbers = form.numbers(values) if self._exact else ()
         return (form, *numbers, *alignments(addresses), *facts), tuple(addresses)
 
@@ -187,19 +187,19 @@ class GroupedCaller:
                 wholes[output.name] = whole
                 buffers = groups.rows(whole, modes.index("m"))
             else:
-                buffers = [_empty(each.bound, output, each.bound.output_shape(output)) for each in known]
+                buffers = [torch.empty_like(each.prototype(output)) for each in known]
             for group, buffer in zip(groups.members, buffers, strict=True):
                 group.buffers[output.name] = buffer
         return wholes
 
     def _whole(self, output: Output, dim: int, groups: Groups, known: Sequence[Known]) -> torch.Tensor:
-        shapes = [list(each.bound.output_shape(output)) for each in known]
+        shapes = [list(each.prototype(output).shape) for each in known]
         for shape in shapes:
             shape[dim] = groups.offsets[-1]
         if any(shape != shapes[0] for shape in shapes):
             message = f"with `offsets`, the groups of `{output.name}` must have the same n"
             raise ArgumentError(Diagnostic("E0604", message, help="pass lists of tensors"))
-        return _empty(known[0].bound, output, shapes[0])
+        return known[0].prototype(output).new_empty(shapes[0])
 
     # Running
 
@@ -243,8 +243,10 @@ class GroupedCaller:
 
     def _judge(self, known: Sequence[Known]) -> None:
         """Warn once about a call that the CPU computes and the grouped kernel would not."""
+        if known[0].bound.device.type != "cpu":
+            return
         busy = [(index, each) for index, each in enumerate(known) if not each.empty]
-        if known[0].bound.device.type != "cpu" or not busy:
+        if not busy:
             return
         indices, checked = zip(*busy, strict=True)
 
@@ -415,8 +417,3 @@ def _contiguous(signature: Signature, name: str) -> str | None:
 def _types(dag: TypedDag) -> str:
     operands = [f"{operand.name}: {operand.dtype}" for operand in dag.operands]
     return ", ".join([*operands, *(f"{value.name}: {value.dtype}" for value in dag.inputs)])
-
-
-def _empty(bound: Bound, output: Output, shape: Sequence[int]) -> torch.Tensor:
-    assert output.dtype is not None
-    return torch.empty(tuple(shape), dtype=getattr(torch, output.dtype.torch), device=bound.device)

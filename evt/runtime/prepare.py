@@ -16,7 +16,7 @@ from evt.plan.fields import Field
 from evt.reference import is_image
 from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
-from evt.runtime.fresh import fresh_output
+from evt.runtime.fresh import prototype_of, without_memory
 from evt.runtime.kernels import Kernels, check_batches, launches_of, route_of
 from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
@@ -45,11 +45,10 @@ class Prepared:
     leading members of the kernel's arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the
     remaining bytes.
 
-    ``allocations`` are (position among the outputs, prototype) of fresh outputs. A prototype has no memory, and
-    torch.empty_like of it is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype too, or None
-    if the kernel needs no workspace. ``integers`` are (slot, least, most) of whole numbers; ``wide`` are the slots of
-    i64 numbers. ``steps`` are the numbers that each launch of several adds to the picked members, and the bytes of its
-    sizes; empty for a single launch.
+    ``allocations`` are (position among the outputs, prototype) of fresh outputs (:mod:`evt.runtime.fresh`).
+    ``workspace`` is a prototype too, or None if the kernel needs no workspace. ``integers`` are (slot, least, most) of
+    whole numbers; ``wide`` are the slots of i64 numbers. ``steps`` are the numbers that each launch of several adds to
+    the picked members, and the bytes of its sizes; empty for a single launch.
 
     In a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of the
     copy of a buffer, or None for an input. The fresh outputs at the positions ``contiguous`` are copied to contiguous
@@ -206,14 +205,14 @@ def prepare(
         struct.Struct(f"={leading}").pack,
         packed_sizes[0],
         constants,
-        tuple((positions[output.name], _output_prototype(bound, output)) for output in fresh),
-        _without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
+        tuple((positions[output.name], prototype_of(bound, output)) for output in fresh),
+        without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
         tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype in WHOLE),
         tuple(values[name] for name in numbers if dag.input[name].dtype == I64),
         find_overlap(bound, tensors, buffers),
         steps if len(steps) > 1 else (),
         tuple(
-            (slot, _output_prototype(bound, bound.dag.output[name]) if name in buffers else None)
+            (slot, prototype_of(bound, bound.dag.output[name]) if name in buffers else None)
             for slot, (name, _) in enumerate(tensors)
             if name in bound.copied
         ),
@@ -249,12 +248,3 @@ def _bytes_of(bound: Bound, name: str) -> int:
     assert dtype is not None
     found: torch.dtype = getattr(torch, dtype.torch)
     return found.itemsize
-
-
-def _output_prototype(bound: Bound, output: Output) -> torch.Tensor:
-    return _without_memory(fresh_output(bound, output))
-
-
-def _without_memory(prototype: torch.Tensor) -> torch.Tensor:
-    prototype.untyped_storage().resize_(0)
-    return prototype

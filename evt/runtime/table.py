@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
+from evt.ir import Output
 from evt.ir.dtype import I32, I64
 from evt.plan import Signature
 from evt.plan.fields import Field
 from evt.plan.plan import GroupedPlan
 from evt.runtime.bound import Bound
+from evt.runtime.fresh import prototype_of
 from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure
 from evt.runtime.overlap import Overlap
@@ -40,7 +42,8 @@ class Places(set[tuple[int, ...]]):
 class Known:
     """A checked group: its metadata, and the words that it contributes to the rows of the last plan that asked.
 
-    ``places`` are the addresses of such groups' tensors, ``overlap`` the facts that decide whether these share memory.
+    ``places`` are the addresses of such groups' tensors, ``overlap`` the facts that decide whether these share memory,
+    ``prototypes`` the prototypes of outputs that calls allocate.
     """
 
     bound: Bound
@@ -48,7 +51,15 @@ class Known:
     empty: bool
     places: Places = field(default_factory=Places)
     overlap: Overlap | None = None
+    prototypes: dict[str, torch.Tensor] = field(default_factory=dict)
     last: tuple[GroupedPlan, tuple[int, ...]] | None = None
+
+    def prototype(self, output: Output) -> torch.Tensor:
+        """Return the prototype of an output."""
+        found = self.prototypes.get(output.name)
+        if found is None:
+            found = self.prototypes[output.name] = prototype_of(self.bound, output)
+        return found
 
     def sizes(self, plan: GroupedPlan) -> tuple[int, ...]:
         """Return the words of the plan's rows of sizes, in order."""
@@ -76,7 +87,7 @@ def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known
             rows.append(struct.pack(f"={len(groups)}q", *sizes[taken]))
             taken += 1
             continue
-        values = [_value(group, name) for group in groups]
+        values = _values(groups, name)
         if member.kind == "pointer":
             addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else 0 for value in values]
             rows.append(struct.pack(f"={len(groups)}Q", *addresses))
@@ -90,10 +101,13 @@ def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known
     return b"".join(rows)
 
 
-def _value(group: Group, name: str) -> Any:
+def _values(groups: Sequence[Group], name: str) -> list[Any]:
+    """Return a tensor or number of each group; None if the call omits it. All groups have buffers of all outputs."""
     if name in ("A", "B"):
-        return group.a if name == "A" else group.b
-    return group.buffers[name] if name in group.buffers else group.inputs.get(name)
+        return [group.a for group in groups] if name == "A" else [group.b for group in groups]
+    if name in groups[0].buffers:
+        return [group.buffers[name] for group in groups]
+    return [group.inputs.get(name) for group in groups]
 
 
 def launch(

@@ -19,6 +19,7 @@ from evt.measured import Measurement, Store, Timing, groups_key, is_measured, pr
 from evt.plan import find_target, survey
 from evt.request import LOOP, grouped_problem, problem_sizes
 from evt.runtime import grouped as grouped_module
+from evt.runtime import table
 from evt.runtime.grouped import GroupedCaller
 from evt.tuning import grouped as tune_groups_module
 from evt.tuning import tune as tune_module
@@ -143,7 +144,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(grouped_module, "make_table", lambda *_: None)
     monkeypatch.setattr(grouped_module, "build_and_use", lambda sources, use: [None])
     monkeypatch.setattr(grouped_module, "device_target", lambda index: SM90)
-    monkeypatch.setattr(grouped_module, "_empty", lambda bound, output, shape: half(*shape))
+    monkeypatch.setattr(table, "prototype_of", lambda bound, output: half(*bound.output_shape(output)))
     monkeypatch.setattr(GroupedCaller, "_evaluate", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: GPU)
