@@ -426,7 +426,7 @@ void call(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::St
 /// The operator of a program for tensors of a device without kernels.
 template <Program const& program>
 void refuse(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  c10::IValue const& a = torch::jit::last(*stack, handle.schema().arguments().size())[0];
+  c10::IValue const a = torch::jit::last(*stack, handle.schema().arguments().size())[0];
   EVT_REFUSE(program, "E0605", "the kernels need CUDA tensors, and `A` is on ", a.toTensor().device());
 }
 
