@@ -7,6 +7,7 @@
     root/ab/.abcd…-x1y2z3/                             the build directory; renamed into place at the end
     root/failed/abcd…/kernel.cu, nvcc.log, build.json  a source that nvcc refused, and the diagnostics
     root/digests.json                                  digests of headers, by their stat
+    root/derived/grammar, header.h.jinja...            what evt derives from its own files: evt.storage.derived
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from evt.compilation.limits import require_files
 from evt.compilation.lock import KeyLock
 from evt.compilation.source import KernelSource, cache_key
 from evt.compilation.toolchain import Toolchain
-from evt.compilation.trust import read_private, require_private, require_safe_path
 from evt.diagnostics import Diagnostic
-from evt.errors import BuildError
+from evt.storage import derived
+from evt.storage.root import default_root, is_there, make_private, unusable
+from evt.storage.trust import read_private, require_private
 
 LIBRARY, SOURCE, RECORD, LOG = "kernel.so", "kernel.cu", "build.json", "nvcc.log"
 
@@ -69,9 +71,9 @@ class Cache:
 
     def __init__(self, root: Path | None = None) -> None:
         try:
-            self.root = Path(os.path.abspath(root or _default_root()))
+            self.root = Path(os.path.abspath(root or default_root()))
         except OSError as error:  # a relative path, and no current directory
-            raise _unusable(str(root or os.environ.get("EVT_CACHE_DIR")), error.strerror or str(error)) from error
+            raise unusable(str(root or os.environ.get("EVT_CACHE_DIR")), error.strerror or str(error)) from error
 
     def __repr__(self) -> str:
         return f"Cache({str(self.root)!r})"
@@ -85,12 +87,12 @@ class Cache:
         build.
         """
         with self._usable():
-            return Digests(self.root / "digests.json" if self._exists() else None)
+            return Digests(self.root / "digests.json" if is_there(self.root) else None)
 
     def find(self, key: str) -> tuple[Path | None, str]:
         """Return (library, ""); (None, the damage) if it is damaged; (None, "") if there is none."""
         with self._usable():
-            if not self._exists():
+            if not is_there(self.root):
                 return None, ""
             entry = self._entry(key)
             try:
@@ -104,7 +106,7 @@ class Cache:
     def exists(self) -> bool:
         """Return whether there is a cache."""
         with self._usable():
-            return self._exists()
+            return is_there(self.root)
 
     def entries(self) -> list[Entry]:
         """Return all entries, the least recently used first."""
@@ -131,7 +133,7 @@ class Cache:
         return removed
 
     def clear(self) -> list[Entry]:
-        """Remove every entry, the records of failures and headers, and the leftovers of killed builders.
+        """Remove every entry, the records of failures, derived data, and the leftovers of killed builders.
 
         Entries that are being built remain. Return the removed entries.
         """
@@ -144,6 +146,8 @@ class Cache:
                     lock.release()
             for path in self._glob("", "digests.json"):
                 path.unlink(missing_ok=True)
+            for path in self._glob("", derived.FOLDER):
+                shutil.rmtree(path, ignore_errors=True)
         return removed
 
     # For the builder.
@@ -151,14 +155,14 @@ class Cache:
     def prepare(self) -> None:
         """Create the directory, private to this user."""
         with self._usable():
-            _make_private(self.root)
-            self._exists()
+            make_private(self.root)
+            is_there(self.root)
 
     def lock(self, key: str, *, wait: bool) -> KeyLock | None:
         """Return the lock for building ``key``; None if another process has it and ``wait`` is false."""
         with self._usable():
             shard = self._entry(key).parent
-            _make_private(shard)
+            make_private(shard)
             require_private(shard)
             return KeyLock.acquire(shard / f".{key}.lock", wait=wait)
 
@@ -207,7 +211,7 @@ class Cache:
         """
         with self._usable():
             kept = self.failed(key)
-            _make_private(kept)
+            make_private(kept)
             facts = {"id": os.urandom(8).hex(), "problems": [problem.to_json() for problem in problems]}
             for name, text in ((SOURCE, source), (LOG, log), (RECORD, json.dumps(facts, indent=1))):
                 (kept / name).write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -231,21 +235,10 @@ class Cache:
     def _entry(self, key: str) -> Path:
         return self.root / key[:2] / key
 
-    def _exists(self) -> bool:
-        """Return whether there is a cache: a directory that belongs to this user and is safe to reach."""
-        try:
-            names = os.scandir(self.root)
-        except FileNotFoundError:
-            return False
-        names.close()
-        require_safe_path(self.root)
-        require_private(Path(os.path.realpath(self.root)))
-        return True
-
     def _glob(self, folders: str, names: str) -> list[Path]:
         """Return the paths that match ``names`` in directories that match ``folders``; ``""`` is the root."""
         found: list[Path] = []
-        for folder in (self.root.glob(folders) if folders else (self.root,)) if self._exists() else ():
+        for folder in (self.root.glob(folders) if folders else (self.root,)) if is_there(self.root) else ():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found += [path for path in map(folder.joinpath, os.listdir(folder)) if path.match(names)]
         return sorted(found)
@@ -273,44 +266,7 @@ class Cache:
         except OSError as error:
             require_files(error)
             at = f" ({error.filename})" if error.filename and str(error.filename) != str(self.root) else ""
-            raise _unusable(str(self.root), f"{error.strerror or type(error).__name__}{at}") from error
-
-
-_HOMELESS = "there is no home directory; HOME is not set"
-
-
-def _default_root() -> Path:
-    named = os.environ.get("EVT_CACHE_DIR")
-    if not named:
-        import platformdirs
-
-        try:
-            root = Path(platformdirs.user_cache_dir("evt", appauthor=False))
-        except RuntimeError:  # newer versions raise; older versions keep the `~`
-            root = Path("~/.cache/evt")
-        if not root.is_absolute():
-            raise _unusable(str(root), _HOMELESS)
-        return root
-    expanded = os.path.expanduser(named)
-    if expanded.startswith("~"):
-        user = expanded[1:].split("/")[0]
-        raise _unusable(named, f"there is no user {user}" if user else _HOMELESS)
-    return Path(expanded)
-
-
-def _unusable(root: str, reason: str) -> BuildError:
-    message = f"the cache directory {root} cannot be used: {reason}"
-    mend = "set EVT_CACHE_DIR to a directory that you can write, on a disk with space"
-    return BuildError(Diagnostic("E0704", message, help=mend))
-
-
-def _make_private(path: Path) -> None:
-    missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
-    for directory in reversed(missing):
-        directory.mkdir(mode=0o700, exist_ok=True)
+            raise unusable(str(self.root), f"{error.strerror or type(error).__name__}{at}") from error
 
 
 def _damage(entry: Path) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from evt.compilation.cache import RECORD, SOURCE, Entry
 from evt.compilation.source import KernelSource
-from evt.compilation.trust import read_private
 from evt.errors import BuildError
+from evt.storage.trust import read_private
 
 if TYPE_CHECKING:
     from evt.emission import Emitted

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from evt.compilation.limits import require_files
-from evt.compilation.trust import read_private
+from evt.storage.trust import read_private
 
 #: For each file: its name below the root, size, times of the last change of the content and of the file, inode.
 Listing = list[tuple[str, int, int, int, int]]

@@ -20,10 +20,10 @@ from pathlib import Path
 from evt.compilation import Cache
 from evt.compilation.limits import require_files
 from evt.compilation.lock import KeyLock
-from evt.compilation.trust import read_private
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
 from evt.measured.measurement import Measurement
+from evt.storage.trust import read_private
 
 #: The format of the file.
 VERSION = 1

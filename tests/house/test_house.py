@@ -23,7 +23,7 @@ TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path.parent.na
 LONGEST = 450
 #: Rooms and single modules; each may import those before it, and itself, ``TYPE_CHECKING`` imports included.
 ORDER = (
-    *("version", "imported", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
+    *("version", "imported", "resources", "untraced", "diagnostics", "errors", "storage", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission", "request"),
     *("draw", "reference", "gradient", "compilation", "measured", "explain", "runtime", "tuning"),
     *("program", "grouped", "nn", "operators", "export", "fx", "bench", "cli", "__main__"),
