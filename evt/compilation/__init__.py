@@ -2,9 +2,9 @@
 
 In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (the files that compilers
 read, by :mod:`fingerprint`), :mod:`source` (a source and its cache key), :mod:`cache` (the libraries on disk;
-:mod:`lock` guards them, :mod:`contents` describes them), :mod:`compilation` (one source through nvcc, by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that nvcc read, :mod:`verdict` judges
-failures), :mod:`jit` (NVRTC and nvJitLink), :mod:`builder` (many sources at once, by :mod:`pool`), :mod:`doctor`
-(missing parts).
+:mod:`lock` guards them, :mod:`contents` describes them), :mod:`compilation` (one source through nvcc, by :mod:`process`
+and its :mod:`supervisor`; :mod:`dependencies` are the files that nvcc read, :mod:`verdict` judges failures), :mod:`jit`
+(NVRTC and nvJitLink), :mod:`builder` (many sources at once, by :mod:`pool`), :mod:`doctor` (missing parts).
 """
 
 from evt.compilation.builder import build, build_and_use
