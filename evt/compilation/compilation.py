@@ -19,22 +19,25 @@ from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.limits import require_files
 from evt.compilation.lock import KeyLock
 from evt.compilation.process import Children, Supervisor
-from evt.compilation.source import FLAGS, LINK_FLAGS, KernelSource
+from evt.compilation.source import FLAGS, HOST_FLAGS, HOST_LIBRARIES, HOST_LINK_FLAGS, LINK_FLAGS, KernelSource
 from evt.compilation.toolchain import Toolchain, toolkit_home
 from evt.compilation.verdict import verdict
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.version import __version__
 
+#: The link to nvcc's toolkit in a working directory, for the host compiler.
+TOOLKIT = "toolkit"
 _EMBED = Path(__file__).with_name("embed.cpp")
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One run of nvcc."""
+    """One run of nvcc or of the host compiler; if the host compiler fails, ``instead`` is run."""
 
     name: str
     argv: tuple[str, ...]
+    instead: Pass | None = None
 
 
 def compile_passes(source: KernelSource, toolchain: Toolchain) -> tuple[Pass, Pass]:
@@ -42,16 +45,36 @@ def compile_passes(source: KernelSource, toolchain: Toolchain) -> tuple[Pass, Pa
     nvcc = (str(toolchain.nvcc), *FLAGS, *toolchain.include_flags)
     target = f"-gencode=arch={source.gencode.replace('sm_', 'compute_')},code={source.gencode}"
     rule = ("-MD", "-MF")
+    host = ("-DEVT_HOST_PASS", *rule, "host.d", "-c", SOURCE, "-o", "host.o")
     return (
         Pass("device", (*nvcc, "-DEVT_DEVICE_PASS", target, *rule, "device.d", "-cubin", SOURCE, "-o", "kernel.cubin")),
-        Pass("host", (*nvcc, "-DEVT_HOST_PASS", *rule, "host.d", "-c", SOURCE, "-o", "host.o")),
+        _by_host_compiler(Pass("host", (*nvcc, *host)), toolchain, (*_host_words(toolchain), *host)),
     )
 
 
 def link_pass(toolchain: Toolchain) -> Pass:
     """Return the pass that embeds the cubin and links, with the static CUDA runtime."""
-    libraries = (f"-L{path}" for path in toolchain.cuda_lib)
-    return Pass("link", (str(toolchain.nvcc), *LINK_FLAGS, *libraries, "host.o", "embed.cpp", "-o", LIBRARY))
+    libraries = tuple(f"-L{path}" for path in toolchain.cuda_lib)
+    files = ("host.o", "embed.cpp", "-o", LIBRARY)
+    nvcc = Pass("link", (str(toolchain.nvcc), *LINK_FLAGS, *libraries, *files))
+    words = (*HOST_LINK_FLAGS, *files, *libraries, *(f"-L{TOOLKIT}/{name}" for name in ("lib64", "lib")), *HOST_LIBRARIES)
+    return _by_host_compiler(nvcc, toolchain, words)
+
+
+def _host_words(toolchain: Toolchain) -> tuple[str, ...]:
+    """Return the host compiler's options for launchers."""
+    major, minor, *_ = toolchain.nvcc_version.split(".")
+    cuda = (word for name in ("include", "include/cccl") for word in ("-isystem", f"{TOOLKIT}/{name}"))
+    version = (f"-DEVT_NVCC_MAJOR={major}", f"-DEVT_NVCC_MINOR={minor}")
+    stubs = ("-include", f"{toolchain.evt_include}/evt/host.hpp", "-x", "c++")
+    return (*HOST_FLAGS, *version, *toolchain.include_flags, *cuda, *stubs)
+
+
+def _by_host_compiler(nvcc: Pass, toolchain: Toolchain, words: tuple[str, ...]) -> Pass:
+    """Return a pass by the host compiler, with nvcc's as the fallback; nvcc's pass without a host compiler."""
+    if toolchain.host_compiler is None:
+        return nvcc
+    return Pass(nvcc.name, (str(toolchain.host_compiler), *words), nvcc)
 
 
 class Compilation:
@@ -76,6 +99,8 @@ class Compilation:
         self.key, self.index, self.source = key, index, source
         self._linked, self._links = toolchain.linked()
         self._home = toolkit_home(toolchain.nvcc)
+        if toolchain.host_compiler and self._home:
+            self._links[TOOLKIT] = self._home
         self.passes = compile_passes(source, self._linked)
         self.problems: tuple[Diagnostic, ...] = ()
         self.library: Path | None = None
@@ -139,16 +164,26 @@ class Compilation:
             done = self._children.run(step.argv, self._work, environment, self._work / f"{step.name}.log")
         except OSError as error:
             require_files(error)
+            if step.instead is not None:
+                return self._fallback(step, step.instead, str(error), report)
             message = f"nvcc cannot be started: {error}"
             raise BuildError(Diagnostic("E0701", message, help="evt doctor")) from error
         if self._children.killed():
             return False
         report(BuildEvent("end", self.key, self.index, step.name, done.seconds, done.output))
         command = shlex.join(step.argv)
+        if done.returncode and step.instead is not None:
+            first = next((line for line in done.output.splitlines() if "error" in line), f"exit status {done.returncode}")
+            return self._fallback(step, step.instead, first, report)
         self._done.append({"name": step.name, "command": command, "seconds": round(done.seconds, 3)})
         if done.returncode:
             raise self._failure(command, done.returncode, done.output)
         return True
+
+    def _fallback(self, step: Pass, instead: Pass, reason: str, report: Reporter) -> bool:
+        text = f"nvcc instead of {step.argv[0]}: {reason}"
+        report(BuildEvent("fallback", self.key, self.index, step.name, text=text))
+        return self._run(instead, report)
 
     def _require_plain(self) -> None:
         """Raise BuildError for a path that nvcc's shell would interpret and that links cannot hide."""

@@ -50,6 +50,11 @@ def compiler_environment() -> dict[str, str]:
     return {**others, **deciding_variables(), "LC_ALL": "C"}
 
 
+def has_flags() -> bool:
+    """Return whether variables add options to nvcc's command lines."""
+    return any(os.environ.get(name) for name in FLAGS)
+
+
 def is_plain(path: Path | str) -> bool:
     """Return whether a shell takes a path literally between the double quotes of nvcc's command line."""
     return not _ACTIVE_IN_QUOTES.search(str(path))

@@ -16,10 +16,11 @@ class BuildEvent:
     """One step of a build.
 
     ``hit`` (found in the cache), ``damaged`` (an entry is rebuilt; ``text`` is the reason), ``wait`` (another process
-    builds it), ``start`` and ``end`` of a pass (``text``: the command, then nvcc's output), ``built``, ``failed``.
+    builds it), ``start`` and ``end`` of a pass (``text``: the command, then its output), ``fallback`` (a slower way
+    continues; ``text`` is the reason), ``built``, ``failed``.
     """
 
-    kind: Literal["hit", "damaged", "wait", "start", "end", "built", "failed"]
+    kind: Literal["hit", "damaged", "wait", "start", "end", "fallback", "built", "failed"]
     key: str
     index: int  # position of the source in the sequence given to ``build``
     stage: str = ""  # for start and end: device, host or link
@@ -48,7 +49,7 @@ class Phases:
             return "waiting for another process that builds it"
         if event.kind == "start":
             self._running.add((event.key, event.stage))
-        elif event.kind == "end":
+        elif event.kind in ("end", "fallback"):
             self._running.discard((event.key, event.stage))
         else:
             self._running = {each for each in self._running if each[0] != event.key}

@@ -45,6 +45,7 @@ def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
         "cutlass": toolchain.cutlass_version,
         "nvcc": (str(toolchain.nvcc), toolchain.nvcc_version, _program(toolchain.nvcc)),
         "compilers": [_compiler(path) for path in _host_programs(toolchain.nvcc)],
+        "launchers": _compiler(toolchain.host_compiler) if toolchain.host_compiler else "nvcc",
         "environment": deciding_variables(),
         "host": (os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION")),  # one home directory, several machines
     }

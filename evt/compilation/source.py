@@ -14,12 +14,17 @@ from evt.compilation.toolchain import Toolchain
 from evt.resources import NVCC_FLAGS
 
 #: Increase it when the launcher's ABI, the embedding or the layout of the cache changes.
-SCHEMA = 2
+SCHEMA = 3
 #: Options of every pass. The toolchain's paths are added, and are not part of the key.
 FLAGS = (*NVCC_FLAGS, "-Xcompiler", "-fPIC,-fvisibility=hidden")
+#: Options of the host compiler for launchers. CUTLASS's headers are not strict C++.
+HOST_FLAGS = ("-std=c++17", "-O1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fpermissive", "-w")
 #: ``-z defs`` makes a reference to libcuda an error here, instead of when loading on a machine without a driver;
 #: ``--exclude-libs`` keeps the static runtime's symbols apart from the process's.
 LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclude-libs,ALL")
+#: The same for the host compiler, which links the static CUDA runtime.
+HOST_LINK_FLAGS = ("-shared", "-Wl,-z,defs", "-Wl,--exclude-libs,ALL")
+HOST_LIBRARIES = ("-lcudart_static", "-lrt", "-lpthread", "-ldl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = 
         "text": source.text,
         "gencode": source.gencode,
         "evt": version.__version__,
-        "flags": (FLAGS, LINK_FLAGS),
+        "flags": (FLAGS, LINK_FLAGS, HOST_FLAGS, HOST_LINK_FLAGS, HOST_LIBRARIES),
         "inputs": (read or find_inputs(toolchain, Digests())).digest,
     }
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()

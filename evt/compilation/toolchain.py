@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evt.compilation.environment import compiler_environment
+from evt.compilation.environment import COMPILER, compiler_environment, has_flags
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.resources import directory
@@ -55,6 +55,7 @@ class Toolchain:
     cuda_include: tuple[Path, ...] = ()
     cuda_lib: tuple[Path, ...] = ()
     evt_include: Path | None = None
+    host_compiler: Path | None = None  #: compiles launchers; None: nvcc does
 
     @property
     def cutlass_folders(self) -> tuple[Path, Path]:
@@ -117,6 +118,7 @@ def find_toolchain() -> Toolchain:
         cuda_include=nvcc.include,
         cuda_lib=nvcc.lib,
         evt_include=directory("codegen") / "include",
+        host_compiler=find_host_compiler(),
     )
 
 
@@ -141,6 +143,17 @@ def find_nvcc() -> Nvcc:
             return Nvcc(path, version, include, lib)
     notes = ("searched: CUDACXX, PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda and the wheels of pip",)
     raise BuildError(Diagnostic("E0701", "no CUDA compiler (nvcc) was found", help=INSTALL_NVCC, notes=notes))
+
+
+def find_host_compiler() -> Path | None:
+    """Return the C++ compiler for launchers: ``CXX``, ``NVCC_CCBIN``, g++ or clang++.
+
+    Return None if there is none, or if variables give nvcc options: then nvcc compiles launchers.
+    """
+    if has_flags():
+        return None
+    names = [os.environ.get("CXX"), os.environ.get(COMPILER), "g++", "clang++"]
+    return next((path for name in names if name and (path := _program(name))), None)
 
 
 def find_cutlass() -> Cutlass:

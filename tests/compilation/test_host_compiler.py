@@ -1,0 +1,77 @@
+"""Launchers by the host compiler: nvcc is the fallback, and the compiler counts in the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from evt.compilation import BuildEvent, KernelSource, build, cache_key
+from evt.compilation.toolchain import find_host_compiler
+from tests.support.fake_nvcc import FAKE_NVCC, Room
+
+SOURCE = "one\n"
+KERNEL = KernelSource(SOURCE, "sm_90a")
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def commands(library: Path) -> dict[str, str]:
+    record = json.loads((library.parent / "build.json").read_text())
+    return {step["name"]: step["command"] for step in record["passes"]}
+
+
+def test_the_host_compiler_compiles_the_launcher_and_links(room: Room, tmp_path: Path) -> None:
+    tools = dataclasses.replace(room.tools, host_compiler=script(tmp_path / "c++", FAKE_NVCC))
+    (library,) = build([KERNEL], cache=room.cache, toolchain=tools)
+    made = commands(library)
+    assert made["device"].startswith(str(room.tools.nvcc))
+    assert made["host"].startswith(str(tools.host_compiler)) and "-DEVT_HOST_PASS" in made["host"]
+    assert "-include evt/evt/host.hpp" in made["host"] or "evt/host.hpp" in made["host"]
+    assert made["link"].startswith(str(tools.host_compiler)) and "-lcudart_static" in made["link"]
+    assert room.starts() == {"device": 1, "host": 1, "link": 1}
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\necho 'kernel.cu:1: error: no' >&2; exit 1\n", "no program"])
+def test_nvcc_is_the_fallback(room: Room, tmp_path: Path, text: str) -> None:
+    tools = dataclasses.replace(room.tools, host_compiler=script(tmp_path / "c++", text))
+    events: list[BuildEvent] = []
+    (library,) = build([KERNEL], cache=room.cache, toolchain=tools, on_event=events.append)
+    assert library.read_text() == SOURCE
+    assert all(command.startswith(str(room.tools.nvcc)) for command in commands(library).values())
+    fallbacks = {event.stage: event.text for event in events if event.kind == "fallback"}
+    assert fallbacks.keys() == {"host", "link"}
+    assert all(text.startswith(f"nvcc instead of {tools.host_compiler}: ") for text in fallbacks.values())
+
+
+def test_the_host_compiler_counts_in_the_key(room: Room, tmp_path: Path) -> None:
+    first, second = script(tmp_path / "g++", "#!/bin/sh\n"), script(tmp_path / "clang++", "#!/bin/sh\necho 2\n")
+    chosen = (None, first, second)
+    keys = [cache_key(KERNEL, dataclasses.replace(room.tools, host_compiler=each)) for each in chosen]
+    script(first, "#!/bin/sh\necho changed\n")
+    keys.append(cache_key(KERNEL, dataclasses.replace(room.tools, host_compiler=first)))
+    assert len(set(keys)) == 4
+
+
+def test_the_choice_of_the_host_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_host_compiler() is None
+    for name in ("clang++", "g++", "mine", "other"):
+        script(tmp_path / name, "#!/bin/sh\n")
+    assert find_host_compiler() == tmp_path / "g++"
+    (tmp_path / "g++").unlink()
+    assert find_host_compiler() == tmp_path / "clang++"
+    monkeypatch.setenv("NVCC_CCBIN", "mine")
+    assert find_host_compiler() == tmp_path / "mine"
+    monkeypatch.setenv("CXX", "other")
+    assert find_host_compiler() == tmp_path / "other"
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")  # options for nvcc count for launchers too
+    assert find_host_compiler() is None
