@@ -57,8 +57,8 @@ def link_pass(toolchain: Toolchain) -> Pass:
     libraries = tuple(f"-L{path}" for path in toolchain.cuda_lib)
     files = ("host.o", "embed.cpp", "-o", LIBRARY)
     nvcc = Pass("link", (str(toolchain.nvcc), *LINK_FLAGS, *libraries, *files))
-    words = (*HOST_LINK_FLAGS, *files, *libraries, *(f"-L{TOOLKIT}/{name}" for name in ("lib64", "lib")), *HOST_LIBRARIES)
-    return _by_host_compiler(nvcc, toolchain, words)
+    found = (*libraries, f"-L{TOOLKIT}/lib64", f"-L{TOOLKIT}/lib", *HOST_LIBRARIES)
+    return _by_host_compiler(nvcc, toolchain, (*HOST_LINK_FLAGS, *files, *found))
 
 
 def _host_words(toolchain: Toolchain) -> tuple[str, ...]:
@@ -173,8 +173,8 @@ class Compilation:
         report(BuildEvent("end", self.key, self.index, step.name, done.seconds, done.output))
         command = shlex.join(step.argv)
         if done.returncode and step.instead is not None:
-            first = next((line for line in done.output.splitlines() if "error" in line), f"exit status {done.returncode}")
-            return self._fallback(step, step.instead, first, report)
+            errors = [line for line in done.output.splitlines() if "error" in line]
+            return self._fallback(step, step.instead, (*errors, f"exit status {done.returncode}")[0], report)
         self._done.append({"name": step.name, "command": command, "seconds": round(done.seconds, 3)})
         if done.returncode:
             raise self._failure(command, done.returncode, done.output)
