@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
+from itertools import pairwise
 
 from evt import resources
 from evt.emission import translate
@@ -107,8 +108,8 @@ def _is_of_cutlass(step: Step, family: Family) -> bool:
     return family != "own" and isinstance(step, ScalarBroadcast | VectorBroadcast | Auxiliary)
 
 
-#: The namespace that all of evt's headers are in, and references to it from elsewhere.
-_NAMESPACE = re.compile(r"\bnamespace evt\b|(?<![\w:])::evt(?=::)")
+#: The places before the namespace of evt's headers, and before references to it from elsewhere.
+_NAMESPACE = re.compile(r"\bnamespace (?=evt\b)|(?<![\w:])::(?=evt::)")
 #: Headers that are modules of the planner, with their namespaces.
 GENERATED = {
     "kit/geometry.hpp": ((convolution, halo, halo_schedule), "kit"),
@@ -130,18 +131,26 @@ def pasted(names: Iterable[str], namespace: str) -> list[tuple[str, str]]:
 
     for name in names:
         visit(name)
-    return [(name, placed(_header(name)[1], namespace)) for name in order]
+    return [(name, f"{namespace}::".join(_header(name)[1])) for name in order]
 
 
 def placed(text: str, namespace: str) -> str:
     """Return evt's C++ with its namespace ``evt`` inside another one."""
-    return _NAMESPACE.sub(lambda found: found[0].replace("evt", f"{namespace}::evt"), text)
+    return f"{namespace}::".join(_parts(text))
+
+
+def _parts(text: str) -> list[str]:
+    """Return C++ in parts, between which the name of the outer namespace goes."""
+    ends = [0, *(found.end() for found in _NAMESPACE.finditer(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(ends)]
 
 
 @cache
-def _header(name: str) -> tuple[tuple[str, ...], str]:
-    """Return evt's headers that a header includes, and its text without these lines and its include guard."""
+def _header(name: str) -> tuple[tuple[str, ...], list[str]]:
+    """Return evt's headers that a header includes, and the parts of its text without these lines and its include
+    guard.
+    """
     if name in GENERATED:
-        return (), translate.header(*GENERATED[name])
+        return (), _parts(translate.header(*GENERATED[name]))
     text = resources.text("codegen", f"include/evt/{name}")
-    return tuple(_INCLUDE.findall(text)), _GUARD.sub("", _INCLUDE.sub("", text)).strip()
+    return tuple(_INCLUDE.findall(text)), _parts(_GUARD.sub("", _INCLUDE.sub("", text)).strip())
