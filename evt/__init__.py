@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from evt.imported import when_imported
 from evt.version import __version__
@@ -101,6 +101,9 @@ _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") |
     "report": "evt.fx.report",
     "channels_last": "evt.runtime.memory_format",
 }
+
+#: "never" forbids building kernels in this process, as EVT_COMPILE=never does: E0709.
+compile: Literal["auto", "never"] = "auto"
 
 #: Packages that users access by name: ``evt.nn.Linear``.
 _ROOMS = ("layout", "nn")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evt.cli.output import json_option, print_json, print_path, print_text
+from evt.cli.invocation import TARGET_HELP
+from evt.cli.output import OutputPath, json_option, print_json, print_path, print_text
 
 if TYPE_CHECKING:
-    from evt.compilation import Entry
+    from evt.compilation import Entry, Packed
 
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SIZES |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -39,7 +42,7 @@ _AGE = _Quantity("age", r"([smhdw])", _AGES, "12h, 30d or 8w")
 
 @click.group("cache", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
 def command() -> None:
-    """List or remove cached libraries.
+    """List or remove cached libraries, or move them between machines.
 
     They are in the user's cache directory, or in EVT_CACHE_DIR if it is set.
     """
@@ -118,6 +121,93 @@ def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
     from evt.compilation import Cache
 
     _removed(Cache().prune(max_bytes=max_size, older_than_s=older_than), json)
+
+
+@command.command("export", epilog="Example: evt cache export kernels.pack --arch sm90 --used-within 7d")
+@click.argument("file", type=OutputPath())
+@click.option("--arch", "archs", multiple=True, metavar="NAME", help=f"Only this target: {TARGET_HELP}. Repeatable.")
+@click.option(
+    "--program", "programs", multiple=True, metavar="PROGRAM", help="Only this program's kernels. Repeatable."
+)
+@click.option("--used-within", type=_AGE, help="Only kernels that were used in this time: 12h, 30d, 8w.")
+@json_option
+@click.pass_context
+def export(
+    ctx: click.Context,
+    file: str,
+    archs: tuple[str, ...],
+    programs: tuple[str, ...],
+    used_within: int | None,
+    json: bool,
+) -> None:
+    """Write kernels to a pack, for machines that do not compile.
+
+    The pack is one file with the libraries, their sources, and the versions that built them. `evt cache import` reads
+    it. Equal kernels make an equal file. The exit code is 1 if no kernel was written.
+    """
+    from evt.cli.invocation import read_source
+    from evt.compilation import Cache, contents, write_pack
+    from evt.plan import find_target
+
+    if file == "-":
+        raise click.UsageError("A pack is written to a file, not to standard output.")
+    targets = {find_target(arch).name for arch in archs}
+    formulas = {_lines(read_source(program).text) for program in programs}
+    found = []
+    for entry in Cache().entries():
+        known = contents(entry)
+        if (targets and known.target not in targets) or (formulas and _lines(known.formula) not in formulas):
+            continue
+        if used_within is None or time.time() - entry.used <= used_within:
+            found.append(entry)
+    packed = write_pack(Path(file), found)
+    if json:
+        size_bytes = Path(file).stat().st_size
+        print_json({"ok": bool(packed), "pack": file, "size_bytes": size_bytes, "count": len(packed)})
+    else:
+        left = f"; {len(found) - len(packed)} damaged, equal or of another version" if len(packed) < len(found) else ""
+        print_text(f"{file}: {_summary(packed)}, {_megabytes(Path(file).stat().st_size)} in the pack{left}")
+    ctx.exit(0 if packed else 1)
+
+
+@command.command("import", epilog="Example: EVT_COMPILE=never evt cache import kernels.pack")
+@click.argument("file")
+@json_option
+@click.pass_context
+def import_pack(ctx: click.Context, file: str, json: bool) -> None:
+    """Read the kernels of a pack into the cache.
+
+    Imported kernels are found without nvcc, and take precedence over kernels that are built here. A pack holds code:
+    import only packs that you trust. Kernels of another version of evt, another kind of machine or a newer C library
+    are refused. A file that is not a sound pack is refused as a whole. The exit code is 1 if no kernel can be used.
+    """
+    from dataclasses import asdict
+    from typing import get_args
+
+    from evt.compilation import Cache, read_pack
+    from evt.compilation.pack import Outcome
+
+    packed = read_pack(Path(file), Cache())
+    outcomes = [each.outcome for each in packed]
+    counts = {outcome: outcomes.count(outcome) for outcome in get_args(Outcome)}
+    if json:
+        kernels = [{"key": each.key, **asdict(each.contents), **_outcome(each)} for each in packed]
+        print_json({"ok": counts["refused"] < len(packed), **counts, "kernels": kernels})
+    else:
+        for each in packed:
+            if each.outcome == "refused":
+                print_text(f"{each.key[:12]}  {each.contents.kernel}: refused, because it was {each.reason}")
+        print_text(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    ctx.exit(0 if counts["refused"] < len(packed) else 1)
+
+
+def _outcome(packed: Packed) -> dict[str, str]:
+    return {"outcome": packed.outcome, "reason": packed.reason}
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """Return the lines of a formula, without the spaces around them and without empty lines."""
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _removed(entries: Sequence[Entry], json: bool, measurements: int | None = None) -> None:

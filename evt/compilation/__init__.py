@@ -4,7 +4,8 @@ In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :
 read, by :mod:`fingerprint`), :mod:`source` (a source and its cache key), :mod:`cache` (the libraries on disk;
 :mod:`lock` guards them, :mod:`contents` describes them), :mod:`compilation` (one source through nvcc, by :mod:`process`
 and its :mod:`supervisor`; :mod:`dependencies` are the files that nvcc read, :mod:`verdict` judges failures), :mod:`jit`
-(NVRTC and nvJitLink), :mod:`builder` (many sources at once, by :mod:`pool`), :mod:`doctor` (missing parts).
+(NVRTC and nvJitLink), :mod:`builder` (many sources at once, by :mod:`pool`; :mod:`policy` may forbid it), :mod:`pack`
+(kernels for other machines), :mod:`doctor` (missing parts).
 """
 
 from evt.compilation.builder import build, build_and_use
@@ -12,7 +13,8 @@ from evt.compilation.cache import Cache, Entry
 from evt.compilation.contents import Contents, contents, source_of
 from evt.compilation.doctor import Check, diagnose
 from evt.compilation.event import BuildEvent, Phases
-from evt.compilation.source import KernelSource, cache_key
+from evt.compilation.pack import Packed, pack_sources, read_pack, write_pack
+from evt.compilation.source import KernelSource, cache_key, source_key
 from evt.compilation.toolchain import Toolchain, find_toolchain
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Contents",
     "Entry",
     "KernelSource",
+    "Packed",
     "Phases",
     "Toolchain",
     "build",
@@ -30,5 +33,9 @@ __all__ = [
     "contents",
     "diagnose",
     "find_toolchain",
+    "pack_sources",
+    "read_pack",
+    "source_key",
     "source_of",
+    "write_pack",
 ]

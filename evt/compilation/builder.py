@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from evt.compilation.cache import Cache, Failure
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.inputs import Inputs, find_inputs
+from evt.compilation.policy import may_compile, uncompiled
 from evt.compilation.pool import run_all
-from evt.compilation.source import KernelSource, cache_key
+from evt.compilation.source import KernelSource, cache_key, source_key
 from evt.compilation.toolchain import Toolchain, find_toolchain, require_target
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
@@ -36,7 +37,7 @@ def build(
     verbose: bool = False,
     on_event: Callable[[BuildEvent], None] | None = None,
 ) -> list[Path]:
-    """Return the libraries of ``sources``, in their order: from the cache, or built now.
+    """Return the libraries of ``sources``, in their order: imported, from the cache, or built now.
 
     At most ``jobs`` passes of nvcc run at a time. If another process is building a source, wait for it; its failure is
     raised here too. If a source fails, the others are still built. A source is locked only while it is built, so the
@@ -45,19 +46,63 @@ def build(
 
     Raise BuildError: E0701 or E0702 without usable tools, E0703 if nvcc refuses a source (a bug in evt), E0653 if it
     refuses the C++ of a user's function, E0704 if the cache cannot be used, E0705 if another user could have written
-    it, E0706 if nvcc is too old, E0707 if headers change during the build, E0708 if too many files are open. Raise
-    ValueError for less than one job.
+    it, E0706 if nvcc is too old, E0707 if headers change during the build, E0708 if too many files are open, E0709 if
+    this process may not compile. Raise ValueError for less than one job.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
     cache = cache or Cache()
-    toolchain = toolchain or find_toolchain()
-    for gencode in sorted({source.gencode for source in sources}):
-        require_target(gencode, toolchain.nvcc_version)
+    report = Reporter(on_event, verbose)
+    libraries = _imported(sources, cache, report)
+    if left := [source for source in dict.fromkeys(sources) if source not in libraries]:
+        positions = [sources.index(source) for source in left]
+        libraries |= zip(left, _made(left, positions, cache, toolchain, jobs, report), strict=True)
+    return [libraries[source] for source in sources]
+
+
+def _imported(sources: Sequence[KernelSource], cache: Cache, report: Reporter) -> dict[KernelSource, Path]:
+    """Return the libraries that came from other machines."""
+    found: dict[KernelSource, Path] = {}
+    for index, source in enumerate(sources):
+        key = source_key(source)
+        library = None if source in found else cache.find(key)[0]
+        if library is not None:
+            found[source] = library
+            report(BuildEvent("hit", key, index))
+    return found
+
+
+def _made(
+    sources: Sequence[KernelSource],
+    positions: Sequence[int],
+    cache: Cache,
+    toolchain: Toolchain | None,
+    jobs: int | None,
+    report: Reporter,
+) -> list[Path]:
+    """Return the libraries of different sources that were built on this machine, or are built now.
+
+    Raise the errors of :func:`build`.
+    """
+    compiles = may_compile()
+    try:
+        toolchain = toolchain or find_toolchain()
+        for gencode in sorted({source.gencode for source in sources}):
+            require_target(gencode, toolchain.nvcc_version)
+    except BuildError:
+        if compiles:
+            raise
+        raise uncompiled(sources) from None  # its cause is no concern of a machine that does not compile
     read = find_inputs(toolchain, cache.digests())
     keys = [cache_key(source, toolchain, read) for source in sources]
-    wanted = {key: (keys.index(key), source) for key, source in zip(keys, sources, strict=True)}
-    libraries = _Build(wanted, cache, toolchain, read, Reporter(on_event, verbose)).run(jobs)
+    if not compiles:
+        missing = [source for key, source in zip(keys, sources, strict=True) if cache.find(key)[0] is None]
+        if missing:
+            raise uncompiled(missing)
+    wanted: dict[str, tuple[int, KernelSource]] = {}
+    for key, index, source in zip(keys, positions, sources, strict=True):
+        wanted.setdefault(key, (index, source))
+    libraries = _Build(wanted, cache, toolchain, read, report).run(jobs)
     return [libraries[key] for key in keys]
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    root/ab/abcd…/kernel.so, kernel.cu, build.json     a complete entry
+    root/ab/abcd…/kernel.so, kernel.cu, build.json     a complete entry: built here by cache_key, imported by source_key
     root/ab/.abcd….lock                                held by the process that builds it
     root/ab/.abcd…-x1y2z3/                             the build directory; renamed into place at the end
     root/failed/abcd…/kernel.cu, nvcc.log, build.json  a source that nvcc refused, and the diagnostics
@@ -20,11 +20,12 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from evt.compilation.dependencies import changed_since
+from evt.compilation.environment import host
 from evt.compilation.fingerprint import Digests
 from evt.compilation.inputs import find_inputs
 from evt.compilation.limits import require_files
@@ -35,6 +36,7 @@ from evt.diagnostics import Diagnostic
 from evt.storage import derived
 from evt.storage.root import default_root, is_there, make_private, unusable
 from evt.storage.trust import read_private, require_private
+from evt.version import __version__
 
 LIBRARY, SOURCE, RECORD, LOG = "kernel.so", "kernel.cu", "build.json", "nvcc.log"
 
@@ -166,7 +168,7 @@ class Cache:
             require_private(shard)
             return KeyLock.acquire(shard / f".{key}.lock", wait=wait)
 
-    def workspace(self, key: str, files: Mapping[str, str], links: Mapping[str, Path] | None = None) -> Path:
+    def workspace(self, key: str, files: Mapping[str, str | bytes], links: Mapping[str, Path] | None = None) -> Path:
         """Return a new private directory with ``files`` and ``links``.
 
         The caller holds the lock of ``key`` and removes it.
@@ -177,8 +179,8 @@ class Cache:
                 shutil.rmtree(left, ignore_errors=True)
             work = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=shard))
             try:
-                for name, text in files.items():
-                    (work / name).write_text(text, encoding="utf-8")
+                for name, data in files.items():
+                    (work / name).write_bytes(data.encode() if isinstance(data, str) else data)
                 for name, target in (links or {}).items():
                     (work / name).symlink_to(target)
             except BaseException:
@@ -195,7 +197,8 @@ class Cache:
                 (work / name).rename(new / name)
             data = (new / LIBRARY).read_bytes()
             facts = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            (new / RECORD).write_text(json.dumps({"key": key, "library": facts, **record}, indent=1) + "\n")
+            said = {"key": key, "evt": __version__, "host": host(), "library": facts, **record}
+            (new / RECORD).write_text(json.dumps(said, indent=1) + "\n")
             for path in new.iterdir():
                 path.chmod(0o600)
             if entry.exists():  # damaged: the reason for the rebuild
@@ -203,6 +206,23 @@ class Cache:
             new.rename(entry)
             shutil.rmtree(self.failed(key), ignore_errors=True)
             return entry / LIBRARY
+
+    def put(self, key: str, make: Callable[[], Mapping[str, bytes]], record: Mapping[str, object]) -> bool:
+        """Make an entry of the files that ``make`` returns, unless it is there; return whether it was made."""
+        with self._usable():
+            lock = self.lock(key, wait=True)
+            assert lock is not None
+            try:
+                if self.find(key)[0] is not None:
+                    return False
+                work = self.workspace(key, make())
+                try:
+                    self.publish(key, work, {**record, "read": {}})
+                finally:
+                    shutil.rmtree(work, ignore_errors=True)
+                return True
+            finally:
+                lock.release()
 
     def keep_failure(self, key: str, source: str, log: str, problems: Sequence[Diagnostic]) -> Path:
         """Keep a refused source, nvcc's output and the diagnostics; return the directory.

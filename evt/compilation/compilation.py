@@ -24,7 +24,6 @@ from evt.compilation.toolchain import Toolchain, toolkit_home
 from evt.compilation.verdict import verdict
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
-from evt.version import __version__
 
 #: The link to nvcc's toolkit in a working directory, for the host compiler.
 TOOLKIT = "toolkit"
@@ -225,7 +224,6 @@ class Compilation:
     def _record(self) -> Mapping[str, object]:
         return {
             "gencode": self.source.gencode,
-            "evt": __version__,
             "nvcc": self._toolchain.nvcc_version,
             "cutlass": self._toolchain.cutlass_version,
             "built": time.time(),

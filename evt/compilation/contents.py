@@ -43,13 +43,18 @@ def contents(entry: Entry) -> Contents:
     """Return the description of a library from its entry's files."""
     folder = entry.library.parent
     try:
-        text = read_private(folder / SOURCE, _MOST_FILE)[:_MOST_HEADING].decode("utf-8", "replace")
+        text = read_private(folder / SOURCE, _MOST_FILE).decode("utf-8", "replace")
         record = json.loads(read_private(folder / RECORD, _MOST_FILE))
     except (BuildError, OSError, ValueError):
         return Contents()
     kernel = record.get("kernel") if isinstance(record, dict) else None
-    found = _HEADING.search(text)
+    return heading(text, kernel if isinstance(kernel, str) else "")
+
+
+def heading(text: str, kernel: str = "") -> Contents:
+    """Return the description in a source's heading. ``kernel`` is its route and configuration, if they are known."""
+    found = _HEADING.search(text[:_MOST_HEADING])
     if found is None:
-        return Contents(kernel=kernel if isinstance(kernel, str) else "")
+        return Contents(kernel=kernel)
     formula = "\n".join(line.removeprefix("//").removeprefix("     ") for line in found["formula"].splitlines())
-    return Contents(formula, found["target"], kernel if isinstance(kernel, str) and kernel else found["config"] or "")
+    return Contents(formula, found["target"], kernel or found["config"] or "")

@@ -35,6 +35,11 @@ def deciding_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in _DECIDING if name in os.environ}
 
 
+def host() -> tuple[str, str]:
+    """Return the kind of machine and its C library, on which a library that is built here depends."""
+    return os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION") or ""
+
+
 def compiler_environment() -> dict[str, str]:
     """Return the environment of every compiler.
 

@@ -16,7 +16,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from evt.compilation.environment import compiler_environment, deciding_variables, host_compilers
+from evt.compilation.environment import compiler_environment, deciding_variables, host, host_compilers
 from evt.compilation.fingerprint import Digests
 from evt.compilation.limits import require_files
 from evt.compilation.toolchain import Toolchain
@@ -47,7 +47,7 @@ def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
         "compilers": [_compiler(path) for path in _host_programs(toolchain.nvcc)],
         "launchers": _compiler(toolchain.host_compiler) if toolchain.host_compiler else "nvcc",
         "environment": deciding_variables(),
-        "host": (os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION")),  # one home directory, several machines
+        "host": host(),  # one home directory, several machines
     }
     text = json.dumps(facts, sort_keys=True)
     return Inputs(hashlib.sha256(text.encode()).hexdigest(), tuple(stamp for stamp, _ in found))

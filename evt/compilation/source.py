@@ -60,3 +60,9 @@ def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = 
         "inputs": (read or find_inputs(toolchain, Digests())).digest,
     }
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+
+
+def source_key(source: KernelSource) -> str:
+    """Return the key of an imported library: it depends on no compiler, so machines without one know it too."""
+    ingredients = {"schema": SCHEMA, "text": source.text, "gencode": source.gencode, "evt": version.__version__}
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()

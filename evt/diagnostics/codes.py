@@ -95,6 +95,8 @@ _TABLE = (
     Code("E0706", "the CUDA compiler is too old for the target"),
     Code("E0707", "headers that changed during a build"),
     Code("E0708", "too many open files"),
+    Code("E0709", "a kernel that may not be compiled here"),
+    Code("E0710", "a file that is not a sound pack of kernels"),
     # running
     Code("E0801", "no usable GPU"),
     Code("E0802", "a kernel built for another GPU"),

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from evt.compilation import BuildEvent, KernelSource, Phases, build
+from evt.compilation.policy import may_compile
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
 from evt.fx.build import RegionProgram
@@ -100,7 +101,8 @@ def built(sources: Mapping[Node, Sequence[KernelSource]]) -> dict[Node, SkipReas
         build_all([each for mine in sources.values() for each in mine])
         return {}
     except BuildError:
-        pass
+        if not may_compile():
+            raise
     found = {node: _failure(mine) for node, mine in sources.items()}  # the cache has the kernels that were built
     return {node: SkipReason(node, "E1019", failure) for node, failure in found.items() if failure}
 

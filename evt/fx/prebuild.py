@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule, Node
 
-from evt.compilation import KernelSource
+from evt.compilation import KernelSource, pack_sources
 from evt.errors import NoKernelWarning
 from evt.fx.backend import graph_name, patches_of
 from evt.fx.build import RegionProgram
@@ -34,20 +35,30 @@ from evt.request.given import check_kind
 _EAGER_BACKWARD = {"force_non_lazy_backward_lowering": True, "enable_autograd_cache": False}
 
 
-def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any) -> int:
+def prebuild(
+    model: Callable[..., Any],
+    inputs: Sequence[Any] | Mapping[str, Any],
+    *,
+    pack: str | Path | None = None,
+    **keywords: Any,
+) -> int:
     """Build the kernels that ``torch.compile(model, backend="evt")`` takes, in parallel; return their number.
 
     The model is called once, uncompiled, with the inputs: a sequence or keyword arguments. Call this function in the
     mode of later calls: the kernels belong to a training step, forward and backward, while gradients are recorded, and
     to inference under torch.no_grad(). ``keywords`` are arguments of torch.compile: ``dynamic``, ``mode``, ``options``.
+    ``pack`` names a file to write the kernels to, for machines that do not compile: `evt cache import` reads it.
     Raise BuildError if kernels cannot be built. Warn with NoKernelWarning if the model has products and none of them
     gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
     """
+    check_kind("pack", pack, str | Path | None, "the name of a file")
     wanted, reasons = kernels_of(model, inputs, **keywords)
     if reasons and not wanted:
         said = "\n".join(dict.fromkeys(f"  {each}" for each in reasons))
         warnings.warn(f"no product of the model gets a kernel:\n{said}", NoKernelWarning, stacklevel=2)
     build_all(wanted)
+    if pack is not None:
+        pack_sources(Path(pack), wanted)
     return len(wanted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shlex
@@ -9,6 +10,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
@@ -45,6 +47,26 @@ def read_private(path: Path, most: int) -> bytes:
             return file.read(most)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def open_trusted(path: Path) -> Iterator[IO[bytes]]:
+    """Open a regular file that only this user and root could have written or replaced.
+
+    Raise BuildError E0705 for another file, OSError if it cannot be opened.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        copy = "copy it to a file of your own, if you trust it"
+        if status.st_uid not in (0, os.getuid()):
+            raise _refusal(f"{path} belongs to uid {status.st_uid}, and evt runs as uid {os.getuid()}", copy)
+        shared = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        if status.st_mode & stat.S_IWOTH or shared:
+            raise _writable(path, status.st_mode)
+        require_safe_path(path)
+        yield file
 
 
 def _require_private(path: Path, status: os.stat_result) -> None:

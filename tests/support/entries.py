@@ -21,7 +21,7 @@ def put(cache: Cache, source: KernelSource = SOURCE, library: bytes = b"library"
     assert lock is not None
     work = cache.workspace(key, {"kernel.cu": source.text})
     (work / "kernel.so").write_bytes(library)
-    path = cache.publish(key, work, {"nvcc": TOOLS.nvcc_version, "read": {}})
+    path = cache.publish(key, work, {"gencode": source.gencode, "nvcc": TOOLS.nvcc_version, "read": {}})
     shutil.rmtree(work)
     lock.release()
     return path
