@@ -8,6 +8,8 @@
 #define __CUDACC_VER_MAJOR__ EVT_NVCC_MAJOR
 #define __CUDACC_VER_MINOR__ EVT_NVCC_MINOR
 
+#include <cstddef>
+
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <device_launch_parameters.h>
@@ -40,6 +42,17 @@ template <class T, class U>
 T atomicAdd(T*, U);
 template <class T>
 T atomicCAS(T*, T, T);
+unsigned __float_as_uint(float);
+float __uint_as_float(unsigned);
+std::size_t __cvta_generic_to_shared(void const*);
+template <class T, class U>
+constexpr auto min(T x, U y) {
+  return y < x ? y : x;
+}
+template <class T, class U>
+constexpr auto max(T x, U y) {
+  return x < y ? y : x;
+}
 inline __half2 __hfma2(__half2 a, __half2, __half2) { return a; }
 
 namespace cutlass::arch {
