@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from evt.compilation.cache import Cache, Failure
+from evt.compilation.cache import LIBRARY, Cache, Failure
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.inputs import Inputs, find_inputs
 from evt.compilation.policy import may_compile, uncompiled
 from evt.compilation.pool import run_all
-from evt.compilation.source import KernelSource, cache_key, source_key
+from evt.compilation.source import KernelSource, cache_key, part_key, source_key
 from evt.compilation.toolchain import Toolchain, find_toolchain, require_target
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from evt.compilation.compilation import Compilation
     from evt.compilation.lock import KeyLock
     from evt.compilation.process import Supervisor
+    from evt.compilation.recipe import Jit, Recipe
+    from evt.compilation.skeleton import Split
 
 _Result = TypeVar("_Result")
 #: The number of times to rebuild libraries that another process removes before they are used.
@@ -132,6 +135,23 @@ def build_and_use(
     raise BuildError(Diagnostic("E0704", message, help="end the process that clears it, or set EVT_CACHE_DIR"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """An artifact to make, and the position of its source, or of the first source that needs it."""
+
+    index: int
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """A kernel's split, the tools for it, and its parts by their keys: the skeleton, then the launcher."""
+
+    split: Split
+    jit: Jit
+    parts: dict[str, _Target]
+
+
 class _Build:
     """The sources of one call, by their keys and with their positions, and their state."""
 
@@ -145,41 +165,118 @@ class _Build:
     ) -> None:
         self._wanted, self._cache, self._toolchain, self._read = wanted, cache, toolchain, read
         self._report = report
-        self._libraries: dict[str, Path] = {}
-        self._problems: list[Diagnostic] = []
+        #: Libraries and parts by key, and the problems of others.
+        self._made: dict[str, Path] = {}
+        self._failed: dict[str, tuple[Diagnostic, ...]] = {}
 
     def run(self, jobs: int | None) -> dict[str, Path]:
         """Return the libraries by key."""
-        missing = [key for key in self._wanted if not self._found(key)]
+        missing = [key for key in self._wanted if not self._found(key, LIBRARY)]
         if not missing:
-            return self._libraries
+            return self._made
         from evt.compilation.limits import affordable
         from evt.compilation.process import Supervisor, default_jobs
+        from evt.compilation.recipe import whole
 
         self._cache.prepare()
-        earlier = {key: self._cache.failure(key) for key in missing}
+        most = affordable(jobs or default_jobs())
+        tools, _ = self._toolchain.linked()
         with Supervisor.start() as supervisor:
-            while missing:
-                with ExitStack() as held:
-                    self._compile(self._claimed(missing, earlier, supervisor, held), affordable(jobs or default_jobs()))
-                if self._problems:
-                    raise BuildError(self._problems)
-                missing = [key for key in missing if key not in self._libraries]
-                if missing:
-                    self._wait(missing[0])
-        return self._libraries
+            divided = self._divided(missing)
+            alone = {
+                key: self._target(key, whole(self._wanted[key][1], tools)) for key in missing if key not in divided
+            }
+            self._make(
+                {**{key: each for given in divided.values() for key, each in given.parts.items()}, **alone},
+                supervisor,
+                most,
+            )
+            self._make(self._by_parts(divided), supervisor, most)
+            rest = [key for key in divided if key not in self._made]
+            for key in rest:
+                failed = [problem for each in (*divided[key].parts, key) for problem in self._failed.get(each, ())]
+                if failed:
+                    self._report(self._event("fallback", key, f"nvcc for the whole file: {failed[0].message}"))
+            self._make({key: self._target(key, whole(self._wanted[key][1], tools)) for key in rest}, supervisor, most)
+        if problems := [problem for key in self._wanted for problem in self._failed.get(key, ())]:
+            raise BuildError(problems)
+        return self._made
 
-    def _found(self, key: str, locked: bool = False) -> bool:
-        library, damage = self._cache.find(key)
-        if library is not None:
-            self._libraries[key] = library
-            self._report(self._event("hit", key))
+    def _divided(self, keys: Sequence[str]) -> dict[str, _Divided]:
+        """Return the kernels that are linked from parts and a formula."""
+        if not self._toolchain.by_parts:
+            return {}
+        from evt.compilation.recipe import find_jit, parts
+        from evt.compilation.skeleton import split
+
+        found: dict[str, _Divided] = {}
+        tools, _ = self._toolchain.linked()
+        for key in keys:
+            source = self._wanted[key][1]
+            if (divided := split(source.text)) is None:
+                continue
+            jit = find_jit(self._toolchain)
+            if isinstance(jit, str):
+                self._report(self._event("fallback", key, f"nvcc for the whole file: {jit}"))
+                continue
+            recipes = parts(source, divided, tools)
+            keyed = {part_key(each.text, name, source.gencode, self._read): each for name, each in recipes.items()}
+            found[key] = _Divided(divided, jit, {part: self._target(key, each) for part, each in keyed.items()})
+        return found
+
+    def _by_parts(self, divided: Mapping[str, _Divided]) -> dict[str, _Target]:
+        """Return the targets whose parts are made; the others fall back."""
+        from evt.compilation.recipe import Formula, by_parts
+
+        tools, _ = self._toolchain.linked()
+        found = {}
+        for key, each in divided.items():
+            source = self._wanted[key][1]
+            if not all(part in self._made for part in each.parts):
+                continue
+            skeleton, launcher = (self._made[part] for part in each.parts)
+            formula = Formula(each.split, source.gencode, each.jit, skeleton, launcher)
+            found[key] = self._target(key, by_parts(source, formula, tools))
+        return found
+
+    def _target(self, key: str, recipe: Recipe) -> _Target:
+        return _Target(self._wanted[key][0], recipe)
+
+    def _make(self, targets: Mapping[str, _Target], supervisor: Supervisor, jobs: int) -> None:
+        """Make the artifacts, or note their problems."""
+        for key in targets:
+            self._failed.pop(key, None)
+        missing = [key for key, target in targets.items() if not self._is_part_made(key, target)]
+        earlier = {key: self._cache.failure(key) for key in missing}
+        while missing:
+            with ExitStack() as held:
+                self._compile(self._claimed(missing, targets, earlier, supervisor, held), jobs)
+            if any(key in self._failed and key in self._wanted for key in missing):
+                return
+            missing = [key for key in missing if key not in self._made and key not in self._failed]
+            if missing:
+                self._wait(missing[0], targets[missing[0]])
+
+    def _is_part_made(self, key: str, target: _Target) -> bool:
+        return key not in self._wanted and self._found(key, target.recipe.artifact)
+
+    def _found(self, key: str, artifact: str, locked: bool = False) -> bool:
+        made, damage = self._cache.find(key, artifact)
+        if made is not None:
+            self._made[key] = made
+            if key in self._wanted:
+                self._report(self._event("hit", key))
         elif damage and locked:
             self._report(self._event("damaged", key, damage))
-        return library is not None
+        return made is not None
 
     def _claimed(
-        self, missing: Sequence[str], earlier: Mapping[str, Failure | None], supervisor: Supervisor, held: ExitStack
+        self,
+        missing: Sequence[str],
+        targets: Mapping[str, _Target],
+        earlier: Mapping[str, Failure | None],
+        supervisor: Supervisor,
+        held: ExitStack,
     ) -> Iterator[Compilation]:
         """Yield the compilations of the keys that no other process builds or has built; ``held`` closes them.
 
@@ -193,47 +290,51 @@ class _Build:
             supervisor.keep(lock)
             held.callback(supervisor.release, lock)
             failure = self._cache.failure(key)
-            if self._found(key, locked=True):  # built by another process since the first look
+            if self._found(key, targets[key].recipe.artifact, locked=True):  # built by another process meanwhile
                 supervisor.release(lock)
             elif failure is not None and failure != earlier[key]:  # not built by another process since then
                 supervisor.release(lock)
-                self._problems += failure.problems
-                self._report(self._event("failed", key, failure.problems[0].message))
+                self._failed[key] = failure.problems
+                if not targets[key].recipe.has_fallback:
+                    self._report(self._event("failed", key, failure.problems[0].message))
             else:
-                compilation = self._compilation(key, lock, supervisor)
+                compilation = self._compilation(key, targets[key], lock, supervisor)
                 held.callback(compilation.close)
                 yield compilation
 
-    def _wait(self, key: str) -> None:
+    def _wait(self, key: str, target: _Target) -> None:
         """Wait until another process has built a key, without holding a lock."""
-        self._report(self._event("wait", key))
+        self._report(self._event("wait", key, index=target.index))
         if lock := self._cache.lock(key, wait=True):
             lock.release()
 
-    def _compilation(self, key: str, lock: KeyLock, supervisor: Supervisor) -> Compilation:
+    def _compilation(self, key: str, target: _Target, lock: KeyLock, supervisor: Supervisor) -> Compilation:
         from evt.compilation.compilation import Compilation
 
-        return Compilation(key, *self._wanted[key], self._toolchain, self._cache, lock, supervisor, self._unchanged)
+        tools = self._toolchain
+        return Compilation(key, target.index, target.recipe, tools, self._cache, lock, supervisor, self._unchanged)
 
     def _unchanged(self) -> bool:
         return find_inputs(self._toolchain, self._cache.digests()) == self._read
 
     def _compile(self, claimed: Iterator[Compilation], jobs: int) -> None:
-        """Compile all sources, ``jobs`` passes at a time; a source is claimed when its first pass can start."""
+        """Compile all sources, ``jobs`` steps at a time; a source is claimed when its first step can start."""
         begun: list[Compilation] = []
 
         def steps() -> Iterator[Callable[[], None]]:
             for each in claimed:
                 begun.append(each)
-                yield from (partial(each.run, step, self._report) for step in each.passes)
+                yield from (partial(each.run, step, self._report) for step in each.steps)
 
         def give_up() -> None:
             for each in begun:
                 each.kill()
 
         run_all(steps(), jobs, give_up)
-        self._libraries |= {each.key: each.library for each in begun if each.library}
-        self._problems += [problem for each in begun for problem in each.problems]
+        self._made |= {each.key: each.made for each in begun if each.made}
+        self._failed |= {each.key: each.problems for each in begun if each.problems}
 
-    def _event(self, kind: Literal["hit", "damaged", "wait", "failed"], key: str, text: str = "") -> BuildEvent:
-        return BuildEvent(kind, key, self._wanted[key][0], text=text)
+    def _event(
+        self, kind: Literal["hit", "damaged", "wait", "fallback", "failed"], key: str, text: str = "", index: int = 0
+    ) -> BuildEvent:
+        return BuildEvent(kind, key, self._wanted[key][0] if key in self._wanted else index, text=text)

@@ -3,6 +3,7 @@
 ::
 
     root/ab/abcd…/kernel.so, kernel.cu, build.json     a complete entry: built here by cache_key, imported by source_key
+    root/12/1234…/device.ltoir, or host.o              a part that kernels of one structure share
     root/ab/.abcd….lock                                held by the process that builds it
     root/ab/.abcd…-x1y2z3/                             the build directory; renamed into place at the end
     root/failed/abcd…/kernel.cu, nvcc.log, build.json  a source that nvcc refused, and the diagnostics
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evt.compilation.dependencies import changed_since
+from evt.compilation.dependencies import Read, changed_since
 from evt.compilation.environment import host
 from evt.compilation.fingerprint import Digests
 from evt.compilation.inputs import find_inputs
@@ -39,6 +40,9 @@ from evt.storage.trust import read_private, require_private
 from evt.version import __version__
 
 LIBRARY, SOURCE, RECORD, LOG = "kernel.so", "kernel.cu", "build.json", "nvcc.log"
+#: What an entry holds: a library, or a part that libraries of one structure share.
+SKELETON, LAUNCHER = "device.ltoir", "host.o"
+ARTIFACTS = (LIBRARY, SKELETON, LAUNCHER)
 
 #: Libraries whose digest this process has checked, as (path, device, inode, change time, size).
 _verified: set[tuple[str, int, int, int, int]] = set()
@@ -56,7 +60,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A library in the cache; ``used`` is the last time that a process started to use it, in seconds since 1970."""
+    """A library or a part in the cache.
+
+    ``used`` is the last time that a process started to use it, in seconds since 1970.
+    """
 
     key: str
     library: Path
@@ -91,8 +98,11 @@ class Cache:
         with self._usable():
             return Digests(self.root / "digests.json" if is_there(self.root) else None)
 
-    def find(self, key: str) -> tuple[Path | None, str]:
-        """Return (library, ""); (None, the damage) if it is damaged; (None, "") if there is none."""
+    def find(self, key: str, artifact: str = LIBRARY) -> tuple[Path | None, str]:
+        """Return (library, ""); (None, the damage) if it is damaged; (None, "") if there is none.
+
+        ``artifact`` is another file than the library for a part.
+        """
         with self._usable():
             if not is_there(self.root):
                 return None, ""
@@ -102,8 +112,8 @@ class Cache:
                 require_private(entry)
             except FileNotFoundError:
                 return None, ""
-            damage = _damage(entry)
-            return (None, damage) if damage else (entry / LIBRARY, "")
+            damage = _damage(entry, artifact)
+            return (None, damage) if damage else (entry / artifact, "")
 
     def exists(self) -> bool:
         """Return whether there is a cache."""
@@ -188,14 +198,14 @@ class Cache:
                 raise
             return work
 
-    def publish(self, key: str, work: Path, record: Mapping[str, object]) -> Path:
-        """Make an entry of ``kernel.so`` and ``kernel.cu`` in ``work``, in one rename; return the library."""
+    def publish(self, key: str, work: Path, record: Mapping[str, object], artifact: str = LIBRARY) -> Path:
+        """Make an entry of the artifact and ``kernel.cu`` in ``work``, in one rename; return the artifact."""
         with self._usable():
             new, entry = work / "entry", self._entry(key)
             new.mkdir(mode=0o700)
-            for name in (LIBRARY, SOURCE):
+            for name in (artifact, SOURCE):
                 (work / name).rename(new / name)
-            data = (new / LIBRARY).read_bytes()
+            data = (new / artifact).read_bytes()
             facts = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             said = {"key": key, "evt": __version__, "host": host(), "library": facts, **record}
             (new / RECORD).write_text(json.dumps(said, indent=1) + "\n")
@@ -205,7 +215,18 @@ class Cache:
                 entry.rename(work / "damaged")
             new.rename(entry)
             shutil.rmtree(self.failed(key), ignore_errors=True)
-            return entry / LIBRARY
+            return entry / artifact
+
+    def read(self, path: Path) -> tuple[bytes, Read]:
+        """Return the content of an artifact, checked, and the files that compilers read for it.
+
+        Raise ValueError if it is damaged, and OSError if it is gone.
+        """
+        facts = json.loads(read_private(path.parent / RECORD, _MOST_RECORD))
+        content = read_private(path, facts["library"]["size"])
+        if hashlib.sha256(content).hexdigest() != facts["library"]["sha256"]:
+            raise ValueError(f"{path} has changed")
+        return content, {name: (each[0], each[1]) for name, each in facts["read"].items()}
 
     def put(self, key: str, make: Callable[[], Mapping[str, bytes]], record: Mapping[str, object]) -> bool:
         """Make an entry of the files that ``make`` returns, unless it is there; return whether it was made."""
@@ -289,9 +310,9 @@ class Cache:
             raise unusable(str(self.root), f"{error.strerror or type(error).__name__}{at}") from error
 
 
-def _damage(entry: Path) -> str:
+def _damage(entry: Path, artifact: str) -> str:
     """Return the damage of an entry, or "". Raise BuildError E0705 if another user could have written it."""
-    library, record = entry / LIBRARY, entry / RECORD
+    library, record = entry / artifact, entry / RECORD
     try:
         require_private(library)
         require_private(record)
@@ -302,9 +323,9 @@ def _damage(entry: Path) -> str:
         facts = json.loads(read_private(record, _MOST_RECORD))
         size, sha256 = facts["library"]["size"], facts["library"]["sha256"]
         if status.st_size != size:
-            return f"{LIBRARY} has {status.st_size} bytes instead of {size}"
+            return f"{artifact} has {status.st_size} bytes instead of {size}"
         if _digest(library, size) != sha256:
-            return f"{LIBRARY} has changed"
+            return f"{artifact} has changed"
         if path := changed_since(facts["read"]):
             return f"{path} has changed"
     except FileNotFoundError as error:
@@ -328,7 +349,8 @@ def _describe(entry: Path) -> Entry | None:
         used = (record if record.exists() else entry).stat().st_mtime
     except FileNotFoundError:  # removed by another process
         return None
-    return Entry(entry.name, entry / LIBRARY, size, used)
+    artifact = next((name for name in ARTIFACTS if (entry / name).exists()), LIBRARY)
+    return Entry(entry.name, entry / artifact, size, used)
 
 
 def _digest(path: Path, size: int) -> str:

@@ -23,7 +23,7 @@ class BuildEvent:
     kind: Literal["hit", "damaged", "wait", "start", "end", "fallback", "built", "failed"]
     key: str
     index: int  # position of the source in the sequence given to ``build``
-    stage: str = ""  # for start and end: device, host or link
+    stage: str = ""  # for start and end: device, host, formula or link
     seconds: float = 0.0  # wall time in seconds, for end and built
     text: str = ""
 
@@ -34,7 +34,12 @@ class BuildEvent:
 
 
 #: The work of a build in each of its stages.
-_PHASES = {"device": "compiling the kernel", "host": "compiling the launcher", "link": "linking"}
+_PHASES = {
+    "device": "compiling the kernel",
+    "host": "compiling the launcher",
+    "formula": "compiling the formula",
+    "link": "linking",
+}
 
 
 class Phases:

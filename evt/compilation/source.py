@@ -19,6 +19,9 @@ SCHEMA = 3
 FLAGS = (*NVCC_FLAGS, "-Xcompiler", "-fPIC,-fvisibility=hidden")
 #: Options of the host compiler for launchers. CUTLASS's headers are not strict C++.
 HOST_FLAGS = ("-std=c++17", "-O1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fpermissive", "-w")
+#: Options of nvcc for skeletons, and of NVRTC for formulas: both make optimised LTO-IR.
+SKELETON_FLAGS = ("-dc", "-ltoir", "-gen-opt-lto")
+FORMULA_FLAGS = ("-std=c++17", "-DNDEBUG", "-dlto", "-gen-opt-lto")
 #: ``-z defs`` makes a reference to libcuda an error here, instead of when loading on a machine without a driver;
 #: ``--exclude-libs`` keeps the static runtime's symbols apart from the process's.
 LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclude-libs,ALL")
@@ -52,17 +55,26 @@ def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = 
     ``read`` is the result of :func:`find_inputs`.
     """
     ingredients = {
-        "schema": SCHEMA,
         "text": source.text,
         "gencode": source.gencode,
-        "evt": version.__version__,
-        "flags": (FLAGS, LINK_FLAGS, HOST_FLAGS, HOST_LINK_FLAGS, HOST_LIBRARIES),
-        "inputs": (read or find_inputs(toolchain, Digests())).digest,
+        "flags": (FLAGS, LINK_FLAGS, SKELETON_FLAGS, FORMULA_FLAGS, HOST_LINK_FLAGS, HOST_LIBRARIES),
+        "by parts": toolchain.by_parts,
     }
-    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+    return _key(ingredients, read or find_inputs(toolchain, Digests()))
 
 
 def source_key(source: KernelSource) -> str:
     """Return the key of an imported library: it depends on no compiler, so machines without one know it too."""
     ingredients = {"schema": SCHEMA, "text": source.text, "gencode": source.gencode, "evt": version.__version__}
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+
+
+def part_key(text: str, artifact: str, gencode: str, read: Inputs) -> str:
+    """Return the SHA-256 of everything that decides a part of kernels, made from ``text``."""
+    flags = (FLAGS, SKELETON_FLAGS)
+    return _key({"text": text, "part": artifact, "gencode": gencode, "flags": flags}, read)
+
+
+def _key(ingredients: dict[str, object], read: Inputs) -> str:
+    common = {"schema": SCHEMA, "evt": version.__version__, "launcher": HOST_FLAGS, "inputs": read.digest}
+    return hashlib.sha256(json.dumps({**common, **ingredients}, sort_keys=True).encode()).hexdigest()

@@ -23,6 +23,8 @@ OLDEST_NVCC = (12, 8)
 _FIRST_NVCC = {"103": (12, 9), "121": (12, 9), "110": (13, 0), "88": (13, 0)}
 OLDEST_CUTLASS = (4, 0)
 
+#: A variable that makes nvcc compile whole files, for comparisons of both ways.
+WAY, WHOLE = "EVT_BUILD_WAY", "whole"
 SYSTEM_CUDA = "/usr/local/cuda"
 INSTALL_NVCC = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl"
 INSTALL_CUTLASS = "pip install nvidia-cutlass"
@@ -56,6 +58,9 @@ class Toolchain:
     cuda_lib: tuple[Path, ...] = ()
     evt_include: Path | None = None
     host_compiler: Path | None = None  #: compiles launchers; None: nvcc does
+    by_parts: bool = (
+        False  #: whether kernels are linked from a skeleton and a formula; False: nvcc compiles whole files
+    )
 
     @property
     def cutlass_folders(self) -> tuple[Path, Path]:
@@ -119,13 +124,14 @@ def find_toolchain() -> Toolchain:
         cuda_lib=nvcc.lib,
         evt_include=directory("codegen") / "include",
         host_compiler=find_host_compiler(),
+        by_parts=not has_flags() and os.environ.get(WAY) != WHOLE,
     )
 
 
 def require_target(gencode: str, nvcc_version: str) -> None:
     """Raise BuildError E0706 if this nvcc is too old to compile for ``gencode``."""
     needed = max(OLDEST_NVCC, _FIRST_NVCC.get(gencode.removeprefix("sm_").rstrip("af"), OLDEST_NVCC))
-    if _numbers(nvcc_version)[:2] < needed:
+    if numbers(nvcc_version)[:2] < needed:
         wanted = ".".join(map(str, needed))
         message = f"nvcc {nvcc_version} is too old: {gencode} needs {wanted} or newer"
         raise BuildError(Diagnostic("E0706", message, help=f"{INSTALL_NVCC}, or set CUDACXX to a newer nvcc"))
@@ -178,7 +184,7 @@ def find_cutlass() -> Cutlass:
         notes = ("or set CUTLASS_PATH to a checkout of https://github.com/NVIDIA/cutlass",)
         raise BuildError(Diagnostic("E0702", missing, help=mend, notes=notes)) from None
     version = ".".join(re.findall(r"#define CUTLASS_(?:MAJOR|MINOR|PATCH)\s+(\d+)", text))
-    if _numbers(version) < OLDEST_CUTLASS:
+    if numbers(version) < OLDEST_CUTLASS:
         oldest = ".".join(map(str, OLDEST_CUTLASS))
         message = f"CUTLASS {version} in {include} is too old: evt needs {oldest} or newer"
         raise BuildError(Diagnostic("E0702", message, help=mend))
@@ -272,5 +278,6 @@ def _ask(nvcc: Path, *options: str) -> str:
     return done.stdout + done.stderr
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the parts of a version."""
     return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evt.compilation import KernelSource, find_toolchain
-from evt.compilation.compilation import compile_passes
+from evt.compilation.recipe import compile_passes
 from evt.errors import EvtError
 from evt.plan import find_target
 from tests.programs.checks import TARGETS, make, operand_types

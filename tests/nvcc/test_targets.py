@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evt.compilation import KernelSource, find_toolchain
-from evt.compilation.compilation import compile_passes
+from evt.compilation.recipe import compile_passes
 from evt.emission import emit
 from evt.plan import Plan
 from evt.program import gemm

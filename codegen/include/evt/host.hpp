@@ -45,14 +45,8 @@ T atomicCAS(T*, T, T);
 unsigned __float_as_uint(float);
 float __uint_as_float(unsigned);
 std::size_t __cvta_generic_to_shared(void const*);
-template <class T, class U>
-constexpr auto min(T x, U y) {
-  return y < x ? y : x;
-}
-template <class T, class U>
-constexpr auto max(T x, U y) {
-  return x < y ? y : x;
-}
+constexpr int min(int x, int y) { return y < x ? y : x; }
+constexpr int max(int x, int y) { return x < y ? y : x; }
 inline __half2 __hfma2(__half2 a, __half2, __half2) { return a; }
 
 namespace cutlass::arch {
