@@ -1,11 +1,12 @@
 """From C++ text to a loadable library: find the tools, compile, cache the result.
 
 In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (the files that compilers
-read, by :mod:`fingerprint`), :mod:`source` (a source and its cache key), :mod:`cache` (the libraries on disk;
-:mod:`lock` guards them, :mod:`contents` describes them), :mod:`compilation` (one source through nvcc, by :mod:`process`
-and its :mod:`supervisor`; :mod:`dependencies` are the files that nvcc read, :mod:`verdict` judges failures), :mod:`jit`
-(NVRTC and nvJitLink), :mod:`builder` (many sources at once, by :mod:`pool`; :mod:`policy` may forbid it), :mod:`pack`
-(kernels for other machines), :mod:`doctor` (missing parts).
+read, by :mod:`fingerprint`), :mod:`source` (a source and its cache key), :mod:`skeleton` (a CUTLASS kernel without its
+formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`recipe` (the commands for a library and its parts; :mod:`elf` reads
+cubins), :mod:`cache` (libraries and parts on disk; :mod:`lock` guards them, :mod:`contents` describes them),
+:mod:`compilation` (one recipe, by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that
+compilers read, :mod:`verdict` judges failures), :mod:`policy` (whether this process may compile), :mod:`builder` (many
+sources at once, by :mod:`pool`), :mod:`pack` (kernels from and for other machines), :mod:`doctor` (missing parts).
 """
 
 from evt.compilation.builder import build, build_and_use

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evt.compilation.cache import Cache
-from evt.compilation.toolchain import INSTALL_NVCC, OLDEST_NVCC, find_cutlass, find_nvcc
+from evt.compilation.toolchain import (
+    INSTALL_NVCC,
+    OLDEST_NVCC,
+    find_cutlass,
+    find_host_compiler,
+    find_nvcc,
+    find_toolchain,
+)
 from evt.errors import BuildError
 
 _OLDEST_PYTHON = (3, 10)
@@ -33,7 +40,7 @@ class Check:
 
 def diagnose() -> list[Check]:
     """Check everything that evt uses; never raise for a missing part."""
-    checks = [_python(), _nvcc(), _host_compiler(), _cutlass(), *_cache(), _torch()]
+    checks = [_python(), _nvcc(), _host_compiler(), _cutlass(), _way(), *_cache(), _torch()]
     return [*checks, *_driver()]
 
 
@@ -64,7 +71,7 @@ def _cutlass() -> Check:
 
 
 def _host_compiler() -> Check:
-    wanted = os.environ.get("NVCC_CCBIN") or "g++"
+    wanted = os.environ.get("NVCC_CCBIN") or str(find_host_compiler() or "g++")
     compiler = shutil.which(wanted)
     if compiler is None and Path(wanted).is_dir():
         compiler = shutil.which("g++", path=wanted)
@@ -77,6 +84,24 @@ def _host_compiler() -> Check:
     version = (done.stdout.splitlines() or ["?"])[0]
     ok = done.returncode == 0
     return Check("C++ compiler", ok, f"{version} ({compiler})", "" if ok else "apt install --reinstall g++")
+
+
+def _way() -> Check:
+    """Return the check of the tools for a quick second formula: a skeleton and a formula, else nvcc for whole files."""
+    from evt.compilation.recipe import find_jit
+
+    name, slow = "NVRTC, nvJitLink", "nvcc compiles each formula's whole file"
+    try:
+        toolchain = find_toolchain()
+    except BuildError as error:
+        return Check(name, False, f"not needed without nvcc: {error.diagnostics[0].message}", required=False)
+    if not toolchain.by_parts:
+        return Check(name, True, f"not used: variables make {slow}", required=False)
+    jit = find_jit(toolchain)
+    if isinstance(jit, str):
+        return Check(name, False, f"{slow}: {jit}", "pip install cuda-bindings nvidia-nvjitlink", required=False)
+    nvrtc, linker = (".".join(map(str, each.version)) for each in (jit.nvrtc, jit.linker))
+    return Check(name, True, f"{nvrtc}, {linker}: a new formula on a known skeleton takes a second", required=False)
 
 
 def _cache() -> list[Check]:

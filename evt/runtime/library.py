@@ -65,11 +65,23 @@ def _load(path: Path, name: str) -> _Functions:
         workspace = handle[f"{name}_workspace"]
         workspace.restype = ctypes.c_int64
         workspace.argtypes = (ctypes.c_char_p,)
+        given, taken = (_constant(handle, f"{name}_{each}") for each in ("params", "taken"))
     except (OSError, AttributeError) as error:
         raise LaunchError(
             Diagnostic("E0803", f"the library {path} cannot be loaded: {error}", help="run `evt cache clear`")
         ) from error
+    if given != taken:
+        message = f"the launcher of {path} passes {given} bytes of parameters, and its kernel takes {taken}"
+        raise LaunchError(Diagnostic("E0803", message, help="run `evt cache clear`, or set EVT_BUILD_WAY=whole"))
     return _Functions(run, workspace, schema().decode())
+
+
+def _constant(handle: ctypes.CDLL, name: str) -> int | None:
+    """Return a constant that libraries of a separate launcher and kernel have."""
+    try:
+        return ctypes.c_uint.in_dll(handle, name).value
+    except ValueError:
+        return None
 
 
 def launch_failure(code: int) -> LaunchError:

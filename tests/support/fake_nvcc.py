@@ -25,7 +25,7 @@ def hear_hangups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-#: Logs "start" and "stop" beside itself; it obeys lines of the source such as `// fail host`.
+#: Logs "start" and "stop" beside itself; it obeys lines of the source, or of the file `log.orders`, as `// fail host`.
 FAKE_NVCC = """\
 #!/bin/sh
 case $1 in --*) exit;; esac
@@ -37,10 +37,10 @@ for word in "$@"; do
   previous=$word
 done
 [ -n "$rule" ] && cat "$log.rule" > "$rule" 2> /dev/null
-case $out in kernel.cubin) stage=device;; host.o) stage=host;; *) stage=link;; esac
+case $out in kernel.cubin) stage=device;; device.ltoir) stage=skeleton;; host.o) stage=host;; *) stage=link;; esac
 echo "start $stage $(date +%s%N) $$ $PWD" >> "$log"
 if [ $stage != link ]; then
-  case $(cat kernel.cu) in
+  case $(cat kernel.cu "$log.orders" 2> /dev/null) in
     *"// hang $stage"*) [ -e "$log.calm" ] || { sh -c 'sleep 600 & setsid sleep 600 & wait' & wait; };;
     *"// stay $stage"*) [ -e "$log.calm" ] || { sh -c 'sleep 600 & wait' & wait; };;
     *"// meet"*) until [ $(grep -c start "$log") -ge "$(cat "$log.meet")" ]; do sleep 0.02; done;;
@@ -54,7 +54,9 @@ while read -r _ word where what; do
   [ -e "$log.calm" ] && break
   [ "$word $where" = "fail $stage" ] && printf 'kernel.cu(1): warning: w\\n%s\\n' "$what" && exit 2
   [ "$word $where" = "die $stage" ] && kill -9 $$
-done < kernel.cu
+done << END
+$(cat kernel.cu "$log.orders" 2> /dev/null)
+END
 cat kernel.cu > "$out"
 echo "stop $stage $(date +%s%N) $$ $PWD" >> "$log"
 """
