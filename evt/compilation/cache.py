@@ -40,7 +40,7 @@ from evt.storage.trust import read_private, require_private
 from evt.version import __version__
 
 LIBRARY, SOURCE, RECORD, LOG = "kernel.so", "kernel.cu", "build.json", "nvcc.log"
-#: What an entry holds: a library, or a part that libraries of one structure share.
+#: The file that an entry is for: a library, or a part that libraries of one structure share.
 SKELETON, LAUNCHER = "device.ltoir", "host.o"
 ARTIFACTS = (LIBRARY, SKELETON, LAUNCHER)
 

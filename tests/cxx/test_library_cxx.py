@@ -27,7 +27,8 @@ def library(folder: Path, plan: Plan, constants: str) -> Path:
 
 
 def constants(given: int, taken: int) -> str:
-    return f'extern "C" {{ extern unsigned const k_params, k_taken; unsigned const k_params = {given}, k_taken = {taken}; }}'
+    declared = "extern unsigned const k_params, k_taken;"
+    return f'extern "C" {{ {declared} unsigned const k_params = {given}, k_taken = {taken}; }}'
 
 
 @pytest.mark.parametrize("text", ["", constants(48, 48)])
