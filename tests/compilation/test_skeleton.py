@@ -129,7 +129,7 @@ class FakeLinker:
 @pytest.fixture
 def nvrtc(monkeypatch: pytest.MonkeyPatch) -> FakeNvrtc:
     fake = FakeNvrtc()
-    monkeypatch.setattr(recipe, "find_jit", lambda toolchain: Jit(fake, FakeLinker()))  # type: ignore[arg-type]
+    monkeypatch.setattr(recipe, "find_jit", lambda toolchain: Jit(fake, FakeLinker()))
     monkeypatch.setattr(recipe, "parameter_bytes", lambda cubin, kernel: 8)
     return fake
 
