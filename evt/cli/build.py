@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Print the nvcc command that compiles an emitted file X.cu; build nothing.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Print each step of the build.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each step of the build, and the seconds of each phase.")
 def command(
     invocation: Invocation, output: str | None, name: str | None, header: str | None, print_command: bool, verbose: bool
 ) -> None:
@@ -45,6 +42,7 @@ def command(
     if output is None:
         raise click.UsageError("Missing option '-o'.")
     from evt.compilation import build_and_use, source_of
+    from evt.compilation.progress import Times
     from evt.diagnostics import visible
     from evt.emission import emitted
 
@@ -52,15 +50,17 @@ def command(
     plan = invocation.program.plan(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes)
     started = time.monotonic()
     events: list[BuildEvent] = []
-    with _Waiting(f"building for {plan.target.name}") as waiting:
+    times = Times()
 
-        def hear(event: BuildEvent) -> None:
-            events.append(event)
-            waiting.show(event)
+    def hear(event: BuildEvent) -> None:
+        events.append(event)
+        times(event)
 
-        kernel = emitted(plan, name)
-        source = source_of(kernel, plan)
-        (library,) = build_and_use([source], lambda _, path: path.read_bytes(), verbose=verbose, on_event=hear)
+    kernel = emitted(plan, name)
+    source = source_of(kernel, plan)
+    (library,) = build_and_use([source], lambda _, path: path.read_bytes(), verbose=verbose, on_event=hear)
+    if verbose and str(times):
+        click.echo(f"evt: {times}", err=True)
     write(output, library, executable=True, beside=None if header is None else (header, kernel.header))
     seconds = time.monotonic() - started
     cached = all(event.kind == "hit" for event in events)
@@ -68,34 +68,6 @@ def command(
         made = "from the cache" if cached else f"built in {seconds:.1f} s"
         declared = "" if header is None else f"; {visible(header)} declares {kernel.name}_run"
         print_text(f"{visible(output)}: {made}{declared}")
-
-
-class _Waiting:
-    """The phase of a build and its elapsed time, shown on a terminal: nvcc takes up to a minute."""
-
-    def __init__(self, text: str) -> None:
-        from evt.compilation import Phases
-
-        self._text, self._phases, self._shown = text, Phases(), ExitStack()
-        self._update: Callable[[str], None] = lambda text: None
-
-    def __enter__(self) -> _Waiting:
-        if sys.stderr is not None and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-            line = self._shown.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
-            task = line.add_task(self._text)
-            self._update = lambda text: line.update(task, description=text)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._shown.close()
-
-    def show(self, event: BuildEvent) -> None:
-        phase = self._phases.after(event)
-        self._update(f"{self._text}: {phase}" if phase else self._text)
 
 
 def _nvcc_command(invocation: Invocation, library: str) -> str:

@@ -14,6 +14,7 @@ from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.inputs import Inputs, find_inputs
 from evt.compilation.policy import may_compile, uncompiled
 from evt.compilation.pool import run_all
+from evt.compilation.progress import shown
 from evt.compilation.source import KernelSource, cache_key, part_key, source_key
 from evt.compilation.toolchain import Toolchain, find_toolchain, require_target
 from evt.diagnostics import Diagnostic
@@ -55,7 +56,13 @@ def build(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
     cache = cache or Cache()
-    report = Reporter(on_event, verbose)
+    with shown(sources, cache, jobs, verbose) as show:
+        return _built(sources, cache, toolchain, jobs, Reporter((show, *((on_event,) if on_event else ())), verbose))
+
+
+def _built(
+    sources: Sequence[KernelSource], cache: Cache, toolchain: Toolchain | None, jobs: int | None, report: Reporter
+) -> list[Path]:
     libraries = _imported(sources, cache, report)
     if left := [source for source in dict.fromkeys(sources) if source not in libraries]:
         positions = [sources.index(source) for source in left]

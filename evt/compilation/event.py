@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,18 +59,19 @@ class Phases:
         else:
             self._running = {each for each in self._running if each[0] != event.key}
         stages = {stage for _, stage in self._running}
-        return " and ".join(phase for stage, phase in _PHASES.items() if stage in stages)
+        known = [stage for stage in _PHASES if stage in stages]
+        return " and ".join(_PHASES.get(stage, stage) for stage in (*known, *sorted(stages - {*known})))
 
 
 class Reporter:
-    """A dispatcher of events to the listener, one at a time although passes run in threads; prints if verbose."""
+    """A dispatcher of events to listeners, one at a time although passes run in threads; prints if verbose."""
 
-    def __init__(self, listener: Callable[[BuildEvent], None] | None, verbose: bool) -> None:
-        self._listener, self._verbose, self._mutex = listener, verbose, threading.Lock()
+    def __init__(self, listeners: Sequence[Callable[[BuildEvent], None]], verbose: bool) -> None:
+        self._listeners, self._verbose, self._mutex = listeners, verbose, threading.Lock()
 
     def __call__(self, event: BuildEvent) -> None:
         with self._mutex:
             if self._verbose:
                 print(f"evt: {event}", file=sys.stderr, flush=True)
-            if self._listener is not None:
-                self._listener(event)
+            for listener in self._listeners:
+                listener(event)

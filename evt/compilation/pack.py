@@ -45,7 +45,7 @@ _MEMBER = re.compile(rf"([0-9a-f]{{64}})/({'|'.join(map(re.escape, _FILES))})")
 #: The fields of an entry's record that a pack keeps, all of them text.
 _FACTS = ("kernel", "gencode", "evt", "nvcc", "cutlass")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-#: What zipfile raises for a damaged file, besides BadZipFile.
+#: The exceptions of zipfile for a damaged file.
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
     *(ValueError, LookupError, TypeError, OverflowError, MemoryError),
@@ -68,8 +68,8 @@ class Packed:
 def write_pack(path: Path, entries: Iterable[Entry]) -> list[Entry]:
     """Write entries of the cache to a pack, in one rename; return the entries in it.
 
-    Entries that are damaged, that are removed meanwhile, or that do not state their machine are left out. Of entries
-    with equal sources, one is packed. Raise BuildError (E0710) if the file cannot be written.
+    Entries that are damaged, that are removed meanwhile, or that do not state their machine are left out. Entries with
+    equal sources are packed once. Raise BuildError (E0710) if the file cannot be written.
     """
     by_key: dict[str, Entry] = {}
     for entry in sorted(entries, key=lambda each: each.key):
@@ -284,7 +284,7 @@ def _check(key: str, record: Mapping[str, Any], files: Mapping[str, bytes]) -> N
 def _unpacked(
     archive: zipfile.ZipFile, key: str, record: Mapping[str, Any], files: Iterable[str] = (SOURCE, LIBRARY)
 ) -> dict[str, bytes]:
-    """Return files of a kernel. Raise _UnsoundError if their digests are not those of the record."""
+    """Return files of a kernel. Raise _UnsoundError if their digests differ from the record's."""
     found = {}
     for name in files:
         found[name] = _data(archive, archive.getinfo(f"{key}/{name}"))

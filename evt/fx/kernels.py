@@ -9,15 +9,15 @@ reports the progress.
 from __future__ import annotations
 
 import logging
-import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from evt.compilation import BuildEvent, KernelSource, Phases, build
+from evt.compilation import BuildEvent, KernelSource, build
 from evt.compilation.policy import may_compile
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
@@ -117,46 +117,24 @@ def _failure(sources: Sequence[KernelSource]) -> str:
 
 
 def build_all(sources: Sequence[KernelSource]) -> None:
-    """Build sources in parallel, and report the progress. Raise BuildError."""
+    """Build sources in parallel, and log their number and the time unless all are in the cache. Raise BuildError."""
     wanted = list(dict.fromkeys(sources))
-    if wanted:
-        line = _Line(len(wanted))
-        try:
-            build(wanted, on_event=line)
-        finally:
-            line.close()
+    if not wanted:
+        return
+    start = time.perf_counter()
+    kinds = Counter[str]()
+
+    def count(event: BuildEvent) -> None:
+        kinds[event.kind] += 1
+
+    try:
+        build(wanted, on_event=count)
+    finally:
+        if kinds["built"]:
+            ready, seconds = kinds["hit"] + kinds["built"], time.perf_counter() - start
+            _LOGGER.info(f"{ready} of {len(wanted)} kernels ready, {seconds:.0f} s")
 
 
 def reason_of(error: EvtError) -> str:
     first: Diagnostic = error.diagnostics[0]
     return f"{first.code}: {first.message}"
-
-
-class _Line:
-    """The progress of builds: a line on a terminal that is overwritten, and a log record at the end.
-
-    There is no log record if all kernels are in the cache.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count, self._done, self._built, self._start = count, 0, 0, time.perf_counter()
-        self._shown, self._phases, self._phase = sys.stderr.isatty(), Phases(), ""
-
-    def __call__(self, event: BuildEvent) -> None:
-        if event.kind in ("hit", "built", "failed"):
-            self._done += 1
-        self._phase = self._phases.after(event)
-        if event.kind in ("start", "end", "built", "failed"):
-            self._built += event.kind == "built"
-            if self._shown:
-                print(f"\revt: {self._text()}", end="\033[K", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._built:
-            _LOGGER.info(self._text())
-            if self._shown:
-                print(file=sys.stderr)
-
-    def _text(self) -> str:
-        phase = f", {self._phase}" if self._phase else ""
-        return f"{self._done} of {self._count} kernels ready, {time.perf_counter() - self._start:.0f} s{phase}"

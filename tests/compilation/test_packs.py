@@ -61,7 +61,7 @@ def packed(folder: Path, sources: list[KernelSource]) -> Path:
 
 
 def whole(cache: Cache) -> set[str]:
-    """Return the keys of the entries, all of which are whole."""
+    """Return the keys of the entries, and check that each entry is whole."""
     keys = {entry.key for entry in cache.entries()}
     assert all(cache.find(key)[0] for key in keys)
     return keys

@@ -1,0 +1,127 @@
+"""The progress of builds: a line on a terminal with the phase and the time, and the seconds of each phase."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from evt.compilation.cache import RECORD, Cache
+from evt.compilation.event import BuildEvent, Phases
+from evt.compilation.source import KernelSource
+from evt.diagnostics import visible
+from evt.errors import BuildError
+from evt.storage.trust import read_private
+
+#: The number of earlier builds whose times predict the next one, and the largest size of a record in bytes.
+_EARLIER, _MOST_RECORD = 32, 1 << 20
+
+
+@contextlib.contextmanager
+def shown(sources: Sequence[KernelSource], cache: Cache, jobs: int | None, verbose: bool) -> Iterator[_Display]:
+    """Yield a listener to a build that shows its progress on a terminal; elsewhere, and if ``verbose``, it is silent.
+
+    Nothing is shown before the first compiler starts.
+    """
+    with ExitStack() as line:
+        yield _Display(sources, cache, jobs, line, visible=not verbose and _is_terminal())
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    except ValueError:  # closed
+        return False
+
+
+class _Display:
+    """The listener of :func:`shown`, which opens the line by ``line``."""
+
+    def __init__(
+        self, sources: Sequence[KernelSource], cache: Cache, jobs: int | None, line: ExitStack, *, visible: bool
+    ) -> None:
+        self._sources, self._cache, self._jobs, self._line, self._visible = sources, cache, jobs, line, visible
+        self._phases, self._ready, self._now = Phases(), set[int](), ""
+        self._update: Any = None
+
+    def __call__(self, event: BuildEvent) -> None:
+        if not self._visible:
+            return
+        phase = self._phases.after(event)
+        if event.kind in ("hit", "built", "failed"):
+            self._ready.add(event.index)
+        elif event.kind == "start":
+            source = self._sources[event.index]
+            self._now = f"{source.kernel or 'kernel'} for {source.gencode}"
+        if self._update is None and event.kind in ("start", "wait"):
+            self._update = self._opened()
+        if self._update is not None:
+            self._update(self._text(phase))
+
+    def _text(self, phase: str) -> str:
+        count = len(set(self._sources))
+        number = f"{len(self._ready)} of {count} kernels ready, " if count > 1 else ""
+        return visible(f"evt: {number}{': '.join(filter(None, (self._now, phase)))}")
+
+    def _opened(self) -> Any:
+        """Show the line; return the function that changes its text. rich is imported only here."""
+        from rich.console import Console
+        from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+        from rich.text import Text
+
+        from evt.compilation.process import default_jobs
+
+        missing = len(set(self._sources)) - len(self._ready)
+        turns = -(-missing // (self._jobs or default_jobs()))
+        expected = turns * expected_seconds(self._cache, {source.gencode for source in self._sources})
+
+        class Remaining(ProgressColumn):
+            """The remaining seconds, while the build is within the time that earlier ones took."""
+
+            def render(self, task: Task) -> Text:
+                left = expected - (task.elapsed or 0.0)
+                return Text(f"about {left:.0f} s left" if left >= 1 else "")
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), Remaining())
+        progress = self._line.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+        task = progress.add_task("")
+        return lambda text: progress.update(task, description=text)
+
+
+def expected_seconds(cache: Cache, gencodes: set[str]) -> float:
+    """Return the median time of the last builds for these architectures, or for all; 0 if there were none."""
+    ours, others = list[float](), list[float]()
+    for entry in reversed(cache.entries()):
+        with contextlib.suppress(BuildError, OSError, ValueError, LookupError, TypeError, AttributeError):
+            record = json.loads(read_private(entry.library.parent / RECORD, _MOST_RECORD))
+            (ours if record["gencode"] in gencodes else others).append(float(record["seconds"]))
+        if len(ours) == _EARLIER:
+            break
+    return statistics.median((ours or others)[:_EARLIER] or [0.0])
+
+
+class Times:
+    """A listener that adds up the seconds of each phase, waiting for other processes included."""
+
+    def __init__(self) -> None:
+        self._seconds, self._waiting = defaultdict[str, float](float), dict[str, float]()
+
+    def __call__(self, event: BuildEvent) -> None:
+        now = time.monotonic()
+        if (since := self._waiting.pop(event.key, None)) is not None:
+            self._seconds["waiting"] += now - since
+        if event.kind == "wait":
+            self._waiting[event.key] = now
+        elif event.kind == "end":
+            self._seconds[event.stage] += event.seconds
+
+    def __str__(self) -> str:
+        longest_first = sorted(self._seconds.items(), key=lambda each: -each[1])
+        return ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in longest_first)
