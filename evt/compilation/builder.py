@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from evt.compilation.cache import LIBRARY, Cache, Failure
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.inputs import Inputs, find_inputs
+from evt.compilation.jit import Missing, Nvrtc
+from evt.compilation.own import find_way, is_cubin, make_own, own_key
 from evt.compilation.policy import may_compile, uncompiled
 from evt.compilation.pool import run_all
 from evt.compilation.progress import shown
@@ -48,6 +50,8 @@ def build(
     number of open files depends on ``jobs`` only. The compilers end with this process, however it ends. ``on_event``
     gets each step, one call at a time but from several threads.
 
+    Sources that are ``alone`` become cubins by NVRTC, or libraries if NVRTC is missing or refuses them.
+
     Raise BuildError: E0701 or E0702 without usable tools, E0703 if nvcc refuses a source (a bug in evt), E0653 if it
     refuses the C++ of a user's function, E0704 if the cache cannot be used, E0705 if another user could have written
     it, E0706 if nvcc is too old, E0707 if headers change during the build, E0708 if too many files are open, E0709 if
@@ -64,9 +68,20 @@ def _built(
     sources: Sequence[KernelSource], cache: Cache, toolchain: Toolchain | None, jobs: int | None, report: Reporter
 ) -> list[Path]:
     libraries = _imported(sources, cache, report)
-    if left := [source for source in dict.fromkeys(sources) if source not in libraries]:
-        positions = [sources.index(source) for source in left]
-        libraries |= zip(left, _made(left, positions, cache, toolchain, jobs, report), strict=True)
+    left = {source: sources.index(source) for source in dict.fromkeys(sources) if source not in libraries}
+    nvrtc = find_way() if any(source.alone for source in left) else None
+    refused: list[Diagnostic] = []
+    if isinstance(nvrtc, Nvrtc):
+        found, refused = _alone(left, nvrtc, cache, jobs, report)
+        libraries |= found
+    if rest := {source: index for source, index in left.items() if source not in libraries}:
+        try:
+            made = _made(list(rest), list(rest.values()), cache, toolchain, jobs, report)
+        except BuildError as error:
+            if not may_compile() or not {each.code for each in error.diagnostics} <= {"E0701", "E0702"}:
+                raise
+            raise BuildError(refused) if refused else _without_tools(error, nvrtc) from None
+        libraries |= zip(rest, made, strict=True)
     return [libraries[source] for source in sources]
 
 
@@ -76,10 +91,33 @@ def _imported(sources: Sequence[KernelSource], cache: Cache, report: Reporter) -
     for index, source in enumerate(sources):
         key = source_key(source)
         library = None if source in found else cache.find(key)[0]
-        if library is not None:
+        if library is not None and (source.alone or not is_cubin(library)):
             found[source] = library
             report(BuildEvent("hit", key, index))
     return found
+
+
+def _alone(
+    sources: Mapping[KernelSource, int], nvrtc: Nvrtc, cache: Cache, jobs: int | None, report: Reporter
+) -> tuple[dict[KernelSource, Path], list[Diagnostic]]:
+    """Return the cubins of the sources that NVRTC compiles, and the problems of the refused ones."""
+    keys = {source: own_key(source, nvrtc) for source in sources if source.alone}
+    if not may_compile():
+        keys = {source: key for source, key in keys.items() if cache.find(key)[0] is not None}
+    wanted: dict[str, tuple[int, KernelSource]] = {}
+    for source, key in keys.items():
+        wanted.setdefault(key, (sources[source], source))
+    made, refused = make_own(wanted, nvrtc, cache, jobs, report)
+    return {source: made[key] for source, key in keys.items() if key in made}, refused
+
+
+def _without_tools(error: BuildError, nvrtc: Nvrtc | Missing | None) -> BuildError:
+    """Return the error of missing tools; sources that NVRTC could compile need none of them."""
+    if not isinstance(nvrtc, Missing):
+        return error
+    first, *others = error.diagnostics
+    notes = (*first.notes, f"own kernels need NVRTC alone: {nvrtc.reason}", f"to have it: {nvrtc.help}")
+    return BuildError([Diagnostic(first.code, first.message, help=first.help, notes=notes), *others])
 
 
 def _made(

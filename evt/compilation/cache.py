@@ -3,6 +3,7 @@
 ::
 
     root/ab/abcd…/kernel.so, kernel.cu, build.json     a complete entry: built here by cache_key, imported by source_key
+                                                       (kernel.so is the cubin of an own kernel that has no launcher)
     root/12/1234…/device.ltoir, or host.o              a part that kernels of one structure share
     root/ab/.abcd….lock                                held by the process that builds it
     root/ab/.abcd…-x1y2z3/                             the build directory; renamed into place at the end

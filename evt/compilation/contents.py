@@ -34,9 +34,13 @@ class Contents:
     kernel: str = ""
 
 
-def source_of(kernel: Emitted, plan: Plan) -> KernelSource:
-    """Return the source to build from an emitted plan."""
-    return KernelSource(kernel.text, plan.target.gencode, kernel.name, f"{plan.route} {plan.config.name}")
+def source_of(kernel: Emitted, plan: Plan, *, launches: bool = False) -> KernelSource:
+    """Return the source to build from an emitted plan.
+
+    ``launches``: the caller can launch the cubin of an own kernel.
+    """
+    alone = launches and plan.family == "own"
+    return KernelSource(kernel.text, plan.target.gencode, kernel.name, f"{plan.route} {plan.config.name}", alone)
 
 
 def contents(entry: Entry) -> Contents:

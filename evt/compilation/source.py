@@ -36,13 +36,15 @@ class KernelSource:
 
     The kernel is within ``#if !defined(EVT_HOST_PASS)``, the launcher within ``#if !defined(EVT_DEVICE_PASS)``; the
     launcher finds the kernel's cubin in ``extern "C" char const evt_cubin[]``. ``name`` is the prefix of its functions,
-    and ``kernel`` is its route and configuration, for people. Raise ValueError for anything but ``sm_`` and a number.
+    and ``kernel`` is its route and configuration, for people. ``alone``: NVRTC can compile the kernel, and the caller
+    can launch a cubin without the launcher. Raise ValueError for anything but ``sm_`` and a number.
     """
 
     text: str
     gencode: str
     name: str = ""
     kernel: str = field(default="", compare=False)
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"sm_\d{2,3}[af]?", self.gencode):

@@ -64,7 +64,7 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
         message = f"nvcc does not accept the C++ of `{name}`"
         return Diagnostic("E0653", message, help=f"correct the `cxx` of the registered function `{name}`", notes=notes)
     message = f"nvcc did not accept generated code for {source.gencode}"
-    report = f"report it with the source and the log in {kept}"
+    report = _report(kept)
     if doubts := [*flags, *["CUTLASS_PATH"] * (toolchain.cutlass_origin != "wheel")]:
         unset = " and ".join(doubts)
         message += f", built with {', '.join(f'{name}={os.environ.get(name)}' for name in doubts)}"
@@ -72,6 +72,20 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
             "E0703", message, help=f"unset {unset} and build again; if that fails too, {report}", notes=notes
         )
     return Diagnostic("E0703", f"{message}: this is a bug in evt", help=f"please {report}", notes=notes)
+
+
+def verdict_of_nvrtc(source: KernelSource, output: str, root: Path, kept: Path) -> Diagnostic:
+    """Return the diagnostic of a text that NVRTC refuses. ``kept`` has the text and the log."""
+    notes = tuple([line.strip() for line in output.splitlines() if " error" in line][:3])
+    if name := _failing_function(source.text, output):
+        message = f"NVRTC does not accept the C++ of `{name}`"
+        return Diagnostic("E0653", message, help=f"correct the `cxx` of the registered function `{name}`", notes=notes)
+    message = f"NVRTC did not accept generated code for {source.gencode}: this is a bug in evt"
+    return Diagnostic("E0703", message, help=f"please {_report(kept)}", notes=notes)
+
+
+def _report(kept: Path) -> str:
+    return f"report it with the source and the log in {kept}"
 
 
 def _failing_function(text: str, output: str) -> str:

@@ -11,13 +11,14 @@ from evt.emission.multiplication import multiplication
 from evt.emission.operations import Names, listed, members, operation
 from evt.emission.text import FragmentText, NodeText, PassText, StepText
 from evt.ir.dtype import B1, I32, I64
+from evt.launch.members import has_part
 from evt.plan import Plan
 from evt.plan.epilogue.broadcasts import ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
 from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
-from evt.plan.epilogue.values import Access, Number
-from evt.plan.epilogue.writes import AuxStore, Reduction
+from evt.plan.epilogue.values import Number
+from evt.plan.epilogue.writes import Reduction
 from evt.plan.plan import HaloConvolution, HaloProduct
 
 
@@ -73,7 +74,7 @@ class _Passes:
 
     def add(self, step: Step) -> None:
         """Add a step: its object, if it has one, its statement, and its value."""
-        if _has_part(step):
+        if has_part(step):
             self.parts[step.name] = NodeText(
                 step.name,
                 operation(step, self.names),
@@ -158,13 +159,6 @@ class _Passes:
         for made in self.passes:
             kept = tuple((f"{name}_values", type_) for name, type_ in made.kept.items())
             yield PassText(tuple(made.exchanges), tuple(made.steps), kept)
-
-
-def _has_part(step: Step) -> bool:
-    """Return whether a step is an object of the epilogue; the kernel itself stores D."""
-    if isinstance(step, AuxStore):
-        return step.access is Access.DIRECT
-    return bool(step.header) and not (isinstance(step, ScalarBroadcast) and isinstance(step.value, Number))
 
 
 def _statement(statement: str, step: Step) -> StepText:

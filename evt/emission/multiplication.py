@@ -5,22 +5,23 @@ from __future__ import annotations
 from evt.emission.expressions import REGISTER
 from evt.emission.text import MultiplicationText
 from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, TF32, U8, DType
+from evt.launch.shape import MAP_TYPES
 from evt.plan import Plan
 from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS
 from evt.plan.plan import HaloConvolution, HaloProduct
 
 #: The threads that share the sums, and the sums in a line of text.
 _THREADS, _SUMS_A_LINE = 128, 6
-#: The names of operand types: in the instruction, and of TMA.
+#: The names of operand types in the instruction.
 _MULTIPLIED = {
-    F16: ("f16", "FLOAT16"),
-    BF16: ("bf16", "BFLOAT16"),
-    F32: ("tf32", "TFLOAT32"),
-    TF32: ("tf32", "TFLOAT32"),
-    E4M3: ("e4m3", "UINT8"),
-    E5M2: ("e5m2", "UINT8"),
-    I8: ("s8", "UINT8"),
-    U8: ("u8", "UINT8"),
+    F16: "f16",
+    BF16: "bf16",
+    F32: "tf32",
+    TF32: "tf32",
+    E4M3: "e4m3",
+    E5M2: "e5m2",
+    I8: "s8",
+    U8: "u8",
 }
 #: The sums: their type in the instruction, and their constraint in an asm statement.
 _SUMS = {F32: ("f32", "+f"), I32: ("s32", "+r")}
@@ -33,12 +34,12 @@ def multiplication(plan: Plan) -> MultiplicationText:
     a, b, transposed = loop.a.dtype, loop.b.dtype, loop.transposes_filters
     pixels, size = plan.config.tile[0], a.bits // 8
     count = FILTERS * pixels // _THREADS
-    (of_pixels, map_type), (of_filters, _) = _MULTIPLIED[a], _MULTIPLIED[b]
+    of_pixels, of_filters = _MULTIPLIED[a], _MULTIPLIED[b]
     of_sums, change = _SUMS[plan.accumulator]
     return MultiplicationText(
         element_bytes=size,
         accumulator=REGISTER[plan.accumulator],
-        map_type=f"CU_TENSOR_MAP_DATA_TYPE_{map_type}",
+        map_type=f"CU_TENSOR_MAP_DATA_TYPE_{MAP_TYPES[a][0]}",
         transposed=transposed,
         pixels=pixels,
         instruction=f"wgmma.mma_async.sync.aligned.m{FILTERS}n{pixels}k{DEPTH_BYTES // size}"

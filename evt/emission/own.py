@@ -8,6 +8,7 @@ from evt.emission.convolution import extent
 from evt.emission.expressions import as_int, fragment_element, read
 from evt.emission.text import Assignments, OwnText
 from evt.ir.convolution import SPATIAL
+from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.plan import (
     Convolution,
@@ -34,6 +35,7 @@ def own(plan: Plan) -> OwnText | None:
                 remark="The convolution, and the size of tiles if the caller gives one.",
                 problem=(*_sizes(loop), *tile),
                 operands=(*_image("a", loop.a), *_image("b", loop.b)),
+                structs=structs(plan),
             )
         case HaloProduct() as loop:
             sizes = ", ".join(map(extent, ("m", "n", "k")))
@@ -43,6 +45,7 @@ def own(plan: Plan) -> OwnText | None:
                 remark="The matrix product.",
                 problem=(("problem", f"evt::kit::matrix_product({sizes})"),),
                 operands=(*_rows("a", loop.a), *_rows("b", loop.b)),
+                structs=structs(plan),
                 refused="arguments->l != 1",
             )
         case DepthwiseConvolution() as loop:
@@ -52,6 +55,7 @@ def own(plan: Plan) -> OwnText | None:
                 remark="The convolution.",
                 problem=_sizes(loop),
                 operands=(*_image("a", loop.a), *_image("b", loop.b)),
+                structs=structs(plan),
             )
         case _:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from evt.launch.members import Struct
 from evt.plan import Field, Plan
 
 #: (member, expression) each.
@@ -218,6 +219,7 @@ class OwnText:
     """An own kernel: its types, and the members of its arguments for the problem and for the operands.
 
     ``mainloop`` is "" for a kernel without one. ``remark`` describes the problem. A call that meets ``refused`` fails.
+    ``structs`` are the members of each kernel's parameters that a launcher outside of the text fills.
     """
 
     mainloop: str
@@ -225,6 +227,7 @@ class OwnText:
     remark: str
     problem: Assignments
     operands: Assignments
+    structs: tuple[Struct, ...]
     refused: str = ""
 
 

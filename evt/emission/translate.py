@@ -55,6 +55,8 @@ _OPERATORS: dict[type[ast.AST], tuple[str, int]] = {
 }
 #: A space after which no line ends.
 _INNER_SPACE = re.compile(r"(?<![,;{?:|&]) ")
+#: The lines around functions that the device pass leaves out.
+_HOST, _END = "#if !defined(EVT_DEVICE_PASS)", "#endif"
 _TERNARY, _UNARY, _PRIMARY = 2, 14, 15
 _INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<initializer_list>", "<numeric>", '"cutlass/cutlass.h"')
 
@@ -85,7 +87,8 @@ class _Translator:
         for source, tree in zip(self.sources, self.trees, strict=True):
             self.lines = source.splitlines()
             parts += self.module(tree)
-        return "\n\n".join([*parts, f"}}  // namespace {namespace}\n}}  // namespace evt"])
+        text = "\n\n".join([*parts, f"}}  // namespace {namespace}\n}}  // namespace evt"])
+        return text.replace(f"\n{_END}\n\n{_HOST}\n", "\n\n")
 
     def module(self, tree: ast.Module) -> Iterator[str]:
         """Yield the docstring of a module without its last paragraph, and its definitions."""
@@ -105,7 +108,7 @@ class _Translator:
                 case ast.ClassDef():
                     made = self.struct(node)
                 case ast.FunctionDef():
-                    made = [*self.documented(node, ""), *self.function(node, "")]
+                    made = self.function(node, "")
                 case _:
                     continue  # imports, the docstring, and aliases of types
             if constants:
@@ -140,7 +143,7 @@ class _Translator:
                 case ast.FunctionDef() if not _is_decorated(each, "staticmethod"):
                     if shadowed := {argument.arg for argument in each.args.args} & set(_fields(node)):
                         raise TypeError(f"parameters of {each.name} named like fields: {sorted(shadowed)}")
-                    made += ["", *self.documented(each, "  "), *self.function(each, "  ", method=True)]
+                    made += ["", *self.function(each, "  ", method=True)]
         return [*made, "};"]
 
     def type(self, annotation: ast.expr | None) -> str:
@@ -150,6 +153,7 @@ class _Translator:
         raise TypeError(f"a type that C++ has no name for: {ast.unparse(annotation) if annotation else None}")
 
     def function(self, node: ast.FunctionDef, indent: str, *, method: bool = False) -> list[str]:
+        """Return a function: of numbers alone for the host and the device, otherwise for the host."""
         arguments = node.args.args[1:] if method else node.args.args
         defaults = [None] * (len(arguments) - len(node.args.defaults)) + list(node.args.defaults)
         given = []
@@ -165,7 +169,8 @@ class _Translator:
         assigned = [name for each in ast.walk(node) for name in _assigned(each)]
         scope = _Scope({each.arg for each in arguments}, {name for name in assigned if assigned.count(name) > 1})
         lines = [head, *(f"  {line}" for each in body for line in self.statement(each, scope)), "}"]
-        return [line for each in lines for line in _wrapped(indent + each)]
+        made = [*self.documented(node, indent), *(line for each in lines for line in _wrapped(indent + each))]
+        return made if constant else [_HOST, *made, _END]
 
     def statement(self, node: ast.stmt, scope: _Scope) -> list[str]:
         match node:

@@ -132,7 +132,7 @@ def make_kernels(request: Request, bound: Bound, target: Target, atomic: bool = 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
     """Return the sources from which evt.compilation makes libraries."""
-    return [source_of(emitted(each), each) for each in plans]
+    return [source_of(emitted(each), each, launches=True) for each in plans]
 
 
 def refuse_capture() -> None:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from evt.compilation.own import is_cubin
 from evt.diagnostics import Diagnostic
 from evt.errors import InternalError, LaunchError
 from evt.plan import Plan
-
-_FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
+from evt.runtime.launcher import FORMATS, Launcher
 
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded kernel.
+    """A loaded kernel: a library with a launcher, or a cubin that :mod:`evt.runtime.launcher` launches.
 
     ``run`` launches it, ``form`` is the struct format of its arguments, ``workspace`` returns the bytes of device
     memory that a call with these arguments needs; only the arguments' sizes matter.
@@ -40,17 +40,30 @@ class _Functions:
 
 
 def load_library(path: Path, plan: Plan, name: str) -> Library:
-    """Load the library that evt built for a plan; ``name`` begins the names of its functions.
+    """Load the library or the cubin that evt built for a plan; ``name`` begins the names of its functions.
 
     Plans of equal text share the library. Raise LaunchError (E0803) when the loader refuses the library and
     InternalError when the plan has other arguments.
     """
+    form = "".join(FORMATS[field.kind] for field in plan.fields)
+    if is_cubin(path):
+        launcher = _launcher(path, plan, name)
+        return Library(path, launcher.run, form, launcher.workspace)
     found = _load(path, name)
     if json.loads(found.schema) != json.loads(plan.schema):
         raise InternalError(
             Diagnostic("E0902", f"the library {path} takes other arguments than its plan", help="run `evt cache clear`")
         )
-    return Library(path, found.run, "".join(_FORMATS[field.kind] for field in plan.fields), found.workspace)
+    return Library(path, found.run, form, found.workspace)
+
+
+@cache
+def _launcher(path: Path, plan: Plan, name: str) -> Launcher:
+    try:
+        return Launcher(plan, path.read_bytes(), name)
+    except ValueError as error:
+        message = f"the cubin {path} has other parameters than its plan: {error}"
+        raise InternalError(Diagnostic("E0902", message, help="run `evt cache clear`")) from error
 
 
 @cache

@@ -64,7 +64,7 @@ def test_a_refused_link_raises_with_the_log(nvrtc, nvjitlink, options, words):
 def test_the_identity_distinguishes_files_of_one_version(tmp_path):
     first, second = tmp_path / "first.so", tmp_path / "second.so"
     first.write_bytes(b"1")
-    second.write_bytes(b"2")
+    second.write_bytes(b"22")
     assert jit._identity("nvrtc", (13, 0), first) != jit._identity("nvrtc", (13, 0), second)
 
 

@@ -66,6 +66,7 @@ struct Thing {
   }
 };
 
+#if !defined(EVT_DEVICE_PASS)
 /// Return a larger thing.
 inline Thing grown(Thing const& thing, int by, bool really = true) {
   auto size = thing.size;
@@ -77,6 +78,7 @@ inline Thing grown(Thing const& thing, int by, bool really = true) {
   }
   return [&](auto changed) { changed.size = by > 0 ? std::min(size, kMostThings) : -size; return changed; }(thing);
 }
+#endif
 """
 
 

@@ -63,7 +63,7 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
-// ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
+// ... as in gemm_3x_stock: #if !defined(EVT_DEVICE_PASS)
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
@@ -146,6 +146,62 @@ using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
+#if defined(__CUDACC_RTC__)
+/// The size of each kernel's parameters, and the place and the type of each member: see evt/launch.
+extern "C" __constant__ unsigned const golden_layout[] = {
+    sizeof(Params),
+    EVT_MEMBER(Params, input),
+    EVT_MEMBER(Params, source),
+    EVT_MEMBER(Params, filters.pointer),
+    EVT_MEMBER(Params, filters.stride),
+    EVT_MEMBER(Params, filters.row_stride),
+    EVT_MEMBER(Params, filters.tap_stride),
+    EVT_MEMBER(Params, packed),
+    EVT_MEMBER(Params, d),
+    EVT_MEMBER(Params, d_stride),
+    EVT_MEMBER(Params, problem.images),
+    EVT_MEMBER(Params, problem.channels),
+    EVT_MEMBER(Params, problem.filters),
+    EVT_MEMBER(Params, problem.height.size),
+    EVT_MEMBER(Params, problem.height.output),
+    EVT_MEMBER(Params, problem.height.taps),
+    EVT_MEMBER(Params, problem.height.stride),
+    EVT_MEMBER(Params, problem.height.dilation),
+    EVT_MEMBER(Params, problem.height.pad),
+    EVT_MEMBER(Params, problem.height.window),
+    EVT_MEMBER(Params, problem.width.size),
+    EVT_MEMBER(Params, problem.width.output),
+    EVT_MEMBER(Params, problem.width.taps),
+    EVT_MEMBER(Params, problem.width.stride),
+    EVT_MEMBER(Params, problem.width.dilation),
+    EVT_MEMBER(Params, problem.width.pad),
+    EVT_MEMBER(Params, problem.width.window),
+    EVT_MEMBER(Params, problem.depth.size),
+    EVT_MEMBER(Params, problem.depth.output),
+    EVT_MEMBER(Params, problem.depth.taps),
+    EVT_MEMBER(Params, problem.depth.stride),
+    EVT_MEMBER(Params, problem.depth.dilation),
+    EVT_MEMBER(Params, problem.depth.pad),
+    EVT_MEMBER(Params, problem.depth.window),
+    EVT_MEMBER(Params, geometry.images),
+    EVT_MEMBER(Params, geometry.rows),
+    EVT_MEMBER(Params, geometry.columns),
+    EVT_MEMBER(Params, geometry.box_rows),
+    EVT_MEMBER(Params, geometry.box_columns),
+    EVT_MEMBER(Params, geometry.tiles_high),
+    EVT_MEMBER(Params, geometry.tiles_wide),
+    EVT_MEMBER(Params, geometry.tiles),
+    EVT_MEMBER(Params, geometry.channel_blocks),
+    EVT_MEMBER(Params, memory.source),
+    EVT_MEMBER(Params, memory.filters),
+    EVT_MEMBER(Params, memory.weights),
+    EVT_MEMBER(Params, memory.barriers),
+    EVT_MEMBER(Params, memory.size),
+    EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, epilogue.in_bias.ptr),
+    EVT_MEMBER(Params, epilogue.in_bias.stride),
+};
+#endif
 #if !defined(EVT_DEVICE_PASS)
 
 /// The convolution.

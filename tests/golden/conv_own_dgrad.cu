@@ -66,7 +66,7 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
-// ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
+// ... as in gemm_3x_stock: #if !defined(EVT_DEVICE_PASS)
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 
@@ -223,6 +223,71 @@ struct Mma {
 
 // ... as in gemm_own: CUTLASS_DEVICE void run(Params const& params, char
 
+#if defined(__CUDACC_RTC__)
+/// The size of each kernel's parameters, and the place and the type of each member: see evt/launch.
+extern "C" __constant__ unsigned const golden_layout[] = {
+    sizeof(Params),
+    EVT_MEMBER(Params, input),
+    EVT_MEMBER(Params, filters),
+    EVT_MEMBER(Params, source),
+    EVT_MEMBER(Params, destination),
+    EVT_MEMBER(Params, taps.number),
+    EVT_MEMBER(Params, taps.groups),
+    EVT_MEMBER(Params, taps.starts[0]),
+    EVT_MEMBER(Params, taps.tap[0].word),
+    EVT_MEMBER(Params, geometry.images),
+    EVT_MEMBER(Params, geometry.rows),
+    EVT_MEMBER(Params, geometry.columns),
+    EVT_MEMBER(Params, geometry.input_pitch),
+    EVT_MEMBER(Params, geometry.accumulator_pitch),
+    EVT_MEMBER(Params, geometry.box_rows),
+    EVT_MEMBER(Params, geometry.guard),
+    EVT_MEMBER(Params, geometry.tiles_high),
+    EVT_MEMBER(Params, geometry.tiles_wide),
+    EVT_MEMBER(Params, geometry.input_stages),
+    EVT_MEMBER(Params, geometry.input_stage_bytes),
+    EVT_MEMBER(Params, geometry.taps_per_stage),
+    EVT_MEMBER(Params, geometry.filter_stages),
+    EVT_MEMBER(Params, geometry.filter_stage_bytes),
+    EVT_MEMBER(Params, geometry.cluster_size),
+    EVT_MEMBER(Params, geometry.exchange_bytes),
+    EVT_MEMBER(Params, geometry.cooperative),
+    EVT_MEMBER(Params, geometry.resident),
+    EVT_MEMBER(Params, geometry.handover),
+    EVT_MEMBER(Params, geometry.epilogue_bytes),
+    EVT_MEMBER(Params, images),
+    EVT_MEMBER(Params, output_height),
+    EVT_MEMBER(Params, output_width),
+    EVT_MEMBER(Params, filter_count),
+    EVT_MEMBER(Params, stride_height),
+    EVT_MEMBER(Params, stride_width),
+    EVT_MEMBER(Params, channel_blocks),
+    EVT_MEMBER(Params, filter_blocks),
+    EVT_MEMBER(Params, work_tiles),
+    EVT_MEMBER(Params, steps_per_cta),
+    EVT_MEMBER(Params, d),
+    EVT_MEMBER(Params, d_stride),
+    EVT_MEMBER(Params, grid),
+    EVT_MEMBER(Params, source_bytes),
+    EVT_MEMBER(Params, input_layout),
+    EVT_MEMBER(Params, stores_rows),
+    EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, by_filter_blocks.multiplier),
+    EVT_MEMBER(Params, by_filter_blocks.shift),
+    EVT_MEMBER(Params, by_tiles_wide.multiplier),
+    EVT_MEMBER(Params, by_tiles_wide.shift),
+    EVT_MEMBER(Params, by_tiles_high.multiplier),
+    EVT_MEMBER(Params, by_tiles_high.shift),
+    EVT_MEMBER(Params, by_cluster_size.multiplier),
+    EVT_MEMBER(Params, by_cluster_size.shift),
+    EVT_MEMBER(Params, depth.channel_blocks),
+    EVT_MEMBER(Params, depth.taps),
+    EVT_MEMBER(Params, depth.output),
+    EVT_MEMBER(Params, depth.pad),
+    EVT_MEMBER(Params, depth.stride),
+    EVT_MEMBER(Params, depth.dilation),
+};
+#endif
 #if !defined(EVT_DEVICE_PASS)
 
 /// The convolution, and the size of tiles if the caller gives one.

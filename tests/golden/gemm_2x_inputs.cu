@@ -101,7 +101,7 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // The failures of golden_run: the kind in the upp
 
-// ... as in gemm_3x_stock: // Launch the kernel on a stream of the current de
+// ... as in gemm_3x_stock: #if !defined(EVT_DEVICE_PASS)
 
 // ... as in gemm_3x_stock: // Return the size of the workspace in bytes; it d
 

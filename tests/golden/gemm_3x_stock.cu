@@ -73,6 +73,7 @@ enum golden_failure {
   golden_failure_launch = 6      // the kernel cannot be launched; the detail is a cudaError_t
 };
 
+#if !defined(EVT_DEVICE_PASS)
 // Launch the kernel on a stream of the current device, a cudaStream_t, without waiting for its end. `size` is
 // sizeof(golden_arguments). Return 0, or a failure. Several threads may call it.
 int golden_run(golden_arguments const* arguments, size_t size, void* stream);
@@ -85,6 +86,7 @@ char const* golden_error_string(int code);
 
 // Return the members of the arguments as JSON.
 char const* golden_schema(void);
+#endif
 
 }  // extern "C"
 static_assert(sizeof(golden_arguments) == 18 * 8, "every member takes 8 bytes");

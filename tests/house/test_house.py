@@ -24,7 +24,7 @@ LONGEST = 450
 #: Rooms and single modules; each may import those before it, and itself, ``TYPE_CHECKING`` imports included.
 ORDER = (
     *("version", "imported", "resources", "untraced", "diagnostics", "errors", "storage", "layout", "settings"),
-    *("language", "functions", "ir", "optimise", "plan", "emission", "request"),
+    *("language", "functions", "ir", "optimise", "plan", "launch", "emission", "request"),
     *("draw", "reference", "gradient", "compilation", "measured", "explain", "runtime", "tuning"),
     *("program", "grouped", "nn", "operators", "export", "fx", "bench", "cli", "__main__"),
 )

@@ -4,6 +4,7 @@
 #ifndef EVT_ENTRY_HPP
 #define EVT_ENTRY_HPP
 
+#if !defined(EVT_DEVICE_PASS)
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -206,5 +207,6 @@ inline cudaError_t launch(void const* kernel, dim3 grid, dim3 block, dim3 cluste
 }
 
 }  // namespace evt
+#endif  // !EVT_DEVICE_PASS
 
 #endif  // EVT_ENTRY_HPP

@@ -40,6 +40,7 @@ struct InitialiseJob {
   int64_t stride_l;
 };
 
+#if !defined(EVT_DEVICE_PASS)
 /// The number of blocks in x that a job can use. The grid is (the maximum of all jobs, the number of jobs).
 template <class Op, class Element, class Output>
 inline int64_t finish_blocks(FinishJob<Op, Element, Output> const& job) {
@@ -51,6 +52,7 @@ template <class Op, class Element>
 inline int64_t finish_blocks(InitialiseJob<Op, Element> const& job) {
   return (job.kept * job.batches + kFinishThreads - 1) / kFinishThreads;
 }
+#endif
 
 namespace detail {
 

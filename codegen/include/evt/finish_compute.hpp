@@ -88,13 +88,35 @@ struct ComputeJob {
   bool over_batch;
 };
 
+#if !defined(EVT_DEVICE_PASS)
 template <class Functor, class Output, class... Operands>
 inline int64_t finish_blocks(ComputeJob<Functor, Output, Operands...> const& job) {
   int64_t const batches = job.over_batch ? 1 : job.batches;
   return job.kept == 1 ? batches : (job.kept * batches + kFinishThreads - 1) / kFinishThreads;
 }
+#endif
 
 namespace detail {
+
+/// The values of a batch's only place, by all threads of a block.
+struct ByBlock {
+  int64_t l;
+
+  template <class Operand>
+  CUTLASS_DEVICE auto operator()(Operand const& operand) const {
+    return operand.by_block(l, 0);
+  }
+};
+
+/// The values of a place, by one thread.
+struct ByThread {
+  int64_t l, at;
+
+  template <class Operand>
+  CUTLASS_DEVICE auto operator()(Operand const& operand) const {
+    return operand.by_thread(l, at);
+  }
+};
 
 template <class Job, class Get, int... I>
 CUTLASS_DEVICE typename Job::Output compute(Job const& job, Get const& get, cute::seq<I...>) {
@@ -114,7 +136,7 @@ CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) 
   int64_t const batches = job.over_batch ? 1 : job.batches;
   if (job.kept == 1) {
     for (int64_t l = blockIdx.x; l < batches; l += gridDim.x) {
-      Output const result = detail::compute(job, [&](auto const& operand) { return operand.by_block(l, 0); }, all);
+      Output const result = detail::compute(job, detail::ByBlock{l}, all);
       if (threadIdx.x == 0) {
         job.out[l * job.out_stride_l] = result;
       }
@@ -123,8 +145,7 @@ CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) 
     int64_t const step = int64_t(gridDim.x) * kFinishThreads;
     for (int64_t i = int64_t(blockIdx.x) * kFinishThreads + threadIdx.x; i < job.kept * batches; i += step) {
       int64_t const l = i / job.kept, at = i - l * job.kept;
-      job.out[l * job.out_stride_l + at] =
-          detail::compute(job, [&](auto const& operand) { return operand.by_thread(l, at); }, all);
+      job.out[l * job.out_stride_l + at] = detail::compute(job, detail::ByThread{l, at}, all);
     }
   }
 }

@@ -357,8 +357,10 @@ struct Part {
     if constexpr (epilogue::Begins<State>::value) state.begin();
   }
 
+#if !defined(EVT_DEVICE_PASS)
   /// The number of parts that a reduction writes.
   static int64_t parts(fragment::Tiles const& tiles) { return Lanes::template parts_of<Operation::kKept>(tiles); }
+#endif
 
   CUTLASS_DEVICE void fetch(Fetched& fetched, fragment::Places const& places) const {
     state.fetch(fetched, places);

@@ -71,6 +71,7 @@ struct Kernel {
   static constexpr int MinBlocksPerMultiprocessor = kBlocks;
   static constexpr int SharedStorageSize = kSharedBytes;  // at most: see get_shared_bytes
 
+#if !defined(EVT_DEVICE_PASS)
   static Geometry geometry_of(Arguments const& arguments) {
     return choose(Filter::kShape, arguments.problem, kElements);
   }
@@ -121,6 +122,7 @@ struct Kernel {
   static dim3 get_grid_shape(Params const& params) { return dim3(static_cast<unsigned>(params.geometry.blocks())); }
   static dim3 get_block_shape(Params const& params) { return dim3(params.geometry.threads()); }
   static int get_shared_bytes(Params const& params) { return params.memory.size; }
+#endif
 
   CUTLASS_DEVICE void operator()(Params const& params, char* storage) const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -155,12 +157,14 @@ struct Kernel {
 
   static constexpr int kUnswizzled = 0;
 
+#if !defined(EVT_DEVICE_PASS)
   template <class T>
   static constexpr CUtensorMapDataType map_type() {
     return std::is_same_v<T, float>          ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
            : std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   }
+#endif
 
   CUTLASS_DEVICE static uint32_t input_loaded(Params const& params, uint32_t storage) {
     return storage + params.memory.barriers;
@@ -172,12 +176,14 @@ struct Kernel {
     return storage + params.memory.barriers + 16;
   }
 
+#if !defined(EVT_DEVICE_PASS)
   static bool has_packed_filters(Arguments const& arguments) {
     constexpr int kAligned = 16;
     auto const& strides = arguments.b_strides;
     return strides[0] == Filter::kTaps && (Filter::kHeight == 1 || strides[1] == Filter::kWidth) &&
            (Filter::kWidth == 1 || strides[2] == 1) && reinterpret_cast<uintptr_t>(arguments.b) % kAligned == 0;
   }
+#endif
 
   /// Have TMA load the tile's filters, its input, and C.
   CUTLASS_DEVICE static void load(Params const& params, Tile<Filter> const& tile, uint32_t storage) {

@@ -22,11 +22,13 @@ struct Filter {
                                       DilationHeight, DilationWidth, Rows,         Columns};
   static constexpr int kInputRows = kShape.input_rows(), kInputColumns = kShape.input_columns();
 
+#if !defined(EVT_DEVICE_PASS)
   static bool is_of(Problem const& problem) {
     Axis const &height = problem.height, &width = problem.width;
     return height.taps == kHeight && width.taps == kWidth && height.stride == kStrideHeight &&
            width.stride == kStrideWidth && height.dilation == kDilationHeight && width.dilation == kDilationWidth;
   }
+#endif
 };
 
 }  // namespace depthwise

@@ -49,6 +49,7 @@ struct Kernel {
   static constexpr int MinBlocksPerMultiprocessor = 1;
   static constexpr int SharedStorageSize = kSharedBytes;
 
+#if !defined(EVT_DEVICE_PASS)
   static bool can_implement(Arguments const& arguments) { return kit::can_implement(arguments); }
 
   static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
@@ -60,6 +61,7 @@ struct Kernel {
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
   static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.cluster_size); }
   static dim3 get_block_shape() { return dim3(Traits::kThreads); }
+#endif
 
   CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

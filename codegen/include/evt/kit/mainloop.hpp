@@ -92,6 +92,7 @@ struct HaloMainloop {
   static constexpr bool kLoadsByThreads = false;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
+#if !defined(EVT_DEVICE_PASS)
   static Problem multiplied(Problem const& problem, KernelClass const&) { return problem; }
 
   template <class Traits>
@@ -104,6 +105,7 @@ struct HaloMainloop {
   static bool encode(Arguments<Traits> const& arguments, Params<Traits>& params) {
     return input_of(arguments, params.geometry).encode(params.input) && filters_of(arguments).encode(params.filters);
   }
+#endif
 
   template <class Traits>
   CUTLASS_DEVICE static void prefetch(Params<Traits> const& params, int warp) {
@@ -166,6 +168,7 @@ struct HaloMainloop {
   }
 
  private:
+#if !defined(EVT_DEVICE_PASS)
   template <class Traits>
   static auto input_of(Arguments<Traits> const& arguments, Geometry const& geometry) {
     Problem const& problem = arguments.problem;
@@ -205,6 +208,7 @@ struct HaloMainloop {
                           {Filters::kLength, Filters::kRows, 1, 1}, {1, 1}, Filters::kRowBytes};
     }
   }
+#endif
 
   /// Load the boxes of all tiles, by blocks of channels and groups of taps.
   template <class Traits>

@@ -78,6 +78,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
     SmallDivisor by_pitch, by_box_rows;
   };
 
+#if !defined(EVT_DEVICE_PASS)
   static Problem multiplied(Problem const& problem, KernelClass const& kernel) { return over_windows(problem, kernel); }
 
   /// Return whether a row of taps is one window, and the next window begins kWindowBytes later.
@@ -106,6 +107,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
     int64_t const of_box = (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[1]) + pixels * std::abs(a[2]);
     return std::max(of_box, Base::kBlockBytes * std::abs(b[2])) <= INT32_MAX;
   }
+#endif
 
   template <class Traits>
   CUTLASS_DEVICE static void prefetch(Params<Traits> const&, int) {}

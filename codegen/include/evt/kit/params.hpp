@@ -61,6 +61,10 @@ struct Params {
   Depth depth;
 };
 
+/// The strips of 16 filters in whole blocks of filters.
+CUTLASS_HOST_DEVICE int strips_of(int filters) { return ceil_div(filters, kFilters) * (kFilters / Lanes::kStrip); }
+
+#if !defined(EVT_DEVICE_PASS)
 /// Return the convolution that the main loop multiplies.
 template <class Traits>
 Problem problem_of(Arguments<Traits> const& arguments) {
@@ -72,9 +76,6 @@ template <class Traits>
 Geometry geometry_of(Arguments<Traits> const& arguments) {
   return geometry_of(problem_of(arguments), Traits::kClass, arguments.rows, arguments.columns);
 }
-
-/// The strips of 16 filters in whole blocks of filters.
-CUTLASS_HOST_DEVICE int strips_of(int filters) { return ceil_div(filters, kFilters) * (kFilters / Lanes::kStrip); }
 
 /// The tiles of rows and the strips that reductions keep parts of; each CTA of a shared tile has a part.
 template <class Traits>
@@ -169,6 +170,7 @@ bool can_implement(Arguments<Traits> const& arguments) {
          Traits::Mainloop::can_implement(arguments) && geometry_of(arguments).input_stages > 0 &&
          to_underlying_arguments(arguments).encoded;
 }
+#endif
 
 }  // namespace kit
 }  // namespace evt

@@ -228,6 +228,7 @@ struct TmaTensor {
   int steps[2];
   int row_bytes;  // of the box in shared memory: swizzled from 32 bytes on
 
+#if !defined(EVT_DEVICE_PASS)
   /// Encode the descriptor. Return whether the driver accepts it.
   bool encode(CUtensorMap& map) const {
     using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, cuuint64_t const*,
@@ -256,6 +257,7 @@ struct TmaTensor {
                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
   }
+#endif
 };
 
 }  // namespace kit

@@ -30,10 +30,12 @@ struct Depth {
   int channel_blocks;
   int taps, output, pad, stride, dilation;
 
+#if !defined(EVT_DEVICE_PASS)
   static Depth of(Problem const& problem, int channels) {
     return {ceil_div(problem.channels, channels), problem.depth.taps, problem.depth.output,
             problem.depth.pad,                 problem.depth.stride, problem.depth.dilation};
   }
+#endif
 
   CUTLASS_HOST_DEVICE int channels_of(int block) const { return block % channel_blocks; }
   CUTLASS_HOST_DEVICE int tap(int block) const { return block / channel_blocks; }
@@ -52,9 +54,11 @@ struct Depth {
 struct Tap {
   uint32_t word;
 
+#if !defined(EVT_DEVICE_PASS)
   static Tap of(int shift, int x, int y, bool enters) {
     return {uint32_t(shift) | uint32_t(x) << 16 | uint32_t(y) << 22 | uint32_t(enters) << 31};
   }
+#endif
 
   CUTLASS_HOST_DEVICE int shift() const { return word & 0xffff; }  // pixels from the beginning of its group's box
   CUTLASS_HOST_DEVICE int x() const { return word >> 16 & 0x3f; }
@@ -69,6 +73,7 @@ struct Taps {
   uint32_t starts[kMaxTaps];
   Tap tap[kMaxTaps];
 
+#if !defined(EVT_DEVICE_PASS)
   /// Read the filter backwards: exchange opposite taps.
   void reverse(Problem const& problem) {
     for (int i = 0; i < number; ++i) {
@@ -76,8 +81,10 @@ struct Taps {
       tap[i] = Tap::of(now.shift(), problem.width.taps - 1 - now.x(), problem.height.taps - 1 - now.y(), now.enters());
     }
   }
+#endif
 };
 
+#if !defined(EVT_DEVICE_PASS)
 inline Taps taps_of(Problem const& problem, int pitch) {
   Taps result;
   for (int y0 = 0; y0 < problem.height.stride; ++y0) {
@@ -100,6 +107,7 @@ inline Taps taps_of(Problem const& problem, int pitch) {
   }
   return result;
 }
+#endif
 
 }  // namespace kit
 }  // namespace evt

@@ -1,0 +1,301 @@
+"""The values of the members of a halo kernel's parameters: ``shape(plan, sizes, multiprocessors) -> Shape | None``.
+
+The C++ launcher of codegen/include/evt/kit/params.hpp makes the same values; a test compares all bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from evt.launch.shape import Shape, TensorMap, tensor_map
+from evt.plan import Plan
+from evt.plan.geometry.convolution import Axis, Problem, ceil_div, matrix_product
+from evt.plan.geometry.halo import (
+    FILTERS,
+    MAX_TAPS,
+    SHARED_BYTES,
+    STEP_PIXELS,
+    WARP_GROUP,
+    WINDOW_BYTES,
+    Geometry,
+    KernelClass,
+    over_windows,
+)
+from evt.plan.geometry.halo_schedule import geometry_of, grid_of, scheduled
+from evt.plan.halo import forward
+from evt.plan.plan import HaloConvolution, HaloProduct, Image, Matrix
+from evt.plan.signature import bytes_of
+
+_DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
+_SINGLE = (
+    *("images", "output_height", "output_width", "filter_count", "stride_height", "stride_width"),
+    *("channel_blocks", "filter_blocks", "work_tiles", "steps_per_cta", "d", "d_stride", "grid", "source_bytes"),
+    *("input_layout", "stores_rows", "encoded"),
+)
+_DEPTH = ("channel_blocks", "taps", "output", "pad", "stride", "dilation")
+MEMBERS = (
+    *("input", "filters", "source", "destination"),
+    *("taps.number", "taps.groups", "taps.starts[0]", "taps.tap[0].word"),
+    *(f"geometry.{each.name}" for each in fields(Geometry)),
+    *_SINGLE,
+    *(f"{name}.{part}" for name in _DIVISORS for part in ("multiplier", "shift")),
+    *(f"depth.{name}" for name in _DEPTH),
+)
+_OPERANDS = ("a_image", "a_row", "b_filter", "b_row", "a_pixel", "b_pixel", "height", "width", "filter_width", "pad")
+OF_WINDOWS = (
+    *("operands.a", "operands.b"),
+    *(f"operands.{name}" for name in _OPERANDS),
+    *("operands.by_pitch.multiplier", "operands.by_box_rows.multiplier"),
+)
+#: A row of pixels of C and D in shared memory: 64 elements of 16 bits.
+_EPILOGUE_ROW = 2 * FILTERS
+_MOST_PADDING = 32767
+_LARGEST_STEP = 8
+_INT32_MAX = (1 << 31) - 1
+
+
+def has_windows(plan: Plan) -> bool:
+    """Return whether a row of taps is one tap over a window."""
+    return isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.windows is not None
+
+
+def problem_of(plan: Plan, sizes: Mapping[str, int]) -> Problem:
+    """Return the convolution of a call."""
+    loop = plan.mainloop
+    if isinstance(loop, HaloProduct):
+        return matrix_product(sizes["m"], sizes["n"], sizes["k"])
+    assert isinstance(loop, HaloConvolution)
+    found = forward(loop.operator, sizes)
+    axes = {name: Axis.of(found, name) for name in loop.spatial}
+    return Problem(found["images"], found["channels"], found["filters"], **axes)
+
+
+def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape | None:
+    """Return the launch for the sizes of a call; None if the kernel cannot run it."""
+    loop, kernel = plan.mainloop, class_of(plan)
+    assert isinstance(loop, HaloProduct | HaloConvolution)
+    given = problem_of(plan, sizes)
+    problem = over_windows(given, kernel) if kernel.has_windows else given
+    tile = (0, 0) if isinstance(loop, HaloProduct) else (sizes["tile_rows"], sizes["tile_columns"])
+    made = geometry_of(problem, kernel, *tile)
+    if made.input_stages == 0 or not _can_implement(plan, given, problem):
+        return None
+    tiles = made.tiles(given.slices) * made.cluster_size, ceil_div(given.filters, FILTERS) * (FILTERS // 16)
+    made = scheduled(problem, kernel, made, multiprocessors)
+    filter_blocks = ceil_div(problem.filters, FILTERS * (2 if made.cooperative else 1))
+    work_tiles = made.tiles(problem.slices) * filter_blocks
+    grid = work_tiles * made.cluster_size
+    if not kernel.shared:
+        grid = grid_of(work_tiles, filter_blocks, multiprocessors, made.resident)
+    stores_rows = made.accumulator_pitch > made.columns and made.tiles_wide > 1
+    values: dict[str, int | Sequence[int]] = {
+        **{f"taps.{name}": value for name, value in _taps(problem, made, loop.transposes_filters).items()},
+        **{f"geometry.{each.name}": int(getattr(made, each.name)) for each in fields(Geometry)},
+        "images": problem.slices,
+        "output_height": problem.height.output,
+        "output_width": problem.width.output,
+        "filter_count": problem.filters,
+        "stride_height": problem.height.stride,
+        "stride_width": problem.width.stride,
+        "channel_blocks": problem.channel_blocks(kernel.channels),
+        "filter_blocks": filter_blocks,
+        "work_tiles": work_tiles,
+        "steps_per_cta": ceil_div(ceil_div(kernel.pixels, STEP_PIXELS), made.cluster_size),
+        "d": 0,
+        "d_stride": _pitch(plan, sizes, "destination"),
+        "grid": grid,
+        "source_bytes": made.stored_pixels * _EPILOGUE_ROW,
+        "input_layout": _layout(kernel.pixel_bytes, made.next_eight),
+        "stores_rows": int(stores_rows),
+        "encoded": 1,
+        **_divisors(filter_blocks, made),
+        **_depth(problem, kernel.channels),
+    }
+    if kernel.has_windows:
+        operands = _windows(plan, sizes, given, made)
+        if operands is None:
+            return None
+        values |= operands
+        maps = []
+    else:
+        maps = [_input(plan, sizes, given, made, kernel), _filters(plan, sizes, given, kernel)]
+    maps += _tiles(plan, sizes, given, made, stores_rows=stores_rows, shared=kernel.shared)
+    threads = (1 + kernel.consumers) * WARP_GROUP
+    return Shape(values, tuple(maps), tiles, grid, threads, SHARED_BYTES, made.cluster_size)
+
+
+def class_of(plan: Plan) -> KernelClass:
+    """Return the compile-time facts of a plan's kernel."""
+    loop = plan.mainloop
+    assert isinstance(loop, HaloProduct | HaloConvolution)
+    pixels, _, channels = plan.config.tile
+    block_bytes = channels * bytes_of(loop.a.dtype)
+    volume = isinstance(loop, HaloConvolution) and loop.rank == 3
+    pixel_bytes = WINDOW_BYTES if has_windows(plan) else block_bytes
+    staged = plan.source is not None or plan.destination is not None
+    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared)
+
+
+def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
+    loop = plan.mainloop
+    assert isinstance(loop, HaloProduct | HaloConvolution)
+    stride = problem.depth.stride * problem.height.stride * problem.width.stride
+    pads = (problem.height.pad, problem.width.pad)
+    if (loop.transposes_filters and stride != 1) or problem.tap_count > MAX_TAPS:
+        return False
+    if min(pads) < 0 or max(pads) > _MOST_PADDING:
+        return False
+    if not (isinstance(loop, HaloConvolution) and loop.windows):
+        return True
+    channels, step = loop.windows
+    width = given.width
+    is_window = given.channels == channels and width.stride == step and width.dilation == 1
+    block_bytes = plan.config.tile[2] * bytes_of(loop.a.dtype)
+    return is_window and given.height.stride <= _LARGEST_STEP and width.taps * (WINDOW_BYTES // step) <= block_bytes
+
+
+def _taps(problem: Problem, made: Geometry, backwards: bool) -> dict[str, int | Sequence[int]]:
+    """Return the taps in the order of their groups, as the words of taps.hpp."""
+    height, width = problem.height, problem.width
+    starts, words = [], []
+    for y0 in range(height.stride):
+        for x0 in range(width.stride):
+            enters = True
+            for y in range(height.taps):
+                for x in range(width.taps):
+                    down, right = y * height.dilation, x * width.dilation
+                    if down % height.stride != y0 or right % width.stride != x0:
+                        continue
+                    if enters:
+                        starts.append((x0 - width.pad) & 0xFFFF | ((y0 - height.pad) & 0xFFFF) << 16)
+                    shift = down // height.stride * made.input_pitch + right // width.stride
+                    at = (width.taps - 1 - x, height.taps - 1 - y) if backwards else (x, y)
+                    words.append((shift | at[0] << 16 | at[1] << 22 | enters << 31) & 0xFFFFFFFF)
+                    enters = False
+    return {"number": len(words), "groups": len(starts), "starts[0]": starts, "tap[0].word": words}
+
+
+def _divisors(filter_blocks: int, made: Geometry) -> dict[str, int]:
+    """Return the numbers of divisor.hpp that stand for divisors."""
+    found: dict[str, int] = {}
+    numbers = (filter_blocks, made.tiles_wide, made.tiles_high, made.cluster_size)
+    for name, divisor in zip(_DIVISORS, numbers, strict=True):
+        shift = 31 + (divisor - 1).bit_length()
+        found |= {f"{name}.multiplier": ceil_div(1 << shift, divisor), f"{name}.shift": shift}
+    return found
+
+
+def _depth(problem: Problem, channels: int) -> dict[str, int]:
+    depth = problem.depth
+    numbers = (depth.taps, depth.output, depth.pad, depth.stride, depth.dilation)
+    return {
+        f"depth.{name}": value
+        for name, value in zip(_DEPTH, (ceil_div(problem.channels, channels), *numbers), strict=True)
+    }
+
+
+def _layout(row_bytes: int, next_eight: int) -> int:
+    """Return the upper word of the input's descriptors, as descriptor.hpp does."""
+    swizzle = {128: 1, 64: 2, 32: 3}.get(row_bytes, 0)
+    return next_eight * row_bytes >> 4 | swizzle << 30
+
+
+def _windows(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry) -> dict[str, int] | None:
+    """Return the operands that threads load; None if the elements of a box are too far apart."""
+    loop = plan.mainloop
+    assert isinstance(loop, HaloConvolution)
+    assert loop.windows
+    a, b = _strides(loop.a, sizes), _strides(loop.b, sizes)
+    step = loop.windows[1]
+    rows, pixels = made.box_rows * given.height.stride, made.input_pitch * step
+    of_box = (made.images - 1) * abs(a[0]) + rows * abs(a[1]) + pixels * abs(a[2])
+    block_bytes = plan.config.tile[2] * bytes_of(loop.a.dtype)
+    if max(of_box, block_bytes * abs(b[2])) > _INT32_MAX:
+        return None
+    numbers = (
+        a[0],
+        a[1],
+        b[0],
+        b[1],
+        a[2],
+        b[2],
+        given.height.size,
+        given.width.size,
+        given.width.taps,
+        given.width.pad,
+    )
+    found = {f"operands.{name}": value for name, value in zip(_OPERANDS, numbers, strict=True)}
+    small = {"by_pitch": made.input_pitch, "by_box_rows": made.box_rows if made.images > 1 else 0}
+    for name, divisor in small.items():
+        found[f"operands.{name}.multiplier"] = ceil_div(1 << 31, divisor) if divisor else 0
+    return found
+
+
+# Descriptors.
+
+
+def _strides(operand: object, sizes: Mapping[str, int]) -> list[int]:
+    """Return the strides of an operand except the channels', outermost first; a matrix has one dimension of pixels."""
+    if isinstance(operand, Matrix):
+        return [sizes[operand.leading.name]] * 3
+    assert isinstance(operand, Image)
+    return [sizes[stride.name] for stride in operand.strides]
+
+
+def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry, kernel: KernelClass) -> TensorMap:
+    operand = plan.mainloop.a
+    assert isinstance(operand, Matrix | Image)
+    height, width = given.height, given.width
+    box = [kernel.channels, (made.input_pitch - 1) * width.stride + 1, (made.box_rows - 1) * height.stride + 1]
+    extents = [given.channels, width.size, height.size]
+    if kernel.volume:
+        extents += [given.depth.size, given.images]
+        box += [1, 1]
+    else:
+        extents.append(given.images)
+        box.append(made.images)
+    strides = _strides(operand, sizes)[::-1]
+    steps = (width.stride, height.stride)
+    return tensor_map("input", operand.pointer, operand.dtype, extents, strides, box, kernel.block_bytes, steps=steps)
+
+
+def _filters(plan: Plan, sizes: Mapping[str, int], given: Problem, kernel: KernelClass) -> TensorMap:
+    loop = plan.mainloop
+    assert isinstance(loop, HaloProduct | HaloConvolution)
+    operand = loop.b
+    assert isinstance(operand, Matrix | Image)
+    extents, box = [given.channels, given.filters], [kernel.channels, FILTERS]
+    if loop.transposes_filters:
+        extents, box = extents[::-1], box[::-1]
+    taps = [given.width.taps, given.height.taps, *([given.depth.taps] if kernel.volume else [])]
+    first, *others = _strides(operand, sizes)
+    row_bytes = box[0] * bytes_of(operand.dtype)
+    strides, box = [first, *others[::-1]], [*box, *(1 for _ in taps)]
+    return tensor_map("filters", operand.pointer, operand.dtype, [*extents, *taps], strides, box, row_bytes)
+
+
+def _pitch(plan: Plan, sizes: Mapping[str, int], role: str) -> int:
+    """Return the stride of the pixels of C or D, or 0."""
+    tensor = plan.source if role == "source" else plan.destination
+    return sizes[str(tensor.strides[0])] if tensor else 0
+
+
+def _tiles(
+    plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry, *, stores_rows: bool, shared: bool
+) -> list[TensorMap]:
+    """Return the descriptors of C and D."""
+    rows = made.box_rows if made.images > 1 else made.rows
+    whole = (made.accumulator_pitch, rows, made.images)
+    found = []
+    tensors = {"source": plan.source, "destination": None if shared else plan.destination}
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        box = (made.columns, 1, 1) if name == "destination" and stores_rows else whole
+        pitch = _pitch(plan, sizes, name)
+        row = pitch * given.width.output
+        extents = (given.filters, given.width.output, given.height.output, given.slices)
+        strides = (pitch, row, row * given.height.output)
+        found.append(tensor_map(name, tensor.pointer, tensor.dtype, extents, strides, (FILTERS, *box), _EPILOGUE_ROW))
+    return found

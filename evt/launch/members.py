@@ -1,0 +1,241 @@
+"""The members of the parameters of an own kernel, and their values: ``structs(plan) -> tuple[Struct, ...]``.
+
+Emission writes the members into the kernel's text, so that the compiler says where they are. The launcher fills them.
+A member is named as C++ names it, such as ``epilogue.in_bias.ptr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from evt.ir.dtype import I64
+from evt.launch import depthwise, halo
+from evt.plan import Field, Plan
+from evt.plan.epilogue.broadcasts import RandomNumbers, ScalarBroadcast
+from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
+from evt.plan.epilogue.step import Step
+from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
+from evt.plan.epilogue.writes import AuxStore, Reduction
+from evt.plan.plan import DepthwiseConvolution, PaddedCopy
+from evt.plan.signature import bytes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The address of a reduction's parts in the workspace."""
+
+    reduction: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartCount:
+    """The number of a reduction's parts: of each batch, or of all."""
+
+    reduction: str
+    of_all_batches: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """An extent divided by the columns that share a result."""
+
+    extent: Field
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsAligned:
+    """Whether an address is a multiple of 16 bytes."""
+
+    pointer: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A value that the sizes decide: see :mod:`evt.launch.shape`."""
+
+
+Value: TypeAlias = Field | int | Parts | PartCount | Quotient | IsAligned | Shaped
+Members: TypeAlias = tuple[tuple[str, Value], ...]
+SHAPED = Shaped()
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """The parameters of a kernel: the end of the kernel's name, their C++ type, and their members.
+
+    ``jobs`` are the names of a small kernel's jobs.
+    """
+
+    kernel: str
+    type: str
+    members: Members
+    jobs: tuple[str, ...] = ()
+
+
+def structs(plan: Plan) -> tuple[Struct, ...]:
+    """Return the parameters of the kernels of a plan, in the order of their launches."""
+    before = [reduction for reduction in plan.reductions if reduction.atomic]
+    found = [Struct("kernel", "Params", (*_of_kernel(plan), *_of_epilogue(plan)))]
+    if before:
+        members = [(f"{each.name}.{name}", value) for each in before for name, value in _of_initial(each)]
+        found.insert(0, Struct("initialise", "InitialJobs", tuple(members), tuple(each.name for each in before)))
+    if plan.results:
+        members = [(f"{each.name}.{name}", value) for each in plan.results for name, value in _of_final(plan, each)]
+        found.append(Struct("finish", "FinalJobs", tuple(members), tuple(each.name for each in plan.results)))
+    return tuple(found)
+
+
+def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
+    """Yield the members of the kernel's own parameters."""
+    a, b = plan.mainloop.a, plan.mainloop.b
+    assert not isinstance(a, PaddedCopy)
+    assert not isinstance(b, PaddedCopy)
+    if isinstance(plan.mainloop, DepthwiseConvolution):
+        names: tuple[str, ...] = depthwise.MEMBERS
+        pointers: dict[str, Value] = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
+    else:
+        names = (*halo.MEMBERS, *(halo.OF_WINDOWS if halo.has_windows(plan) else ()))
+        pointers = {"operands.a": a.pointer, "operands.b": b.pointer}
+    if plan.destination:
+        pointers["d"] = plan.destination.pointer
+    for name in names:
+        yield name, pointers.get(name, SHAPED)
+
+
+# The epilogue.
+
+
+def _of_epilogue(plan: Plan) -> Iterator[tuple[str, Value]]:
+    for step in plan.steps:
+        if has_part(step):
+            for name, value in _of_step(step):
+                yield f"epilogue.{step.name}.{name}", value
+
+
+def has_part(step: Step) -> bool:
+    """Return whether a step is an object of the epilogue; the kernel itself stores D."""
+    if isinstance(step, AuxStore):
+        return step.access is Access.DIRECT
+    return bool(step.header) and not (isinstance(step, ScalarBroadcast) and isinstance(step.value, Number))
+
+
+def _of_step(step: Step) -> Iterator[tuple[str, Value]]:
+    match step:
+        case RandomNumbers():
+            yield from _of_random(step)
+        case Reduction(extent=extent, atomic=atomic):
+            yield "ptr", atomic.pointer if atomic else Parts(step.name)
+            yield "kept", extent
+        case _:
+            for name, member in step.members:
+                if name != "stride_l":  # there is one batch
+                    yield from _of_member(name, member)
+
+
+def _of_member(name: str, member: Member) -> Iterator[tuple[str, Value]]:
+    match member:
+        case Pointer(field):
+            yield name, field
+        case Single():
+            yield name, member.number
+        case Size(extent):
+            yield name, extent
+        case Places(_, indices, _, extent):
+            yield f"{name}.index", indices
+            yield f"{name}.extent", extent
+        case tuple():
+            for part, stride in zip("mn", member[:2], strict=True):
+                yield f"{name}.{part}", stride.given if isinstance(stride, Varies) else stride
+        case Varies(given):
+            yield name, given
+        case Field() | int():
+            yield name, member
+
+
+def _of_random(step: RandomNumbers) -> Iterator[tuple[str, Value]]:
+    for member, value in (("seed", step.seed), ("offset", step.offset)):
+        if isinstance(value, Number):
+            yield member, int(value.value) & 0xFFFFFFFF
+            continue
+        yield member, value.number
+        if step.wide:
+            yield f"{member}_ptr.ptr", value.pointer
+            yield f"{member}_ptr.is_wide", int(value.dtype == I64)
+        else:
+            yield f"{member}_ptr", value.pointer
+
+
+# The small kernels.
+
+
+def _of_initial(reduction: Reduction) -> Members:
+    result = reduction.atomic
+    assert result is not None
+    batches: Value = 1  # own kernels have one batch
+    return ("ptr", result.pointer), ("kept", reduction.extent), ("batches", batches), ("stride_l", result.batch)
+
+
+def _of_final(plan: Plan, result: Result) -> Iterator[tuple[str, Value]]:
+    nodes = {node.name: node for node in plan.reductions}
+    yield "out", result.pointer
+    kept = result.extent
+    yield "kept", Quotient(kept, result.divisor) if isinstance(kept, Field) and result.divisor > 1 else kept
+    yield "batches", 1
+    yield "out_stride_l", result.batch
+    yield "over_batch", int(result.over_batch)
+    if result.region is None:
+        (operand,) = result.operands
+        assert isinstance(operand, Combined)
+        yield "parts_ptr", Parts(operand.reduction)
+        yield "parts", PartCount(operand.reduction)
+        return
+    for index, each in enumerate(result.operands):
+        for name, value in _of_operand(nodes, each):
+            yield f"operands.{'rest.' * index}first.{name}", value
+
+
+def _of_operand(nodes: Mapping[str, Reduction], operand: Operand) -> Iterator[tuple[str, Value]]:
+    match operand:
+        case Combined(name):
+            node = nodes[name]
+            keys = "keys." if node.parts == I64 and node.kind.startswith("arg") else ""
+            yield f"{keys}ptr", Parts(name)
+            yield f"{keys}parts", PartCount(name, node.over_batch)
+            yield f"{keys}kept", node.extent
+        case Given(_, values, stride, batch):
+            if isinstance(values, Single):
+                yield "value", values.number
+                yield "ptr", values.pointer
+            else:
+                yield "ptr", values
+            yield "stride", stride
+            yield "stride_l", batch
+        case Size(extent):
+            yield "value", extent
+        case Number(_, value):
+            yield "value", int(value)
+        case ResultIndex():
+            pass
+
+
+# Reductions.
+
+
+def part_count(reduction: Reduction, tiles: tuple[int, int]) -> int:
+    """Return the parts that a reduction writes for tiles of rows and strips of columns."""
+    number, strips = tiles
+    match reduction.shape:
+        case ResultShape.ROW:
+            return number
+        case ResultShape.COLUMN:
+            return strips
+        case ResultShape.SCALAR:
+            return number * strips
+
+
+def part_bytes(reduction: Reduction) -> int:
+    """Return the bytes of a part."""
+    return bytes_of(reduction.parts)

@@ -1,0 +1,82 @@
+"""The part of a launch that the sizes of a call decide: records that :mod:`halo` and :mod:`depthwise` fill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, TF32, U8, DType
+from evt.plan import Field
+from evt.plan.signature import bytes_of
+
+#: CUtensorMapDataType: the names and the numbers of element types. Tensor cores multiply f32 as TF32.
+MAP_TYPES = {
+    F16: ("FLOAT16", 6),
+    BF16: ("BFLOAT16", 9),
+    F32: ("TFLOAT32", 11),
+    TF32: ("TFLOAT32", 11),
+    E4M3: ("UINT8", 0),
+    E5M2: ("UINT8", 0),
+    I8: ("UINT8", 0),
+    U8: ("UINT8", 0),
+}
+#: The number of FLOAT32, whose elements are not rounded.
+MAP_FLOAT32 = 7
+#: CUtensorMapSwizzle by the bytes of a row.
+_SWIZZLES = {128: 3, 64: 2, 32: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A descriptor of TMA apart from its address: the innermost dimension is first and contiguous.
+
+    ``strides`` are of the other dimensions, in bytes. ``steps`` are the traversal strides.
+    """
+
+    member: str
+    pointer: Field
+    type: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...]
+    swizzle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The values of a kernel's members, its descriptors, and the launch.
+
+    ``tiles`` are the numbers of tiles of rows and strips of columns: reductions have a part for each. ``values`` of
+    arrays are sequences.
+    """
+
+    values: Mapping[str, int | Sequence[int]]
+    maps: tuple[TensorMap, ...]
+    tiles: tuple[int, int]
+    grid: int
+    threads: int
+    shared_bytes: int
+    cluster: int = 1
+
+
+def tensor_map(
+    member: str,
+    pointer: Field,
+    dtype: DType,
+    extents: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    row_bytes: int,
+    *,
+    steps: tuple[int, int] = (1, 1),
+    rounds: bool = True,
+) -> TensorMap:
+    """Return a descriptor of elements of a type; ``strides`` count elements.
+
+    A row of the box has ``row_bytes`` in shared memory. ``rounds``: f32 is rounded to TF32.
+    """
+    every = (1, *steps, *(1 for _ in extents[3:]))
+    in_bytes = tuple(stride * bytes_of(dtype) for stride in strides)
+    kind = MAP_TYPES[dtype][1] if rounds or dtype != F32 else MAP_FLOAT32
+    return TensorMap(member, pointer, kind, tuple(extents), in_bytes, tuple(box), every, _SWIZZLES.get(row_bytes, 0))

@@ -1,0 +1,173 @@
+"""Own kernels become cubins by NVRTC, without nvcc, a host compiler and CUDA's headers."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import evt
+from evt.compilation import BuildEvent, Cache, KernelSource, build, builder, toolchain
+from evt.compilation.jit import Missing, find_nvrtc
+from evt.compilation.own import find_way, is_cubin
+from evt.diagnostics import Diagnostic
+from evt.errors import BuildError
+from evt.launch.recipe import Kernel, recipe_of, workspace_of
+from evt.plan import Plan
+from evt.runtime.kernels import kernel_sources
+
+pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
+
+WEIGHTS = {"shapes": ((8, 64, 28, 28), (64, 64, 3, 3))}
+PLANS = {
+    "product": lambda: evt.gemm("D = gelu(alpha*acc + bias)", route="halo-3x").plan("sm90", "f16", "f16"),
+    "reduction": lambda: evt.gemm(
+        "out rms: f32[m], D, a: f32; D = acc*2; rms = rsqrt(sum[n](acc*acc)/size(n) + 1e-5); a = max[m, n](abs(acc))",
+        route="halo-3x",
+    ).plan("sm90", "bf16", "bf16"),
+    "convolution": lambda: evt.conv2d("D = relu(acc + bias[n] + residual)", padding=1, route="conv-halo-3x").plan(
+        "sm90", "f16", "f16", **WEIGHTS
+    ),
+    "depthwise": lambda: evt.conv2d("D = relu(acc)", padding=1, groups=64, route="conv-depthwise-3x").plan(
+        "sm90", "f16", "f16", shapes=((8, 64, 28, 28), (64, 1, 3, 3))
+    ),
+}
+
+
+@pytest.fixture
+def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide nvcc, the host compiler, CUTLASS and the toolkit; the packages of PyPI stay."""
+    for name in ("PATH", "CUDA_HOME", "CUDA_PATH", "CUDACXX", "CUTLASS_PATH", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(toolchain, "SYSTEM_CUDA", "/nonexistent")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+def source(name: str) -> tuple[Plan, KernelSource]:
+    plan = PLANS[name]()
+    (made,) = kernel_sources([plan])
+    return plan, made
+
+
+@pytest.mark.usefixtures("without_tools")
+@pytest.mark.parametrize("name", PLANS)
+def test_a_kernel_is_built_without_any_tool(name, tmp_path):
+    with pytest.raises(BuildError, match="no CUDA compiler"):
+        toolchain.find_toolchain()
+    plan, made = source(name)
+    (cubin,) = build([made], cache=Cache(tmp_path))
+    assert is_cubin(cubin)
+    kernel = Kernel.of(plan, cubin.read_bytes(), made.name)
+    assert [each.size % 8 for each in kernel.layouts] == [0] * len(kernel.structs)
+    assert all(kind for name, (_, kind) in kernel.layouts[0].members.items() if "." in name)
+
+
+@pytest.mark.usefixtures("without_tools")
+def test_the_error_without_any_compiler_names_both_ways(monkeypatch, tmp_path):
+    monkeypatch.setattr(builder, "find_way", lambda: Missing("nvrtc was not found", "pip install nvidia-cuda-nvrtc"))
+    _, made = source("product")
+    with pytest.raises(BuildError, match="E0701") as raised:
+        build([made], cache=Cache(tmp_path))
+    assert "own kernels need NVRTC alone: nvrtc was not found" in str(raised.value)
+    assert "pip install nvidia-cuda-nvrtc" in str(raised.value)
+
+
+def test_a_built_kernel_is_found_again_and_a_damaged_one_is_rebuilt(tmp_path):
+    _, made = source("product")
+    cache, events = Cache(tmp_path), list[BuildEvent]()
+    (first,) = build([made, made], cache=cache, on_event=events.append)[:1]
+    assert [(each.kind, each.stage) for each in events] == [("start", "device"), ("end", "device"), ("built", "")]
+    events.clear()
+    assert build([made], cache=cache, on_event=events.append) == [first]
+    assert [each.kind for each in events] == ["hit"]
+    content = first.read_bytes()
+    first.write_bytes(content[:-1])
+    events.clear()
+    build([made], cache=cache, on_event=events.append)
+    assert [each.kind for each in events] == ["damaged", "start", "end", "built"]
+    assert first.read_bytes() == content
+    assert [each.library for each in cache.entries()] == [first]
+    assert not list(tmp_path.glob("??/.*"))  # no lock and no working directory is left
+
+
+@pytest.mark.usefixtures("without_tools")
+def test_a_refused_text_is_a_diagnostic(tmp_path):
+    _, made = source("product")
+    wrong = replace(made, text=made.text.replace("struct Epilogue {", "struct Epilogue { int x = ;", 1))
+    with pytest.raises(BuildError, match="NVRTC did not accept generated code for sm_90a") as raised:
+        build([wrong], cache=Cache(tmp_path))
+    assert "kernel.cu(" in str(raised.value)
+    (log,) = tmp_path.glob("failed/*/nvcc.log")
+    assert "nvrtc --gpu-architecture=sm_90a" in log.read_text()
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc")
+def test_a_text_that_nvrtc_refuses_is_compiled_by_nvcc(tmp_path, monkeypatch):
+    plain = KernelSource(
+        'extern "C" __global__ void k() {}\n#include <vector>\n#ifndef EVT_DEVICE_PASS\n#endif\n', "sm_90a"
+    )
+    asked: list[KernelSource] = []
+
+    def find() -> toolchain.Toolchain:
+        asked.append(plain)
+        raise BuildError(Diagnostic("E0701", "asked for nvcc"))
+
+    monkeypatch.setattr(builder, "find_toolchain", find)
+    with pytest.raises(BuildError, match="NVRTC did not accept"):
+        build([replace(plain, alone=True)], cache=Cache(tmp_path))
+    assert asked == [plain]
+
+
+def _build(path: Path, made: KernelSource) -> None:
+    os.environ["PATH"] = "/nonexistent"
+    build([made], cache=Cache(path))
+
+
+def test_processes_build_a_kernel_once_and_a_killed_one_leaves_no_lock(tmp_path):
+    _, made = source("convolution")
+    context = multiprocessing.get_context("spawn")
+    killed = context.Process(target=_build, args=(tmp_path, made))
+    killed.start()
+    while not list(tmp_path.glob("??/.*.lock")) and killed.is_alive():
+        killed.join(0.02)
+    killed.kill()
+    killed.join()
+    both = [context.Process(target=_build, args=(tmp_path, made)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert [each.exitcode for each in both] == [0, 0]
+    assert len(Cache(tmp_path).entries()) == 1
+    assert not list(tmp_path.glob("??/.*-*"))
+
+
+def test_the_way_is_nvrtc_of_a_known_version():
+    found = find_way()
+    assert not isinstance(found, Missing)
+    assert found.version >= (12, 0)
+
+
+def test_recipes_have_the_launches_of_reductions(tmp_path):
+    plan, made = source("reduction")
+    (cubin,) = build([made], cache=Cache(tmp_path))
+    kernel = Kernel.of(plan, cubin.read_bytes(), made.name)
+    sizes = {field.name: 4096 for field in plan.fields if field.kind == "size"} | {
+        "m": 1000,
+        "n": 768,
+        "k": 512,
+        "l": 1,
+    }
+    recipe = recipe_of(kernel, sizes, 132)
+    assert recipe is not None
+    assert [each.kernel for each in recipe.launches] == ["kernel", "finish"]
+    main, finish = recipe.launches
+    assert {each.member for _, _, each in main.maps} == {"input", "filters", "destination"}
+    assert finish.grid == (4, 2)  # of 1000 rows, and of a scalar
+    assert recipe.workspace == workspace_of(plan, sizes) > 0
