@@ -225,6 +225,8 @@ struct Kernel {
     Epilogue epilogue(params.epilogue, tile);
     bool const has = tile.first < tile.columns;  // and then the other channel, too: pixels are multiples of 16 bytes
     [[maybe_unused]] int64_t const stored = pixels.first * params.d_stride + tile.first;
+    [[maybe_unused]] int const first_source = unit.source(params.geometry);
+    [[maybe_unused]] int const source_row = params.geometry.columns * Filter::kColumns * kChannels;
     Step steps[2];
     auto const fetch = [&](int number) {
       if constexpr (Epilogue::kPlaces) {
@@ -241,24 +243,23 @@ struct Kernel {
     for (int number = 0; number < kSteps; ++number) {
       if (number + 1 < kSteps) fetch(number + 1);
       Step const& step = steps[number % 2];
-      float2 c;
+      float2 c[fragment::kRows] = {};
+      if constexpr (kLoadsSource) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          int const pixel = number * fragment::kRows + i;
+          if (pixel >= Filter::kPixels) break;
+          int const place = pixel / Filter::kColumns * source_row + pixel % Filter::kColumns * kChannels;
+          c[i] = load_pair(reinterpret_cast<Source const*>(source) + first_source + place);
+        }
+      }
       typename Epilogue::Result of_first{};
       auto const sum = [&](int i) {
         int const pixel = number * fragment::kRows + i / 2;
         float2 const two = sums[pixel / Filter::kColumns][pixel % Filter::kColumns];
         return i % 2 == 0 ? two.x : two.y;
       };
-      auto const of_source = [&](int i) {
-        if constexpr (kLoadsSource) {
-          if (i % 2 == 0) {
-            int const place = unit.source(params.geometry, number * fragment::kRows + i / 2);
-            c = unit.exists ? load_pair(reinterpret_cast<Source const*>(source) + place) : float2{};
-          }
-          return i % 2 == 0 ? c.x : c.y;
-        } else {
-          return 0.0f;
-        }
-      };
+      auto const of_source = [&](int i) { return i % 2 == 0 ? c[i / 2].x : c[i / 2].y; };
       auto const store = [&](int i, typename Epilogue::Result value) {
         if constexpr (kStoresDestination) {
           if (i % 2 == 0) {

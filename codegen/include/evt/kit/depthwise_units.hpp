@@ -49,10 +49,10 @@ struct Unit {
     return (exists ? pixel * kChannels : 0) + 2 * pair;
   }
 
-  /// The place of pixel i of C in shared memory, for a unit that exists.
-  CUTLASS_DEVICE int source(Geometry const& geometry, int i) const {
-    int const of_row = (image * geometry.rows * Filter::kRows + row + i / Filter::kColumns) * geometry.columns;
-    return (of_row * Filter::kColumns + column + i % Filter::kColumns) * kChannels + 2 * pair;
+  /// The beginning of the unit's C in shared memory.
+  CUTLASS_DEVICE int source(Geometry const& geometry) const {
+    int const of_row = (image * geometry.rows * Filter::kRows + row) * geometry.columns;
+    return (exists ? (of_row * Filter::kColumns + column) * kChannels : 0) + 2 * pair;
   }
 };
 
