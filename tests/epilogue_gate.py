@@ -4,6 +4,9 @@
 writes a JSON file. ``python tests/epilogue_gate.py compare BEFORE AFTER`` compares two files: outputs bit for bit,
 registers, and times within ``--tolerance`` percent. Seeds, shapes and configurations are fixed. ``run --device cpu``
 plans and builds without a GPU.
+
+``run --way parts FILE`` and ``run --way whole FILE`` build 12 kernels of CUTLASS from a skeleton and a formula, and by
+nvcc from whole files, and time all of them. A kernel that is not built in the wanted way is an error.
 """
 
 from __future__ import annotations
@@ -89,11 +92,13 @@ low = sum[n](even(acc, 8)*0.5)""",
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "halo": ((2, 64, 19, 23), (80, 64, 3, 3)),
     "depthwise": ((2, 96, 19, 23), (96, 1, 3, 3)),
+    "conv": ((2, 64, 19, 23), (80, 64, 3, 3)),
     "gemm": ((200, 128), (128, 192)),
 }
 LARGE: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "halo": ((32, 64, 56, 56), (80, 64, 3, 3)),
     "depthwise": ((32, 96, 56, 56), (96, 1, 3, 3)),
+    "conv": ((32, 64, 56, 56), (80, 64, 3, 3)),
     "gemm": ((8192, 512), (512, 1536)),
 }
 #: Kernels whose time is measured.
@@ -118,13 +123,14 @@ class Case:
 
     @property
     def is_convolution(self) -> bool:
-        return self.kind in ("halo", "depthwise")
+        return self.kind in ("halo", "depthwise", "conv")
 
     def program(self) -> Any:
         """Return the program with one configuration: the first that its route has."""
         if self.is_convolution:
             groups = 96 if self.kind == "depthwise" else 1
-            op: Any = evt.conv2d(self.text, padding=1, groups=groups, route="own")
+            route = "conv-evt-3x" if self.kind == "conv" else "own"
+            op: Any = evt.conv2d(self.text, padding=1, groups=groups, route=route)
             configs = op.explain("sm90", self.dtype, self.dtype, shapes=SHAPES[self.shape_name]).configurations
         else:
             route = {"sm90": "evt-3x", "2x": "evt-2x", "product": "own"}[self.kind]
@@ -151,6 +157,13 @@ def cases() -> Iterator[Case]:
             yield Case(f"{kind}-{name}", texts[name], kind)
         for name, text in WIDE.items():
             yield Case(f"{kind}-{name}", text, kind)
+
+
+def cases_of_ways() -> Iterator[Case]:
+    """Yield the kernels that are built both ways."""
+    for kind in ("sm90", "2x", "conv"):
+        for name in ("plain", "scalars", "nodes", "bits"):
+            yield Case(f"{kind}-{name}", TEXTS[name], kind)
 
 
 def tensors(case: Case, device: str, large: bool = False) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
@@ -218,7 +231,7 @@ def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def compiled(case: Case, device: str) -> dict[str, Any]:
+def compiled(case: Case, device: str, way: str = "") -> dict[str, Any]:
     """Build a case's kernel; return its configuration, registers, spills and the digest of its text."""
     op = case.program()
     a, b, inputs = tensors(case, "cpu")
@@ -227,14 +240,27 @@ def compiled(case: Case, device: str) -> dict[str, Any]:
     plans = plan_kernels(request, bind(request, a, b, inputs, held), find_target("sm90"))
     sources = kernel_sources(plans)
     said: list[str] = []
-    build(sources[:1], on_event=lambda event: said.append(event.text) if event.kind == "end" else None)
+    (library,) = build(sources[:1], on_event=lambda event: said.append(event.text) if event.kind == "end" else None)
     text = "\n".join(said)
+    registers = max(map(int, re.findall(r"Used (\d+) registers", text)), default=0)
+    if way:
+        steps = [step["name"] for step in json.loads((library.parent / "build.json").read_text())["passes"]]
+        assert ("formula" in steps) == (way == "parts"), f"it is built by {', '.join(steps)}"
+        registers = registers_of(library.read_bytes())
     return {
         "config": plans[0].config.name,
-        "registers": max(map(int, re.findall(r"Used (\d+) registers", text)), default=0),
+        "registers": registers,
         "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", text))),
         "text": hashlib.sha256(sources[0].text.encode()).hexdigest()[:16],
     }
+
+
+def registers_of(library: bytes) -> int:
+    """Return the largest number of registers of a kernel in a library with a cubin."""
+    from evt.compilation.elf import registers
+
+    cubins = (found.start() for found in re.finditer(rb"\x7fELF\x02.{11}\x02\x00\xbe\x00", library, re.DOTALL))
+    return max(max(registers(library[start:])) for start in cubins)
 
 
 def call_of(case: Case, large: bool = False) -> Callable[[], Any]:
@@ -244,13 +270,13 @@ def call_of(case: Case, large: bool = False) -> Callable[[], Any]:
     return lambda: op(a, b, **inputs)
 
 
-def launched(case: Case) -> dict[str, Any]:
+def launched(case: Case, timed: bool) -> dict[str, Any]:
     """Run a case; return the digests of its outputs, and its time if it is measured."""
     try:
         found = call_of(case)()
         named: Mapping[str, Any] = found._asdict() if hasattr(found, "_asdict") else {"D": found}
         made: dict[str, Any] = {"outputs": {name: digest(each) for name, each in named.items()}}
-        return {**made, **({"time": time_of(call_of(case, large=True))} if case.name in TIMED else {})}
+        return {**made, **({"time": time_of(call_of(case, large=True))} if timed else {})}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:500]}
 
@@ -275,15 +301,15 @@ def time_of(call: Callable[[], Any]) -> float:
     return min(times)
 
 
-def run(file: Path, device: str, jobs: int, only: str) -> int:
+def run(file: Path, device: str, jobs: int, only: str, way: str) -> int:
     os.environ.setdefault("EVT_CACHE_DIR", tempfile.mkdtemp(prefix="epilogue-gate-"))
-    os.environ["NVCC_APPEND_FLAGS"] = "-Xptxas -v"
-    wanted = [case for case in cases() if re.search(only, case.name)]
+    os.environ |= {"EVT_BUILD_WAY": way} if way else {"NVCC_APPEND_FLAGS": "-Xptxas -v"}
+    wanted = [case for case in (cases_of_ways() if way else cases()) if re.search(only, case.name)]
     found: dict[str, Any] = {}
 
     def attempt(case: Case) -> dict[str, Any]:
         try:
-            return compiled(case, device)
+            return compiled(case, device, way)
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"[:500]}
 
@@ -295,7 +321,7 @@ def run(file: Path, device: str, jobs: int, only: str) -> int:
             print(case.name, made, flush=True)
     if device == "cuda":
         for case in wanted:
-            found[case.name] |= launched(case)
+            found[case.name] |= launched(case, bool(way) or case.name in TIMED)
     card = torch.cuda.get_device_name() if device == "cuda" else ""
     file.write_text(json.dumps({"evt": str(Path(evt.__file__).parent), "card": card, "programs": found}, indent=1))
     failed = [name for name, each in found.items() if "error" in each]
@@ -321,7 +347,7 @@ def compare(before: Path, after: Path, tolerance: float) -> int:
         missed += [f"{name}: {each}" for each in misses(old.get(name, {}), new.get(name, {}), tolerance)]
     print("| kernel | configuration | registers | spilled bytes | us | same text |")
     print("|---|---|---|---|---|---|")
-    for name in TIMED:
+    for name in (each for each in old if "time" in old[each] or each in TIMED):
         a, b = old.get(name, {}), new.get(name, {})
         pair = [f"{a.get(key, 0):g} -> {b.get(key, 0):g}" for key in ("registers", "spilled", "time")]
         print(f"| {name} | {b.get('config')} | {' | '.join(pair)} | {a.get('text') == b.get('text')} |")
@@ -338,13 +364,14 @@ def main() -> int:
     runs.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     runs.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     runs.add_argument("--only", default="", help="a regular expression for the names of programs")
+    runs.add_argument("--way", choices=("parts", "whole"), default="", help="build 12 kernels this way")
     compares = commands.add_parser("compare", help="compare two files")
     compares.add_argument("before", type=Path)
     compares.add_argument("after", type=Path)
     compares.add_argument("--tolerance", type=float, default=1.0, help="percent")
     given = parser.parse_args()
     if given.command == "run":
-        return run(given.file, given.device, given.jobs, given.only)
+        return run(given.file, given.device, given.jobs, given.only, given.way)
     return compare(given.before, given.after, given.tolerance)
 
 

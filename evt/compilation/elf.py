@@ -1,27 +1,51 @@
-"""Facts of a cubin: ``parameter_bytes(cubin, kernel)``."""
+"""Facts of a cubin: ``parameter_bytes(cubin, kernel)`` and ``registers(cubin)``."""
 
 from __future__ import annotations
 
 import struct
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-#: The attribute of ``.nv.info.KERNEL`` with the size of the parameters, and the formats whose value has a length.
-_PARAMETERS, _SIZED = 0x19, 4
+#: Attributes of kernels in ``.nv.info``: the registers, the size of the parameters' area, and the record of a parameter
+#: (index, ordinal, offset in the area, ...) in two versions.
+_REGISTERS, _PARAMETERS, _PARAMETER = 0x2F, 0x19, (0x17, 0x45)
+#: The format of attributes whose value has a length; others have a value of 16 bits.
+_SIZED = 4
 
 
 def parameter_bytes(cubin: bytes, kernel: str) -> int:
-    """Return the size of a kernel's parameters in bytes. Raise ValueError for another file, or without the kernel."""
+    """Return the size of a kernel's one parameter in bytes. Raise ValueError for another file, or without the kernel.
+
+    The area of the parameters begins with padding if the parameter's alignment is above the area's.
+    """
+    found = dict(_attributes(cubin, f".nv.info.{kernel}"))
+    if _PARAMETERS not in found:
+        raise ValueError(f"the cubin has no kernel {kernel}")
+    one = next((found[each] for each in _PARAMETER if each in found), bytes(8))
+    return int.from_bytes(found[_PARAMETERS], "little") - int.from_bytes(one[6:8], "little")
+
+
+def registers(cubin: bytes) -> list[int]:
+    """Return the registers of each function. Raise ValueError for another file."""
+    return [
+        int.from_bytes(value[4:], "little")
+        for attribute, value in _attributes(cubin, ".nv.info")
+        if attribute == _REGISTERS
+    ]
+
+
+def _attributes(cubin: bytes, section: str) -> list[tuple[int, bytes]]:
+    """Return the attributes in a section of a cubin. Raise ValueError for another file."""
+    found, at = [], 0
     try:
-        data = _section(cubin, f".nv.info.{kernel}")
-        at = 0
+        data = _section(cubin, section)
         while at < len(data):
             form, attribute, value = struct.unpack_from("<BBH", data, at)
-            at += 4 + (value if form == _SIZED else 0)
-            if attribute == _PARAMETERS:
-                return int(value)
+            size = value if form == _SIZED else 0
+            found.append((attribute, data[at + 4 : at + 4 + size] if size else value.to_bytes(2, "little")))
+            at += 4 + size
     except struct.error as error:
         raise ValueError(f"not a cubin: {error}") from error
-    raise ValueError(f"the cubin has no kernel {kernel}")
+    return found
 
 
 def _section(elf: bytes, name: str) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 import evt
 from evt.compilation import BuildEvent, KernelSource, build, cache_key, recipe
 from evt.compilation.cache import LAUNCHER, SKELETON
-from evt.compilation.elf import parameter_bytes
+from evt.compilation.elf import parameter_bytes, registers
 from evt.compilation.inputs import Inputs
 from evt.compilation.jit import JitError, Missing, NvJitLink, Nvrtc, find_nvrtc
 from evt.compilation.recipe import Jit, find_jit
@@ -322,18 +322,28 @@ def test_processes_at_once_make_a_skeleton_once(room: Room, count: int) -> None:
 # Parameters of a cubin
 
 
-def test_the_size_of_parameters() -> None:
-    name, attributes = b".nv.info.my_kernel\0", struct.pack("<BBHI", 4, 0x0A, 4, 7) + struct.pack("<BBH", 3, 0x19, 2416)
-    names = b"\0" + name
-    data = bytearray(64) + attributes + names
-    head = struct.Struct("<IIQQQQIIQQ")
+def cubin(*sections: tuple[str, bytes]) -> bytes:
+    """Return an ELF file of these sections."""
+    names = "".join(f"\0{name}" for name, _ in (*sections, ("names", b""))).encode() + b"\0"
+    data, places = bytearray(64), []
+    for content in (*(content for _, content in sections), names):
+        places.append((len(data), len(content)))
+        data += content
     table = len(data)
-    for start, at, size in ((0, 0, 0), (1, 64, len(attributes)), (0, 64 + len(attributes), len(names))):
-        data += head.pack(start, 0, 0, 0, at, size, 0, 0, 0, 0)
+    for (name, _), (at, size) in zip((*sections, ("names", b"")), places, strict=True):
+        data += struct.pack("<IIQQQQIIQQ", names.index(f"\0{name}\0".encode()) + 1, 0, 0, 0, at, size, 0, 0, 0, 0)
     data[:5] = b"\x7fELF\x02"
     struct.pack_into("<Q", data, 0x28, table)
-    struct.pack_into("<HH", data, 0x3C, 3, 2)
-    assert parameter_bytes(bytes(data), "my_kernel") == 2416
-    for wrong, kernel in ((bytes(data), "other"), (b"no cubin", "my_kernel"), (bytes(data[:70]), "my_kernel")):
+    struct.pack_into("<HH", data, 0x3C, len(places), len(places) - 1)
+    return bytes(data)
+
+
+def test_facts_of_a_cubin() -> None:
+    sized = struct.pack("<BBHI", 4, 0x0A, 4, 7)
+    used = b"".join(struct.pack("<BBHII", 4, 0x2F, 8, symbol, count) for symbol, count in ((5, 168), (6, 40)))
+    made = cubin((".nv.info", sized + used), (".nv.info.k", sized + struct.pack("<BBH", 3, 0x19, 2416)))
+    assert parameter_bytes(made, "k") == 2416
+    assert registers(made) == [168, 40]
+    for wrong, kernel in ((made, "other"), (b"no cubin", "k"), (made[:70], "k")):
         with pytest.raises(ValueError, match=r"cubin|ELF"):
             parameter_bytes(wrong, kernel)
