@@ -265,7 +265,9 @@ class _Build:
                 self._report(self._event("fallback", key, f"nvcc for the whole file: {jit}"))
                 continue
             recipes = parts(source, divided, tools)
-            keyed = {part_key(each.text, name, source.gencode, self._read): each for name, each in recipes.items()}
+            keyed = {
+                part_key(each.source.text, name, source.gencode, self._read): each for name, each in recipes.items()
+            }
             found[key] = _Divided(divided, jit, {part: self._target(key, each) for part, each in keyed.items()})
         return found
 

@@ -59,7 +59,7 @@ class Compilation:
         self._started, self._wall = time.monotonic(), time.time_ns()
         self._done: list[dict[str, object]] = []
         self._of_parts: Read = {}
-        self._work = cache.workspace(key, {SOURCE: recipe.text, **recipe.files}, self._links)
+        self._work = cache.workspace(key, {SOURCE: recipe.source.text, **recipe.files}, self._links)
 
     def run(self, step: Pass | Formula, report: Reporter) -> None:
         """Run one step; the last one to finish runs the recipe's last step and publishes."""
@@ -184,7 +184,7 @@ class Compilation:
         problem = verdict(self.recipe.source, self._toolchain, output, self._cache.root, kept)
         links = "".join(f"# {name} is a link to {target}\n" for name, target in self._links.items())
         with contextlib.suppress(BuildError):  # a full disk, for example: a worse error follows
-            self._cache.keep_failure(self.key, self.recipe.text, f"{links}$ {command}\n{output}\n", [problem])
+            self._cache.keep_failure(self.key, self.recipe.source.text, f"{links}$ {command}\n{output}\n", [problem])
         return BuildError(problem)
 
     def _record(self) -> Mapping[str, object]:

@@ -121,13 +121,12 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The way to one artifact: steps side by side, and a last one; ``text`` is compiled.
+    """The way to one artifact: steps side by side, and a last one.
 
     ``has_fallback``: whether nvcc compiles the whole file after a failure.
     """
 
     source: KernelSource
-    text: str
     steps: tuple[Pass | Formula, ...]
     last: Pass | None = None
     artifact: str = LIBRARY
@@ -137,9 +136,7 @@ class Recipe:
 
 def whole(source: KernelSource, toolchain: Toolchain) -> Recipe:
     """Return the recipe of a library by nvcc; the host compiler compiles the launcher if there is one."""
-    return Recipe(
-        source, source.text, compile_passes(source, toolchain), link_pass(toolchain), files={_EMBED: _embed()}
-    )
+    return Recipe(source, compile_passes(source, toolchain), link_pass(toolchain), files={_EMBED: _embed()})
 
 
 def parts(source: KernelSource, split: Split, toolchain: Toolchain) -> dict[str, Recipe]:
@@ -149,14 +146,17 @@ def parts(source: KernelSource, split: Split, toolchain: Toolchain) -> dict[str,
     nvcc = (str(toolchain.nvcc), *FLAGS, *toolchain.include_flags)
     _, host = compile_passes(source, toolchain)
     steps = {SKELETON: Pass("device", (*nvcc, *device)), LAUNCHER: host}
-    return {
-        name: Recipe(source, split.skeleton, (step,), artifact=name, has_fallback=True) for name, step in steps.items()
-    }
+    words = {SKELETON: "skeleton", LAUNCHER: "launcher"}
+    found = {}
+    for name, step in steps.items():
+        part = KernelSource(split.skeleton, source.gencode, kernel=f"{words[name]} of {source.kernel}")
+        found[name] = Recipe(part, (step,), artifact=name, has_fallback=True)
+    return found
 
 
 def by_parts(source: KernelSource, formula: Formula, toolchain: Toolchain) -> Recipe:
     """Return the recipe of a library from its parts."""
-    return Recipe(source, source.text, (formula,), link_pass(toolchain), has_fallback=True)
+    return Recipe(source, (formula,), link_pass(toolchain), has_fallback=True)
 
 
 def find_jit(toolchain: Toolchain) -> Jit | str:

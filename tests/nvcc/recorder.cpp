@@ -14,7 +14,7 @@ unsigned char const evt_cubin[4] = {};
 std::int64_t recorded_launch[9];
 unsigned char recorded_params[16384];
 
-// Tensor maps as the words of their arguments: what differs in a call differs in the map.
+// Make a tensor map of the words of its arguments: other arguments make another map.
 static CUresult record(CUtensorMap* map, std::uint32_t const* words, unsigned count) {
   std::memset(map, 0, sizeof(*map));
   auto* to = reinterpret_cast<std::uint32_t*>(map);
