@@ -196,11 +196,9 @@ class Program(Described):
         and B. ``fused=False`` makes every operation a separate node. Raise TargetError (E05xx) if the target does not
         support it.
         """
-        from evt.plan import plan
-        from evt.request import packed_problem
+        from evt.request import packed_problem, surveyed
 
-        settings = self.request.settings
-        return plan(packed_problem(self.request, arch, a, b, shapes), settings.route, settings.config, fused=fused)
+        return surveyed(self.request, packed_problem(self.request, arch, a, b, shapes), fused=fused).plan
 
     def emit(
         self,

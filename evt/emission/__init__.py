@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jinja2
@@ -53,13 +53,21 @@ def emitted(plan: Plan, name: str | None = None) -> Emitted:
     """Print a plan, and the header of its functions. Raises ArgumentError (E0607) for an invalid C name."""
     if name is not None:
         _check_name(name)
+    return _emitted(plan, plan.origins, name)
+
+
+@lru_cache(maxsize=64)
+def _emitted(plan: Plan, origins: tuple[str, ...], name: str | None) -> Emitted:
+    """Return the texts of a plan, once for equal plans whose ``origins``, which the text shows, are equal as well."""
     text = spell(plan, _UNNAMED)
     headers = pasted(needed(plan, text.functors), text.namespace)
 
     def filled(template: str) -> str:
         """Return a filled-in template, without the empty lines of absent parts."""
         printed = _environment().get_template(template).render(text=text, headers=headers, version=__version__)
-        return re.sub(r"\n{3,}", "\n\n", printed).rstrip() + "\n"
+        while "\n\n\n" in printed:
+            printed = printed.replace("\n\n\n", "\n\n")
+        return printed.rstrip() + "\n"
 
     kernel, header = filled(f"{plan.template}.cu.jinja"), filled("header.h.jinja")
     name = name or f"evt_{hashlib.sha256(kernel.encode()).hexdigest()[:12]}"

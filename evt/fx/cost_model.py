@@ -45,7 +45,7 @@ from evt.fx.build import RegionProgram
 from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
-from evt.fx.kernels import PROCESSORS, kernel_of, reason_of
+from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
 from evt.fx.product import find_product
 from evt.fx.views import readers
 from evt.ir import Apply, TypedDag
@@ -242,7 +242,7 @@ def _calls(fused: RegionProgram, *functions: str) -> bool:
 
 def _graph(fused: RegionProgram) -> TypedDag:
     """Return the optimised graph of the program."""
-    return optimised_graph(fused.program.request, *_types(fused))
+    return optimised_graph(shared_request(fused), *_types(fused))
 
 
 def _types(fused: RegionProgram) -> tuple[str, str]:

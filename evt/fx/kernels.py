@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
@@ -39,7 +40,7 @@ _LOGGER = logging.getLogger("evt")
 def sources_of(fused: RegionProgram) -> list[KernelSource]:
     """Return the sources of the kernels for calls of a region. Raise the errors of a call that precede nvcc."""
     caller = caller_of(program_text(fused))
-    bound = bound_example(fused, caller.request)
+    bound = bound_example(fused)
     atomic = is_atomic(caller.request)
     plans = plan_kernels(measured_best(caller.request, bound, atomic), bound, device_target(bound.index), atomic)
     caller.expect(bound)  # calls with other sizes, if the shapes are dynamic, use the same kernels
@@ -48,13 +49,23 @@ def sources_of(fused: RegionProgram) -> list[KernelSource]:
 
 def program_text(fused: RegionProgram) -> str:
     """Return a region's program as the operators take it."""
-    request = fused.program.request
+    return _text_of(fused.program.request)
+
+
+@lru_cache(maxsize=4096)
+def _text_of(request: Request) -> str:
+    """Return the text of a program without the names of its layer's nodes, once for equal layers."""
     return write_program(replace(request, dag=replace(request.dag, origins=())))
+
+
+def shared_request(fused: RegionProgram) -> Request:
+    """Return the request that all equal layers share, as their calls do: its graphs and plans are made once."""
+    return caller_of(program_text(fused)).request
 
 
 def kernel_of(fused: RegionProgram, target: str, multiprocessors: int) -> Plan:
     """Return the kernel for a call of a region on a target. Raise the errors of a call that precede nvcc."""
-    request, bound = fused.program.request, bound_example(fused)
+    request, bound = shared_request(fused), bound_example(fused)
     plans = plan_kernels(request, bound, find_target(target), is_atomic(request))
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
@@ -67,11 +78,11 @@ def kernel_or_reason(fused: RegionProgram, target: str) -> Plan | str:
         return reason_of(error)
 
 
-def bound_example(fused: RegionProgram, request: Request | None = None) -> Bound:
-    """Return the call of a region in the graph, without memory; ``request`` is the region's program or its equal."""
+def bound_example(fused: RegionProgram) -> Bound:
+    """Return the call of a region in the graph, without memory."""
     with unset_fake_temporarily():
         a, b, inputs = example(fused)
-        return bind(request or fused.program.request, a, b, inputs, {}, memory=False)
+        return bind(shared_request(fused), a, b, inputs, {}, memory=False)
 
 
 #: The multiprocessors of an H100 or H200, the assumed GPU if none is known.

@@ -22,12 +22,14 @@ from evt.errors import EvtError
 from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import RegionProgram, UnbuiltError, build
 from evt.fx.fuse_producers import fuse_producers
+from evt.fx.kernels import shared_request
 from evt.fx.partition import partition
 from evt.fx.product import find_product
 from evt.fx.region import FusionRegion
 from evt.fx.rematerialize import rematerialize
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view
+from evt.program import program_of
 from evt.settings import Settings
 
 
@@ -186,7 +188,7 @@ def _check_kernel(fused: RegionProgram) -> None:
         shapes = [shape_of(each) for each in operands]
         known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
         a, b = (type_name(dtype_of(each)) for each in operands)
-        fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
+        program_of(shared_request(fused)).plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
 
 
 def _behind(

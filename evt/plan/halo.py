@@ -6,7 +6,8 @@ stride 1 is the fprop of ``forward``: over the gradient of the output, by the fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -123,8 +124,8 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
     fast = _is_fast(height, width, channels, channel_bytes, filters)
-    planes = [Plane.cut(height, width, depth.taps if depth else None, channel_bytes, each) for each in _PLANES]
-    known = _kernels(planes, widths)
+    planes = (Plane.cut(height, width, depth.taps if depth else None, channel_bytes, each) for each in _PLANES)
+    known = _kernels(tuple(planes), widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
     for_some = channels > _FEW_CHANNELS
@@ -135,7 +136,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
 def halo_of_products(operand: DType) -> Halo:
     """Return how the halo kernel serves products of matrices of a type, whose sizes are not known."""
     widths = pixels_of(operand)
-    known = _kernels([Plane.of_product(_MANY, _MANY, max(_PLANES))], widths)
+    known = _kernels((Plane.of_product(_MANY, _MANY, max(_PLANES)),), widths)
     offered = tuple(Variant(max(_PLANES), *each) for each in _PRODUCTS)
     return Halo(offered, *_limits(known, widths))
 
@@ -188,13 +189,14 @@ def beyond_windows(sizes: Mapping[str, int]) -> str:
 @lru_cache(maxsize=1024)
 def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType) -> Halo:
     plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
-    known = _kernels([plane], widths)
+    known = _kernels((plane,), widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast=True)
 
 
-def _kernels(planes: Iterable[Plane], widths: range) -> Mapping[Variant, tuple[Geometry, Cycles]]:
+@lru_cache(maxsize=256)
+def _kernels(planes: tuple[Plane, ...], widths: range) -> Mapping[Variant, tuple[Geometry, Cycles]]:
     """Return the kernels whose tiles fit, each with its tile and its time."""
     made = {
         Variant(plane.block_bytes, pixels, shared): _kernel(plane, pixels, shared)
@@ -260,22 +262,36 @@ def fastest_kernels(known: Mapping[Variant, tuple[Geometry, Cycles]], filters: i
     The loss of a set is, for each batch size, the time of its best kernel minus the time of the best of all. The set
     grows one by one, as long as another kernel saves enough.
     """
+    counts = Counter(_IMAGES)
     times = {
-        variant: [_time(*found, images, filters, shared=variant.shared) for images in _IMAGES]
+        variant: [_time(*found, images, filters, shared=variant.shared) for images in counts]
         for variant, found in known.items()
     }
     least = [min(each) for each in zip(*times.values(), strict=True)]
+    # Times relative to the best, each as often as its batch size counts.
+    scores = {
+        variant: [time / shortest for time, shortest, count in zip(each, least, counts.values(), strict=True)
+                  for _ in range(count)]
+        for variant, each in times.items()
+    }
 
-    def loss(taken: Sequence[Variant]) -> float:
-        best = [min(each) for each in zip(*(times[each] for each in taken), strict=True)]
-        return float(sum(each / shortest for each, shortest in zip(best, least, strict=True)))
+    def best_beside(taken: Sequence[Variant]) -> tuple[float, Variant]:
+        """Return the variant that is the best beside others, and the loss of all together."""
+        others = [min(each) for each in zip(*(scores[each] for each in taken), strict=True)]
+        losses = {
+            variant: sum(map(min, others, score)) if others else sum(score) for variant, score in scores.items()
+        }
+        found = min(losses, key=losses.__getitem__)
+        return losses[found], found
 
     taken: list[Variant] = []
+    least_loss = inf
     for _ in range(_OFFERED):
-        found = min(([*taken, each] for each in times), key=loss)
+        loss, added = best_beside(taken)
+        found = [*taken, added]
         for place in range(len(found)):  # the first best may not be the best beside the others
-            found = min(([*found[:place], each, *found[place + 1 :]] for each in times), key=loss)
-        if taken and loss(found) > loss(taken) - _WORTH_A_KERNEL:
+            loss, found[place] = best_beside([*found[:place], *found[place + 1 :]])
+        if loss > least_loss - _WORTH_A_KERNEL:
             break
-        taken = found
-    return tuple(sorted(taken, key=lambda each: loss([each])))
+        taken, least_loss = found, loss
+    return tuple(sorted(taken, key=lambda each: sum(scores[each])))

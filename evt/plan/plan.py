@@ -389,6 +389,12 @@ class Plan:
         return not isinstance(self.epilogue, EpilogueProgram) or self.epilogue.tree
 
     @property
+    def origins(self) -> tuple[str, ...]:
+        """The origins of the epilogue's steps and results, and of the mainloop fusions; equal plans may differ here."""
+        results = self.results
+        return tuple(each.origin for each in (*self.steps, *results, *self.work))
+
+    @property
     def reductions(self) -> tuple[Reduction, ...]:
         """The steps that reduce."""
         return self.epilogue.of(Reduction) if isinstance(self.epilogue, EpilogueProgram) else ()

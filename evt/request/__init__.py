@@ -17,7 +17,7 @@ from evt.request.shapes import Shapes, problem_sizes
 from evt.request.traced import Traced, in_digits, read_request, result_type, traced
 
 if TYPE_CHECKING:
-    from evt.request.problem import common_signature, grouped_problem, options, packed_problem
+    from evt.request.problem import common_signature, grouped_problem, options, packed_problem, surveyed
 
 __all__ = [
     "LOOP",
@@ -36,6 +36,7 @@ __all__ = [
     "problem_sizes",
     "read_request",
     "result_type",
+    "surveyed",
     "traced",
     "typed_for",
     "typed_graph",
@@ -44,7 +45,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return a name of :mod:`problem`, which imports the planner."""
-    if name not in ("common_signature", "grouped_problem", "options", "packed_problem"):
+    if name not in ("common_signature", "grouped_problem", "options", "packed_problem", "surveyed"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from evt.request import problem
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evt.plan import LayoutClass, Options, Problem, Signature, Sizes, convolution_class, find_target, natural_signature
+from evt.plan import (
+    LayoutClass,
+    Options,
+    Problem,
+    Signature,
+    Sizes,
+    Survey,
+    convolution_class,
+    find_target,
+    natural_signature,
+    survey,
+)
 from evt.plan.sizes import UNKNOWN
 from evt.request.graphs import optimised_graph
-from evt.request.request import Request
+from evt.request.request import Request, remembered
 from evt.request.shapes import Shapes, problem_of, problem_sizes
 from evt.settings import Settings
 
@@ -30,6 +41,15 @@ def packed_problem(
             sizes = Sizes(convolution, convolution.largest_operand * operand.bits // 8)
     asked = options(request.settings, request.settings.deterministic is False)
     return Problem(dag, natural_signature(dag, of, extents), find_target(arch), asked, sizes=sizes)
+
+
+@remembered
+def surveyed(request: Request, problem: Problem, *, fused: bool = True) -> Survey:
+    """Return the survey of one of the request's problems by its settings; equal problems share it.
+
+    Raise TargetError (E0501) as :func:`evt.plan.survey`, for the route of the settings.
+    """
+    return survey(problem, request.settings.route, request.settings.config, fused=fused)
 
 
 def grouped_problem(

@@ -18,6 +18,8 @@ from evt.settings import Settings
 _Question = ParamSpec("_Question")
 _Answer = TypeVar("_Answer")
 
+#: The number of results that a request keeps before it drops all, so that ever-changing sizes do not fill memory.
+_MOST_ANSWERS = 256
 #: The operation of a program over many products with separate extents.
 GROUPED = "grouped_gemm"
 
@@ -117,6 +119,10 @@ def remembered(
     def asked(request: Request, /, *question: _Question.args, **named: _Question.kwargs) -> _Answer:
         key = (function, question, *named.items())
         found: _Answer | None = request._answers.get(key)
-        return found if found is not None else request._answers.setdefault(key, function(request, *question, **named))
+        if found is not None:
+            return found
+        if len(request._answers) >= _MOST_ANSWERS:
+            request._answers.clear()
+        return request._answers.setdefault(key, function(request, *question, **named))
 
     return asked

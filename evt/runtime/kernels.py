@@ -19,7 +19,7 @@ from evt.plan.batches import refusal as refusal_of_batches
 from evt.plan.routes import order
 from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import fastest, refusal
-from evt.request import Request, optimised_for, options
+from evt.request import Request, optimised_for, options, surveyed
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
 
@@ -91,8 +91,7 @@ def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Reque
 
 def plan_kernels(request: Request, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """Return the plans of all configurations that serve a bound call. Raise TargetError, LaunchError (E0804)."""
-    settings = request.settings
-    found = survey(call_problem(request, bound, target, atomic), settings.route, settings.config)
+    found = surveyed(request, call_problem(request, bound, target, atomic))
     check_batches(bound.dag, found.chosen.route, target, bound.sizes["l"])
     return found.defaults
 
