@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from evt.fx.views import is_view
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Store
 from evt.ir.dtype import F64
 from evt.ir.node import ELEMENT_MODES
-from evt.ir.origin import Foreign
 from evt.program import Program
 
 #: The most operators on vectors that a kernel recomputes for one operand.
@@ -110,6 +110,12 @@ def _is_partial(operand: Node, index_map: IndexMap) -> bool:
     return len(has) > 1
 
 
+@lru_cache(maxsize=4096)
+def _program(dag: Dag, keywords: tuple[tuple[str, Any], ...]) -> Program:
+    """Return the program of a graph, the same object for equal layers. Raise ProgramError."""
+    return Program.from_dag(dag, **dict(keywords))
+
+
 @dataclass
 class _Building:
     region: FusionRegion
@@ -131,7 +137,6 @@ class _Building:
         product, builder = self.region.product, self.arithmetic.builder
         for node in self.in_order():
             index_map = self.region.index_maps[node]
-            builder.origin = Foreign(node.name)
             if node is product.node:
                 self.values[node] = self.start(product)
             elif is_view(node):
@@ -145,7 +150,6 @@ class _Building:
         last = [*whole[-1:], *whole[:-1], *(node for node in outputs if node not in whole)]  # D is computed last
         declared, results = [], []
         for index, node in enumerate(last):
-            builder.origin = Foreign(node.name)
             name = f"D{index}" if index else "D"
             builder.add(Store(name), self.values[node])
             output, result = self.output(name, node)
@@ -153,7 +157,7 @@ class _Building:
             results.append(result)
         inputs = [each for each, _ in self.loads.values()]
         dag: Dag = builder.finish(product.operation, (), inputs, declared)
-        program = Program.from_dag(dag, **settings, **product.geometry)
+        program = _program(dag, (*settings.items(), *product.geometry.items()))
         arguments = tuple(each for _, each in self.loads.values())
         return RegionProgram(self.region, program, arguments, tuple(results), self.batches)
 
