@@ -7,7 +7,7 @@ such nodes as well: a kernel never reads an intermediate value of another region
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,9 @@ from evt.fx.views import is_view
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Store
 from evt.ir.dtype import F64
 from evt.ir.node import ELEMENT_MODES
-from evt.program import Program
+from evt.ir.origin import Foreign
+from evt.program import Program, program_of
+from evt.request import Request, from_dag
 
 #: The most operators on vectors that a kernel recomputes for one operand.
 _MAX_VECTOR_NODES = 24
@@ -111,9 +113,9 @@ def _is_partial(operand: Node, index_map: IndexMap) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _program(dag: Dag, keywords: tuple[tuple[str, Any], ...]) -> Program:
-    """Return the program of a graph, the same object for equal layers. Raise ProgramError."""
-    return Program.from_dag(dag, **dict(keywords))
+def _request(dag: Dag, keywords: tuple[tuple[str, Any], ...]) -> Request:
+    """Return the request of a graph without origins, once for equal layers. Raise ProgramError."""
+    return from_dag(dag, dict(keywords))
 
 
 @dataclass
@@ -137,6 +139,7 @@ class _Building:
         product, builder = self.region.product, self.arithmetic.builder
         for node in self.in_order():
             index_map = self.region.index_maps[node]
+            builder.origin = Foreign(node.name)
             if node is product.node:
                 self.values[node] = self.start(product)
             elif is_view(node):
@@ -150,6 +153,7 @@ class _Building:
         last = [*whole[-1:], *whole[:-1], *(node for node in outputs if node not in whole)]  # D is computed last
         declared, results = [], []
         for index, node in enumerate(last):
+            builder.origin = Foreign(node.name)
             name = f"D{index}" if index else "D"
             builder.add(Store(name), self.values[node])
             output, result = self.output(name, node)
@@ -157,7 +161,9 @@ class _Building:
             results.append(result)
         inputs = [each for each, _ in self.loads.values()]
         dag: Dag = builder.finish(product.operation, (), inputs, declared)
-        program = _program(dag, (*settings.items(), *product.geometry.items()))
+        request = _request(replace(dag, origins=()), (*settings.items(), *product.geometry.items()))
+        assert len(request.dag) == len(dag)
+        program = program_of(replace(request, dag=replace(request.dag, origins=dag.origins)))
         arguments = tuple(each for _, each in self.loads.values())
         return RegionProgram(self.region, program, arguments, tuple(results), self.batches)
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -53,7 +54,8 @@ def program_text(fused: RegionProgram) -> str:
 
 @lru_cache(maxsize=4096)
 def _text_of(request: Request) -> str:
-    return write_program(request)
+    """Return the text of a program without the names of its layer's nodes, once for equal layers."""
+    return write_program(replace(request, dag=replace(request.dag, origins=())))
 
 
 def shared_request(fused: RegionProgram) -> Request:
