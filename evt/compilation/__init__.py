@@ -16,12 +16,14 @@ from evt.compilation.contents import Contents, contents, source_of
 from evt.compilation.doctor import Check, diagnose
 from evt.compilation.event import BuildEvent, Phases
 from evt.compilation.pack import Packed, pack_sources, read_pack, write_pack
+from evt.compilation.pool import Cancellation
 from evt.compilation.source import KernelSource, cache_key, source_key
 from evt.compilation.toolchain import Toolchain, find_toolchain
 
 __all__ = [
     "BuildEvent",
     "Cache",
+    "Cancellation",
     "Check",
     "Contents",
     "Entry",

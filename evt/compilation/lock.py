@@ -5,7 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
+
+from evt.compilation.pool import current_cancellation
+
+#: The time between two attempts to lock, in seconds, while a cancellation may end the wait.
+_POLL = 0.05
 
 
 class KeyLock:
@@ -18,18 +24,23 @@ class KeyLock:
     def acquire(cls, path: Path, *, wait: bool) -> KeyLock | None:
         """Return the lock; None if another process holds it and ``wait`` is false.
 
-        Raise OSError if files cannot be made or locked.
+        Raise OSError if files cannot be made or locked, CancelledError if a cancellation ends this thread's work.
         """
+        cancellation = current_cancellation() if wait else None
         while True:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             descriptor = os.open(path, flags, 0o600)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait and cancellation is None else fcntl.LOCK_NB))
                 if _still_there(path, descriptor):
                     return cls(path, descriptor)
             except BlockingIOError:
                 os.close(descriptor)
-                return None
+                if cancellation is None:
+                    return None
+                cancellation.check()
+                time.sleep(_POLL)
+                continue
             except BaseException:
                 os.close(descriptor)
                 raise

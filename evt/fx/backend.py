@@ -12,19 +12,23 @@ built, chosen or measured since then. evt caches the kernels.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_context
-from torch._inductor.compile_fx import compile_fx
+from torch._guards import TracingContext
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch.fx import Graph, GraphModule, Node
 
+from evt.compilation import KernelSource
 from evt.errors import NoKernelWarning
+from evt.fx.background import Background
 from evt.fx.build import RegionProgram
-from evt.fx.choose import RegionPass
-from evt.fx.kernels import built, planned
+from evt.fx.choose import Choice, RegionPass
+from evt.fx.kernels import failures_of, planned
 from evt.fx.lowering import register
 from evt.fx.options import Options, read_options
 from evt.fx.records import Owner, Record, keep, rows_of
@@ -47,16 +51,69 @@ class FusePass(RegionPass):
     ) -> None:
         super().__init__(options or Options(rule, devices))
         self.owner, self.options = owner or Owner(), options
+        #: The builds beside Inductor, while :meth:`compile` waits for them; None if the pass has to wait.
+        self._background: Background | None = None
+        #: Why sources cannot be built.
+        self._failures: dict[KernelSource, str] = {}
+        self._sources: dict[Node, list[KernelSource]] = {}
+        self._records: list[Record] = []
 
     def __call__(self, graph: Graph) -> None:
         choice = self.choose(graph)
+        if self._background is not None:
+            self._background.start(self._sources_of(choice))
+        else:
+            while failures := failures_of(self._sources_of(choice)):
+                self._failures |= failures
+                choice = self.choose(graph)
         rewrite(graph, choice.regions, LAUNCH)
-        keep(Record(rows_of(choice.outcomes, choice.benefits, graph_name()), self.owner, self.options))
+        record = Record(rows_of(choice.outcomes, choice.benefits, graph_name()), self.owner, self.options)
+        if self._background is not None:
+            self._records.append(record)
+        else:
+            keep(record)
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
-        """Plan and build the kernels of regions; return by product why a region has no kernel."""
+        """Plan the kernels of regions, and build them for a measurement; return why regions have no kernel."""
         sources, without = planned(regions)
-        return without | built(sources)
+        self._sources = sources
+        if self.rule == "measure":
+            self._failures |= failures_of([each for mine in sources.values() for each in mine])
+        for node, mine in sources.items():
+            failure = next((self._failures[each] for each in mine if each in self._failures), None)
+            if failure is not None:
+                without[node] = SkipReason(node, "E1019", failure)
+        return without
+
+    def _sources_of(self, choice: Choice) -> list[KernelSource]:
+        """Return the sources of the kernels that a choice takes."""
+        return [source for each in choice.regions for source in self._sources.get(each.region.product.node, ())]
+
+    def compile(self, graph: GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        """Compile a graph of autograd's by Inductor, as ``inner_compile``, while the graph's kernels are built.
+
+        Wait for the kernels. If some cannot be built, compile the graph again without their regions.
+        """
+        while True:
+            unchanged = GraphModule(graph, copy.deepcopy(graph.graph))
+            unchanged.meta = dict(graph.meta)
+            with Background() as background:
+                self._background = background
+                try:
+                    compiled = compile_fx_inner(graph, inputs, **keywords)
+                finally:
+                    self._background = None
+                failures = background.failures()
+            records, self._records = self._records, []
+            if not failures:
+                for each in records:
+                    keep(each)
+                return compiled
+            self._failures |= failures
+            graph = unchanged
+            context = TracingContext.try_get()
+            if context is not None and context.output_strides:
+                context.output_strides.clear()  # each compilation reports the strides of the results
 
 
 def graph_name() -> str:
@@ -72,7 +129,8 @@ def backend(
     """Compile a graph of Dynamo's; see :func:`read_options` for ``mode`` and ``options``."""
     read = read_options(mode, options)
     fuse = FusePass(owner=Owner.of(module, inputs), options=read)
-    compiled: Any = compile_fx(module, list(inputs), config_patches=patches_of(read, fuse))
+    patches = patches_of(read, fuse)
+    compiled: Any = compile_fx(module, list(inputs), inner_compile=fuse.compile, config_patches=patches)
     made: Callable[..., Any] = compiled
     return made
 

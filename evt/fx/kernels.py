@@ -1,9 +1,9 @@
-"""Plan and build the kernels of a graph's regions before Inductor compiles it: ``planned(regions)``, ``built(...)``.
+"""Plan and build the kernels of a graph's regions: ``planned(regions)``, ``failures_of(sources)``.
 
-The builds run in parallel, and the compilation waits for them, as it waits for Triton's kernels. If a kernel cannot be
-planned or built, its region must go to Inductor before the graph is lowered. A kernel that arrives later would change
-results between calls, and would be missing in recorded CUDA graphs. A line on the terminal, or the logger ``evt``,
-reports the progress.
+The builds run in parallel, beside Inductor (:mod:`evt.fx.background`), and the compilation waits for them, as it waits
+for Triton's kernels. If a kernel cannot be planned or built, its region goes to Inductor. A kernel that arrives after
+the compilation would change results between calls, and would be missing in recorded CUDA graphs. A line on the
+terminal, or the logger ``evt``, reports the progress.
 """
 
 from __future__ import annotations
@@ -106,22 +106,25 @@ def planned(regions: Mapping[Node, RegionProgram]) -> tuple[dict[Node, list[Kern
     return sources, without
 
 
-def built(sources: Mapping[Node, Sequence[KernelSource]]) -> dict[Node, SkipReason]:
-    """Build kernels in parallel; return by product why a kernel cannot be built."""
+def failures_of(sources: Sequence[KernelSource]) -> dict[KernelSource, str]:
+    """Build sources in parallel; return why some of them cannot be built.
+
+    Raise BuildError if this process may not compile, CancelledError if a cancellation ends this thread's work.
+    """
     try:
-        build_all([each for mine in sources.values() for each in mine])
+        build_all(sources)
         return {}
     except BuildError:
         if not may_compile():
             raise
-    found = {node: _failure(mine) for node, mine in sources.items()}  # the cache has the kernels that were built
-    return {node: SkipReason(node, "E1019", failure) for node, failure in found.items() if failure}
+    found = {each: _failure(each) for each in dict.fromkeys(sources)}  # the cache has the kernels that were built
+    return {each: failure for each, failure in found.items() if failure}
 
 
-def _failure(sources: Sequence[KernelSource]) -> str:
-    """Return why sources cannot be built, or ""."""
+def _failure(source: KernelSource) -> str:
+    """Return why a source cannot be built, or ""."""
     try:
-        build(sources)
+        build([source])
     except BuildError as error:
         return reason_of(error)
     return ""

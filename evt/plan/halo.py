@@ -270,17 +270,18 @@ def fastest_kernels(known: Mapping[Variant, tuple[Geometry, Cycles]], filters: i
     least = [min(each) for each in zip(*times.values(), strict=True)]
     # Times relative to the best, each as often as its batch size counts.
     scores = {
-        variant: [time / shortest for time, shortest, count in zip(each, least, counts.values(), strict=True)
-                  for _ in range(count)]
+        variant: [
+            time / shortest
+            for time, shortest, count in zip(each, least, counts.values(), strict=True)
+            for _ in range(count)
+        ]
         for variant, each in times.items()
     }
 
     def best_beside(taken: Sequence[Variant]) -> tuple[float, Variant]:
         """Return the variant that is the best beside others, and the loss of all together."""
         others = [min(each) for each in zip(*(scores[each] for each in taken), strict=True)]
-        losses = {
-            variant: sum(map(min, others, score)) if others else sum(score) for variant, score in scores.items()
-        }
+        losses = {variant: sum(map(min, others, score)) if others else sum(score) for variant, score in scores.items()}
         found = min(losses, key=losses.__getitem__)
         return losses[found], found
 

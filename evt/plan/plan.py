@@ -391,8 +391,8 @@ class Plan:
     @property
     def origins(self) -> tuple[str, ...]:
         """The origins of the epilogue's steps and results, and of the mainloop fusions; equal plans may differ here."""
-        results = self.results
-        return tuple(each.origin for each in (*self.steps, *results, *self.work))
+        found: tuple[Step | Result | Work, ...] = (*self.steps, *self.results, *self.work)
+        return tuple(each.origin for each in found)
 
     @property
     def reductions(self) -> tuple[Reduction, ...]:

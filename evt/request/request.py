@@ -123,6 +123,7 @@ def remembered(
             return found
         if len(request._answers) >= _MOST_ANSWERS:
             request._answers.clear()
-        return request._answers.setdefault(key, function(request, *question, **named))
+        answer: _Answer = request._answers.setdefault(key, function(request, *question, **named))
+        return answer
 
     return asked
