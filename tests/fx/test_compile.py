@@ -347,7 +347,7 @@ def test_without_nvcc_the_model_runs_and_the_report_says_why(model: Net, monkeyp
 
 
 def test_the_progress_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(sources: list[KernelSource], on_event: Callable[..., None], **_: Any) -> None:
+    def build(sources: list[KernelSource], on_event: Callable[..., None]) -> None:
         for index, _ in enumerate(sources):
             on_event(evt.compilation.BuildEvent("start", "key", index))
             on_event(evt.compilation.BuildEvent("built", "key", index))
