@@ -12,7 +12,6 @@ from evt.emission.expressions import (
     loaded,
     number,
     pointer_without_const,
-    read_stride,
     size,
     stride_type,
     stride_value,
@@ -43,41 +42,16 @@ def cutlass_2x(step: Step) -> NodeText | None:
         case ColumnBroadcast(dtype) if not step.is_flexible:
             type_ = f"visitors::VisitorColBroadcast<ThreadMap, {element(dtype)}, {stride_type(step.strides)}>"
             return NodeText(name, type_, _vector(step))
-        case VectorBroadcast():
-            return _vector_or_scalar(step)
-        case Auxiliary(dtype, access=access):
-            given = (element(dtype), stride_type(step.strides))
-            strided, stores = access is Access.STRIDED, isinstance(step, AuxStore)
-            prefix = "evt::threadblock::VisitorStrided" if strided else "visitors::Visitor"
-            if not stores:
-                type_ = f"{prefix}AuxLoad<ThreadMap, {', '.join(given)}>"
-            else:
-                begin = "\n    ThreadMap" if strided else "ThreadMap"
-                type_ = f"{prefix}AuxStore<{begin}, {given[0]}, kRoundStyle, {given[1]}>"
-            return NodeText(name, type_, _auxiliary(step))
+        case Auxiliary(dtype, access=Access.TILE):
+            given = f"{element(dtype)}, {'kRoundStyle, ' * isinstance(step, AuxStore)}{stride_type(step.strides)}"
+            kind = "Store" if isinstance(step, AuxStore) else "Load"
+            return NodeText(name, f"visitors::VisitorAux{kind}<ThreadMap, {given}>", _auxiliary(step))
         case Compute(output=output):
             type_ = f"visitors::VisitorCompute<{step.functor}, {_output(output)}, float, kRoundStyle>"
             return NodeText(name, type_)
         case Apply(region, output):
             return NodeText(name, f"evt::threadblock::Apply<{region.name}, {_output(output)}>")
     return None
-
-
-def _vector_or_scalar(step: VectorBroadcast) -> NodeText:
-    """Return the broadcast of evt for CUTLASS 2.x.
-
-    CUTLASS's row broadcast reads whole accesses: past the end of a vector, and never unaligned ones.
-    """
-    rows, columns, batch = step.strides
-    is_row = isinstance(step, RowBroadcast)
-    arguments = (
-        ("ptr", input_pointer(step.dtype, pointer_of(step.values))),
-        *((("value", value_of(step.values)),) if isinstance(step.values, Single) else ()),
-        ("stride", read_stride(columns if is_row else rows)),
-        ("stride_l", read_stride(batch)),
-    )
-    name = f"VectorOrScalar{'Row' if is_row else 'Col'}"
-    return NodeText(step.name, f"evt::threadblock::{name}<ThreadMap, {element(step.dtype)}>", arguments)
 
 
 def cutlass_3x(step: Step) -> NodeText | None:

@@ -44,8 +44,8 @@ def _on_tiles(namespace: str, name: str, arguments: tuple[str, ...]) -> str:
 
 
 def _on_thread_map(name: str, arguments: tuple[str, ...]) -> str:
-    """Return an operation of CUTLASS 2.x."""
-    return listed(f"evt::threadblock::{name}", ("ThreadMap", *arguments))
+    """Return an operation of CUTLASS 2.x, on the lanes of a thread map."""
+    return listed("evt::threadblock::Visitor", ("ThreadMap", listed(f"evt::epilogue::{name}", arguments)))
 
 
 def _family_3x(namespace: str) -> Visitors:

@@ -29,9 +29,6 @@ from evt.plan.plan import (
 )
 from evt.plan.target import Family
 
-#: The ends of the names of 2.x's headers, by the header of an operation.
-_PLACES = {"index": "", "random": "_philox", "random_wide": "_philox_wide"}
-
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     """Return the headers of a kernel, without the headers that they include."""
@@ -73,19 +70,22 @@ def _of_epilogue(plan: Plan) -> list[str]:
     if plan.family == "sm100" and plan.destination is None:
         found.append("unstored_sm100.hpp")
     operations = _operations(plan)
-    if plan.family == "2x":
-        found += [f"visitors_2x{_PLACES.get(each, f'_{each}')}.hpp" for each in ("index", *operations)]
-        strided = any(isinstance(step, Auxiliary) and step.access is Access.STRIDED for step in plan.steps)
-        found += ["visitor_strided.hpp"] * strided
-    else:
-        found += ["epilogue/tree_3x.hpp"] * (plan.family != "own")
-        found += [f"epilogue/lanes_{_LANES[plan.family]}.hpp"] * (bool(operations) or plan.family == "own")
-        found += [f"epilogue/{each}.hpp" for each in operations]
+    if plan.family != "own":
+        found.append(f"epilogue/tree_{'2x' if plan.family == '2x' else '3x'}.hpp")
+    found += [f"epilogue/lanes_{_LANES[plan.family]}.hpp"] * (bool(operations) or plan.family == "own")
+    found += [f"epilogue/{each}.hpp" for each in operations]
     return found + ["finish.hpp"] * bool(plan.reductions)
 
 
 #: The lanes of a family, in codegen/include/evt/epilogue.
-_LANES: dict[Family, str] = {"own": "own", "3x": "sm90", "sm100": "sm100", "sm120": "sm90", "3x_grouped": "sm90"}
+_LANES: dict[Family, str] = {
+    "own": "own",
+    "2x": "2x",
+    "3x": "sm90",
+    "sm100": "sm100",
+    "sm120": "sm90",
+    "3x_grouped": "sm90",
+}
 #: The headers of a family's collective.
 _COLLECTIVES: dict[Family, list[str]] = {
     "3x": ["restage.hpp"],
@@ -102,9 +102,11 @@ def _operations(plan: Plan) -> list[str]:
 
 
 def _is_of_cutlass(step: Step, family: Family) -> bool:
-    """Return whether CUTLASS has a node for a step; 2.x has none for rows and flexible vectors."""
+    """Return whether CUTLASS has a node for a step; 2.x has none for rows, flexible vectors and any strides."""
     if family == "2x" and isinstance(step, VectorBroadcast):
         return isinstance(step, ColumnBroadcast) and not step.is_flexible
+    if family == "2x" and isinstance(step, Auxiliary):
+        return step.access is not Access.STRIDED
     return family != "own" and isinstance(step, ScalarBroadcast | VectorBroadcast | Auxiliary)
 
 

@@ -19,7 +19,6 @@ from evt.emission.expressions import (
     size,
     stride_type,
     stride_value,
-    value_of,
 )
 from evt.emission.text import Assignments
 from evt.ir.dtype import I64, DType
@@ -118,7 +117,7 @@ def _member(value: Member, names: Names) -> str:
         case Pointer():
             return _pointer(value, names)
         case Single(dtype):
-            return value_of(value) if names.batched else f"static_cast<{REGISTER[dtype.compute]}>({read(value.number)})"
+            return f"static_cast<{REGISTER[dtype.compute]}>({read(value.number)})"
         case Size():
             return size(value)
         case Places(dtype, indices, batch, extent):

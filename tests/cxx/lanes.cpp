@@ -35,13 +35,16 @@ inline int max(int a, int b) { return a > b ? a : b; }
 #include "evt/epilogue/indexed.hpp"
 #include "evt/epilogue/interleave.hpp"
 #include "evt/epilogue/key.hpp"
+#include "evt/epilogue/lanes_2x.hpp"
 #include "evt/epilogue/lanes_own.hpp"
 #include "evt/epilogue/lanes_sm100.hpp"
 #include "evt/epilogue/lanes_sm90.hpp"
 #include "evt/epilogue/mask.hpp"
+#include "evt/epilogue/matrix.hpp"
 #include "evt/epilogue/pair.hpp"
 #include "evt/epilogue/random.hpp"
 #include "evt/epilogue/random_wide.hpp"
+#include "evt/epilogue/vector.hpp"
 #include "evt/epilogue/vector_store.hpp"
 
 namespace {
@@ -74,7 +77,8 @@ template <class Lanes_, int Threads, class Offsets>
 struct Family3x {
   using Lanes = Lanes_;
   static constexpr int kThreads = Threads, kSteps = Lanes::kSteps, kTileM = Lanes::kTileM, kTileN = Lanes::kTileN;
-  static constexpr bool kExchangesSteps = false;
+  static constexpr bool kExchangesSteps = false, kReducesSteps = true;
+  static constexpr int kLeastBlock = 8;
 
   static Lanes make(int tile_m, int tile_n, int thread) {
     Uninitialised<Lanes> made;
@@ -106,12 +110,36 @@ struct OffsetsSm100 {
 using Sm90 = Family3x<evt::sm90::Lanes<Shape<C<128>, C<64>>, Shape<C<64>, C<64>>>, 128, OffsetsSm90>;
 using Sm100 = Family3x<evt::sm100::Lanes<Shape<C<128>, C<64>>, Shape<C<128>, C<64>>>, 128, OffsetsSm100>;
 
+/// The kernels of CUTLASS 2.x: a thread has `Size` neighbouring columns of elements with the size of `Element`.
+template <class Element, int Size, int TileN = 64>
+struct Family2x {
+  using ThreadMap = cutlass::epilogue::threadblock::OutputTileThreadLayout<
+      cutlass::gemm::GemmShape<64, TileN, 32>, cutlass::gemm::GemmShape<32, TileN / 2, 32>, Element, Size, 1>;
+  using Lanes = evt::threadblock::Lanes<ThreadMap>;
+  static constexpr int kThreads = 32 * Lanes::kWarps, kSteps = Lanes::kSteps;
+  static constexpr int kTileM = Lanes::kTileM, kTileN = Lanes::kTileN;
+  static constexpr bool kExchangesSteps = false, kReducesSteps = false;
+  static constexpr int kLeastBlock = Size;
+
+  static Lanes make(int tile_m, int tile_n, int thread) {
+    return Lanes({tile_m, tile_n, 0}, thread, cute::make_shape(kM, kN, 1));
+  }
+  static int step(int number, int, int) { return number; }
+  static int64_t parts(epilogue::Kept kept) {
+    using epilogue::Kept;
+    return kept == Kept::kRows      ? Lanes::template parts_of_extents<Kept::kRows>(kM, kN)
+           : kept == Kept::kColumns ? Lanes::template parts_of_extents<Kept::kColumns>(kM, kN)
+                                    : Lanes::template parts_of_extents<Kept::kNothing>(kM, kN);
+  }
+};
+
 /// Own kernels: one warp has a strip of columns.
 template <class Warp>
 struct FamilyOwn {
   using Lanes = evt::own::Lanes<Warp>;
   static constexpr int kThreads = 32, kSteps = 2, kTileM = 4 * Warp::kRows * kSteps, kTileN = Warp::kStrip;
-  static constexpr bool kExchangesSteps = true;
+  static constexpr bool kExchangesSteps = true, kReducesSteps = false;
+  static constexpr int kLeastBlock = 8;
 
   static Lanes make(int tile_m, int tile_n, int thread) {
     int const first = tile_n * kTileN + thread / Warp::kRows * (Warp::kDistance == 1 ? 2 : 1);
@@ -151,7 +179,7 @@ void run(typename Operation::Arguments const& arguments, Visit const& visit) {
           for (int number = 0; number < Family::kSteps; ++number) {
             auto const step = Family::step(number, tile_m, thread);
             visit(state, lanes, step);
-            if constexpr (!Family::kExchangesSteps && !std::is_empty_v<decltype(shared)>) {
+            if constexpr (Family::kReducesSteps && !std::is_empty_v<decltype(shared)>) {
               __syncthreads();
               state.reduce(step);
             }
@@ -354,6 +382,39 @@ void check_indexed(Stride const& stride) {
   expect(stored, 0, 0, 0);
 }
 
+/// `offset`: the vector's address is a multiple of that many elements.
+template <class Family, class Stride>
+void check_vectors_and_matrices(Stride const& stride) {
+  for (int offset : {0, 1}) {
+    std::vector<float> vector(kM + kN + 1);
+    for (int i = 0; i < kM + kN; ++i) vector[size_t(offset + i)] = value(i, 0);
+    float const* const first = vector.data() + offset;
+    what = "a row vector";
+    get<Family, epilogue::RowBroadcast<float, float>>(
+        {0, first, 1, 0}, [](int m, int n, float found) { expect(found, value(n, 0), m, n); });
+    what = "a column vector";
+    get<Family, epilogue::ColumnBroadcast<float, float>>(
+        {0, first, 1, 0}, [](int m, int n, float found) { expect(found, value(m, 0), m, n); });
+    what = "one value for a row vector";
+    get<Family, epilogue::RowBroadcast<float, float>>(
+        {0, offset ? first : nullptr, 0, value(0, 0)},
+        [](int m, int n, float found) { expect(found, value(0, 0), m, n); });
+    what = "one value for a column vector";
+    get<Family, epilogue::ColumnBroadcast<float, float>>(
+        {0, offset ? first : nullptr, 0, value(0, 0)},
+        [](int m, int n, float found) { expect(found, value(0, 0), m, n); });
+  }
+  std::vector<float> matrix(kM * kN, NAN);
+  what = "a store of a matrix";
+  put<Family, epilogue::MatrixStore<float, Stride>>({matrix.data(), stride}, value);
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) expect(matrix[size_t(n * kM + m)], value(m, n), m, n);
+  }
+  what = "a load of a matrix";
+  get<Family, epilogue::MatrixLoad<float, Stride>>(
+      {matrix.data(), stride}, [](int m, int n, float found) { expect(found, value(m, n), m, n); });
+}
+
 template <class Family, class Stride>
 void check(char const* name, Stride const& stride) {
   family = name;
@@ -386,7 +447,7 @@ void check(char const* name, Stride const& stride) {
                                   [&](int m, int n, bool found) { expect(found, bit(m, n), m, n); });
   check_pairs<Family, 1>();
   check_pairs<Family, 8>();
-  check_blocks<Family, 8>();
+  if constexpr (Family::kLeastBlock <= 8) check_blocks<Family, 8>();
   check_blocks<Family, 16>();
   check_reduction<Family, epilogue::Kept::kRows>();
   check_reduction<Family, epilogue::Kept::kColumns>();
@@ -412,8 +473,18 @@ int main() {
   check<Sm100>("sm100", stride);
   check_wide<Sm100>();
   check<Halo>("halo", epilogue::Strides{kN, 1});
+  check_vectors_and_matrices<Halo>(epilogue::Strides{1, kM});
   check<Depthwise>("depthwise", epilogue::Strides{kN, 1});
   check_wide<Depthwise>();
+  check_vectors_and_matrices<Depthwise>(epilogue::Strides{1, kM});
+  cute::Stride<cute::_1, int64_t, cute::_0> const by_columns{{}, kM, {}};
+  check<Family2x<cutlass::half_t, 8>>("2.x, 8 columns", stride);
+  check_wide<Family2x<cutlass::half_t, 8>>();
+  check_vectors_and_matrices<Family2x<cutlass::half_t, 8>>(by_columns);
+  check<Family2x<float, 2>>("2.x, 2 columns", stride);
+  check_wide<Family2x<float, 2>>();
+  check_vectors_and_matrices<Family2x<float, 2>>(by_columns);
+  check<Family2x<cutlass::half_t, 16, 128>>("2.x, 16 columns", stride);
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -16,7 +16,8 @@ T atomicMin(T*, T);
 template <class T>
 T atomicAdd(T*, T);
 
-#include "evt/visitors_2x_vector_store.hpp"
+#include "evt/epilogue/lanes_2x.hpp"
+#include "evt/epilogue/vector_store.hpp"
 
 struct Problem {
   int m, n, l, kept;
@@ -53,24 +54,24 @@ template <int Kept>
 int check_2x(Problem const& problem) {
   using ThreadMap = cutlass::epilogue::threadblock::OutputTileThreadLayout<
       cutlass::gemm::GemmShape<128, 128, 32>, cutlass::gemm::GemmShape<64, 64, 32>, cutlass::half_t, 8, 1>;
-  using Node = evt::threadblock::VectorStore<ThreadMap, float, Kept>;
-  using Tile = evt::threadblock::Tile<ThreadMap>;
+  using Node = evt::threadblock::Visitor<ThreadMap, evt::epilogue::VectorStore<float, Kept>>;
+  using Lanes = evt::threadblock::Lanes<ThreadMap>;
   return problem.failures<Node>([&](auto const& params) {
     Node node(params, typename Node::SharedStorage{});
     auto const shape = cute::make_tuple(problem.m, problem.n, 1);
     for (int l = 0; l < problem.l; ++l) {
       for (int m = 0; m < (problem.m + 127) / 128; ++m) {
         for (int n = 0; n < (problem.n + 127) / 128; ++n) {
-          for (int thread = 0; thread < 32 * Tile::kWarps; ++thread) {
+          for (int thread = 0; thread < 32 * Lanes::kWarps; ++thread) {
             cutlass::gemm::GemmCoord const tile(m, n, l);
-            Tile const place(tile, thread, shape);
+            Lanes const lanes(tile, thread, shape);
             auto callbacks = node.get_callbacks(tile, thread, shape);
-            for (int visit = 0; visit < Tile::kSteps * Tile::kRows * Tile::kColumns; ++visit) {
-              int const column = visit % Tile::kColumns, row = visit / Tile::kColumns % Tile::kRows;
-              int const step = visit / Tile::kColumns / Tile::kRows;
-              cutlass::Array<float, Tile::kVector> acc, input;
-              for (int i = 0; i < Tile::kVector; ++i) {
-                input[i] = problem.value(l, place.m(row, step), place.n(column) + i);
+            for (int visit = 0; visit < Lanes::kSteps * Lanes::kRows * Lanes::kColumns; ++visit) {
+              int const column = visit % Lanes::kColumns, row = visit / Lanes::kColumns % Lanes::kRows;
+              int const step = visit / Lanes::kColumns / Lanes::kRows;
+              cutlass::Array<float, Lanes::kSize> acc, input;
+              for (int i = 0; i < Lanes::kSize; ++i) {
+                input[i] = problem.value(l, lanes.row_of_step(step, row), lanes.column_of_tile(column, i));
               }
               callbacks.visit(step, row, column, 0, acc, input);
             }

@@ -84,7 +84,8 @@ static_assert(sizeof(golden_arguments) == 33 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/convolution_2x.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
 // evt/mainloop_2x.hpp
 // evt/functions.hpp
 

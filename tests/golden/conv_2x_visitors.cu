@@ -103,12 +103,19 @@ static_assert(sizeof(golden_arguments) == 42 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/convolution_2x.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_vector.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_2x_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/vector.hpp
 // evt/place.hpp
-// evt/visitors_2x_key.hpp
+// evt/epilogue/key.hpp
 // evt/finish.hpp
 // evt/finish_compute.hpp
 // evt/finish_place.hpp
@@ -157,17 +164,17 @@ using in_alpha = visitors::VisitorScalarBroadcast<float, cute::Stride<cute::_0, 
 // 2:16 acc
 using accumulator = visitors::VisitorAccFetch;
 // 2:22 bias
-using in_bias = evt::threadblock::VectorOrScalarRow<ThreadMap, cutlass::half_t>;
+using in_bias = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowBroadcast<cutlass::half_t, float>>;
 // 2:30 residual
 using in_residual = visitors::VisitorAuxLoad<ThreadMap, cutlass::half_t, cute::Stride<int64_t, cute::_1, int64_t>>;
 // 2:5 relu(alpha*acc + bias) + residual
 using compute_4 = evt::threadblock::Apply<Region0, float>;
 // 3:9 sum[m](acc)
-using reduction_5 = evt::threadblock::RowReduction<ThreadMap, evt::Sum, float, evt::Partial>;
+using reduction_5 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowReduction<evt::Sum, float, evt::Partial>>;
 // 4:8 argmax[n](acc)
-using keys_6 = evt::threadblock::PlaceKeys<ThreadMap, 1, false>;
+using keys_6 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::PlaceKeys<1, false>>;
 // 4:8 argmax[n](acc)
-using reduction_7 = evt::threadblock::ColReduction<ThreadMap, evt::MaxKey, int64_t, evt::Partial>;
+using reduction_7 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::ColReduction<evt::MaxKey, int64_t, evt::Partial>>;
 // 2:1 D = relu(alpha*acc + bias) + residual
 using out_D = visitors::VisitorAuxStore<ThreadMap, cutlass::half_t, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>>;
 using Graph = evt::threadblock::Graph<

@@ -85,6 +85,7 @@ static_assert(sizeof(golden_arguments) == 35 * 8, "every member takes 8 bytes");
 // evt/convolution_3x.hpp
 // evt/restage.hpp
 // evt/convert.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/reduce.hpp
 // evt/finish.hpp

@@ -108,6 +108,7 @@ static_assert(sizeof(golden_arguments) == 47 * 8, "every member takes 8 bytes");
 // evt/convolution_3x.hpp
 // evt/restage.hpp
 // evt/convert.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/functions.hpp
 

@@ -90,6 +90,7 @@ typedef struct golden_arguments {
 // evt/epilogue/traits.hpp
 // evt/epilogue/types_own.hpp
 // evt/epilogue/lanes_own.hpp
+// evt/epilogue/row.hpp
 // evt/epilogue/vector.hpp
 // evt/epilogue/matrix.hpp
 // evt/functions.hpp
@@ -112,7 +113,7 @@ struct Region0 {
 // ... as in conv_own_padded: /// The epilogue: a thread calls `visit` for every
 
   // 1:21 bias
-  using in_bias_type = evt::own::Part<evt::depthwise::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  using in_bias_type = evt::own::Part<evt::depthwise::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
 
 // ... as in conv_own_padded: struct Params {
 

@@ -125,6 +125,7 @@ typedef struct golden_arguments {
 // evt/epilogue/types_own.hpp
 // evt/epilogue/lanes_own.hpp
 // evt/epilogue/mask.hpp
+// evt/epilogue/row.hpp
 // evt/epilogue/vector.hpp
 // evt/epilogue/matrix.hpp
 // evt/convert.hpp
@@ -168,9 +169,9 @@ struct Region2 {
   // 3:11 gate
   using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
   // 3:17 alpha
-  using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float>>;
+  using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float, float>>;
   // 3:29 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
   // 5:1 seen = z > 0
   using out_seen_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskStore>;
   // 6:9 sum[m](z)

@@ -102,6 +102,7 @@ typedef struct golden_arguments {
 // evt/epilogue/traits.hpp
 // evt/epilogue/types_own.hpp
 // evt/epilogue/lanes_own.hpp
+// evt/epilogue/row.hpp
 // evt/epilogue/vector.hpp
 // evt/epilogue/matrix.hpp
 // evt/functions.hpp
@@ -129,7 +130,7 @@ struct Epilogue {
   static constexpr bool kPlaces = false;  // whether it uses the places of elements
 
   // 1:16 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
 
   struct Params {
     in_bias_type::Params in_bias;

@@ -73,9 +73,15 @@ static_assert(sizeof(golden_arguments) == 19 * 8, "every member takes 8 bytes");
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_2x_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
 // evt/finish.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -94,11 +100,11 @@ using accumulator = visitors::VisitorAccFetch;
 // 5:18 abs(acc)
 using compute_1 = visitors::VisitorCompute<cutlass::absolute_value_op, float, float, kRoundStyle>;
 // 3:9 sum[n](acc)
-using reduction_2 = evt::threadblock::ColReduction<ThreadMap, evt::Sum, float, evt::Atomic>;
+using reduction_2 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::ColReduction<evt::Sum, float, evt::Atomic>>;
 // 4:7 min[m](acc)
-using reduction_3 = evt::threadblock::RowReduction<ThreadMap, evt::Min, float, evt::Atomic>;
+using reduction_3 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowReduction<evt::Min, float, evt::Atomic>>;
 // 5:8 max[m, n](abs(acc))
-using reduction_4 = evt::threadblock::ScalarReduction<ThreadMap, evt::Max, float, evt::Atomic>;
+using reduction_4 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::ScalarReduction<evt::Max, float, evt::Atomic>>;
 // 2:1 D = acc
 using out_D = visitors::VisitorAuxStore<ThreadMap, cutlass::half_t, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>>;
 using Graph = evt::threadblock::Graph<

@@ -82,13 +82,20 @@ static_assert(sizeof(golden_arguments) == 24 * 8, "every member takes 8 bytes");
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_pair.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
 // evt/reduce.hpp
-// evt/visitors_2x_block.hpp
-// evt/visitors_2x_interleave.hpp
-// evt/visitors_2x_first.hpp
-// evt/visitors_2x_reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/pair.hpp
+// evt/epilogue/block.hpp
+// evt/epilogue/interleave.hpp
+// evt/epilogue/first.hpp
 // evt/finish.hpp
 // evt/functions.hpp
 
@@ -135,37 +142,37 @@ struct Region2 {
 // 3:10 acc
 using accumulator = visitors::VisitorAccFetch;
 // 3:5 even(acc)
-using pair_1 = evt::threadblock::Even<ThreadMap, 1>;
+using pair_1 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Even<1>>;
 // 4:5 odd(acc)
-using pair_2 = evt::threadblock::Odd<ThreadMap, 1>;
+using pair_2 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Odd<1>>;
 // 5:19 abs(acc)
 using compute_3 = visitors::VisitorCompute<cutlass::absolute_value_op, float, float, kRoundStyle>;
 // 5:9 max[n%32](abs(acc))
-using block_4 = evt::threadblock::BlockReduce<ThreadMap, evt::Max, 32>;
+using block_4 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::BlockReduce<evt::Max, 32>>;
 // 6:18 c
-using in_c = evt::threadblock::HalfLoad<ThreadMap, float, 1>;
+using in_c = evt::threadblock::Visitor<ThreadMap, evt::epilogue::HalfLoad<float, 1>>;
 // 6:16 x*c - y
 using compute_6 = evt::threadblock::Apply<Region0, float>;
 // 6:25 x + y*c
 using compute_7 = evt::threadblock::Apply<Region1, float>;
 // 6:5 interleave(x*c - y, x + y*c)
-using interleave_8 = evt::threadblock::Interleave<ThreadMap, 1, float>;
+using interleave_8 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Interleave<1, float>>;
 // 6:5 interleave(x*c - y, x + y*c) / scale
 using compute_9 = visitors::VisitorCompute<cutlass::divides, float, float, kRoundStyle>;
 // 7:10 even(acc, 8)
-using pair_10 = evt::threadblock::Even<ThreadMap, 8>;
+using pair_10 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Even<8>>;
 // 7:24 odd(acc, 8)
-using pair_11 = evt::threadblock::Odd<ThreadMap, 8>;
+using pair_11 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Odd<8>>;
 // 7:5 silu(even(acc, 8))*odd(acc, 8)
 using compute_12 = evt::threadblock::Apply<Region2, float>;
 // 7:1 h = silu(even(acc, 8))*odd(acc, 8)
-using out_h = evt::threadblock::HalfStore<ThreadMap, cutlass::half_t, 8>;
+using out_h = evt::threadblock::Visitor<ThreadMap, evt::epilogue::HalfStore<cutlass::half_t, 8>>;
 // 7:5 silu(even(acc, 8))*odd(acc, 8)
-using first_14 = evt::threadblock::FirstColumns<ThreadMap, 16, 8>;
+using first_14 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::FirstColumns<16, 8>>;
 // 8:5 sum[n](h)
-using reduction_15 = evt::threadblock::ColReduction<ThreadMap, evt::Sum, float, evt::Partial>;
+using reduction_15 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
 // 5:1 scale = max[n%32](abs(acc))
-using out_scale = evt::threadblock::BlockStore<ThreadMap, float, 32>;
+using out_scale = evt::threadblock::Visitor<ThreadMap, evt::epilogue::BlockStore<float, 32>>;
 // 6:1 D = interleave(x*c - y, x + y*c) / scale
 using out_D = visitors::VisitorAuxStore<ThreadMap, cutlass::half_t, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>>;
 using Graph = evt::threadblock::Graph<

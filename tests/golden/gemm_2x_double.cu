@@ -69,7 +69,8 @@ typedef struct golden_arguments {
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------

@@ -116,16 +116,25 @@ static_assert(sizeof(golden_arguments) == 46 * 8, "every member takes 8 bytes");
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_mask.hpp
-// evt/visitors_2x_vector.hpp
-// evt/indexed.hpp
-// evt/visitors_2x_indexed.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/mask.hpp
+// evt/epilogue/index.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/vector.hpp
+// evt/epilogue/indexed.hpp
 // evt/philox.hpp
-// evt/visitors_2x_philox.hpp
+// evt/epilogue/random.hpp
 // evt/philox_wide.hpp
-// evt/visitors_2x_philox_wide.hpp
-// evt/visitor_strided.hpp
+// evt/epilogue/random_wide.hpp
+// evt/epilogue/matrix.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -171,39 +180,39 @@ using ThreadMap = visitors::OutputTileThreadLayout<
 
 // The visitor.
 // 3:11 gate
-using in_gate = evt::threadblock::MaskLoad<ThreadMap>;
+using in_gate = evt::threadblock::Visitor<ThreadMap, evt::epilogue::MaskLoad>;
 // 3:19 iota(n)
-using index_n = evt::threadblock::Index<ThreadMap, 1>;
+using index_n = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Index<1>>;
 // 3:30 iota(m)
-using index_m = evt::threadblock::Index<ThreadMap, 0>;
+using index_m = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Index<0>>;
 // 3:44 s
-using in_s = evt::threadblock::VectorOrScalarCol<ThreadMap, float>;
+using in_s = evt::threadblock::Visitor<ThreadMap, evt::epilogue::ColumnBroadcast<float, float>>;
 // 3:46 t
-using in_t = evt::threadblock::VectorOrScalarRow<ThreadMap, float>;
+using in_t = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowBroadcast<float, float>>;
 // 3:48 acc
 using accumulator = visitors::VisitorAccFetch;
 // 3:54 bias
-using in_bias = evt::threadblock::VectorOrScalarRow<ThreadMap, cutlass::half_t>;
+using in_bias = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowBroadcast<cutlass::half_t, float>>;
 // 3:61 col
 using in_col = visitors::VisitorColBroadcast<ThreadMap, float, cute::Stride<cute::_1, cute::_0, cute::_0>>;
 // 3:67 size(k)
 using size_k = visitors::VisitorScalarBroadcast<int32_t, cute::Stride<cute::_0, cute::_0, cute::_0>>;
 // 3:76 scale
-using in_scale = evt::threadblock::Gather<ThreadMap, float, evt::At<int32_t>, evt::InOrder, cute::Stride<cute::_1, cute::_0, cute::_0>>;
+using in_scale = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Gather<float, evt::At<int32_t>, evt::InOrder, cute::Stride<cute::_1, cute::_0, cute::_0>>>;
 // 4:5 dropout(z, 0.1, seed, offset)
-using random_10 = evt::threadblock::Random<ThreadMap, false>;
+using random_10 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Random<false>>;
 // 4:35 rand(wide, 7)
-using random_11 = evt::threadblock::WideRandom<ThreadMap, false>;
+using random_11 = evt::threadblock::Visitor<ThreadMap, evt::epilogue::WideRandom<false>>;
 // 4:51 C
 using in_C = visitors::VisitorAuxLoad<ThreadMap, cutlass::half_t, cute::Stride<int64_t, cute::_1, int64_t>>;
 // 4:53 residual
 using in_residual = visitors::VisitorAuxLoad<ThreadMap, cutlass::half_t, cute::Stride<int64_t, cute::_1, int64_t>>;
 // 4:64 T
-using in_T = evt::threadblock::VisitorStridedAuxLoad<ThreadMap, cutlass::half_t, cute::Stride<cute::_1, int64_t, cute::_0>>;
+using in_T = evt::threadblock::Visitor<ThreadMap, evt::epilogue::MatrixLoad<cutlass::half_t, cute::Stride<cute::_1, int64_t, cute::_0>>>;
 // 4:68 x
-using in_x = evt::threadblock::Gather<ThreadMap, cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, cute::_0>>;
+using in_x = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Gather<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, cute::_0>>>;
 // 4:70 b
-using in_b = evt::threadblock::Gather<ThreadMap, float, evt::InOrder, evt::At<int32_t>, cute::Stride<cute::_0, cute::_1, cute::_0>>;
+using in_b = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Gather<float, evt::InOrder, evt::At<int32_t>, cute::Stride<cute::_0, cute::_1, cute::_0>>>;
 // 4:5 dropout(z, 0.1, seed, offset)*rand(wide, 7) + C*residual ...
 using compute_17 = evt::threadblock::Apply<Region0, float>;
 // 4:1 D = dropout(z, 0.1, seed, offset)*rand(wide, 7) + C*resid...
@@ -243,12 +252,12 @@ inline Visitor::Arguments visitor_arguments(
   arguments_of_in_gate.stride_l = 0;
   in_s::Arguments arguments_of_in_s{};
   arguments_of_in_s.ptr = static_cast<float const*>(arguments.in_s);
-  arguments_of_in_s.value = static_cast<float>(arguments.value_of_in_s);
+  arguments_of_in_s.number = static_cast<float>(arguments.value_of_in_s);
   arguments_of_in_s.stride = arguments.stride_m_of_in_s;
   arguments_of_in_s.stride_l = 0;
   in_t::Arguments arguments_of_in_t{};
   arguments_of_in_t.ptr = static_cast<float const*>(arguments.in_t);
-  arguments_of_in_t.value = static_cast<float>(arguments.value_of_in_t);
+  arguments_of_in_t.number = static_cast<float>(arguments.value_of_in_t);
   arguments_of_in_t.stride = arguments.stride_n_of_in_t;
   arguments_of_in_t.stride_l = 0;
   in_bias::Arguments arguments_of_in_bias{};
@@ -280,8 +289,8 @@ inline Visitor::Arguments visitor_arguments(
   arguments_of_in_residual.ptr_aux = static_cast<cutlass::half_t*>(const_cast<void*>(arguments.in_residual));
   arguments_of_in_residual.dAux = {arguments.stride_m_of_in_residual, cute::_1{}, arguments.stride_l_of_in_residual};
   in_T::Arguments arguments_of_in_T{};
-  arguments_of_in_T.ptr_aux = static_cast<cutlass::half_t*>(const_cast<void*>(arguments.in_T));
-  arguments_of_in_T.dAux = {cute::_1{}, arguments.stride_n_of_in_T, cute::_0{}};
+  arguments_of_in_T.ptr = static_cast<cutlass::half_t const*>(arguments.in_T);
+  arguments_of_in_T.stride = {cute::_1{}, arguments.stride_n_of_in_T, cute::_0{}};
   in_x::Arguments arguments_of_in_x{};
   arguments_of_in_x.ptr = static_cast<cutlass::half_t const*>(arguments.in_x);
   arguments_of_in_x.stride = {arguments.stride_m_of_in_x, cute::_1{}, cute::_0{}};

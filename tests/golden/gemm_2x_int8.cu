@@ -67,8 +67,17 @@ static_assert(sizeof(golden_arguments) == 16 * 8, "every member takes 8 bytes");
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_vector.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/vector.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -112,7 +121,7 @@ using in_scale = visitors::VisitorScalarBroadcast<float, cute::Stride<cute::_0, 
 // 3:12 acc
 using accumulator = visitors::VisitorAccFetch;
 // 3:18 zero
-using in_zero = evt::threadblock::VectorOrScalarRow<ThreadMap, int32_t>;
+using in_zero = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowBroadcast<int32_t, int32_t>>;
 // 3:1 D = scale*(acc + zero)
 using compute_3 = evt::threadblock::Apply<Region0, int32_t>;
 // 3:1 D = scale*(acc + zero)

@@ -65,8 +65,17 @@ static_assert(sizeof(golden_arguments) == 15 * 8, "every member takes 8 bytes");
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_vector.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/vector.hpp
 // evt/mainloop_2x.hpp
 // evt/functions.hpp
 
@@ -101,7 +110,7 @@ using ThreadMap = visitors::OutputTileThreadLayout<
 // 2:5 acc
 using accumulator = visitors::VisitorAccFetch;
 // 2:11 bias
-using in_bias = evt::threadblock::VectorOrScalarRow<ThreadMap, cutlass::half_t>;
+using in_bias = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowBroadcast<cutlass::half_t, float>>;
 // 2:5 acc + bias
 using compute_2 = visitors::VisitorCompute<cutlass::plus, float, float, kRoundStyle>;
 // 2:1 D = acc + bias

@@ -93,10 +93,18 @@ static_assert(sizeof(golden_arguments) == 31 * 8, "every member takes 8 bytes");
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_mask.hpp
-// evt/visitors_2x_vector_store.hpp
-// evt/visitor_strided.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/mask.hpp
+// evt/epilogue/matrix.hpp
+// evt/epilogue/vector_store.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
@@ -153,18 +161,17 @@ using in_v = visitors::VisitorColBroadcast<ThreadMap, cutlass::half_t, cute::Str
 // 8:9 2*v[m]
 using compute_7 = evt::threadblock::Apply<Region2, float>;
 // 4:1 seen = z > 0
-using out_seen = evt::threadblock::MaskStore<ThreadMap>;
+using out_seen = evt::threadblock::Visitor<ThreadMap, evt::epilogue::MaskStore>;
 // 5:1 q = z
 using out_q = visitors::VisitorAuxStore<ThreadMap, cutlass::float_e4m3_t, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>>;
 // 6:1 w = z
-using out_w = evt::threadblock::VisitorStridedAuxStore<
-    ThreadMap, float, kRoundStyle, cute::Stride<cute::_1, int64_t, int64_t>>;
+using out_w = evt::threadblock::Visitor<ThreadMap, evt::epilogue::MatrixStore<float, cute::Stride<cute::_1, int64_t, int64_t>>>;
 // 2:1 z = alpha*acc
 using out_z = visitors::VisitorAuxStore<ThreadMap, float, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>>;
 // 7:1 gain = 2*alpha
-using out_gain = evt::threadblock::VectorStore<ThreadMap, float, -1>;
+using out_gain = evt::threadblock::Visitor<ThreadMap, evt::epilogue::VectorStore<float, -1>>;
 // 8:1 twice = 2*v[m]
-using out_twice = evt::threadblock::VectorStore<ThreadMap, float, 0>;
+using out_twice = evt::threadblock::Visitor<ThreadMap, evt::epilogue::VectorStore<float, 0>>;
 // 3:1 D = relu(z)
 using out_D = visitors::VisitorAuxStore<ThreadMap, cutlass::half_t, kRoundStyle, cute::Stride<int64_t, cute::_1, int64_t>>;
 using Graph = evt::threadblock::Graph<
@@ -203,8 +210,8 @@ inline Visitor::Arguments visitor_arguments(
   arguments_of_out_q.ptr_aux = static_cast<cutlass::float_e4m3_t*>(const_cast<void*>(arguments.out_q));
   arguments_of_out_q.dAux = {arguments.stride_m_of_out_q, cute::_1{}, arguments.stride_l_of_out_q};
   out_w::Arguments arguments_of_out_w{};
-  arguments_of_out_w.ptr_aux = static_cast<float*>(const_cast<void*>(arguments.out_w));
-  arguments_of_out_w.dAux = {cute::_1{}, arguments.stride_n_of_out_w, arguments.stride_l_of_out_w};
+  arguments_of_out_w.ptr = static_cast<float*>(const_cast<void*>(arguments.out_w));
+  arguments_of_out_w.stride = {cute::_1{}, arguments.stride_n_of_out_w, arguments.stride_l_of_out_w};
   out_z::Arguments arguments_of_out_z{};
   arguments_of_out_z.ptr_aux = static_cast<float*>(const_cast<void*>(arguments.out_z));
   arguments_of_out_z.dAux = {arguments.stride_m_of_out_z, cute::_1{}, arguments.stride_l_of_out_z};

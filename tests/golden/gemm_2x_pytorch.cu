@@ -71,8 +71,17 @@ typedef struct golden_arguments {
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_vector.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/vector.hpp
 // evt/functions.hpp
 // evt/product.hpp
 
@@ -115,7 +124,7 @@ struct Region1 {
 // 2:10 acc
 using accumulator = visitors::VisitorAccFetch;
 // 2:16 bias
-using in_bias = evt::threadblock::VectorOrScalarRow<ThreadMap, cutlass::half_t>;
+using in_bias = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowBroadcast<cutlass::half_t, float>>;
 // 2:24 residual
 using in_residual = visitors::VisitorAuxLoad<ThreadMap, cutlass::half_t, cute::Stride<int64_t, cute::_1, int64_t>>;
 // 2:5 relu(acc + bias) + residual

@@ -83,11 +83,19 @@ typedef struct golden_arguments {
 
 // evt/entry.hpp
 // evt/convert.hpp
-// evt/visitors_2x.hpp
-// evt/visitors_2x_vector.hpp
-// evt/visitors_2x_vector_store.hpp
-// evt/indexed.hpp
-// evt/visitors_2x_indexed.hpp
+// evt/epilogue/tree.hpp
+// evt/epilogue/tree_2x.hpp
+// evt/epilogue/operation.hpp
+// evt/reduce.hpp
+// evt/epilogue/reduce.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
+// evt/epilogue/visitor_2x.hpp
+// evt/epilogue/lanes_2x.hpp
+// evt/epilogue/row.hpp
+// evt/epilogue/vector.hpp
+// evt/epilogue/vector_store.hpp
+// evt/epilogue/indexed.hpp
 // evt/functions.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
@@ -135,7 +143,7 @@ using accumulator = visitors::VisitorAccFetch;
 // 3:13 C
 using in_C = visitors::VisitorAuxLoad<ThreadMap, cutlass::half_t, cute::Stride<int64_t, cute::_1, int64_t>>;
 // 3:17 row
-using in_row = evt::threadblock::VectorOrScalarRow<ThreadMap, float>;
+using in_row = evt::threadblock::Visitor<ThreadMap, evt::epilogue::RowBroadcast<float, float>>;
 // 3:23 col
 using in_col = visitors::VisitorColBroadcast<ThreadMap, float, cute::Stride<cute::_1, cute::_0, int64_t>>;
 // 3:5 s*acc + C + row + col
@@ -143,9 +151,9 @@ using compute_5 = evt::threadblock::Apply<Region0, float>;
 // 4:9 2*row
 using compute_6 = evt::threadblock::Apply<Region1, float>;
 // 4:1 twice = 2*row
-using out_twice = evt::threadblock::VectorStore<ThreadMap, cutlass::half_t, 1>;
+using out_twice = evt::threadblock::Visitor<ThreadMap, evt::epilogue::VectorStore<cutlass::half_t, 1>>;
 // 3:1 D = s*acc + C + row + col
-using out_D = evt::threadblock::Scatter<ThreadMap, cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>;
+using out_D = evt::threadblock::Visitor<ThreadMap, evt::epilogue::Scatter<cutlass::half_t, evt::At<int32_t>, evt::InOrder, cute::Stride<int64_t, cute::_1, int64_t>>>;
 using Graph = evt::threadblock::Graph<
     cute::tuple<cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<>, cute::seq<0, 1, 2, 3, 4>, cute::seq<3>, cute::seq<6>, cute::seq<5>>,
     in_s, accumulator, in_C, in_row, in_col, compute_5, compute_6, out_twice, out_D>;

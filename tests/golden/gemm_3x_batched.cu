@@ -101,6 +101,7 @@ static_assert(sizeof(golden_arguments) == 39 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp

@@ -68,6 +68,7 @@ typedef struct golden_arguments {
 // evt/entry.hpp
 // evt/restage.hpp
 // evt/convert.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp

@@ -120,6 +120,7 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // evt/epilogue/types_own.hpp
 // evt/epilogue/lanes_own.hpp
 // evt/epilogue/mask.hpp
+// evt/epilogue/row.hpp
 // evt/epilogue/vector.hpp
 // evt/epilogue/index.hpp
 // evt/philox.hpp
@@ -167,15 +168,15 @@ struct Epilogue {
   // 3:19 gate
   using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
   // 3:25 s
-  using in_s_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColumnBroadcast<float>>;
+  using in_s_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColumnBroadcast<float, float>>;
   // 3:33 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
   // 3:39 iota(n)
   using index_n_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Index<1>>;
   // 3:5 dropout(where(gate, s*acc + bias, iota(n)), 0.1, seed, of...
   using random_5_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Random<false>>;
   // 3:70 alpha
-  using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float>>;
+  using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float, float>>;
   // 5:1 seen = z > 0
   using out_seen_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskStore>;
   // 6:9 sum[n](z)

@@ -113,6 +113,7 @@ static_assert(sizeof(golden_arguments) == 45 * 8, "every member takes 8 bytes");
 // evt/restage_sm100.hpp
 // evt/unstored_sm100.hpp
 // evt/convert.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp

@@ -118,6 +118,7 @@ typedef struct golden_arguments {
 // evt/restage.hpp
 // evt/restage_sm100.hpp
 // evt/convert.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp

@@ -76,6 +76,7 @@ typedef struct golden_arguments {
 // evt/auxiliary_sm120.hpp
 // evt/restage.hpp
 // evt/convert.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/functions.hpp
 

@@ -77,6 +77,7 @@ static_assert(sizeof(golden_arguments) == 4 * 8, "every member takes 8 bytes");
 // evt/convert.hpp
 // evt/epilogue/types_cutlass.hpp
 // evt/epilogue/traits.hpp
+// evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
 // evt/epilogue/visitor_3x.hpp
 // evt/epilogue/lanes_sm90.hpp

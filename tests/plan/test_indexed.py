@@ -311,7 +311,7 @@ def test_is_not_computed_in_place(text: str) -> None:
 def test_every_target_emits(text: str, arch: str) -> None:
     emitted = evt.gemm(text).emit(arch, "bf16", "bf16")
     assert "evt::At<int32_t>" in emitted
-    header = "evt/epilogue/indexed.hpp" if arch in ("sm90", "sm100") else "evt/indexed.hpp"
+    header = "evt/epilogue/indexed.hpp"
     assert emitted.count(f"// {header}") == 1
 
 

@@ -187,7 +187,7 @@ def test_literals_read_back(value) -> None:
 def test_only_the_headers_that_are_needed_are_pasted() -> None:
     assert "// evt/functions.hpp" not in evt.emit("D = acc + bias")
     assert "// evt/functions.hpp" in evt.emit("D = mish(acc)")
-    assert "// evt/visitor_strided.hpp" in evt.emit("in C[n, m]; D = acc + C", arch="sm80")
+    assert "// evt/epilogue/matrix.hpp" in evt.emit("in C[n, m]; D = acc + C", arch="sm80")
     for arch in ("sm80", "sm90", "sm100"):
         assert "philox" not in evt.emit("D = acc*iota(n)", arch=arch)
         assert "// evt/philox.hpp" in evt.emit("D = acc*rand(seed, 3)", arch=arch)

@@ -79,7 +79,7 @@ def test_the_names_are_free() -> None:
 @pytest.mark.parametrize(
     ("arch", "keys_of"),
     [
-        ("sm80", "evt::threadblock::PlaceKeys<ThreadMap, 1, false>"),
+        ("sm80", "evt::epilogue::PlaceKeys<1, false>"),
         ("sm90", "evt::epilogue::PlaceKeys<1, false>"),
         ("sm100", "evt::epilogue::PlaceKeys<1, false>"),
     ],

@@ -16,6 +16,7 @@ from evt.plan.epilogue.values import (
     Member,
     Number,
     Pointer,
+    Register,
     Single,
     Size,
     Stride,
@@ -55,7 +56,8 @@ class ScalarBroadcast(Step):
 
     @property
     def constants(self) -> tuple[Constant, ...]:
-        return (I32 if isinstance(self.value, Size) else self.value.dtype,)
+        dtype = I32 if isinstance(self.value, Size) else self.value.dtype
+        return dtype, Register(dtype.compute)
 
     @property
     def members(self) -> tuple[tuple[str, Member], ...]:
@@ -111,7 +113,7 @@ class VectorBroadcast(Step):
 
     @property
     def constants(self) -> tuple[Constant, ...]:
-        return (self.dtype,)
+        return self.dtype, Register(self.dtype.compute)
 
     @property
     def members(self) -> tuple[tuple[str, Member], ...]:

@@ -91,16 +91,11 @@ class Auxiliary(Step):
 
     @property
     def constants(self) -> tuple[Constant, ...]:
-        return (self.dtype,)
+        return self.dtype, self.strides
 
     @property
     def members(self) -> tuple[tuple[str, Member], ...]:
-        rows, columns, _ = self.strides
-        return (
-            ("ptr", Pointer(self.pointer, self.dtype, is_const=not self.passes)),
-            ("stride_m", rows),
-            ("stride_n", columns),
-        )
+        return ("ptr", Pointer(self.pointer, self.dtype, is_const=not self.passes)), ("stride", self.strides)
 
     @property
     def reads_rows(self) -> bool:

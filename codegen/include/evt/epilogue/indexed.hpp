@@ -68,7 +68,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
   }
 
   /// The tensor's row of an element; null or negative if the index is out of range.
-  CUTLASS_DEVICE Row row(typename Lanes::At const& at, int i) const {
+  CUTLASS_DEVICE Row row(typename Lanes::At const& at, int i) {
     return found_rows.get(this->lanes, at, i, [&](int m) { return find_row(m); });
   }
 

@@ -186,6 +186,7 @@ struct Lanes : epilogue::TypesOwn {
   // A warp's strip of 16 or 32 columns is one word of a row. The word has a bit for each of a lane's two columns.
   struct Bits {
     static constexpr int kBytes = Warp::kStrip / 8, kWords = 1, kWordsOfStep = fragment::kRows;
+    static constexpr bool kOfTile = false;
 
     struct Held {
       uint32_t rows[fragment::kRows];
@@ -234,6 +235,8 @@ struct Lanes : epilogue::TypesOwn {
   };
 
   // Each tile of rows and each strip of columns writes one part.
+  static constexpr bool kKeepsPart = false;  // whether a reduction keeps its part's address in registers
+
   template <Kept K>
   CUTLASS_HOST_DEVICE static int64_t parts_of(fragment::Tiles const& tiles) {
     return K == Kept::kRows ? tiles.strips : K == Kept::kColumns ? tiles.number : tiles.number * tiles.strips;

@@ -214,6 +214,7 @@ struct Lanes : epilogue::TypesCutlass {
 
   struct Bits {
     static constexpr int kBytes = 4, kWords = kSize / 32, kWordsOfStep = kWords;
+    static constexpr bool kOfTile = true;  // the words of all steps are loaded at the start of a tile
     using Held = epilogue::Nothing;
 
     CUTLASS_DEVICE static At at(Step const& step, int) { return step; }
@@ -248,6 +249,8 @@ struct Lanes : epilogue::TypesCutlass {
 
   // A reduction over rows: every warp writes its own part, without shared memory.
   static constexpr int parts_along(Kept kept) { return kept == Kept::kRows ? 1 : kWarps; }
+
+  static constexpr bool kKeepsPart = false;  // whether a reduction keeps its part's address in registers
 
   template <Kept K>
   CUTLASS_HOST_DEVICE static int64_t parts_of_extents(int64_t m, int64_t n) {

@@ -374,6 +374,7 @@ struct Lanes : epilogue::TypesCutlass {
   struct Bits {
     static constexpr int kBytes = 4, kWords = 1, kWordsOfStep = 1;
     static constexpr int kAll = kStepColumns / 32 * 2;  // of a quad
+    static constexpr bool kOfTile = true;  // the words of all steps are loaded at the start of a tile
     using Held = epilogue::Nothing;
 
     CUTLASS_DEVICE static int word(Lanes const& lanes) { return lanes.quad_lane() % kAll; }
@@ -427,6 +428,8 @@ struct Lanes : epilogue::TypesCutlass {
       return detail::make_bits<kSize>(bits);
     }
   };
+
+  static constexpr bool kKeepsPart = false;  // whether a reduction keeps its part's address in registers
 
   template <Kept K>
   CUTLASS_HOST_DEVICE static int64_t parts_of_extents(int64_t m, int64_t n) {

@@ -114,7 +114,7 @@ struct MaskLoad {
     using Base::Base;
     using Bits = typename Base::Bits;
 
-    static constexpr bool kOfTile = true;  // all steps are fetched at the start of a tile if their number is known
+    static constexpr bool kOfTile = Bits::kOfTile;
 
     struct Fetched {
       uint32_t words[Bits::kWordsOfStep];

@@ -10,30 +10,31 @@
 namespace evt {
 namespace epilogue {
 
-template <class Pointer>
+/// Stride holds the strides of rows, columns and batches.
+template <class Pointer, class Stride>
 struct MatrixArguments {
-  Pointer ptr;
-  int64_t stride_m;
-  int64_t stride_n;
+  Pointer ptr = nullptr;
+  Stride stride = {};
 };
 
-template <class Lanes, class Pointer>
-struct MatrixState : State<Lanes, MatrixArguments<Pointer>> {
-  using State<Lanes, MatrixArguments<Pointer>>::State;
+template <class Lanes, class Pointer, class Stride>
+struct MatrixState : State<Lanes, MatrixArguments<Pointer, Stride>> {
+  using State<Lanes, MatrixArguments<Pointer, Stride>>::State;
 
   CUTLASS_DEVICE auto& at(typename Lanes::At const& at, int i) const {
-    return this->arguments
-        .ptr[this->lanes.row(at, i) * this->arguments.stride_m + this->lanes.column(at, i) * this->arguments.stride_n];
+    auto const& [ptr, stride] = this->arguments;
+    return Lanes::element(ptr, stride, Lanes::tensor_row(ptr, stride, this->lanes.batch(), this->lanes.row(at, i)),
+                          this->lanes.column(at, i));
   }
 };
 
-template <class Element>
+template <class Element, class Stride>
 struct MatrixLoad {
-  using Arguments = MatrixArguments<Element const*>;
+  using Arguments = MatrixArguments<Element const*, Stride>;
 
   template <class Lanes>
-  struct On : MatrixState<Lanes, Element const*> {
-    using MatrixState<Lanes, Element const*>::MatrixState;
+  struct On : MatrixState<Lanes, Element const*, Stride> {
+    using MatrixState<Lanes, Element const*, Stride>::MatrixState;
 
     struct Fetched {
       Element values[Lanes::kFragments][Lanes::kSize];
@@ -57,20 +58,21 @@ struct MatrixLoad {
   };
 };
 
-template <class Element>
+template <class Element, class Stride>
 struct MatrixStore {
-  using Arguments = MatrixArguments<Element*>;
+  using Arguments = MatrixArguments<Element*, Stride>;
 
   template <class Lanes>
-  struct On : MatrixState<Lanes, Element*> {
-    using MatrixState<Lanes, Element*>::MatrixState;
+  struct On : MatrixState<Lanes, Element*, Stride> {
+    using MatrixState<Lanes, Element*, Stride>::MatrixState;
 
     template <class Input>
     CUTLASS_DEVICE void visit(typename Lanes::At const& at,
                               typename Lanes::template Array<Input, Lanes::kSize> const& input) const {
+      auto const converted = Lanes::template stored<Element>(input);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Lanes::kSize; ++i) {
-        if (this->lanes.has(at, i)) this->at(at, i) = Lanes::template convert_one<Element>(Input(input[i]));
+        if (this->lanes.has(at, i)) this->at(at, i) = converted[i];
       }
     }
   };

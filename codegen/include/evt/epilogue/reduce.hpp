@@ -7,6 +7,7 @@
 // totals of a tile, combines lanes and warps, and numbers the parts.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "evt/epilogue/operation.hpp"
 #include "evt/reduce.hpp"
@@ -35,9 +36,14 @@ struct Reduction {
     using SharedStorage = typename Totals::SharedStorage;
 
     Totals totals;
+    std::conditional_t<Lanes::kKeepsPart, Element*, NoArguments> own_part;
 
     CUTLASS_DEVICE On(Arguments const& arguments, Lanes const& lanes, SharedStorage& shared)
-        : State<Lanes, Arguments>(arguments, lanes), totals(lanes, shared) {}
+        : State<Lanes, Arguments>(arguments, lanes), totals(lanes, shared) {
+      if constexpr (Lanes::kKeepsPart) {
+        own_part = part();
+      }
+    }
 
     template <class Input>
     CUTLASS_DEVICE void visit(typename Lanes::At const& at,
@@ -63,7 +69,13 @@ struct Reduction {
 
     /// A functor that stores a result at a row, at a column, or at 0.
     CUTLASS_DEVICE auto writer() const {
-      return [this](int at, Element total) { write_result<Op, Write>(part() + at, total); };
+      return [this](int at, Element total) {
+        if constexpr (Lanes::kKeepsPart) {
+          write_result<Op, Write>(own_part + at, total);
+        } else {
+          write_result<Op, Write>(part() + at, total);
+        }
+      };
     }
   };
 };

@@ -14,7 +14,7 @@
 #include "cute/tensor.hpp"
 #include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 
-#include "evt/convert.hpp"
+#include "evt/epilogue/tree.hpp"
 
 namespace evt {
 namespace fusion {
@@ -75,33 +75,16 @@ struct Node {
   }
 };
 
-// An n-ary function of the elements. Functor has `Parameters`, a cute::tuple of its parameter types, `Result`, and a
-// static `apply`. Operands are converted to the parameter types, and the result to ElementOutput.
+// A function of the elements: see epilogue::apply_to.
 template <class Functor, class ElementOutput = typename Functor::Result>
 struct Apply : Sm90VisitorImpl<> {
   using Sm90VisitorImpl<>::Sm90VisitorImpl;
 
   struct Callbacks : EmptyConsumerStoreCallbacks {
     template <class ElementAccumulator, class... ElementInputs, int FragmentSize>
-    CUTLASS_DEVICE cutlass::Array<ElementOutput, FragmentSize> visit(
-        cutlass::Array<ElementAccumulator, FragmentSize> const&, int, int, int,
-        cutlass::Array<ElementInputs, FragmentSize> const&... inputs) {
-      static_assert(sizeof...(ElementInputs) == cute::tuple_size<typename Functor::Parameters>::value,
-                    "one operand for every parameter");
-      return call<FragmentSize>(cute::make_seq<sizeof...(ElementInputs)>{}, inputs...);
-    }
-
-   private:
-    template <int FragmentSize, int... Index, class... Inputs>
-    CUTLASS_DEVICE static auto call(cute::seq<Index...>, Inputs const&... inputs) {
-      using Parameters = typename Functor::Parameters;
-      return each<FragmentSize>(evt::convert_array<cute::tuple_element_t<Index, Parameters>>(inputs)...);
-    }
-
-    template <int FragmentSize, class... Converted>
-    CUTLASS_DEVICE static auto each(Converted const&... operands) {
-      return evt::convert_array<ElementOutput>(evt::generate_array<typename Functor::Result, FragmentSize>(
-          [&](int i) { return Functor::apply(operands[i]...); }));
+    CUTLASS_DEVICE auto visit(cutlass::Array<ElementAccumulator, FragmentSize> const&, int, int, int,
+                              cutlass::Array<ElementInputs, FragmentSize> const&... inputs) {
+      return epilogue::apply_to<Functor, ElementOutput, FragmentSize>(inputs...);
     }
   };
 
@@ -110,20 +93,6 @@ struct Apply : Sm90VisitorImpl<> {
     return Callbacks{};
   }
 };
-
-namespace detail {
-
-// The Index-th of the arguments.
-template <int Index, class First, class... Rest>
-CUTLASS_DEVICE auto const& pick(First const& first, Rest const&... rest) {
-  if constexpr (Index == 0) {
-    return first;
-  } else {
-    return pick<Index - 1>(rest...);
-  }
-}
-
-}  // namespace detail
 
 // Operations in topological order. EdgeTuple is a cute::tuple with one cute::seq per operation: the indices of its
 // operands. The last operation is the result. Each value keeps the element type of its operation, and a value may be
@@ -142,30 +111,9 @@ struct Graph : Sm90VisitorImpl<Ops...> {
     template <class ElementAccumulator, int FragmentSize>
     CUTLASS_DEVICE auto visit(cutlass::Array<ElementAccumulator, FragmentSize> const& accumulator, int fragment,
                               int step_m, int step_n) {
-      return visit_from(accumulator, fragment, step_m, step_n);
-    }
-
-   private:
-    // Visit the operation after the given values, and all later operations.
-    template <class Accumulator, class... Values>
-    CUTLASS_DEVICE auto visit_from(Accumulator const& accumulator, int fragment, int step_m, int step_n,
-                                   Values const&... values) {
-      constexpr int kOp = sizeof...(Values);
-      using Edges = cute::tuple_element_t<kOp, EdgeTuple>;
-      auto const value = visit_one<kOp>(Edges{}, accumulator, fragment, step_m, step_n, values...);
-      if constexpr (kOp + 1 == sizeof...(Ops)) {
-        return value;
-      } else {
-        return visit_from(accumulator, fragment, step_m, step_n, values..., value);
-      }
-    }
-
-    template <int Op, int... Edges, class Accumulator, class... Values>
-    CUTLASS_DEVICE auto visit_one(cute::seq<Edges...>, Accumulator const& accumulator, int fragment, int step_m,
-                                  int step_n, Values const&... values) {
-      static_assert(((Edges < Op) && ...), "an operand comes before its user");
-      return cute::get<Op>(this->callbacks_tuple)
-          .visit(accumulator, fragment, step_m, step_n, detail::pick<Edges>(values...)...);
+      return epilogue::visit_graph<EdgeTuple>(this->callbacks_tuple, [&](auto& node, auto const&... operands) {
+        return node.visit(accumulator, fragment, step_m, step_n, operands...);
+      });
     }
   };
 

@@ -35,6 +35,21 @@ struct TypesCutlass {
     return evt::generate_array<To, Size>(function);
   }
 
+  /// The type of an element in registers.
+  template <class Element>
+  using Register = Element;
+
+  template <class Element>
+  CUTLASS_DEVICE static Element in_register(Element const& x) {
+    return x;
+  }
+
+  /// Round a value to a stored type.
+  template <class Element, class From>
+  CUTLASS_DEVICE static Element rounded(From const& from) {
+    return evt::convert<Element>(from);
+  }
+
   /// A fragment in memory.
   template <class To, class From, int Size>
   CUTLASS_DEVICE static cutlass::Array<To, Size> stored(cutlass::Array<From, Size> const& from) {
@@ -52,13 +67,18 @@ struct TypesCutlass {
     return int64_t(cute::get<Mode>(stride));
   }
 
-  /// A row of an indexed tensor: its first element, or null if the index is out of range.
+  /// A row of a tensor: its first element, or null if an index is out of range.
   template <class Element>
   using RowOf = Element*;
 
   template <class Element, class Stride>
+  CUTLASS_DEVICE static Element* tensor_row(Element* tensor, Stride const& strides, int l, int64_t row) {
+    return tensor + int64_t(l) * stride<2>(strides) + row * stride<0>(strides);
+  }
+
+  template <class Element, class Stride>
   CUTLASS_DEVICE static Element* make_row(Element* tensor, Stride const& strides, int l, int64_t row) {
-    return row < 0 ? nullptr : tensor + int64_t(l) * stride<2>(strides) + row * stride<0>(strides);
+    return row < 0 ? nullptr : tensor_row(tensor, strides, l, row);
   }
 
   template <class Element>

@@ -51,6 +51,21 @@ struct TypesOwn {
     }
   }
 
+  /// The type of an element in registers.
+  template <class Element>
+  using Register = element::Register<Element>;
+
+  template <class Element>
+  CUTLASS_DEVICE static Register<Element> in_register(Element const& x) {
+    return element::load(x);
+  }
+
+  /// Round a value to a stored type.
+  template <class Element, class From>
+  CUTLASS_DEVICE static Register<Element> rounded(From const& from) {
+    return element::round_to<Element>(from);
+  }
+
   /// A value in memory.
   template <class Element, class From>
   CUTLASS_DEVICE static Element convert_one(From const& from) {
@@ -71,9 +86,14 @@ struct TypesOwn {
     return generate<element::Register<Element>, Size>([&](int i) { return element::load(function(i)); });
   }
 
-  /// A row of an indexed tensor: its number, negative if the index is out of range.
+  /// A row of a tensor: its number, negative if an index is out of range.
   template <class Element>
   using RowOf = int64_t;
+
+  template <class Element>
+  CUTLASS_DEVICE static int64_t tensor_row(Element*, Strides const&, int, int64_t row) {
+    return row;
+  }
 
   template <class Element>
   CUTLASS_DEVICE static int64_t make_row(Element*, Strides const&, int, int64_t row) {

@@ -2,102 +2,125 @@
 #define EVT_EPILOGUE_VECTOR_HPP
 
 // Scalar, row and column broadcasts with any alignment and stride. A null pointer selects a value from the arguments.
-// CUTLASS 3.x's kernels use CUTLASS's broadcasts instead.
+// CUTLASS's kernels use these where CUTLASS has no broadcast.
 
 #include <cstdint>
 
-#include "evt/element.hpp"
 #include "evt/epilogue/operation.hpp"
+#include "evt/epilogue/row.hpp"
 
 namespace evt {
 namespace epilogue {
 
 /// A leaf: one value, at a pointer or by value if the pointer is null.
-template <class Element>
+template <class Element, class Number>
 struct Scalar {
   struct Arguments {
-    Element const* ptr;
-    element::Register<Element> number;
+    Element const* ptr = nullptr;
+    Number number = Number(0);
   };
 
   template <class Lanes>
   struct On {
-    element::Register<Element> value;
+    using Register = typename Lanes::template Register<Element>;
+
+    Register value;
 
     CUTLASS_DEVICE On(Arguments const& arguments, Lanes const&)
-        : value(arguments.ptr == nullptr ? element::round_to<Element>(arguments.number)
-                                         : element::load(*arguments.ptr)) {}
+        : value(arguments.ptr == nullptr ? Lanes::template rounded<Element>(arguments.number)
+                                         : Lanes::in_register(*arguments.ptr)) {}
 
     CUTLASS_DEVICE auto visit(typename Lanes::At const&) const {
-      return Lanes::template generate<element::Register<Element>, Lanes::kSize>([&](int) { return value; });
+      return Lanes::template generate<Register, Lanes::kSize>([&](int) { return value; });
     }
   };
 };
 
-template <class Element>
+/// Number is the compute type of Element.
+template <class Element, class Number>
 struct VectorArguments {
-  Element const* ptr;
-  int64_t stride;                     // 0: one value for all
-  element::Register<Element> number;  // the value if ptr is null
+  int64_t stride_l = 0;
+  Element const* ptr = nullptr;
+  int64_t stride = 0;         // 0: one value for all. Fragments of several columns take rows of stride 0 or 1
+  Number number = Number(0);  // the value if ptr is null
 };
 
 /// A row broadcast: one value per column, loaded at the start of a tile.
-template <class Element>
+template <class Element, class Number>
 struct RowBroadcast {
-  using Arguments = VectorArguments<Element>;
+  using Arguments = VectorArguments<Element, Number>;
 
   template <class Lanes>
   struct On {
-    element::Register<Element> values[Lanes::kColumns][Lanes::kSize];
+    using Register = typename Lanes::template Register<Element>;
+
+    Register values[Lanes::kColumns][Lanes::kSize];
 
     CUTLASS_DEVICE On(Arguments const& arguments, Lanes const& lanes) {
+      Element const* const vector = arguments.ptr + lanes.batch() * arguments.stride_l;
       CUTLASS_PRAGMA_UNROLL
       for (int column = 0; column < Lanes::kColumns; ++column) {
+        int const n = lanes.column_of_tile(column, 0);
+        if constexpr (Lanes::kSize > 1) {
+          if (arguments.ptr != nullptr && arguments.stride != 0) {
+            Element run[Lanes::kSize];
+            load_row(run, vector + n, lanes.extent_n() - n);
+            CUTLASS_PRAGMA_UNROLL
+            for (int i = 0; i < Lanes::kSize; ++i) {
+              values[column][i] = Lanes::in_register(run[i]);
+            }
+            continue;
+          }
+        }
+        Register value = Lanes::template rounded<Element>(arguments.number);
+        if (arguments.ptr != nullptr && n < lanes.extent_n()) {
+          value = Lanes::in_register(vector[n * arguments.stride]);
+        }
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < Lanes::kSize; ++i) {
-          int const n = lanes.column_of_tile(column, i);
-          values[column][i] = element::round_to<Element>(arguments.number);
-          if (arguments.ptr != nullptr && n < lanes.extent_n()) {
-            values[column][i] = element::load(arguments.ptr[n * arguments.stride]);
-          }
+          values[column][i] = value;
         }
       }
     }
 
     CUTLASS_DEVICE auto visit(typename Lanes::At const& at) const {
-      return Lanes::template generate<element::Register<Element>, Lanes::kSize>(
+      return Lanes::template generate<Register, Lanes::kSize>(
           [&](int i) { return values[Lanes::column_number(at)][i]; });
     }
   };
 };
 
 /// A column broadcast: one value per row.
-template <class Element>
+template <class Element, class Number>
 struct ColumnBroadcast {
-  using Arguments = VectorArguments<Element>;
+  using Arguments = VectorArguments<Element, Number>;
 
   template <class Lanes>
   struct On : State<Lanes, Arguments> {
     using State<Lanes, Arguments>::State;
+    using Register = typename Lanes::template Register<Element>;
+
+    static constexpr bool kOfTile = true;  // all steps are fetched at the start of a tile if their number is known
 
     struct Fetched {
       Element values[Lanes::kRows];
     };
 
     CUTLASS_DEVICE void fetch(Fetched& fetched, typename Lanes::Step const& step) const {
+      auto const& arguments = this->arguments;
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < Lanes::kRows; ++row) {
         int const m = this->lanes.row_of_step(step, row);
-        if (this->arguments.ptr != nullptr && this->lanes.is_row(m)) {
-          fetched.values[row] = this->arguments.ptr[m * this->arguments.stride];
+        if (arguments.ptr != nullptr && this->lanes.is_row(m)) {
+          fetched.values[row] = arguments.ptr[this->lanes.batch() * arguments.stride_l + m * arguments.stride];
         }
       }
     }
 
     CUTLASS_DEVICE auto visit(typename Lanes::At const& at, Fetched const& fetched) const {
-      auto const value = this->arguments.ptr == nullptr ? element::round_to<Element>(this->arguments.number)
-                                                        : element::load(fetched.values[Lanes::row_number(at)]);
-      return Lanes::template generate<element::Register<Element>, Lanes::kSize>([&](int) { return value; });
+      auto const value = this->arguments.ptr == nullptr ? Lanes::template rounded<Element>(this->arguments.number)
+                                                        : Lanes::in_register(fetched.values[Lanes::row_number(at)]);
+      return Lanes::template generate<Register, Lanes::kSize>([&](int) { return value; });
     }
   };
 };
