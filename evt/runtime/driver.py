@@ -29,7 +29,7 @@ class _Attribute(ctypes.Structure):
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
 
-class _Config(ctypes.Structure):
+class Config(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = (
@@ -165,6 +165,6 @@ def prepared(
         attributes[count].id = _PDL
         attributes[count].value[0] = 1
         count += 1
-    config = _Config((*grid, 1), (threads, 1, 1), shared_bytes, stream or None, attributes, count)
+    config = Config((*grid, 1), (threads, 1, 1), shared_bytes, stream or None, attributes, count)
     params = (ctypes.c_void_p * 1)(memory[1])
     return Prepared(ctypes.addressof(config), kernel, ctypes.addressof(params), (config, attributes, params, memory))

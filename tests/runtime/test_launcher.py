@@ -1,0 +1,196 @@
+"""The launcher of cubins: what it keeps, and the failures that it returns. The driver is a fake."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evt
+from evt.compilation import Cache, build
+from evt.compilation.jit import Missing, find_nvrtc
+from evt.errors import InternalError
+from evt.launch.recipe import Kernel
+from evt.runtime.driver import INVALID_CONTEXT, Config
+from evt.runtime.kernels import kernel_sources
+from evt.runtime.launcher import Launcher
+
+pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
+
+PLAN = evt.gemm("D = gelu(alpha*acc + bias)", route="halo-3x").plan("sm90", "f16", "f16")
+SIZES = {"m": 1000, "n": 768, "k": 512, "l": 1, "stride_m_of_A": 512, "stride_k_of_B": 768, "stride_m_of_out_D": 768}
+PARAMETERS = 1280
+
+
+class Driver:
+    """A driver that records what it is asked for, and returns ``codes`` instead of 0."""
+
+    def __init__(self, codes: dict[str, int] | None = None) -> None:
+        self.codes = codes or {}
+        self.calls: list[str] = []
+        self.launched: list[tuple[tuple[int, ...], int, bytes]] = []
+        self.maps: list[tuple[int, int]] = []
+        self.size: int | None = None
+        self.thread_has_context = True
+
+    def _say(self, name: str) -> int:
+        self.calls.append(name)
+        return self.codes.get(name, 0)
+
+    def device(self) -> tuple[int, int]:
+        return (0, 0) if self.thread_has_context else (INVALID_CONTEXT, 0)
+
+    def use(self, device: int) -> int:
+        self.thread_has_context = True
+        return self._say("use")
+
+    def multiprocessors(self, device: int) -> tuple[int, int]:
+        return self._say("multiprocessors"), 132
+
+    def load(self, cubin: bytes) -> tuple[int, int]:
+        return self._say("load"), 1
+
+    def kernel(self, library: int, name: str) -> tuple[int, int]:
+        return self._say("kernel"), 2
+
+    def parameter_bytes(self, kernel: int) -> int | None:
+        return self.size
+
+    def allow_shared_memory(self, kernel: int, size: int, device: int) -> int:
+        return self._say("allow")
+
+    def encode_tiled(self, at: Any, kind: int, rank: int, address: Any, *_: Any) -> int:
+        self.maps.append((rank, address.value))
+        return self._say("encode")
+
+    def launch(self, config: int, kernel: int, params: int, extra: None) -> int:
+        if not self.thread_has_context:
+            return INVALID_CONTEXT
+        given = Config.from_address(config)
+        at = ctypes.c_void_p.from_address(params).value
+        assert at is not None
+        assert at % 128 == 0
+        self.launched.append((tuple(given.grid), given.stream or 0, ctypes.string_at(at, PARAMETERS)))
+        return self._say("launch")
+
+
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
+    (source,) = kernel_sources([PLAN])
+    (path,) = build([source], cache=Cache(tmp_path_factory.mktemp("cache")))
+    return path.read_bytes(), source.name
+
+
+@pytest.fixture
+def made(cubin: tuple[bytes, str]) -> Callable[[Driver], Launcher]:
+    return lambda driver: Launcher(PLAN, *cubin, find=lambda: driver)  # type: ignore[return-value]
+
+
+def arguments(*, first: int = 0x10000, alpha: float = 1.5, **sizes: int) -> bytes:
+    """Return a call: alpha is a number, and pointers are apart."""
+    words = []
+    for index, field in enumerate(PLAN.fields):
+        match field.kind:
+            case "pointer":
+                words.append(struct.pack("Q", 0 if field.tensor == "alpha" else first + 0x1000 * index))
+            case "number":
+                words.append(struct.pack("d", alpha))
+            case _:
+                words.append(struct.pack("q", {**SIZES, **sizes}[field.name]))
+    return b"".join(words)
+
+
+def member(cubin: tuple[bytes, str], params: bytes, name: str, form: str) -> Any:
+    kernel = Kernel.of(PLAN, *cubin)
+    (value,) = struct.unpack_from(form, params, kernel.layouts[0].members[name][0])
+    return value
+
+
+def test_a_call_fills_the_parameters_and_is_kept(made, cubin):
+    driver = Driver()
+    launcher, call = made(driver), arguments()
+    assert launcher.run(call, len(call), 7) == 0
+    assert len(driver.maps) == 3  # A, B and D
+    assert launcher.run(call, len(call), 7) == 0
+    assert len(driver.maps) == 3
+    (grid, stream, params), again = driver.launched
+    assert again == (grid, stream, params)
+    assert stream == 7
+    assert member(cubin, params, "filter_count", "i") == 768
+    assert member(cubin, params, "epilogue.in_alpha.number", "f") == 1.5
+    (bias,) = struct.unpack_from("Q", call, 8 * [field.name for field in PLAN.fields].index("in_bias"))
+    assert member(cubin, params, "epilogue.in_bias.ptr", "Q") == bias
+    assert driver.calls.count("load") == driver.calls.count("allow") == 1
+
+
+@pytest.mark.parametrize("change", [{"first": 0x20000}, {"alpha": 2.0}, {"m": 999}])
+def test_another_call_has_other_parameters(made, change):
+    driver = Driver()
+    launcher, call, other = made(driver), arguments(), arguments(**change)
+    for each in (call, other, call):
+        assert launcher.run(each, len(each), 0) == 0
+    first, second, third = (params for _, _, params in driver.launched)
+    assert first == third != second
+
+
+def test_streams_have_their_own_launches(made):
+    driver = Driver()
+    launcher, call = made(driver), arguments()
+    for stream in (1, 2, 1):
+        launcher.run(call, len(call), stream)
+    assert [stream for _, stream, _ in driver.launched] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("load", 4), ("kernel", 4), ("allow", 4), ("multiprocessors", 3), ("encode", 1), ("launch", 6)]
+)
+def test_failures_of_the_driver_are_the_results_of_a_launcher(made, name, kind):
+    driver = Driver({name: 9})
+    call = arguments()
+    code = made(driver).run(call, len(call), 0)
+    assert code >> 16 == kind
+    driver.codes = {}
+    assert made(driver).run(call, len(call), 0) == 0
+
+
+def test_a_driver_that_is_missing_or_too_old_is_a_failure(cubin):
+    def find() -> Any:
+        raise AttributeError("cuTensorMapEncodeTiled")
+
+    call = arguments()
+    assert Launcher(PLAN, *cubin, find=find).run(call, len(call), 0) >> 16 == 5
+
+
+def test_a_problem_that_the_kernel_cannot_run_is_refused(made):
+    call = arguments()
+    assert made(Driver()).run(call[:-8], len(call) - 8, 0) >> 16 == 1
+
+
+def test_a_thread_without_a_context_gets_one(made, monkeypatch):
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    driver = Driver()
+    launcher, call = made(driver), arguments()
+    driver.thread_has_context = False
+    assert launcher.run(call, len(call), 0) == 0
+    driver.thread_has_context = False  # of another thread, whose call is known
+    assert launcher.run(call, len(call), 0) == 0
+    assert driver.calls.count("use") == 2
+    assert len(driver.launched) == 2
+
+
+def test_a_kernel_with_parameters_of_another_size_is_refused(made):
+    driver = Driver()
+    driver.size = 8
+    call = arguments()
+    with pytest.raises(InternalError, match="takes 8 bytes of parameters"):
+        made(driver).run(call, len(call), 0)
+
+
+def test_a_cubin_of_another_plan_is_refused(cubin, tmp_path: Path):
+    other = evt.gemm("D = acc + bias", route="halo-3x").plan("sm90", "f16", "f16")
+    with pytest.raises(ValueError, match="table of members is too"):
+        Launcher(other, *cubin)
