@@ -6,11 +6,13 @@ Functions return a CUresult, 0 for success, unless they say otherwise.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from evt.launch.recipe import C_TYPES, Launch, Patch
 from evt.launch.shape import TensorMap
 
 #: CUresult.
@@ -46,9 +48,9 @@ class Config(ctypes.Structure):
 class Prepared:
     """The first arguments of ``Driver.launch``, as addresses of memory that ``kept`` has."""
 
-    config: Any
+    config: int
     kernel: int
-    params: Any
+    params: int
     kept: tuple[object, ...]
 
 
@@ -58,6 +60,8 @@ class Driver:
     def __init__(self, library: str = "libcuda.so.1") -> None:
         cuda = ctypes.CDLL(library)
         self.encode_tiled = cuda.cuTensorMapEncodeTiled
+        self.replace_address = cuda.cuTensorMapReplaceAddress
+        self.replace_address.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         self.launch = cuda.cuLaunchKernelEx
         self.launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._cuda = cuda
@@ -117,54 +121,111 @@ def find_driver() -> Driver:
     return Driver()
 
 
-def buffer(size: int) -> tuple[Any, int]:
-    """Return zeroed memory and an address in it for bytes that a descriptor may begin."""
+class Ready:
+    """A launch of a kernel on a device, with descriptors that only need the addresses of a call.
+
+    Raise RefusedError if the driver refuses a descriptor at the addresses of the first call.
+    """
+
+    def __init__(self, driver: Driver, kernel: int, launch: Launch, values: Sequence[Any], *, with_pdl: bool) -> None:
+        self._kernel, self._launch, self._with_pdl = kernel, launch, with_pdl
+        self._replace = driver.replace_address
+        size = len(launch.params)
+        _memory_of_params, at = _memory(size)
+        ctypes.memmove(at, launch.params, size)
+        for offset, index, given in launch.maps:
+            if _encode(driver, given, at + offset, values[index]):
+                raise RefusedError
+        self._maps = [(offset, index) for offset, index, _ in launch.maps]
+        self._pack, self._chunks, self._values = _packer(ctypes.string_at(at, size), launch.patches)
+        #: By the stream: the address of a configuration, and its memory.
+        self._configs: dict[int, tuple[int, object]] = {}
+
+    def prepare(self, values: Sequence[Any], stream: int) -> Prepared:
+        """Return the launch of a call's addresses and numbers. Raise RefusedError for an address that TMA refuses."""
+        size = len(self._launch.params)
+        memory, at = _memory(size + 8)
+        chunks = self._chunks.copy()
+        for position, index, read in self._values:
+            chunks[position] = read(values[index])
+        # The driver reads the parameters through a pointer, which follows them.
+        self._pack(memory, at - ctypes.addressof(memory), *chunks, at)
+        for offset, index in self._maps:
+            if self._replace(at + offset, values[index]):
+                raise RefusedError
+        config, kept = self._configs.get(stream) or self._config(stream)
+        return Prepared(config, self._kernel, at + size, (memory, kept))
+
+    def _config(self, stream: int) -> tuple[int, object]:
+        """Return the configuration for a stream, and keep it.
+
+        A kernel with programmatic dependent launch (PDL) may begin before the previous one ends.
+        """
+        launch = self._launch
+        attributes = (_Attribute * 2)()
+        count = 0
+        if launch.cluster > 1:
+            attributes[count].id = _CLUSTER
+            attributes[count].value[:3] = (launch.cluster, 1, 1)
+            count += 1
+        if self._with_pdl:
+            attributes[count].id = _PDL
+            attributes[count].value[0] = 1
+            count += 1
+        made = Config((*launch.grid, 1), (launch.threads, 1, 1), launch.shared_bytes, stream or None, attributes, count)
+        self._configs[stream] = ctypes.addressof(made), (made, attributes)
+        return self._configs[stream]
+
+
+class RefusedError(Exception):
+    """An address or a stride that TMA refuses."""
+
+
+def _memory(size: int) -> tuple[Any, int]:
+    """Return memory and an address in it at which a descriptor may begin."""
     made = ctypes.create_string_buffer(size + _ALIGNMENT)
     return made, -(-ctypes.addressof(made) // _ALIGNMENT) * _ALIGNMENT
 
 
-def encoder(driver: Driver, given: TensorMap) -> Callable[[int, int], int]:
-    """Return a function of the address of a descriptor and of its tensor, which encodes the descriptor."""
+def _encode(driver: Driver, given: TensorMap, at: int, address: int) -> int:
     rank = len(given.extents)
     extents, strides = (ctypes.c_uint64 * rank)(*given.extents), (ctypes.c_uint64 * (rank - 1))(*given.strides)
     box, steps = (ctypes.c_uint32 * rank)(*given.box), (ctypes.c_uint32 * rank)(*given.steps)
-    encode, pointer = driver.encode_tiled, ctypes.c_void_p
-
-    def run(at: int, address: int) -> int:
-        code: int = encode(
-            *(pointer(at), given.type, rank, pointer(address), extents, strides, box, steps),
-            *(_INTERLEAVE_NONE, given.swizzle, _PROMOTION_256, _FILL_ZEROS),
-        )
-        return code
-
-    return run
+    code: int = driver.encode_tiled(
+        *(ctypes.c_void_p(at), given.type, rank, ctypes.c_void_p(address), extents, strides, box, steps),
+        *(_INTERLEAVE_NONE, given.swizzle, _PROMOTION_256, _FILL_ZEROS),
+    )
+    return code
 
 
-def prepared(
-    kernel: int,
-    memory: tuple[Any, int],
-    *,
-    grid: tuple[int, int],
-    threads: int,
-    shared_bytes: int,
-    cluster: int,
-    with_pdl: bool,
-    stream: int,
-) -> Prepared:
-    """Return a launch of a kernel with parameters in memory.
+def _packer(
+    params: bytes, patches: Sequence[Patch]
+) -> tuple[Callable[..., None], list[Any], list[tuple[int, int, Callable[[Any], Any]]]]:
+    """Return a function that writes parameters and a pointer to them, its arguments, and how a call replaces some.
 
-    A kernel with programmatic dependent launch (PDL) may begin before the previous one ends.
+    The arguments are the bytes between the values of a call, and these values: position, index of the argument, and the
+    function that makes the value.
     """
-    attributes = (_Attribute * 2)()
-    count = 0
-    if cluster > 1:
-        attributes[count].id = _CLUSTER
-        attributes[count].value[:3] = (cluster, 1, 1)
-        count += 1
-    if with_pdl:
-        attributes[count].id = _PDL
-        attributes[count].value[0] = 1
-        count += 1
-    config = Config((*grid, 1), (threads, 1, 1), shared_bytes, stream or None, attributes, count)
-    params = (ctypes.c_void_p * 1)(memory[1])
-    return Prepared(ctypes.addressof(config), kernel, ctypes.addressof(params), (config, attributes, params, memory))
+    form, chunks, values, end = "=", list[Any](), list[tuple[int, int, Callable[[Any], Any]]](), 0
+    for patch in sorted(patches, key=lambda each: each.at):
+        form += f"{patch.at - end}s{_FORMS.get(patch.type, patch.type)}"
+        values.append((len(chunks) + 1, patch.index, _reader(patch)))
+        chunks += [params[end : patch.at], 0]
+        end = patch.at + struct.calcsize(f"={_FORMS.get(patch.type, patch.type)}")
+    return struct.Struct(f"{form}{len(params) - end}sQ").pack_into, [*chunks, params[end:]], values
+
+
+#: Pointers are integers to the module ``struct``.
+_FORMS = {"P": "Q"}
+
+
+def _reader(patch: Patch) -> Callable[[Any], Any]:
+    """Return the function that makes a member's value of an argument, as a C++ cast does."""
+    if patch.is_aligned:
+        return lambda value: value % 16 == 0
+    if patch.type == "P":
+        return int if not patch.addend else lambda value: value + patch.addend
+    kind = C_TYPES[patch.type]
+    if patch.type in "fd?":
+        return lambda value: kind(value).value
+    return lambda value: kind(int(value)).value

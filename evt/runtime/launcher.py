@@ -5,19 +5,17 @@ It takes the arguments of a compiled launcher and returns its results. See :mod:
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from evt.diagnostics import Diagnostic
 from evt.errors import InternalError
-from evt.launch.recipe import C_TYPES, Kernel, Launch, Patch, Recipe, recipe_of, workspace_of
+from evt.launch.recipe import Kernel, Launch, recipe_of, workspace_of
 from evt.plan import Plan
 from evt.runtime import driver
-from evt.runtime.driver import INVALID_CONTEXT, Driver, Prepared
+from evt.runtime.driver import INVALID_CONTEXT, Driver, Prepared, Ready
 
 #: Kinds of failures, as evt::Failure has them.
 _ARGUMENTS, _REFUSED, _DEVICE, _MODULE, _DRIVER, _LAUNCH = 1, 2, 3, 4, 5, 6
@@ -38,15 +36,6 @@ class _FailedError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class _Cooked:
-    """A launch of a recipe on a device: the kernel, and the functions that encode its descriptors."""
-
-    launch: Launch
-    kernel: int
-    maps: tuple[tuple[int, int, Callable[[int, int], int]], ...]
-
-
 class Launcher:
     """The launches of a cubin's kernels. Several threads may call it.
 
@@ -58,13 +47,14 @@ class Launcher:
         self._plan, self._cubin, self._name, self._find = plan, cubin, name, find
         self._form = struct.Struct("=" + "".join(FORMATS[field.kind] for field in plan.fields))
         self._sizes = [(index, field.name) for index, field in enumerate(plan.fields) if field.kind == "size"]
+        self._leading = 8 * (len(plan.fields) - len(self._sizes))  # sizes are the last fields
         self._lock = threading.Lock()
         self._driver: Driver | None = None
         self._launch: Callable[..., int] = _no_launch
         self._kernels: dict[str, int] = {}
         self._multiprocessors: dict[int, int] = {}
         #: By device and sizes, and by the arguments and the stream.
-        self._recipes: dict[object, tuple[_Cooked, ...]] = {}
+        self._known: dict[tuple[int, bytes], tuple[Ready, ...]] = {}
         self._calls: dict[tuple[bytes, int], tuple[Prepared, ...]] = {}
 
     def run(self, arguments: bytes, size: int, stream: int) -> int:
@@ -95,63 +85,41 @@ class Launcher:
         if size != self._form.size or len(arguments) != size:
             raise _FailedError(_failure(_ARGUMENTS))
         values = self._form.unpack(arguments)
-        found = tuple(self._prepared(each, values, stream) for each in self._cooked(values))
+        try:
+            found = tuple([each.prepare(values, stream) for each in self._ready(arguments, values)])
+        except driver.RefusedError:
+            raise _FailedError(_failure(_ARGUMENTS)) from None
         if len(self._calls) >= _MOST_CALLS:
             self._calls.clear()
         self._calls[arguments, stream] = found
         return found
 
-    def _prepared(self, cooked: _Cooked, values: tuple[Any, ...], stream: int) -> Prepared:
-        launch = cooked.launch
-        memory = driver.buffer(len(launch.params))
-        at = memory[1]
-        ctypes.memmove(at, launch.params, len(launch.params))
-        for patch in launch.patches:
-            C_TYPES[patch.type].from_address(at + patch.at).value = _value(patch, values)
-        for offset, index, encode in cooked.maps:
-            if encode(at + offset, values[index]):
-                raise _FailedError(_failure(_ARGUMENTS))
-        return driver.prepared(
-            cooked.kernel,
-            memory,
-            grid=launch.grid,
-            threads=launch.threads,
-            shared_bytes=launch.shared_bytes,
-            cluster=launch.cluster,
-            with_pdl=self._plan.with_pdl,
-            stream=stream,
-        )
-
-    def _cooked(self, values: tuple[Any, ...]) -> tuple[_Cooked, ...]:
-        """Return the launches for the sizes of a call on the current device."""
-        cuda = self._loaded()
+    def _ready(self, arguments: bytes, values: tuple[Any, ...]) -> tuple[Ready, ...]:
+        """Return the launches for the sizes of a call on the current device. Raise RefusedError, _FailedError."""
+        cuda = self._driver or self._loaded()
         code, device = cuda.device()
         if code and not self._enter():
             code, device = cuda.device()
         if code:
             raise _FailedError(_failure(_DEVICE, code))
-        sizes = {name: values[index] for index, name in self._sizes}
-        key = (device, *sizes.values())
-        found = self._recipes.get(key)
+        key = device, arguments[self._leading :]
+        found = self._known.get(key)
         if found is None:
+            sizes = {name: values[index] for index, name in self._sizes}
             recipe = recipe_of(self._kernel, sizes, self._count(cuda, device))
             if recipe is None:
                 raise _FailedError(_failure(_REFUSED))
-            found = self._cook(cuda, recipe, device)
-            if len(self._recipes) >= _MOST_SIZES:
-                self._recipes.clear()
-            self._recipes[key] = found
+            found = tuple(self._made_ready(cuda, each, device, values) for each in recipe.launches)
+            if len(self._known) >= _MOST_SIZES:
+                self._known.clear()
+            self._known[key] = found
         return found
 
-    def _cook(self, cuda: Driver, recipe: Recipe, device: int) -> tuple[_Cooked, ...]:
-        found = []
-        for each in recipe.launches:
-            kernel = self._kernels[each.kernel]
-            if each.shared_bytes and (code := cuda.allow_shared_memory(kernel, each.shared_bytes, device)):
-                raise _FailedError(_failure(_MODULE, code))
-            maps = tuple((offset, index, driver.encoder(cuda, given)) for offset, index, given in each.maps)
-            found.append(_Cooked(each, kernel, maps))
-        return tuple(found)
+    def _made_ready(self, cuda: Driver, launch: Launch, device: int, values: tuple[Any, ...]) -> Ready:
+        kernel = self._kernels[launch.kernel]
+        if launch.shared_bytes and (code := cuda.allow_shared_memory(kernel, launch.shared_bytes, device)):
+            raise _FailedError(_failure(_MODULE, code))
+        return Ready(cuda, kernel, launch, values, with_pdl=self._plan.with_pdl)
 
     def _count(self, cuda: Driver, device: int) -> int:
         if device not in self._multiprocessors:
@@ -198,13 +166,3 @@ class Launcher:
 
 def _no_launch(*_: object) -> int:
     raise InternalError(Diagnostic("E0902", "a kernel was launched before it was loaded"))
-
-
-def _value(patch: Patch, values: tuple[Any, ...]) -> Any:
-    """Return the value that a patch writes."""
-    value = values[patch.index]
-    if patch.is_aligned:
-        return value % 16 == 0
-    if patch.type == "?":
-        return bool(value)
-    return value if patch.type in "fd" else int(value) + patch.addend

@@ -61,6 +61,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   return CUDA_SUCCESS;
 }
 
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  std::memcpy(map, &address, sizeof(address));
+  return CUDA_SUCCESS;
+}
+
 // The driver.
 
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }

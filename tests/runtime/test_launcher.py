@@ -67,6 +67,10 @@ class Driver:
         self.maps.append((rank, address.value))
         return self._say("encode")
 
+    def replace_address(self, at: int, address: int) -> int:
+        self.maps.append((0, address))
+        return self._say("replace")
+
     def launch(self, config: int, kernel: int, params: int, extra: None) -> int:
         if not self.thread_has_context:
             return INVALID_CONTEXT
@@ -114,9 +118,10 @@ def test_a_call_fills_the_parameters_and_is_kept(made, cubin):
     driver = Driver()
     launcher, call = made(driver), arguments()
     assert launcher.run(call, len(call), 7) == 0
-    assert len(driver.maps) == 3  # A, B and D
+    assert [rank for rank, _ in driver.maps] == [4, 4, 4, 0, 0, 0]  # A, B and D, and their addresses
+    assert [address for _, address in driver.maps[:3]] == [address for _, address in driver.maps[3:]]
     assert launcher.run(call, len(call), 7) == 0
-    assert len(driver.maps) == 3
+    assert len(driver.maps) == 6
     (grid, stream, params), again = driver.launched
     assert again == (grid, stream, params)
     assert stream == 7
@@ -146,7 +151,8 @@ def test_streams_have_their_own_launches(made):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("load", 4), ("kernel", 4), ("allow", 4), ("multiprocessors", 3), ("encode", 1), ("launch", 6)]
+    ("name", "kind"),
+    [("load", 4), ("kernel", 4), ("allow", 4), ("multiprocessors", 3), ("encode", 1), ("replace", 1), ("launch", 6)],
 )
 def test_failures_of_the_driver_are_the_results_of_a_launcher(made, name, kind):
     driver = Driver({name: 9})
