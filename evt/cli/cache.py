@@ -143,22 +143,23 @@ def export(
     """Write kernels to a pack, for machines that do not compile.
 
     The pack is one file with the libraries, their sources, and the versions that built them. `evt cache import` reads
-    it. Equal kernels make an equal file. The exit code is 1 if no kernel was written.
+    it. Skeletons of kernels are in it too, except with --program: with them, a machine with the same nvcc builds new
+    formulas in seconds. Equal kernels make an equal file. The exit code is 1 if no kernel was written.
     """
     from evt.cli.invocation import read_source
     from evt.compilation import Cache, contents, write_pack
+    from evt.compilation.contents import gencode
     from evt.plan import find_target
 
     if file == "-":
         raise click.UsageError("A pack is written to a file, not to standard output.")
-    targets = {find_target(arch).name for arch in archs}
+    targets = {find_target(arch).gencode for arch in archs}
     formulas = {_lines(read_source(program).text) for program in programs}
     found = []
     for entry in Cache().entries():
-        known = contents(entry)
-        if (targets and known.target not in targets) or (formulas and _lines(known.formula) not in formulas):
-            continue
-        if used_within is None or time.time() - entry.used <= used_within:
+        is_recent = used_within is None or time.time() - entry.used <= used_within
+        is_target = not targets or gencode(entry) in targets
+        if is_recent and is_target and (not formulas or _lines(contents(entry).formula) in formulas):
             found.append(entry)
     packed = write_pack(Path(file), found)
     if json:

@@ -265,11 +265,15 @@ class _Build:
                 self._report(self._event("fallback", key, f"nvcc for the whole file: {jit}"))
                 continue
             recipes = parts(source, divided, tools)
-            keyed = {
-                part_key(each.source.text, name, source.gencode, self._read): each for name, each in recipes.items()
-            }
+            keyed = {self._part_key(each.source.text, name, source.gencode): each for name, each in recipes.items()}
             found[key] = _Divided(divided, jit, {part: self._target(key, each) for part, each in keyed.items()})
         return found
+
+    def _part_key(self, text: str, artifact: str, gencode: str) -> str:
+        """Return the key of an imported part, or if there is none, of a part that is built here."""
+        imported = source_key(KernelSource(text, gencode), (artifact, self._toolchain.nvcc_version))
+        found, _ = self._cache.find(imported, artifact)
+        return imported if found else part_key(text, artifact, gencode, self._read)
 
     def _by_parts(self, divided: Mapping[str, _Divided]) -> dict[str, _Target]:
         """Return the targets whose parts are made; the others fall back."""

@@ -229,17 +229,23 @@ class Cache:
             raise ValueError(f"{path} has changed")
         return content, {name: (each[0], each[1]) for name, each in facts["read"].items()}
 
-    def put(self, key: str, make: Callable[[], Mapping[str, bytes]], record: Mapping[str, object]) -> bool:
+    def put(
+        self,
+        key: str,
+        make: Callable[[], Mapping[str, bytes]],
+        record: Mapping[str, object],
+        artifact: str = LIBRARY,
+    ) -> bool:
         """Make an entry of the files that ``make`` returns, unless it is there; return whether it was made."""
         with self._usable():
             lock = self.lock(key, wait=True)
             assert lock is not None
             try:
-                if self.find(key)[0] is not None:
+                if self.find(key, artifact)[0] is not None:
                     return False
                 work = self.workspace(key, make())
                 try:
-                    self.publish(key, work, {**record, "read": {}})
+                    self.publish(key, work, {**record, "read": {}}, artifact)
                 finally:
                     shutil.rmtree(work, ignore_errors=True)
                 return True

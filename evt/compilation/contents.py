@@ -55,6 +55,15 @@ def contents(entry: Entry) -> Contents:
     return heading(text, kernel if isinstance(kernel, str) else "")
 
 
+def gencode(entry: Entry) -> str:
+    """Return the architecture of an entry, or "" if it is unknown."""
+    try:
+        record = json.loads(read_private(entry.library.parent / RECORD, _MOST_FILE))
+        return str(record["gencode"])
+    except (BuildError, OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
 def heading(text: str, kernel: str = "") -> Contents:
     """Return the description in a source's heading. ``kernel`` is its route and configuration, if they are known."""
     found = _HEADING.search(text[:_MOST_HEADING])

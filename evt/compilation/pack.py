@@ -2,6 +2,8 @@
 
 A pack is a zip file. Each kernel is a folder, named by its :func:`~evt.compilation.source.source_key`. It holds the
 library, its source, and a record of their digests and of the versions that built them. Equal kernels make equal bytes.
+Parts of kernels, skeletons and launchers, are packed alike: with them, a machine of the same nvcc builds new formulas
+without compiling CUTLASS.
 
 A pack holds code, so it is read as if it were hostile. Sizes are bounded before anything is unpacked. A file's name has
 to be one of the three known names, and becomes no path. Nothing is stored unless the whole pack is sound.
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evt.compilation.builder import build
-from evt.compilation.cache import LIBRARY, RECORD, SOURCE, Cache, Entry
+from evt.compilation.cache import ARTIFACTS, LIBRARY, RECORD, SOURCE, Cache, Entry
 from evt.compilation.contents import Contents, heading
 from evt.compilation.environment import host
 from evt.compilation.limits import require_files
@@ -36,11 +38,11 @@ from evt.errors import BuildError
 from evt.storage.trust import open_trusted, read_private
 from evt.version import __version__
 
-_FILES = (RECORD, SOURCE, LIBRARY)
+_FILES = (RECORD, SOURCE, *ARTIFACTS)
 #: The largest size of each file in bytes, of the content of a pack, and of its content per byte of the pack.
-_MOST = {RECORD: 1 << 16, SOURCE: 1 << 24, LIBRARY: 1 << 28}
+_MOST = {RECORD: 1 << 16, SOURCE: 1 << 24} | dict.fromkeys(ARTIFACTS, 1 << 28)
 _MOST_CONTENT, _MOST_RATIO = 1 << 35, 200
-_MOST_KERNELS = 100_000
+_MOST_MEMBERS = 300_000
 _MEMBER = re.compile(rf"([0-9a-f]{{64}})/({'|'.join(map(re.escape, _FILES))})")
 #: The fields of an entry's record that a pack keeps, all of them text.
 _FACTS = ("kernel", "gencode", "evt", "nvcc", "cutlass")
@@ -124,8 +126,8 @@ def read_pack(path: Path, cache: Cache) -> list[Packed]:
                 outcomes.append(Packed(key, known, "refused", refusals[key]))
                 continue
             facts = {name: record[name] for name in (*_FACTS, "host")}
-            stored = cache.put(key, partial(_unpacked, archive, key, record), facts)
-            text = _unpacked(archive, key, record, (SOURCE,))[SOURCE].decode()
+            stored = cache.put(key, partial(_unpacked, archive, key, record), facts, _artifact(record))
+            text = _unpacked(archive, key, record)[SOURCE].decode()
             outcomes.append(Packed(key, heading(text, known.kernel), "imported" if stored else "present"))
         return outcomes
 
@@ -135,16 +137,21 @@ def _read_entry(entry: Entry) -> tuple[str, dict[str, bytes]] | None:
     folder = entry.library.parent
     try:
         record = json.loads(read_private(folder / RECORD, _MOST[RECORD] << 8))
-        text, library = (read_private(folder / name, _MOST[name]) for name in (SOURCE, LIBRARY))
-        if hashlib.sha256(library).hexdigest() != record["library"]["sha256"] or record["evt"] != __version__:
+        artifact = entry.library.name
+        text, made = (read_private(folder / name, _MOST[name]) for name in (SOURCE, artifact))
+        if hashlib.sha256(made).hexdigest() != record["library"]["sha256"] or record["evt"] != __version__:
             return None
         source = KernelSource(text.decode(), record["gencode"])
         facts = {name: str(record.get(name, "")) for name in _FACTS} | {"host": record["host"], "schema": SCHEMA}
     except (BuildError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    facts["files"] = {name: _facts(data) for name, data in ((SOURCE, text), (LIBRARY, library))}
+    facts["files"] = {name: _facts(data) for name, data in ((SOURCE, text), (artifact, made))}
     said = json.dumps(facts, indent=1, sort_keys=True) + "\n"
-    return source_key(source), {RECORD: said.encode(), SOURCE: text, LIBRARY: library}
+    return _key(source, artifact, facts), {RECORD: said.encode(), SOURCE: text, artifact: made}
+
+
+def _key(source: KernelSource, artifact: str, record: Mapping[str, Any]) -> str:
+    return source_key(source, None if artifact == LIBRARY else (artifact, record["nvcc"]))
 
 
 def _facts(data: bytes) -> dict[str, object]:
@@ -196,7 +203,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, dict[str, zipfile.ZipInfo]]:
     """Return the members of each kernel, by file. Raise _UnsoundError unless there are exactly the known files."""
     found: dict[str, dict[str, zipfile.ZipInfo]] = {}
     members = archive.infolist()
-    if len(members) > _MOST_KERNELS * len(_FILES):
+    if len(members) > _MOST_MEMBERS:
         raise _UnsoundError(f"it has {len(members)} files")
     for member in members:
         match = _MEMBER.fullmatch(member.orig_filename)
@@ -215,8 +222,9 @@ def _members(archive: zipfile.ZipFile) -> dict[str, dict[str, zipfile.ZipInfo]]:
     content, size = sum(member.file_size for member in members), sum(member.compress_size for member in members)
     if content > min(_MOST_CONTENT, _MOST_RATIO * size):
         raise _UnsoundError(f"it has {content} bytes in {size} compressed ones")
-    if incomplete := next((key for key, files in found.items() if len(files) < len(_FILES)), None):
-        raise _UnsoundError(f"{incomplete} lacks a file")
+    for key, files in found.items():
+        if not {RECORD, SOURCE} < files.keys() or len(files) != 3:
+            raise _UnsoundError(f"{key} has not a record, a source and one artifact")
     return found
 
 
@@ -242,7 +250,7 @@ def _record(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) ->
             and all(isinstance(each, str) and len(each) < 200 for each in record["host"])
             and isinstance(record["host"], list)
             and len(record["host"]) == 2
-            and set(record["files"]) == {SOURCE, LIBRARY}
+            and set(record["files"]) == {*members} - {RECORD}
             and all(isinstance(facts["sha256"], str) for facts in record["files"].values())
             and all(record["files"][file]["size"] == members[file].file_size for file in record["files"])
         )
@@ -274,19 +282,24 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _check(key: str, record: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     """Raise _UnsoundError unless the key is the key of the source."""
     try:
-        sound = source_key(KernelSource(files[SOURCE].decode(), record["gencode"])) == key
+        source = KernelSource(files[SOURCE].decode(), record["gencode"])
+        sound = _key(source, _artifact(record), record) == key
     except ValueError:
         sound = False
     if not sound:
         raise _UnsoundError(f"{key} is not the key of its source")
 
 
-def _unpacked(
-    archive: zipfile.ZipFile, key: str, record: Mapping[str, Any], files: Iterable[str] = (SOURCE, LIBRARY)
-) -> dict[str, bytes]:
-    """Return files of a kernel. Raise _UnsoundError if their digests differ from the record's."""
+def _artifact(record: Mapping[str, Any]) -> str:
+    """Return the file of an entry that is neither its record nor its source."""
+    (artifact,) = {*record["files"]} - {SOURCE}
+    return str(artifact)
+
+
+def _unpacked(archive: zipfile.ZipFile, key: str, record: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files of an entry but its record. Raise _UnsoundError if their digests differ from the record's."""
     found = {}
-    for name in files:
+    for name in record["files"]:
         found[name] = _data(archive, archive.getinfo(f"{key}/{name}"))
         if _facts(found[name])["sha256"] != record["files"][name]["sha256"]:
             raise _UnsoundError(f"{key}/{name} has changed")

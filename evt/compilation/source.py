@@ -65,9 +65,19 @@ def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = 
     return _key(ingredients, read or find_inputs(toolchain, Digests()))
 
 
-def source_key(source: KernelSource) -> str:
-    """Return the key of an imported library: it depends on no compiler, so machines without one know it too."""
-    ingredients = {"schema": SCHEMA, "text": source.text, "gencode": source.gencode, "evt": version.__version__}
+def source_key(source: KernelSource, part: tuple[str, str] | None = None) -> str:
+    """Return the key of an imported library: it depends on no compiler, so machines without one know it too.
+
+    ``part`` is the artifact of a part, and the version of its nvcc, which links only with its own kind.
+    """
+    ingredients: dict[str, object] = {
+        "schema": SCHEMA,
+        "text": source.text,
+        "gencode": source.gencode,
+        "evt": version.__version__,
+    }
+    if part is not None:
+        ingredients["part"] = part
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
 
 

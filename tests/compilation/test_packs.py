@@ -144,6 +144,26 @@ def test_the_pack_of_some_sources(room: Room, tmp_path: Path, monkeypatch: pytes
     assert {each.key for each in found} == {source_key(each) for each in wanted}
 
 
+def test_parts_are_found_by_the_version_of_nvcc(tmp_path: Path) -> None:
+    builder, cache, file = Cache(tmp_path / "builder"), Cache(tmp_path / "cache"), tmp_path / "kernels.pack"
+    builder.prepare()
+    facts = {"gencode": "sm_90a", "nvcc": "13.0.88", "cutlass": "4.2.0", "kernel": "evt-3x"}
+    for number, artifact in enumerate(("device.ltoir", "host.o")):
+        files = {"kernel.cu": SOURCE.text.encode(), artifact: f"part {number}".encode()}
+        builder.put(str(number) * 64, lambda files=files: files, facts, artifact)  # type: ignore[misc]
+    put(builder)
+    assert len(write_pack(file, builder.entries())) == 3
+    assert [each.outcome for each in read_pack(file, cache)] == ["imported"] * 3
+    for artifact, content in (("device.ltoir", b"part 0"), ("host.o", b"part 1")):
+        found, damage = cache.find(source_key(SOURCE, (artifact, "13.0.88")), artifact)
+        assert (found.read_bytes(), damage) == (content, "")
+        assert cache.read(found) == (content, {})
+        assert cache.find(source_key(SOURCE, (artifact, "13.1.0")), artifact) == (None, "")
+    assert [each.outcome for each in read_pack(file, cache)] == ["present"] * 3
+    write_pack(tmp_path / "again.pack", cache.entries())
+    assert (tmp_path / "again.pack").read_bytes() == file.read_bytes()
+
+
 def test_damaged_entries_are_not_packed(tmp_path: Path) -> None:
     packed(tmp_path, kernels(3))
     builder = Cache(tmp_path / "builder")
@@ -242,7 +262,7 @@ def _bomb(file: Path) -> None:
 
 
 ODD_KEYS = ("..", f"../{KEY}", f"/{KEY}", f"C:{KEY}", KEY.upper(), KEY[1:], "", f"{KEY}/x", f"\\{KEY}", "0" * 64)
-ODD_FILES = ("kernel.so/", "kernel.pth", "../kernel.so", "kernel.so.", "KERNEL.SO")
+ODD_FILES = ("kernel.so/", "kernel.pth", "../kernel.so", "kernel.so.", "KERNEL.SO", "host.o", "build.json", "")
 ODD_FACTS: Sequence[Mapping[str, object]] = (
     *({"gencode": "sm_80"}, {"gencode": "--x"}, {"evt": 1}, {"schema": "2"}, {"kernel": "x" * 1000}),
     *({"host": "ab"}, {"host": [1, 2]}, {"host": {}}, {"host": None}, {"files": {}}, {"files": []}),
