@@ -53,7 +53,7 @@ class FusePass(RegionPass):
         self.owner, self.options = owner or Owner(), options
         #: The builds beside Inductor, while :meth:`compile` waits for them; None if the pass has to wait.
         self._background: Background | None = None
-        #: Why sources cannot be built.
+        #: The reasons why sources cannot be built.
         self._failures: dict[KernelSource, str] = {}
         self._sources: dict[Node, list[KernelSource]] = {}
         self._records: list[Record] = []
