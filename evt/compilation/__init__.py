@@ -6,8 +6,8 @@ formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`recipe` (the commands for a li
 cubins), :mod:`cache` (libraries and parts on disk; :mod:`lock` guards them, :mod:`contents` describes them),
 :mod:`compilation` (one recipe, by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that
 compilers read, :mod:`verdict` judges failures), :mod:`policy` (whether this process may compile), :mod:`builder` (many
-sources at once, by :mod:`pool`; :mod:`progress` shows it), :mod:`pack` (kernels from and for other machines),
-:mod:`doctor` (missing parts).
+sources at once, by :mod:`pool`, in the :mod:`places` of the machine; :mod:`progress` shows it), :mod:`pack` (kernels
+from and for other machines), :mod:`doctor` (missing parts).
 """
 
 from evt.compilation.builder import build, build_and_use

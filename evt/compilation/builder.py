@@ -15,7 +15,7 @@ from evt.compilation.inputs import Inputs, find_inputs
 from evt.compilation.jit import Missing, Nvrtc
 from evt.compilation.own import find_way, is_cubin, make_own, own_key
 from evt.compilation.policy import may_compile, uncompiled
-from evt.compilation.pool import run_all
+from evt.compilation.pool import Workers, run_all
 from evt.compilation.progress import shown
 from evt.compilation.source import KernelSource, cache_key, part_key, source_key
 from evt.compilation.toolchain import Toolchain, find_toolchain, require_target
@@ -45,7 +45,8 @@ def build(
 ) -> list[Path]:
     """Return the libraries of ``sources``, in their order: imported, from the cache, or built now.
 
-    At most ``jobs`` passes of nvcc run at a time. If another process is building a source, wait for it; its failure is
+    At most ``jobs`` passes of nvcc run at a time; by default, the processors and the memory limit the passes of all
+    processes of this machine that share the cache. If another process is building a source, wait for it; its failure is
     raised here too. If a source fails, the others are still built. A source is locked only while it is built, so the
     number of open files depends on ``jobs`` only. The compilers end with this process, however it ends. ``on_event``
     gets each step, one call at a time but from several threads.
@@ -219,12 +220,10 @@ class _Build:
         missing = [key for key in self._wanted if not self._found(key, LIBRARY)]
         if not missing:
             return self._made
-        from evt.compilation.limits import affordable
-        from evt.compilation.process import Supervisor, default_jobs
+        from evt.compilation.process import Supervisor
         from evt.compilation.recipe import whole
 
         self._cache.prepare()
-        most = affordable(jobs or default_jobs())
         tools, _ = self._toolchain.linked()
         with Supervisor.start() as supervisor:
             divided = self._divided(missing)
@@ -234,15 +233,15 @@ class _Build:
             self._make(
                 {**{key: each for given in divided.values() for key, each in given.parts.items()}, **alone},
                 supervisor,
-                most,
+                jobs,
             )
-            self._make(self._by_parts(divided), supervisor, most)
+            self._make(self._by_parts(divided), supervisor, jobs)
             rest = [key for key in divided if key not in self._made]
             for key in rest:
                 failed = [problem for each in (*divided[key].parts, key) for problem in self._failed.get(each, ())]
                 if failed:
                     self._report(self._event("fallback", key, f"nvcc for the whole file: {failed[0].message}"))
-            self._make({key: self._target(key, whole(self._wanted[key][1], tools)) for key in rest}, supervisor, most)
+            self._make({key: self._target(key, whole(self._wanted[key][1], tools)) for key in rest}, supervisor, jobs)
         if problems := [problem for key in self._wanted for problem in self._failed.get(key, ())]:
             raise BuildError(problems)
         return self._made
@@ -293,15 +292,17 @@ class _Build:
     def _target(self, key: str, recipe: Recipe) -> _Target:
         return _Target(self._wanted[key][0], recipe)
 
-    def _make(self, targets: Mapping[str, _Target], supervisor: Supervisor, jobs: int) -> None:
+    def _make(self, targets: Mapping[str, _Target], supervisor: Supervisor, jobs: int | None) -> None:
         """Make the artifacts, or note their problems."""
+        from evt.compilation.places import places
+
         for key in targets:
             self._failed.pop(key, None)
         missing = [key for key, target in targets.items() if not self._is_part_made(key, target)]
         earlier = {key: self._cache.failure(key) for key in missing}
         while missing:
-            with ExitStack() as held:
-                self._compile(self._claimed(missing, targets, earlier, supervisor, held), jobs)
+            with places(self._cache.root, jobs) as workers, ExitStack() as held:
+                self._compile(self._claimed(missing, targets, earlier, supervisor, held), workers)
             if any(key in self._failed and key in self._wanted for key in missing):
                 return
             missing = [key for key in missing if key not in self._made and key not in self._failed]
@@ -368,7 +369,7 @@ class _Build:
     def _unchanged(self) -> bool:
         return find_inputs(self._toolchain, self._cache.digests()) == self._read
 
-    def _compile(self, claimed: Iterator[Compilation], jobs: int) -> None:
+    def _compile(self, claimed: Iterator[Compilation], workers: Workers) -> None:
         """Compile all sources, ``jobs`` steps at a time; a source is claimed when its first step can start."""
         begun: list[Compilation] = []
 
@@ -381,7 +382,7 @@ class _Build:
             for each in begun:
                 each.kill()
 
-        run_all(steps(), jobs, give_up)
+        run_all(steps(), workers, give_up)
         self._made |= {each.key: each.made for each in begun if each.made}
         self._failed |= {each.key: each.problems for each in begun if each.problems}
 

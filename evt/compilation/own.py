@@ -20,7 +20,7 @@ from evt.compilation.cache import LIBRARY, SOURCE, Cache, Failure
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.jit import JitError, Missing, Nvrtc, find_nvrtc
 from evt.compilation.lock import KeyLock
-from evt.compilation.pool import run_all
+from evt.compilation.pool import Workers, run_all
 from evt.compilation.source import SCHEMA, KernelSource
 from evt.compilation.verdict import verdict_of_nvrtc
 from evt.diagnostics import Diagnostic
@@ -117,14 +117,13 @@ class _Build:
     def run(self, jobs: int | None) -> tuple[dict[str, Path], list[Diagnostic]]:
         missing = [key for key in self._wanted if not self._found(key)]
         if missing:
-            from evt.compilation.limits import affordable
-            from evt.compilation.process import default_jobs
+            from evt.compilation.places import places
 
             self._cache.prepare()
-            most = affordable(jobs or default_jobs())
             earlier = {key: self._cache.failure(key) for key in missing}
             while missing:
-                self._compile(missing, earlier, most)
+                with places(self._cache.root, jobs) as workers:
+                    self._compile(missing, earlier, workers)
                 missing = [key for key in missing if key not in self._made and key not in self._refused]
                 if missing:
                     self._wait(missing[0])
@@ -139,7 +138,7 @@ class _Build:
             self._say("damaged", key, damage)
         return cubin is not None
 
-    def _compile(self, missing: Sequence[str], earlier: Mapping[str, Failure | None], jobs: int) -> None:
+    def _compile(self, missing: Sequence[str], earlier: Mapping[str, Failure | None], workers: Workers) -> None:
         """Compile the keys that no other process compiles. Raise BuildError."""
         begun: list[OwnCompilation] = []
 
@@ -163,7 +162,7 @@ class _Build:
                 each.kill()
 
         try:
-            run_all(steps(), jobs, give_up)
+            run_all(steps(), workers, give_up)
         finally:
             for each in begun:
                 each.close()

@@ -67,8 +67,12 @@ def current_cancellation() -> Cancellation | None:
     return _CURRENT.get()
 
 
-def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable[[], None]) -> None:
-    """Run tasks, at most ``workers`` at a time, and wait for them.
+#: Tells whether another worker may start beside a number of workers; the first one always may.
+Workers = Callable[[int], bool]
+
+
+def run_all(tasks: Iterable[Callable[[], None]], workers: Workers, give_up: Callable[[], None]) -> None:
+    """Run tasks, each in a worker, and wait for them.
 
     A free worker takes the next task from the iterable, one worker at a time: resources that a generator opens for a
     task are open only while the task runs.
@@ -83,7 +87,7 @@ def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable
     errors: list[BaseException] = []
     taking = Lock()
     changed = Condition()
-    started = running = 0
+    running = 0
 
     def stop(error: BaseException) -> None:
         with taking:  # no task is taken after this point
@@ -109,11 +113,11 @@ def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable
 
     def start() -> None:
         """Start a worker, unless all are running."""
-        nonlocal started, running
+        nonlocal running
         with changed:
-            if started == workers:
+            if not workers(running):
                 return
-            started, running = started + 1, running + 1
+            running += 1
         try:
             Thread(target=work, name="evt-build", daemon=True).start()
         except BaseException:

@@ -189,14 +189,24 @@ def _python() -> str:
 
 
 def default_jobs() -> int:
-    """Return the number of passes that the processors and the memory allow, at least one."""
-    return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // _BYTES_PER_JOB))
+    """Return the number of passes that the processors and the memory allow this process, at least one."""
+    return _jobs(len(os.sched_getaffinity(0)), available_bytes())
 
 
-def available_bytes() -> int:
+def machine_jobs() -> int:
+    """Return the number of passes that the processors and the memory of this machine allow, at least one."""
+    return _jobs(os.cpu_count() or 1, available_bytes("MemTotal"))
+
+
+def _jobs(processors: int, memory: int) -> int:
+    return max(1, min(processors, memory // _BYTES_PER_JOB))
+
+
+def available_bytes(kind: str = "MemAvailable") -> int:
+    """Return the bytes of memory of a kind that this machine and its container have."""
     limits = []
     with contextlib.suppress(OSError):
-        if found := re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
+        if found := re.search(rf"{kind}:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
             limits.append(int(found[1]) * 1024)
     with contextlib.suppress(OSError, ValueError):  # a container's limit; "max" if there is none
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
