@@ -25,6 +25,7 @@ from evt.fx.cost_model import Benefit
 from evt.fx.records import RECORDS
 from evt.measured import Store
 from evt.plan import find_target
+from tests.support.entries import put
 from tests.support.stub_device import plan_for_h200
 
 pytestmark = [
@@ -344,6 +345,41 @@ def test_without_nvcc_the_model_runs_and_the_report_says_why(model: Net, monkeyp
     assert all("E1019" in row.reason and "E0701: nvcc was not found" in row.reason for row in evt.report(model).rows)
     with pytest.raises(BuildError):
         evt.prebuild(model, (inputs(),), options=ALWAYS)
+
+
+def test_a_process_that_never_compiles_refuses_a_missing_kernel(
+    model: Net, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan_for_h200(monkeypatch.setattr)
+    monkeypatch.setattr(kernels, "build", evt.compilation.build)
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(evt, "compile", "never")
+    with pytest.raises(Exception, match="E0709"):  # PyTorch's own, around ours
+        compiled(model)(inputs())
+    with pytest.raises(BuildError, match="E0709"):
+        evt.prebuild(model, (inputs(),), options=ALWAYS)
+
+
+def test_prebuild_packs_the_kernels_of_the_model(model: Net, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen_on_a_gpu(monkeypatch)
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
+    tmp_path.chmod(0o700)
+    built: list[Path] = []
+
+    def build(sources: list[KernelSource], **_: Any) -> list[Path]:
+        built[:] = [put(evt.compilation.Cache(), source) for source in sources]
+        return built
+
+    monkeypatch.setattr(kernels, "build", build)
+    monkeypatch.setattr("evt.compilation.pack.build", build)
+    put(evt.compilation.Cache())  # another program's kernel
+    count = evt.prebuild(model, (inputs(),), options=ALWAYS, pack=tmp_path / "model.pack")
+    found = evt.compilation.read_pack(tmp_path / "model.pack", evt.compilation.Cache(tmp_path / "fleet"))
+    assert len(found) == count == len(built) > 0
+    assert {each.outcome for each in found} == {"imported"}
+    with pytest.raises(evt.ArgumentError, match="E0607"):
+        evt.prebuild(model, (inputs(),), options=ALWAYS, pack=3)
 
 
 def test_the_progress_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
