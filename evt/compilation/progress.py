@@ -21,7 +21,7 @@ from evt.errors import BuildError
 from evt.storage.trust import read_private
 
 #: The number of earlier builds whose times predict the next one, and the largest size of a record in bytes.
-_EARLIER, _MOST_RECORD = 32, 1 << 20
+_EARLIER, _MOST_RECORD = 64, 1 << 20
 
 
 @contextlib.contextmanager
@@ -48,22 +48,36 @@ class _Display:
         self, sources: Sequence[KernelSource], cache: Cache, jobs: int | None, line: ExitStack, *, visible: bool
     ) -> None:
         self._sources, self._cache, self._jobs, self._line, self._visible = sources, cache, jobs, line, visible
-        self._phases, self._ready, self._now = Phases(), set[int](), ""
+        self._phases, self._ready, self._begun, self._now = Phases(), set[int](), set[int](), ""
+        #: The seconds of each phase in earlier builds, and the expected ends of running phases.
+        self._expected: dict[str, float] = {}
+        self._ends: dict[tuple[str, str], float] = {}
         self._update: Any = None
 
     def __call__(self, event: BuildEvent) -> None:
         if not self._visible:
             return
         phase = self._phases.after(event)
+        if self._update is None and event.kind in ("start", "wait"):
+            self._update = self._opened()
         if event.kind in ("hit", "built", "failed"):
             self._ready.add(event.index)
         elif event.kind == "start":
             source = self._sources[event.index]
             self._now = f"{source.kernel or 'kernel'} for {source.gencode}"
-        if self._update is None and event.kind in ("start", "wait"):
-            self._update = self._opened()
+            self._begun.add(event.index)
+            self._ends[event.key, event.stage] = time.monotonic() + self._expected.get(event.stage, 0.0)
+        elif event.kind in ("end", "fallback"):
+            self._ends.pop((event.key, event.stage), None)
         if self._update is not None:
             self._update(self._text(phase))
+
+    def remaining(self, jobs: int) -> float:
+        """Return the expected seconds of the running phases, and of the kernels that have not begun."""
+        ends, stages = [*self._ends.values()], {stage for _, stage in [*self._ends]}
+        turns = -(-(len(set(self._sources)) - len(self._ready | self._begun)) // jobs)
+        longest = max((self._expected.get(stage, 0.0) for stage in stages), default=0.0)
+        return max(ends, default=0.0) - time.monotonic() + turns * longest
 
     def _text(self, phase: str) -> str:
         count = len(set(self._sources))
@@ -78,15 +92,14 @@ class _Display:
 
         from evt.compilation.process import default_jobs
 
-        missing = len(set(self._sources)) - len(self._ready)
-        turns = -(-missing // (self._jobs or default_jobs()))
-        expected = turns * expected_seconds(self._cache, {source.gencode for source in self._sources})
+        self._expected = expected_seconds(self._cache, {source.gencode for source in self._sources})
+        display, jobs = self, self._jobs or default_jobs()
 
         class Remaining(ProgressColumn):
             """The remaining seconds, while the build is within the time that earlier ones took."""
 
             def render(self, task: Task) -> Text:
-                left = expected - (task.elapsed or 0.0)
+                left = display.remaining(jobs)
                 return Text(f"about {left:.0f} s left" if left >= 1 else "")
 
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), Remaining())
@@ -95,16 +108,15 @@ class _Display:
         return lambda text: progress.update(task, description=text)
 
 
-def expected_seconds(cache: Cache, gencodes: set[str]) -> float:
-    """Return the median time of the last builds for these architectures, or for all; 0 if there were none."""
-    ours, others = list[float](), list[float]()
-    for entry in reversed(cache.entries()):
+def expected_seconds(cache: Cache, gencodes: set[str]) -> dict[str, float]:
+    """Return the median time of each phase in the last builds for these architectures, or for all."""
+    ours, others = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for entry in cache.entries()[-_EARLIER:]:
         with contextlib.suppress(BuildError, OSError, ValueError, LookupError, TypeError, AttributeError):
             record = json.loads(read_private(entry.library.parent / RECORD, _MOST_RECORD))
-            (ours if record["gencode"] in gencodes else others).append(float(record["seconds"]))
-        if len(ours) == _EARLIER:
-            break
-    return statistics.median((ours or others)[:_EARLIER] or [0.0])
+            for each in record["passes"]:
+                (ours if record["gencode"] in gencodes else others)[each["name"]].append(float(each["seconds"]))
+    return {stage: statistics.median(ours.get(stage) or others[stage]) for stage in {*ours, *others}}
 
 
 class Times:
