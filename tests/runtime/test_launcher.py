@@ -1,4 +1,4 @@
-"""The launcher of cubins: what it keeps, and the failures that it returns. The driver is a fake."""
+"""The launcher of cubins: its state, and the failures that it returns. The driver is a fake."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAMETERS = 1280
 
 
 class Driver:
-    """A driver that records what it is asked for, and returns ``codes`` instead of 0."""
+    """A driver that records its calls, and returns ``codes`` instead of 0."""
 
     def __init__(self, codes: dict[str, int] | None = None) -> None:
         self.codes = codes or {}
