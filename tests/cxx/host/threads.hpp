@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -31,7 +32,6 @@ struct Warp {
 struct Block {
   std::function<void()> body;
   std::vector<ucontext_t> threads;
-  std::vector<std::vector<char>> stacks;
   std::vector<bool> done;
   std::vector<Warp> warps;
   Barrier all;
@@ -41,6 +41,7 @@ struct Block {
 };
 
 inline Block* block = nullptr;
+inline std::vector<std::unique_ptr<char[]>> stacks;  // all blocks use them
 
 inline void wait(Barrier& barrier) {
   unsigned const before = barrier.passed;
@@ -66,7 +67,7 @@ inline void run(int count, std::function<void()> body) {
   Block made;
   made.body = std::move(body);
   made.threads.resize(size_t(count));
-  made.stacks.assign(size_t(count), std::vector<char>(kStack));
+  while (stacks.size() < size_t(count)) stacks.emplace_back(new char[kStack]);
   made.done.assign(size_t(count), false);
   made.warps.resize(size_t(count) / 32);
   for (Warp& warp : made.warps) warp.barrier.expected = 32;
@@ -75,7 +76,7 @@ inline void run(int count, std::function<void()> body) {
   for (int i = 0; i < count; ++i) {
     ucontext_t& thread = made.threads[size_t(i)];
     getcontext(&thread);
-    thread.uc_stack.ss_sp = made.stacks[size_t(i)].data();
+    thread.uc_stack.ss_sp = stacks[size_t(i)].get();
     thread.uc_stack.ss_size = kStack;
     thread.uc_link = &made.caller;
     makecontext(&thread, enter, 0);
