@@ -7,12 +7,14 @@ Both compile the model's graphs by Dynamo, autograd and Inductor as ``backend="e
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch._functorch import config as functorch
 from torch._inductor.compile_fx import _recursive_post_grad_passes, compile_fx, fake_tensor_prop
 from torch._inductor.fx_passes.post_grad import view_to_reshape
@@ -21,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import KernelSource, pack_sources
 from evt.errors import NoKernelWarning
-from evt.fx.backend import graph_name, patches_of
+from evt.fx.backend import graph_name, options_of, patches_of
 from evt.fx.build import RegionProgram
 from evt.fx.choose import RegionPass
 from evt.fx.kernels import build_all, kernel_or_reason, planned
@@ -155,12 +157,41 @@ def _passes_of(
         return module.forward
 
     def call(*args: Any, **named: Any) -> Any:
-        return model(*args, **named)
+        return original(*args, **named)
 
     call.__code__ = call.__code__.replace()  # Dynamo counts compilations by code object: this one is new
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-    torch.compile(call, backend=collect, **keywords)(*positional, **named)
+    original = model._orig_mod if isinstance(model, OptimizedModule) else model
+    with _uncompiled(original):
+        torch.compile(call, backend=collect, **keywords)(*positional, **named)
     return passes
+
+
+@contextmanager
+def _uncompiled(model: Callable[..., Any]) -> Iterator[None]:
+    """Let a model call its parts directly, inside a ``with`` block, where it calls what this backend compiles of them.
+
+    After a graph break, Dynamo runs the code of a compiled part and does not compile it with another backend.
+    """
+    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    calls = {each: each._compiled_call_impl for each in modules if each._compiled_call_impl is not None}
+    parts = [
+        (parent, name, child)
+        for parent in modules
+        for name, child in parent._modules.items()
+        if isinstance(child, OptimizedModule) and options_of(child) is not None
+    ]
+    try:
+        for each in calls:
+            each._compiled_call_impl = None
+        for parent, name, child in parts:
+            parent._modules[name] = child._orig_mod
+        yield
+    finally:
+        for each, call in calls.items():
+            each._compiled_call_impl = call
+        for parent, name, child in parts:
+            parent._modules[name] = child
 
 
 def _run_passes(graph: GraphModule, inputs: Sequence[Any], *, is_inference: bool = False, **_: Any) -> Any:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +23,7 @@ from evt.errors import BuildError
 from evt.fx import kernels
 from evt.fx.backend import FusePass, backend
 from evt.fx.records import RECORDS
+from tests.support.fake_nvcc import make_room
 from tests.support.stub_device import plan_for_h200
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
@@ -145,3 +150,43 @@ def test_other_errors_of_a_build_are_raised(model: Net, x: torch.Tensor, monkeyp
     with torch.no_grad(), pytest.raises(Exception, match="the disk is gone"):
         compiled(model)(x)
     assert not builders()
+
+
+#: A process that compiles a model as on an H200, by the nvcc and in the cache of its arguments; it prints the number of
+#: emitted texts, and fails where a part of the pass is done twice.
+_PROCESS = """
+import json, sys, warnings
+from functools import partial
+from pathlib import Path
+import torch
+import evt.emission
+from evt.compilation import Cache, Toolchain, build
+from evt.fx import kernels
+from tests.fx.test_background import ALWAYS, Net
+from tests.support.stub_device import plan_for_h200
+
+warnings.simplefilter("ignore")
+nvcc, root = map(Path, sys.argv[1:])
+plan_for_h200(setattr)
+kernels.build = partial(build, cache=Cache(root), toolchain=Toolchain(nvcc, "13.0.88", Path("/opt/cutlass"), "4.2.0"))
+model = torch.nn.Sequential(*(Net() for _ in range(4))).half().eval()
+with torch.no_grad():
+    torch.compile(model, backend="evt", options=ALWAYS)(torch.ones(8, 16).half())
+known = evt.emission._emitted.cache_info()
+print(json.dumps({"emitted": known.misses, "asked": known.hits + known.misses}))
+"""
+
+
+def test_a_second_process_builds_nothing(tmp_path: Path) -> None:
+    """Both processes print the texts of distinct kernels only, though the model has eight products."""
+    room = make_room(tmp_path)
+    runs = []
+    for _ in range(2):
+        command = [sys.executable, "-c", _PROCESS, str(room.tools.nvcc), str(room.cache.root)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        runs.append((json.loads(done.stdout.splitlines()[-1]), room.starts().total()))
+    (first, built), (second, after) = runs
+    assert first == second
+    assert 0 < first["emitted"] < first["asked"]
+    assert after == built > 0
+    assert not room.left_over()

@@ -250,6 +250,41 @@ def test_prebuild_collects_the_kernels_of_all_graphs(model: Net, monkeypatch: py
     assert {source for each in asked[1:] for source in each} == set(asked[0])
 
 
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("how", ["itself", "a part", "in place", "a part in place"])
+def test_prebuild_collects_the_kernels_of_compiled_parts(
+    how: str, called: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph break inside a part does not hide the part's kernels, whether the part was compiled before or not."""
+    asked = seen_on_a_gpu(monkeypatch)
+
+    class Broken(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.first(x))
+            torch._dynamo.graph_break()
+            return torch.tanh(self.second(y))
+
+    broken: Any = Broken().half().eval()
+    count = evt.prebuild(broken, (inputs(),), options=ALWAYS)
+    assert count > 1
+    if "in place" in how:
+        broken.compile(backend="evt", options=ALWAYS)
+    else:
+        broken = torch.compile(broken, backend="evt", options=ALWAYS)
+    whole = torch.nn.Sequential(broken) if "part" in how else broken
+    kept = dict(broken.__dict__), dict(whole._modules)
+    if called:
+        with torch.no_grad():
+            whole(inputs())
+    assert evt.prebuild(whole, (inputs(),), options=ALWAYS) == count
+    assert asked[-1] == asked[0]
+    assert (dict(broken.__dict__), dict(whole._modules)) == kept
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_prebuild_for_static_and_dynamic_shapes(model: Net, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
     """PyTorch may restart a compilation by an internal exception, for example for numbers computed from sizes."""
