@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evt.compilation.cache import Cache
+from evt.compilation.jit import Missing
 from evt.compilation.toolchain import (
     INSTALL_NVCC,
     OLDEST_NVCC,
@@ -40,7 +41,7 @@ class Check:
 
 def diagnose() -> list[Check]:
     """Check everything that evt uses; never raise for a missing part."""
-    checks = [_python(), _nvcc(), _host_compiler(), _cutlass(), _way(), *_cache(), _torch()]
+    checks = [_python(), _nvcc(), _host_compiler(), _cutlass(), _way(), _own(), *_cache(), _torch()]
     return [*checks, *_driver()]
 
 
@@ -94,7 +95,7 @@ def _way() -> Check:
     try:
         toolchain = find_toolchain()
     except BuildError as error:
-        return Check(name, False, f"not needed without nvcc: {error.diagnostics[0].message}", required=False)
+        return Check(name, True, f"not needed without nvcc: {error.diagnostics[0].message}", required=False)
     if not toolchain.by_parts:
         return Check(name, True, f"not used: variables make {slow}", required=False)
     jit = find_jit(toolchain)
@@ -102,6 +103,17 @@ def _way() -> Check:
         return Check(name, False, f"{slow}: {jit}", "pip install cuda-bindings nvidia-nvjitlink", required=False)
     nvrtc, linker = (".".join(map(str, each.version)) for each in (jit.nvrtc, jit.linker))
     return Check(name, True, f"{nvrtc}, {linker}: a new formula on a known skeleton takes a second", required=False)
+
+
+def _own() -> Check:
+    """Return the check of the tools for own kernels: NVRTC alone, else nvcc for whole files."""
+    from evt.compilation.own import find_way
+
+    found = find_way()
+    if isinstance(found, Missing):
+        return Check("own kernels", False, f"nvcc compiles them: {found.reason}", found.help, required=False)
+    version = ".".join(map(str, found.version))
+    return Check("own kernels", True, f"NVRTC {version} compiles them, without nvcc and CUTLASS", required=False)
 
 
 def _cache() -> list[Check]:

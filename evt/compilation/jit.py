@@ -135,7 +135,7 @@ def _load(library: str, wheel: str) -> Path | Missing:
         import cuda.bindings.nvjitlink
         import cuda.bindings.nvrtc  # noqa: F401
         from cuda.pathfinder import load_nvidia_dynamic_lib
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
         return Missing(f"the package {_BINDINGS} cannot be imported: {error}", f"pip install {_BINDINGS}")
     try:
         return Path(load_nvidia_dynamic_lib(library).abs_path or library)

@@ -69,7 +69,8 @@ def _mainloop(plan: Plan, rank: int = 2, windows: tuple[int, int] | None = None)
     channels = plan.config.tile[2]
     if windows:
         return f"evt::kit::WindowsMainloop<Mma, {channels}, {windows[0]}, {windows[1]}>"
-    return f"evt::kit::HaloMainloop<Mma, {channels}, {rank}>"
+    single = ", true" if isinstance(plan.mainloop, HaloProduct) else ""
+    return f"evt::kit::HaloMainloop<Mma, {channels}, {rank}{single}>"
 
 
 def _filter(plan: Plan, loop: DepthwiseConvolution) -> str:

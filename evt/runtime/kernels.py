@@ -10,7 +10,7 @@ import torch
 from evt.compilation import KernelSource, build_and_use, source_of
 from evt.diagnostics import Diagnostic
 from evt.emission import emitted
-from evt.errors import LaunchError
+from evt.errors import BuildError, LaunchError, TargetError
 from evt.ir import TypedDag
 from evt.measured import Store, applicable, measurements
 from evt.plan import Plan, Problem, Route, Sizes, Target, find_target, survey
@@ -122,8 +122,25 @@ def check_sizes(plan: Plan, extents: Mapping[str, int], sizes: Sizes = UNKNOWN) 
 
 
 def make_kernels(request: Request, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
-    """Plan, build and load. Raise TargetError, BuildError, LaunchError."""
+    """Plan, build and load. Raise TargetError, BuildError, LaunchError.
+
+    Without nvcc or CUTLASS, own kernels stand in for CUTLASS's where there are any: they need neither.
+    """
     plans = plan_kernels(request, bound, target, atomic)
+    try:
+        return _loaded(plans)
+    except BuildError as error:
+        if request.is_forced or not {each.code for each in error.diagnostics} <= {"E0701", "E0702"}:
+            raise
+        found = survey(call_problem(request, bound, target, atomic))
+        try:
+            return _loaded(found.asked_for("own").defaults)
+        except (TargetError, BuildError):
+            raise error from None
+
+
+def _loaded(plans: tuple[Plan, ...]) -> Kernels:
+    """Build and load the kernels of plans. Raise BuildError, LaunchError."""
     sources = kernel_sources(plans)
     libraries = build_and_use(sources, lambda at, path: load_library(path, plans[at], sources[at].name))
     return Kernels(plans, tuple(libraries))

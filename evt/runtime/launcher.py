@@ -12,6 +12,7 @@ from typing import Any
 
 from evt.diagnostics import Diagnostic
 from evt.errors import InternalError
+from evt.launch.layout import Layout
 from evt.launch.recipe import Kernel, Launch, recipe_of, workspace_of
 from evt.plan import Plan
 from evt.runtime import driver
@@ -56,6 +57,11 @@ class Launcher:
         #: By device and sizes, and by the arguments and the stream.
         self._known: dict[tuple[int, bytes], tuple[Ready, ...]] = {}
         self._calls: dict[tuple[bytes, int], tuple[Prepared, ...]] = {}
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts of the kernels' parameters, in the order of their launches."""
+        return self._kernel.layouts
 
     def run(self, arguments: bytes, size: int, stream: int) -> int:
         """Launch on a stream of the current device. Return 0, or a failure as a compiled launcher does."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import evt
 from evt.compilation import BuildEvent, Cache, KernelSource, build, builder, toolchain
@@ -18,8 +19,10 @@ from evt.compilation.own import find_way, is_cubin
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.launch.recipe import Kernel, recipe_of, workspace_of
-from evt.plan import Plan
-from evt.runtime.kernels import kernel_sources
+from evt.plan import Plan, find_target
+from evt.plan.survey import Candidate
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import kernel_sources, make_kernels, plan_kernels
 
 pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
 
@@ -171,3 +174,18 @@ def test_recipes_have_the_launches_of_reductions(tmp_path):
     assert {each.member for _, _, each in main.maps} == {"input", "filters", "destination"}
     assert finish.grid == (4, 2)  # of 1000 rows, and of a scalar
     assert recipe.workspace == workspace_of(plan, sizes) > 0
+
+
+@pytest.mark.usefixtures("without_tools")
+def test_own_kernels_stand_in_for_those_of_cutlass(monkeypatch, tmp_path):
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(Candidate, "default_configs", property(lambda self: self.configs[:1]))
+    a, b, bias = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 64), (64, 64), (64,)))
+    op = evt.gemm("D = relu(acc + bias)")
+    bound, target = bind(op.request, a, b, {"bias": bias}, {}), find_target("sm90")
+    assert plan_kernels(op.request, bound, target)[0].family == "3x"
+    kernels = make_kernels(op.request, bound, target)
+    assert [plan.route for plan in kernels.plans] == ["halo-3x"]
+    assert all(is_cubin(library.path) for library in kernels.libraries)
+    with pytest.raises(BuildError, match="no CUDA compiler"):  # the user asks for CUTLASS's
+        make_kernels(evt.gemm("D = relu(acc + bias)", route="evt-3x").request, bound, target)

@@ -295,7 +295,9 @@ struct Mma {
   }
 };
 
-// ... as in gemm_own: using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2
+using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2>;
+using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 

@@ -217,7 +217,7 @@ struct Mma {
   }
 };
 
-// ... as in gemm_own: using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2
+// ... as in conv_own: using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
 

@@ -310,7 +310,7 @@ struct Mma {
   }
 };
 
-using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2>;
+using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2, true>;
 using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
 using Params = Kernel::Params;
 

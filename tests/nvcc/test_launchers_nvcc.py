@@ -1,110 +1,230 @@
-"""Launchers by the host compiler and by nvcc launch equally, byte for byte, on a CUDA runtime that records."""
+"""The launcher of cubins and the compiled launcher of the same text make the same launches, byte by byte."""
 
 from __future__ import annotations
 
 import ctypes
-import dataclasses
-import itertools
+import shutil
 import struct
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import evt
-from evt.compilation import KernelSource, find_toolchain
-from evt.compilation.cache import LAUNCHER, SOURCE
-from evt.compilation.recipe import TOOLKIT, Pass, parts
-from evt.compilation.skeleton import NAME, split
+from evt.compilation import find_toolchain
+from evt.compilation.jit import Missing, Nvrtc, find_nvrtc
+from evt.compilation.own import compile_own
 from evt.compilation.toolchain import toolkit_home
-from evt.plan import Plan
+from evt.emission import emitted
+from evt.errors import BuildError
+from evt.ir.convolution import Convolution
+from evt.launch.layout import Layout
+from evt.launch.recipe import C_TYPES
+from evt.plan import Field, Plan
+from evt.runtime.driver import Driver
+from evt.runtime.kernels import kernel_sources
+from evt.runtime.launcher import Launcher
 
-pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
-
-FORMULA = "D = gelu(alpha*acc + bias[n]) + residual[m, n]"
-GEMM = {"m": 256, "n": 384, "k": 128, "l": 1}
-IMAGES = {
-    "m": 2 * 16 * 16,
-    "n": 64,
-    "k": 64 * 9,
-    "l": 1,
-    "images": 2,
-    "height": 16,
-    "width": 16,
-    "channels": 64,
-    "output_height": 16,
-    "output_width": 16,
-    "filters": 64,
-    "filter_height": 3,
-    "filter_width": 3,
-    "stride_width_of_A": 64,
-    "stride_height_of_A": 1024,
-    "stride_outer_of_A": 16384,
-    "stride_width_of_B": 64,
-    "stride_height_of_B": 192,
-    "stride_outer_of_B": 576,
-    **dict.fromkeys(("pad_height", "pad_width", "upper_pad_height", "upper_pad_width"), 1),
-    **dict.fromkeys(("stride_height", "stride_width", "dilation_height", "dilation_width"), 1),
-    "stride_m_of_in_residual": 64,
-    "stride_m_of_out_D": 64,
+FAKE = Path(__file__).with_name("fake_driver.cpp")
+#: What nvcc's host pass links from the runtime that the fake replaces.
+REGISTRATION = """#include <cstddef>
+extern "C" {
+extern unsigned char const evt_cubin[4];
+unsigned char const evt_cubin[4] = {};
+void** __cudaRegisterFatBinary(void*) { static void* handle; return &handle; }
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) { return 1; }
+void __cudaRegisterVar(void**, char*, char*, char const*, int, std::size_t, int, int) {}
 }
-KERNELS = {
-    "gemm-3x": (evt.gemm(FORMULA, route="evt-3x"), "sm90", GEMM),
-    "gemm-2x": (evt.gemm(FORMULA, route="evt-2x"), "sm80", GEMM),
-    "conv-3x": (evt.conv2d(FORMULA, padding=1, route="conv-evt-3x"), "sm90", IMAGES),
-}
+"""
+_DESCRIPTOR = 128
 
 
-def compiled(text: str, gencode: str, folder: Path, *, by_host_compiler: bool) -> ctypes.CDLL:
-    """Return the launcher of a skeleton with the recording runtime."""
+class Recorded(ctypes.Structure):
+    """A launch, as fake_driver.cpp records it."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("cluster", ctypes.c_uint * 3),
+        ("with_pdl", ctypes.c_uint),
+        ("params", ctypes.c_ubyte * 8192),
+    )
+
+
+def _tools() -> str:
+    try:
+        find_toolchain()
+    except BuildError as error:
+        return str(error.diagnostics[0].message)
+    found = find_nvrtc()
+    return found.reason if isinstance(found, Missing) else "" if shutil.which("g++") else "there is no g++"
+
+
+pytestmark = [pytest.mark.nvcc, pytest.mark.skipif(bool(_tools()), reason=_tools())]
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fake")
+    made = folder / "fake.so"
+    home = toolkit_home(find_toolchain().nvcc)
+    command = ["g++", "-O1", "-fPIC", "-shared", "-w", f"-I{home}/include", str(FAKE), "-o", str(made)]
+    subprocess.run(command, check=True)
+    return made
+
+
+def compiled(text: str, fake: Path, folder: Path) -> ctypes.CDLL:
+    """Return the launcher that nvcc compiles from an emitted text, over the fake runtime."""
+    (folder / "kernel.cu").write_text(text)
+    (folder / "registration.cpp").write_text(REGISTRATION)
     tools = find_toolchain()
-    assert tools.host_compiler is not None
-    tools = tools if by_host_compiler else dataclasses.replace(tools, host_compiler=None)
-    linked, links = tools.linked()
-    home = toolkit_home(tools.nvcc)
-    assert home is not None
-    folder.mkdir()
-    for name, target in {**links, TOOLKIT: home}.items():
-        (folder / name).symlink_to(target)
-    found = split(text)
-    assert found is not None
-    (folder / SOURCE).write_text(found.skeleton)
-    (step,) = parts(KernelSource(text, gencode), found, linked)[LAUNCHER].steps
-    assert isinstance(step, Pass)
-    subprocess.run(step.argv, cwd=folder, check=True)
-    recorder = Path(__file__).with_name("recorder.cpp")
-    include = ("-isystem", f"{home}/include")
-    subprocess.run(["g++", "-shared", "-fPIC", *include, LAUNCHER, recorder, "-o", "l.so"], cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "l.so"))
+    flags = [
+        "-std=c++17",
+        "-O1",
+        "-DNDEBUG",
+        "--expt-relaxed-constexpr",
+        "-DEVT_HOST_PASS",
+        "-Xcompiler",
+        "-fPIC",
+        "-w",
+    ]
+    source = str(folder / "kernel.cu")
+    subprocess.run([str(tools.nvcc), *flags, *tools.include_flags, "-c", source, "-o", f"{folder}/host.o"], check=True)
+    link = ["g++", "-shared", "-fPIC", f"{folder}/host.o", f"{folder}/registration.cpp", str(fake)]
+    subprocess.run([*link, f"-Wl,-rpath,{fake.parent}", "-Wl,-z,lazy", "-o", f"{folder}/launcher.so"], check=True)
+    return ctypes.CDLL(f"{folder}/launcher.so")
 
 
-def arguments(plan: Plan, sizes: dict[str, int]) -> bytes:
-    """Return a call's arguments: aligned addresses that nothing reads, and strides that are multiples of 64."""
-    addresses = itertools.count(0x7000_0000_0000, 0x100_0000)
+def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0) -> bytes:
+    """Return a call: pointers are apart, and a stride is the least one."""
+
+    def size(field: Field) -> int:
+        if field.name in sizes:
+            return sizes[field.name]
+        if field.tensor in ("A", "B"):
+            return sizes.get(f"{field.tensor} {field.role}", sizes["k" if field.tensor == "A" else "n"])
+        return sizes["n"] if field.role == "m" else 1
+
     words = []
-    for field in plan.fields:
-        if field.kind == "number":
-            words.append(struct.pack("<d", 1.5))
-        elif field.kind == "pointer":
-            words.append(struct.pack("<Q", 0 if field.name == "in_alpha" else next(addresses)))
-        else:
-            words.append(struct.pack("<q", sizes.get(field.name, 1024 if field.name.startswith("stride") else 0)))
+    for index, field in enumerate(plan.fields):
+        match field.kind:
+            case "pointer":
+                words.append(struct.pack("Q", alpha if field.tensor == "alpha" else 0x700000000000 + 0x1000000 * index))
+            case "number":
+                words.append(struct.pack("d", 1.5))
+            case "integer":
+                words.append(struct.pack("q", 7))
+            case "size":
+                words.append(struct.pack("q", size(field)))
     return b"".join(words)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_equal_launches(name: str, tmp_path: Path) -> None:
-    op, arch, sizes = KERNELS[name]
-    plan, text = op.plan(arch, "bf16", "bf16"), op.emit(arch, "bf16", "bf16")
-    given = arguments(plan, sizes)
-    launches = []
-    for by_host_compiler in (True, False):
-        folder = tmp_path / str(by_host_compiler)
-        library = compiled(text, plan.target.gencode, folder, by_host_compiler=by_host_compiler)
-        assert library[f"{NAME}_run"](given, ctypes.c_size_t(len(given)), None) == 0
-        size = ctypes.c_uint.in_dll(library, f"{NAME}_params").value
-        launch = tuple((ctypes.c_int64 * 9).in_dll(library, "recorded_launch"))
-        launches.append((launch, bytes((ctypes.c_ubyte * 16384).in_dll(library, "recorded_params"))[:size]))
-    assert launches[0] == launches[1]
-    assert launches[0][0][-1] == 1
-    assert len(launches[0][1]) > 100
+def of_product(m: int, n: int, k: int) -> dict[str, int]:
+    return {"m": m, "n": n, "k": k, "l": 1}
+
+
+def of_convolution(plan: Plan, geometry: Convolution, x: tuple[int, ...], w: tuple[int, ...]) -> dict[str, int]:
+    """Return the sizes of a convolution of packed tensors, channels last."""
+    found = dict(geometry.problem(x, w).sizes)
+    found |= {"l": 1, "n": found["filters"], "m": 1, "k": 1, "tile_rows": 0, "tile_columns": 0}
+    for name, value in found.items():
+        if name.startswith("output_"):
+            found["m"] *= value
+    found["m"] *= found["images"]
+    for tensor, shape in (("A", x), ("B", w)):
+        strides = [shape[1]]
+        for extent in shape[:1:-1]:
+            strides.append(strides[-1] * extent)
+        given = [field.role for field in plan.fields if field.tensor == tensor and field.kind == "size"]
+        found |= {f"{tensor} {role}": stride for role, stride in zip(given, strides[::-1], strict=True)}
+    return found
+
+
+def parts(layout: Layout, params: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the bytes of each member; an array has as many elements as the parameters say."""
+    for name, (at, kind) in layout.members.items():
+        size = ctypes.sizeof(C_TYPES[kind]) if kind else _DESCRIPTOR
+        if "[0]" in name:
+            count = "taps.groups" if "starts" in name else "taps.number"
+            (number,) = struct.unpack_from("i", params, layout.members[count][0])
+            size *= number
+        yield name, params[at : at + size]
+
+
+def compare(plan: Plan, calls: list[bytes], fake: Path, folder: Path) -> None:
+    """Compare the launches, the results and the workspaces of both launchers."""
+    text, (source,) = emitted(plan), kernel_sources([plan])
+    nvrtc = find_nvrtc()
+    assert isinstance(nvrtc, Nvrtc)
+    launcher = Launcher(plan, compile_own(source, nvrtc), text.name, find=lambda: Driver(str(fake)))
+    library, recorder = compiled(text.text, fake, folder), ctypes.CDLL(str(fake))
+    recorder.recorded_launch.restype = ctypes.POINTER(Recorded)
+    workspace = library[f"{text.name}_workspace"]
+    workspace.restype = ctypes.c_int64
+    layouts = launcher.layouts
+    sizes = (ctypes.c_int * 4)(*(each.size for each in layouts))
+    for call in calls:
+        found = []
+        for run in (
+            lambda call=call: library[f"{text.name}_run"](call, ctypes.c_size_t(len(call)), ctypes.c_void_p(5)),
+            lambda call=call: launcher.run(call, len(call), 5),
+        ):
+            recorder.record_launches(sizes)
+            code = run()
+            launches = [recorder.recorded_launch(index).contents for index in range(recorder.recorded_launches())]
+            found.append(
+                (
+                    code,
+                    [
+                        (
+                            *(tuple(each.grid), tuple(each.block), each.shared, each.with_pdl),
+                            tuple(max(extent, 1) for extent in each.cluster),
+                            dict(parts(layout, bytes(each.params)[: layout.size])),
+                        )
+                        for layout, each in zip(layouts, launches, strict=True)
+                    ],
+                )
+            )
+        assert found[0] == found[1]
+        assert found[0][0] == 0
+        assert workspace(call) == launcher.workspace(call)
+
+
+REDUCED = "D = relu(acc + bias[n]); s = sum[n](D); c = sum[m](D); a = max[m, n](abs(D))"
+PRODUCTS = [
+    pytest.param("D = gelu(alpha*acc + bias) + residual", id="matrices"),
+    pytest.param(REDUCED, id="reductions", marks=pytest.mark.slow),
+    pytest.param(
+        "out rms: f32[m], D; D = acc*2; rms = rsqrt(sum[n](acc*acc)/size(n) + 1e-5)",
+        id="results",
+        marks=pytest.mark.slow,
+    ),
+]
+CONVOLUTIONS = [
+    pytest.param("conv2d", (8, 64, 56, 56), (128, 64, 3, 3), {"padding": 1, "stride": 2}, "conv-halo-3x", id="strided"),
+    pytest.param("conv2d", (8, 3, 64, 64), (64, 3, 7, 7), {"padding": 3, "stride": 2}, "conv-halo-padded-3x", id="few"),
+    pytest.param("conv3d", (2, 32, 8, 14, 14), (64, 32, 3, 3, 3), {"padding": 1}, "conv-halo-3x", id="volume"),
+    pytest.param(
+        "conv2d", (8, 64, 56, 56), (64, 1, 7, 7), {"padding": 3, "groups": 64}, "conv-depthwise-3x", id="depth"
+    ),
+]
+
+
+@pytest.mark.parametrize("text", PRODUCTS)
+def test_products(text: str, fake: Path, tmp_path: Path) -> None:
+    plan = evt.gemm(text, route="halo-3x").plan("sm90", "f16", "f16")
+    sizes = ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 64), (17, 4096, 1024), (4096, 256, 8192))
+    compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("operation", "x", "w", "settings", "route"), CONVOLUTIONS)
+def test_convolutions(operation, x, w, settings, route, fake, tmp_path) -> None:
+    op = getattr(evt, operation)("D = relu(acc + bias[n]); s = sum[m](D)", route=route, **settings)
+    plan, geometry = op.plan("sm90", "f16", "f16", shapes=(x, w)), Convolution.of(operation, settings)
+    calls = [arguments(plan, of_convolution(plan, geometry, (images, *x[1:]), w)) for images in (1, x[0], 64)]
+    compare(plan, calls, fake, tmp_path)

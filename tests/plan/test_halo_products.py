@@ -73,7 +73,7 @@ def test_the_kernel_is_given_a_matrix_product() -> None:
     text = emit(planned(config="halo_256x64x64"), "k")
     sizes = ", ".join(f"static_cast<int>(arguments.{mode})" for mode in "mnk")
     assert f"  result.problem = evt::kit::matrix_product({sizes});\n" in text
-    assert "using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2>;" in text
+    assert "using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2, true>;" in text
     assert "result.a_strides[2] = arguments.stride_m_of_A;" in text
     assert "result.b_strides[0] = arguments.stride_n_of_B;" in text
     assert "using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;" in text

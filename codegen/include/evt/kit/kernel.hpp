@@ -131,10 +131,14 @@ struct Kernel {
       CUTLASS_PRAGMA_UNROLL
       for (auto& each : accumulators) each = 0;
       if (is_pingpong(params)) barrier_wait(storage.order(consumer), phase);
-      switch (taps) {
-        case 3: multiply<3>(params, storage, consumer, work, input, filters, accumulators); break;
-        case 5: multiply<5>(params, storage, consumer, work, input, filters, accumulators); break;
-        default: multiply<1>(params, storage, consumer, work, input, filters, accumulators);
+      if constexpr (Mainloop::kSingleTap) {
+        multiply<1>(params, storage, consumer, work, input, filters, accumulators);
+      } else {
+        switch (taps) {
+          case 3: multiply<3>(params, storage, consumer, work, input, filters, accumulators); break;
+          case 5: multiply<5>(params, storage, consumer, work, input, filters, accumulators); break;
+          default: multiply<1>(params, storage, consumer, work, input, filters, accumulators);
+        }
       }
       if constexpr (Shared) {
         switch (geometry.cluster_size) {
