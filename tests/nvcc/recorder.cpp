@@ -8,6 +8,7 @@
 extern "C" {
 
 extern unsigned const evt_000000000000_params;
+extern unsigned char const evt_cubin[4];
 unsigned char const evt_cubin[4] = {};
 
 // The last launch: grid, block, shared memory and attributes; and the kernel's parameters.
