@@ -22,7 +22,7 @@ from evt.plan import Plan
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
 FORMULA = "D = gelu(alpha*acc + bias[n]) + residual[m, n]"
-#: Make padding and members that nothing sets equal: they hold whatever was on the stack.
+#: The option that zeroes padding and unset members, which hold old bytes of the stack.
 ZEROED = "-ftrivial-auto-var-init=zero"
 GEMM = {"m": 256, "n": 384, "k": 128, "l": 1}
 IMAGES = {
