@@ -103,7 +103,8 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kRun; ++i) {
       int64_t const place = column(row, at, first + i);
-      to[i] = Lanes::is_there(row) && place >= 0 ? element(row, place) : Value{};
+      Element const* const from = &element(row, place);  // outside of the branch: elements share parts of their addresses
+      to[i] = Lanes::is_there(row) && place >= 0 ? *from : Value{};
     }
   }
 

@@ -46,7 +46,8 @@ struct MatrixLoad {
         auto const at = Lanes::at(step, f);
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < Lanes::kSize; ++i) {
-          if (this->lanes.has(at, i)) fetched.values[f][i] = this->at(at, i);
+          Element const* const from = &this->at(at, i);  // outside of the branch: elements share parts of their addresses
+          if (this->lanes.has(at, i)) fetched.values[f][i] = *from;
         }
       }
     }
