@@ -169,7 +169,7 @@ def _passes_of(
 
 @contextmanager
 def _uncompiled(model: Callable[..., Any]) -> Iterator[None]:
-    """Let a model call its parts directly, inside a ``with`` block, where it calls what this backend compiles of them.
+    """Replace the parts of a model that this backend compiles by their originals, inside a ``with`` block.
 
     After a graph break, Dynamo runs the code of a compiled part and does not compile it with another backend.
     """
