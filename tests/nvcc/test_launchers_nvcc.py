@@ -27,7 +27,7 @@ from evt.runtime.kernels import kernel_sources
 from evt.runtime.launcher import Launcher
 
 FAKE = Path(__file__).with_name("fake_driver.cpp")
-#: What nvcc's host pass links from the runtime that the fake replaces.
+#: Functions of the static runtime that nvcc calls in a host pass.
 REGISTRATION = """#include <cstddef>
 extern "C" {
 extern unsigned char const evt_cubin[4];
@@ -145,7 +145,7 @@ def of_convolution(plan: Plan, geometry: Convolution, x: tuple[int, ...], w: tup
 
 
 def parts(layout: Layout, params: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the bytes of each member; an array has as many elements as the parameters say."""
+    """Yield the bytes of each member; the parameters state the lengths of arrays."""
     for name, (at, kind) in layout.members.items():
         size = ctypes.sizeof(C_TYPES[kind]) if kind else _DESCRIPTOR
         if "[0]" in name:
