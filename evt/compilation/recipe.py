@@ -23,6 +23,7 @@ from evt.compilation.source import (
     HOST_LIBRARIES,
     HOST_LINK_FLAGS,
     LINK_FLAGS,
+    OPTIMISED_FLAGS,
     SKELETON_FLAGS,
     KernelSource,
 )
@@ -109,7 +110,7 @@ class Formula:
         """
         skeleton, read = load(self.skeleton)
         launcher, read_for_launcher = load(self.launcher)
-        options = (f"--gpu-architecture={self.gencode}", *FORMULA_FLAGS)
+        options = (f"--gpu-architecture={self.gencode}", *FORMULA_FLAGS, *_lto_flags(self.split))
         made = self.jit.nvrtc.compile(self.split.formula, options, output="ltoir", headers=formula_headers())
         inputs = (("skeleton", skeleton), ("formula", made))
         cubin = self.split.renamed(self.jit.linker.link(inputs, (f"-arch={self.gencode}", "-lto")))
@@ -142,7 +143,17 @@ def whole(source: KernelSource, toolchain: Toolchain) -> Recipe:
 def parts(source: KernelSource, split: Split, toolchain: Toolchain) -> dict[str, Recipe]:
     """Return the recipes of the parts by their artifacts; the launcher does not depend on the architecture."""
     target = f"-gencode=arch={source.gencode.replace('sm_', 'compute_')},code={source.gencode.replace('sm_', 'lto_')}"
-    device = ("-DEVT_DEVICE_PASS", *SKELETON_FLAGS, target, *_RULE, "device.d", SOURCE, "-o", SKELETON)
+    device = (
+        "-DEVT_DEVICE_PASS",
+        *SKELETON_FLAGS,
+        *_lto_flags(split),
+        target,
+        *_RULE,
+        "device.d",
+        SOURCE,
+        "-o",
+        SKELETON,
+    )
     nvcc = (str(toolchain.nvcc), *FLAGS, *toolchain.include_flags)
     _, host = compile_passes(source, toolchain)
     steps = {SKELETON: Pass("device", (*nvcc, *device)), LAUNCHER: host}
@@ -152,6 +163,15 @@ def parts(source: KernelSource, split: Split, toolchain: Toolchain) -> dict[str,
         part = KernelSource(split.skeleton, source.gencode, kernel=f"{words[name]} of {source.kernel}")
         found[name] = Recipe(part, (step,), artifact=name, has_fallback=True)
     return found
+
+
+def _lto_flags(split: Split) -> tuple[str, ...]:
+    """Return the options that optimise both parts before their link, if the code of the link stays as fast.
+
+    The link inlines the regions. Nodes between two regions are optimised with the regions' code only at the link, which
+    then has to optimise all: that takes 1 to 4 CPU seconds longer.
+    """
+    return OPTIMISED_FLAGS if split.regions == 1 else ()
 
 
 def by_parts(source: KernelSource, formula: Formula, toolchain: Toolchain) -> Recipe:

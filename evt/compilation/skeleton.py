@@ -55,12 +55,16 @@ unsigned const {PARAMS} = sizeof({NAME}_impl::Params);
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A kernel's skeleton and its formula, for NVRTC, and the ``schema`` of its arguments as a C string."""
+    """A kernel's skeleton and its formula, for NVRTC, and the ``schema`` of its arguments as a C string.
+
+    ``regions`` is the number of functors in the formula.
+    """
 
     name: str
     skeleton: str
     formula: str
     schema: str
+    regions: int
 
     def renamed(self, made: bytes) -> bytes:
         """Return an object of the skeleton with the kernel's name."""
@@ -93,7 +97,7 @@ def split(text: str) -> Split | None:
         f"{_prelude(name)}\n{''.join(found[2] for found in headers)}\n{epilogue[1]}\n"
         f"namespace {name}_impl {{\n{definitions}}}\n"
     )
-    return Split(name, f"{skeleton}{_PARAMS_BYTES}", formula, schema[1])
+    return Split(name, f"{skeleton}{_PARAMS_BYTES}", formula, schema[1], len(functors))
 
 
 def formula_headers() -> dict[str, str]:

@@ -19,9 +19,11 @@ SCHEMA = 3
 FLAGS = (*NVCC_FLAGS, "-Xcompiler", "-fPIC,-fvisibility=hidden")
 #: Options of the host compiler for launchers. CUTLASS's headers are not strict C++.
 HOST_FLAGS = ("-std=c++17", "-O1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fpermissive", "-w")
-#: Options of nvcc for skeletons, and of NVRTC for formulas: both make optimised LTO-IR.
-SKELETON_FLAGS = ("-dc", "-ltoir", "-gen-opt-lto")
-FORMULA_FLAGS = ("-std=c++17", "-DNDEBUG", "-dlto", "-gen-opt-lto")
+#: Options of nvcc for skeletons, and of NVRTC for formulas: both make LTO-IR.
+SKELETON_FLAGS = ("-dc", "-ltoir")
+FORMULA_FLAGS = ("-std=c++17", "-DNDEBUG", "-dlto")
+#: The option of both for kernels of one region: optimise before the link.
+OPTIMISED_FLAGS = ("-gen-opt-lto",)
 #: ``-z defs`` makes a reference to libcuda an error here, instead of when loading on a machine without a driver;
 #: ``--exclude-libs`` keeps the static runtime's symbols apart from the process's.
 LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclude-libs,ALL")
@@ -59,7 +61,7 @@ def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = 
     ingredients = {
         "text": source.text,
         "gencode": source.gencode,
-        "flags": (FLAGS, LINK_FLAGS, SKELETON_FLAGS, FORMULA_FLAGS, HOST_LINK_FLAGS, HOST_LIBRARIES),
+        "flags": (FLAGS, LINK_FLAGS, SKELETON_FLAGS, FORMULA_FLAGS, OPTIMISED_FLAGS, HOST_LINK_FLAGS, HOST_LIBRARIES),
         "by parts": toolchain.by_parts,
     }
     return _key(ingredients, read or find_inputs(toolchain, Digests()))
@@ -83,7 +85,7 @@ def source_key(source: KernelSource, part: tuple[str, str] | None = None) -> str
 
 def part_key(text: str, artifact: str, gencode: str, read: Inputs) -> str:
     """Return the SHA-256 of everything that decides a part of kernels, made from ``text``."""
-    flags = (FLAGS, SKELETON_FLAGS)
+    flags = (FLAGS, SKELETON_FLAGS, OPTIMISED_FLAGS)
     return _key({"text": text, "part": artifact, "gencode": gencode, "flags": flags}, read)
 
 
