@@ -113,7 +113,7 @@ def _own() -> Check:
     if isinstance(found, Missing):
         return Check("own kernels", False, f"nvcc compiles them: {found.reason}", found.help, required=False)
     version = ".".join(map(str, found.version))
-    return Check("own kernels", True, f"NVRTC {version} compiles them, without nvcc and CUTLASS", required=False)
+    return Check("own kernels", True, f"without nvcc or CUTLASS, NVRTC {version} compiles them", required=False)
 
 
 def _cache() -> list[Check]:

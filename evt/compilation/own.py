@@ -211,16 +211,20 @@ class OwnCompilation:
                 raise BuildError(self._verdict(text, error)) from error
             seconds = time.monotonic() - started
             report(BuildEvent("end", self.key, self.index, _STAGE, seconds))
-            (self._work / LIBRARY).write_bytes(cubin)
+            self._write(cubin)
             self.library = self._cache.publish(self.key, self._work, self._record(text, seconds))
             report(BuildEvent("built", self.key, self.index, seconds=time.monotonic() - started))
-        except OSError as error:
-            message = f"the directory {self._work} cannot be used: {error}"
-            self._fail(BuildError(Diagnostic("E0704", message, help="build again")), report)
         except BuildError as error:
             self._fail(error, report)
         finally:
             self.close()
+
+    def _write(self, cubin: bytes) -> None:
+        try:
+            (self._work / LIBRARY).write_bytes(cubin)
+        except OSError as error:
+            message = f"the directory {self._work} cannot be used: {error}"
+            raise BuildError(Diagnostic("E0704", message, help="build again")) from error
 
     def _fail(self, error: BuildError, report: Reporter) -> None:
         self.problems = error.diagnostics

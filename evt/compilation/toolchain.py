@@ -24,7 +24,7 @@ _FIRST_NVCC = {"103": (12, 9), "121": (12, 9), "110": (13, 0), "88": (13, 0)}
 OLDEST_CUTLASS = (4, 0)
 
 #: A variable that makes nvcc compile whole files, for comparisons of both ways.
-WAY, WHOLE = "EVT_BUILD_WAY", "whole"
+WAY, WHOLE, NVRTC = "EVT_BUILD_WAY", "whole", "nvrtc"
 SYSTEM_CUDA = "/usr/local/cuda"
 INSTALL_NVCC = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl"
 INSTALL_CUTLASS = "pip install nvidia-cutlass"

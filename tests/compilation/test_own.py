@@ -42,6 +42,12 @@ PLANS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def by_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile own kernels by NVRTC, also on a machine with nvcc."""
+    monkeypatch.setenv(toolchain.WAY, toolchain.NVRTC)
+
+
 @pytest.fixture
 def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide nvcc, the host compiler, CUTLASS and the toolkit; the packages of PyPI stay."""
@@ -60,7 +66,8 @@ def source(name: str) -> tuple[Plan, KernelSource]:
 
 @pytest.mark.usefixtures("without_tools")
 @pytest.mark.parametrize("name", PLANS)
-def test_a_kernel_is_built_without_any_tool(name, tmp_path):
+def test_a_kernel_is_built_without_any_tool(name, monkeypatch, tmp_path):
+    monkeypatch.delenv(toolchain.WAY)
     with pytest.raises(BuildError, match="no CUDA compiler"):
         toolchain.find_toolchain()
     plan, made = source(name)
@@ -79,6 +86,26 @@ def test_the_error_without_any_compiler_names_both_ways(monkeypatch, tmp_path):
         build([made], cache=Cache(tmp_path))
     assert "own kernels need NVRTC alone: nvrtc was not found" in str(raised.value)
     assert "pip install nvidia-cuda-nvrtc" in str(raised.value)
+
+
+def test_nvcc_compiles_own_kernels_where_it_is_found(monkeypatch):
+    monkeypatch.delenv(toolchain.WAY)
+    _, made = source("product")
+    tools = toolchain.Toolchain(Path("nvcc"), "13.0.88", Path("cutlass/include"), "4.2.0")
+    assert builder._way_of_own([made], tools) is None
+    assert builder._way_of_own([replace(made, alone=False)], None) is None
+
+
+def test_an_error_of_the_caller_stops_the_build(tmp_path):
+    """An OSError too, which is then no failure of the cache."""
+
+    def stop(event: BuildEvent) -> None:
+        raise TimeoutError
+
+    _, made = source("product")
+    with pytest.raises(TimeoutError):
+        build([made], cache=Cache(tmp_path), on_event=stop)
+    assert is_cubin(build([made], cache=Cache(tmp_path))[0])
 
 
 def test_a_built_kernel_is_found_again_and_a_damaged_one_is_rebuilt(tmp_path):

@@ -248,3 +248,43 @@ int run(void) {{
     flags = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{tmp_path}", *language, "-"]
     done = subprocess.run(["g++", *flags], input=source, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
+
+
+def device_pass(text: str) -> str:
+    """Return the lines of a text outside of the blocks that the device pass skips."""
+    kept, skipped = [], list[bool]()
+    for line in text.splitlines():
+        word = line.strip()
+        if word.startswith("#if"):
+            skipped.append(word == "#if !defined(EVT_DEVICE_PASS)")
+        elif word.startswith("#endif"):
+            skipped.pop()
+        elif not any(skipped):
+            kept.append(line.partition("//")[0])
+    assert not skipped
+    return "\n".join(kept)
+
+
+@pytest.mark.parametrize(
+    ("operation", "arch", "settings"),
+    [
+        ("gemm", "sm80", {}),
+        ("gemm", "sm90", {}),
+        ("gemm", "sm90", {"route": "halo-3x"}),
+        ("gemm", "sm100", {}),
+        ("grouped_gemm", "sm90", {}),
+        ("conv2d", "sm80", {}),
+        ("conv2d", "sm90", {}),
+        ("conv2d", "sm90", {"route": "own"}),
+    ],
+    ids=str,
+)
+def test_the_device_pass_calls_no_host_function(operation: str, arch: str, settings: dict[str, Any]) -> None:
+    """Headers of the launcher are absent in the device pass, so a host function that stays would not compile."""
+    program = "D = relu(acc + bias[n])" if operation == "grouped_gemm" else "D = relu(acc + bias[n]); s = sum[m](acc)"
+    text = emitted(plan(program, arch, operation, **settings)).text
+    hidden = re.findall(r"^inline \S+(?: const&)? (\w+)\(", text, re.MULTILINE)
+    rest = device_pass(text)
+    defined = set(re.findall(r"^(?:inline|CUTLASS_\w+|EVT_\w+) .*?(\w+)\(", rest, re.MULTILINE))
+    assert "launch" in hidden
+    assert not [name for name in {*hidden} - defined if re.search(rf"(?<![\w.:]){name}\(", rest)]

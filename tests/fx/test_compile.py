@@ -1,4 +1,4 @@
-"""torch.compile(backend="evt") on a CPU: the pass, its rules, refusals, reports, prebuilding."""
+"""torch.compile(backend="evt") on a CPU: the pass, its rules, refusals, reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch._inductor.utils import run_and_get_code
 import evt
 from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, BuildError, TargetError
+from evt.errors import BuildError, TargetError
 from evt.fx import choose, kernels
 from evt.fx import measure as measuring
 from evt.fx.backend import FusePass, backend
@@ -25,51 +24,20 @@ from evt.fx.cost_model import Benefit
 from evt.fx.records import RECORDS
 from evt.measured import Store
 from evt.plan import find_target
-from tests.support.entries import put
 from tests.support.stub_device import plan_for_h200
+
+from .compiling import ALWAYS, Net, close, compiled, inputs, seen_on_a_gpu
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
     pytest.mark.usefixtures("fresh_compiler"),
 ]
-ALWAYS: Mapping[str, Any] = {"evt.rule": "always", "evt.devices": ("cpu",)}
-
-
-class Net(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.nn.functional.gelu(self.up(x)))
 
 
 @pytest.fixture
 def model() -> Net:
     torch.manual_seed(0)
     return Net().half().eval()
-
-
-def inputs(rows: int = 8) -> torch.Tensor:
-    return torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows)).half()
-
-
-def compiled(model: torch.nn.Module, options: Mapping[str, Any] = ALWAYS, **keywords: Any) -> Any:
-    mode = keywords.pop("mode", None)
-    return torch.compile(model, backend=partial(backend, mode=mode, options=options), **keywords)
-
-
-def close(got: torch.Tensor, want: torch.Tensor) -> None:
-    torch.testing.assert_close(got, want, rtol=5e-3, atol=5e-3)
-
-
-def seen_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[list[KernelSource]]:
-    """Let regions on the CPU be planned as on an H200; return the sources that are built, by call."""
-    asked: list[list[KernelSource]] = []
-
-    plan_for_h200(monkeypatch.setattr)
-    monkeypatch.setattr(kernels, "build", lambda sources, **others: asked.append(list(sources)))
-    return asked
 
 
 def test_the_backend_has_a_name() -> None:
@@ -229,85 +197,6 @@ def test_kernels_are_built_side_by_side_before_the_graph_is_lowered(
     assert len(asked[0]) > 2
 
 
-def test_prebuild_collects_the_kernels_of_all_graphs(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = seen_on_a_gpu(monkeypatch)
-
-    class Broken(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = model, torch.nn.Linear(16, 24).half()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.first(x)
-            torch._dynamo.graph_break()
-            return torch.relu(self.second(y))
-
-    both = Broken().eval()
-    count = evt.prebuild(both, (inputs(),), options=ALWAYS)
-    assert [len(each) for each in asked] == [count]
-    assert not RECORDS
-    compiled(both)(inputs())
-    assert {source for each in asked[1:] for source in each} == set(asked[0])
-
-
-@pytest.mark.parametrize("called", [False, True])
-@pytest.mark.parametrize("how", ["itself", "a part", "in place", "a part in place"])
-def test_prebuild_collects_the_kernels_of_compiled_parts(
-    how: str, called: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A graph break inside a part does not hide the part's kernels, whether the part was compiled before or not."""
-    asked = seen_on_a_gpu(monkeypatch)
-
-    class Broken(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = torch.relu(self.first(x))
-            torch._dynamo.graph_break()
-            return torch.tanh(self.second(y))
-
-    broken: Any = Broken().half().eval()
-    count = evt.prebuild(broken, (inputs(),), options=ALWAYS)
-    assert count > 1
-    if "in place" in how:
-        broken.compile(backend="evt", options=ALWAYS)
-    else:
-        broken = torch.compile(broken, backend="evt", options=ALWAYS)
-    whole = torch.nn.Sequential(broken) if "part" in how else broken
-    kept = dict(broken.__dict__), dict(whole._modules)
-    if called:
-        with torch.no_grad():
-            whole(inputs())
-    assert evt.prebuild(whole, (inputs(),), options=ALWAYS) == count
-    assert asked[-1] == asked[0]
-    assert (dict(broken.__dict__), dict(whole._modules)) == kept
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_prebuild_for_static_and_dynamic_shapes(model: Net, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
-    """PyTorch may restart a compilation by an internal exception, for example for numbers computed from sizes."""
-
-    class Scaled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = torch.nn.Conv2d(16, 32, 1, bias=False), torch.nn.BatchNorm2d(32)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(self.norm(self.conv(x)))
-
-    asked = seen_on_a_gpu(monkeypatch)
-    x = torch.randn(4, 16, 6, 6).half().contiguous(memory_format=torch.channels_last)
-    net = Scaled().eval().half().to(memory_format=torch.channels_last)
-    count = evt.prebuild(net, (x,), options=ALWAYS, dynamic=dynamic)
-    assert count > 0
-    assert [len(each) for each in asked] == [count]
-    function = torch.compile(net, backend=partial(backend, options=ALWAYS), dynamic=dynamic)
-    function(x)
-    assert set(asked[1]) == set(asked[0])
-
-
 class ConvNet(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -326,22 +215,6 @@ def test_any_batch_takes_the_same_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     first, second = asked
     assert first
     assert set(second) == set(first)
-
-
-def test_prebuild_says_why_there_are_no_kernels(model: Net) -> None:
-    with pytest.warns(evt.NoKernelWarning, match="no product of the model gets a kernel:\n.*E1016"):
-        assert evt.prebuild(model, (inputs(),)) == 0
-
-
-def test_prebuild_raises_what_compiling_does(model: Net) -> None:
-    with pytest.raises(Exception, match="there is no rule `fastest`"):
-        evt.prebuild(model, (inputs(),), options={"evt.rule": "fastest"})
-
-
-@pytest.mark.parametrize(("model", "given"), [(3, ()), (Net(), inputs()), (Net(), None)])
-def test_prebuild_takes_a_model_and_its_inputs(model: Any, given: Any) -> None:
-    with pytest.raises(ArgumentError, match="E0607"):
-        evt.prebuild(model, given)
 
 
 @pytest.mark.parametrize(
@@ -394,27 +267,6 @@ def test_a_process_that_never_compiles_refuses_a_missing_kernel(
         compiled(model)(inputs())
     with pytest.raises(BuildError, match="E0709"):
         evt.prebuild(model, (inputs(),), options=ALWAYS)
-
-
-def test_prebuild_packs_the_kernels_of_the_model(model: Net, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen_on_a_gpu(monkeypatch)
-    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
-    tmp_path.chmod(0o700)
-    built: list[Path] = []
-
-    def build(sources: list[KernelSource], **_: Any) -> list[Path]:
-        built[:] = [put(evt.compilation.Cache(), source) for source in sources]
-        return built
-
-    monkeypatch.setattr(kernels, "build", build)
-    monkeypatch.setattr("evt.compilation.pack.build", build)
-    put(evt.compilation.Cache())  # another program's kernel
-    count = evt.prebuild(model, (inputs(),), options=ALWAYS, pack=tmp_path / "model.pack")
-    found = evt.compilation.read_pack(tmp_path / "model.pack", evt.compilation.Cache(tmp_path / "fleet"))
-    assert len(found) == count == len(built) > 0
-    assert {each.outcome for each in found} == {"imported"}
-    with pytest.raises(evt.ArgumentError, match="E0607"):
-        evt.prebuild(model, (inputs(),), options=ALWAYS, pack=3)
 
 
 def test_the_progress_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 import evt
 from evt.compilation import Cache, build
 from evt.compilation.jit import Missing, find_nvrtc
+from evt.compilation.toolchain import NVRTC, WAY
 from evt.errors import InternalError
 from evt.launch.recipe import Kernel
 from evt.runtime.driver import INVALID_CONTEXT, Config
@@ -85,7 +86,9 @@ class Driver:
 @pytest.fixture(scope="module")
 def cubin(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     (source,) = kernel_sources([PLAN])
-    (path,) = build([source], cache=Cache(tmp_path_factory.mktemp("cache")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(WAY, NVRTC)
+        (path,) = build([source], cache=Cache(tmp_path_factory.mktemp("cache")))
     return path.read_bytes(), source.name
 
 

@@ -30,6 +30,7 @@ inline __device__ void copy_part(TablePart const& part) {
   for (int i = static_cast<int>(threadIdx.x); i < part.count; i += kTableThreads) part.to[i] = part.words[i];
 }
 
+#if !defined(EVT_DEVICE_PASS)
 /// Copy a table by launches of `kernel`, which calls copy_part.
 inline cudaError_t copy_table(void const* kernel, std::uint64_t const* words, std::int64_t count, void* to,
                               cudaStream_t stream) {
@@ -59,6 +60,8 @@ void place_values(std::uint64_t* values, std::uint64_t* pointers, std::int64_t g
     }
   }
 }
+
+#endif  // !EVT_DEVICE_PASS
 
 }  // namespace evt
 
