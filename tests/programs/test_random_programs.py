@@ -279,13 +279,13 @@ def test_an_optimiser_that_rounds_once_too_often_is_seen(monkeypatch: pytest.Mon
 
 
 def test_crashes_and_faults_of_emission_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    import evt.program
+    import evt.emission
 
     program = gemm(Call("relu", (Acc(),)))
-    emit = evt.program.emit_plan  # type: ignore[attr-defined]
-    monkeypatch.setattr(evt.program, "emit_plan", lambda plan, name: emit(plan, name) + "\nfloat x = nan;\n}\n")
+    emit = evt.emission.emit
+    monkeypatch.setattr(evt.emission, "emit", lambda plan, name: emit(plan, name) + "\nfloat x = nan;\n}\n")
     assert {kind.partition(":")[2] for kind in kinds(program, TARGETS[:1])} == {" a word of Python's", " brackets"}
-    monkeypatch.setattr(evt.program, "emit_plan", lambda plan, name: {}[plan])
+    monkeypatch.setattr(evt.emission, "emit", lambda plan, name: {}[plan])
     assert {kind.partition(" at ")[0] for kind in kinds(program, TARGETS[:1])} == {"emit: KeyError"}
 
 

@@ -235,11 +235,11 @@ def test_a_full_disk(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = cache.lock(KEY, wait=True)
     assert lock is not None
 
-    def full(path: Path, text: str, encoding: str) -> None:
-        with open("/dev/full", "w", encoding=encoding) as file:
-            file.write(text)
+    def full(path: Path, data: bytes) -> None:
+        with open("/dev/full", "wb") as file:
+            file.write(data)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(BuildError, match="No space left on device"):
         cache.workspace(KEY, {"kernel.cu": "text"})
     lock.release()
