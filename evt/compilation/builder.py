@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from evt.compilation.policy import may_compile, uncompiled
 from evt.compilation.pool import Workers, run_all
 from evt.compilation.progress import shown
 from evt.compilation.source import KernelSource, cache_key, part_key, source_key
-from evt.compilation.toolchain import NVRTC, WAY, Toolchain, find_toolchain, require_target
+from evt.compilation.toolchain import NVRTC, Toolchain, find_toolchain, require_target, way
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
 
@@ -94,7 +93,7 @@ def _way_of_own(sources: Iterable[KernelSource], toolchain: Toolchain | None) ->
     """
     if not any(source.alone for source in sources):
         return None
-    if os.environ.get(WAY) != NVRTC:
+    if way() != NVRTC:
         try:
             toolchain or find_toolchain()
         except BuildError:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evt.compilation.environment import COMPILER, compiler_environment, has_flags
 from evt.diagnostics import Diagnostic
-from evt.errors import BuildError
+from evt.errors import ArgumentError, BuildError
 from evt.resources import directory
 
 #: Launchers load their kernel with ``cudaLibraryLoadData``, which is new in this version of the runtime.
@@ -23,8 +23,10 @@ OLDEST_NVCC = (12, 8)
 _FIRST_NVCC = {"103": (12, 9), "121": (12, 9), "110": (13, 0), "88": (13, 0)}
 OLDEST_CUTLASS = (4, 0)
 
-#: A variable that makes nvcc compile whole files, for comparisons of both ways.
-WAY, WHOLE, NVRTC = "EVT_BUILD_WAY", "whole", "nvrtc"
+#: The variable that names a way of builds, for comparisons: kernels of CUTLASS from parts (the default) or from whole
+#: files, and own kernels by NVRTC also beside nvcc.
+WAY = "EVT_BUILD_WAY"
+PARTS, WHOLE, NVRTC = "parts", "whole", "nvrtc"
 SYSTEM_CUDA = "/usr/local/cuda"
 INSTALL_NVCC = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl"
 INSTALL_CUTLASS = "pip install nvidia-cutlass"
@@ -98,6 +100,16 @@ class Toolchain:
         return tools, links
 
 
+def way() -> str:
+    """Return the way of builds that ``EVT_BUILD_WAY`` names. Raise ArgumentError (E0607) for an unknown way."""
+    ways = (PARTS, WHOLE, NVRTC)
+    value = os.environ.get(WAY) or PARTS
+    if value not in ways:
+        message = f"`{WAY}` is {value!r}; expected {', '.join(map(repr, ways[:-1]))} or {ways[-1]!r}"
+        raise ArgumentError(Diagnostic("E0607", message, help=f"unset {WAY}"))
+    return value
+
+
 def find_toolchain() -> Toolchain:
     """Return the tools to build with.
 
@@ -124,7 +136,7 @@ def find_toolchain() -> Toolchain:
         cuda_lib=nvcc.lib,
         evt_include=directory("codegen") / "include",
         host_compiler=find_host_compiler(),
-        by_parts=not has_flags() and os.environ.get(WAY) != WHOLE,
+        by_parts=not has_flags() and way() != WHOLE,
     )
 
 

@@ -17,7 +17,7 @@ from evt.compilation import BuildEvent, Cache, KernelSource, build, builder, too
 from evt.compilation.jit import Missing, find_nvrtc
 from evt.compilation.own import find_way, is_cubin
 from evt.diagnostics import Diagnostic
-from evt.errors import BuildError
+from evt.errors import ArgumentError, BuildError
 from evt.launch.recipe import Kernel, recipe_of, workspace_of
 from evt.plan import Plan, find_target
 from evt.plan.survey import Candidate
@@ -94,6 +94,12 @@ def test_nvcc_compiles_own_kernels_where_it_is_found(monkeypatch):
     tools = toolchain.Toolchain(Path("nvcc"), "13.0.88", Path("cutlass/include"), "4.2.0")
     assert builder._way_of_own([made], tools) is None
     assert builder._way_of_own([replace(made, alone=False)], None) is None
+
+
+def test_an_unknown_way_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv(toolchain.WAY, "fast")
+    with pytest.raises(ArgumentError, match="`EVT_BUILD_WAY` is 'fast'; expected 'parts', 'whole' or 'nvrtc'"):
+        build([source("product")[1]], cache=Cache(tmp_path))
 
 
 def test_an_error_of_the_caller_stops_the_build(tmp_path):
