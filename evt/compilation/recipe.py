@@ -33,8 +33,6 @@ from evt.compilation.toolchain import Toolchain, numbers
 TOOLKIT = "toolkit"
 _EMBED = "embed.cpp"
 _RULE = ("-MD", "-MF")
-#: The text of own kernels. nvcc compiles their launchers: g++ lays out their parameters otherwise.
-_OWN = "// evt/kit/"
 #: The content of an artifact of the cache, and the files that compilers read for it.
 Load: TypeAlias = Callable[[Path], tuple[bytes, Read]]
 
@@ -53,12 +51,11 @@ def compile_passes(source: KernelSource, toolchain: Toolchain) -> tuple[Pass, Pa
     nvcc = (str(toolchain.nvcc), *FLAGS, *toolchain.include_flags)
     target = f"-gencode=arch={source.gencode.replace('sm_', 'compute_')},code={source.gencode}"
     host = ("-DEVT_HOST_PASS", *_RULE, "host.d", "-c", SOURCE, "-o", LAUNCHER)
-    by_nvcc = Pass("host", (*nvcc, *host))
     return (
         Pass(
             "device", (*nvcc, "-DEVT_DEVICE_PASS", target, *_RULE, "device.d", "-cubin", SOURCE, "-o", "kernel.cubin")
         ),
-        by_nvcc if _OWN in source.text else _by_host_compiler(by_nvcc, toolchain, (*_host_words(toolchain), *host)),
+        _by_host_compiler(Pass("host", (*nvcc, *host)), toolchain, (*_host_words(toolchain), *host)),
     )
 
 

@@ -14,7 +14,7 @@ from evt.compilation.toolchain import Toolchain
 from evt.resources import NVCC_FLAGS
 
 #: Increase it when the launcher's ABI, the embedding or the layout of the cache changes.
-SCHEMA = 4
+SCHEMA = 3
 #: Options of every pass. The toolchain's paths are added, and are not part of the key.
 FLAGS = (*NVCC_FLAGS, "-Xcompiler", "-fPIC,-fvisibility=hidden")
 #: Options of the host compiler for launchers. CUTLASS's headers are not strict C++.
