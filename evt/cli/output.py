@@ -68,9 +68,16 @@ class OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since cl
 
 
 def write(
-    path: str | None, data: str | bytes, *, executable: bool = False, beside: tuple[str, str] | None = None
+    path: str | None,
+    data: str | bytes,
+    *,
+    executable: bool = False,
+    beside: tuple[str, str] | None = None,
+    option: str = "'-o' / '--output'",
 ) -> None:
     """Write a result to a file, or to standard output for None and ``-``, and a header to ``beside``: (path, text).
+
+    ``option`` is the parameter of the command line that names the file, for messages.
 
     A regular file is replaced in one rename, so readers see either the old file or the new one. No file is replaced if
     one of them cannot be written. Raise click.BadParameter then.
@@ -78,7 +85,7 @@ def write(
     data = data.encode() if isinstance(data, str) else data
     if beside is not None and path and is_plain(path) and os.path.realpath(path) == os.path.realpath(beside[0]):
         raise click.BadParameter(f"{path!r} is the same file as the output.", param_hint="'--header'")
-    files = [(path, data, 0o777 if executable else 0o666, "'-o' / '--output'")]
+    files = [(path, data, 0o777 if executable else 0o666, option)]
     if beside is not None:
         files.insert(0, (beside[0], beside[1].encode(), 0o666, "'--header'"))
     with ExitStack() as staged:

@@ -208,6 +208,11 @@ def parse(source: Source | str) -> syntax.Tree:
     return syntax.Tree(tuple(statements), source)
 
 
+def split(source: Source) -> list[list[lark.Token]]:
+    """Return the tokens of each statement of a valid program."""
+    return list(_statements(source, _grammar().lex(source.text), []))
+
+
 def with_primary(source: Source) -> Source:
     """Return the text of a program whose last statement may be an expression, the value of the primary output ``D``.
 
