@@ -66,7 +66,7 @@ lint: $(INSTALLED)
 	mypy
 
 house: $(INSTALLED)
-	pytest -q -m "not slow" tests/house --ignore=tests/house/test_readme.py --ignore=tests/house/test_demo.py --ignore=tests/house/test_wheel.py
+	pytest -q -m "not slow" tests/house --ignore=tests/house/test_manual.py --ignore=tests/house/test_demo.py --ignore=tests/house/test_wheel.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """Whole models by name, with random weights and inputs: ``MODELS["resnet50"]``.
 
 Torchvision, timm and transformers define the models, apart from a U-Net. Models of transformers are made from
-configurations with few layers; no model downloads anything. :data:`LATER` names the models that README does not list.
+configurations with few layers; no model downloads anything. :data:`LATER` names the models that the manual lists apart.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ _OPT = {
     "word_embed_proj_dim": 2048,
 }
 
-#: Models with numbers in README.
+#: Models to which the cost model was fitted.
 _KNOWN: Mapping[str, Model] = {
     **{name: _torchvision(name) for name in ("resnet18", "resnet50", "mobilenet_v3_large", "convnext_tiny")},
     "vit_b_16": _torchvision("vit_b_16"),
@@ -141,7 +141,7 @@ _KNOWN: Mapping[str, Model] = {
     ),
 }
 
-#: Models without numbers in README: nothing was fitted to them.
+#: Models to which nothing was fitted.
 LATER: Mapping[str, Model] = {
     "resnext50": _torchvision("resnext50_32x4d", 64),
     "densenet121": _torchvision("densenet121", 64),

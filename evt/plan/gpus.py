@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 
-#: The names of GPUs by target; the names in README's table come first.
+#: The names of GPUs by target; the names in the manual's table come first.
 GPUS: Mapping[str, tuple[str, ...]] = {
     "sm80": ("A100", "A800", "A30"),
     "sm86": (

@@ -59,7 +59,7 @@ OPERATORS = {
 }
 #: Modules of one room that import each other, the one for types alone: two halves of one class.
 LARGEST_CIRCLE = 2
-#: Three outputs and shared values, and the formula of the README.
+#: Three outputs and shared values, and the formula of README.
 PROGRAMS = (
     "out D, E: f32[m, n], F; z = alpha*acc + bias; E = tanh(z); F = z*E + C; D = F*residual + E*z",
     "D = relu(alpha*acc + beta*C) + residual",

@@ -1,4 +1,4 @@
-"""Two emitted kernels and a program in C become one program, and README's program is right."""
+"""Two emitted kernels and a program in C become one program, and the manual's program is right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.linking import FIRST, SECOND, TWO_KERNELS, objects, program
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow, pytest.mark.xdist_group("programs in C")]
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/deployment.md"
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def test_no_two_kernels_have_a_symbol_in_common(parts: list[Path]) -> None:
     assert not [name for name in defined[0] & defined[1] if "evt" in name]
 
 
-def test_the_program_in_the_readme(parts: list[Path], folder: Path) -> None:
-    text = README.read_text(encoding="utf-8").split("```c\n")[1].split("```")[0]
+def test_the_program_in_the_manual(parts: list[Path], folder: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8").split("```c\n")[1].split("```")[0]
     assert len([line for line in text.splitlines() if line]) <= 24
     source = folder / "main.c"
     source.write_text(text.replace("relu", "first"))

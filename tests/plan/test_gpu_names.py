@@ -14,7 +14,7 @@ from evt.plan import TARGETS, find_target
 from evt.plan.gpus import GPUS
 from tests.support.command_line import run
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+REQUIREMENTS = (Path(__file__).parents[2] / "docs/requirements.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_every_gpu_is_found_and_every_target_has_one() -> None:
     assert [name for target, names in GPUS.items() for name in names if find_target(name).name != target] == []
 
 
-def test_readme_has_the_gpus_of_each_target() -> None:
-    rows = re.findall(r"^\| ((?:`sm\d+` ?)+)\| ([^|]+) \|", README, flags=re.M)
+def test_the_manual_has_the_gpus_of_each_target() -> None:
+    rows = re.findall(r"^\| ((?:`sm\d+` ?)+)\| ([^|]+) \|", REQUIREMENTS, flags=re.M)
     found: dict[str, tuple[str, ...]] = {}
     for targets, gpus in rows:
         groups = [tuple(group.split(", ")) for group in gpus.split("; ")]

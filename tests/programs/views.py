@@ -1,4 +1,4 @@
-"""Tensors of a call as parts of larger ones: with pitches, in any order in memory, as far as README allows it."""
+"""Tensors of a call as parts of larger ones: with pitches, in any order in memory, as far as the manual allows it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,166 @@
+"""The manual is true: its examples and commands run, and its tables are complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+
+import click
+import pytest
+
+from evt.diagnostics import CODES
+from evt.plan import TARGETS
+from tests.support import command_line
+from tests.support.documents import DOCUMENTS, ROOT, blocks, section
+
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in DOCUMENTS}
+EXAMPLES = {block.place: block for block in blocks("python")}
+#: Run the examples of standard input one after the other, each in its own namespace; print the failures by place.
+RUNNER = """
+import contextlib, io, json, sys, traceback
+failures = {}
+for place, text in json.load(sys.stdin).items():
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(text, place, "exec"), {"__name__": "__main__"})
+    except BaseException:
+        failures[place] = traceback.format_exc()
+    for line in text.splitlines():
+        code, _, shown = line.partition("  # prints ")
+        if shown and shown not in printed.getvalue():
+            failures[place] = f"{shown} is not printed, but: {printed.getvalue()}"
+print(json.dumps(failures))
+"""
+
+
+def run_examples(marks: set[str]) -> dict[str, str]:
+    """Run the examples with these marks in one process without a GPU, and return the failures."""
+    texts = {place: block.text for place, block in EXAMPLES.items() if block.mark in marks}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(texts),
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    failures: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return failures
+
+
+def test_marks_are_known() -> None:
+    """An example is run by `make test`, or its mark says when."""
+    assert {block.mark for block in EXAMPLES.values()} <= {"", "slow"}
+
+
+def test_examples_run() -> None:
+    assert run_examples({""}) == {}
+
+
+@pytest.mark.slow
+def test_slow_examples_run() -> None:
+    assert run_examples({"slow"}) == {}
+
+
+def test_examples_are_short() -> None:
+    assert [place for place, block in EXAMPLES.items() if block.text.count("\n") > 25] == []
+
+
+def console() -> list[tuple[str, str, list[str]]]:
+    """Return the place of each command of the console blocks, the command, and the output that is shown."""
+    found = []
+    for block in blocks("console"):
+        lines = block.text.splitlines()
+        starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+        for start, end in pairwise([*starts, len(lines)]):
+            found.append((block.place, lines[start].removeprefix("$ "), lines[start + 1 : end]))
+    return found
+
+
+@pytest.mark.usefixtures("_no_gpu")
+@pytest.mark.parametrize(("place", "command", "shown"), console())
+def test_commands_print_what_is_shown(
+    place: str, command: str, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    name, *words = shlex.split(command)
+    assert name == "evt"
+    result = command_line.run(*words)
+    assert (result.exit_code == 0) != any("error[" in line for line in shown), result.output
+    pattern = r"(.*\n)*".join(re.escape("".join(f"{line}\n" for line in part)) for part in split(shown))
+    assert re.match(pattern, result.output), result.output
+
+
+def split(shown: list[str]) -> list[list[str]]:
+    """Return the parts of an output between its lines `...`."""
+    parts: list[list[str]] = [[]]
+    for line in shown:
+        if line == "...":
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    return parts
+
+
+def written() -> list[str]:
+    """Return the evt commands of indented blocks and shell blocks, with their continued lines."""
+    command = re.compile(r"^(?: {4})?(evt (?:.*\\\n)*.*)$", re.MULTILINE)
+    indented = [
+        each for text in TEXTS.values() for each in re.findall(r"^ {4}(evt (?:.*\\\n)*.*)$", text, re.MULTILINE)
+    ]
+    return [*indented, *(each for block in blocks("sh") for each in command.findall(block.text))]
+
+
+@pytest.mark.parametrize("command", written())
+def test_the_options_of_a_command_exist(command: str) -> None:
+    """Read the arguments of a command, without running it: some take long, or need nvcc."""
+    from evt.cli import main
+
+    _, name, *words = shlex.split(command, comments=True)
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
+    found.make_context(name, words)
+
+
+def test_named_commands_exist() -> None:
+    from evt.cli.entry import COMMANDS
+
+    assert {name for text in TEXTS.values() for name in re.findall(r"`evt ([a-z]+)", text)} <= set(COMMANDS)
+
+
+def test_the_table_of_rooms_is_complete() -> None:
+    rooms = {f"evt/{path.parent.name}" for path in (ROOT / "evt").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(evt/\w+)` \|", section("docs/architecture.md", "The rooms"), re.MULTILINE)) == rooms
+
+
+def test_the_table_of_targets_is_complete() -> None:
+    rows = "".join(re.findall(r"^\| (`sm.*?) \|", TEXTS["docs/requirements.md"], re.MULTILINE))
+    assert set(re.findall(r"sm\d+", rows)) == {target.name for target in TARGETS.values()}
+    for text in TEXTS.values():
+        assert set(re.findall(r"`(sm\d+)`", text)) <= set(TARGETS)
+
+
+def test_codes_and_files_exist() -> None:
+    for text in TEXTS.values():
+        assert set(re.findall(r"\bE\d{4}\b", text)) <= set(CODES)
+        for name in re.findall(r"samples/\w+\.\w+|(?<![\w/])tests/\w+(?:/\w+\.py)?", text):
+            assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("program", ["A = A*s[m, k]; D = acc", "conv2d(A: f16, B: f16); B = 2*B; D = acc"])
+def test_unsupported_programs_are_refused(program: str) -> None:
+    result = command_line.run("check", program)
+    assert result.exit_code == 1
+    assert "error[E0901]" in result.output
+
+
+def test_the_language_example_is_a_program() -> None:
+    (text,) = re.findall(r"```\n# comment.*?\n(gemm.*?)```", TEXTS["docs/language.md"], re.DOTALL)
+    assert command_line.run("check", text).exit_code == 0
