@@ -1,8 +1,9 @@
 """The functions of the language, each a formula over numbers; written from the manual's table and PyTorch's docs.
 
 ``t`` is an arithmetic of :mod:`.number` or :mod:`.taylor`. A new function of the language is a new row here: its
-parameters by name, with the defaults that the manual gives them. A row that is ``exact`` is correctly rounded, a formula of
-operations in the order that everybody computes it; other rows may be off by some units of their formula's operations.
+parameters by name, with the defaults that the manual gives them. A row that is ``exact`` is correctly rounded, a
+formula of operations in the order that everybody computes it; other rows may be off by some units of their formula's
+operations.
 """
 
 from __future__ import annotations
