@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,14 +10,15 @@ from evt.emission.stock import given
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.errors import TargetError
-from evt.ir import Input, Output, TypedDag
+from evt.estimate import Costs, Estimate, costs_of, estimate, total
 from evt.ir.interface import format_interface
-from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
 from evt.plan.batches import refusal
+from evt.plan.cards import Card
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.routes.route import Kind
+from evt.plan.speed import fastest
 from evt.plan.verdict import Refusal
 from evt.request import LOOP, Shapes
 
@@ -95,54 +95,13 @@ class RouteExplanation:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """The costs of a problem, independent of its kernel.
-
-    A multiply-add counts as two operations, padding included. Each operand, input of the epilogue and output is moved
-    once; all are in bytes.
-    """
-
-    sizes: Mapping[str, int]
-    flops: int
-    operand_bytes: int
-    read_bytes: int
-    written_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        return self.operand_bytes + self.read_bytes + self.written_bytes
-
-    @property
-    def intensity(self) -> float:
-        """Operations per byte."""
-        return self.flops / self.bytes if self.bytes else 0.0
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "sizes": dict(self.sizes),
-            "flops": self.flops,
-            "bytes": {"operands": self.operand_bytes, "read": self.read_bytes, "written": self.written_bytes},
-            "flops_per_byte": round(self.intensity, 3),
-        }
-
-    def __str__(self) -> str:
-        modes = ("groups", "m", "n", "k", "l")
-        sizes = " ".join(f"{mode}={self.sizes[mode]}" for mode in modes if self.sizes.get(mode, 1) != 1)
-        parts = (("A and B", self.operand_bytes), ("read", self.read_bytes), ("written", self.written_bytes))
-        moved = " + ".join(f"{_scaled(count)}B {what}" for what, count in parts if count)
-        return (
-            f"costs of {sizes or 'one element'}: {_scaled(self.flops)}FLOP, at least {_scaled(self.bytes)}B ({moved}), "
-            f"{self.intensity:.1f} FLOP a byte"
-        )
-
-
 @dataclass(frozen=True)
 class Explanation:
     """The content of ``evt explain``. Epilogue traffic is in bytes per element of the product.
 
     ``interface`` lists the program's inputs and outputs. ``chosen_by`` is rules, force or measurement; ``gpus`` are the
-    GPUs on which the problem was measured. ``costs`` are the costs of a problem of known sizes.
+    GPUs on which the problem was measured. ``costs`` are the costs of a problem of known sizes, and ``estimate`` is the
+    estimate of the kernel that a call of these sizes takes.
     """
 
     target: str
@@ -154,6 +113,7 @@ class Explanation:
     chosen_by: str = "rules"
     gpus: tuple[str, ...] = ()
     costs: Costs | None = None
+    estimate: Estimate | None = None
 
     @property
     def kernels(self) -> tuple[tuple[str, tuple[Jobs, ...]], ...]:
@@ -188,6 +148,7 @@ class Explanation:
             ],
             "epilogue_bytes_per_element": {"read": self.plan.read_bytes, "written": self.plan.written_bytes},
             "costs": self.costs.to_json() if self.costs else None,
+            "estimate": self.estimate.to_json() if self.estimate else None,
         }
 
     def __str__(self) -> str:
@@ -230,6 +191,8 @@ class Explanation:
         )
         if self.costs:
             lines.append(str(self.costs))
+        if self.estimate:
+            lines += [f"kernel for these sizes: {self.estimate.route} {self.estimate.config}", str(self.estimate)]
         return visible("\n".join(lines), keep="\n")
 
 
@@ -241,12 +204,13 @@ def explain(
     loop: Survey | None = None,
     *,
     looped: bool = False,
+    card: Card | None = None,
 ) -> Explanation:
     """Explain a survey's choice of route.
 
     ``products`` are the extents of a problem and its operands' shapes, several for groups. ``measured`` are its
     measurements, and ``best`` is the kernel that a call takes. ``loop`` is the survey of one group's product, for a
-    loop that launches one kernel per group; ``looped`` means that the loop is forced.
+    loop that launches one kernel per group; ``looped`` means that the loop is forced. ``card`` is the GPU of estimates.
 
     Raise TargetError: E0501 for an unknown configuration, E0502 for one that does not fit, E0503 if no route is left.
     """
@@ -263,6 +227,11 @@ def explain(
     batches = max((sizes.get("l", 1) for sizes, _ in products), default=1)
     timings = measured[0].timings if len(measured) == 1 else ()
     built = {each.route for each in plans}
+    costs = total([costs_of(problem.dag, sizes, shapes) for sizes, shapes in products]) if products else None
+    expected = None
+    if card is not None and costs is not None and costs.flops and len(products) == 1 and not problem.grouped:
+        sizes, _ = products[0]
+        expected = estimate(plans[fastest(plans, sizes, card.multiprocessors)], sizes, costs, card)
     routes = [
         _explain_route(
             each,
@@ -284,7 +253,8 @@ def explain(
         _epilogue(made),
         "measurement" if best else "force" if forced else "rules",
         tuple(measurement.gpu for measurement in measured),
-        _total([_costs(problem.dag, sizes, shapes) for sizes, shapes in products]) if products else None,
+        costs,
+        expected,
     )
 
 
@@ -350,51 +320,6 @@ def _explain_route(
         route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
         beside,
     )
-
-
-def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int], Sequence[int]]) -> Costs:
-    """Return the costs of a problem. ``sizes`` are its extents, and the other sizes of a convolution."""
-    modes = {mode: max(1, sizes[mode]) if mode == "l" else sizes[mode] for mode in ("m", "n", "k", "l")}
-
-    def bytes_of(value: Input | Output) -> int:
-        assert value.dtype is not None
-        elements = math.prod(modes[base(mode)] // divisor(mode) for mode in value.modes)
-        if value.batchable and "l" not in value.modes and (isinstance(value, Output) or value.is_tile):
-            elements *= modes["l"]
-        return -(-elements * value.dtype.bits // 8)
-
-    elements = map(math.prod, shapes)
-    operands = sum(count * operand.dtype.bits // 8 for operand, count in zip(dag.operands, elements, strict=True))
-    read, written = (sum(map(bytes_of, values)) for values in (dag.inputs, dag.outputs))
-    products = math.prod(modes.values())
-    if "filters" in sizes:  # for a convolution, k counts only the channels
-        extents = [size for name, size in sizes.items() if name.startswith(("output_", "filter_"))]
-        products = math.prod((sizes["images"], sizes["filters"], sizes["channels"], *extents)) // sizes["groups"]
-        modes["k"] = max(1, products // max(1, modes["m"] * modes["n"]))
-    return Costs(modes, 2 * products, operands, read, written)
-
-
-def _total(products: Sequence[Costs]) -> Costs:
-    """Return the total costs of several products, with the sizes that they have in common."""
-    if len(products) == 1:
-        return products[0]
-    first = products[0].sizes
-    common = {mode: first[mode] for mode in first if len({each.sizes[mode] for each in products}) == 1}
-    return Costs(
-        {"groups": len(products), **common},
-        sum(each.flops for each in products),
-        sum(each.operand_bytes for each in products),
-        sum(each.read_bytes for each in products),
-        sum(each.written_bytes for each in products),
-    )
-
-
-def _scaled(count: int) -> str:
-    """Return a count with a unit prefix: ``34.4 G``."""
-    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {prefix}"
-    return f"{count} "
 
 
 def is_stock(plan: Plan) -> bool:

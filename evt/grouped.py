@@ -115,7 +115,7 @@ class GroupedProgram(Described):
         alone = replace(problem, grouped=False, options=options(settings, settings.deterministic is False))
         products = [(problem_sizes(self.request, each), each) for each in shapes or ()]
         config = settings.config if settings.route == LOOP else None  # else the shape of the grouped kernel
-        return self._explain(problem, products, gpu, survey(alone, None, config))
+        return self._explain(problem, products, gpu, arch, survey(alone, None, config))
 
     @untraced
     def tune(

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from evt.diagnostics import Source
+from evt.diagnostics import Diagnostic, Source
+from evt.errors import ArgumentError
 from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
+    from evt.estimate import Estimate
     from evt.explain import Explanation
     from evt.gradient import Gradient
     from evt.ir import Dag
@@ -95,9 +97,13 @@ class Described:
         problem: Problem,
         products: Sequence[tuple[Mapping[str, int], Shapes]],
         gpu: str | None,
+        arch: str,
         loop: Survey | None = None,
     ) -> Explanation:
-        """Explain a problem, with its measurements if its sizes are known; see :func:`evt.explain.explain`."""
+        """Explain a problem on a target or GPU, with its measurements and its estimate if its sizes are known.
+
+        See :func:`evt.explain.explain`.
+        """
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
         from evt.plan import survey
@@ -108,11 +114,12 @@ class Described:
         if not products:
             return explain(found, loop=loop, looped=looped)
         from evt.measured import applicable, measurements, size_class
+        from evt.plan.cards import find_card
 
         extents = [sizes for sizes, _ in products]
         measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
         best = applicable(found, measured[0]) if len(measured) == 1 and not self.request.is_forced else None
-        return explain(found, products, measured, best, loop, looped=looped)
+        return explain(found, products, measured, best, loop, looped=looped, card=find_card(arch))
 
 
 class Program(Described):
@@ -240,7 +247,45 @@ class Program(Described):
 
         problem = packed_problem(self.request, arch, a, b, shapes)
         products = () if shapes is None else ((problem_sizes(self.request, shapes), shapes),)
-        return self._explain(problem, products, gpu)
+        return self._explain(problem, products, gpu, arch)
+
+    def estimate(
+        self, shapes: Shapes, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None
+    ) -> Estimate:
+        """Return the estimated time of a call with A and B of these shapes, and what bounds it; no GPU is needed.
+
+        ``arch`` is a GPU such as ``"h200"``, or a target, which means its usual GPU. The estimate is of the kernel that
+        a call takes without measurements. H100 and H200 have fitted constants; other GPUs have those of their data
+        sheets. Raise ArgumentError for shapes that do not fit or have no elements, and TargetError (E05xx) if the
+        target does not support the program.
+        """
+        return self._estimates(shapes, arch, a, b)[0]
+
+    def estimates(
+        self, shapes: Shapes, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None
+    ) -> tuple[Estimate, ...]:
+        """Return the estimates of the kernels of all routes in all configurations, the fastest first.
+
+        The arguments and errors are those of :meth:`estimate`.
+        """
+        return self._estimates(shapes, arch, a, b, every=True)
+
+    def _estimates(
+        self, shapes: Shapes, arch: str, a: str | None, b: str | None, *, every: bool = False
+    ) -> tuple[Estimate, ...]:
+        from evt.estimate import costs_of, estimate, estimates
+        from evt.plan.cards import find_card
+        from evt.plan.speed import fastest
+        from evt.request import packed_problem, surveyed
+
+        found = surveyed(self.request, packed_problem(self.request, arch, a, b, shapes))
+        sizes, card = problem_sizes(self.request, shapes), find_card(arch)
+        plans, costs = found.defaults, costs_of(found.problem.dag, sizes, shapes)
+        if not costs.flops:
+            raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to estimate"))
+        if every:
+            return estimates(found, sizes, shapes, card)
+        return (estimate(plans[fastest(plans, sizes, card.multiprocessors)], sizes, costs, card),)
 
     def gradient(self, a: str | None = None, b: str | None = None) -> Gradient:
         """Return the gradient for operands of types ``a`` and ``b``; it prints as formulas.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
@@ -84,12 +85,31 @@ def native_target() -> str:
 
     Raise TargetError (E0501) if there is none.
     """
+    cuda = _driver()
+    device, major, minor = (ctypes.c_int() for _ in range(3))
+    cuda.cuDeviceGet(ctypes.byref(device), 0)
+    cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
+    cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
+    return f"sm{major.value}{minor.value}"
+
+
+def native_name() -> str:
+    """Return the name of this machine's first GPU. Raise TargetError (E0501) if there is none."""
+    cuda = _driver()
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    cuda.cuDeviceGet(ctypes.byref(device), 0)
+    cuda.cuDeviceGetName(name, len(name), device)
+    return name.value.decode(errors="replace")
+
+
+def _driver() -> Any:
+    """Return the initialised driver of a machine with a GPU. Raise TargetError (E0501) on other machines."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         error = cuda.cuInit(0)
     except OSError:
         error = -1
-    count, device, major, minor = (ctypes.c_int() for _ in range(4))
+    count = ctypes.c_int()
     if error or cuda.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
         raise TargetError(
             Diagnostic(
@@ -98,7 +118,4 @@ def native_target() -> str:
                 help="name one: `h100`, `a100`, `rtx4090`, or `sm90`",
             )
         )
-    cuda.cuDeviceGet(ctypes.byref(device), 0)
-    cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
-    cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
-    return f"sm{major.value}{minor.value}"
+    return cuda

@@ -222,15 +222,28 @@ def _kernel(plane: Plane, pixels: int, shared: bool) -> tuple[Geometry, Cycles] 
     return None if shared and not cycles.sharing.cluster_sizes else (tile, cycles)
 
 
-def time(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> float:
-    """Return the clock cycles of sm90 of a kernel for numbers of images and filters; infinity if it cannot run."""
+def time(
+    plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False, instructions: float = 0
+) -> float:
+    """Return the clock cycles of sm90 of a kernel for numbers of images and filters; infinity if it cannot run.
+
+    ``instructions`` are the ones of the epilogue for each element; a light epilogue is part of the constants.
+    """
     found = _kernel(plane, pixels, shared)
-    return inf if found is None else _time(*found, images, filters, shared=shared)
+    return inf if found is None else _time(*found, images, filters, shared=shared, instructions=instructions)
 
 
-def _time(tile: Geometry, cycles: Cycles, images: int, filters: int, *, shared: bool) -> float:
+def tiles_of(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> int:
+    """Return the number of tiles of a kernel; 0 if it cannot run."""
+    found = _kernel(plane, pixels, shared)
+    return 0 if found is None else found[0].tiles(images) * -(-filters // FILTERS)
+
+
+def _time(
+    tile: Geometry, cycles: Cycles, images: int, filters: int, *, shared: bool, instructions: float = 0
+) -> float:
     tiles = tile.tiles(images)
-    return cycles.shared(tiles * -(-filters // FILTERS)) if shared else cycles.alone(tiles, filters)
+    return cycles.shared(tiles * -(-filters // FILTERS)) if shared else cycles.alone(tiles, filters, instructions)
 
 
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:

@@ -20,6 +20,11 @@ _START, _START_PER_PIXEL = 13700, 1.5
 _EPILOGUE, _EPILOGUE_PER_PIXEL = 465, 15
 #: A kernel with its launch, if CTAs share tiles.
 _START_SHARED = 10350
+#: An instruction of the epilogue for each element of a thread. Only one warp of a scheduler evaluates an epilogue.
+#: Fitted to gelu and silu after 3x3 layers on an H200, 2026-11.
+INSTRUCTION = 2.2
+#: Threads that share an epilogue: a consumer warpgroup.
+THREADS = 128
 #: Contention factor when every SM is busy.
 _CONTENTION = 0.06
 #: Slowdown of a block of channels that each consumer loads alone, if more than half of the SMs do.
@@ -112,12 +117,15 @@ class Cycles:
         waits = problem.tap_count == 1 and halo_schedule.has_many_channels(problem, kernel)
         return Cycles(sharing, pixels, held_up, waits)
 
-    def alone(self, tiles: int, filters: int) -> float:
-        """Return the time of tiles, for each block of filters, that CTAs do not share."""
+    def alone(self, tiles: int, filters: int, instructions: float = 0) -> float:
+        """Return the time of tiles, for each block of filters, that CTAs do not share.
+
+        ``instructions`` are the ones of the epilogue for each element.
+        """
         items, pairs = tiles * -(-filters // FILTERS), tiles * -(-filters // (2 * FILTERS))
         multiplied = self.sharing.channel_blocks * self.sharing.block * self.held_up
-        epilogue = _EPILOGUE + self.pixels * _EPILOGUE_PER_PIXEL
-        start = _START + self.pixels * _START_PER_PIXEL
+        epilogue = _EPILOGUE + self.pixels * (_EPILOGUE_PER_PIXEL + INSTRUCTION * instructions * FILTERS / THREADS)
+        start = start_of(self.pixels)
         if self.waits and filters > FILTERS:
             if halo_schedule.pairs_fill_waves(tiles, filters, MULTIPROCESSORS):
                 return start + 2 * -(-pairs // MULTIPROCESSORS) * (multiplied + _NOT_HIDDEN * epilogue)
@@ -129,7 +137,13 @@ class Cycles:
         """Return the time of tiles that CTAs share; infinity if none of the clusters fits."""
         size = self.sharing.cluster_size(tiles)
         busy = min(1.0, tiles * size / MULTIPROCESSORS)
-        return (_START_SHARED + self.sharing.cycles(tiles, size)) * (1 + _CONTENTION * busy) if size else inf
+        start = start_of(self.pixels, shared=True)
+        return (start + self.sharing.cycles(tiles, size)) * (1 + _CONTENTION * busy) if size else inf
+
+
+def start_of(pixels: int, *, shared: bool = False) -> float:
+    """Return the cycles of a kernel's launch and set-up, and of its end."""
+    return _START_SHARED if shared else _START + pixels * _START_PER_PIXEL
 
 
 def _cycles_of_block(problem: Problem, kernel: KernelClass, tile: Geometry) -> int:

@@ -318,7 +318,7 @@ class Plan:
 
     ``shared_memory`` is an estimate in bytes; ``memory_limit`` is the limit of a thread block. ``operand_bits`` is the
     width of A's elements; ``read_bytes`` and ``written_bytes`` are the epilogue's traffic for each element of the
-    product.
+    product, and ``epilogue_instructions`` are the instructions of its functions.
     """
 
     route: str
@@ -349,6 +349,7 @@ class Plan:
     operand_bits: int
     read_bytes: float
     written_bytes: float
+    epilogue_instructions: int
 
     @property
     def generation(self) -> str:

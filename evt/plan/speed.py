@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, prod
+from typing import NamedTuple
 
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
+from evt.plan.epilogue.registers import threads_of
 from evt.plan.geometry.convolution import Axis
-from evt.plan.halo import TOO_LARGE, beyond_windows, forward
+from evt.plan.halo import TOO_LARGE, beyond_windows, forward, tiles_of
 from evt.plan.halo import time as halo_time
-from evt.plan.halo_cost import Plane
+from evt.plan.halo_cost import INSTRUCTION, Plane, start_of
 from evt.plan.plan import Convolution2x, Convolution3x, DepthwiseConvolution, HaloConvolution, HaloProduct, Plan
 from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of an SM of sm90, and the cycles of a launch.
-_A_CYCLE, _LAUNCH = 2048, 8500
+A_CYCLE, _LAUNCH = 2048, 8500
+#: The instructions of the epilogues that the constants are fitted to.
+_LIGHT = 4
+#: Cycles of an element of a thread in CUTLASS's kernels: a light epilogue, and each further instruction. Fitted to
+#: gelu and dropout at k = 768 and 1024 on an H200, 2026-11.
+_VISITED, _VISITED_INSTRUCTION = 30.0, 6.0
+#: Schedules with two consumers that alternate.
+_ALTERNATING = ("pingpong", "implicit_pingpong")
 #: The minimum advantage of a kernel of another route than the first: the error of the estimates.
 _DOUBT = 1.05
+
+
+class Duration(NamedTuple):
+    """The duration of a kernel in clock cycles: of the ``start`` with its launch, and of the ``work`` of its tiles."""
+
+    start: float
+    work: float
+
+    @property
+    def total(self) -> float:
+        return self.start + self.work
 
 
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
@@ -26,7 +46,8 @@ def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: in
     by more than the error of the estimates.
     """
     preferred = plans[0].route
-    times = [_cycles(plan, sizes, multiprocessors) * (1.0 if plan.route == preferred else _DOUBT) for plan in plans]
+    doubts = [1.0 if plan.route == preferred else _DOUBT for plan in plans]
+    times = [duration(plan, sizes, multiprocessors).total * doubt for plan, doubt in zip(plans, doubts, strict=True)]
     return times.index(min(times))
 
 
@@ -44,62 +65,102 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
         return f"k = {extents['k']}: {shared}"
     if isinstance(loop, HaloConvolution):
         found = beyond_windows(extents) if loop.windows else ""
-        return found or ("" if _halo_time(plan, forward(loop.operator, extents)) < inf else TOO_LARGE)
+        return found or ("" if _halo_time(plan, extents) < inf else TOO_LARGE)
     return ""
 
 
-def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return the time of a kernel in clock cycles of sm90, or in relative units for other targets."""
-    if isinstance(plan.mainloop, HaloConvolution):
-        return _halo_time(plan, forward(plan.mainloop.operator, sizes))
-    if isinstance(plan.mainloop, HaloProduct):
-        return _product_time(plan, sizes)
+def duration(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Duration:
+    """Return the duration of a kernel in clock cycles of sm90, or in relative units for other targets."""
+    heavy = max(0, plan.epilogue_instructions - _LIGHT)
+    if isinstance(plan.mainloop, HaloConvolution | HaloProduct):
+        start = start_of(plan.config.tile[0], shared=plan.mainloop.shared)
+        return Duration(start, _halo_time(plan, sizes, heavy) - start)
     if isinstance(plan.mainloop, DepthwiseConvolution):
         assert isinstance(plan.config, ConfigDepthwise)
-        return plan.mainloop.filter.time(plan.config.unit, forward(plan.mainloop.operator, sizes), multiprocessors)
+        unit, forward_sizes = plan.config.unit, forward(plan.mainloop.operator, sizes)
+        return Duration(_LAUNCH, plan.mainloop.filter.time(unit, forward_sizes, multiprocessors))
     rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
-    steps = max(1, _depth(plan, sizes) * plan.operand_bits // 16)
-    return time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic) / _A_CYCLE + _LAUNCH
+    steps = max(1, depth(plan, sizes) * plan.operand_bits // 16)
+    work = time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic, heavy)
+    return Duration(_LAUNCH, work / A_CYCLE)
+
+
+def evaluation(plan: Plan) -> float:
+    """Return the clock cycles of an element of the epilogue in a thread."""
+    of_own = isinstance(plan.mainloop, HaloConvolution | HaloProduct | DepthwiseConvolution)
+    each = INSTRUCTION if of_own else _VISITED_INSTRUCTION
+    return _VISITED + each * max(0, plan.epilogue_instructions - _LIGHT)
+
+
+def waves(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
+    """Return the tiles of a kernel over the tiles that run at a time; 0 for a depthwise kernel."""
+    if isinstance(plan.mainloop, HaloConvolution | HaloProduct):
+        pixels, shared = plan.config.tile[0], plan.mainloop.shared
+        return tiles_of(*_halo_problem(plan, sizes, pixels), shared=shared) / multiprocessors
+    if isinstance(plan.mainloop, DepthwiseConvolution):
+        return 0.0
+    tiles = _tiles(plan.config, sizes[plan.rows], sizes[plan.columns], sizes["l"])
+    return tiles / (multiprocessors * plan.config.blocks)
+
+
+def _tiles(config: Config, rows: int, columns: int, batches: int) -> int:
+    """Return the number of tiles, those of thread blocks that only fill a cluster included."""
+    (m, n, _), (across, along, _) = config.tile, config.cluster
+    return ceil_div(rows, across * m) * ceil_div(columns, along * n) * across * along * batches
 
 
 def time(
-    config: Config, rows: int, columns: int, steps: int, batches: int, multiprocessors: int, traffic: float
+    config: Config,
+    rows: int,
+    columns: int,
+    steps: int,
+    batches: int,
+    multiprocessors: int,
+    traffic: float,
+    instructions: float = 0,
 ) -> float:
     """Return the time of a kernel in relative units: see :class:`evt.plan.configurations.config.Speed`.
 
-    ``steps`` are elements of k, of 16 bits; ``traffic`` are the bytes that the epilogue moves per element.
+    ``steps`` are elements of k, of 16 bits; ``traffic`` are the bytes that the epilogue moves per element, and
+    ``instructions`` its instructions beyond those of a light epilogue. A consumer that alternates with another one
+    evaluates its epilogue during the other's main loop.
     """
     speed, (m, n, _) = config.speed, config.tile
-    tall, wide = config.cluster[0] * m, config.cluster[1] * n
-    tiles = ceil_div(rows, tall) * ceil_div(columns, wide) * config.cluster[0] * config.cluster[1] * batches
-    waves = ceil_div(tiles, multiprocessors * config.blocks)
-    tile = max(steps + speed.overhead, speed.bound * traffic)
-    return m * n * speed.cost * ((speed.alone if waves == 1 else waves) * config.blocks * tile + speed.tail)
+    passes = ceil_div(_tiles(config, rows, columns, batches), multiprocessors * config.blocks)
+    multiplied: float = steps + speed.overhead
+    evaluated = _VISITED_INSTRUCTION * instructions
+    if config.schedule in _ALTERNATING:
+        visited = (_VISITED + evaluated) * A_CYCLE / threads_of(config)
+        multiplied = max(multiplied, (multiplied + visited) / 2)
+    else:
+        multiplied += evaluated * A_CYCLE / threads_of(config)
+    tile = max(multiplied, speed.bound * traffic)
+    return m * n * speed.cost * ((speed.alone if passes == 1 else passes) * config.blocks * tile + speed.tail)
 
 
-def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
-    """Return the time of a halo kernel in clock cycles."""
-    assert isinstance(plan.mainloop, HaloConvolution)
-    pixels, _, channels = plan.config.tile
-    element_bytes = plan.operand_bits // 8
-    if plan.mainloop.windows:
+def _halo_time(plan: Plan, sizes: Mapping[str, int], instructions: float = 0) -> float:
+    """Return the time of a halo kernel in clock cycles; infinity if it cannot run."""
+    assert isinstance(plan.mainloop, HaloConvolution | HaloProduct)
+    pixels, shared = plan.config.tile[0], plan.mainloop.shared
+    plane, _, images, filters = _halo_problem(plan, sizes, pixels)
+    return halo_time(plane, pixels, images, filters, shared=shared, instructions=instructions)
+
+
+def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Plane, int, int, int]:
+    """Return the convolution of a halo kernel: its plane, the pixels of the instruction, its images and filters."""
+    loop, (_, _, channels), element_bytes = plan.mainloop, plan.config.tile, plan.operand_bits // 8
+    if not isinstance(loop, HaloConvolution):
+        plane = Plane.of_product(sizes["m"], sizes["k"] * element_bytes, channels * element_bytes)
+        return plane, pixels, 1, sizes["n"]
+    sizes = forward(loop.operator, sizes)
+    if loop.windows:
         plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
     else:
         plane = Plane.of(sizes, channels, element_bytes)
-    images = sizes["images"] * sizes.get("output_depth", 1)
-    return halo_time(plane, pixels, images, sizes["filters"], shared=plan.mainloop.shared)
+    return plane, pixels, sizes["images"] * sizes.get("output_depth", 1), sizes["filters"]
 
 
-def _product_time(plan: Plan, sizes: Mapping[str, int]) -> float:
-    """Return the time of a matrix product by the halo kernel, in clock cycles."""
-    assert isinstance(plan.mainloop, HaloProduct)
-    pixels, _, depth = plan.config.tile
-    element_bytes = plan.operand_bits // 8
-    plane = Plane.of_product(sizes["m"], sizes["k"] * element_bytes, depth * element_bytes)
-    return halo_time(plane, pixels, 1, sizes["n"], shared=plan.mainloop.shared)
-
-
-def _depth(plan: Plan, sizes: Mapping[str, int]) -> int:
+def depth(plan: Plan, sizes: Mapping[str, int]) -> int:
     """Return the contraction dimension; for a convolution, ``k`` alone counts only the channels.
 
     TMA's im2col mode loads whole tiles of each tap's channels.

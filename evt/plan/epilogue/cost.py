@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from evt.functions import TABLE, TRANSCENDENTAL
-from evt.ir import Apply, Dag, Node
+from evt.ir import Apply, Dag, Node, Reduce, ReduceBlocks, TypedDag
+from evt.ir.node import base
 
 
 def cost(op: Node) -> int:
     """Return the cost of one operation; loads, stores and constants are free here."""
     return TABLE[op.function].instructions if isinstance(op, Apply) else op.instructions
+
+
+def instructions_of(dag: TypedDag) -> int:
+    """Return the instructions of an epilogue for each element of the product; values of a row or column are free."""
+    tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
+    reduced = (node for node in range(len(dag)) if isinstance(dag[node], Reduce | ReduceBlocks))
+    return sum(cost(dag[node]) for node in dict.fromkeys((*tiles, *reduced)))
 
 
 def is_light(dag: Dag) -> bool:

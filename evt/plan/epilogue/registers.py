@@ -54,20 +54,20 @@ def register_limit(config: Config) -> int:
     if isinstance(config, ConfigDepthwise):
         return _DEPTHWISE
     m, n, _ = config.tile
-    return 240 if m * n // _threads(config) >= 208 else 232
+    return 240 if m * n // threads_of(config) >= 208 else 232
 
 
 def accumulator_registers(accumulator: DType, config: Config) -> int:
     """Return the registers of a thread's part of the accumulator tile."""
     m, n, _ = config.tile
-    return ceil_div(m * n * accumulator.bits, 32 * _threads(config))
+    return ceil_div(m * n * accumulator.bits, 32 * threads_of(config))
 
 
 def _family(config: Config) -> str:
     return "2x" if config.schedule == "multistage" else "3x"
 
 
-def _threads(config: Config) -> int:
+def threads_of(config: Config) -> int:
     """Return the threads that share one tile of accumulators; in a pingpong kernel each warp group has its own tile."""
     if config.schedule == "multistage":
         return 32 * (config.tile[0] // config.warp[0]) * (config.tile[1] // config.warp[1])
@@ -80,7 +80,7 @@ def _threads(config: Config) -> int:
 
 def _share(config: Config) -> Share:
     """Return a thread's part of a tile."""
-    (m, n, _), threads = config.tile, _threads(config)
+    (m, n, _), threads = config.tile, threads_of(config)
     if config.schedule == "multistage":
         elements = m * n // threads * _STEP_ROWS // config.warp[0]
     else:

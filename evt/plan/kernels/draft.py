@@ -10,6 +10,7 @@ from evt.ir.dtype import DType, accumulator
 from evt.ir.interface import format_interface
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
+from evt.plan.epilogue.cost import instructions_of
 from evt.plan.epilogue.facts import stores_d
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.registers import estimate_registers
@@ -127,6 +128,7 @@ class Draft(Scope):
             operand_bits=dag.operands[0].dtype.bits,
             read_bytes=epilogue.program.bytes(written=False),
             written_bytes=self._written(epilogue),
+            epilogue_instructions=instructions_of(dag),
         )
         if not isinstance(self.fields, GroupFields):
             return made

@@ -1,0 +1,9 @@
+"""Estimates without a GPU: :mod:`costs` (operations and bytes), :mod:`estimate` (microseconds, and what bounds them).
+
+The duration of a kernel's tiles is the one by which calls choose among kernels: see :mod:`evt.plan.speed`.
+"""
+
+from evt.estimate.costs import Costs, costs_of, total
+from evt.estimate.estimate import Estimate, estimate, estimates
+
+__all__ = ["Costs", "Estimate", "costs_of", "estimate", "estimates", "total"]

@@ -1,0 +1,105 @@
+"""GPUs as cost models see them: ``find_card("H200") -> Card``.
+
+Data sheets give the SMs, the clock rate, the tensor cores' rate and the bandwidth. For the measured cards, fitted
+constants replace the rates of the data sheet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evt.plan.gpus import NATIVE, native_name, plain
+from evt.plan.target import find_target
+
+#: Fractions of a data sheet's clock rate and bandwidth that kernels reach, as on the measured cards.
+_BUSY, _REACHED = 0.8, 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU.
+
+    ``tensor`` and ``mma`` are the dense multiply-adds of 16 bits in a cycle of an SM, by the newest instructions of the
+    target and by those of sm80; ``double`` are the ones of 64 bits. ``ghz`` is the clock rate of short kernels, and
+    ``busy_ghz`` the one under load. ``bandwidth`` is the peak of the memory, and ``moved`` the rate that kernels reach,
+    in bytes per microsecond. ``source`` tells where fitted constants come from, "" for a data sheet alone.
+    """
+
+    name: str
+    target: str
+    multiprocessors: int
+    ghz: float
+    tensor: int
+    double: int
+    bandwidth: float
+    mma: int = 0
+    busy_ghz: float = 0.0
+    moved: float = 0.0
+    source: str = ""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the constants are fitted to measurements on this card."""
+        return bool(self.source)
+
+    def microseconds(self, cycles: float) -> float:
+        """Return the duration of clock cycles under load."""
+        return cycles / (self.busy_ghz or _BUSY * self.ghz) / 1e3
+
+    @property
+    def bytes_per_us(self) -> float:
+        """The bytes that kernels move in a microsecond."""
+        return self.moved or _REACHED * self.bandwidth
+
+
+_FITTED = "fitted to 25 layers on an H200, 2026-11"
+#: The cards of each target, its usual one first. Clock rates are boost rates; tensor rates accumulate in f32.
+CARDS: Mapping[str, Card] = {
+    card.name: card
+    for card in (
+        Card("A100", "sm80", 108, 1.41, 1024, 64, 2.04e6),
+        Card("A800", "sm80", 108, 1.41, 1024, 64, 2.04e6),
+        Card("A30", "sm80", 56, 1.44, 1024, 64, 0.933e6),
+        Card("A10", "sm86", 72, 1.695, 512, 2, 0.6e6),
+        Card("A10G", "sm86", 80, 1.71, 256, 2, 0.6e6),
+        Card("A40", "sm86", 84, 1.74, 512, 2, 0.696e6),
+        Card("RTX A6000", "sm86", 84, 1.8, 512, 2, 0.768e6),
+        Card("RTX 3090", "sm86", 82, 1.695, 256, 2, 0.936e6),
+        Card("L4", "sm89", 58, 2.04, 512, 2, 0.3e6),
+        Card("L40S", "sm89", 142, 2.52, 512, 2, 0.864e6),
+        Card("L40", "sm89", 142, 2.49, 256, 2, 0.864e6),
+        Card("RTX 4090", "sm89", 128, 2.52, 256, 2, 1.008e6),
+        Card("RTX 6000 Ada", "sm89", 142, 2.505, 512, 2, 0.96e6),
+        Card("H100", "sm90", 132, 1.98, 2048, 128, 3.35e6, 1270, 1.55, 2.9e6, f"{_FITTED}, and reads on an H100"),
+        Card("H200", "sm90", 132, 1.98, 2048, 128, 4.8e6, 1270, 1.55, 4.3e6, _FITTED),
+        Card("H100 PCIe", "sm90", 114, 1.755, 2048, 128, 2.0e6, 1270),
+        Card("H100 NVL", "sm90", 132, 1.785, 2048, 128, 3.9e6, 1270),
+        Card("GH200", "sm90", 132, 1.98, 2048, 128, 4.0e6, 1270),
+        Card("H800", "sm90", 132, 1.98, 2048, 2, 3.35e6, 1270),
+        Card("H20", "sm90", 78, 1.98, 480, 2, 4.0e6, 480),
+        Card("B200", "sm100", 148, 1.855, 4096, 64, 8.0e6, 1024),
+        Card("GB200", "sm100", 148, 1.855, 4096, 64, 8.0e6, 1024),
+        Card("B300", "sm103", 148, 1.855, 4096, 2, 8.0e6, 1024),
+        Card("GB300", "sm103", 148, 1.855, 4096, 2, 8.0e6, 1024),
+        Card("RTX 5090", "sm120", 170, 2.407, 256, 2, 1.792e6),
+        Card("RTX PRO 6000", "sm120", 188, 2.617, 512, 2, 1.792e6),
+    )
+}
+_BY_NAME = {plain(name): card for name, card in CARDS.items()}
+
+
+def find_card(name: str | int) -> Card:
+    """Return the card that is called so: ``H200``, ``NVIDIA H100 PCIe``; or the usual card of a target, ``sm90``.
+
+    Raise TargetError (E0501) for an unknown target or GPU.
+    """
+    target = find_target(name)
+    text = native_name() if str(name).lower() == NATIVE else str(name)
+    words = re.split("[ _-]+", text.strip())
+    for count in range(len(words), 0, -1):
+        card = _BY_NAME.get(plain("".join(words[:count])))
+        if card is not None and card.target == target.name:
+            return card
+    return next(card for card in CARDS.values() if card.target == target.name)
