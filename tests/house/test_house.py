@@ -25,7 +25,7 @@ LONGEST = 450
 ORDER = (
     *("version", "imported", "resources", "untraced", "diagnostics", "errors", "storage", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "launch", "emission", "request"),
-    *("draw", "reference", "gradient", "compilation", "measured", "explain", "runtime", "tuning"),
+    *("draw", "reference", "gradient", "compilation", "measured", "estimate", "explain", "runtime", "tuning"),
     *("program", "grouped", "nn", "operators", "export", "fx", "bench", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Rooms of one group may import each other.
@@ -36,6 +36,7 @@ PLANNER_ORDER = [
             "verdict",
             "gpus",
             "target",
+            "cards",
             "options",
             "batches",
             "geometry",
