@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from evt.diagnostics import Diagnostic, Source
-from evt.errors import ArgumentError
+from evt.diagnostics import Source
 from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
@@ -100,10 +99,7 @@ class Described:
         arch: str,
         loop: Survey | None = None,
     ) -> Explanation:
-        """Explain a problem on a target or GPU, with its measurements and its estimate if its sizes are known.
-
-        See :func:`evt.explain.explain`.
-        """
+        """Explain a problem on a target or GPU, with its measurements and its estimate if its sizes are known."""
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
         from evt.plan import survey
@@ -252,40 +248,22 @@ class Program(Described):
     def estimate(
         self, shapes: Shapes, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None
     ) -> Estimate:
-        """Return the estimated time of a call with A and B of these shapes, and what bounds it; no GPU is needed.
+        """Return the estimated time of a call with A and B of these shapes, and the resource that bounds it.
 
-        ``arch`` is a GPU such as ``"h200"``, or a target, which means its usual GPU. The estimate is of the kernel that
-        a call takes without measurements. H100 and H200 have fitted constants; other GPUs have those of their data
-        sheets. Raise ArgumentError for shapes that do not fit or have no elements, and TargetError (E05xx) if the
-        target does not support the program.
+        ``arch`` is a GPU such as ``"h200"``, or a target, which means its usual GPU. H100 and H200 have fitted
+        constants, other GPUs only data sheets. Raise ArgumentError for shapes that do not fit, and TargetError.
         """
-        return self._estimates(shapes, arch, a, b)[0]
+        from evt.estimate import estimate_call
+
+        return estimate_call(self.request, shapes, arch, a, b)
 
     def estimates(
         self, shapes: Shapes, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None
     ) -> tuple[Estimate, ...]:
-        """Return the estimates of the kernels of all routes in all configurations, the fastest first.
+        """Return the :meth:`estimate` of every kernel: all routes in all configurations, the fastest first."""
+        from evt.estimate import estimate_kernels
 
-        The arguments and errors are those of :meth:`estimate`.
-        """
-        return self._estimates(shapes, arch, a, b, every=True)
-
-    def _estimates(
-        self, shapes: Shapes, arch: str, a: str | None, b: str | None, *, every: bool = False
-    ) -> tuple[Estimate, ...]:
-        from evt.estimate import costs_of, estimate, estimates
-        from evt.plan.cards import find_card
-        from evt.plan.speed import fastest
-        from evt.request import packed_problem, surveyed
-
-        found = surveyed(self.request, packed_problem(self.request, arch, a, b, shapes))
-        sizes, card = problem_sizes(self.request, shapes), find_card(arch)
-        plans, costs = found.defaults, costs_of(found.problem.dag, sizes, shapes)
-        if not costs.flops:
-            raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to estimate"))
-        if every:
-            return estimates(found, sizes, shapes, card)
-        return (estimate(plans[fastest(plans, sizes, card.multiprocessors)], sizes, costs, card),)
+        return estimate_kernels(self.request, shapes, arch, a, b)
 
     def gradient(self, a: str | None = None, b: str | None = None) -> Gradient:
         """Return the gradient for operands of types ``a`` and ``b``; it prints as formulas.
@@ -331,10 +309,8 @@ class Program(Described):
         """Time every route that applies to a call, on the call's tensors, and keep the times; the result prints as a
         table.
 
-        Tuning compiles the kernels of all routes. Later calls with equal types, layouts and sizes on this model
-        of GPU take the fastest kernel, in this process and in later ones. Without measurements, a call takes
-        the first route that applies. For a scattered output, pass the buffer as for :meth:`reference`. Raise
-        LaunchError (E0801) without a GPU.
+        Later calls with equal types, layouts and sizes on this model of GPU take the fastest kernel, in later processes
+        too. For a scattered output, pass the buffer as for :meth:`reference`. Raise LaunchError (E0801) without a GPU.
         """
         from evt.runtime.site import forget
         from evt.tuning.tune import tune

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evt.estimate.costs import Costs, costs_of
+from evt.estimate.costs import Costs
 from evt.plan import Plan, Survey
 from evt.plan.cards import Card
 from evt.plan.configurations.config import Config
@@ -22,7 +22,6 @@ from evt.plan.geometry.halo_schedule import EIGHTHS_A_CYCLE, LINE_BYTES, READ_BY
 from evt.plan.halo_cost import THREADS
 from evt.plan.plan import Convolution, DepthwiseConvolution, HaloConvolution
 from evt.plan.speed import A_CYCLE, depth, duration, evaluation, waves
-from evt.request import Shapes
 
 #: Warpgroups of an SM that evaluate epilogues at a time.
 _EVALUATING = 2
@@ -98,9 +97,8 @@ def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> 
     return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs)
 
 
-def estimates(found: Survey, sizes: Mapping[str, int], shapes: Shapes, card: Card) -> tuple[Estimate, ...]:
+def estimates(found: Survey, sizes: Mapping[str, int], costs: Costs, card: Card) -> tuple[Estimate, ...]:
     """Return the estimates of all kernels of a survey that can run a problem, the fastest first."""
-    costs = costs_of(found.problem.dag, sizes, shapes)
     plans = [
         made
         for each in found.asked
@@ -173,4 +171,3 @@ def _read(config: Config) -> float:
         rows, columns, _ = config.warp
         return (m // rows) * (n // columns) * (rows + columns)
     return math.ceil(m / 64) * (64 + n)
-

@@ -239,9 +239,7 @@ def tiles_of(plane: Plane, pixels: int, images: int, filters: int, *, shared: bo
     return 0 if found is None else found[0].tiles(images) * -(-filters // FILTERS)
 
 
-def _time(
-    tile: Geometry, cycles: Cycles, images: int, filters: int, *, shared: bool, instructions: float = 0
-) -> float:
+def _time(tile: Geometry, cycles: Cycles, images: int, filters: int, *, shared: bool, instructions: float = 0) -> float:
     tiles = tile.tiles(images)
     return cycles.shared(tiles * -(-filters // FILTERS)) if shared else cycles.alone(tiles, filters, instructions)
 

@@ -104,7 +104,7 @@ def waves(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
 
 
 def _tiles(config: Config, rows: int, columns: int, batches: int) -> int:
-    """Return the number of tiles, those of thread blocks that only fill a cluster included."""
+    """Return the number of tiles, including the idle thread blocks of clusters."""
     (m, n, _), (across, along, _) = config.tile, config.cluster
     return ceil_div(rows, across * m) * ceil_div(columns, along * n) * across * along * batches
 
@@ -121,8 +121,8 @@ def time(
 ) -> float:
     """Return the time of a kernel in relative units: see :class:`evt.plan.configurations.config.Speed`.
 
-    ``steps`` are elements of k, of 16 bits; ``traffic`` are the bytes that the epilogue moves per element, and
-    ``instructions`` its instructions beyond those of a light epilogue. A consumer that alternates with another one
+    ``steps`` are elements of k, of 16 bits; ``traffic`` are the bytes that the epilogue moves per element.
+    ``instructions`` are the additional instructions of a heavy epilogue. A consumer that alternates with another one
     evaluates its epilogue during the other's main loop.
     """
     speed, (m, n, _) = config.speed, config.tile

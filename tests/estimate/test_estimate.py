@@ -123,8 +123,15 @@ def test_every_target_has_cards() -> None:
 
 @pytest.mark.parametrize(
     ("name", "card"),
-    [("NVIDIA H200", "H200"), ("h100 80GB HBM3", "H100"), ("NVIDIA H100 PCIe", "H100 PCIe"), ("sm_90a", "H100")]
-    + [("rtx4090", "RTX 4090"), ("NVIDIA GeForce RTX 3080", "A10"), ("A100-SXM4-80GB", "A100")],
+    [
+        ("NVIDIA H200", "H200"),
+        ("h100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("sm_90a", "H100"),
+        ("rtx4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 3080", "A10"),
+        ("A100-SXM4-80GB", "A100"),
+    ],
 )
 def test_names_of_cards(name: str, card: str) -> None:
     assert find_card(name).name == card

@@ -1,0 +1,34 @@
+"""Estimates of a program's call: ``estimate_call(request, shapes, arch, a, b) -> Estimate``."""
+
+from __future__ import annotations
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
+from evt.estimate.costs import Costs, costs_of
+from evt.estimate.estimate import Estimate, estimate, estimates
+from evt.plan import Survey
+from evt.plan.cards import find_card
+from evt.plan.speed import fastest
+from evt.request import Request, Shapes, packed_problem, problem_sizes, surveyed
+
+
+def estimate_call(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> Estimate:
+    """Return the estimate of the kernel that a call takes without measurements: see ``Program.estimate``."""
+    found, costs = _survey(request, shapes, arch, a, b)
+    sizes, card, plans = problem_sizes(request, shapes), find_card(arch), found.defaults
+    return estimate(plans[fastest(plans, sizes, card.multiprocessors)], sizes, costs, card)
+
+
+def estimate_kernels(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Estimate, ...]:
+    """Return the estimates of the kernels of all routes in all configurations, the fastest first."""
+    found, costs = _survey(request, shapes, arch, a, b)
+    return estimates(found, problem_sizes(request, shapes), costs, find_card(arch))
+
+
+def _survey(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Survey, Costs]:
+    """Return the kernels of a problem, and its costs. Raise ArgumentError (E0604) for an empty product."""
+    found = surveyed(request, packed_problem(request, arch, a, b, shapes))
+    costs = costs_of(found.problem.dag, problem_sizes(request, shapes), shapes)
+    if not costs.flops:
+        raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to estimate"))
+    return found, costs
