@@ -23,8 +23,9 @@ class Card:
 
     ``tensor`` is the rate of an SM's tensor cores: dense multiply-adds of 16 bits in a cycle. ``mma`` is the rate by
     the instructions of sm80, if it differs. ``double`` is the rate of 64 bits. ``ghz`` is the clock rate of short
-    kernels, and ``busy_ghz`` the clock rate under load. ``bandwidth`` is the peak of the memory, and ``moved`` the rate that kernels reach,
-    in bytes per microsecond. ``source`` tells where fitted constants come from, "" for a data sheet alone.
+    kernels, and ``busy_ghz`` the clock rate under load. ``bandwidth`` is the peak of the memory, and ``moved`` the rate
+    that kernels reach, in bytes per microsecond. ``source`` tells where fitted constants come from, "" for a data sheet
+    alone.
     """
 
     name: str
