@@ -41,9 +41,9 @@ _TITLE = 48
 def command(invocation: Invocation, others: Sequence[str], each: str, most: int, json: bool) -> None:
     """Rank formulas, routes or configurations by their estimated time; no GPU is needed.
 
-    The bars show the time. The last column names the resource that bounds the kernel: tensor cores, memory, L2, shared memory, the
-    epilogue's instructions, the launch, or SMs that idle in the last wave. --arch names the GPU. H100 and H200 have
-    fitted constants; other GPUs have the rates of their data sheets. `evt tune` measures.
+    The bars show the time. The last column names the resource that bounds the kernel: tensor cores, memory, L2, shared
+    memory, the epilogue's instructions, the launch, or SMs that idle in the last wave. --arch names the GPU. H100 and
+    H200 have fitted constants; other GPUs have the rates of their data sheets. `evt tune` measures.
     """
     found: list[tuple[str, Estimate]] = []
     for text in (invocation.text, *others):
