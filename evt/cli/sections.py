@@ -8,7 +8,7 @@ import click
 
 #: The commands of ``evt --help``, in the order of the work with a kernel.
 COMMANDS = {
-    "Write a program": ("check", "fmt", "show", "explain", "compare", "graph", "layout"),
+    "Write a program": ("check", "fmt", "show", "explain", "compare", "graph", "layout", "lsp"),
     "Make a kernel": ("emit", "build", "export"),
     "Run and measure": ("run", "tune", "bench"),
     "This machine": ("doctor", "cache"),

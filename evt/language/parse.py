@@ -208,9 +208,19 @@ def parse(source: Source | str) -> syntax.Tree:
     return syntax.Tree(tuple(statements), source)
 
 
+def lex(source: Source) -> list[lark.Token]:
+    """Return the tokens of a text, statement ends and stray characters included."""
+    return list(_grammar().lex(source.text))
+
+
 def split(source: Source) -> list[list[lark.Token]]:
     """Return the tokens of each statement of a valid program."""
     return list(_statements(source, _grammar().lex(source.text), []))
+
+
+def span_of(token: lark.Token) -> Span:
+    """Return the place of a token."""
+    return _span(token)
 
 
 def with_primary(source: Source) -> Source:

@@ -1,0 +1,31 @@
+"""``evt lsp``: the language server."""
+
+from __future__ import annotations
+
+import gc
+
+import click
+
+from evt.cli.invocation import operation_option
+
+
+@click.command("lsp", epilog="Example: evt lsp --import functions.py")
+@operation_option
+def command(op: str | None) -> None:
+    """Serve an editor on standard input and output, by the Language Server Protocol.
+
+    The server shows diagnostics while a program is written, the type, modes and meaning of each word, completions and
+    definitions, and formats programs as `evt fmt` does. It needs the extra `lsp`: pip install 'evt-compiler[lsp]'.
+    """
+    from evt.ir.lower import OPERATIONS, unknown_operation
+
+    if op is not None and op not in OPERATIONS:
+        raise click.UsageError(f"There is no operation `{op}`: {unknown_operation(op)}.")
+    try:
+        from evt.editor.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise click.UsageError("`evt lsp` needs the extra `lsp`: pip install 'evt-compiler[lsp]'.") from error
+    gc.enable()  # a server runs for long
+    serve(op or "gemm")
