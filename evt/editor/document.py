@@ -76,7 +76,7 @@ class Document:
 
     @cached_property
     def definitions(self) -> tuple[Definition, ...]:
-        """The names that the text gives, in its order. Statements need not be complete."""
+        """The names that the text gives, in its order. Statements may be incomplete."""
         return tuple(definition for statement in self.statements for definition in _defined(statement))
 
     @cached_property

@@ -44,7 +44,7 @@ def hover(document: Document, offset: int) -> Hover | None:
 
 
 def _of_word(document: Document, token: lark.Token) -> str:
-    """Return the text about a name: what the program defines, else the word's meaning in the language."""
+    """Return the text about a name: its definition in the program, else its meaning in the language."""
     name, after = str(token), _after(document, token)
     if token.type.lower() in KEYWORDS:
         return _titled(*KEYWORDS[token.type.lower()])

@@ -23,7 +23,7 @@ def _words(words: Iterable[str]) -> str:
 
 
 def _patterns() -> Iterator[tuple[str, str]]:
-    """Yield scopes and their patterns. Of two patterns that match at one place, the first decides."""
+    """Yield scopes and their patterns. The first pattern that matches at a place decides."""
     yield "comment.line.number-sign.evt", r"#.*$"
     yield "constant.numeric.evt", r"(?:\b\d+\.\d*|\.\d+|\b\d+)(?:[eE][+-]?\d+)?"
     yield "keyword.control.evt", _words(KEYWORDS)

@@ -12,7 +12,7 @@ KEYWORDS = {
     "out": ("out NAME: TYPE[MODES]", "Declares outputs, in the order of the results of a call."),
     "def": ("def NAME(PARAMETERS) = FORMULA", "Defines a function, which is inlined at each call."),
 }
-#: Names with a meaning of their own.
+#: Predefined names.
 NAMES = {
     "acc": "The matrix product, before the epilogue: f32; f64 for f64 operands; i32 for integers.",
     "A": "The left operand. An assignment to it changes its elements before the product.",

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lark
 import pytest
 
+from evt import resources
 from evt.diagnostics import Source
 from evt.editor.words import FORMS, KEYWORDS, MODES, NAMES, REDUCING
 from evt.functions import TABLE
@@ -17,9 +19,9 @@ from evt.ir.dtype import BY_NAME
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.special import SPECIAL_FORMS
 from evt.ir.node import PLACES, REDUCTIONS
-from evt.language.parse import _grammar, lex
-from tests.language.test_language import EVERYTHING
+from evt.language.parse import lex
 from tests.programs.generator import generate
+from tests.support.grammar import EVERYTHING
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "editors" / "vscode" / "syntaxes" / "evt.tmLanguage.json"
@@ -69,7 +71,7 @@ def verify(text: str) -> None:
 
 
 def test_every_terminal_is_coloured() -> None:
-    terminals = _grammar().terminals
+    terminals = lark.Lark(resources.text("grammar", "evt.lark"), start="statement", parser="lalr").terminals
     names = {each.pattern.value if each.pattern.value in ("||", "&&") else each.name for each in terminals}
     assert names - UNCOLOURED == set(SCOPES)
 
