@@ -12,7 +12,7 @@ from evt.errors import ArgumentError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Numerics = Literal["precise", "match_eager"]
+Numerics = Literal["precise", "eager", "match_eager"]
 
 
 class Keywords(TypedDict, total=False):
@@ -45,13 +45,14 @@ class Settings:
     ``route`` and ``config`` select a route of ``explain`` and one of its configurations.
 
     ``numerics="precise"`` computes in f32 (integers in i32, f64 in f64) and rounds at the program's casts and stores.
-    ``"match_eager"`` rounds as eager PyTorch does: the product and every operation's result are rounded to the dtype
-    that PyTorch gives them, and no multiply-add is contracted.
+    ``"eager"`` rounds as PyTorch's CUDA kernels do, operator by operator: each operator computes in f32 by PyTorch's
+    own formula, and its result is rounded to the dtype that PyTorch gives it. ``addmm`` and ``linear`` add the bias
+    before they round. docs/numerics.md has the table of the operators. ``"match_eager"`` is an alias.
 
     ``relaxed`` allows rewrites that are exact for real numbers but not in f32: reassociation, division by
     multiplication with the reciprocal, ``x * 0 -> 0``. It assumes that reciprocals, products and sums of a call's
     scalars and vectors stay within f32's range. ``fast_math`` uses the hardware's approximate functions, such as
-    ``tanh.approx``. Both are off by default, and ``match_eager`` excludes both.
+    ``tanh.approx``. Both are off by default, and ``numerics="eager"`` excludes both.
 
     ``deterministic`` makes reductions bitwise reproducible. ``deterministic=False`` allows atomics, which combine in
     any order, unless torch.use_deterministic_algorithms forbids them.
@@ -80,6 +81,8 @@ class Settings:
             if name not in known:
                 message = f"there is no setting `{name}`"
                 raise ArgumentError(Diagnostic("E0602", message, help=hint(name, [*known, *others], "settings")))
+        if given.get("numerics") == "match_eager":
+            given["numerics"] = "eager"
         settings = Settings(**given)
         wanted = {"route": (str, type(None)), "config": (str, type(None)), "deterministic": (bool, type(None))}
         for name, value in given.items():
@@ -88,8 +91,8 @@ class Settings:
         if settings.numerics not in get_args(Numerics):
             names = " or ".join(f'"{name}"' for name in get_args(Numerics))
             raise ArgumentError(Diagnostic("E0607", f"`numerics` is {settings.numerics!r}; expected {names}"))
-        if settings.numerics == "match_eager" and (settings.relaxed or settings.fast_math):
+        if settings.numerics == "eager" and (settings.relaxed or settings.fast_math):
             given_too = "relaxed" if settings.relaxed else "fast_math"
-            message = f'numerics="match_eager" does not go with `{given_too}`'
+            message = f'numerics="eager" does not go with `{given_too}`'
             raise ArgumentError(Diagnostic("E0607", message, help=f"leave `{given_too}` out"))
         return settings

@@ -202,8 +202,8 @@ _ROUTE = (
 _NUMERICS = (
     click.option(
         "--numerics",
-        type=click.Choice(["precise", "match_eager"]),
-        help="match_eager: round where eager PyTorch rounds. [default: precise]",
+        type=click.Choice(["precise", "eager", "match_eager"]),
+        help="eager: round as eager PyTorch does; match_eager is an alias. [default: precise]",
     ),
     click.option(
         "--relaxed", is_flag=True, help="Allow rewrites that are exact for real numbers but not in floating point."

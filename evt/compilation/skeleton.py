@@ -20,6 +20,7 @@ PARAMS = f"{NAME}_params"
 #: Headers that formulas alone call, and a call of each, by which other headers may need it.
 _FORMULA_HEADERS = {
     "functions.hpp": re.compile(r"\bfn::|EVT_HOST_DEVICE"),
+    "functions_eager.hpp": re.compile(r"\bfn::eager::"),
     "functions_fast.hpp": re.compile(r"\bfn::fast::"),
     "product.hpp": re.compile(r"\bevt::product\("),
     "narrow.hpp": re.compile(r"\bevt::narrow\("),

@@ -73,9 +73,12 @@ def _call(call: Call, options: Options) -> str:
     ]
     if call.domain != F32 and not row.source:
         return f"evt::fn::{call.function}({', '.join(words)})"
-    if options.separate_products and call.function == "mul":
+    if options.eager and call.function == "mul":
         return f"evt::product({', '.join(words)})"
-    return (row.fast if options.fast_math and row.fast and call.domain == F32 else row.cxx).format(*words)
+    if call.domain != F32:
+        return row.cxx.format(*words)
+    fast = row.fast if options.fast_math else None
+    return (fast or (row.cxx_eager if options.eager else row.cxx)).format(*words)
 
 
 def _converted(operand: Operand, to: DType) -> str:

@@ -2,7 +2,8 @@
 
 The :class:`Function` row holds everything that evt knows about a function. Rules and planners may name functions, as in
 ``x - x -> 0``, but read a function's properties from its row. `codegen/include/evt/functions.hpp` has the C++ of the
-rows, `functions_fast.hpp` the C++ of their fast variants. :func:`function` adds a row for a user's function.
+rows, `functions_fast.hpp` and `functions_eager.hpp` the C++ of their variants. :func:`function` adds a row for a
+user's function.
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ ACTIVATIONS = (
         derivatives=("where(x <= 0, alpha * exp(x), 1)", "where(x <= 0, expm1(x), 0)"),
         targets=layer("elu", "ELU"),
         fast=True,
+        eager="expm1(x) * alpha, and x where x > 0",
     ),
     define(
         "celu(x, alpha=1)",
@@ -109,6 +110,7 @@ ACTIVATIONS = (
         ),
         targets=("torch.celu", *layer("celu", "CELU")),
         fast=True,
+        eager="expm1(x * (1 / alpha)) * alpha, and x where x > 0",
     ),
     define(
         "selu(x)",
@@ -119,6 +121,7 @@ ACTIVATIONS = (
         derivatives=("where(x <= 0, 1.7580993408473768 * exp(x), 1.0507009873554805)",),
         targets=("torch.selu", *layer("selu", "SELU")),
         fast=True,
+        eager="expm1(x) * (alpha * scale), and x * scale where x > 0",
     ),
     define(
         "gelu(x)",
@@ -130,6 +133,7 @@ ACTIVATIONS = (
         targets=layer("gelu", "GELU"),
         fast=True,
         stock=activation("GELU", is_slow=True),  # by erff, which branches
+        eager="x * 0.5 * (1 + erff(x * sqrt(0.5)))",
     ),
     define(
         "gelu_tanh(x)",
@@ -141,6 +145,7 @@ ACTIVATIONS = (
         targets=[f"{target}(approximate='tanh')" for target in layer("gelu", "GELU")],
         fast=True,
         stock=None,  # GELU_taylor uses tanh.approx
+        eager="0.5 * x * (1 + tanh(sqrt(2 / pi) * fma(0.044715, x * x * x, x)))",
     ),
     define(
         "sigmoid(x)",
@@ -152,6 +157,7 @@ ACTIVATIONS = (
         targets=(*aten("sigmoid"), "torch.special.expit", "torch.nn.functional.sigmoid", "torch.nn.Sigmoid"),
         fast=True,
         # CUTLASS's Sigmoid and SiLu divide in full IEEE precision: on an H200 an epilogue took twice the time.
+        eager="1 / (1 + exp(-x))",
     ),
     define(
         "logsigmoid(x)",
@@ -162,6 +168,7 @@ ACTIVATIONS = (
         targets=layer("logsigmoid", "LogSigmoid", "log_sigmoid"),
         fast=True,
         aliases=("log_sigmoid",),
+        eager="min(0, x) - log1p(exp(-abs(x)))",
     ),
     define(
         "silu(x)",
@@ -173,6 +180,7 @@ ACTIVATIONS = (
         targets=layer("silu", "SiLU"),
         fast=True,
         aliases=("swish",),
+        eager="x / (1 + exp(-x))",
     ),
     define(
         "mish(x)",
@@ -183,6 +191,7 @@ ACTIVATIONS = (
         derivatives=("tanh(softplus(x)) + x * sigmoid(x) * (1 - square(tanh(softplus(x))))",),
         targets=layer("mish", "Mish"),
         fast=True,
+        eager="x * tanh(log1p(exp(x)))",
     ),
     define(
         "softplus(x, beta=1, threshold=20)",
@@ -196,6 +205,7 @@ ACTIVATIONS = (
         ),
         targets=layer("softplus", "Softplus"),
         fast=True,
+        eager="log1p(exp(x * beta)) / beta, and x where x * beta > threshold",
     ),
     define(
         "softsign(x)",

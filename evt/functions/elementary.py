@@ -81,6 +81,7 @@ ELEMENTARY = (
         derivatives=("sigmoid(x - y)", "sigmoid(y - x)"),
         targets=aten("logaddexp"),
         fast=True,
+        eager="max(x, y) + log1p(exp(-abs(x - y)))",
     ),
     define(
         "xlogy(x, y)",
@@ -241,6 +242,7 @@ ELEMENTARY = (
         instructions=24,
         derivatives=("where(x == 0, 0, (cos(3.141592653589793 * x) - sinc(x)) / x)",),
         targets=(*aten("sinc"), "torch.special.sinc"),
+        eager="sin(pi * x) / (pi * x)",
     ),
     define(
         "erf(x)",
@@ -251,6 +253,7 @@ ELEMENTARY = (
         instructions=TRANSCENDENTAL,
         derivatives=("1.1283791670955126 * exp(-x * x)",),
         targets=(*aten("erf"), "torch.special.erf"),
+        eager="erff(x)",
     ),
     define(
         "erfc(x)",

@@ -115,11 +115,18 @@ class Function:
     """The positions of parameters that are truth values."""
     fast: str | None = None
     """A faster and less accurate C++ expression on f32, of `functions_fast.hpp`, or None. Used with fast_math only."""
+    eager: str = ""
+    """The formula of PyTorch's CUDA kernel in f32, for the docs, if its bits differ from `cxx`; else ""."""
     comparison: Comparison | None = None
     instructions: int = TRANSCENDENTAL
     """A rough cost on a GPU: enough to compare epilogues. A user's function is assumed to be expensive."""
     source: str = ""
     """C++ definitions that the `cxx` of a user's function needs; the C++ of evt's rows is in `functions.hpp`."""
+
+    @property
+    def cxx_eager(self) -> str:
+        """The C++ expression on f32 with the bits of PyTorch's CUDA kernel, for numerics="eager"."""
+        return self.cxx.replace("evt::fn::", "evt::fn::eager::", 1) if self.eager else self.cxx
 
     @property
     def required(self) -> int:
@@ -151,6 +158,7 @@ def define(
     conditions: Sequence[int] = (),
     cxx: str | None = None,
     fast: bool = False,
+    eager: str = "",
     stock: StockFunctor | None = None,
     comparison: Comparison | None = None,
     aliases: tuple[str, ...] = (),
@@ -175,6 +183,7 @@ def define(
         result,
         frozenset(conditions),
         f"evt::fn::fast::{name}({slots})" if fast else None,
+        eager,
         comparison,
         instructions,
     )

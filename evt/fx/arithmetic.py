@@ -63,6 +63,19 @@ def uncomputed(node: Node, found: Applied) -> str:
     return _not_whole(found)
 
 
+def _is_wide(found: Applied) -> bool:
+    """Return whether ``numerics="eager"`` would misread an operator.
+
+    It is several functions, or it divides by a tensor without dimensions, which is not a number of the host.
+    """
+    inner = [each.what for each in found.operands if isinstance(each, Applied)]
+    if any(isinstance(what, DType) or Fact.SELECTING not in what.facts for what in inner):
+        return True
+    divisor = found.operands[-1]
+    divides = isinstance(found.what, Function) and found.what.name == "div"
+    return divides and isinstance(divisor, Node) and not shape_of(divisor) and number_of(divisor) is None
+
+
 def _not_whole(found: Applied) -> str:
     """Return why evt cannot compute a function in integers, or ""."""
     row = found.what
@@ -79,10 +92,15 @@ def _not_whole(found: Applied) -> str:
 
 @dataclass
 class Arithmetic:
-    """A builder that adds operations with PyTorch's types; ``operands`` are A and B."""
+    """A builder that adds operations with PyTorch's types; ``operands`` are A and B.
+
+    ``eager``: the graph is for ``numerics="eager"``, which rounds every function. An operator that it would misread has
+    casts: it computes in f32, and rounds once.
+    """
 
     operation: str
     operands: tuple[Operand, Operand]
+    eager: bool = False
     builder: Builder = field(default_factory=Builder)
     types: dict[int, ValueType] = field(default_factory=dict)
 
@@ -105,6 +123,9 @@ class Arithmetic:
         if isinstance(found.what, DType):
             (operand,) = found.operands
             return self.cast(read(operand), operand, dtype_of(node))
+        if self.eager and dtype_of(node).is_floating_point and _is_wide(found):
+            value = self.computed(found, computed_in(node, found), lambda operand: self.add(Cast(F32), read(operand)))
+            return self.add(Cast(dtype_in(dtype_of(node))), value)
         value = self.computed(found, computed_in(node, found), read)
         return value if found.what.facts & {Fact.SELECTING, Fact.WHOLE} else self.wrapped(value, dtype_of(node))
 

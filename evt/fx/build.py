@@ -32,6 +32,11 @@ from evt.request import Request, from_dag
 _MAX_VECTOR_NODES = 24
 
 
+def is_eager(settings: Mapping[str, Any]) -> bool:
+    """Return whether settings make regions round as eager PyTorch does."""
+    return settings.get("numerics") in ("eager", "match_eager")
+
+
 class UnbuiltError(Exception):
     """A region that is not a program; the message is the reason."""
 
@@ -82,7 +87,8 @@ def build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any] | 
     ``owned`` are the nodes of all regions.
     """
     root, batches = _root(region)
-    return _Building(region, root, batches, owned).finish(settings or {})
+    settings = settings or {}
+    return _Building(region, root, batches, owned, is_eager(settings)).finish(settings)
 
 
 def _root(region: FusionRegion) -> tuple[IndexMap, tuple[Size, ...] | None]:
@@ -124,6 +130,7 @@ class _Building:
     root: IndexMap
     batches: tuple[Size, ...] | None
     owned: Set[Node]
+    eager: bool = False
     values: dict[Node, int] = field(default_factory=dict)
     loads: dict[tuple[Node, str], tuple[Input, RegionArgument]] = field(default_factory=dict)
 
@@ -133,7 +140,7 @@ class _Building:
             Operand(name, dtype_in(dtype_of(node)), modes)
             for (name, modes), node in zip(ELEMENT_MODES.items(), (product.a, product.b), strict=True)
         )
-        self.arithmetic = Arithmetic(product.operation, (a, b))
+        self.arithmetic = Arithmetic(product.operation, (a, b), self.eager)
 
     def finish(self, settings: Mapping[str, Any]) -> RegionProgram:
         product, builder = self.region.product, self.arithmetic.builder
@@ -200,17 +207,29 @@ class _Building:
         )
 
     def start(self, product: Product) -> int:
-        """Add the product with its scale and terms; wrap the product of int8 to int8."""
-        add, number = self.arithmetic.add, self.arithmetic.number
+        """Add the product with its scale and terms; wrap the product of int8 to int8.
+
+        For ``numerics="eager"`` casts end the operators: a product, or a convolution and the addition of its bias.
+        ``1*acc + C`` is addmm with a matrix.
+        """
+        add, number, dtype = self.arithmetic.add, self.arithmetic.number, dtype_of(product.node)
         value = add(Acc())
-        if product.alpha != 1:
+        rounds = self.eager and dtype.is_floating_point
+        if rounds and product.is_convolution:
+            value = add(Cast(dtype_in(dtype)), value)
+        if product.alpha != 1 or (rounds and self.adds_matrix(product)):
             value = add(Apply("mul"), value, number(product.alpha))
         for term in product.terms:
             operand = self.term(product, term)
             if term.factor != 1:
                 operand = add(Apply("mul"), operand, number(term.factor))
             value = add(Apply("mul" if term.scales else "add"), value, operand)
-        return self.arithmetic.wrapped(value, dtype_of(product.node))
+        return add(Cast(dtype_in(dtype)), value) if rounds else self.arithmetic.wrapped(value, dtype)
+
+    def adds_matrix(self, product: Product) -> bool:
+        """Return whether a product adds a tensor that varies over rows."""
+        shapes = (shape_of(term.value) for term in product.terms if not term.scales)
+        return any("m" in (product.index_map.varies(shape) or ()) for shape in shapes)
 
     def term(self, product: Product, term: Term) -> int:
         index_map = product.index_map
@@ -311,4 +330,4 @@ class _Building:
         return self.arithmetic.add(Load(known[0].name), dtype=known[0].dtype)
 
 
-__all__ = ["RegionArgument", "RegionProgram", "RegionResult", "UnbuiltError", "build"]
+__all__ = ["RegionArgument", "RegionProgram", "RegionResult", "UnbuiltError", "build", "is_eager"]

@@ -53,15 +53,17 @@ def capture(
     inputs: Sequence[Any],
     keywords: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    eager: bool = False,
 ) -> Captured:
     """Return a module's graph for inputs of this kind. Raise ArgumentError (E1020) if torch.export cannot capture it.
 
-    PyTorch decomposes elementwise operators that are not functions of evt; all other operators stay whole.
+    PyTorch decomposes elementwise operators that are not functions of evt; all other operators stay whole. With
+    ``eager`` these operators stay whole too, since a decomposition rounds otherwise.
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
-    eager = results_in(exported)
+    results = results_in(exported)
     with _captured(module):
-        exported = _decomposed(exported)
+        exported = _decomposed(exported, eager)
         kinds = {each.kind for each in exported.graph_signature.input_specs}
         if unknown := kinds - {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT}:
             raise NotImplementedError(f"the graph has inputs of the kind {min(each.name for each in unknown)}")
@@ -77,9 +79,9 @@ def capture(
     targets = {**names, **inputs_by_name}
     specs = exported.graph_signature.output_specs
     written = tuple(targets[spec.target] for spec in specs if spec.kind.name in _MUTATIONS)
-    expand(made.graph)
+    expand(made.graph, eager)
     made.recompile()
-    return Captured(made, tuple(map(str, names)), written, eager, exported.call_spec.out_spec)
+    return Captured(made, tuple(map(str, names)), written, results, exported.call_spec.out_spec)
 
 
 def _attribute(module: torch.nn.Module, name: str | None) -> Any:
@@ -155,10 +157,10 @@ def export(
         )
 
 
-def _decomposed(exported: ExportedProgram) -> ExportedProgram:
+def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgram:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised inside torch.export
-        made: ExportedProgram = exported.run_decompositions(_decompositions())
+        made: ExportedProgram = exported.run_decompositions(_decompositions(eager))
         return made
 
 
@@ -190,12 +192,12 @@ _COMPOSED = ("einsum", "tensordot", "inner", "conv_transpose1d", "conv_transpose
 
 
 @cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return PyTorch's decompositions of products, and of elementwise operators that are not functions of evt."""
+def _decompositions(eager: bool) -> dict[Any, Callable[..., Any]]:
+    """Return PyTorch's decompositions of products, and unless ``eager`` of elementwise operators unknown to evt."""
     known = known_operators()
     every: Any = torch.export.default_decompositions()
     found = {each: rule for each, rule in every.items() if each._schema.name.partition("::")[2] in _COMPOSED}
-    for operator, rule in decomposition_table.items():
+    for operator, rule in () if eager else decomposition_table.items():
         if not isinstance(operator, torch._ops.OpOverload) or operator._overloadname.endswith("out"):
             continue
         name = operator._schema.name.partition("::")[2]

@@ -18,8 +18,11 @@ aten = torch.ops.aten
 _NORMALISATIONS = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
 
 
-def expand(graph: Graph) -> None:
-    """Decompose every batch norm with given statistics, and drop assertions about types."""
+def expand(graph: Graph, eager: bool = False) -> None:
+    """Decompose every batch norm with given statistics, and drop assertions about types.
+
+    ``eager``: with the operations of PyTorch's CUDA kernels, else with one multiply-add.
+    """
     for node in list(graph.nodes):
         if base_name(node) == "_assert_tensor_metadata":
             graph.erase_node(node)
@@ -27,7 +30,7 @@ def expand(graph: Graph) -> None:
             continue
         if any(user.target is not operator.getitem or (user.args[1] != 0 and user.users) for user in node.users):
             continue
-        made = _batch_norm(_Writer(graph, node), Arguments(node))
+        made = _batch_norm(_Writer(graph, node), Arguments(node), eager)
         for user in list(node.users):
             if user.args[1] == 0:
                 user.replace_all_uses_with(made)
@@ -51,8 +54,11 @@ class _Writer:
         return made
 
 
-def _batch_norm(write: _Writer, arguments: Arguments) -> Node:
-    """Return ``x * scale + shift`` for each channel (dimension 1), in float32 if x has fewer bits."""
+def _batch_norm(write: _Writer, arguments: Arguments, eager: bool) -> Node:
+    """Return ``x * scale + shift`` for each channel (dimension 1), in float32 if x has fewer bits.
+
+    ``eager``: return ``fma(weight * (x - mean), 1 / sqrt(variance + eps), bias)``.
+    """
     x, eps = arguments["input"], arguments["eps"]
     weight, bias, mean, variance = (arguments[name] for name in ("weight", "bias", "running_mean", "running_var"))
     dtype = x.meta["val"].dtype
@@ -67,6 +73,15 @@ def _batch_norm(write: _Writer, arguments: Arguments) -> Node:
         return write(aten.view.default, vector, [-1] + [1] * (x.meta["val"].dim() - 2))
 
     scale = write(aten.rsqrt.default, write(aten.add.Tensor, widened(variance), eps))
+    if eager:
+        result = write(aten.sub.Tensor, widened(x), channels(widened(mean)))
+        if weight is not None:
+            result = write(aten.mul.Tensor, channels(widened(weight)), result)
+        if bias is None:
+            result = write(aten.mul.Tensor, result, channels(scale))
+        else:
+            result = write(aten.addcmul.default, channels(widened(bias)), result, channels(scale))
+        return result if dtype == wide else write(torch.ops.prims.convert_element_type.default, result, dtype)
     if weight is not None:
         scale = write(aten.mul.Tensor, scale, widened(weight))
     shift = write(aten.mul.Tensor, widened(mean), scale)

@@ -44,7 +44,7 @@ def fuse(
     ``dynamic_shapes`` is passed to torch.export.export: one graph then serves all these shapes.
 
     A region computes in f32 and rounds where it stores and where the graph casts, as Inductor does; with
-    ``numerics="match_eager"`` it rounds after every operator.
+    ``numerics="eager"`` it rounds as PyTorch's CUDA kernels do, operator by operator.
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, _INPUTS)

@@ -146,11 +146,17 @@ def _apply(arguments: Arguments, target: _Target) -> Applied | None:
             return None
     if not all(_is_operand(value) for value in operands.values()):
         return None
-    if factor != 1:
-        scaled = {"add": "y", "sub": "y", "fma": "a"}[row.name]
-        operands[scaled] = Applied(TABLE["mul"], (operands[scaled], factor))
     ordered = [operands.get(each.name, each.default) for each in row.parameters]
-    return None if any(each is None for each in ordered) else Applied(row, tuple(ordered))
+    if any(each is None for each in ordered):
+        return None
+    return Applied(row, tuple(ordered)) if factor == 1 else _scaled(row.name, ordered, factor)
+
+
+def _scaled(name: str, operands: Sequence[Any], factor: float) -> Applied:
+    """Return ``x + factor*y``, ``x - factor*y`` or ``factor*(a*b) + c``: one multiply-add, as in PyTorch's kernels."""
+    *product, x = (operands[1], operands[0]) if name != "fma" else operands
+    y = Applied(TABLE["mul"], tuple(product)) if name == "fma" else product[0]
+    return Applied(TABLE["fma"], (y, -factor if name == "sub" else factor, x))
 
 
 #: Values with which arguments beside the row's have no effect.

@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree
 
 from evt.fx.aten import CONSTANT, base_name, is_constant, is_tensor
+from evt.fx.build import is_eager
 from evt.fx.capture import Captured, capture
 from evt.fx.fold import Folding, is_small
 from evt.fx.kernels import planned
@@ -122,7 +123,7 @@ def plan(
 
     Raise ArgumentError (E1020) where torch.export cannot capture the module.
     """
-    captured = capture(model, inputs, keywords, dynamic_shapes)
+    captured = capture(model, inputs, keywords, dynamic_shapes, is_eager(settings or {}))
     graph = captured.module.graph
     placeholders = captured.inputs
     tensors = tuple(watch.names[name] for name in captured.names)

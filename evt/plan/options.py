@@ -10,12 +10,12 @@ class Options:
     """Numerical options besides the program's meaning.
 
     ``atomic``: reductions may be combined by atomics, in any order. ``fast_math``: functions may be approximated.
-    ``separate_products``: ``a * b + c`` rounds twice, like two operations.
+    ``eager``: operations have the bits of PyTorch's CUDA kernels; ``a * b + c`` rounds twice, like two operations.
     """
 
     atomic: bool = False
     fast_math: bool = False
-    separate_products: bool = False
+    eager: bool = False
 
 
 PLAIN = Options()

@@ -42,14 +42,14 @@ def typed_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str
         defaults = {each.name: each.default for each in dag.inputs if each.name in absent and each.default is not None}
         dag = without_inputs(infer(dag, operands), defaults)
     made = infer(dag, operands)
-    return round_as_eager(made) if request.settings.numerics == "match_eager" else made
+    return round_as_eager(made) if request.settings.numerics == "eager" else made
 
 
 @remembered
 def optimised_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
     """Return :func:`typed_for` after the passes that the settings allow. Raise ProgramError."""
     made = typed_for(request, operands, absent)
-    if request.settings.numerics == "match_eager":
+    if request.settings.numerics == "eager":
         return optimise(made, ROUNDING_KEPT)
     return optimise(made, relaxed=request.settings.relaxed)
 

@@ -54,9 +54,9 @@ def test_agrees_with_pytorch(library: ctypes.CDLL, case: Case, kind: str) -> Non
     check(case, kind, call(library, case, *inputs, kind=kind), inputs, BOUNDS.get(case.function.name, Bound()))
 
 
-@each_kind("f32", "fast")
+@each_kind("f32", "fast", "eager")
 def test_other_expressions_are_the_same_on_the_host(library: ctypes.CDLL, case: Case, kind: str) -> None:
-    """The infix expressions and the functions to the bit; the fast variants nearly, where nothing cancels."""
+    """The infix expressions and the functions to the bit; the variants nearly, where nothing cancels."""
     inputs = samples(case.function.required)
     expected, found = call(library, case, *inputs), call(library, case, *inputs, kind=kind)
     if kind == "f32":

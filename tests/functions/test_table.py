@@ -109,13 +109,14 @@ def test_prints_as_a_signature() -> None:
     assert str(TABLE["softplus"]) == "softplus(x, beta=1, threshold=20)"
 
 
-@pytest.mark.parametrize("file", ["functions.hpp", "functions_fast.hpp"])
+@pytest.mark.parametrize("file", ["functions.hpp", "functions_fast.hpp", "functions_eager.hpp"])
 def test_headers_define_exactly_the_table(file: str) -> None:
     text = (HEADERS / file).read_text(encoding="utf-8")
     own = text[text.index("namespace evt::fn") :]
     defined = re.findall(r"^EVT_HOST_DEVICE (?:T|float|bool) (\w+)\(([^)]*)\)", own, re.MULTILINE)
     defined += [(name, "x, y" if two else "x") for two, name in re.findall(r"^EVT_ELEMENTARY(_2)?\((\w+),", own, re.M)]
-    rows = [row for row in ROWS if row.fast or file == "functions.hpp"]
+    variant = {"functions_fast.hpp": "fast", "functions_eager.hpp": "eager"}.get(file, "cxx")
+    rows = [row for row in ROWS if getattr(row, variant)]
     assert {name: len(parameters.split(", ")) for name, parameters in defined} == {
         row.name: len(row.parameters) for row in rows
     }
@@ -123,7 +124,7 @@ def test_headers_define_exactly_the_table(file: str) -> None:
     assert re.findall(r"#include (.*)", text) == includes
     assert not re.search("#pragma|using namespace", text)
     assert set(re.findall(r"#define (\w+)", text)) - set(re.findall(r"#undef (\w+)", text)) <= {
-        *("EVT_FUNCTIONS_HPP", "EVT_FUNCTIONS_FAST_HPP", "EVT_HOST_DEVICE"),
+        *("EVT_FUNCTIONS_HPP", "EVT_FUNCTIONS_FAST_HPP", "EVT_FUNCTIONS_EAGER_HPP", "EVT_HOST_DEVICE"),
     }
 
 

@@ -221,10 +221,43 @@ def test_batch_norm(dtype: torch.dtype) -> None:
     assert formulas(found) == [f"D = relu({rounded})"]
 
 
-def test_eager_rounding_on_request() -> None:
-    """With numerics="match_eager" the bits are eager's where the product is exact."""
-    a, b, c = (torch.randint(-4, 4, shape).to(BF16) for shape in ((6, 5), (5, 8), (8,)))
-    run = Function(lambda a, b, c: torch.relu((a @ b + c) * 1.37) * 0.71).eval()
-    made = fuse(run, (a, b, c), numerics="match_eager")
-    assert torch.equal(made(a, b, c), run(a, b, c))
-    assert not torch.equal(fuse(run, (a, b, c))(a, b, c), run(a, b, c))
+#: A product with its operator's boundaries, and the formula of the region.
+EAGER: dict[str, tuple[Callable[..., Any], str]] = {
+    "linear": (lambda a, b, c, d: torch.relu(functional.linear(a, b.t(), c)) * 0.71, "D = relu(bf16(acc + x0))*0.71"),
+    "mm and add": (lambda a, b, c, d: torch.relu((a @ b + c) * 1.37), "D = relu((bf16(acc) + x0)*1.37)"),
+    "addmm": (lambda a, b, c, d: torch.addmm(d, a, b).relu(), "D = relu(bf16(acc*1 + x0))"),
+    "addmm with numbers": (
+        lambda a, b, c, d: torch.addmm(d, a, b, alpha=0.5, beta=0.25).relu(),
+        "D = relu(bf16(acc*0.5 + x0*0.25))",
+    ),
+    "add with alpha": (lambda a, b, c, d: torch.add(a @ b, d, alpha=0.5), "D = fma(x0, 0.5, bf16(acc))"),
+    "sub with alpha": (lambda a, b, c, d: torch.sub(a @ b, d, alpha=0.5), "D = fma(x0, -0.5, bf16(acc))"),
+    "addcmul": (
+        lambda a, b, c, d: torch.addcmul(d, a @ b, d, value=0.5),
+        "v1 = f32(x0); D = fma(f32(bf16(acc))*v1, 0.5, v1)",
+    ),
+    "a tensor of one element": (
+        lambda a, b, c, d: (a @ b) / d[0, 0],
+        "D = f32(bf16(acc))/f32(x0)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_eager_rounding_on_request(name: str) -> None:
+    """With numerics="eager" the bits are eager's where the product is exact."""
+    run, formula = EAGER[name]
+    a, b, c, d = (torch.randint(-4, 4, shape).to(BF16) for shape in ((6, 5), (5, 8), (8,), (6, 8)))
+    d[0, 0] = 3
+    made = fuse(Function(run).eval(), (a, b, c, d), numerics="eager")
+    found = formulas(fusion(made))[0]
+    assert found in (formula, formula.replace("D = ", "D = bf16(") + ")")
+    assert torch.equal(made(a, b, c, d), run(a, b, c, d))
+
+
+def test_batch_norm_as_eager() -> None:
+    """The operations are those of PyTorch's CUDA kernel, which multiplies by the weight first."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU()).eval().to(BF16)
+    torch.nn.init.uniform_(model[1].running_mean)
+    found = fused(model, of(2, 4, 6, 6, dtype=BF16), numerics="eager")
+    assert formulas(found) == ["D = relu(bf16(fma(x2*(f32(bf16(bf16(acc) + x0)) - x1), x3, x4)))"]

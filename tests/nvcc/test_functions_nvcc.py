@@ -31,6 +31,7 @@ def kernels() -> str:
         forms = [("cxx", row.cxx, "float"), ("f32", named, "float"), ("f64", named, "double")]
         forms += [("i32", named, "int32_t")] if Fact.INTEGER in row.facts else []
         forms += [("fast", row.fast, "float")] if row.fast else []
+        forms += [("eager", row.cxx_eager, "float")] if row.eager else []
         for kind, expression, element in forms:
             if kind == "cxx" or not row.source:
                 result = "bool" if row.result == "predicate" else element
@@ -44,6 +45,7 @@ def test_device_code(tmp_path: Path, arch: str) -> None:
         row = function("snake(x, a=1, unused=0)", cxx="x + sinf(a * x)", torch=lambda t, x, a, unused: x + t.sin(a * x))
         source = tmp_path / "functions.cu"
         headers = '#include "evt/functions.hpp"\n#include "evt/functions_fast.hpp"\n'
+        headers += '#include "evt/functions_eager.hpp"\n'
         source.write_text(f"{headers}{row.source}\n{kernels()}", encoding="utf-8")
     flags = ["-std=c++17", f"-arch={arch}", "-cubin", "-Werror", "all-warnings", f"-I{INCLUDE}"]
     command = [str(find_toolchain().nvcc), *flags, str(source), "-o", str(tmp_path / "functions.cubin")]

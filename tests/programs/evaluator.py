@@ -6,6 +6,7 @@ and the default reference compute (``single``), or with all floats as doubles. N
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -53,7 +54,8 @@ class Value:
     ``constant``: it is made of literals only, and takes the type of the other operand; ``literal``: it is a literal.
     ``columns``: it varies along n, which a single column does not show; ``fewer``: it has one column for this number of
     columns.
-    ``held`` is the dtype in which eager PyTorch would hold it, none of a number.
+    ``held`` is the dtype in which eager PyTorch would hold it, none of a number. ``part`` is its part in an operator of
+    a product: the unrounded product, a loaded tensor, or one times a number.
     """
 
     number: Number
@@ -63,6 +65,25 @@ class Value:
     columns: bool = False
     held: str = ""
     fewer: int = 1
+    part: Product | Addend | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """An unrounded product, with the number that scales it and the count of the scales of 8-bit floats."""
+
+    value: Value
+    alpha: Value | None = None
+    factors: int = 0
+
+
+@dataclass(frozen=True)
+class Addend:
+    """A loaded tensor, the number that scales it, and its modes."""
+
+    value: Value
+    modes: frozenset[str]
+    beta: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +113,8 @@ class Evaluator:
         self.data = data
         self.mode = mode
         self.single = mode.single
-        self.eager = dict(program.settings).get("numerics") == "match_eager"
+        self.eager = dict(program.settings).get("numerics") in ("eager", "match_eager")
+        self.eighths = program.a in ("e4m3", "e5m2")
         self.defined = {each.name: each for each in program.defines}
         self.assigned = {each.name: each.value for each in program.assigns}
         self.values: dict[tuple[str, tuple[str, ...]], Value] = {}
@@ -201,7 +223,8 @@ class Evaluator:
         x = loaded.along(self.order)[None]
         number = self.plain(rounded("i32", x) if loaded.type == "i64" else x)
         held, fewer = dtype if value.modes else "", 2 if "n/2" in value.modes else 1
-        return Value(number, dtype, columns="n" in loaded.modes, held=held, fewer=fewer)
+        made = Value(number, dtype, columns="n" in loaded.modes, held=held, fewer=fewer)
+        return replace(made, part=Addend(made, frozenset(re.findall("[lmn]", " ".join(value.modes)))))
 
     def accumulator(self) -> Value:
         key = "acc", self.order
@@ -210,8 +233,10 @@ class Evaluator:
             t = self.double if self.accumulates == "i32" else self.arithmetic[self.accumulates, False]
             number = accumulated(self.program, self.data, t, formulas, self.mode.product)
             value = Value(number, self.accumulates, columns=True, held=self.accumulates)
-            if self.eager and self.accumulates == "f32":
-                value = self.hold(value, self.eager_product())
+            if self.eager and self.accumulates != "i32":
+                raw = value
+                value = self.hold(value, self.eager_product()) if self.accumulates == "f32" else value
+                value = replace(value, part=Product(raw))
             self.values[key] = value
         return self.values[key]
 
@@ -249,13 +274,48 @@ class Evaluator:
         return "i32" if varying and whole and row.integers else "f32"
 
     def apply(self, function: str, values: Sequence[Value]) -> Value:
-        return self.eagerly(function, values) if self.eager else self.applied(function, values)
+        if not self.eager:
+            return self.applied(function, values)
+        return self.of_product(function, values) or self.eagerly(function, values)
+
+    def of_product(self, function: str, values: Sequence[Value]) -> Value | None:
+        """Return the result of a product's operator that this operation ends, or None.
+
+        These are addmm (a factor is a number), linear (the addend is a vector of columns) and _scaled_mm.
+        """
+        here = next((each for each in values if isinstance(each.part, Product)), None)
+        if here is None or function not in ("add", "mul"):
+            return None
+        other = values[1] if values[0] is here else values[0]
+        if other is here:
+            return None
+        product, addend = here.part, other.part
+        if function == "mul":
+            scales = not other.held or (
+                isinstance(addend, Addend) and addend.beta is None and other.held == "f32" and len(addend.modes) <= 1
+            )
+            if self.eighths and product.factors < 2 and scales:
+                raw = self.applied("mul", [product.value, other])
+                result = self.hold(raw, here.held)
+                return replace(result, part=Product(raw, None, product.factors + 1))
+            if not self.eighths and product.alpha is None and not other.held:
+                return replace(self.eagerly(function, values), part=Product(product.value, other))
+            return None
+        if self.program.operation.startswith("conv") or not isinstance(addend, Addend):
+            return None
+        scaled = product.alpha is not None or addend.beta is not None
+        if addend.value.held != here.held or ("m" in addend.modes and (self.eighths or not scaled)):
+            return None
+        term = addend.value if addend.beta is None else self.applied("mul", [addend.value, addend.beta])
+        if product.alpha is None:
+            return self.hold(self.applied("add", [product.value, term]), here.held)
+        return self.hold(self.applied("fma", [product.value, product.alpha, term]), here.held)
 
     def eagerly(self, function: str, values: Sequence[Value]) -> Value:
         """Return an operation as eager PyTorch computes it, storing the result in the promoted type.
 
-        Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's;
-        divided by a tensor a number multiplies the reciprocal, and small powers are products.
+        Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's.
+        A division of or by a number multiplies by a reciprocal, and small powers are products.
         """
         if any(value.held == _OPEN for value in values):
             result = self.applied(function, values)
@@ -279,15 +339,44 @@ class Evaluator:
                 held = "f64" if result.type == "f64" else "f32"
             return self.hold(result, held)
 
-        if function == "div" and not values[0].held and common and compute(common) in ("f32", "f64"):
-            reciprocal = stored(self.applied("rcp", values[1:]))
-            return stored(self.applied("mul", [reciprocal, values[0]]))
+        if function == "div" and common and compute(common) in ("f32", "f64"):
+            if not values[0].held:
+                reciprocal = stored(self.applied("rcp", values[1:]))
+                return stored(self.applied("mul", [reciprocal, values[0]]))
+            if not values[1].held:
+                return stored(self.applied("mul", [values[0], self.applied("rcp", values[1:])]))
+        if function == "softsign" and common:
+            one = stored(self.applied("add", [stored(self.applied("abs", values)), self.literal(1.0)]))
+            return stored(self.applied("div", [values[0], one]))
+        if function == "tanhshrink" and common:
+            return stored(self.applied("sub", [values[0], stored(self.applied("tanh", values))]))
         if function == "pow" and common and values[1].literal:
-            exponent = values[1].number.x.item()
-            if exponent in (2.0, 3.0):
-                product = stored(self.applied("mul", [values[0], values[0]]))
-                return product if exponent == 2.0 else stored(self.applied("mul", [product, values[0]]))
+            result = self.power(values[0], values[1], common, stored)
+            if result is not None:
+                return result
+        if function == "mul" and isinstance(values[0].part, Addend) != isinstance(values[1].part, Addend):
+            x, beta = values if isinstance(values[0].part, Addend) else reversed(values)
+            if x.held and not beta.held and x.part.beta is None:
+                return replace(stored(self.applied(function, values)), part=replace(x.part, beta=beta))
         return stored(self.applied(function, values))
+
+    def power(self, x: Value, literal: Value, common: str, stored: Callable[[Value], Value]) -> Value | None:
+        """Return a power by a literal, which halves round to their type, or None for one without its own formula."""
+        exponent = literal.number.x.item()
+        if compute(common) not in ("f32", "f64") and exponent not in (2.0, 3.0):
+            return None
+        if exponent in (0.5, -0.5):
+            return stored(self.applied("sqrt" if exponent > 0 else "rsqrt", [x]))
+        if exponent == -1.0:
+            return stored(self.applied("rcp", [x]))
+        if exponent in (2.0, 3.0, -2.0):
+            product = stored(self.applied("mul", [x, x]))
+            if exponent == 2.0:
+                return product
+            return stored(self.applied("mul", [product, x]) if exponent == 3.0 else self.applied("rcp", [product]))
+        if common in ("f16", "bf16"):
+            return stored(self.applied("pow", [x, replace(self.cast(common, literal), constant=True)]))
+        return None
 
     def hold(self, value: Value, held: str) -> Value:
         """Return a value rounded to the half-width type in which PyTorch holds it."""
@@ -402,7 +491,7 @@ class Evaluator:
             return picked.reshape(*array.shape[:-1], -1) if array.size else array[..., : array.shape[-1] // 2]
 
         picked = Number(pick(value.number.x), pick(value.number.doubt), value.number.t)
-        return replace(value, number=picked, literal=False, columns=True, fewer=2)
+        return replace(value, number=picked, literal=False, columns=True, fewer=2, part=None)
 
     def interleave(self, x: Value, y: Value, distance: int) -> Value:
         kind = self.domain(FUNCTIONS["where"], [self.literal(1.0), x, y])

@@ -52,7 +52,7 @@ LANGUAGE = (
     *("sum", "max", "min", "mean", "argmax", "argmin", "over batches", "after a reduction", "derivative", "def"),
     *("mainloop fusion", "header", "batches", "transposed output", "fewer modes", "bits in", "bits out", "bool"),
     *("n/w output", "n/2 input", "default", "left out", "[m?]", "gather", "scatter", "groups", "dilation", "padding"),
-    *("stride", "match_eager", "relaxed", "atomics"),
+    *("stride", "eager", "relaxed", "atomics"),
 )
 #: Further features of the parser.
 WRITING = (
@@ -120,7 +120,7 @@ def _of_settings(program: Program) -> Iterator[str]:
         "mainloop fusion": program.feeds,
         "header": program.header,
         "batches": program.sizes.batch and g is None and not program.groups,
-        "match_eager": settings.get("numerics") == "match_eager",
+        "eager": settings.get("numerics") == "eager",
         "relaxed": settings.get("relaxed"),
         "atomics": settings.get("deterministic") is False,
         "groups": program.groups,

@@ -137,7 +137,7 @@ class _Generator:
     def settings(self) -> tuple[tuple[str, object], ...]:
         found: dict[str, object] = {}
         if self.draw.chance(6):
-            found["numerics"] = "match_eager"
+            found["numerics"] = "eager"
         else:
             found |= {name: True for name in ("relaxed", "fast_math") if self.draw.chance(5)}
         if self.draw.chance(6):

@@ -195,7 +195,7 @@ MEETINGS = (
 )
 
 
-@pytest.mark.parametrize("settings", [{}, {"relaxed": True}, {"numerics": "match_eager"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"relaxed": True}, {"numerics": "eager"}], ids=str)
 @pytest.mark.parametrize("formula", MEETINGS)
 def test_whole_columns_stay_whole_where_blocks_meet_them(formula: str, settings: dict[str, Any]) -> None:
     """A value that is omitted, cancels out or is constant still has all columns, optimised or not."""

@@ -19,6 +19,7 @@ INCLUDE = Path(__file__).parents[2] / "codegen/include"
 HEADERS = """
 #include "evt/functions.hpp"
 #include "evt/functions.hpp"
+#include "evt/functions_eager.hpp"
 #include "evt/functions_fast.hpp"
 """
 WHOLE_AND_HALF = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 6.0, 20.0, 88.0, 100.0)
@@ -75,7 +76,11 @@ OTHERS = {
     "softshrink": ((1.5,), (0.0,)),
 }
 #: The rows' expressions, and the functions of the header by name in each type that they compute in.
-KINDS = {"cxx": torch.float32, "f32": torch.float32, "f64": torch.float64, "i32": torch.int32, "fast": torch.float32}
+KINDS = {
+    **dict.fromkeys(("cxx", "f32"), torch.float32),
+    **{"f64": torch.float64, "i32": torch.int32},
+    **dict.fromkeys(("fast", "eager"), torch.float32),
+}
 SUFFIX = {torch.float32: "f", torch.float64: "", torch.int32: ""}
 CXX = {torch.float32: "float", torch.float64: "double", torch.int32: "int32_t", torch.bool: "bool"}
 
@@ -93,7 +98,7 @@ class Case:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        absent = () if self.function.fast else ("fast",)
+        absent = [kind for kind in ("fast", "eager") if not getattr(self.function, kind)]
         whole = Fact.INTEGER in self.function.facts and all(map(float.is_integer, self.hyper))
         return tuple(kind for kind in KINDS if kind not in (*absent, *(() if whole else ("i32",))))
 
@@ -110,7 +115,7 @@ class Case:
         inputs = [f"({each} != 0)" if slot in row.conditions else each for slot, each in enumerate(inputs)]
         whole = dtype == torch.int32
         constants = [f"{int(each) if whole else each!r}{SUFFIX[dtype]}" for each in self.hyper]
-        template = {"cxx": row.cxx, "fast": row.fast or ""}.get(kind)
+        template = {"cxx": row.cxx, "fast": row.fast or "", "eager": row.cxx_eager}.get(kind)
         value = (template or self.function_call).format(*inputs, *constants)
         return f"LOOP({self.symbol}_{kind}, {CXX[dtype]}, {CXX[self.result(dtype)]}, {value})\n"
 

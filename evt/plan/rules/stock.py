@@ -62,8 +62,8 @@ def _operator(problem: Problem, columns: str) -> FusionOperation | Refusal:
 
 def _stock(problem: Problem) -> Stock | Refusal:
     """Return the formula in the form of stock epilogues, or why it has none."""
-    if problem.options.separate_products:
-        return Refusal('numerics="match_eager" rounds products on their own')
+    if problem.options.eager:
+        return Refusal('numerics="eager" rounds products on their own')
     found = problem.stock
     if isinstance(found, Refusal):
         return found
