@@ -78,8 +78,8 @@ def test_settings_are_those_of_a_program() -> None:
     assert ok("emit", REDUCED, *options) == program.emit()
     assert ok("show", REDUCED, "--stage", "optimised", *options) == str(optimised_graph(program.request))
     assert ok("emit", REDUCED, "--deterministic") == ok("emit", REDUCED) != program.emit()
-    eager = Program(Source(FORMULA), numerics="match_eager")
-    assert ok("emit", FORMULA, "--numerics", "match_eager") == eager.emit() != evt.emit(FORMULA)
+    eager = Program(Source(FORMULA), numerics="eager")
+    assert ok("emit", FORMULA, "--numerics", "eager") == eager.emit() != evt.emit(FORMULA)
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])

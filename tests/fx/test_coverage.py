@@ -256,7 +256,7 @@ def test_eager_rounding_on_request(name: str) -> None:
 
 
 def test_batch_norm_as_eager() -> None:
-    """The operations are those of PyTorch's CUDA kernel, which multiplies by the weight first."""
+    """PyTorch's CUDA kernel multiplies by the weight first."""
     model = torch.nn.Sequential(torch.nn.Conv2d(4, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU()).eval().to(BF16)
     torch.nn.init.uniform_(model[1].running_mean)
     found = fused(model, of(2, 4, 6, 6, dtype=BF16), numerics="eager")

@@ -96,11 +96,10 @@ struct Region0 {
   using Parameters = cute::tuple<float, float, float>;
   using Result = float;
   CUTLASS_HOST_DEVICE static Result apply([[maybe_unused]] float acc, [[maybe_unused]] float in_bias, [[maybe_unused]] float in_residual) {
-    float const t0 = evt::round_to<cutlass::half_t>(acc);
-    float const t1 = t0 + in_bias;
-    float const t2 = evt::round_to<cutlass::half_t>(t1);
-    float const t3 = evt::fn::relu(t2);
-    return t3 + in_residual;
+    float const t0 = acc + in_bias;
+    float const t1 = evt::round_to<cutlass::half_t>(t0);
+    float const t2 = evt::fn::relu(t1);
+    return t2 + in_residual;
   }
 };
 

@@ -11,6 +11,7 @@ from evt.ir.dtype import F16, F32
 from evt.reference.compare import relative_error, tolerance
 
 pytestmark = pytest.mark.gpu
+F = torch.nn.functional
 
 
 def whole(*shape, dtype, low=-3, high=4):
@@ -19,19 +20,84 @@ def whole(*shape, dtype, low=-3, high=4):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_match_eager_gives_eagers_bits(dtype) -> None:
+def test_eager_gives_pytorchs_bits(dtype) -> None:
     a, b = whole(264, 72, dtype=dtype), whole(72, 328, dtype=dtype)
     c, r = torch.randn(264, 328, device="cuda").to(dtype), torch.randn(264, 328, device="cuda").to(dtype)
     s, bias = torch.randn(264, 1, device="cuda").to(dtype), torch.randn(328, device="cuda").to(dtype)
-    formula = f"in s: {str(dtype)[6:]}[m]; D = relu(alpha*acc + beta*C)*s + bias - residual"
+    formula = f"in s: {str(dtype)[6:]}[m]; D = relu(1*acc + 2*C)*s + bias - residual"
     for route in ("evt-3x", "evt-2x"):
-        op = evt.gemm(formula, numerics="match_eager", route=route)
-        got = op(a, b, alpha=0.3, beta=-1.7, C=c, s=s[:, 0], bias=bias, residual=r)
-        eager = torch.relu(0.3 * (a @ b) + -1.7 * c) * s + bias - r
+        op = evt.gemm(formula, numerics="eager", route=route)
+        got = op(a, b, C=c, s=s[:, 0], bias=bias, residual=r)
+        eager = torch.relu(torch.addmm(c, a, b, beta=2)) * s + bias - r
         assert torch.equal(got, eager)
     if dtype != torch.float32:
-        precise = evt.gemm(formula)(a, b, alpha=0.3, beta=-1.7, C=c, s=s[:, 0], bias=bias, residual=r)
+        precise = evt.gemm(formula)(a, b, C=c, s=s[:, 0], bias=bias, residual=r)
         assert not torch.equal(precise, eager)  # which rounds less often
+
+
+#: Functions of a linear layer's result, and PyTorch's code for them.
+FUNCTIONS = {
+    "gelu(z)": F.gelu,
+    "gelu_tanh(z)": lambda z: F.gelu(z, approximate="tanh"),
+    "silu(z)": F.silu,
+    "sigmoid(z)": torch.sigmoid,
+    "mish(z)": F.mish,
+    "softplus(z)": F.softplus,
+    "logsigmoid(z)": F.logsigmoid,
+    "elu(z, 0.7)": lambda z: F.elu(z, 0.7),
+    "celu(z, 0.7)": lambda z: F.celu(z, 0.7),
+    "selu(z)": F.selu,
+    "erf(z)": torch.erf,
+    "softsign(z)": F.softsign,
+    "tanhshrink(z)": F.tanhshrink,
+    "tanh(z)": torch.tanh,
+    "exp(z)": torch.exp,
+    "hardswish(z)": F.hardswish,
+    "z/3": lambda z: z / 3,
+    "3/z": lambda z: 3 / z,
+    "z**3": lambda z: z**3,
+    "z**-2": lambda z: z**-2,
+    "abs(z)**0.3": lambda z: z.abs() ** 0.3,
+    "acc*z + 0.1": None,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("route", ["evt-3x", "own"])
+def test_functions_have_the_bits_of_pytorchs_kernels(dtype, route) -> None:
+    x, w = whole(520, 64, dtype=dtype), whole(1032, 64, dtype=dtype)
+    bias = torch.randn(1032, device="cuda").to(dtype)
+    z = F.linear(x / 8, w, bias)
+    for formulas in (list(FUNCTIONS)[:11], list(FUNCTIONS)[11:]):
+        outputs = "; ".join(f"D{place} = {formula}" for place, formula in enumerate(formulas))
+        declared = ", ".join(f"D{place}: {str(dtype)[6:]}[m, n]" for place in range(len(formulas)))
+        got = evt.linear(f"out {declared}; z = acc + bias; {outputs}", numerics="eager", route=route)(
+            x / 8, w, bias=bias
+        )
+        for formula, found in zip(formulas, got, strict=True):
+            function = FUNCTIONS[formula]
+            want = (x / 8 @ w.t()) * z + 0.1 if function is None else function(z)
+            differ = (found.view(torch.int16) != want.view(torch.int16)) & ~(found.isnan() & want.isnan())
+            assert not differ.any(), f"{formula}: {float(differ.float().mean()):.2%} of the bits differ"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_linear_and_addmm_with_random_numbers(dtype) -> None:
+    """Evt's kernel sums as cuBLAS does where cuBLAS does not split k."""
+    x, w = torch.randn(1024, 512, device="cuda").to(dtype), torch.randn(2048, 512, device="cuda").to(dtype)
+    bias, c = torch.randn(2048, device="cuda").to(dtype), torch.randn(1024, 2048, device="cuda").to(dtype)
+    shares = {}
+    for formula, want in {
+        "D = gelu(acc + bias)": F.gelu(F.linear(x, w, bias)),
+        "D = acc + bias + C": F.linear(x, w, bias) + c,
+        "D = relu(alpha*acc + beta*C)": torch.relu(torch.addmm(c, x, w.t(), alpha=0.3, beta=-1.7)),
+        "D = relu(1*acc + C)": torch.relu(torch.addmm(c, x, w.t())),
+    }.items():
+        op = evt.linear(formula, numerics="eager", route="own")
+        given = {"bias": bias, "C": c, "alpha": 0.3, "beta": -1.7}
+        got = op(x, w, **{name: given[name] for name in op.inputs})
+        shares[formula] = float((got.view(torch.int16) != want.view(torch.int16)).float().mean())
+    assert not any(shares.values()), shares
 
 
 def test_reductions_follow_pytorchs_switch() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.builder.eager import PAGE, with_eager_table
 from docs.builder.results import DOCS, PICTURES, Results, derived, load, picture, table
 
 
@@ -15,6 +16,15 @@ def test_tables_and_pictures_show_the_results(path: Path, request: pytest.Fixtur
     if request.config.getoption("--update"):
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text, "`pytest tests/house/test_builder.py --update` writes the file"
+
+
+def test_the_table_of_eager_numerics_is_the_codes(request: pytest.FixtureRequest) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    text = with_eager_table(page)
+    if request.config.getoption("--update"):
+        PAGE.write_text(text, encoding="utf-8")
+    assert text == page, "`pytest tests/house/test_builder.py --update` writes the file"
+    assert "| `silu` | `x / (1 + exp(-x))` | the result |" in page
 
 
 def test_all_results_are_shown() -> None:

@@ -30,7 +30,7 @@ MAKERS = {
     "same": lambda: evt.conv1d("D = acc", padding="same", dilation=2),
     "wgrad": lambda: evt.conv2d_wgrad("D = acc", kernel_size=3),
     "forced": lambda: evt.gemm("D = acc + bias", route="evt-2x", fast_math=True, deterministic=False),
-    "eager": lambda: evt.gemm("D = acc*C + 0.1", numerics="match_eager"),
+    "eager": lambda: evt.gemm("D = acc*C + 0.1", numerics="eager"),
     "grouped": lambda: evt.grouped_gemm("D = relu(acc + bias)", route="loop"),
     "graph": lambda: evt.Program.from_dag(evt.gemm(FORMULA).request.dag),
 }

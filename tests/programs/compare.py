@@ -11,7 +11,7 @@ import torch
 
 from .call import Data
 from .dtypes import TYPES, compute
-from .evaluator import Value
+from .eager import Value
 from .interface import output_type
 from .number import WIDE, Array, deviation
 from .outputs import canonical, kept, shape_of, stored

@@ -16,6 +16,7 @@ from .call import Data
 from .combined import aligned, either, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
+from .eager import Addend, Product, Value, of_product, power
 from .functions import FUNCTIONS, ExactFunction
 from .interface import main_output, output_type, reductions
 from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
@@ -45,45 +46,6 @@ from .tree import Number as Literal
 #: The dtype in which eager PyTorch would hold a value made of a derivative: unspecified.
 _OPEN = "?"
 _AXIS = {"l": 1, "m": 2, "n": 3}
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number with its type in the language.
-
-    ``constant``: it is made of literals only, and takes the type of the other operand; ``literal``: it is a literal.
-    ``columns``: it varies along n, which a single column does not show; ``fewer``: it has one column for this number of
-    columns.
-    ``held`` is the dtype in which eager PyTorch would hold it, none of a number. ``part`` is its part in an operator of
-    a product: the unrounded product, a loaded tensor, or one times a number.
-    """
-
-    number: Number
-    type: str
-    constant: bool = False
-    literal: bool = False
-    columns: bool = False
-    held: str = ""
-    fewer: int = 1
-    part: Product | Addend | None = None
-
-
-@dataclass(frozen=True)
-class Product:
-    """An unrounded product, with the number that scales it and the count of the scales of 8-bit floats."""
-
-    value: Value
-    alpha: Value | None = None
-    factors: int = 0
-
-
-@dataclass(frozen=True)
-class Addend:
-    """A loaded tensor, the number that scales it, and its modes."""
-
-    value: Value
-    modes: frozenset[str]
-    beta: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -276,40 +238,7 @@ class Evaluator:
     def apply(self, function: str, values: Sequence[Value]) -> Value:
         if not self.eager:
             return self.applied(function, values)
-        return self.of_product(function, values) or self.eagerly(function, values)
-
-    def of_product(self, function: str, values: Sequence[Value]) -> Value | None:
-        """Return the result of a product's operator that this operation ends, or None.
-
-        These are addmm (a factor is a number), linear (the addend is a vector of columns) and _scaled_mm.
-        """
-        here = next((each for each in values if isinstance(each.part, Product)), None)
-        if here is None or function not in ("add", "mul"):
-            return None
-        other = values[1] if values[0] is here else values[0]
-        if other is here:
-            return None
-        product, addend = here.part, other.part
-        if function == "mul":
-            scales = not other.held or (
-                isinstance(addend, Addend) and addend.beta is None and other.held == "f32" and len(addend.modes) <= 1
-            )
-            if self.eighths and product.factors < 2 and scales:
-                raw = self.applied("mul", [product.value, other])
-                result = self.hold(raw, here.held)
-                return replace(result, part=Product(raw, None, product.factors + 1))
-            if not self.eighths and product.alpha is None and not other.held:
-                return replace(self.eagerly(function, values), part=Product(product.value, other))
-            return None
-        if self.program.operation.startswith("conv") or not isinstance(addend, Addend):
-            return None
-        scaled = product.alpha is not None or addend.beta is not None
-        if addend.value.held != here.held or ("m" in addend.modes and (self.eighths or not scaled)):
-            return None
-        term = addend.value if addend.beta is None else self.applied("mul", [addend.value, addend.beta])
-        if product.alpha is None:
-            return self.hold(self.applied("add", [product.value, term]), here.held)
-        return self.hold(self.applied("fma", [product.value, product.alpha, term]), here.held)
+        return of_product(self, function, values) or self.eagerly(function, values)
 
     def eagerly(self, function: str, values: Sequence[Value]) -> Value:
         """Return an operation as eager PyTorch computes it, storing the result in the promoted type.
@@ -351,32 +280,15 @@ class Evaluator:
         if function == "tanhshrink" and common:
             return stored(self.applied("sub", [values[0], stored(self.applied("tanh", values))]))
         if function == "pow" and common and values[1].literal:
-            result = self.power(values[0], values[1], common, stored)
-            if result is not None:
-                return result
-        if function == "mul" and isinstance(values[0].part, Addend) != isinstance(values[1].part, Addend):
-            x, beta = values if isinstance(values[0].part, Addend) else reversed(values)
-            if x.held and not beta.held and x.part.beta is None:
-                return replace(stored(self.applied(function, values)), part=replace(x.part, beta=beta))
-        return stored(self.applied(function, values))
-
-    def power(self, x: Value, literal: Value, common: str, stored: Callable[[Value], Value]) -> Value | None:
-        """Return a power by a literal, which halves round to their type, or None for one without its own formula."""
-        exponent = literal.number.x.item()
-        if compute(common) not in ("f32", "f64") and exponent not in (2.0, 3.0):
-            return None
-        if exponent in (0.5, -0.5):
-            return stored(self.applied("sqrt" if exponent > 0 else "rsqrt", [x]))
-        if exponent == -1.0:
-            return stored(self.applied("rcp", [x]))
-        if exponent in (2.0, 3.0, -2.0):
-            product = stored(self.applied("mul", [x, x]))
-            if exponent == 2.0:
-                return product
-            return stored(self.applied("mul", [product, x]) if exponent == 3.0 else self.applied("rcp", [product]))
-        if common in ("f16", "bf16"):
-            return stored(self.applied("pow", [x, replace(self.cast(common, literal), constant=True)]))
-        return None
+            found = power(self, values[0], values[1], common, stored)
+            if found is not None:
+                return found
+        result = stored(self.applied(function, values))
+        if function == "mul":
+            for x, beta in (values, reversed(values)):
+                if isinstance(x.part, Addend) and x.part.beta is None and x.held and not beta.held:
+                    return replace(result, part=replace(x.part, beta=beta))
+        return result
 
     def hold(self, value: Value, held: str) -> Value:
         """Return a value rounded to the half-width type in which PyTorch holds it."""

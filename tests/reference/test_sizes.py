@@ -94,7 +94,7 @@ def test_size_is_no_name() -> None:
 
 
 def test_eager_pytorch_takes_a_size_for_a_number() -> None:
-    op = evt.gemm("D = acc + size(n)", numerics="match_eager")
+    op = evt.gemm("D = acc + size(n)", numerics="eager")
     a, b = torch.ones(2, 4, dtype=torch.float16), torch.ones(4, 2049, dtype=torch.float16)
     assert torch.equal(op(a, b), a @ b + 2049)
 

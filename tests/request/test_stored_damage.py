@@ -31,7 +31,7 @@ OTHERS: tuple[Callable[[], Any], ...] = (
     lambda: evt.Program("D = acc", "conv1d_wgrad", kernel_size=3),
     lambda: evt.grouped_gemm("D = relu(acc + bias)"),
     lambda: evt.linear("gemm(A: e4m3[m, k], B: e4m3[n, k])\nin s: f32[m?] = 1\nout D: bf16\nD = s * acc", relaxed=True),
-    lambda: evt.gemm("in index: i32[m]\nin x[index[m], n]\nD = x + acc", numerics="match_eager"),
+    lambda: evt.gemm("in index: i32[m]\nin x[index[m], n]\nD = x + acc", numerics="eager"),
     lambda: evt.gemm("out D, s: f32\ndef g(x) = x * 2\nD = g(g(acc)); s = max[m, n](abs(D))", deterministic=False),
     lambda: evt.gemm("D = interleave(even(acc), odd(acc)); top = max[n%32](acc)"),
     lambda: evt.gemm("in seed: i64 = 3\nin offset: i64\nD = dropout(acc, 0.5, seed, offset)"),

@@ -78,7 +78,8 @@ OTHERS = {
 #: The rows' expressions, and the functions of the header by name in each type that they compute in.
 KINDS = {
     **dict.fromkeys(("cxx", "f32"), torch.float32),
-    **{"f64": torch.float64, "i32": torch.int32},
+    "f64": torch.float64,
+    "i32": torch.int32,
     **dict.fromkeys(("fast", "eager"), torch.float32),
 }
 SUFFIX = {torch.float32: "f", torch.float64: "", torch.int32: ""}

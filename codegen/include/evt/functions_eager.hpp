@@ -1,5 +1,5 @@
-// PyTorch's own formulas on one float, operation by operation, for numerics="eager". Only functions are here whose C++
-// in functions.hpp has other bits. The multiply-adds are those that nvcc contracts in PyTorch's CUDA kernels.
+// PyTorch's own formulas on one float, operation by operation, for numerics="eager". The header has the functions whose
+// C++ in functions.hpp has other bits. nvcc contracts the same multiply-adds in PyTorch's CUDA kernels.
 #ifndef EVT_FUNCTIONS_EAGER_HPP
 #define EVT_FUNCTIONS_EAGER_HPP
 
