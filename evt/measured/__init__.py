@@ -1,16 +1,17 @@
 """Measurements of a problem's kernels, which decide the kernel of a call.
 
-In the order of the data: :mod:`key` (the identity of a problem), :mod:`measurement` (the times), :mod:`store` (the
-file), :mod:`choice` (the kernel that a call takes). :mod:`evt.tuning` takes the measurements.
+In the order of the data: :mod:`key` (the identity of a problem), :mod:`measurement` (the times), :mod:`schema`
+and :mod:`store` (the database), :mod:`choice` (the kernel that a call takes). :mod:`evt.tuning` takes the measurements.
 """
 
 from evt.measured.choice import applicable, is_measured, measurements
 from evt.measured.key import groups_key, problem_key, size_class
-from evt.measured.measurement import Measurement, Timing
+from evt.measured.measurement import Measurement, Origin, Timing
 from evt.measured.store import Store
 
 __all__ = [
     "Measurement",
+    "Origin",
     "Store",
     "Timing",
     "applicable",

@@ -12,11 +12,13 @@ from dataclasses import asdict, replace
 from evt.ir import Input, Output
 from evt.ir.dtype import B1
 from evt.plan import Problem
-from evt.version import __version__
+
+#: The first version whose keys have this form. Measurements of all later versions are found.
+_FORM = "0.2.0"
 
 
 def problem_key(problem: Problem, sizes: Mapping[str, int]) -> str:
-    """Return the digest of a planned problem and its extents, including evt's version.
+    """Return the digest of a planned problem and its extents.
 
     A call of packed tensors and ``evt explain`` for its sizes have one key: only the layouts of whole matrices count,
     and without batches it does not matter whether a tensor is shared by all batches. A grouped problem, whose ``sizes``
@@ -62,7 +64,7 @@ def _digest(problem: Problem, sizes: Mapping[str, int]) -> str:
     layouts = [("A", signature.a), ("B", signature.b), *((n, layout) for n, layout in signature.tensors if n in tiles)]
     batched = sizes.get("l", 1) > 1
     parts = (
-        __version__,
+        _FORM,
         problem.target.name,
         str(dag),
         repr([(name, layout if batched else replace(layout, batch="strided")) for name, layout in layouts]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: The fraction by which a route must be faster than a preferred route; smaller differences are noise.
@@ -13,22 +13,44 @@ NOISE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The median time of a route's kernel in one configuration, in ms."""
+    """The median time of a route's kernel in one configuration, in ms, with a flushed L2 cache.
+
+    ``warm_ms`` is the time without a flush, ``samples`` the number of samples, and ``kernel`` the digest of the
+    kernel's text; None, 0 and "" if they are unknown.
+    """
 
     route: str
     config: str
     ms: float
+    warm_ms: float | None = field(default=None, compare=False)
+    samples: int = field(default=0, compare=False)
+    kernel: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who measured, when (UTC), with which driver and version of evt; "" for unknown facts."""
+
+    who: str = ""
+    when: str = ""
+    driver: str = ""
+    evt: str = ""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The times of a problem's kernels on a GPU, in the order in which the rules prefer them."""
+    """The times of a problem's kernels on a GPU, in the order in which the rules prefer them.
+
+    ``call`` describes the problem's call, from which :func:`evt.measured.call_of` makes the program and its shapes.
+    """
 
     gpu: str
     target: str
     program: str
     sizes: Mapping[str, int]
     timings: tuple[Timing, ...]
+    call: str = field(default="", compare=False)
+    origin: Origin = field(default=Origin(), compare=False)
 
     def best(self) -> Timing | None:
         """Return the kernel to take: the first in order of preference whose time is within noise of the fastest."""
@@ -36,6 +58,7 @@ class Measurement:
         return next((timing for timing in self.timings if timing.ms <= fastest * (1 + NOISE)), None)
 
     def to_json(self) -> dict[str, Any]:
+        """Return a dict ready for JSON."""
         return {**asdict(self), "sizes": dict(self.sizes)}
 
     @staticmethod
@@ -44,20 +67,25 @@ class Measurement:
         fields = _fields(value, {"gpu": str, "target": str, "program": str, "sizes": dict, "timings": list})
         sizes = {_of(str, mode): _of(int, size) for mode, size in fields["sizes"].items()}
         timings = tuple(map(_timing, fields["timings"]))
-        return Measurement(fields["gpu"], fields["target"], fields["program"], sizes, timings)
+        origin = _fields(value.get("origin", {}), dict.fromkeys(("who", "when", "driver", "evt"), str), optional=True)
+        call = _of(str, value.get("call", ""), "call")
+        return Measurement(fields["gpu"], fields["target"], fields["program"], sizes, timings, call, Origin(**origin))
 
 
 def _timing(value: Any) -> Timing:
     fields = _fields(value, {"route": str, "config": str, "ms": (int, float)})
-    ms = float(fields["ms"])
-    if not 0 < ms < math.inf:
-        raise ValueError(f"a time of {ms} ms")
-    return Timing(fields["route"], fields["config"], ms)
+    known: dict[str, Any] = {"warm_ms": (int, float, type(None)), "samples": int, "kernel": str}
+    more = _fields(value, known, optional=True)
+    times = [fields["ms"], *([more["warm_ms"]] if more.get("warm_ms") is not None else [])]
+    for ms in map(float, times):
+        if not 0 < ms < math.inf:
+            raise ValueError(f"a time of {ms} ms")
+    return Timing(fields["route"], fields["config"], float(fields["ms"]), **more)
 
 
-def _fields(value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(value: Any, kinds: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
     given = _of(dict, value)
-    return {name: _of(kind, given.get(name), name) for name, kind in kinds.items()}
+    return {name: _of(kind, given.get(name), name) for name, kind in kinds.items() if not optional or name in given}
 
 
 def _of(kind: Any, value: Any, name: str = "an entry") -> Any:

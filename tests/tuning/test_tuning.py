@@ -191,7 +191,7 @@ def test_explain_of_what_was_measured_on_several_gpus() -> None:
     Store().add(key_of(op, A, B), measurement(*TIMES))
     Store().add(key_of(op, A, B), measurement(*((*each[:2], 1 / each[2]) for each in TIMES), gpu="NVIDIA H100"))
     text = cli("explain", FORMULA, *SIZES).stdout
-    assert "measured on NVIDIA H200, NVIDIA H100; for which of them is not said, so the rules choose\n" in text
+    assert "measured on NVIDIA H100, NVIDIA H200; for which of them is not said, so the rules choose\n" in text
     assert "-> evt-3x: " in text
     assert "ms measured" not in text
     assert "-> evt-2x: " in cli("explain", FORMULA, *SIZES, "--gpu", GPU).stdout
@@ -417,8 +417,8 @@ def test_cache_clear_removes_measurements(own_cache: Path) -> None:
     Store().add("other", measurement())
     result = cli("cache", "clear")
     assert result.stdout == "removed 0 libraries, 0.0 MB, and 2 measurements\n"
-    assert not (own_cache / "tuning.json").exists()
+    assert not (own_cache / "tuning.db").exists()
     assert json.loads(cli("cache", "clear", "--json").stdout)["measurements"] == 0
-    (own_cache / "tuning.json").write_text("{")
+    (own_cache / "tuning.db").write_text("{")
     assert cli("cache", "clear").exit_code == 0  # without a warning
-    assert not (own_cache / "tuning.json").exists()
+    assert not (own_cache / "tuning.db").exists()
