@@ -70,7 +70,7 @@ class Store:
     def find(self, key: str) -> tuple[Measurement, ...]:
         """Return the measurements of a problem, one for each GPU that it was measured on.
 
-        Of several drivers, the one of the latest measurement counts.
+        If several drivers were measured, the latest measurement decides.
         """
         return tuple(measurement for _, measurement in self._select("WHERE times.key = ?", (key,)))
 

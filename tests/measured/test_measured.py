@@ -204,7 +204,7 @@ def test_what_is_no_file_of_ours_is_neither_waited_for_nor_believed(
     make(own_cache / "tuning.db")
     with pytest.warns(UserWarning, match=said):
         assert Store().find("k") == ()
-    with pytest.raises(BuildError, match="E070[45]"):
+    with pytest.raises(BuildError, match=r"E070[45]"):
         Store().add("k", measurement())
 
 
