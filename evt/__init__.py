@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     )
     from evt.reference.rounding import pack_bits, unpack_bits
     from evt.runtime.memory_format import channels_last
+    from evt.support import Support, supports
 
 __all__ = [
     "ArgumentError",
@@ -63,6 +64,7 @@ __all__ = [
     "NoKernelWarning",
     "Program",
     "ProgramError",
+    "Support",
     "TargetError",
     "__version__",
     "channels_last",
@@ -86,6 +88,7 @@ __all__ = [
     "package",
     "prebuild",
     "report",
+    "supports",
     "unpack_bits",
 ]
 
@@ -100,6 +103,8 @@ _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") |
     "prebuild": "evt.fx.prebuild",
     "report": "evt.fx.report",
     "channels_last": "evt.runtime.memory_format",
+    "Support": "evt.support",
+    "supports": "evt.support",
 }
 
 #: "never" forbids building kernels in this process, as EVT_COMPILE=never does: E0709.

@@ -26,7 +26,7 @@ ORDER = (
     *("version", "imported", "resources", "untraced", "diagnostics", "errors", "storage", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "launch", "emission", "request"),
     *("draw", "reference", "gradient", "compilation", "measured", "estimate", "explain", "runtime", "tuning"),
-    *("program", "grouped", "nn", "operators", "export", "fx", "bench", "editor", "cli", "__main__"),
+    *("program", "grouped", "support", "nn", "operators", "export", "fx", "bench", "editor", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Rooms of one group may import each other.
 PLANNER_ORDER = [

@@ -178,7 +178,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
             asked[original] += 1
             return original.check(problem)
 
-        return rules.setdefault(original, Rule(original.statement, check))
+        return rules.setdefault(original, Rule(original.statement, check, original.code))
 
     def counted_kernel(kernel: Kernel) -> Kernel:
         def planner(selection: Selection) -> Plan:

@@ -63,8 +63,8 @@ def padded(problem: Problem) -> Verdict:
     return _reached(problem)
 
 
-tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and channels", moved_by_tma)
-tma_of_d = Rule("D can be moved by TMA: 16-byte aligned address, strides and channels", d_moved_by_tma)
+tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and channels", moved_by_tma, "tma")
+tma_of_d = Rule("D can be moved by TMA: 16-byte aligned address, strides and channels", d_moved_by_tma, "tma_of_d")
 
 # CUTLASS 2.x
 

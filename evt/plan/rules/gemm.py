@@ -182,7 +182,9 @@ def d_moved_by_tma(problem: Problem) -> Verdict:
     return moved(name, problem.signature[name], problem.tensor_bytes(name)) if stored else HOLDS
 
 
-tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma)
+tma = Rule(
+    "A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma, "tma"
+)
 
 
 def moved(name: str, layout: LayoutClass, size: int) -> Verdict:

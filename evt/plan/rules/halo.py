@@ -50,9 +50,11 @@ def one_batch(problem: Problem) -> Verdict:
     return HOLDS
 
 
-operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check)
+operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check, "operand_types")
 tma = Rule(
-    "A and B can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", operands_moved_by_tma
+    "A and B can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents",
+    operands_moved_by_tma,
+    "tma_of_operands",
 )
 
 
@@ -86,7 +88,7 @@ def _columns_of_warp(most: int) -> Rule:
         reason = f"{problem.columns_together} columns are taken together, and a warp has {most}"
         return Refusal(reason, _exchange(problem))
 
-    return Rule(f"pairs and blocks of columns lie in the {most} columns of a warp", check)
+    return Rule(f"pairs and blocks of columns lie in the {most} columns of a warp", check, "columns_of_warp")
 
 
 def _exchange(problem: Problem) -> int | None:
