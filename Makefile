@@ -7,7 +7,7 @@ PYTEST_FLAGS ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-all lint house clean
+.PHONY: help venv demo test test-slow test-all docs lint house clean
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 INSTALLED := $(VENV)/.installed
@@ -20,6 +20,7 @@ help:
 	@echo "make test       run ruff, mypy and the tests that this machine can run (under 10 minutes on 2 cores)"
 	@echo "make test-slow  run the exhaustive tests: every kernel through nvcc, 300 random programs instead of 100"
 	@echo "make test-all   run both"
+	@echo "make docs       build the manual into build/docs/html"
 	@echo "make lint       run ruff and mypy"
 	@echo "make house      check the house rules: imports, lengths, words, links, guides"
 	@echo "make clean      remove $(VENV), build outputs and tool caches (evt cache clear removes compiled kernels)"
@@ -59,6 +60,13 @@ test-slow: $(INSTALLED)
 	$(PYTEST) --dist loadgroup -m slow $(PYTEST_FLAGS)
 
 test-all: test test-slow
+
+$(VENV)/.docs: $(INSTALLED)
+	python -m pip install -qq --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	@touch $@
+
+docs: $(VENV)/.docs
+	python -m docs.builder build/docs
 
 lint: $(INSTALLED)
 	ruff check

@@ -62,10 +62,11 @@ _STYLE = """
     text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #24292f; }
     .title { font-size: 15px; font-weight: 600; }
     .quiet { fill: #57606a; }
-    .bar { fill: #2da44e; }
+    .bar { fill: #1a7f37; }
+    .number { fill: #ffffff; }
     .line { stroke: #57606a; stroke-width: 1; stroke-dasharray: 4 3; }
     @media (prefers-color-scheme: dark) {
-      text { fill: #e6edf3; } .quiet { fill: #9198a1; } .line { stroke: #9198a1; } .bar { fill: #3fb950; }
+      text { fill: #e6edf3; } .quiet { fill: #9198a1; } .line { stroke: #9198a1; } .number { fill: #ffffff; }
     }
 """
 _LEFT, _WIDTH, _ROW, _TOP = 210, 760, 24, 58
@@ -97,7 +98,7 @@ def picture(results: Results, names: str, ratios: str) -> str:
         lines += [
             f'  <text x="{_LEFT - 10}" y="{top + 14}" text-anchor="end">{escape(name)}</text>',
             f'  <rect class="bar" x="{_LEFT}" y="{top + 2}" width="{width}" height="{_ROW - 7}" rx="2"/>',
-            f'  <text x="{_LEFT + width + 6}" y="{top + 14}">{ratio:.2f}</text>',
+            f'  <text class="number" x="{_LEFT + width - 6}" y="{top + 14}" text-anchor="end">{ratio:.2f}</text>',
         ]
     line = _LEFT + _LONGEST
     lines += [

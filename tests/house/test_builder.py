@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from docs.builder.diagram import flowchart
 from docs.builder.eager import PAGE, with_eager_table
+from docs.builder.pages import pages, pictures
 from docs.builder.results import DOCS, PICTURES, Results, derived, load, picture, table
+from evt.cli.entry import COMMANDS
+from evt.diagnostics import CODES
+from evt.functions import TABLE
+from tests.support.markdown import anchors, targets
 
 
 @pytest.mark.parametrize("path", derived(), ids=lambda path: path.name)
@@ -47,3 +57,62 @@ def test_a_table_and_a_picture() -> None:
     drawn = picture(results, "model", "evt / eager")
     assert drawn.count('class="bar"') == 1
     assert "a&lt;b" in drawn
+
+
+@pytest.fixture(scope="module")
+def site() -> dict[str, str]:
+    return pages()
+
+
+def test_the_navigation_has_every_page(site: dict[str, str]) -> None:
+    trees = "".join(re.findall(r"```{toctree}.*?\n\n(.*?)```", "".join(site.values()), re.DOTALL))
+    assert sorted(f"{name.removeprefix('/')}.md" for name in trees.split()) == sorted(site.keys() - {"index.md"})
+
+
+def test_links_of_the_site_lead_somewhere(site: dict[str, str]) -> None:
+    pictured = pictures()
+    for name, text in site.items():
+        for target in targets(text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            found = posixpath.normpath(posixpath.join(posixpath.dirname(name), file)) if file else name
+            assert found in site or found in pictured, (name, target)
+            assert not anchor or anchor in anchors(site[found]), (name, target)
+
+
+def test_references_are_complete(site: dict[str, str]) -> None:
+    functions = {line.split("`")[1] for line in site["functions.md"].splitlines() if line.startswith("| `")}
+    assert functions == {str(row) for row in TABLE.values()}
+    assert [f"### evt {name}\n" in site["cli.md"] for name in COMMANDS].count(False) == 0
+    assert {name for name in site if name.startswith("diagnostics/")} == {f"diagnostics/{code}.md" for code in CODES}
+    assert all(f".. auto{kind}" in site["api/evt.md"] for kind in ("function:: evt.gemm", "class:: evt.Program"))
+
+
+def test_the_gallery_shows_every_sample(site: dict[str, str]) -> None:
+    names = {path.stem for path in (DOCS.parent / "samples").glob("*.evt")}
+    assert {name for name in site if name.startswith("gallery/")} == {f"gallery/{name}.md" for name in names}
+    rope = site["gallery/rope.md"]
+    assert "D = interleave(" in rope
+    assert "struct Region0" in rope
+    assert "-> evt-3x" in rope
+    assert "(https://github.com/vllm-project/vllm)" in site["gallery/int8_zero_point_i32.md"]
+
+
+def test_a_flowchart_is_drawn() -> None:
+    drawn = flowchart('flowchart TD\n    a["one & two"] -->|"f (evt/ir)"| b[B]\n    b --> c[C]\n    c --> b\n')
+    assert drawn.count("<rect") == 3
+    assert drawn.count('class="edge"') == 3
+    assert "one &amp; two" in drawn
+
+
+@pytest.mark.slow
+def test_the_site_is_built(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    pytest.importorskip("furo")
+    done = subprocess.run(
+        [sys.executable, "-m", "docs.builder", str(tmp_path)], cwd=DOCS.parent, capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Write the epilogue" in (tmp_path / "html/index.html").read_text(encoding="utf-8")
+    assert (tmp_path / "html/gallery/rope.html").exists()

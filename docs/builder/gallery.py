@@ -1,0 +1,137 @@
+"""The gallery: each sample with its text, source, graph, arithmetic, kernel and choice."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import evt
+from evt.draw import draw
+from evt.errors import TargetError
+from evt.plan import TARGETS
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+#: Targets in the order of preference for the shown kernel.
+_ORDER = ("sm90", *(name for name in TARGETS if name != "sm90"))
+_SOURCE = re.compile(r"^#   source   (?P<place>.*(?:\n#            .*)*)", re.MULTILINE)
+_PROJECT = re.compile(r"(?P<owner>[\w.-]+/[\w.-]+): ")
+#: The arithmetic of an emitted file, and its visitors.
+_REGION = re.compile(r"^(?://[^\n]*\n)?struct Region\d+ \{.*?^\};$", re.DOTALL | re.MULTILINE)
+_VISITOR = re.compile(r"^// The visitor.*?^using Visitor = [^;]*;$", re.DOTALL | re.MULTILINE)
+
+
+class Entry(NamedTuple):
+    """A sample and all that its page shows."""
+
+    name: str
+    text: str
+    summary: str
+    source: str
+    graph: str
+    arch: str
+    choice: str
+    kernel: str
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Return the samples that are programs, by name."""
+    return tuple(_entry(path) for path in sorted(SAMPLES.glob("*.evt")))
+
+
+def _entry(path: Path) -> Entry:
+    text = path.read_text(encoding="utf-8")
+    program = evt.load(path)
+    arch, emitted = _emitted(program)
+    comment = " ".join(
+        line.removeprefix("#").strip() for line in text.split("\n#   ")[0].splitlines() if line.startswith("#")
+    )
+    return Entry(
+        path.stem,
+        text,
+        comment.split(". ")[0].rstrip(".") + ".",
+        _source(text),
+        draw(program.request.dag, "svg"),
+        arch,
+        str(program.explain(arch)),
+        _excerpt(emitted),
+    )
+
+
+def _emitted(program: evt.Program) -> tuple[str, str]:
+    """Return the first target that has a kernel for a program, and its C++."""
+    arch = next(arch for arch in _ORDER if _has_kernel(program, arch))
+    return arch, program.emit(arch)
+
+
+def _has_kernel(program: evt.Program, arch: str) -> bool:
+    try:
+        program.plan(arch)
+    except TargetError:
+        return False
+    return True
+
+
+def _source(text: str) -> str:
+    """Return the place of the original, with a link to its project."""
+    found = _SOURCE.search(text)
+    if found is None:
+        return "evt"
+    place = re.sub(r"\s*\n#\s+", " ", found["place"])
+    return _PROJECT.sub(r"[\g<owner>](https://github.com/\g<owner>): ", place)
+
+
+def _excerpt(emitted: str) -> str:
+    """Return the parts of an emitted file that the formula determines."""
+    parts = [*_REGION.findall(emitted), *_VISITOR.findall(emitted)]
+    assert parts, emitted[:500]
+    return "\n\n".join(parts)
+
+
+def index() -> str:
+    """Return a table of the samples."""
+    rows = (f"| [{each.name}](gallery/{each.name}.md) | {each.summary} |\n" for each in entries())
+    return "| sample | computes |\n|---|---|\n" + "".join(rows)
+
+
+def pictures() -> dict[str, str]:
+    """Return the graph of each sample."""
+    return {f"gallery/{each.name}.svg": each.graph for each in entries()}
+
+
+def pages() -> dict[str, str]:
+    """Return the page of each sample."""
+    return {f"gallery/{each.name}.md": _page(each) for each in entries()}
+
+
+def _page(entry: Entry) -> str:
+    return f"""# {entry.name}
+
+Source: {entry.source}
+
+```evt
+{entry.text.strip()}
+```
+
+## The graph
+
+![The graph of {entry.name}]({entry.name}.svg)
+
+## The kernel for {entry.arch}
+
+The formula determines this part of the output of `evt emit samples/{entry.name}.evt --arch {entry.arch}`:
+
+```cuda
+{entry.kernel}
+```
+
+## The choice of the kernel
+
+`evt explain samples/{entry.name}.evt --arch {entry.arch}` prints:
+
+```text
+{entry.choice.strip()}
+```
+"""

@@ -1,0 +1,52 @@
+"""The reference of the language: the table of functions and the grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evt.functions import TABLE, Function
+from evt.functions.activation import ACTIVATIONS
+from evt.functions.arithmetic import ARITHMETIC, ROUNDING, WRAPPING
+from evt.functions.elementary import ELEMENTARY
+from evt.functions.logic import LOGIC
+from evt.functions.table import BINARY, UNARY
+from evt.resources import text
+
+_GROUPS = {
+    "Arithmetic": ARITHMETIC,
+    "Rounding": (*ROUNDING, *WRAPPING),
+    "Elementary functions": ELEMENTARY,
+    "Activations": ACTIVATIONS,
+    "Logic": LOGIC,
+}
+
+
+def functions() -> str:
+    """Return a table of each group of functions: the call, the meaning, and the derivative along each parameter."""
+    assert [row.name for rows in _GROUPS.values() for row in rows] == list(TABLE)
+    return "\n".join(f"## {title}\n\n{_table(rows)}" for title, rows in _GROUPS.items())
+
+
+def _table(rows: Iterable[Function]) -> str:
+    lines = ["| function | meaning | derivatives |", "|---|---|---|"]
+    for row in rows:
+        derivatives = "; ".join(f"`{formula}`" for formula in row.derivatives if formula)
+        cells = (f"`{row}`", row.text + _names(row), derivatives)
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _names(row: Function) -> str:
+    """Return the other spellings of a function."""
+    operators = [name for name, function in (*UNARY.items(), *BINARY.items()) if function == row.name]
+    others = " ".join(f"`{name}`" for name in (*operators, *row.aliases))
+    return f" Also {others}." if others else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def grammar() -> str:
+    """Return the grammar as a block of code."""
+    return f"```text\n{text('grammar', 'evt.lark')}```\n"
