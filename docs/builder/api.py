@@ -8,11 +8,34 @@ import evt
 import evt.layout
 import evt.nn
 
-#: Pages by name: a title, an introduction, the module, and its public names.
+_CONVOLUTIONS = [name for name in evt.__all__ if name.startswith("conv")]
+_ERRORS = [name for name in evt.__all__ if name.endswith(("Error", "Warning"))]
+#: The names of `import evt` by subject.
+_SUBJECTS = {
+    "Programs": ["gemm", "linear", "grouped_gemm", *_CONVOLUTIONS, "load", "emit", "Program", "GroupedProgram"],
+    "Models": ["fuse", "report", "prebuild", "package"],
+    "Functions and tensors": ["function", "channels_last", "pack_bits", "unpack_bits"],
+    "Errors and warnings": _ERRORS,
+}
+
+
+def _others() -> dict[str, list[str]]:
+    """Return public names that have no subject yet."""
+    placed = {name for names in _SUBJECTS.values() for name in names}
+    others = [name for name in evt.__all__ if name not in placed and not name.startswith("__")]
+    return {"Others": others} if others else {}
+
+
+#: Pages by name: a title, an introduction, the module, and its public names by subject.
 _MODULES = {
-    "evt": ("Programs, models and errors", "The names of `import evt`.", evt, evt.__all__),
-    "nn": ("evt.nn", "Layers with an epilogue.", evt.nn, evt.nn.__all__),
-    "layout": ("evt.layout", "CuTe's layout algebra ([layouts](../layouts.md)).", evt.layout, evt.layout.__all__),
+    "evt": ("The package evt", "The names of `import evt`.", evt, {**_SUBJECTS, **_others()}),
+    "nn": ("evt.nn", "Layers with an epilogue.", evt.nn, {"": evt.nn.__all__}),
+    "layout": (
+        "evt.layout",
+        "CuTe's layout algebra ([layouts](../layouts.md)).",
+        evt.layout,
+        {"": [name for name in evt.layout.__all__ if name not in evt.__all__]},
+    ),
 }
 
 
@@ -32,10 +55,12 @@ def pages() -> dict[str, str]:
 
 
 def _page(name: str) -> str:
-    title, introduction, module, names = _MODULES[name]
-    documented = [each for each in names if not each.startswith("__") and (module is evt or each not in evt.__all__)]
-    directives = (_directive(_kind(getattr(module, each)), f"{module.__name__}.{each}") for each in documented)
-    return f"# {title}\n\n{introduction}\n\n" + "\n".join(directives)
+    title, introduction, module, subjects = _MODULES[name]
+    parts = [f"# {title}\n\n{introduction}\n"]
+    for subject, names in subjects.items():
+        parts += [f"## {subject}\n"] if subject else []
+        parts += [_directive(_kind(getattr(module, each)), f"{module.__name__}.{each}") for each in names]
+    return "\n".join(parts)
 
 
 def _kind(value: object) -> str:

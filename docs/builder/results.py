@@ -41,16 +41,14 @@ def load(name: str) -> Results:
 
 def table(results: Results) -> str:
     """Return results as a Markdown table, with their origin."""
-    by = f", by `{results.command}`" if results.command else ""
+    by = f"; `{results.command}`" if results.command else ""
     lines = [f"| {' | '.join(results.columns)} |", "|---" * len(results.columns) + "|"]
     for row in results.rows:
         cells = (
             "" if cell is None else format(cell, form) for cell, form in zip(row, results.columns.values(), strict=True)
         )
         lines.append(f"| {' | '.join(cells)} |")
-    return (
-        f"{results.title} on an {results.card}, {results.date}: {results.software}{by}.\n\n" + "\n".join(lines) + "\n"
-    )
+    return f"{results.title}: {results.card}, {results.date}; {results.software}{by}.\n\n" + "\n".join(lines) + "\n"
 
 
 def with_tables(page: str) -> str:

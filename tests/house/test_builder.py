@@ -50,9 +50,7 @@ def test_a_table_and_a_picture() -> None:
     columns = {"model": "", "evt / eager": ".2f", "kernels": "d"}
     results = Results("Times", "H200", "2026-11-27", "torch", "evt bench", columns, [["a<b", 0.5, 3], ["c", None, 4]])
     text = table(results)
-    assert text.startswith(
-        "Times on an H200, 2026-11-27: torch, by `evt bench`.\n\n| model | evt / eager | kernels |\n"
-    )
+    assert text.startswith("Times: H200, 2026-11-27; torch; `evt bench`.\n\n| model | evt / eager | kernels |\n")
     assert text.endswith("| a<b | 0.50 | 3 |\n| c |  | 4 |\n")
     drawn = picture(results, "model", "evt / eager")
     assert drawn.count('class="bar"') == 1
