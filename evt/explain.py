@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from evt.diagnostics import visible
 from evt.emission.stock import given
-from evt.emission.text import Jobs
-from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.errors import TargetError
-from evt.estimate import Costs, Estimate, costs_of, estimate, total
-from evt.ir.interface import format_interface
+from evt.estimate import costs_of, estimate, total
+from evt.explanation import Explanation, RouteExplanation
+from evt.ir.interface import format_interface, in_one_line
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
 from evt.plan.batches import refusal
@@ -21,179 +19,6 @@ from evt.plan.routes.route import Kind
 from evt.plan.speed import fastest
 from evt.plan.verdict import Refusal
 from evt.request import LOOP, Shapes
-
-
-@dataclass(frozen=True, slots=True)
-class RouteExplanation:
-    """One route: its summary, its rules, and whether it was chosen.
-
-    ``rules`` are pairs of a statement and the reason of its failure, "" if it holds. ``unmet`` is the condition for
-    preferring the route, if that is not met. ``beside`` means that the route's kernels are also built, for some sizes.
-    A route that applies also has estimates for its kernel: ``shared_memory`` in bytes, ``registers`` out of
-    ``register_limit`` per thread (0 if they are not estimated), and the measured ``timings``.
-    """
-
-    name: str
-    kind: Kind
-    summary: str
-    rules: tuple[tuple[str, str], ...]
-    chosen: bool
-    shared_memory: int = 0
-    registers: int = 0
-    register_limit: int = 0
-    timings: tuple[Timing, ...] = ()
-    unmet: str = ""
-    beside: bool = False
-
-    @property
-    def applies(self) -> bool:
-        """True if all rules of the route hold."""
-        return not any(reason for _, reason in self.rules)
-
-    @property
-    def costs(self) -> str:
-        """The estimates and measurements, as text."""
-        parts = []
-        if self.shared_memory:
-            parts.append(f"at least {self.shared_memory / 1024:.0f} KiB of shared memory")
-        if self.registers:
-            parts.append(f"about {self.registers} of {self.register_limit} registers")
-        for timing in self.timings:
-            how = f" with {timing.config}" if timing.config else ""
-            parts += [f"{timing.ms:.4f} ms measured{how}"]
-        return ", ".join(parts)
-
-    @property
-    def lines(self) -> Iterator[str]:
-        """The description of the route: all rules if it was chosen, otherwise only the failed ones."""
-        for rule, reason in self.rules:
-            if reason or self.chosen:
-                yield f"{'fails' if reason else 'holds'}  {rule}{f': {reason}' if reason else ''}"
-        if self.unmet and self.applies:
-            yield f"it applies, and is preferred where {self.unmet}"
-            if self.beside:
-                yield "its kernels are built, too: a call takes one where it is expected to be faster"
-        elif self.applies and not self.chosen:
-            asked = 'it applies, and is taken where `route="loop"` asks for it or it was measured to be the fastest'
-            yield asked if self.name == LOOP else "it also applies, with lower priority"
-        if self.costs:
-            yield self.costs
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "summary": self.summary,
-            "applies": self.applies,
-            "chosen": self.chosen,
-            "rules": [{"rule": rule, "holds": not reason, "reason": reason} for rule, reason in self.rules],
-            "shared_memory_bytes": self.shared_memory if self.applies else None,
-            "registers": self.registers if self.applies else None,
-            "preferred_where": self.unmet,
-            "built_beside": self.beside,
-            "measured": [{"config": timing.config, "ms": timing.ms} for timing in self.timings],
-        }
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The content of ``evt explain``. Epilogue traffic is in bytes per element of the product.
-
-    ``interface`` lists the program's inputs and outputs. ``chosen_by`` is rules, force or measurement; ``gpus`` are the
-    GPUs on which the problem was measured. ``costs`` are the costs of a problem of known sizes, and ``estimate`` is the
-    estimate of the kernel that a call of these sizes takes.
-    """
-
-    target: str
-    interface: tuple[str, ...]
-    routes: tuple[RouteExplanation, ...]
-    plan: Plan
-    configurations: tuple[str, ...]
-    visitors: tuple[str, ...]
-    chosen_by: str = "rules"
-    gpus: tuple[str, ...] = ()
-    costs: Costs | None = None
-    estimate: Estimate | None = None
-
-    @property
-    def kernels(self) -> tuple[tuple[str, tuple[Jobs, ...]], ...]:
-        """The auxiliary kernels before and after the kernel."""
-        return ("before", jobs_before(self.plan)), ("after", jobs_after(self.plan))
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "target": self.target,
-            "interface": list(self.interface),
-            "chosen_by": self.chosen_by,
-            "measured_on": list(self.gpus),
-            "routes": [route.to_json() for route in self.routes],
-            "configurations": list(self.configurations),
-            "visitors": list(self.visitors),
-            "tree": self.plan.tree,
-            "shared_memory_bytes": self.plan.shared_memory,
-            "registers": self.plan.registers,
-            "kernels": [
-                {
-                    "name": jobs.kernel,
-                    "when": when,
-                    "summary": jobs.summary,
-                    "jobs": [{"name": job.name, "type": job.type} for job in jobs.jobs],
-                }
-                for when, kernels in self.kernels
-                for jobs in kernels
-            ],
-            "workspace": [
-                {"node": part.node, "element": part.element, "parts": part.count, "extent": part.kept}
-                for part in parts(self.plan)
-            ],
-            "epilogue_bytes_per_element": {"read": self.plan.read_bytes, "written": self.plan.written_bytes},
-            "costs": self.costs.to_json() if self.costs else None,
-            "estimate": self.estimate.to_json() if self.estimate else None,
-        }
-
-    def __str__(self) -> str:
-        lines = [*self.interface, f"target {self.target}"]
-        for route in self.routes:
-            how = f" (by {self.chosen_by})" if route.chosen and self.chosen_by != "rules" else ""
-            lines.append(f"{'->' if route.chosen else '  '} {route.name}: {route.summary}{how}")
-            lines += [f"      {line}" for line in route.lines]
-        if self.gpus:
-            advice = "" if len(self.gpus) == 1 else "; for which of them is not said, so the rules choose"
-            lines.append(f"measured on {', '.join(self.gpus)}{advice}")
-        straight = self.plan.family == "own"
-        kind = (
-            "as straight-line code"
-            if straight
-            else "as a tree"
-            if self.plan.tree
-            else "as a topological visitor (a value is shared)"
-        )
-        lines.append("epilogue, of CUTLASS's own:" if is_stock(self.plan) else f"visitors, {kind}:")
-        lines += [f"   {visitor}" for visitor in self.visitors]
-        for when, kernels in self.kernels:
-            for jobs in kernels:
-                summary = jobs.summary[:1].lower() + jobs.summary[1:].rstrip(".")
-                lines.append(f"{when} the kernel, {jobs.kernel}: {summary}")
-                lines += [f"   {job.name}: {job.type}" for job in jobs.jobs]
-        if workspace := parts(self.plan):
-            lines.append("workspace, for each batch:")
-            for part in workspace:
-                lines.append(f"   {part.node}: {part.element}{''.join(f'[{extent}]' for extent in part.shape)}")
-        lines.append(f"configurations: {', '.join(self.configurations)}")
-        lines.append(f"shared memory: at least {self.plan.shared_memory / 1024:.0f} KiB a thread block")
-        if self.plan.registers:
-            limit = self.plan.register_limit
-            fits = "" if self.plan.registers <= limit else ": values will be spilled to memory"
-            lines.append(f"registers: about {self.plan.registers} of {limit} a thread, estimated{fits}")
-        lines.append(
-            f"epilogue traffic: {self.plan.read_bytes:g} bytes read and {self.plan.written_bytes:g} written "
-            "per element of acc"
-        )
-        if self.costs:
-            lines.append(str(self.costs))
-        if self.estimate:
-            lines += [f"kernel for these sizes: {self.estimate.route} {self.estimate.config}", str(self.estimate)]
-        return visible("\n".join(lines), keep="\n")
 
 
 def explain(
@@ -247,6 +72,7 @@ def explain(
     return Explanation(
         problem.target.name,
         format_interface(problem.dag),
+        in_one_line(problem.dag, problem.dag.operation, ()),
         tuple(routes),
         made,
         tuple(each.config.name for each in plans if each.route == made.route),
@@ -320,11 +146,6 @@ def _explain_route(
         route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
         beside,
     )
-
-
-def is_stock(plan: Plan) -> bool:
-    """Return whether a kernel's epilogue is one of CUTLASS's, not a program of evt."""
-    return not isinstance(plan.epilogue, EpilogueProgram)
 
 
 def _epilogue(plan: Plan) -> tuple[str, ...]:

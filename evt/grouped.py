@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from evt.explain import Explanation
+    from evt.explanation import Explanation
     from evt.plan import Plan
     from evt.tuning.tune import Tuning
 

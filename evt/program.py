@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from evt.estimate import Estimate
-    from evt.explain import Explanation
+    from evt.explanation import Explanation
     from evt.gradient import Gradient
     from evt.ir import Dag
     from evt.plan import Plan, Problem, Survey

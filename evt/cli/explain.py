@@ -18,12 +18,14 @@ _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
 @click.command("explain", cls=Command, epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
 @takes_program()
 @click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, if several GPUs were measured.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every rule of every route, and the steps of the epilogue.")
 @json_option
-def command(invocation: Invocation, gpu: str | None, json: bool) -> None:
+def command(invocation: Invocation, gpu: str | None, verbose: bool, json: bool) -> None:
     """Explain a program, or the code of a diagnostic.
 
-    For a program: the route of its kernel, the reasons against the other routes, and the kernel's cost. With sizes,
-    also the cost of the problem and the times of `evt tune`, which then decide the route.
+    For a program: the route of its kernel, the other routes, and the kernel's cost. With sizes, also the
+    cost of the problem and the times of `evt tune`, which then decide the route. --verbose adds the rules of every
+    route, and the reasons against it.
 
     For a code, as in `evt explain E0203`: its meaning, with an example.
     """
@@ -35,7 +37,7 @@ def command(invocation: Invocation, gpu: str | None, json: bool) -> None:
     if json:
         print_json({"ok": True, **explanation.to_json()})
     else:
-        print_text(str(explanation))
+        print_text(explanation.details() if verbose else str(explanation))
 
 
 def _explain_code(code: str, json: bool) -> None:

@@ -56,7 +56,10 @@ def document(*arguments: str) -> Any:
 def test_the_geometry_is_that_of_the_keywords(options: tuple[str, ...], keywords: dict[str, Any]) -> None:
     program = evt.conv2d(FORMULA, **keywords)
     assert ok("emit", FORMULA, "--op", "conv2d", *options) == program.emit()
-    assert ok("explain", FORMULA, "--op", "conv2d", *options, "--arch", "sm80") == f"{program.explain('sm80')}\n"
+    assert (
+        ok("explain", "--verbose", FORMULA, "--op", "conv2d", *options, "--arch", "sm80")
+        == f"{program.explain('sm80').details()}\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["emit", "show", "explain", "graph", "check", "build"])
@@ -91,7 +94,7 @@ def test_sizes_of_matrices() -> None:
     shapes = ((40, 23), (23, 16))
     sizes = ("--m", "40", "--n", "16", "--k", "23")
     assert ok("emit", "D = acc", *sizes) == evt.gemm("D = acc").emit(shapes=shapes) != evt.gemm("D = acc").emit()
-    assert ok("explain", "D = acc", *sizes) == f"{evt.gemm('D = acc').explain(shapes=shapes)}\n"
+    assert ok("explain", "--verbose", "D = acc", *sizes) == f"{evt.gemm('D = acc').explain(shapes=shapes).details()}\n"
     linear = evt.linear("D = acc").emit(shapes=((40, 23), (16, 23)))
     assert ok("emit", "D = acc", "--op", "linear", *sizes) == linear
     assert ok("check", "D = acc", *sizes, "--arch", "sm90").startswith("<formula>: ok\n")
@@ -309,7 +312,7 @@ def test_explain_costs() -> None:
         "written": tile,
     }
     assert costs["flops_per_byte"] == round(costs["flops"] / sum(costs["bytes"].values()), 3)
-    text = ok("explain", FORMULA, "--op", "conv2d", *SMALL, "--padding", "1")
+    text = ok("explain", "--verbose", FORMULA, "--op", "conv2d", *SMALL, "--padding", "1")
     assert "costs of m=126 n=24 k=144: 871 kFLOP, at least 23.1 kB (" in text
     shapes = ("--a-shape", "2,32,9,7", "--b-shape", "128,16,3,3")
     grouped = document("explain", "D = relu(acc)", "--op", "conv2d", *shapes, "--groups", "2")
@@ -340,7 +343,7 @@ def test_explain_says_of_each_route_whether_it_applies() -> None:
         assert route["measured"] == []
     assert routes["conv-evt-2x"]["shared_memory_bytes"] > 1024
     assert routes["conv-evt-2x"]["registers"] > 40
-    text = ok("explain", FORMULA, "--op", "conv2d", *SMALL, "--arch", "sm80")
+    text = ok("explain", "--verbose", FORMULA, "--op", "conv2d", *SMALL, "--arch", "sm80")
     for name, route in routes.items():
         (section,) = re.findall(rf"^(?:->|  ) {name}: .*\n((?:      .*\n)*)", text, re.MULTILINE)
         assert section.count("\n") >= 1

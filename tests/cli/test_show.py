@@ -94,7 +94,7 @@ def test_the_whole_language_prints(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])
 def test_explain_reductions(arch: str) -> None:
-    text = ok("explain", REDUCED, "--arch", arch)
+    text = ok("explain", "--verbose", REDUCED, "--arch", arch)
     assert "after the kernel, finish: combines the parts of reductions, in a fixed order\n   reduction_" in text
     assert re.search(r"workspace, for each batch:\n   reduction_\d+: float\[parts\]\[m\]\n", text)
     assert re.search(r"reduction_\d+: column reduction, sum, in parts\n", text)
@@ -106,7 +106,9 @@ def test_explain_reductions(arch: str) -> None:
 
 def test_explain_counts_bits_and_halves() -> None:
     text = "in gate: b1[m, n]; out D: f16[m, n/2], seen: b1[m, n]; z = where(gate, acc, 0); D = even(z); seen = z > 0"
-    assert "epilogue traffic: 0.125 bytes read and 1.125 written per element of acc\n" in ok("explain", text)
+    assert "epilogue traffic: 0.125 bytes read and 1.125 written per element of acc\n" in ok(
+        "explain", "--verbose", text
+    )
 
 
 def test_check_finds_what_types_and_targets_refuse() -> None:
@@ -160,8 +162,8 @@ def test_show_to_a_file(tmp_path: Path) -> None:
 
 
 def test_explain_a_program() -> None:
-    text = ok("explain", FORMULA, "--arch", "sm80")
-    assert text == f"{evt.gemm(FORMULA).explain('sm80')}\n"
+    text = ok("explain", "--verbose", FORMULA, "--arch", "sm80")
+    assert text == f"{evt.gemm(FORMULA).explain('sm80').details()}\n"
     found = json.loads(ok("explain", FORMULA, "--json"))
     assert found == {"ok": True, **evt.gemm(FORMULA).explain().to_json()}
 
@@ -206,3 +208,23 @@ def test_graph(format: str, tmp_path: Path) -> None:
     assert optimised.rstrip("\n") == draw(optimised_graph(program.request), format).rstrip("\n")
     ok("graph", FORMULA, "--format", format, "-o", str(tmp_path / "graph"))
     assert (tmp_path / "graph").read_text() == text
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
+def test_an_explanation_is_short(arch: str) -> None:
+    """Explain a program in about eight lines; --verbose has the rest."""
+    for text, operation in ((FORMULA, "gemm"), (REDUCED, "gemm"), (FORMULA, "conv2d")):
+        op = evt.Program(text, operation)
+        short = ok("explain", text, "--op", operation, "--arch", arch)
+        explained = op.explain(arch)
+        assert short == f"{explained}\n"
+        assert 6 <= short.count("\n") <= 10
+        signature, choice, *_ = short.splitlines()
+        assert signature.startswith(f"{operation}(A: f16*")
+        chosen = next(route for route in explained.routes if route.chosen)
+        assert choice == f"{arch}: {chosen.name}: {chosen.summary}"
+        assert all(f" {route.name}" in short for route in explained.routes)
+        assert ok("explain", "-v", text, "--op", operation, "--arch", arch) == f"{explained.details()}\n"
+        assert all(rule in explained.details() for rule, _ in chosen.rules)
+    sized = ok("explain", FORMULA, "--m", "4096", "--n", "4096", "--k", "1024", "--arch", arch)
+    assert "   sizes         m=4096 n=4096 k=1024: 34.4 GFLOP" in sized

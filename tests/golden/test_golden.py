@@ -70,7 +70,7 @@ def decisions(case: Case) -> tuple[str, ...]:
     """
     plan = ok("show", "--stage", "plan", case.program, *case.options).rstrip("\n")
     plan = re.sub(r"^(parameters|fields):\n(  .*\n)*", "", plan, flags=re.MULTILINE)
-    explained = ok("explain", case.program, *case.options).rstrip("\n")
+    explained = ok("explain", "--verbose", case.program, *case.options).rstrip("\n")
     return (*re.split(r"\n(?=\w)", plan), "explain:", *re.split(r"\n(?=(?:->|  ) [\w-]+: |\w)", explained))
 
 

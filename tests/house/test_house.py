@@ -26,7 +26,8 @@ LONGEST = 450
 ORDER = (
     *("version", "imported", "resources", "untraced", "diagnostics", "errors", "storage", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "launch", "emission", "request"),
-    *("draw", "reference", "gradient", "compilation", "measured", "estimate", "explain", "runtime", "tuning"),
+    *("draw", "reference", "gradient", "compilation", "measured", "estimate", "explanation", "explain"),
+    *("runtime", "tuning"),
     *("program", "grouped", "support", "nn", "operators", "export", "fx", "bench", "editor", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Rooms of one group may import each other.
@@ -98,7 +99,7 @@ def test_import_is_light() -> None:
     ("command", "unused"),
     [
         ("check", ("networkx", "jinja2", "evt.plan", "evt.emission", "evt.draw")),
-        ("emit", ("networkx", "evt.draw", "evt.explain", "evt.measured")),
+        ("emit", ("networkx", "evt.draw", "evt.explanation", "evt.explain", "evt.measured")),
         ("show", ("networkx", "jinja2", "evt.plan", "evt.emission", "evt.draw")),
     ],
 )

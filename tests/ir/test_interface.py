@@ -31,7 +31,7 @@ def test_every_door_prints_the_same() -> None:
     op = evt.gemm(TEXT)
     assert format_interface(typed_graph(op.request)) == LINES
     assert run("check", TEXT).stdout == "".join(f"{line}\n" for line in ("<formula>: ok", *(f"    {x}" for x in LINES)))
-    assert str(op.explain("sm90")).startswith("\n".join((*LINES, "target sm90\n")))
+    assert op.explain("sm90").details().startswith("\n".join((*LINES, "target sm90\n")))
     for arch in ("sm80", "sm90", "sm100"):
         heading = op.emit(arch).partition("\n\n")[0].splitlines()
         at = heading.index(f"// {LINES[0]}")

@@ -326,11 +326,11 @@ def test_no_stock_epilogue_and_no_source() -> None:
 def test_8_bit_floats_on_sm120_say_why_not_3x() -> None:
     op = evt.gemm("gemm(A: e4m3[m, k], B: e4m3[n, k])\nD = acc + x[i[m], n]")
     assert op.plan("sm120").route == "evt-2x"
-    assert "there are no 3.x visitors for rows or columns that an index names on sm120" in str(op.explain("sm120"))
+    assert "there are no 3.x visitors for rows or columns that an index names on sm120" in op.explain("sm120").details()
 
 
 def test_explain_says_what_is_gathered_and_scattered() -> None:
-    said = str(evt.gemm("D[i[m], n] = acc + x[i[m], j[n]] + b[j[n]]").explain("sm90"))
+    said = evt.gemm("D[i[m], n] = acc + x[i[m], j[n]] + b[j[n]]").explain("sm90").details()
     assert "in_x: gathered rows and columns" in said
     assert "in_b: gathered columns" in said
     assert "out_D: scattered rows" in said

@@ -173,7 +173,7 @@ def test_reductions_say_how_they_are_combined(arch: str) -> None:
             atomic,
             False,
         ]  # f16 is not the type of the reduction
-        explained = str(evt.gemm(text, deterministic=not atomic).explain(arch, "f16", "f16"))
+        explained = evt.gemm(text, deterministic=not atomic).explain(arch, "f16", "f16").details()
         assert ("column reduction, sum, by atomics" in explained) == atomic
         assert "column reduction, max, in parts" in explained
 
@@ -238,4 +238,4 @@ def test_explain_reads_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is printed to explain it."""
     problem = packed_problem(evt.gemm(RELU).request, "sm90", "f16", "f16")
     monkeypatch.setattr("jinja2.Template.render", None)
-    assert "compute of Region0" in str(explain(survey(problem)))
+    assert "compute of Region0" in explain(survey(problem)).details()

@@ -191,6 +191,6 @@ def test_a_padded_copy_of_2_gib_is_refused_where_offsets_end() -> None:
 
 def test_the_copies_are_shown() -> None:
     shapes = ((2, 3, 33, 35), (64, 3, 7, 7))
-    text = str(evt.conv2d(TREE, route="evt").explain("sm90", "f16", "f16", shapes=shapes))
+    text = evt.conv2d(TREE, route="evt").explain("sm90", "f16", "f16", shapes=shapes).details()
     assert "before the kernel, pad: copies the operands, with zeros behind their channels" in text
     assert "padded_A: ElementA[images][height][width][channels]" in text

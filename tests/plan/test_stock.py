@@ -283,7 +283,7 @@ def test_a_slow_functor_comes_after_the_visitors() -> None:
         assert route_of(problem, "stock") == f"stock-{family}"
         assert "GELU" in text("D = gelu(acc + bias)", arch, route="stock")
         assert "GELU" not in text("out D, Z; Z = acc + bias; D = gelu(Z)", arch, route="evt")  # a separate region
-    explained = str(evt.gemm("D = gelu(acc)").explain("sm90"))
+    explained = evt.gemm("D = gelu(acc)").explain("sm90").details()
     assert "it applies, and is preferred where CUTLASS's functor of the activation is as fast as evt's" in explained
 
 
@@ -348,13 +348,13 @@ def test_what_a_formula_does_not_have_is_null() -> None:
 
 
 def test_explain_names_the_class_and_what_it_is_given() -> None:
-    shown = str(evt.gemm("D = relu(alpha*acc + bias) + C").explain("sm80"))
+    shown = evt.gemm("D = relu(alpha*acc + bias) + C").explain("sm80").details()
     assert "-> stock-2x: output operator" in shown
     assert "epilogue, of CUTLASS's own:" in shown
     assert "   LinearCombinationResidualBlock of ReLu, plus, Identity, NoOp" in shown
     assert "   alpha: value_of_in_alpha" in shown
     assert "   ptr_Vector: in_bias" in shown
-    shown = str(evt.gemm("D = relu(alpha*acc + beta*C) + residual").explain("sm90"))
+    shown = evt.gemm("D = relu(alpha*acc + beta*C) + residual").explain("sm90").details()
     assert "fails  the formula is what a fusion operation computes: `C` and `residual` are two tensors" in shown
 
 

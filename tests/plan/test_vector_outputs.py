@@ -39,7 +39,7 @@ def test_every_target_stores_them(arch: str) -> None:
     column, row, scalar = ResultShape.COLUMN, ResultShape.ROW, ResultShape.SCALAR
     assert shapes == {"s": column, "t": row, "a": scalar, "r": scalar, "both": column, "wide": row}
     assert [name for name, node in found.items() if node.batch] == ["r", "both", "wide"]
-    assert "store of a row, once" in str(op.explain(arch))
+    assert "store of a row, once" in op.explain(arch).details()
     assert "VectorStore" in op.emit(arch)
 
 

@@ -234,17 +234,17 @@ SIZES = (*OP, "--m", "24,0,40", "--n", "16", "--k", "8")
 
 def test_explain() -> None:
     op = evt.grouped_gemm(FORMULA)
-    text = cli("explain", FORMULA, *SIZES).stdout
+    text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert f"-> {ROUTE}: visitor tree in a grouped TMA" in text
     assert "   loop: a kernel for each group, by the route evt-3x\n      it applies, and is taken where `route=" in text
     assert "in_bias: row broadcast\n" in text
     assert "costs of groups=3 n=16 k=8: " in text
-    assert text == f"{op.explain(shapes=[((m, K), (K, N)) for m in ROWS])}\n"
+    assert text == f"{op.explain(shapes=[((m, K), (K, N)) for m in ROWS]).details()}\n"
     one = [evt.gemm(FORMULA).explain(shapes=((m, K), (K, N))).costs for m in ROWS]
     assert json.loads(cli("explain", FORMULA, *SIZES, "--json").stdout)["costs"]["flops"] == sum(
         each.flops for each in one if each is not None
     )
-    assert cli("explain", FORMULA, *OP).stdout == f"{op.explain()}\n"
+    assert cli("explain", "--verbose", FORMULA, *OP).stdout == f"{op.explain().details()}\n"
 
 
 def test_explain_of_the_loop() -> None:
@@ -271,13 +271,13 @@ def test_a_loop_that_no_route_can_take() -> None:
 def test_explain_shows_what_was_measured() -> None:
     op = evt.grouped_gemm(FORMULA)
     Store().add(key_of(op), measurement((ROUTE, GENERAL, 0.5), (ROUTE, FAST, 0.25), (LOOP, "", 0.75)))
-    text = cli("explain", FORMULA, *SIZES).stdout
+    text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert "(CUTLASS 3.x) (by measurement)\n" in text
     assert f"0.5000 ms measured with {GENERAL}, 0.2500 ms measured with {FAST}\n" in text
     assert "0.7500 ms measured\n" in text
     assert f"configurations: {FAST}\n" in text
     Store().add(key_of(op), measurement((ROUTE, GENERAL, 0.5), (LOOP, "", 0.25)))
-    text = cli("explain", FORMULA, *SIZES).stdout
+    text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert "-> loop: a kernel for each group, by the route evt-3x (by measurement)\n" in text
 
 

@@ -168,10 +168,10 @@ SIZES = ("--m", "40", "--n", "16", "--k", "24")
 
 def test_explain_shows_what_was_measured() -> None:
     op = evt.gemm(FORMULA)
-    before = cli("explain", FORMULA, *SIZES).stdout
+    before = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert "ms measured" not in before
     Store().add(key_of(op, A, B), measurement(*TIMES))
-    text = cli("explain", FORMULA, *SIZES).stdout
+    text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert "-> evt-2x: visitor tree in a multistage tensor-op kernel (CUTLASS 2.x) (by measurement)\n" in text
     assert f"0.2500 ms measured with {NEW}\n" in text
     assert f"0.2000 ms measured with {OLD}\n" in text
@@ -182,25 +182,25 @@ def test_explain_shows_what_was_measured() -> None:
     routes = {route["name"]: route for route in found["routes"]}
     assert routes["evt-2x"]["chosen"]
     assert routes["evt-3x"]["measured"] == [{"config": NEW, "ms": 0.25}]
-    assert cli("explain", FORMULA).stdout.count("ms measured") == 0  # of no sizes
-    assert "measured on" not in cli("explain", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
+    assert cli("explain", "--verbose", FORMULA).stdout.count("ms measured") == 0  # of no sizes
+    assert "measured on" not in cli("explain", "--verbose", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
 
 
 def test_explain_of_what_was_measured_on_several_gpus() -> None:
     op = evt.gemm(FORMULA)
     Store().add(key_of(op, A, B), measurement(*TIMES))
     Store().add(key_of(op, A, B), measurement(*((*each[:2], 1 / each[2]) for each in TIMES), gpu="NVIDIA H100"))
-    text = cli("explain", FORMULA, *SIZES).stdout
+    text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert "measured on NVIDIA H100, NVIDIA H200; for which of them is not said, so the rules choose\n" in text
     assert "-> evt-3x: " in text
     assert "ms measured" not in text
-    assert "-> evt-2x: " in cli("explain", FORMULA, *SIZES, "--gpu", GPU).stdout
-    assert "-> evt-3x: " in cli("explain", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
+    assert "-> evt-2x: " in cli("explain", "--verbose", FORMULA, *SIZES, "--gpu", GPU).stdout
+    assert "-> evt-3x: " in cli("explain", "--verbose", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
 
 
 def test_explain_keeps_to_what_is_forced() -> None:
     Store().add(key_of(evt.gemm(FORMULA), A, B), measurement(*TIMES))
-    text = cli("explain", FORMULA, *SIZES, "--route", "evt-3x").stdout
+    text = cli("explain", "--verbose", FORMULA, *SIZES, "--route", "evt-3x").stdout
     assert "-> evt-3x: visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x) (by force)\n" in text
     assert "0.2000 ms measured" in text
 
@@ -211,7 +211,7 @@ def test_explain_of_a_convolution() -> None:
     times = (("conv-evt-3x", configs["conv-evt-3x"][0], 0.5), ("conv-evt-2x", configs["conv-evt-2x"][0], 0.25))
     Store().add(key_of(program, a, b), measurement(*times))
     shapes = ("--a-shape", "2,16,9,7", "--b-shape", "24,16,3,3", "--padding", "1")
-    assert "-> conv-evt-2x: " in cli("explain", FORMULA, "--op", "conv2d", *shapes).stdout
+    assert "-> conv-evt-2x: " in cli("explain", "--verbose", FORMULA, "--op", "conv2d", *shapes).stdout
 
 
 # Tuning
