@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from evt.cli import main
-from evt.cli.sections import COMMANDS
+from evt.cli.sections import COMMANDS, LONG_HELP
 
 _WIDTH = 100
 
@@ -23,6 +23,7 @@ def helped(name: str) -> str:
     command = main.get_command(parent, name)
     assert command is not None
     context = click.Context(command, info_name=name, parent=parent, max_content_width=_WIDTH, terminal_width=_WIDTH)
+    context.meta[LONG_HELP] = True
     texts = [command.get_help(context)]
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):

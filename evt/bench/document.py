@@ -13,6 +13,7 @@ from typing import Any
 
 from evt.bench.case import Case
 from evt.bench.result import COMPILE, CaseResult, EpilogueResult, HostResult, Summary
+from evt.version import JSON_SCHEMA
 
 #: The version of the document's layout.
 FORMAT = 1
@@ -47,7 +48,7 @@ def to_json(
 def write_json(path: str | Path, document: Mapping[str, Any]) -> None:
     """Write a file completely or not at all. Raise OSError."""
     path = Path(path)
-    text = json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_finite({"schema": JSON_SCHEMA, **document}), indent=2, allow_nan=False) + "\n"
     handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import click
 
 from evt.cli.interface import header_beside, header_option, name_option
 from evt.cli.invocation import Invocation, takes_program
-from evt.cli.output import output_option, print_text, write
+from evt.cli.output import json_option, output_option, print_json, print_text, write
 from evt.cli.sections import Command
 
 if TYPE_CHECKING:
@@ -29,18 +29,28 @@ if TYPE_CHECKING:
     help="Print the nvcc command that compiles an emitted file X.cu; build nothing.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print each step of the build, and the seconds of each phase.")
+@json_option
 def command(
-    invocation: Invocation, output: str | None, name: str | None, header: str | None, print_command: bool, verbose: bool
+    invocation: Invocation,
+    output: str | None,
+    name: str | None,
+    header: str | None,
+    print_command: bool,
+    verbose: bool,
+    json: bool,
 ) -> None:
     """Compile a program's kernel to a shared library, and write the C header of its functions.
 
     The library has a plain C interface and does not link libcuda. A kernel that was built before comes from the cache.
     """
     if print_command:
-        print_text(_nvcc_command(invocation, output or "kernel.so"))
+        nvcc = _nvcc_command(invocation, output or "kernel.so")
+        print_json({"ok": True, "command": nvcc}) if json else print_text(nvcc)
         return
     if output is None:
         raise click.UsageError("Missing option '-o'.")
+    if json and output == "-":
+        raise click.UsageError("--json prints to standard output; write the library to a file.")
     from evt.compilation import build_and_use, source_of
     from evt.compilation.progress import Times
     from evt.diagnostics import visible
@@ -64,7 +74,10 @@ def command(
     write(output, library, executable=True, beside=None if header is None else (header, kernel.header))
     seconds = time.monotonic() - started
     cached = all(event.kind == "hit" for event in events)
-    if output != "-":
+    if json:
+        facts = {"cached": cached, "seconds": round(seconds, 3), "name": kernel.name}
+        print_json({"ok": True, "library": output, "header": header, **facts})
+    elif output != "-":
         made = "from the cache" if cached else f"built in {seconds:.1f} s"
         declared = "" if header is None else f"; {visible(header)} declares {kernel.name}_run"
         print_text(f"{visible(output)}: {made}{declared}")

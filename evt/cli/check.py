@@ -19,14 +19,14 @@ from evt.cli.invocation import (
     takes_sizes,
 )
 from evt.cli.output import json_option, print_json, print_text, report
-from evt.cli.sections import Command, targets
+from evt.cli.sections import Command, files, targets
 
 if TYPE_CHECKING:
     from evt.diagnostics import Diagnostic
 
 
 @click.command("check", cls=Command, epilog="Example: evt check samples/*.evt --arch sm80")
-@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
+@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=files)
 @operation_option
 @takes_operands
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, use_color
-from evt.cli.sections import Command
+from evt.cli.sections import SizedCommand, files
 
 if TYPE_CHECKING:
     from evt.estimate import Estimate
@@ -24,11 +24,11 @@ _TITLE = 48
 
 @click.command(
     "compare",
-    cls=Command,
+    cls=SizedCommand,
     epilog="Example: evt compare 'D = relu(acc + bias)' 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 768 --arch h200",
 )
 @takes_program(defaults=_EXTENTS)
-@click.argument("others", nargs=-1, metavar="[PROGRAM]...")
+@click.argument("others", nargs=-1, metavar="[PROGRAM]...", shell_complete=files)
 @click.option(
     "--each",
     type=click.Choice(["formula", "route", "config"]),

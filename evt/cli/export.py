@@ -21,8 +21,8 @@ from evt.cli.invocation import (
     takes_operands,
     takes_settings,
 )
-from evt.cli.output import print_text
-from evt.cli.sections import Command, targets
+from evt.cli.output import json_option, print_json, print_text
+from evt.cli.sections import Command, files, targets
 
 if TYPE_CHECKING:
     from evt.export import Layouts, Named
@@ -35,7 +35,7 @@ _GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kerne
     cls=Command,
     epilog="Example: evt export --torch my_ops 'scaled: D = scale*acc + bias' conv_relu_add.evt --arch sm80,sm90",
 )
-@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
+@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=files)
 @operation_option
 @takes_operands
 @click.option(
@@ -72,6 +72,7 @@ _GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kerne
     multiple=True,
     help="Also make kernels for tensors whose rows have this smaller alignment, in bytes.",
 )
+@json_option
 def command(
     programs: tuple[str, ...],
     op: str | None,
@@ -86,6 +87,7 @@ def command(
     layouts: tuple[str, ...],
     shared: tuple[str, ...],
     alignments: tuple[str, ...],
+    json: bool,
 ) -> None:
     """Write the kernels of programs as a package that builds without evt.
 
@@ -125,7 +127,12 @@ def command(
     # pip reads a path without a separator as a package, and a path with a leading hyphen as an option.
     path = shlex.quote(folder if os.path.dirname(folder) else os.path.join(".", folder))
     how = f"pip install --no-build-isolation {path}" if extension is not None else f"cmake -S {path} -B build"
-    print_text(f"{folder}: {made} for {', '.join(each.name for each in targets)}; {how}")
+    names = [each.name for each in targets]
+    if json:
+        facts = {"programs": [each.name for each in named], "kernels": kernels, "targets": names, "build": how}
+        print_json({"ok": True, "folder": folder, "files": sorted(files), **facts})
+    else:
+        print_text(f"{folder}: {made} for {', '.join(names)}; {how}")
 
 
 def _check_folder(folder: str, force: bool) -> None:

@@ -9,6 +9,7 @@ import click
 
 from evt.cli.invocation import is_file, read_source
 from evt.cli.output import json_option, print_json, print_text, report, write
+from evt.cli.sections import files
 from evt.diagnostics import Diagnostic
 
 
@@ -28,7 +29,7 @@ class _Formatted:
 
 
 @click.command("fmt", epilog="Example: evt fmt --check samples/*.evt")
-@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
+@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=files)
 @click.option("--check", is_flag=True, help="Write nothing; name the programs that would change, with exit code 1.")
 @click.option("--diff", is_flag=True, help="Write nothing; print the changes.")
 @json_option

@@ -7,8 +7,9 @@ import os
 import click
 
 from evt.cli.invocation import Invocation, takes_program
-from evt.cli.output import output_option, write
+from evt.cli.output import json_option, json_text, output_option, write
 from evt.cli.sections import Command
+from evt.cli.show import graph_json
 
 #: The formats, by the suffix of the file.
 _SUFFIXES = {".txt": "text", ".mmd": "mermaid", ".dot": "dot", ".svg": "svg"}
@@ -29,7 +30,8 @@ _SUFFIXES = {".txt": "text", ".mmd": "mermaid", ".dot": "dot", ".svg": "svg"}
 )
 @takes_program(arch=False, route=False, sizes=False)
 @output_option("Write the drawing to this file instead of printing it.")
-def command(invocation: Invocation, format: str | None, stage: str, output: str | None) -> None:
+@json_option
+def command(invocation: Invocation, format: str | None, stage: str, output: str | None, json: bool) -> None:
     """Draw a program's graph."""
     from evt.draw import draw
     from evt.request import optimised_graph, typed_graph
@@ -42,7 +44,11 @@ def command(invocation: Invocation, format: str | None, stage: str, output: str 
             dag = typed_graph(program.request, invocation.a, invocation.b)
         case _:
             dag = optimised_graph(program.request, invocation.a, invocation.b)
-    text = draw(dag, format or _format_of(output))
+    if json:
+        drawing = draw(dag, format or "text")
+        text = json_text({"ok": True, "format": format or "text", "drawing": drawing, "nodes": graph_json(dag)})
+    else:
+        text = draw(dag, format or _format_of(output))
     write(output, text if text.endswith("\n") else f"{text}\n")
 
 

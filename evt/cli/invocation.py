@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evt.cli.imports import import_all
-from evt.cli.sections import one_of, routes, targets
+from evt.cli.sections import CompleteItems, files, one_of, routes, targets
 
 if TYPE_CHECKING:
     from evt.diagnostics import Source
@@ -155,10 +155,10 @@ def _operations(ctx: click.Context, parameter: click.Parameter, text: str) -> li
 _READING = (
     click.option(
         "--op",
-        metavar="gemm|linear|grouped_gemm|conv2d|...",
+        metavar="OPERATION",
         shell_complete=_operations,
-        help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad, conv2d_wgrad and the "
-        "like for the gradients of a convolution. [default: the program's header, else gemm]",
+        help="The operation: gemm, linear, grouped_gemm, conv1d to conv3d; for a convolution's gradients conv2d_dgrad, "
+        "conv2d_wgrad. [default: the header's, else gemm]",
     ),
     click.option(
         "--import",
@@ -395,11 +395,16 @@ def _add(command: _Command, options: Sequence[Callable[[_Command], _Command]]) -
 
 
 def takes_program(
-    *, arch: bool = True, route: bool = True, sizes: bool = True, defaults: Mapping[str, int] | None = None
+    *,
+    arch: bool = True,
+    route: bool = True,
+    sizes: bool = True,
+    defaults: Mapping[str, int] | None = None,
+    complete: CompleteItems = files,
 ) -> Callable[[_Command], _Command]:
     """Add PROGRAM and the options of an :class:`Invocation`, which the command gets as ``invocation``.
 
-    ``defaults`` are the extents that the command uses if none are given.
+    ``defaults`` are the extents that the command uses if none are given. ``complete`` completes PROGRAM.
     """
 
     def decorate(command: _Command) -> _Command:
@@ -414,7 +419,7 @@ def takes_program(
         with_sizes = takes_sizes(decorated, defaults) if sizes else decorated
         with_settings = takes_settings(takes_geometry(with_sizes), route=route)
         with_operands = takes_operands(_add(with_settings, (_ARCH,) * arch))
-        return _add(with_operands, (click.argument("program"), operation_option))
+        return _add(with_operands, (click.argument("program", shell_complete=complete), operation_option))
 
     return decorate
 

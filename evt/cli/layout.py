@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_format
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evt.cli.output import json_option, output_option, write
+from evt.cli.output import json_option, json_text, output_option, write
 from evt.cli.sections import Command
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def command(layout: str, svg: bool, banks: int | None, json: bool, output: str |
         write(output, draw_svg(result, banks))
         return
     facts = _facts(result)
-    write(output, (json_format.dumps(facts, indent=2) if json else _text(result, facts)) + "\n")
+    write(output, (json_text(facts) if json else _text(result, facts)) + "\n")
 
 
 def _read(text: str) -> Layout | ComposedLayout:

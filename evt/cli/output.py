@@ -6,11 +6,13 @@ import json as json_format
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from evt.version import JSON_SCHEMA
 
 if TYPE_CHECKING:
     from evt.diagnostics import Diagnostic
@@ -133,9 +135,14 @@ def print_path(path: str) -> None:
         _write_out(os.fsencode(path) + b"\n")
 
 
-def print_json(value: object) -> None:
+def json_text(value: Mapping[str, object]) -> str:
+    """Return a JSON document, which begins with the version of its schema."""
+    return json_format.dumps({"schema": JSON_SCHEMA, **value}, indent=2, allow_nan=False)
+
+
+def print_json(value: Mapping[str, object]) -> None:
     """Print a JSON document to standard output."""
-    print_text(json_format.dumps(value, indent=2, allow_nan=False))
+    print_text(json_text(value))
 
 
 def report(diagnostics: Iterable[Diagnostic], *, json: bool = False) -> None:

@@ -11,7 +11,7 @@ import click
 
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, progress
-from evt.cli.sections import Command
+from evt.cli.sections import SizedCommand
 
 if TYPE_CHECKING:
     from evt.cli.trial import Trial
@@ -21,7 +21,7 @@ EXTENTS = {"m": 512, "n": 256, "k": 384}
 
 
 @click.command(
-    "run", cls=Command, epilog="Example: evt run 'D = relu(acc + bias)' --m 1024 --n 512 --k 768 --dtype bf16"
+    "run", cls=SizedCommand, epilog="Example: evt run 'D = relu(acc + bias)' --m 1024 --n 512 --k 768 --dtype bf16"
 )
 @takes_program(arch=False, defaults=EXTENTS)
 @click.option(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
 #: The commands of ``evt --help``, in the order of the work with a kernel.
 COMMANDS = {
@@ -16,19 +18,32 @@ COMMANDS = {
 _OPTIONS = {
     "Program": ("op", "imports", "dtype", "a", "b"),
     "Target and route": ("arch", "archs", "gpu", "route", "config"),
-    "Numerics": ("numerics", "relaxed", "fast_math", "deterministic"),
     "Sizes": ("m", "n", "k", "l", "a_shape", "b_shape"),
+    "Numerics": ("numerics", "relaxed", "fast_math", "deterministic"),
     "Convolutions": ("stride", "padding", "dilation", "groups", "output_padding", "kernel_size"),
 }
 _REST = "Options"
 _SECTIONS = {name: section for section, names in _OPTIONS.items() for name in names}
+#: The mark of a context whose help is long.
+LONG_HELP = "evt.cli.long_help"
 
 #: A callback of click that returns the words which may complete a value.
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+CompleteItems = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 class Command(click.Command):
-    """A command whose help lists its own options first, and then the common options, in sections."""
+    """A command whose help lists its own options first, and then the common options, in sections.
+
+    The short help only names the options of the sections ``named``, and ``--help-all`` prints their texts.
+    """
+
+    named: ClassVar[tuple[str, ...]] = ("Sizes", "Numerics", "Convolutions")
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        found = super().get_params(ctx)
+        has_named = any(_SECTIONS.get(str(parameter.name)) in self.named for parameter in found)
+        return [*found, _HELP_ALL] if has_named else found
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found: dict[str, list[tuple[str, str]]] = {section: [] for section in (_REST, *_OPTIONS)}
@@ -36,10 +51,37 @@ class Command(click.Command):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 found[_SECTIONS.get(str(parameter.name), _REST)].append(record)
+        is_long = bool(ctx.meta.get(LONG_HELP))
         for section, records in found.items():
-            if records:
+            if records and (is_long or section not in self.named):
                 with formatter.section(section):
                     formatter.write_dl(records)
+        named = [(section, _names(found[section])) for section in self.named if found[section]]
+        if named and not is_long:
+            with formatter.section("More, described by --help-all"):
+                formatter.write_dl(named)
+
+
+class SizedCommand(Command):
+    """A command whose work depends on sizes: its short help describes them."""
+
+    named = ("Numerics", "Convolutions")
+
+
+def _names(records: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(record.split()[0] for record, _ in records)
+
+
+def _print_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[LONG_HELP] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_print_all, help="Describe every option."
+)
 
 
 def one_of(words: Sequence[str]) -> Complete:
@@ -52,6 +94,19 @@ def one_of(words: Sequence[str]) -> Complete:
     return complete
 
 
+def files(ctx: click.Context, parameter: click.Parameter, text: str) -> list[CompletionItem]:
+    """Complete the name of a file, by the shell."""
+    return [CompletionItem(text, type="file")]
+
+
+def codes_or_files(ctx: click.Context, parameter: click.Parameter, text: str) -> list[CompletionItem]:
+    """Complete the code of a diagnostic, or the name of a file."""
+    from evt.diagnostics import CODES
+
+    found = [CompletionItem(code.id, help=code.title) for code in CODES.values() if text and code.id.startswith(text)]
+    return found or files(ctx, parameter, text)
+
+
 def routes(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
     """Complete the name of a route."""
     from evt.plan import ROUTES
@@ -60,7 +115,9 @@ def routes(ctx: click.Context, parameter: click.Parameter, text: str) -> list[st
 
 
 def targets(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
-    """Complete the name of a target."""
+    """Complete the name of a target, or after a letter the name of a GPU."""
     from evt.plan import TARGETS
+    from evt.plan.gpus import GPUS, plain
 
-    return one_of((*TARGETS, "native"))(ctx, parameter, text)
+    gpus = [plain(gpu) for names in GPUS.values() for gpu in names] if text.rpartition(",")[2] else []
+    return one_of((*TARGETS, "native", *gpus))(ctx, parameter, text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import click
 
 from evt.cli.invocation import Invocation, takes_program
-from evt.cli.output import output_option, write
+from evt.cli.output import json_option, json_text, output_option, write
 from evt.cli.sections import Command
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 @click.option("--origins", is_flag=True, help="Print the source expression of each value of a graph.")
 @takes_program()
 @output_option("Write it to this file instead of printing it.")
-def command(invocation: Invocation, stage: str, origins: bool, output: str | None) -> None:
+@json_option
+def command(invocation: Invocation, stage: str, origins: bool, output: str | None, json: bool) -> None:
     """Print a program's form after a compiler stage.
 
     tree: as parsed, fully parenthesised. dag: as a graph. typed: with the type of every value. optimised: after the
@@ -38,12 +39,31 @@ def command(invocation: Invocation, stage: str, origins: bool, output: str | Non
     """
     from evt.ir import format_dag
 
-    if stage in _GRAPHS:
-        write(output, format_dag(_GRAPHS[stage](invocation), origins=origins))
-    elif origins:
+    graph = _GRAPHS[stage](invocation) if stage in _GRAPHS else None
+    if graph is None and origins:
         raise click.UsageError(f"--origins is for the stages {', '.join(_GRAPHS)}.")
-    else:
-        write(output, _OTHERS[stage](invocation))
+    text = format_dag(graph, origins=origins) if graph is not None else _OTHERS[stage](invocation)
+    if json:
+        nodes = {} if graph is None else {"nodes": graph_json(graph)}
+        text = json_text({"ok": True, "stage": stage, "text": text, **nodes}) + "\n"
+    write(output, text)
+
+
+def graph_json(dag: Dag) -> list[dict[str, object]]:
+    """Return the nodes of a graph: the operation, the numbers of its operands, the type if it has one, the origin."""
+    from evt.ir import TypedDag
+    from evt.ir.origin import describe
+    from evt.ir.text import format_node
+
+    return [
+        {
+            "operation": format_node(dag[node]),
+            "operands": list(dag.arguments(node)),
+            "type": str(dag.types[node]) if isinstance(dag, TypedDag) else None,
+            "origin": describe(dag.origins[node], dag.source),
+        }
+        for node in range(len(dag))
+    ]
 
 
 def _tree(invocation: Invocation) -> str:

@@ -6,14 +6,14 @@ import click
 
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, progress
-from evt.cli.sections import Command
+from evt.cli.sections import SizedCommand
 
 #: The default extents of a matrix product.
 EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
 
 
 @click.command(
-    "tune", cls=Command, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
+    "tune", cls=SizedCommand, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
 )
 @takes_program(arch=False, route=False, defaults=EXTENTS)
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=31, show_default=True, help="Number of samples.")

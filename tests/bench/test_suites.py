@@ -35,6 +35,7 @@ from evt.errors import ArgumentError
 from evt.ir.dtype import B1, BOOL, BY_NAME, STORAGE, U8, DType
 from evt.program import Program
 from evt.reference.compare import as_numbers, as_steps
+from evt.version import JSON_SCHEMA
 from tests.support.benchmarks import CPU, check, clock, make, result
 
 # The suite
@@ -225,7 +226,7 @@ def test_json_is_written_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
     path = tmp_path / "bench.json"
     write_json(path, {"a": math.nan, "b": [1.5, math.inf]})
     before = path.read_text()
-    assert json.loads(before) == {"a": None, "b": [1.5, None]}
+    assert json.loads(before) == {"schema": JSON_SCHEMA, "a": None, "b": [1.5, None]}
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask

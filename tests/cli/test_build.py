@@ -15,6 +15,7 @@ import pytest
 
 import evt
 from evt.compilation import BuildEvent, Check, Toolchain
+from evt.version import JSON_SCHEMA
 from tests.support.command_line import FORMULA, document, ok, run
 
 
@@ -188,7 +189,11 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_cache_reads(filled: Path) -> None:
     assert ok("cache", "path") == f"{filled}\n"
-    assert json.loads(ok("cache", "path", "--json")) == {"ok": True, "path": str(filled)}
+    assert json.loads(ok("cache", "path", "--json")) == {
+        "schema": JSON_SCHEMA,
+        "ok": True,
+        "path": str(filled),
+    }
     assert ok("cache", "size") == "3 libraries, 6.0 MB\n"
     found = json.loads(ok("cache", "list", "--json"))
     assert found["count"] == 3

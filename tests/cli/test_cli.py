@@ -56,7 +56,7 @@ def test_every_help_has_an_example_that_parses(name: str) -> None:
 
 def test_the_help_names_the_operations() -> None:
     text = " ".join(ok("emit", "--help").split())
-    assert "--op gemm|linear|grouped_gemm|conv2d|..." in text
+    assert "--op OPERATION" in text
     for name in OPERATIONS:
         base, _, gradient = name.partition("_")
         assert base in text

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 import evt
+from evt.cli.entry import COMMANDS as SECTIONS
 from evt.cli.sections import COMMANDS
 from evt.compilation import BuildEvent, Phases
+from evt.diagnostics import CODES
 from evt.plan import ROUTES, TARGETS
+from evt.version import JSON_SCHEMA
 from tests.support.command_line import FORMULA, ok, process, run
 
 
@@ -21,11 +25,81 @@ def test_the_help_is_grouped() -> None:
         text.index(f"{section}:\n") for section in COMMANDS
     )
     assert "_EVT_COMPLETE=bash_source" in text
-    text = ok("emit", "--help")
-    places = [text.index(f"\n{each}:\n") for each in ("Options", "Program", "Target and route", "Numerics", "Sizes")]
+    text = ok("emit", "--help-all")
+    places = [text.index(f"\n{each}:\n") for each in ("Options", "Program", "Target and route", "Sizes", "Numerics")]
     assert places == sorted(places)
     assert places[2] < text.index("  --arch NAME") < places[3]
     assert text.count("  --arch NAME") == 1
+
+
+@pytest.mark.parametrize("name", ["check", "compare", "show", "explain", "graph", "emit", "build", "run", "tune"])
+def test_the_help_is_short(name: str) -> None:
+    """The short help names every option; the long help also describes it."""
+    short, long = ok(name, "--help"), ok(name, "--help-all")
+    assert short.count("\n") < 0.9 * long.count("\n")
+    options = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", long, re.MULTILINE))
+    assert len(options) > 15
+    assert options == set(re.findall(r"--[\w-]+", short)) & options
+    assert "--fast-math" not in short or "approximate functions" not in short
+    assert ("Rows of D" in short) is (name in ("run", "tune", "compare"))
+    assert "--help-all" not in ok("doctor", "--help") + ok("fmt", "--help")
+
+
+#: An example of each command that prints JSON; `build` and `tune` need tools, and `bench` writes a file.
+DOCUMENTS = {
+    "check": ["check", FORMULA],
+    "fmt": ["fmt", FORMULA],
+    "show": ["show", FORMULA],
+    "show a plan": ["show", FORMULA, "--stage", "plan"],
+    "explain": ["explain", FORMULA],
+    "explain a code": ["explain", "E0203"],
+    "compare": ["compare", FORMULA],
+    "graph": ["graph", FORMULA],
+    "layout": ["layout", "(4,2):(2,1)"],
+    "emit": ["emit", FORMULA],
+    "run": ["run", FORMULA, "--m", "8", "--n", "8", "--k", "8", "--device", "cpu"],
+    "doctor": ["doctor"],
+    "cache": ["cache", "size"],
+    "a mistake": ["emit", "D = foo(acc)"],
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_names_its_schema(name: str) -> None:
+    read = json.loads(run(*DOCUMENTS[name], "--json").stdout)
+    assert list(read)[:2] == ["schema", "ok"]
+    assert read["schema"] == JSON_SCHEMA
+    assert read["ok"] is (name != "a mistake") or name == "doctor"
+
+
+def test_every_command_prints_json() -> None:
+    without = [name for name in SECTIONS if "--json" not in ok(name, "--help")]
+    assert without == ["lsp", "cache"]  # `cache` is a group
+    assert "--json" in ok("cache", "list", "--help")
+
+
+def test_documents_have_the_content_of_the_text(tmp_path: Path) -> None:
+    emitted = json.loads(ok("emit", FORMULA, "--arch", "sm80", "--json"))
+    assert emitted["text"] == ok("emit", FORMULA, "--arch", "sm80")
+    assert (emitted["target"], emitted["route"]) == ("sm80", "evt-2x")
+    shown = json.loads(ok("show", FORMULA, "--stage", "typed", "--json"))
+    assert shown["text"] == ok("show", FORMULA, "--stage", "typed")
+    assert shown["nodes"][-1] == {
+        "operation": "store D",
+        "operands": [len(shown["nodes"]) - 2],
+        "type": "f32[m, n]",
+        "origin": f"1:1 {FORMULA}",
+    }
+    drawn = json.loads(ok("graph", FORMULA, "--format", "svg", "--json"))
+    assert drawn["drawing"].startswith("<svg")
+    ok("graph", FORMULA, "--json", "-o", str(tmp_path / "graph.json"))
+    assert json.loads((tmp_path / "graph.json").read_text())["format"] == "text"
+    ok("export", "--cmake", str(tmp_path / "made"), FORMULA, "--arch", "sm80")
+    exported = json.loads(ok("export", "--cmake", str(tmp_path / "other"), FORMULA, "--arch", "sm80", "--json"))
+    assert exported["targets"] == ["sm80"]
+    assert {
+        str(path.relative_to(tmp_path / "other")) for path in (tmp_path / "other").rglob("*") if path.is_file()
+    } == set(exported["files"])
 
 
 @pytest.mark.parametrize(
@@ -34,6 +108,10 @@ def test_the_help_is_grouped() -> None:
         ("evt bu", ["build"]),
         ("evt emit --arch ", [*TARGETS, "native"]),
         ("evt check --arch sm8", ["sm80", "sm86", "sm89"]),
+        ("evt emit --arch h", ["h100", "h200", "h800", "h20"]),
+        ("evt explain E010", [code for code in CODES if code.startswith("E010")]),
+        ("evt explain samples/ro", ["samples/ro"]),  # the shell completes files
+        ("evt check a.evt sam", ["sam"]),
         ("evt export --arch sm80,sm9", ["sm80,sm90"]),
         ("evt emit --dtype b", ["bf16"]),
         ("evt bench --dtype e", ["e4m3", "e5m2"]),

@@ -93,7 +93,7 @@ def test_the_gallery_shows_every_sample(site: dict[str, str]) -> None:
     rope = site["gallery/rope.md"]
     assert "D = interleave(" in rope
     assert "struct Region0" in rope
-    assert "-> evt-3x" in rope
+    assert "sm90: evt-3x: " in rope
     assert "(https://github.com/vllm-project/vllm)" in site["gallery/int8_zero_point_i32.md"]
 
 
