@@ -21,6 +21,7 @@ html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_show_copyright = False
 copybutton_prompt_text = "$ "
 # GitHub's anchors, so that links work in the repository and in the site.
 myst_heading_anchors = 4

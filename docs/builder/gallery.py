@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -93,7 +94,22 @@ def _excerpt(emitted: str) -> str:
 def index() -> str:
     """Return a table of the samples."""
     rows = (f"| [{each.name}](gallery/{each.name}.md) | {each.summary} |\n" for each in entries())
-    return "| sample | computes |\n|---|---|\n" + "".join(rows)
+    scripts = (
+        f"| [{path.name}](gallery/{path.name}.md) | {_docstring(path).splitlines()[0]} |\n" for path in _scripts()
+    )
+    head = "| {} | computes |\n|---|---|\n"
+    return head.format("program") + "".join(rows) + "\n" + head.format("script") + "".join(scripts)
+
+
+def _scripts() -> list[Path]:
+    """Return the samples that are Python."""
+    return sorted(SAMPLES.glob("*.py"))
+
+
+def _docstring(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert text is not None
+    return text.replace("``", "`")
 
 
 def pictures() -> dict[str, str]:
@@ -103,7 +119,11 @@ def pictures() -> dict[str, str]:
 
 def pages() -> dict[str, str]:
     """Return the page of each sample."""
-    return {f"gallery/{each.name}.md": _page(each) for each in entries()}
+    scripts = {
+        f"gallery/{path.name}.md": f"# {path.name}\n\n{_docstring(path)}\n\n```python\n{path.read_text('utf-8')}```\n"
+        for path in _scripts()
+    }
+    return {**{f"gallery/{each.name}.md": _page(each) for each in entries()}, **scripts}
 
 
 def _page(entry: Entry) -> str:

@@ -10,6 +10,7 @@ from evt.functions.arithmetic import ARITHMETIC, ROUNDING, WRAPPING
 from evt.functions.elementary import ELEMENTARY
 from evt.functions.logic import LOGIC
 from evt.functions.table import BINARY, UNARY
+from evt.ir.dtype import OPERANDS, OUTPUTS, SCALARS, STORAGE, TYPES, accumulator
 from evt.resources import text
 
 _GROUPS = {
@@ -45,6 +46,23 @@ def _names(row: Function) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def types() -> str:
+    """Return a table of the types: names, PyTorch's and C++'s types, and their uses."""
+    uses = {"operand": OPERANDS, "input": STORAGE, "scalar": SCALARS, "output": OUTPUTS}
+    lines = [
+        "| type | also | bits | PyTorch | C++ | operand, input, scalar, output | accumulator |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in TYPES:
+        names = " ".join(f"`{alias}`" for alias in each.aliases)
+        used = ", ".join(use for use, allowed in uses.items() if each in allowed)
+        accumulated = f"`{accumulator(each)}`" if each in OPERANDS else ""
+        lines.append(
+            f"| `{each}` | {names} | {each.bits} | `{each.torch}` | `{each.cutlass}` | {used} | {accumulated} |"
+        )
+    return "\n".join(lines)
 
 
 def grammar() -> str:

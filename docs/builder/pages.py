@@ -16,6 +16,7 @@ _FROM_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CH
 #: The generated parts of pages.
 _PARTS: Mapping[str, Callable[[], str]] = {
     "functions": language.functions,
+    "types": language.types,
     "grammar": language.grammar,
     "commands": commands.commands,
     "diagnostics": diagnostics.index,
