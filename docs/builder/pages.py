@@ -6,6 +6,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from docs.builder import api, commands, diagnostics, diagram, gallery, language
@@ -26,6 +27,10 @@ _PART = re.compile(r"<!-- generated: (\w+) -->")
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<file>[\w./-]+?)(?P<anchor>#[\w-]+)?\)")
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
+#: Code, links, headings, and the names that become links.
+_CROSS = re.compile(
+    r"`samples/(?P<sample>\w+)\.evt`|`[^`]+`|\[[^\]]*\]\([^)]*\)|^#.*$|\b(?P<code>E(?!0000)\d{4})\b", re.MULTILINE
+)
 _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 #: Pages that list the pages of a folder.
@@ -58,7 +63,8 @@ def pages() -> dict[str, str]:
     """Return the text of every page, by its place in the site."""
     found = {site: _page(path, site) for path, site in places().items()}
     found["index.md"] += _contents()
-    found |= {**diagnostics.pages(), **gallery.pages(), **api.pages()}
+    crossed = {site: _outside_code(text, partial(_crossed, site=site)) for site, text in diagnostics.pages().items()}
+    found |= {**crossed, **gallery.pages(), **api.pages()}
     for page, folder in _FOLDERS.items():
         names = [
             f"/{name.removesuffix('.md')}" for name in sorted(found) if name.startswith(f"{folder}/") and name != page
@@ -88,10 +94,13 @@ def _page(path: str, site: str) -> str:
     text = (ROOT / path).read_text(encoding="utf-8")
     text = _PART.sub(lambda found: _PARTS[found[1]](), text)
     text = _CHART.sub(lambda found: f"![The stages and their data]({_chart(found[1])})", text)
-    pieces = _FENCE.split(text)
-    fences = _FENCE.findall(text)
-    linked = [_LINK.sub(lambda found: _link(found, path, site), piece) for piece in pieces]
-    return linked[0] + "".join(fence + piece for fence, piece in zip(fences, linked[1:], strict=True))
+    return _outside_code(text, lambda piece: _crossed(_LINK.sub(lambda found: _link(found, path, site), piece), site))
+
+
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Return a text whose prose is changed, and whose fenced blocks are not."""
+    first, *others = map(change, _FENCE.split(text))
+    return first + "".join(fence + piece for fence, piece in zip(_FENCE.findall(text), others, strict=True))
 
 
 def _link(found: re.Match[str], path: str, site: str) -> str:
@@ -110,6 +119,20 @@ def _link(found: re.Match[str], path: str, site: str) -> str:
 def _contents() -> str:
     """Return the navigation."""
     return "".join(_tree(names, caption) for caption, names in NAVIGATION.items())
+
+
+def _crossed(text: str, site: str) -> str:
+    """Return prose with links from codes of diagnostics and names of samples to their pages."""
+
+    def crossed(found: re.Match[str]) -> str:
+        name = f"diagnostics/{found['code']}.md" if found["code"] else f"gallery/{found['sample']}.md"
+        return (
+            f"[{found[0]}]({os.path.relpath(name, os.path.dirname(site) or '.')})"
+            if found["code"] or found["sample"]
+            else found[0]
+        )
+
+    return _CROSS.sub(crossed, text)
 
 
 def _tree(names: Iterable[str], caption: str = "") -> str:
