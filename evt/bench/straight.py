@@ -53,7 +53,7 @@ from evt.ir import (
 )
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, DType
-from evt.ir.node import MODES, PLACES, base, divisor, index_of
+from evt.ir.node import MODES, MOMENTS, PLACES, base, divisor, index_of
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
 from evt.reference.rounding import packed
@@ -281,6 +281,12 @@ class _Writer(Dialect[Value]):
                 tensor.argmax(dims[0], keepdim=True) if op.kind == "argmax" else tensor.argmin(dims[0], keepdim=True)
             )
             return found.to(torch.int32), torch.int32
+        if op.kind in MOMENTS:
+            tensor, dtype = self.spread(x, op.modes)
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            tensor = tensor.to(wide)
+            kept = {"keepdim": True}
+            return (tensor.mean(dims, **kept) if op.kind == "mean" else tensor.var(dims, correction=0, **kept)), wide
         return self.reduced(op.kind, self.spread(x, op.modes), dims, keepdim=True)
 
     def fold(self, op: ReduceBlocks, x: Argument[Value]) -> Value:

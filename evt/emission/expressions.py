@@ -10,12 +10,16 @@ from evt.ir.dtype import B1, F32, F64, I32, I64, DType
 from evt.ir.node import PLACES
 from evt.plan import Field
 from evt.plan.epilogue.values import Number, Single, Size, Stride, Strides, Varies
-from evt.plan.epilogue.writes import Reduction
+from evt.plan.epilogue.writes import MERGED, Reduction
 
 #: The C++ types of values in registers, by compute type.
 REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
 #: The functions that combine values, in reduce.hpp.
-COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min", "argmax": "evt::MaxKey", "argmin": "evt::MaxKey"}
+COMBINE = {
+    **{"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"},
+    **dict.fromkeys(PLACES, "evt::MaxKey"),
+    MERGED: "evt::MergeMoments",
+}
 
 
 #: Text that a C++ comment cannot hold: non-printable or non-ASCII characters, and a continuation of the line.
@@ -121,7 +125,9 @@ def stride_value(strides: Strides, cast: str = "") -> str:
 
 
 def part_type(node: Reduction) -> str:
-    """Return the type of a reduction's parts: that it is done in, or keys that have a place."""
+    """Return the type of a reduction's parts: its compute type, keys with a place, or moments."""
+    if node.kind == MERGED:
+        return f"evt::Moments<{REGISTER[node.dtype]}>"
     return "int64_t" if node.kind in PLACES else REGISTER[node.dtype]
 
 

@@ -16,6 +16,7 @@ from evt.plan.epilogue.broadcasts import ColumnBroadcast, ScalarBroadcast, Vecto
 from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import MERGED
 from evt.plan.geometry import convolution, depthwise, halo, halo_schedule
 from evt.plan.plan import (
     Convolution2x,
@@ -36,6 +37,7 @@ def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     found += ["pdl.hpp"] * plan.with_pdl
     found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
     found += ["finish_place.hpp"] * any(node.kind in PLACES for node in plan.reductions)
+    found += ["finish_moments.hpp"] * any(node.kind == MERGED for node in plan.reductions)
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
@@ -75,6 +77,7 @@ def _of_epilogue(plan: Plan) -> list[str]:
         found.append(f"epilogue/tree_{'2x' if plan.family == '2x' else '3x'}.hpp")
     found += [f"epilogue/lanes_{_LANES[plan.family]}.hpp"] * (bool(operations) or plan.family == "own")
     found += [f"epilogue/{each}.hpp" for each in operations]
+    found += ["moments.hpp"] * any(step.kind == MERGED for step in plan.reductions)
     return found + ["finish.hpp"] * bool(plan.reductions)
 
 

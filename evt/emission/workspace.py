@@ -72,6 +72,9 @@ def _kernels(*kernels: Jobs) -> tuple[Jobs, ...]:
 
 # Reductions.
 
+#: The operands that read one of two moments.
+_MOMENTS = {"mean": "evt::CombinedMean", "var": "evt::CombinedVariance"}
+
 
 def _part_count(plan: Plan, node: Reduction) -> str:
     """Return how many partial results a reduction's node writes per batch."""
@@ -129,15 +132,15 @@ def _final_job(plan: Plan, result: Result) -> Job:
 def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand) -> tuple[str, str]:
     """Return the operand of a result: its type, and its source."""
     match operand:
-        case Combined(name, width, distance):
+        case Combined(name, width, distance, moment):
             node = nodes[name]
             count = _part_count(plan, node) + " * arguments.l" * node.over_batch
             given = f"{parts_pointer(node)}, {count}, {read(node.extent)}"
             if node.kind in PLACES:
                 return "evt::CombinedPlace", f"{{{given}}}"
             columns = f", {width}, {distance}" if width > 1 else ""
-            type_ = f"evt::Combined<{COMBINE[node.kind]}, {REGISTER[node.dtype]}{columns}>"
-            return type_, given
+            type_ = f"evt::Combined<{COMBINE[node.kind]}, {part_type(node)}{columns}>"
+            return (f"{_MOMENTS[moment]}<{type_}>", f"{{{given}}}") if moment else (type_, given)
         case Given(dtype, Single() as values, stride, batch):
             given = f"{value_of(values)}, {input_pointer(dtype, values.pointer)}"
             return f"evt::Given<{element(dtype)}>", f"{given}, {read(stride)}, {read(batch)}"

@@ -18,7 +18,7 @@ from evt.gradient.flow import UNBOUNDED, minimum_cut
 from evt.gradient.reverse import Joint
 from evt.ir.dag import reduced_modes
 from evt.ir.dtype import B1, BF16, BOOL, F32, TF32, DType
-from evt.ir.node import Acc, Cast, Load, Node, Output, Reduce, Store, ValueType, base, divisor, written
+from evt.ir.node import MOMENTS, Acc, Cast, Load, Node, Output, Reduce, Store, ValueType, base, divisor, written
 
 #: The extents for weighing values: matrices are large, vectors are small.
 _EXTENTS = {"l": 1, "m": 4096, "n": 4096}
@@ -48,7 +48,8 @@ def choose_saved(joint: Joint, types: list[ValueType]) -> dict[int, Output]:
     for node, (op, operands) in enumerate(table):
         if not early[node] or late[node] or isinstance(op, Store):
             continue
-        savable = not reduced[node] or (node < count and not _is_extreme(op))
+        is_moment = isinstance(op, Reduce) and op.kind in MOMENTS
+        savable = not reduced[node] or is_moment or (node < count and not _is_extreme(op))
         bits = 0 if node in stored else _bits(joint, types[node]) * _elements(types[node])
         edges.append((2 * node + 1, 2 * node + 2, bits if savable else UNBOUNDED))
         edges += [(2 * operand + 2, 2 * node + 1, UNBOUNDED) for operand in dict.fromkeys(operands) if early[operand]]
@@ -92,7 +93,7 @@ def _is_extreme(op: Node) -> bool:
 
     Such a value is not rounded when it is saved.
     """
-    return isinstance(op, Reduce) and op.kind != "sum"
+    return isinstance(op, Reduce) and op.kind not in ("sum", *MOMENTS)
 
 
 def _saved_type(joint: Joint, value: ValueType) -> DType:

@@ -22,10 +22,12 @@ from evt.ir.infer import canonical, value_modes
 from evt.ir.lower.derivative import add_formula, partial, times
 from evt.ir.node import (
     MODES,
+    MOMENTS,
     Acc,
     Apply,
     Cast,
     Const,
+    Extent,
     Feed,
     Input,
     Interleave,
@@ -153,7 +155,7 @@ class _Reverse:
     def arriving_input(self, output: Output) -> Input:
         return read_back(self.dag, output, self.name(output.name))
 
-    def add(self, op: Apply | Const | Reduce | ReduceBlocks | Pick | Interleave, *operands: int) -> int:
+    def add(self, op: Apply | Const | Extent | Reduce | ReduceBlocks | Pick | Interleave, *operands: int) -> int:
         return self.builder.add(op, *operands)
 
     def add_term(self, node: int, term: int) -> None:
@@ -273,7 +275,21 @@ class _Reverse:
             gradient = self.along(modes, self.of_blocks(node, gradient))
         else:
             gradient = self.spread(node, operand, gradient)
+        if isinstance(op, Reduce) and op.kind in MOMENTS:
+            return self.of_moment(op, operand, gradient)
         return gradient if op.kind == "sum" else self.chosen(node, value, gradient)
+
+    def of_moment(self, op: Reduce, value: int, gradient: int) -> int:
+        """Return ``gradient / count`` for a mean, and ``2*(x - mean) * gradient / count`` for a variance."""
+        for mode in op.modes:
+            gradient = self.add(Apply("div"), gradient, self.add(Extent(mode)))
+        columns = self.width(self.modes(value)) if "n" in op.modes else 1
+        if columns > 1:
+            gradient = self.add(Apply("mul"), gradient, self.add(Const.of(float(columns))))
+        if op.kind == "mean":
+            return gradient
+        centred = self.add(Apply("sub"), value, self.add(Reduce("mean", op.modes), value))
+        return self.add(Apply("mul"), self.add(Apply("mul"), self.add(Const.of(2.0)), centred), gradient)
 
     def chosen(self, node: int, value: int, gradient: int) -> int:
         """Return the gradient of the elements that attain an extreme value, in equal shares."""

@@ -43,6 +43,7 @@ from evt.ir.interface import declaration
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
+    MOMENTS,
     PLACES,
     Acc,
     Apply,
@@ -144,6 +145,8 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(dtype, modes)
         case Reduce(kind) if kind in PLACES:
             return ValueType.of(I32, modes)
+        case Reduce(kind) if kind in MOMENTS:
+            return ValueType.of(F64 if reduced_type(dag, operands[0]) == F64 else F32, modes)
         case Reduce() | ReduceBlocks():
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():

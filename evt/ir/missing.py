@@ -61,7 +61,7 @@ _SOFTMAX = Missing(
 )
 _NORM = Missing(
     _WHOLE_ROW,
-    "store `D = acc; total = sum[n](acc); squares = sum[n](acc*acc)`, and normalise where D is read, as in "
+    "store `D = acc; mean = mean[n](acc); rstd = rsqrt(var[n](acc) + 1e-5)`, and normalise where D is read, as in "
     "`A = (A - mean[m]) * rstd[m]` before the next product",
 )
 _TOP = Missing(
@@ -74,14 +74,17 @@ _PRODUCT = Missing(
     "compute the other product in a separate program and read its result: `D = acc + other`",
 )
 _REDUCTION = Missing(
-    "reductions are sum, mean, max and min, argmax and argmin",
+    "reductions are sum, mean, var, max and min, argmax and argmin",
     "of truth values, `max[n](x)` is whether any is true, and `min[n](x)` whether all are",
 )
 #: Functions, with the spellings of PyTorch and of papers.
 MISSING_FUNCTIONS: dict[str, Missing] = {
     **dict.fromkeys(("softmax", "log_softmax", "logsoftmax", "softmin", "logsumexp", "gumbel_softmax"), _SOFTMAX),
     **dict.fromkeys(("layer_norm", "layernorm", "rms_norm", "rmsnorm", "group_norm", "instance_norm"), _NORM),
-    **dict.fromkeys(("normalize", "norm", "var", "std"), _NORM),
+    **dict.fromkeys(("normalize", "norm"), _NORM),
+    **dict.fromkeys(
+        ("std", "variance"), Missing("a variance needs the modes that it reduces", "write `sqrt(var[n](x))`")
+    ),
     **dict.fromkeys(("topk", "top_k", "sort", "argsort", "kthvalue", "median", "quantile"), _TOP),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "roll", "shift"), _SCAN),
     **dict.fromkeys(("matmul", "mm", "bmm", "dot", "gemm", "linear", "addmm", "baddbmm", "einsum", "outer"), _PRODUCT),

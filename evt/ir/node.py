@@ -8,8 +8,8 @@
          | Const(bits, modes)   a constant, rounded to the type of the operation that reads it
          | Apply(function)      a function of evt.functions.TABLE, operands in slots 0, 1, ...
          | Cast(dtype)          a rounding point: the operand rounded to dtype (to nearest even, saturating)
-         | Reduce(kind, modes)  sum, max or min over modes, or the place of an extreme value: complete when the
-                                kernel ends; arithmetic on it follows the kernel
+         | Reduce(kind, modes)  sum, max, min, mean or var over modes, or the place of an extreme value: complete when
+                                the kernel ends; arithmetic on it follows the kernel
          | ReduceBlocks(kind, width)    sum, max or min over each aligned block of columns: complete within the kernel
          | Pick(member, block)  the first (0) or second (1) column of each pair: half the columns
          | Interleave(block)    all columns from two values with half the columns: the inverse of Pick
@@ -118,6 +118,9 @@ class Cast:
 REDUCTIONS = {"sum": "add", "max": "max", "min": "min"}
 #: Kinds of reductions that give the place of a value, with the kind that gives the value.
 PLACES = {"argmax": "max", "argmin": "min"}
+#: Kinds of reductions whose parts are moments: a count, a mean and a centred sum of squares. ``var`` divides by the
+#: count. A ``mean`` shares the parts of a ``var``; the optimiser replaces other means by sums.
+MOMENTS = ("mean", "var")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,10 @@ class Reduce:
     kind: str
     modes: tuple[str, ...]
     arity: ClassVar[int] = 1
-    instructions: ClassVar[int] = 2
+
+    @property
+    def instructions(self) -> int:
+        return 12 if self.kind in MOMENTS else 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from evt.ir.dag import Dag, TypedDag
 from evt.ir.infer import value_type
 from evt.ir.node import (
     ELEMENT_MODES,
+    MOMENTS,
     PLACES,
     REDUCTIONS,
     Apply,
@@ -45,6 +46,8 @@ def verify(dag: Dag) -> None:
                 _require(dag, function in TABLE, node, f"`{function}` is not in the function table")
             case Reduce(kind, modes) if kind in PLACES:
                 _require(dag, len(modes) == 1, node, "a place is along one mode")
+            case Reduce(kind) if kind in MOMENTS:
+                pass
             case Reduce(kind) | ReduceBlocks(kind):
                 _require(dag, kind in REDUCTIONS, node, f"`{kind}` is not a reduction")
         arity = len(TABLE[op.function].parameters) if isinstance(op, Apply) else op.arity

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from evt.ir.dtype import I64
+from evt.ir.node import PLACES
 from evt.launch import depthwise, halo
 from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import RandomNumbers, ScalarBroadcast
@@ -19,7 +20,6 @@ from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
 from evt.plan.plan import DepthwiseConvolution, PaddedCopy
-from evt.plan.signature import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,10 @@ def _of_operand(nodes: Mapping[str, Reduction], operand: Operand) -> Iterator[tu
     match operand:
         case Combined(name):
             node = nodes[name]
-            keys = "keys." if node.parts == I64 and node.kind.startswith("arg") else ""
-            yield f"{keys}ptr", Parts(name)
-            yield f"{keys}parts", PartCount(name, node.over_batch)
-            yield f"{keys}kept", node.extent
+            held = "keys." if node.kind in PLACES else "moments." if operand.moment else ""
+            yield f"{held}ptr", Parts(name)
+            yield f"{held}parts", PartCount(name, node.over_batch)
+            yield f"{held}kept", node.extent
         case Given(_, values, stride, batch):
             if isinstance(values, Single):
                 yield "value", values.number
@@ -238,4 +238,4 @@ def part_count(reduction: Reduction, tiles: tuple[int, int]) -> int:
 
 def part_bytes(reduction: Reduction) -> int:
     """Return the bytes of a part."""
-    return bytes_of(reduction.parts)
+    return reduction.part_bytes

@@ -1,7 +1,7 @@
 """The optimiser: typed graph to typed graph.
 
 Equal subexpressions are already one node (:class:`evt.ir.Builder` merges them). Rules are exact, to the bit in every
-type, except for multiply-adds and recognised activations, which round less. ``relaxed`` adds the algebra of reals.
+type, except for multiply-adds, recognised activations and means, which round less. ``relaxed`` adds the algebra of reals.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from evt.ir import TypedDag, verify
 from evt.optimise.casts import casts
 from evt.optimise.contract import contract
+from evt.optimise.expand_means import expand_means
 from evt.optimise.fold import fold
 from evt.optimise.integers import integers
 from evt.optimise.logic import logic
@@ -31,6 +32,7 @@ EXACT: tuple[Pass, ...] = (
     simplify,  # exact algebra of floats, one canonical form
 )
 PIPELINE: tuple[Pass, ...] = (
+    expand_means,  # first: the sums and quotients are rewritten as any others
     *EXACT,
     recognise,  # expanded activations, found in that form
     simplify,  # rewrites exposed by recognition, e.g. relu(relu(x))
@@ -38,9 +40,10 @@ PIPELINE: tuple[Pass, ...] = (
     place_casts,  # the casts that stores imply; no rule above sees through them
 )
 #: For numerics="match_eager": passes that neither add nor remove a rounding.
-ROUNDING_KEPT: tuple[Pass, ...] = (*EXACT, place_casts)
+ROUNDING_KEPT: tuple[Pass, ...] = (expand_means, *EXACT, place_casts)
 #: With ``relaxed``.
 RELAXED: tuple[Pass, ...] = (
+    expand_means,
     *EXACT,
     recognise,  # before the arrangement that it looks for changes
     relax,  # the algebra of reals
@@ -57,8 +60,8 @@ def optimise(
 ) -> TypedDag:
     """Run the passes in order. ``check`` verifies the graph after each; every pass also removes dead nodes.
 
-    Without ``relaxed`` the results equal the input's, except for the roundings that multiply-adds and recognised
-    activations save.
+    Without ``relaxed`` the results equal the input's, except for the roundings that multiply-adds, recognised
+    activations and means save.
     """
     for each in passes or (RELAXED if relaxed else PIPELINE):
         dag = each(dag)
@@ -75,6 +78,7 @@ __all__ = [
     "Pass",
     "casts",
     "contract",
+    "expand_means",
     "fold",
     "integers",
     "logic",

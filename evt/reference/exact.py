@@ -18,6 +18,7 @@ from evt.ir.dtype import BOOL, I64, DType
 from evt.ir.infer import met, reduced_type
 from evt.ir.node import (
     MODES,
+    MOMENTS,
     PLACES,
     REDUCTIONS,
     Const,
@@ -121,6 +122,8 @@ class Exact(Dialect[torch.Tensor]):
         ]
         dims = [MODES.index(mode) for mode in op.modes]
         value = value.expand(sizes)
+        if op.kind in MOMENTS:
+            return moment(op.kind, value if value.dtype.is_floating_point else value.to(self.dtype), dims)
         return place(op.kind, value, dims[0]) if op.kind in PLACES else self.combine(op.kind, value, dims)
 
     def fold(self, op: ReduceBlocks, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -229,6 +232,26 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     elif kind == "sum":
         rest = rest + 0  # kernels add to it
     return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
+
+
+def moment(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """Return the mean or the population variance over some dimensions; NaN for no values.
+
+    Differences from the first value are small and exact where the spread is small beside the mean. The variance of
+    values that are not finite is NaN.
+    """
+    count, total = math.prod(value.shape[dim] for dim in dims), reduced("sum", value, dims)
+    if not count:
+        return torch.full_like(total, math.nan)
+    first = value
+    for dim in dims:
+        first = first.narrow(dim, 0, 1)
+    shifted = value - first
+    offset = reduced("sum", shifted, dims) / count
+    if kind == "mean":
+        return torch.where(offset.isfinite(), first + offset, total / count)
+    centred = shifted - offset
+    return reduced("sum", centred * centred, dims) / count
 
 
 def place(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:

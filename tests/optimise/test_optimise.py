@@ -23,6 +23,7 @@ from evt.optimise import (
     ROUNDING_KEPT,
     casts,
     contract,
+    expand_means,
     fold,
     integers,
     logic,
@@ -62,6 +63,7 @@ PASSES: dict[str, tuple[Passes, Passes]] = {
     "relax": ((fold, simplify, relax, simplify, relax, simplify), (fold, simplify)),
     "contract": ((contract,), ()),
     "place_casts": ((place_casts,), (explicit,)),
+    "expand_means": ((expand_means, explicit), (explicit,)),
 }
 bounded = settings(deadline=None, derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck))
 

@@ -179,7 +179,7 @@ WRONG = {
         graph(ACC, (Reduce("sum", ("n",)), 0), (Reduce("max", ("m",)), 1), (Store("D"), 2)),
         "reads a reduction",
     ),
-    "a kind of reduction": (graph(ACC, (Reduce("mean", ("n",)), 0), (Store("D"), 1)), "not a reduction"),
+    "a kind of reduction": (graph(ACC, (Reduce("median", ("n",)), 0), (Store("D"), 1)), "not a reduction"),
     "operands by other names": (
         graph(ACC, STORE, operands=(Operand("X", F16, ("m", "k")), Operand("B", F16, ("k", "n")))),
         "its operands are",

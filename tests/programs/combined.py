@@ -23,6 +23,11 @@ def either(number: Number, other: Array) -> Number:
     return replace(number, x=x)
 
 
+def finite(number: Number) -> Number:
+    """Return a number that is in doubt where it is infinite or NaN."""
+    return replace(number, doubt=number.doubt | ~np.isfinite(number.x).all(0))
+
+
 def aligned(numbers: Sequence[Number], least: int) -> list[Number]:
     """Return numbers that broadcast: a value of each block of columns stands for the block's columns.
 

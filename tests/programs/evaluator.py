@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .call import Data
-from .combined import aligned, either, folded, interleaved, place
+from .combined import aligned, either, finite, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
 from .eager import Addend, Product, Value, of_product, power
@@ -358,11 +358,11 @@ class Evaluator:
 
     def reduce(self, kind: str, modes: Sequence[str], value: Value) -> Value:
         if kind == "mean":
-            result = self.reduce("sum", modes, value)
-            for mode in modes:
-                result = self.apply("div", [result, self.value(Size(mode), {})])
-            fewer = value.fewer if value.columns and "n" in modes else 1
-            return result if fewer == 1 else self.apply("mul", [result, self.literal(float(fewer))])
+            return self.mean(modes, value)
+        if kind == "var":
+            wide = replace(value, held="f64" if compute(value.type) == "f64" else "f32")  # a single operation of eager's
+            centred = self.apply("sub", [wide, self.mean(modes, wide)])
+            return self.mean(modes, self.apply("mul", [centred, centred]))
         number, dtype = self.reduced(value)
         shape = list(number.x.shape)
         for mode in modes:
@@ -373,9 +373,22 @@ class Evaluator:
         reduced = folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
         return Value(reduced, dtype, columns="n" not in modes, held=dtype, fewer=1 if "n" in modes else value.fewer)
 
+    def mean(self, modes: Sequence[str], value: Value) -> Value:
+        """Return the sum divided by the count; a kernel's moments overflow elsewhere."""
+        result = self.reduce("sum", modes, value)
+        for mode in modes:
+            result = self.apply("div", [result, self.value(Size(mode), {})])
+        fewer = value.fewer if value.columns and "n" in modes else 1
+        result = result if fewer == 1 else self.apply("mul", [result, self.literal(float(fewer))])
+        return replace(result, number=finite(result.number))
+
     def blocks(self, kind: str, width: int, value: Value) -> Value:
         if kind == "mean":
             return self.apply("div", [self.blocks("sum", width, value), self.literal(float(width))])
+        if kind == "var":
+            value = replace(value, columns=True)
+            centred = self.apply("sub", [value, self.blocks("mean", width, value)])
+            return self.blocks("mean", width, self.apply("mul", [centred, centred]))
         number, dtype = self.reduced(value)
 
         def cut(array: Array) -> Array:

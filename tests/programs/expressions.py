@@ -183,11 +183,11 @@ class Expressions:
 
     def block(self, depth: int) -> Expression:
         self.blocks = True
-        return Block(self.draw.pick(("sum", "max", "min", "mean")), self.width, self.whole(depth))
+        return Block(self.draw.pick(("sum", "max", "min", "mean", "var")), self.width, self.whole(depth))
 
     def half_block(self, depth: int) -> Expression:
         self.half_blocks = True
-        return Block(self.draw.pick(("sum", "max", "min", "mean")), self.half_width, self.pair(depth))
+        return Block(self.draw.pick(("sum", "max", "min", "mean", "var")), self.half_width, self.pair(depth))
 
     def interleave(self, depth: int) -> Expression:
         self.pairs = True
@@ -207,7 +207,7 @@ class Expressions:
         elif over in (("m",), ("n",)) and self.draw.chance(2.5):
             value = Cast(self.draw.pick(("f32", "f16", "i32")), value) if self.draw.chance(1.3) else value
             return Reduce(self.draw.pick(("argmax", "argmin")), over, value)
-        return Reduce(self.draw.pick(("sum", "max", "min", "mean")), over, value)
+        return Reduce(self.draw.pick(("sum", "max", "min", "mean", "var")), over, value)
 
     def completed(self, depth: int, over: tuple[str, ...], columns: str, x: Expression) -> Expression:
         """Return arithmetic after a reduction: over the reduction, another one, and values of its modes."""

@@ -49,7 +49,7 @@ _NODES: dict[type[Expression], str] = {
 #: Features of kernels: nodes, tensors of each kind, settings and geometries.
 LANGUAGE = (
     *_NODES.values(),
-    *("sum", "max", "min", "mean", "argmax", "argmin", "over batches", "after a reduction", "derivative", "def"),
+    *("sum", "max", "min", "mean", "var", "argmax", "argmin", "over batches", "after a reduction", "derivative", "def"),
     *("mainloop fusion", "header", "batches", "transposed output", "fewer modes", "bits in", "bits out", "bool"),
     *("n/w output", "n/2 input", "default", "left out", "[m?]", "gather", "scatter", "groups", "dilation", "padding"),
     *("stride", "eager", "relaxed", "atomics"),

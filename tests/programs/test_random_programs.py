@@ -123,7 +123,7 @@ def test_all_of_the_language_is_drawn(run: Run) -> None:
     assert {value.type for value in inputs} == {*STORAGE, None}
     assert {output.type for output in outputs} == {*OUTPUTS, None}
     reduced = {node.kind for node in nodes if isinstance(node, Reduce)}
-    assert reduced >= {"sum", "max", "min", "mean"}
+    assert reduced >= {"sum", "max", "min", "mean", "var"}
     assert reduced & {"argmax", "argmin"}
     blocks = [node for node in nodes if isinstance(node, Block)]
     assert {isinstance(node.x, Pair) for node in blocks} == {True, False}

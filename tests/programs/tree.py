@@ -64,7 +64,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Reduce:
-    """``sum[n](x)``, complete when the kernel ends; ``mean[n](x)`` is a sum over how many there are.
+    """``sum[n](x)``, complete when the kernel ends; ``mean[n](x)`` and ``var[n](x)`` divide by the count.
 
     ``argmax[n](x)`` is where the first of the largest is.
     """

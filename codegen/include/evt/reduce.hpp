@@ -138,12 +138,24 @@ CUTLASS_DEVICE void write_result(T* at, T x) {
   }
 }
 
+/// The type of the values that a reduction reads, by the type of its parts.
+template <class Element>
+struct ReducedValue {
+  using type = Element;
+};
+
+/// The value of x in the lane whose number differs by the bits of mask.
+template <class T>
+CUTLASS_DEVICE T shuffle_xor(T x, int mask) {
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+}
+
 /// Combine x over the `Lanes` lanes of a warp whose numbers differ by multiples of Stride; all lanes get the result.
 template <class Op, int Lanes, int Stride = 1, class T>
 CUTLASS_DEVICE T reduce_over_lanes(T x) {
   CUTLASS_PRAGMA_UNROLL
   for (int mask = Stride; mask < Lanes * Stride; mask *= 2) {
-    x = Op::apply(x, __shfl_xor_sync(0xffffffffu, x, mask));
+    x = Op::apply(x, shuffle_xor(x, mask));
   }
   return x;
 }

@@ -18,7 +18,7 @@ from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import INFINITY, SPECIAL, read_number
 from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
-from evt.ir.node import ELEMENT_MODES, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
+from evt.ir.node import ELEMENT_MODES, MOMENTS, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -171,7 +171,7 @@ class Expressions:
             self.report(
                 "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
             )
-        elif call.subscript is not None and name not in (*REDUCTIONS, *PLACES, "mean"):
+        elif call.subscript is not None and name not in (*REDUCTIONS, *PLACES, *MOMENTS):
             self.no_reduction(call, call.subscript)
         elif call.subscript is not None:
             return lower_reduction(self, call, operands)
@@ -343,7 +343,7 @@ class Expressions:
             place = call.span if name in SPECIAL else call.function.span.to(subscript.span)
             self.report("E0201", f"`{name}` is not a reduction", place, "takes no modes", hint)
         else:
-            known_reductions = (*REDUCTIONS, "mean", *PLACES)
+            known_reductions = (*REDUCTIONS, *MOMENTS, *PLACES)
             guess = self.report.guess(name, known_reductions)
             hint = f"did you mean `{guess}`?" if guess else f"reductions: {', '.join(known_reductions)}"
             self.report("E0201", f"there is no reduction `{name}`", call.function.span, "unknown", hint)

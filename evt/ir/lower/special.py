@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evt.ir.dag import Builder
-from evt.ir.dtype import I32
+from evt.ir.dtype import F32, I32
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
+    MOMENTS,
     PLACES,
     Apply,
     Cast,
@@ -24,6 +25,7 @@ from evt.ir.node import (
     Random,
     Reduce,
     ReduceBlocks,
+    base,
     divisor,
 )
 from evt.language import tree as syntax
@@ -37,12 +39,13 @@ _Form = Callable[["Expressions", syntax.Call, list[int]], int]
 def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     """Return the value of a reduction: ``sum[n](x)``, ``max[m, n](x)``, or ``max[n%32](x)`` over blocks of columns.
 
-    ``mean[n](x)`` is a sum divided by the size.
+    ``var[n](x, c)`` is the centred sum of squares divided by the count less the correction ``c``, 0 if it is omitted.
     """
     name = call.function.text
     assert call.subscript is not None
     modes = read_reduced_modes(expressions.report, call.subscript)
-    if not _takes(expressions, call, operands, f"{name}[{', '.join(m.name for m in call.subscript.modes)}](x)", 1):
+    form = f"{name}[{', '.join(m.name for m in call.subscript.modes)}]({'x, correction' if name == 'var' else 'x'})"
+    if not _takes(expressions, call, operands, form, 1, 1 + (name == "var")):
         return expressions.mistake()
     if modes is None:
         return operands[0]
@@ -51,26 +54,36 @@ def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[
         expressions.report("E0301", f"`{name}` is along one mode", call.subscript.span, "", hint)
         return operands[0]
     if modes[0] not in MODES:
-        return _fold(expressions, name, int(modes[0].partition("%")[2]), operands[0])
-    if name != "mean":
-        return expressions.builder.add(Reduce(name, modes), operands[0])
-    return _mean(expressions, modes, operands[0])
+        return _fold(expressions, name, int(modes[0].partition("%")[2]), *operands)
+    value = expressions.builder.add(Reduce(name, modes), operands[0])
+    return value if len(operands) == 1 else _corrected(expressions, modes, value, *operands)
 
 
-def _fold(expressions: Expressions, name: str, width: int, operand: int) -> int:
+def _fold(expressions: Expressions, name: str, width: int, operand: int, correction: int | None = None) -> int:
     add = expressions.builder.add
-    if name != "mean":
+    if name not in MOMENTS:
         return add(ReduceBlocks(name, width), operand)
-    return add(Apply("div"), add(ReduceBlocks("sum", width), operand), add(Const.of(float(width))))
+    if name == "var" and "n" not in map(base, expressions.modes()[operand]):
+        operand = add(Apply("mul"), add(Const.of(1.0, ("n",))), operand)  # a value for each column
+    total, count = add(ReduceBlocks("sum", width), operand), add(Const.of(float(width)))
+    mean = add(Apply("div"), total, count)
+    if name == "mean":
+        return mean
+    centred = add(Apply("sub"), operand, mean)
+    squares = add(ReduceBlocks("sum", width), add(Apply("mul"), centred, centred))
+    return add(Apply("div"), squares, count if correction is None else add(Apply("sub"), count, correction))
 
 
-def _mean(expressions: Expressions, modes: tuple[str, ...], operand: int) -> int:
-    """Return ``sum[m, n](x) / size(m) / size(n)``; a value of fewer columns is divided by its number of columns."""
-    add, value = expressions.builder.add, expressions.builder.add(Reduce("sum", modes), operand)
-    for mode in modes:
-        value = add(Apply("div"), value, add(Extent(mode)))
-    fewer = max(map(divisor, expressions.modes()[operand]), default=1) if "n" in modes else 1
-    return value if fewer == 1 else add(Apply("mul"), value, add(Const.of(float(fewer))))
+def _corrected(expressions: Expressions, modes: tuple[str, ...], variance: int, operand: int, correction: int) -> int:
+    """Return ``variance * (count / (count - correction))``."""
+    add = expressions.builder.add
+    count = add(Cast(F32), add(Extent(modes[0])))
+    for mode in modes[1:]:
+        count = add(Apply("mul"), count, add(Extent(mode)))
+    columns = max(map(divisor, expressions.modes()[operand]), default=1) if "n" in modes else 1
+    if columns > 1:
+        count = add(Apply("div"), count, add(Const.of(float(columns))))
+    return add(Apply("mul"), variance, add(Apply("div"), count, add(Apply("sub"), count, correction)))
 
 
 def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
@@ -201,6 +214,7 @@ def _takes(
 SPECIAL_FORMS: dict[str, _Form] = {
     "sum": _without_modes,
     "mean": _without_modes,
+    "var": _without_modes,
     "argmax": _without_modes,
     "argmin": _without_modes,
     "iota": _of_mode(Index, ("m", "n", "l")),

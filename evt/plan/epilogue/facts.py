@@ -18,7 +18,7 @@ from evt.ir import (
     TypedDag,
 )
 from evt.ir.dtype import B1
-from evt.ir.node import is_divided
+from evt.ir.node import MOMENTS, is_divided
 from evt.plan.signature import Signature
 
 
@@ -28,17 +28,29 @@ def in_order(dag: TypedDag) -> list[tuple[str, int]]:
 
 
 def reductions_of(dag: TypedDag, value: int) -> list[int]:
-    """Return the reductions that a value is computed from, in id order; the kernel stores the value at its end."""
+    """Return the reductions that a value is computed from, in id order; the kernel stores the value at its end.
+
+    Reductions that share their parts count as one: see :func:`shared_parts`.
+    """
     found, stack, seen = set[int](), [value], {value}
     while stack:
         node = stack.pop()
         if isinstance(dag[node], Reduce):
-            found.add(node)
+            found.add(shared_parts(dag, node))
             continue
         new = [operand for operand in dag.arguments(node) if dag.reduced[operand] and operand not in seen]
         seen.update(new)
         stack.extend(new)
     return sorted(found)
+
+
+def shared_parts(dag: TypedDag, node: int) -> int:
+    """Return the first of the reductions with the parts of a reduction: a mean and a variance of one value share."""
+    op = dag[node]
+    if not isinstance(op, Reduce) or op.kind not in MOMENTS:
+        return node
+    kinds = [Reduce(kind, op.modes) for kind in MOMENTS]
+    return min(user for user in dag.users[dag.arguments(node)[0]] if dag[user] in kinds)
 
 
 def is_reduced(dag: TypedDag, output: str) -> bool:

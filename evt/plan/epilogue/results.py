@@ -17,9 +17,9 @@ from typing import Literal, TypeAlias
 from evt.ir import Extent, Index, Input, Load, Output, Reduce
 from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, I32, DType
-from evt.ir.node import PLACES, divisor
+from evt.ir.node import MOMENTS, PLACES, divisor
 from evt.ir.origin import quoted
-from evt.plan.epilogue.facts import in_order, is_leaf, reductions_of
+from evt.plan.epilogue.facts import in_order, is_leaf, reductions_of, shared_parts
 from evt.plan.epilogue.regions import Region, identity, make_region
 from evt.plan.epilogue.scope import Scope
 from evt.plan.epilogue.values import Number, Single, Size
@@ -31,11 +31,13 @@ class Combined:
     """A complete reduction, by the name of its step.
 
     For a result with fewer columns, each ``width`` columns of the kernel hold ``distance`` values, in the first ones.
+    ``moment`` is "mean" or "var" if the parts are moments.
     """
 
     reduction: str
     width: int = 1
     distance: int = 1
+    moment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Results:
         extent: Field | Literal[1] = scope.fields.size(kept.pop()) if kept else 1
         columns = columns_of(dag.types[value])
         op = dag[value]
-        plain = isinstance(op, Reduce) and divisor(columns) == 1 and op.kind not in PLACES
+        plain = isinstance(op, Reduce) and divisor(columns) == 1 and op.kind not in (*PLACES, *MOMENTS)
         # If several outputs store a reduction unchanged, the first takes its name.
         name = self._reductions.get(value, "") if plain else ""
         name = scope.names[output.name] if not name or any(each.name == name for each in self.stored) else name
@@ -154,6 +156,7 @@ class Results:
         return sorted(found)
 
     def _label(self, leaf: int) -> str:
+        moment = self._moment(leaf)
         match self.scope.dag[leaf]:
             case Load(name):
                 return self.scope.names[name]
@@ -161,7 +164,7 @@ class Results:
                 return f"size_{mode}"
             case Index(mode):
                 return f"index_{mode}"
-        return self._reductions[leaf]
+        return self._reductions[shared_parts(self.scope.dag, leaf)] + (moment and f"_{moment}")
 
     def _operand(self, leaf: int, output: Output) -> Operand:
         scope = self.scope
@@ -174,7 +177,13 @@ class Results:
                 return ResultIndex(mode == "l")
         columns = columns_of(scope.dag.types[leaf])
         apart = scope.pair_distance(leaf) if divisor(columns) > 1 else 1
-        return Combined(self._reductions[leaf], divisor(columns) * apart, apart)
+        reduction = self._reductions[shared_parts(scope.dag, leaf)]
+        return Combined(reduction, divisor(columns) * apart, apart, self._moment(leaf))
+
+    def _moment(self, leaf: int) -> str:
+        """Return the kind of a leaf whose parts are moments, or ""."""
+        op = self.scope.dag[leaf]
+        return op.kind if isinstance(op, Reduce) and op.kind in MOMENTS else ""
 
     def _given(self, value: Input) -> Given:
         scope, mode = self.scope, next((mode for mode in value.modes if mode != "l"), None)

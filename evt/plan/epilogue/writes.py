@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from evt.ir import Reduce
 from evt.ir.columns import columns_of
 from evt.ir.dtype import B1, I64, DType
-from evt.ir.node import PLACES, divisor
+from evt.ir.node import MOMENTS, PLACES, divisor
 from evt.plan.epilogue.loads import Auxiliary, Indexed, Packed, packed
 from evt.plan.epilogue.results import Result
 from evt.plan.epilogue.step import ADDRESS, Buffers, Context, Share, Slot, Step
@@ -18,6 +18,8 @@ from evt.plan.signature import bytes_of
 
 #: CUTLASS's names of shapes, in the names of reductions.
 _SHAPES = {ResultShape.ROW: "Row", ResultShape.COLUMN: "Col", ResultShape.SCALAR: "Scalar"}
+#: The kind of a reduction whose parts are moments, which means and variances share.
+MERGED = "moments"
 _STORES = {Access.TILE: "", Access.DIRECT: ", directly to global memory", Access.STRIDED: ", element by element"}
 
 
@@ -204,7 +206,8 @@ class Reduction(Step):
     """A reduction in ``dtype``: each thread block writes its part to the workspace, for the kernel at the end.
 
     An ``atomic`` one combines in the output of its only result, which a kernel has filled with the identity.
-    ``extent`` is the extent of the mode that is kept. The parts of argmax and argmin are the keys of PlaceKeys.
+    ``extent`` is the extent of the mode that is kept. The parts of argmax and argmin are the keys of PlaceKeys. The
+    parts of :data:`MERGED` are moments: four numbers of ``dtype``.
     """
 
     shape: ResultShape
@@ -226,9 +229,9 @@ class Reduction(Step):
         return True
 
     @property
-    def parts(self) -> DType:
-        """The type of the partial results: the keys of argmax and argmin have 64 bits."""
-        return I64 if self.kind in PLACES else self.dtype
+    def part_bytes(self) -> int:
+        """The bytes of a partial result: the keys of argmax and argmin have 64 bits."""
+        return bytes_of(I64 if self.kind in PLACES else self.dtype) * (4 if self.kind == MERGED else 1)
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
@@ -239,17 +242,19 @@ class Reduction(Step):
         kept, name = {"m", "n"} - set(op.modes), f"reduction_{index}"
         shape, atomic = scope.shape(kept), program.results.add(node, name)
         extent: Field | Literal[1] = scope.fields.size(kept.pop()) if kept else 1
-        return cls(shape, op.kind, scope.dag.types[node].dtype, extent, "l" in op.modes, atomic, name=name)
+        kind = MERGED if op.kind in MOMENTS else op.kind
+        return cls(shape, kind, scope.dag.types[node].dtype, extent, "l" in op.modes, atomic, name=name)
 
     @property
     def description(self) -> str:
         return f"{self.shape} reduction, {self.kind}, {'by atomics' if self.atomic else 'in parts'}"
 
     def registers(self, share: Share) -> int:
-        return ADDRESS + (1 if self.shape is ResultShape.SCALAR else share.elements // 2)
+        totals = 1 if self.shape is ResultShape.SCALAR else share.elements // 2
+        return ADDRESS + totals * (4 if self.kind == MERGED and self.shape is not ResultShape.COLUMN else 1)
 
     def shared_bytes(self, buffers: Buffers) -> int:
         if self.shape is not ResultShape.ROW:
             return 0
-        size = bytes_of(self.parts if self.kind in PLACES else self.result)
+        size = self.part_bytes if self.kind in (*PLACES, MERGED) else bytes_of(self.result)
         return buffers.warps * buffers.columns * size

@@ -517,7 +517,7 @@ struct Lanes : epilogue::TypesCutlass {
           if (i < count) {
             Element const mine = upper ? totals[i + count] : totals[i];
             Element const other = upper ? totals[i] : totals[i + count];
-            totals[i] = Op::apply(mine, __shfl_xor_sync(0xffffffffu, other, mask));
+            totals[i] = Op::apply(mine, shuffle_xor(other, mask));
           }
         }
         first += upper ? count : 0;

@@ -48,7 +48,14 @@ struct Reduction {
     template <class Input>
     CUTLASS_DEVICE void visit(typename Lanes::At const& at,
                               typename Lanes::template Array<Input, Lanes::kSize> const& input) {
-      totals.add(this->lanes, at, Lanes::template convert<Element>(input), writer());
+      using Value = typename ReducedValue<Element>::type;
+      auto const values = Lanes::template convert<Value>(input);
+      if constexpr (std::is_same_v<Value, Element>) {
+        totals.add(this->lanes, at, values, writer());
+      } else {
+        auto const parts = Lanes::template generate<Element, Lanes::kSize>([&](int i) { return Element(values[i]); });
+        totals.add(this->lanes, at, parts, writer());
+      }
     }
 
     CUTLASS_DEVICE void reduce(typename Lanes::At const& at) { totals.reduce(this->lanes, at); }
