@@ -8,15 +8,19 @@ from evt.optimise.rewrite import TypedBuilder
 
 
 def expand_means(dag: TypedDag) -> TypedDag:
-    """Replace means by sums, which have smaller parts; a mean beside a variance of the same value remains."""
+    """Replace means by sums, which have smaller parts; a mean beside a variance of the same floats remains."""
     if not any(isinstance(op, Reduce) and op.kind == "mean" for op, _ in dag.table):
         return dag
-    entries = set(dag.table)
+    variances = {
+        (op.modes, operands)
+        for op, operands in dag.table
+        if isinstance(op, Reduce) and op.kind == "var" and dag.types[operands[0]].dtype.is_float
+    }
     builder, renamed = TypedBuilder(dag), list[int]()
     for node in builder.walk(dag):
         op, operands = dag.table[node]
         taken = tuple([renamed[operand] for operand in operands])
-        if isinstance(op, Reduce) and op.kind == "mean" and (Reduce("var", op.modes), operands) not in entries:
+        if isinstance(op, Reduce) and op.kind == "mean" and (op.modes, operands) not in variances:
             renamed.append(_quotient(builder, op.modes, *taken))
         else:
             renamed.append(builder.add(op, *taken))

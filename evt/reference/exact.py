@@ -123,7 +123,7 @@ class Exact(Dialect[torch.Tensor]):
         dims = [MODES.index(mode) for mode in op.modes]
         value = value.expand(sizes)
         if op.kind in MOMENTS:
-            return moment(op.kind, value if value.dtype.is_floating_point else value.to(self.dtype), dims)
+            return moment(op.kind, value, dims, self.dtype)
         return place(op.kind, value, dims[0]) if op.kind in PLACES else self.combine(op.kind, value, dims)
 
     def fold(self, op: ReduceBlocks, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -234,22 +234,21 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
 
 
-def moment(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Return the mean or the population variance over some dimensions; NaN for no values.
+def moment(kind: str, value: torch.Tensor, dims: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return the mean or the population variance over some dimensions, of integers in ``dtype``; NaN for no values.
 
     Differences from the first value are small and exact where the spread is small beside the mean. The variance of
     values that are not finite is NaN.
     """
-    count, total = math.prod(value.shape[dim] for dim in dims), reduced("sum", value, dims)
-    if not count:
-        return torch.full_like(total, math.nan)
-    first = value
+    count = math.prod(value.shape[dim] for dim in dims)
+    dtype = value.dtype if value.dtype.is_floating_point else dtype
+    if kind == "mean" or not count:
+        return reduced("sum", value, dims).to(dtype) / count
+    first = value = value.to(dtype)
     for dim in dims:
         first = first.narrow(dim, 0, 1)
     shifted = value - first
     offset = reduced("sum", shifted, dims) / count
-    if kind == "mean":
-        return torch.where(offset.isfinite(), first + offset, total / count)
     centred = shifted - offset
     return reduced("sum", centred * centred, dims) / count
 

@@ -360,6 +360,7 @@ class Evaluator:
         if kind == "mean":
             return self.mean(modes, value)
         if kind == "var":
+            value = self.apply("div", [value, self.literal(1.0)])  # moments of integers are floats
             wide = replace(value, held="f64" if compute(value.type) == "f64" else "f32")  # a single operation of eager's
             centred = self.apply("sub", [wide, self.mean(modes, wide)])
             return self.mean(modes, self.apply("mul", [centred, centred]))

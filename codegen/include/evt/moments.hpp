@@ -78,6 +78,10 @@ struct ReducedValue<Moments<T>> {
   using type = T;
 };
 
+/// In a fragment the compiler knows the counts, so that weights are constants.
+template <>
+inline constexpr bool kByFragment<MergeMoments> = true;
+
 template <class T>
 CUTLASS_DEVICE Moments<T> shuffle_xor(Moments<T> x, int mask) {
   x.count = shuffle_xor(x.count, mask);

@@ -144,6 +144,10 @@ struct ReducedValue {
   using type = Element;
 };
 
+/// Whether a thread reduces each fragment alone before it adds the fragment to a row's total.
+template <class Op>
+inline constexpr bool kByFragment = false;
+
 /// The value of x in the lane whose number differs by the bits of mask.
 template <class T>
 CUTLASS_DEVICE T shuffle_xor(T x, int mask) {

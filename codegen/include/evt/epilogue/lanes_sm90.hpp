@@ -570,7 +570,16 @@ struct Lanes : epilogue::TypesCutlass {
     template <class Write>
     CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
                             Write const&) {
-      lanes.combine<Op, kSize>(at, values, [&](int i) -> Element& { return totals[at.step_m * 2 + i / 2 % 2]; });
+      if constexpr (kByFragment<Op>) {
+        Element own[2] = {Op::template identity<Element>(), Op::template identity<Element>()};
+        lanes.combine<Op, kSize>(at, values, [&](int i) -> Element& { return own[i / 2 % 2]; });
+        CUTLASS_PRAGMA_UNROLL
+        for (int row = 0; row < 2; ++row) {
+          totals[at.step_m * 2 + row] = Op::apply(totals[at.step_m * 2 + row], own[row]);
+        }
+      } else {
+        lanes.combine<Op, kSize>(at, values, [&](int i) -> Element& { return totals[at.step_m * 2 + i / 2 % 2]; });
+      }
     }
 
     template <class Write>
