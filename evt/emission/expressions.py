@@ -16,7 +16,9 @@ from evt.plan.epilogue.writes import MERGED, Reduction
 REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
 #: The functions that combine values, in reduce.hpp.
 COMBINE = {
-    **{"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"},
+    "sum": "evt::Sum",
+    "max": "evt::Max",
+    "min": "evt::Min",
     **dict.fromkeys(PLACES, "evt::MaxKey"),
     MERGED: "evt::MergeMoments",
 }

@@ -152,8 +152,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
         case Pick() | Store() | Feed():
             return ValueType.of(operands[0].dtype, modes, operands[0].constant)
         case Interleave():
-            constant = all(value.constant for value in operands)
-            return ValueType.of(interleaved_type(dag, operands), modes, constant)
+            return ValueType.of(interleaved_type(dag, operands), modes, all(value.constant for value in operands))
         case Index() | Extent():
             return ValueType.of(I32, modes)
         case Random():
@@ -205,9 +204,7 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
     row = TABLE[function]
     if row.source:
         return F32  # a user's C++
-    values = (
-        [value for slot, value in enumerate(operands) if slot not in row.conditions] if row.conditions else operands
-    )
+    values = [x for slot, x in enumerate(operands) if slot not in row.conditions] if row.conditions else operands
     if not values:
         return B1
     varying = {value.dtype.compute.name for value in values if not value.constant}

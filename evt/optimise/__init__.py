@@ -1,7 +1,7 @@
 """The optimiser: typed graph to typed graph.
 
 Equal subexpressions are already one node (:class:`evt.ir.Builder` merges them). Rules are exact, to the bit in every
-type, except for multiply-adds, recognised activations and means, which round less. ``relaxed`` adds the algebra of reals.
+type, except for multiply-adds, recognised activations and means. ``relaxed`` adds the algebra of reals.
 """
 
 from __future__ import annotations

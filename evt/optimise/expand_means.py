@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.node import Apply, Const, Extent, Reduce, divisor
+from evt.ir.node import Const, Extent, Reduce, divisor
 from evt.optimise.rewrite import TypedBuilder
 
 

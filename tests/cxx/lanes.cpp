@@ -46,6 +46,7 @@ inline int max(int a, int b) { return a > b ? a : b; }
 #include "evt/epilogue/random_wide.hpp"
 #include "evt/epilogue/vector.hpp"
 #include "evt/epilogue/vector_store.hpp"
+#include "evt/moments.hpp"
 
 namespace {
 
@@ -335,6 +336,35 @@ void check_reduction() {
   for (int i = 0; i < kept; ++i) expect(sums[size_t(i)], wanted[size_t(i)], i, i);
 }
 
+/// Values whose mean is 10,000 standard deviations.
+template <class Family, epilogue::Kept Kept>
+void check_moments() {
+  using Part = evt::Moments<float>;
+  using Operation = epilogue::Reduction<Kept, evt::MergeMoments, Part, evt::Partial>;
+  bool const rows = Kept == epilogue::Kept::kRows, columns = Kept == epilogue::Kept::kColumns;
+  int const kept = rows ? kM : columns ? kN : 1, count = kM * kN / kept;
+  int64_t const parts = Family::parts(Kept);
+  auto const shifted = [](int m, int n) { return value(m, n) + 3e6f; };
+  std::vector<Part> stored(size_t(parts * kept), Part(NAN));
+  what = rows ? "moments of rows" : columns ? "moments of columns" : "moments";
+  put<Family, Operation>({stored.data(), 0, kept}, shifted);
+  for (int i = 0; i < kept; ++i) {
+    Part found = evt::MergeMoments::identity<Part>();
+    for (int64_t part = 0; part < parts; ++part) {
+      found = evt::MergeMoments::apply(found, stored[size_t(part * kept + i)]);
+    }
+    double sum = 0, squares = 0;
+    for (int j = 0; j < count; ++j) sum += value(columns ? j : rows ? i : j / kN, columns ? i : rows ? j : j % kN);
+    for (int j = 0; j < count; ++j) {
+      double const off = value(columns ? j : rows ? i : j / kN, columns ? i : rows ? j : j % kN) - sum / count;
+      squares += off * off;
+    }
+    expect(found.count, count, i, i);
+    expect(std::fabs(found.mean() - 3e6 - sum / count) < 0.25, true, i, i);  // a unit in the last place
+    expect(std::fabs(found.variance() / (squares / count) - 1) < 1e-6, true, i, i);
+  }
+}
+
 template <class Family, int Kept>
 void check_vector_store() {
   what = "a store of a vector";
@@ -452,6 +482,9 @@ void check(char const* name, Stride const& stride) {
   check_reduction<Family, epilogue::Kept::kRows>();
   check_reduction<Family, epilogue::Kept::kColumns>();
   check_reduction<Family, epilogue::Kept::kNothing>();
+  check_moments<Family, epilogue::Kept::kRows>();
+  check_moments<Family, epilogue::Kept::kColumns>();
+  check_moments<Family, epilogue::Kept::kNothing>();
   check_vector_store<Family, 0>();
   check_vector_store<Family, 1>();
   check_vector_store<Family, -1>();

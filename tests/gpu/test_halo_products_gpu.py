@@ -84,6 +84,11 @@ CASES = {
         "D = acc + bias; a = sum[m](D*D); b = max[n](D); c = max[m, n](abs(acc))\n"
         "r = rsqrt(sum[n](acc*acc)/size(n) + 0.1)"
     ),
+    "moments": Case(
+        "out D, mu: f32[m], r: f32[m], c: f32[n], s: f32[n], a: f32\n"
+        "x = acc + 4000; D = acc; mu = mean[n](x); r = rsqrt(var[n](x) + 0.1)\n"
+        "c = mean[m](x); s = sqrt(var[m](x, 1)); a = var[m, n](x)"
+    ),
     "atomic": Case(
         "out D, a: f32[n], b: f32[m], c: f32; D = acc; a = sum[m](acc); b = max[n](acc); c = sum[m, n](acc*acc)",
         deterministic=False,

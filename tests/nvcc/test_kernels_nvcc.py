@@ -36,6 +36,16 @@ out D, E
 E = alpha*acc + beta*C
 D = relu(E*scale) + residual + bias
 """
+#: Moments of rows and of columns, and over both.
+MOMENTS = """\
+out D, mu: f32[m], rstd: f32[m], centre: f32[n], spread: f32[n], all: f32
+D = acc
+mu = mean[n](acc)
+rstd = rsqrt(var[n](acc) + 1e-5)
+centre = mean[m](acc)
+spread = var[m](acc)
+all = var[m, n](acc)
+"""
 #: ``z`` is shared: two outputs and a column-major D, with every broadcast.
 SHARED = """\
 in alpha, rows: f32[m], bias: bf16[n], mask: bf16[m, n]
@@ -61,12 +71,16 @@ CONVOLUTION = "D = relu(acc + bias) + residual"
 HALO_NODES = """\
 in s: f32[m], t: f16[n?], beta: f16, other: bf16[m, n]
 out D, E: f32[m, n], sums: f32[n], most: f32, place: i32[m], norm: f32[m]
+out rstd: f32[m], centre: f32[n], spread: f32[n]
 E = acc*s + t + beta*other
 D = relu(E + C + iota(n) - iota(m)*size(k))
 sums = sum[m](E)
 most = max[m, n](abs(E))
 place = argmax[n](E)
 norm = sqrt(sum[n](E*E)/size(n))
+rstd = rsqrt(var[n](E) + 0.1)
+centre = mean[m](E)
+spread = var[m](E)
 """
 HALO_PLACED = """\
 in rows: i32[m], columns: i32[n], x: f16[m, columns[n]], y: f32[rows[m]]
@@ -127,6 +141,9 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-bf16-shared": gemm(SHARED, "sm90", "bf16", fused=False, config="cooperative_128x128x64"),
     "sm90-f32": gemm("D = silu(acc * scale[m] + bias)", "sm90", "f32"),
     "sm100-f16": gemm(TILES, "sm100", "f16"),
+    "sm80-moments": gemm(MOMENTS, "sm80", "f16"),
+    "sm90-moments": gemm(MOMENTS, "sm90", "bf16"),
+    "sm100-moments": gemm(MOMENTS, "sm100", "bf16"),
     "sm100-turned": gemm(TURNED, "sm100", "f16"),
     "sm120-e4m3": gemm(TILES, "sm120", "e4m3"),
     "sm80-stock": gemm("D = relu(alpha*acc + bias)*C + residual", "sm80", "f16", route="stock"),

@@ -360,10 +360,10 @@ class Evaluator:
         if kind == "mean":
             return self.mean(modes, value)
         if kind == "var":
-            value = self.apply("div", [value, self.literal(1.0)])  # moments of integers are floats
-            wide = replace(value, held="f64" if compute(value.type) == "f64" else "f32")  # a single operation of eager's
+            # Moments of integers are floats; eager PyTorch rounds the result only.
+            wide = self.apply("div", [replace(value, held=compute(value.type)), self.literal(1.0)])
             centred = self.apply("sub", [wide, self.mean(modes, wide)])
-            return self.mean(modes, self.apply("mul", [centred, centred]))
+            return self.mean(modes, self.apply("mul", [centred] * 2))
         number, dtype = self.reduced(value)
         shape = list(number.x.shape)
         for mode in modes:
@@ -375,8 +375,7 @@ class Evaluator:
         return Value(reduced, dtype, columns="n" not in modes, held=dtype, fewer=1 if "n" in modes else value.fewer)
 
     def mean(self, modes: Sequence[str], value: Value) -> Value:
-        """Return the sum divided by the count; a kernel's moments overflow elsewhere."""
-        result = self.reduce("sum", modes, value)
+        result = self.reduce("sum", modes, value)  # a kernel's moments overflow elsewhere
         for mode in modes:
             result = self.apply("div", [result, self.value(Size(mode), {})])
         fewer = value.fewer if value.columns and "n" in modes else 1

@@ -103,7 +103,8 @@ CASES = {
         "f16",
     ),
     "moments": Case(  # the mean is 1,000 standard deviations
-        "out D, mu: f32[m], rstd: f32[m], centre: f32[l, n], spread: f32[l, n], evens: f32[n/2], all: f32[], w: f32[m, n/32]\n"
+        "out D, mu: f32[m], rstd: f32[m], centre: f32[l, n], spread: f32[l, n], evens: f32[n/2]\n"
+        "out all: f32[], w: f32[m, n/32]\n"
         "x = acc + 20000; D = acc\n"
         "mu = mean[n](x); rstd = rsqrt(var[n](x) + 0.00001); centre = mean[m](x); spread = sqrt(var[m](x, 1))\n"
         "evens = var[m](even(x)); all = var[l, m, n](x); w = var[n%32](x)",
@@ -114,7 +115,8 @@ CASES = {
         "in on: bool[m]\n"
         "out D, centre: f32[n], spread: f32[n], mu: f16[m], all: f32\n"
         "D = acc; x = where(on, acc, 1000*acc)\n"
-        "centre = mean[m](acc + 50000); spread = var[m](acc + 50000); mu = mean[n](x)/sqrt(var[n](x)); all = var[m, n](x, 1)",
+        "centre = mean[m](acc + 50000); spread = var[m](acc + 50000); mu = mean[n](x)/sqrt(var[n](x))\n"
+        "all = var[m, n](x, 1)",
         "f16",
         operation="conv2d",
     ),

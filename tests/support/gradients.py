@@ -79,6 +79,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Shapes]] = {
         {},
         {"A": (5, 6), "B": (6, 8), "w": (8,)},
     ),
+    "moments": (
+        "out D, mu: f64[m], r: f64[m], c: f64[n], e: f64[m], a: f64, w: f64[m, n/8]\n"
+        "x = acc*g[n]; D = x; mu = mean[n](x); r = rsqrt(var[n](x) + 0.01); c = sqrt(var[m](x, 1))\n"
+        "e = var[n](even(acc)); a = mean[m, n](x); w = var[n%8](acc)",
+        "gemm",
+        {},
+        {"A": (5, 6), "B": (6, 8), "g": (8,)},
+    ),
     "blocks": (
         "out D, a: f64[m, n/8]; a = max[n%8](abs(acc)); D = acc/a",
         "gemm",
@@ -118,7 +126,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Shapes]] = {
     ),
 }
 #: Programs whose gradients a kernel can compute beside the product.
-ONE_KERNEL = [name for name in CASES if name not in ("statistics", "blocks")]
+ONE_KERNEL = [name for name in CASES if name not in ("statistics", "moments", "blocks")]
 
 
 def drawn(shapes: Shapes, seed: int = 0) -> dict[str, Any]:

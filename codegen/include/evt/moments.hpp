@@ -3,8 +3,8 @@
 
 // Moments: the parts of mean and var reductions. T is float or double. Two parts are merged by Chan's formula.
 //
-// The mean is pivot + offset. The pivot is one of the values, so differences of pivots and of values are of the size of
-// the values' spread, and exact where this is small beside the mean. Sums of squares are centred throughout.
+// The mean is pivot + offset. The pivot is one of the values. So differences of pivots are as small as the values'
+// spread, and exact where this is small beside the mean. Sums of squares are centred throughout.
 
 #include <cstdint>
 #include <type_traits>

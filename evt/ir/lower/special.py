@@ -77,7 +77,7 @@ def _fold(expressions: Expressions, name: str, width: int, operand: int, correct
 def _corrected(expressions: Expressions, modes: tuple[str, ...], variance: int, operand: int, correction: int) -> int:
     """Return ``variance * (count / (count - correction))``."""
     add = expressions.builder.add
-    count = add(Cast(F32), add(Extent(modes[0])))
+    count = add(Cast(F32), add(Extent(modes[0])))  # a product of i32 may overflow
     for mode in modes[1:]:
         count = add(Apply("mul"), count, add(Extent(mode)))
     columns = max(map(divisor, expressions.modes()[operand]), default=1) if "n" in modes else 1
