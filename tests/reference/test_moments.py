@@ -11,7 +11,8 @@ import evt
 
 TEXT = (
     "in C: f32[m, n]; out D: f32[m, n], mu: f32[m], v: f32[m], c: f32[n], s: f32[n], a: f32, e: f32[m]\n"
-    "out w: f32[m, n/16]; D = acc*0 + C; mu = mean[n](D); v = var[n](D); c = mean[m](D); s = var[m](D, 1); a = var[m, n](D)\n"
+    "out w: f32[m, n/16]\n"
+    "D = acc*0 + C; mu = mean[n](D); v = var[n](D); c = mean[m](D); s = var[m](D, 1); a = var[m, n](D)\n"
     "e = var[n](even(D), 1); w = var[n%16](D, 1)"
 )
 
