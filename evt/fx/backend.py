@@ -28,9 +28,11 @@ from evt.errors import NoKernelWarning
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
 from evt.fx.choose import Choice, RegionPass
+from evt.fx.dispatch import Dispatch
 from evt.fx.kernels import failures_of, planned
 from evt.fx.lowering import register
-from evt.fx.options import Options, read_options
+from evt.fx.options import LOSSLESS, Options, read_options
+from evt.fx.plan import GraphPlan
 from evt.fx.records import Owner, Record, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.skip_reason import SkipReason
@@ -128,11 +130,38 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo's; see :func:`read_options` for ``mode`` and ``options``."""
     read = read_options(mode, options)
+    if read.rule == LOSSLESS:
+        return lossless(module, Owner.of(module, inputs), read)
     fuse = FusePass(owner=Owner.of(module, inputs), options=read)
     patches = patches_of(read, fuse)
     compiled: Any = compile_fx(module, list(inputs), inner_compile=fuse.compile, config_patches=patches)
     made: Callable[..., Any] = compiled
     return made
+
+
+class RecordedDispatch(Dispatch):
+    """The calls of a graph of Dynamo's, whose plans are recorded for :func:`evt.report`."""
+
+    def __init__(self, module: GraphModule, owner: Owner, options: Options) -> None:
+        super().__init__(module, ((), {}), {"numerics": "eager"}, None, True)
+        self.owner, self.options = owner, options
+
+    def _planned(self, *arguments: Any) -> GraphPlan:
+        made = super()._planned(*arguments)
+        keep(Record(rows_of(made.fusion.outcomes), self.owner, self.options))
+        return made
+
+
+def lossless(module: GraphModule, owner: Owner, options: Options) -> Callable[..., Any]:
+    """Return a graph of Dynamo's with regions whose bits are eager's, as :func:`evt.fuse` with ``rule="lossless"``.
+
+    Gradients, and modules in training mode that the graph calls, are PyTorch's work.
+    """
+    if any(each.training for each in module.modules() if each is not module):
+        return module.forward
+    module.training = False  # of the graph itself; its operators have the modes of the model's modules
+    dispatch = RecordedDispatch(module, owner, options)
+    return lambda *arguments: dispatch(arguments, {})
 
 
 def patches_of(options: Options, fuse: RegionPass) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
@@ -34,7 +34,8 @@ class Captured:
 
     The inputs of the graph are the module's tensors (``names`` are their qualified names), then the leaves of the
     call's arguments. Its outputs are the new values of the inputs in ``written``, then the leaves of the module's
-    result. ``results`` describes the memory of the result's leaves in eager mode, ``structure`` their tree.
+    result. ``results`` describes the memory of the result's leaves in eager mode, ``structure`` their tree. ``whole``
+    is the graph before batch norms are decomposed, for a comparison with eager, and ``copies`` maps nodes to its nodes.
     """
 
     module: GraphModule
@@ -42,6 +43,8 @@ class Captured:
     written: tuple[Node, ...]
     results: tuple[ResultMemory | None, ...]
     structure: Any
+    whole: GraphModule
+    copies: Mapping[Node, Node]
 
     @property
     def inputs(self) -> list[Node]:
@@ -79,9 +82,13 @@ def capture(
     targets = {**names, **inputs_by_name}
     specs = exported.graph_signature.output_specs
     written = tuple(targets[spec.target] for spec in specs if spec.kind.name in _MUTATIONS)
+    whole, copies = Graph(), dict[Node, Node]()
+    whole.output(whole.graph_copy(made.graph, copies))
     expand(made.graph, eager)
     made.recompile()
-    return Captured(made, tuple(map(str, names)), written, results, exported.call_spec.out_spec)
+    return Captured(
+        made, tuple(map(str, names)), written, results, exported.call_spec.out_spec, GraphModule(made, whole), copies
+    )
 
 
 def _attribute(module: torch.nn.Module, name: str | None) -> Any:

@@ -15,7 +15,9 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree
 
 from evt.errors import EvtError, InternalError, NoKernelWarning
-from evt.fx.plan import GraphPlan, plan
+from evt.fx.lossless import DIFFERS
+from evt.fx.plan import GraphPlan, Lossless, plan
+from evt.fx.regions import Fusion
 from evt.fx.results import ResultMemory
 from evt.fx.watch import Watch
 from evt.runtime.tensor_checks import PLAIN, transforming
@@ -65,13 +67,15 @@ class Dispatch:
 
     ``example`` holds the arguments of a call, with a :class:`TensorKind` for each tensor. ``plans`` maps the key of a
     kind of inputs to its plan, or to the reason why it has none. ``answers`` counts calls: "fused", or the reason why
-    the model itself ran.
+    the model itself ran. ``lossless``: the first call of each kind compares the regions with eager, on its own tensors,
+    and every kind has its own plan.
     """
 
     model: torch.nn.Module
     example: Arguments
     settings: Mapping[str, Any]
     dynamic_shapes: Any = None
+    lossless: bool = False
     plans: dict[object, GraphPlan | str] = field(default_factory=dict)
     answers: Counter[str] = field(default_factory=Counter)
     _general: GraphPlan | None = None
@@ -192,6 +196,7 @@ class Dispatch:
                     made = f"it was called with more than {MOST_PLANS} kinds of inputs"
                 else:
                     made = self._planned(args, keywords)
+                    made.proven = True
             except EvtError as error:
                 made = error.diagnostics[0].message
             self.plans[key] = made
@@ -208,21 +213,33 @@ class Dispatch:
         with self._lock:
             known.checked = True
             results = known.results_of(watch, leaves, lambda: self.model(*args, **keywords))
-            if results == known.results:
+            if results == known.results and (known.proven or not self.lossless):
                 return known
-            made = self._planned(args, keywords, results)
+            made = self._planned(args, keywords, results, known.fusion)
             self.plans = {key: made if each is known else each for key, each in self.plans.items()}
             return made
 
     def _planned(
-        self, args: tuple[Any, ...], keywords: dict[str, Any], results: tuple[ResultMemory | None, ...] | None = None
+        self,
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+        results: tuple[ResultMemory | None, ...] | None = None,
+        before: Fusion | None = None,
     ) -> GraphPlan:
-        """Return a plan; restore the tensors that the capture replaced in the model."""
+        """Return a plan; restore the tensors that the capture replaced in the model.
+
+        ``before`` are the fused regions of an earlier plan for these inputs.
+        """
+        lossless = None
+        if self.lossless:
+            outcomes = before.outcomes if before else ()
+            refused = {each.product.name: each for each in outcomes if each.reason and each.reason.code == DIFFERS}
+            lossless = Lossless(_pytree.tree_leaves((args, keywords)), refused)
         for _ in range(2):
             assert self._watch is not None
             inputs, named = _pytree.tree_map(_apart, (args, keywords))
-            general = None if self._general is not None or self.plans else self.dynamic_shapes
-            made = plan(self.model, self._watch, inputs, named, general, self.settings, results)
+            general = None if self._general is not None or self.plans or self.lossless else self.dynamic_shapes
+            made = plan(self.model, self._watch, inputs, named, general, self.settings, results, lossless)
             if self._watch.keeps_attributes():
                 self._general = made if general is not None else self._general
                 return made

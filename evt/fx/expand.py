@@ -14,6 +14,8 @@ from torch.fx import Graph, Node
 from evt.fx.aten import Arguments, base_name
 
 aten = torch.ops.aten
+#: The mark of a decomposition's result: the node of the operator's result.
+ORIGINAL = "evt_original"
 #: Operators of normalisations that may use the statistics of training.
 _NORMALISATIONS = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
 
@@ -33,6 +35,7 @@ def expand(graph: Graph, eager: bool = False) -> None:
         made = _batch_norm(_Writer(graph, node), Arguments(node), eager)
         for user in list(node.users):
             if user.args[1] == 0:
+                made.meta[ORIGINAL] = user
                 user.replace_all_uses_with(made)
     graph.eliminate_dead_code()
 

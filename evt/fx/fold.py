@@ -6,7 +6,7 @@ operators move into the folding graph, and the main graph gets an input for each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -61,6 +61,13 @@ class Folding:
         for node in reversed(taken):
             if not node.users:
                 graph.erase_node(node)
+
+    def values(self, root: torch.nn.Module, constants: Sequence[torch.Tensor]) -> dict[Node, torch.Tensor]:
+        """Return the values of ``inputs`` for values of the constants."""
+        graph, copies = Graph(), dict[Node, Node]()
+        graph.graph_copy(self.graph, copies)
+        graph.output(tuple(copies[self.copies[node]] for node in self.inputs))
+        return dict(zip(self.inputs, GraphModule(root, graph)(*constants), strict=True))
 
     def finish(self, root: torch.nn.Module) -> GraphModule:
         """Return the function from the constants to the values of ``inputs``."""

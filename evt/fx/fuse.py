@@ -13,6 +13,7 @@ from evt.diagnostics import Diagnostic, shown
 from evt.errors import ArgumentError
 from evt.fx.dispatch import Dispatch, TensorKind
 from evt.fx.module import FusedModule, dispatch_of, stand_in
+from evt.fx.options import LOSSLESS
 from evt.fx.regions import Fusion
 from evt.request.given import check_kind
 from evt.settings import Keywords, Settings
@@ -28,6 +29,7 @@ def fuse(
     example_inputs: Sequence[Any] | Mapping[str, Any],
     *,
     dynamic_shapes: Any = None,
+    rule: str | None = None,
     **settings: Unpack[Keywords],
 ) -> FusedModule:
     """Return a module that replaces a model, or a graph of ATen's operators, and runs it with its products fused.
@@ -45,10 +47,18 @@ def fuse(
 
     A region computes in f32 and rounds where it stores and where the graph casts, as Inductor does; with
     ``numerics="eager"`` it rounds as PyTorch's CUDA kernels do, operator by operator.
+
+    ``rule="lossless"`` changes no bit. Regions round as with ``numerics="eager"``; at the first call with a kind of
+    inputs, the bits of each region are compared with eager PyTorch's on the call's tensors. Only equal regions are
+    fused; PyTorch runs all other operators. ``evt.report`` has the shares of bits that differ.
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, _INPUTS)
-    Settings.of(**settings)
+    lossless = is_lossless(rule)
+    if lossless:
+        settings.setdefault("numerics", "eager")
+    if Settings.of(**settings).numerics != "eager" and lossless:
+        raise ArgumentError(Diagnostic("E0607", 'rule="lossless" needs numerics="eager"', help="omit `numerics`"))
     known = dispatch_of(module)
     call = _call(example_inputs)
     dispatch = Dispatch(
@@ -56,9 +66,17 @@ def fuse(
         _pytree.tree_map(TensorKind.of, call),
         dict(settings),
         dynamic_shapes,
+        lossless,
     )
     dispatch.plan_of(*call)
     return stand_in(dispatch)
+
+
+def is_lossless(rule: str | None) -> bool:
+    """Return whether a rule is "lossless". Raise ArgumentError (E0607) for any other but None."""
+    if rule not in (None, LOSSLESS):
+        raise ArgumentError(Diagnostic("E0607", f"there is no rule {shown(rule)}", help='rule="lossless", or none'))
+    return rule is not None
 
 
 def fusion(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> Fusion:

@@ -60,7 +60,8 @@ class FusedModule(torch.nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         dispatch = self._evt
         hooks = {name: value for name, value in vars(self).items() if name not in _SHARED and name != "_evt"}
-        return restored, (dispatch.model, dispatch.example, dict(dispatch.settings), dispatch.dynamic_shapes, hooks)
+        kept = (dispatch.model, dispatch.example, dict(dispatch.settings), dispatch.dynamic_shapes, dispatch.lossless)
+        return restored, (*kept, hooks)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedModule:
         memo[id(self)] = made = restored(*deepcopy(self.__reduce_ex__(4)[1], memo))
@@ -127,10 +128,15 @@ def stand_in(dispatch: Dispatch) -> FusedModule:
 
 
 def restored(
-    model: torch.nn.Module, example: Arguments, settings: dict[str, Any], dynamic_shapes: Any, hooks: dict[str, Any]
+    model: torch.nn.Module,
+    example: Arguments,
+    settings: dict[str, Any],
+    dynamic_shapes: Any,
+    lossless: bool,
+    hooks: dict[str, Any],
 ) -> FusedModule:
     """Return a copied or unpickled module without plans."""
-    made = stand_in(Dispatch(model, example, settings, dynamic_shapes))
+    made = stand_in(Dispatch(model, example, settings, dynamic_shapes, lossless))
     vars(made).update(hooks)
     return made
 

@@ -12,8 +12,11 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.request.given import check_kind
 
-#: The rules that decide which regions are fused: if the cost model or a measurement predicts a gain, or always.
-RULES = ("estimate", "measure", "always")
+#: The rule of :func:`evt.fuse`, and of torch.compile, that changes no bit.
+LOSSLESS = "lossless"
+#: The rules that decide which regions are fused: if the cost model or a measurement predicts a gain, always, or if all
+#: bits equal eager PyTorch's.
+RULES = ("estimate", "measure", "always", LOSSLESS)
 _OWN = ("evt.rule", "evt.devices", "evt.tune")
 #: Options of Inductor that choose kernels by measurement. They select the rule "measure".
 _MEASURES = ("max_autotune", "max_autotune_gemm")
@@ -38,7 +41,8 @@ class Options:
 def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     """Return the options that torch.compile got as ``mode`` and ``options``. Raise ArgumentError (E0602, E0607).
 
-    ``evt.rule`` is one of :data:`RULES`; ``evt.tune=True`` and Inductor's max-autotune modes select "measure".
+    ``evt.rule`` is one of :data:`RULES`; ``evt.tune=True`` and Inductor's max-autotune modes select "measure". With
+    "lossless" Inductor does not run: evt fuses regions without a different bit, and PyTorch runs the other operators.
     ``evt.devices`` are kinds of devices. All other options are Inductor's.
     """
     patches: dict[str, Any] = {}

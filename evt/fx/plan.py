@@ -15,16 +15,25 @@ from evt.fx.aten import CONSTANT, base_name, is_constant, is_tensor
 from evt.fx.build import is_eager
 from evt.fx.capture import Captured, capture
 from evt.fx.fold import Folding, is_small
-from evt.fx.kernels import planned
+from evt.fx.kernels import planned, program_text
+from evt.fx.lossless import DIFFERS, Comparison, Proof, leave_inexact
 from evt.fx.operands import readable
 from evt.fx.product import find_product
-from evt.fx.regions import Fusion, find_regions
+from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.results import ResultMemory, restore, results_of
 from evt.fx.rewrite import RUN, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.fx.watch import Watch
 
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Lossless:
+    """The leaves of a call's inputs, with which regions are compared, and the products that were refused before."""
+
+    leaves: Sequence[Any]
+    refused: Mapping[str, Outcome]
 
 
 @dataclass
@@ -35,7 +44,8 @@ class GraphPlan:
     folded values: ``folding`` computes them from the watched tensors at ``roots``. ``graph`` writes to its inputs
     at the places ``written``. ``unflatten`` makes the module's result from the graph's results. ``inputs`` are the
     leaves of the capture, with symbols for dynamic sizes. ``results`` describes the memory of the results,
-    according to PyTorch's fake tensors, or to a call of the model if ``checked``.
+    according to PyTorch's fake tensors, or to a call of the model if ``checked``. ``proven``: regions were compared on
+    the tensors of a call, not only of an example.
     """
 
     fusion: Fusion
@@ -48,6 +58,7 @@ class GraphPlan:
     inputs: tuple[Any, ...]
     results: tuple[ResultMemory | None, ...]
     checked: bool
+    proven: bool = False
     _folded: tuple[torch.Tensor, ...] = ()
     _seen: object = None
 
@@ -118,10 +129,12 @@ def plan(
     dynamic_shapes: Any = None,
     settings: Mapping[str, Any] | None = None,
     results: tuple[ResultMemory | None, ...] | None = None,
+    lossless: Lossless | None = None,
 ) -> GraphPlan:
     """Return a module's plan for inputs of this kind, with results in the given memory.
 
-    Raise ArgumentError (E1020) where torch.export cannot capture the module.
+    ``lossless``: regions whose bits differ from eager's on the tensors of a call are not fused. Raise ArgumentError
+    (E1020) where torch.export cannot capture the module.
     """
     captured = capture(model, inputs, keywords, dynamic_shapes, is_eager(settings or {}))
     graph = captured.module.graph
@@ -133,7 +146,13 @@ def plan(
         node.meta[CONSTANT] = True
     folding = Folding.of(node for node, _ in folded)
     folding.take(graph, is_small)
-    fusion = _fuse(captured.module, settings or {})
+    comparison = None
+    if lossless is not None:
+        given = [*(watch.tensors[place] for place in tensors), *lossless.leaves]
+        with torch.no_grad():
+            values = folding.values(captured.module, [watch.tensors[place] for _, place in folded])
+        comparison = Comparison(captured, given, values)
+    fusion = _fuse(captured.module, settings or {}, comparison, lossless.refused if lossless is not None else {})
     folding.take(graph, is_constant)
     restore(graph, captured.written, captured.results if results is None else results)
     graph.eliminate_dead_code()
@@ -190,11 +209,20 @@ def _is_folded(node: Node, tensor: torch.Tensor, captured: Captured) -> bool:
     return is_tensor(node) and node not in captured.written and not tensor.is_inference()
 
 
-def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
-    """Replace the regions of a graph, and of its inner graphs (torch.cond), by calls of their programs."""
+def _fuse(
+    module: GraphModule, settings: Mapping[str, Any], comparison: Comparison | None, refused: Mapping[str, Outcome]
+) -> Fusion:
+    """Replace the regions of a graph, and of its inner graphs (torch.cond), by calls of their programs.
+
+    ``refused`` are the products that earlier comparisons have refused, by name.
+    """
     outcomes = []
-    for each in _graphs(module):
-        every = find_regions(each.graph, settings=settings, left=_strided(each.graph)).outcomes
+    for each in [module] if comparison is not None else _graphs(module):
+        left = _strided(each.graph)
+        if comparison is None:
+            every: Sequence[Outcome] = find_regions(each.graph, settings=settings, left=left).outcomes
+        else:
+            every = _proven(each.graph, settings, left, comparison, refused)
         found = [one if one.fused is None else replace(one, fused=readable(each.graph, one.fused)) for one in every]
         _, without = planned({one.product: one.fused for one in found if one.fused is not None})
         kept = [
@@ -205,6 +233,39 @@ def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
         each.recompile()
         outcomes += kept
     return Fusion(tuple(outcomes))
+
+
+def _proven(
+    graph: Graph,
+    settings: Mapping[str, Any],
+    left: Mapping[Node, SkipReason],
+    comparison: Comparison,
+    before: Mapping[str, Outcome],
+) -> Sequence[Outcome]:
+    """Return the outcomes whose regions have eager's bits; products take the operators that a refused region frees."""
+    known = {node: before[node.name] for node in graph.nodes if node.name in before}
+    leave_inexact(graph)
+    reasons = {node: SkipReason(node, DIFFERS, one.reason.reason) for node, one in known.items() if one.reason}
+    left, proofs = {**left, **reasons}, dict[tuple[Node, str], Proof]()
+    possible = {node: one.possible for node, one in known.items()}
+    while True:
+        found = find_regions(graph, settings=settings, left=left).outcomes
+        regions = {one.product: one.fused for one in found if one.fused is not None}
+        new = {node: each for node, each in regions.items() if (node, program_text(each)) not in proofs}
+        for node, proof in comparison.prove(list(new.values())).items():
+            proofs[node, program_text(new[node])] = proof
+        refused = {
+            node: reason for node in new if (reason := proofs[node, program_text(new[node])].reason(node)) is not None
+        }
+        possible |= {node: new[node] for node in refused}
+        if not refused:
+            return [
+                replace(one, proof=str(proofs[one.product, program_text(one.fused)]))
+                if one.fused is not None
+                else replace(one, possible=possible.get(one.product))
+                for one in found
+            ]
+        left = {**left, **refused}
 
 
 def _strided(graph: Graph) -> dict[Node, SkipReason]:
@@ -238,4 +299,4 @@ def _unflatten(structure: Any) -> Callable[[Sequence[Any]], Any]:
     return lambda leaves: _pytree.tree_unflatten(list(leaves), structure)
 
 
-__all__ = ["GraphPlan", "plan"]
+__all__ = ["GraphPlan", "Lossless", "plan"]

@@ -26,7 +26,7 @@ class ProductReport:
     ``absorbed`` has the names of the fused operators, ``behind`` the reasons of readers that are not fused. ``benefit``
     compares the region with the unfused operators. ``graph`` is "forward" or "backward" if gradients are recorded.
     ``kernel`` is the route and the configuration on the target of a report. A region that is found but not used has its
-    formula here beside the reason.
+    formula here beside the reason. ``proof`` tells how the region compared with eager PyTorch, with rule="lossless".
     """
 
     node: str
@@ -39,6 +39,7 @@ class ProductReport:
     benefit: Benefit | None = None
     graph: str = ""
     kernel: str = ""
+    proof: str = ""
 
     @property
     def fused(self) -> bool:
@@ -51,8 +52,8 @@ class ProductReport:
 
     @property
     def said(self) -> str:
-        """The gain and the kernel, or the reason why the product is not fused."""
-        return self.reason or "; ".join(filter(None, (self.gain, self.kernel)))
+        """The gain, the kernel and the proof, or the reason why the product is not fused."""
+        return self.reason or "; ".join(filter(None, (self.gain, self.kernel, self.proof)))
 
 
 def rows_of(
@@ -80,7 +81,8 @@ def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None
         formula = str(outcome.possible.program) if outcome.possible is not None else ""
         return ProductReport(node.name, operation, shapes, formula, (), str(outcome.reason), behind, benefit, graph)
     absorbed = tuple(each.name for each in fused.nodes[1:])
-    return ProductReport(node.name, operation, shapes, str(fused.program), absorbed, "", behind, benefit, graph)
+    text = str(fused.program)
+    return ProductReport(node.name, operation, shapes, text, absorbed, "", behind, benefit, graph, proof=outcome.proof)
 
 
 @dataclass(frozen=True)

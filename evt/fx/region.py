@@ -23,6 +23,10 @@ _READ_SCALARS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, to
 _STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
+#: The mark of an operator that no region may compute: a code and a reason.
+LEFT = "evt_left"
+
+
 @dataclass
 class FusionRegion:
     """A product and the nodes of its kernel, in the graph's order, with their index maps."""
@@ -54,6 +58,8 @@ class FusionRegion:
 
 def fit(node: Node, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReason:
     """Return the index map of a node that reads nodes of a region, or why the node cannot join the region."""
+    if LEFT in node.meta:
+        return SkipReason(node, *node.meta[LEFT])
     if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
         return SkipReason(node, "E1003", "an operator reads its memory as it lies")
     if is_arranged(node) and not index_maps[node.all_input_nodes[0]].is_packed:

@@ -38,7 +38,8 @@ class Outcome:
     """The outcome of a product: its fused region, or the reason why it is not fused.
 
     ``behind`` are the reasons why readers of its results are not fused with it, ``wanted`` the nodes of its region.
-    ``possible`` is a region that was found but not used, for example on a device without kernels.
+    ``possible`` is a region that was found but not used, for example on a device without kernels. ``proof`` tells how
+    the region compared with eager PyTorch.
     """
 
     product: Node
@@ -47,6 +48,7 @@ class Outcome:
     behind: tuple[SkipReason, ...] = ()
     wanted: tuple[Node, ...] = ()
     possible: RegionProgram | None = None
+    proof: str = ""
 
 
 def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[SkipReason, ...]]:

@@ -13,8 +13,9 @@ import torch
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import ArgumentError
 from evt.fx.backend import options_of
-from evt.fx.fuse import fusion
+from evt.fx.fuse import fuse, fusion
 from evt.fx.module import dispatch_of
+from evt.fx.options import LOSSLESS
 from evt.fx.prebuild import survey
 from evt.fx.records import RECORDS, ProductReport, Record, rows_of
 from evt.plan import find_target
@@ -120,6 +121,8 @@ def report(
         rows = tuple(row for each in found.values() for row in rows_of(each.outcomes))
         return Report(rows, calls=", ".join(f"{count} {_ran(how)}" for how, count in dispatch.answers.items()))
     options, original = options_of(model), getattr(model, "_orig_mod", model) if dispatch is None else dispatch.model
+    if options is not None and options.rule == LOSSLESS and inputs is not None and not target:
+        return Report(rows_of(fusion(fuse(original, inputs, rule=LOSSLESS)).outcomes))
     if inputs is not None:
         return Report(survey(original, inputs, options, target), target)
     wanted = {id(each) for each in (*model.parameters(), *model.buffers())}

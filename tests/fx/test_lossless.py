@@ -1,0 +1,213 @@
+"""``rule="lossless"``: regions whose bits differ from eager's are not fused, through evt.fuse and torch.compile.
+
+On the CPU the reference stands in for kernels. It sums exactly, so products of small whole numbers have eager's bits.
+It rounds the square in a cube, as PyTorch's CUDA kernels do, and PyTorch's CPU kernel of f16 does not.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import evt
+from evt.fx.capture import capture
+from evt.fx.fuse import fuse, fusion
+from evt.fx.lossless import Comparison, cancelling
+from evt.fx.plan import plan
+from evt.fx.regions import find_regions
+from evt.fx.watch import Watch
+
+from .fusing import Function, formulas
+
+HALF = torch.float16
+
+
+def whole(*shape: int) -> torch.Tensor:
+    return torch.randint(-2, 3, shape).to(HALF)
+
+
+class Block(torch.nn.Module):
+    """Two layers with a residual; ``cubes``: bits differ from PyTorch's CPU kernel."""
+
+    def __init__(self, cubes: bool = False) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 96), torch.nn.Linear(96, 64)
+        self.cubes = cubes
+        for parameter in self.parameters():
+            parameter.data = torch.randint(-2, 3, parameter.shape).float()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = functional.relu(self.up(x))
+        y = self.down(h) + x
+        return y, ((self.up(x) * 0.3) ** 3 if self.cubes else self.up(x) * 3).sum(-1)
+
+
+def model(cubes: bool = False) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return Block(cubes).to(HALF).eval()
+
+
+def compiled(module: torch.nn.Module, *_: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(module, backend="evt", options={"evt.rule": "lossless"})
+
+
+def fused(module: torch.nn.Module, *inputs: torch.Tensor) -> Any:
+    return fuse(module, inputs, rule="lossless")
+
+
+@pytest.mark.parametrize("make", [fused, compiled])
+def test_every_bit_of_twenty_inputs_is_eagers(make: Callable[..., Any]) -> None:
+    module = model()
+    made = make(module, whole(16, 64))
+    with torch.no_grad():
+        for count in (16, 16, 5, 1, *range(2, 18)):
+            x = whole(count, 64)
+            for got, want in zip(made(x), module(x), strict=True):
+                assert torch.equal(got, want)
+    rows = evt.report(made).rows
+    assert {row.proof for row in rows if row.fused} >= {"all bits of 1024 elements are eager's"}
+    assert all(row.fused for row in rows)
+    left = [each for row in rows for each in row.behind]
+    assert left
+    assert all(each.startswith("E1023 sum") for each in left)  # the order of the sum is evt's
+
+
+@pytest.mark.parametrize("make", [fused, compiled])
+def test_what_differs_is_not_fused(make: Callable[..., Any]) -> None:
+    module, x = model(cubes=True), whole(512, 64)
+    made = make(module, x)
+    with torch.no_grad():
+        for got, want in zip(made(x), module(x), strict=True):
+            assert torch.equal(got, want)
+    rows = evt.report(made).rows
+    (refused,) = [row for row in rows if not row.fused]
+    assert "E1023" in refused.reason
+    assert "% of 49152 elements have other bits than eager's" in refused.reason
+    assert refused.formula.splitlines()[-1] == "D = (f16(acc + x0)*0.3)**3"
+    assert len(rows) == 3
+    assert not torch.equal(fuse(module, (x,), numerics="eager")(x)[1], module(x)[1])
+
+
+def test_an_example_of_zeros_proves_nothing() -> None:
+    """The first call compares on its own tensors."""
+    module = model(cubes=True)
+    made = fuse(module, (torch.zeros(512, 64).to(HALF),), rule="lossless")
+    x = whole(512, 64)
+    with torch.no_grad():
+        assert torch.equal(made(x)[1], module(x)[1])
+    assert any("E1023" in row.reason for row in evt.report(made).rows)
+    before = list(fusion(made, (x,)).outcomes)
+    with torch.no_grad():
+        assert torch.equal(made(x.flip(0))[1], module(x.flip(0))[1])
+    assert list(fusion(made, (x,)).outcomes) == before  # one comparison for a kind of inputs
+
+
+def test_a_refused_region_frees_its_operators() -> None:
+    """The sum joins the other product, whose bits are eager's."""
+
+    def sums(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        cubes = (a @ b * 0.3) ** 3
+        return cubes, cubes + c @ d
+
+    run, inputs = Function(sums).eval(), (whole(256, 8), whole(8, 256), whole(256, 8), whole(8, 256))
+    made = fuse(run, inputs, rule="lossless")
+    assert formulas(fusion(made)) == ["D = x0 + f16(acc)"]
+    assert len(fusion(fuse(run, inputs, numerics="eager")).regions[0].nodes) > 3
+    for got, want in zip(made(*inputs), run(*inputs), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_batch_norm_is_compared_as_one_operator() -> None:
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU()).eval()
+    torch.nn.init.uniform_(module[1].running_mean)
+    module = module.to(HALF).to(memory_format=torch.channels_last)
+    x = whole(2, 8, 20, 20).to(memory_format=torch.channels_last)
+    made = fuse(module, (x,), rule="lossless")
+    with torch.no_grad():
+        assert torch.equal(made(x), module(x))
+    (row,) = evt.report(made).rows
+    assert "fma(" in row.formula
+    assert "of 10368 elements" in row.said  # all 16 channels, from the results of the batch norm
+
+
+def test_copies_pickles_and_settings() -> None:
+    module, x = model(), whole(16, 64)
+    made = fuse(module, (x,), rule="lossless")
+    for each in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        with torch.no_grad():
+            assert torch.equal(each(x)[0], module(x)[0])
+        assert "all bits" in str(evt.report(each))
+    with pytest.raises(evt.ArgumentError, match='needs numerics="eager"'):
+        fuse(module, (x,), rule="lossless", numerics="precise")
+    with pytest.raises(evt.ArgumentError, match="there is no rule lossles"):
+        fuse(module, (x,), rule="lossles")
+
+
+def test_gradients_are_pytorchs() -> None:
+    module, x = model(), whole(16, 64)
+    made = compiled(module)
+    made(x)[0].float().sum().backward()
+    got = module.up.weight.grad
+    module.up.weight.grad = None
+    module(x)[0].float().sum().backward()
+    assert torch.equal(got, module.up.weight.grad)
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "mm": (lambda a, b: torch.relu(a @ b), (whole(6, 9), whole(9, 8))),
+    "transposed": (lambda a, b: torch.relu(a @ b.t()), (whole(6, 8), whole(10, 8))),
+    "batches": (lambda a, b: torch.relu(a @ b), (whole(3, 6, 8), whole(3, 8, 4))),
+    "convolution": (
+        lambda a, b: torch.relu(functional.conv2d(a, b, padding=1)),
+        (whole(2, 5, 6, 6), whole(4, 5, 3, 3)),
+    ),
+    "groups": (lambda a, b: torch.relu(functional.conv2d(a, b, groups=2)), (whole(2, 8, 6, 6), whole(4, 4, 3, 3))),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_operands_that_cancel(name: str) -> None:
+    """Their exact products are 0, with the layouts of the call's tensors; eager computes the region from them."""
+    run, inputs = PRODUCTS[name]
+    captured = capture(Function(run).eval(), inputs, {}, None, True)
+    comparison = Comparison(captured, inputs, {})
+    (fused,) = find_regions(captured.module.graph, settings={"numerics": "eager"}).regions
+    product = fused.region.product
+    every = Every(captured.whole)
+    result = every.run(*inputs)[0]
+    read = comparison.reader(every.seen)
+    operands = cancelling(product, read)
+    assert operands is not None
+    for node, value in operands.items():
+        assert (value.shape, value.stride(), value.dtype) == (read[node].shape, read[node].stride(), read[node].dtype)
+        assert value.abs().max() > 1000
+    again = comparison.again(fused, read, {node: value.double() for node, value in operands.items()})
+    assert not again[product.node].any()
+    assert again[fused.region.nodes[-1]].shape == result.shape
+    assert torch.equal(comparison.again(fused, read, {})[fused.region.nodes[-1]], result)
+
+
+class Every(torch.fx.Interpreter):
+    """An interpreter that keeps all values."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.seen: dict[torch.fx.Node, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.seen[n] = super().run_node(n)
+        return self.seen[n]
+
+
+def test_no_comparison_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Comparison, "prove", lambda *_: pytest.fail("nothing is to be compared"))
+    module, x = model(), whole(16, 64)
+    assert plan(module, Watch(module), [x], {}).fusion.regions
