@@ -92,7 +92,8 @@ def test_what_differs_is_not_fused(make: Callable[..., Any]) -> None:
     assert "% of 49152 elements have other bits than eager's" in refused.reason
     assert refused.formula.splitlines()[-1] == "D = (f16(acc + x0)*0.3)**3"
     assert len(rows) == 3
-    assert not torch.equal(fuse(module, (x,), numerics="eager")(x)[1], module(x)[1])
+    with torch.no_grad():
+        assert not torch.equal(fuse(module, (x,), numerics="eager")(x)[1], module(x)[1])
 
 
 def test_an_example_of_zeros_proves_nothing() -> None:
@@ -109,8 +110,7 @@ def test_an_example_of_zeros_proves_nothing() -> None:
     assert list(fusion(made, (x,)).outcomes) == before  # one comparison for a kind of inputs
 
 
-def test_a_refused_region_frees_its_operators() -> None:
-    """The sum joins the other product, whose bits are eager's."""
+def test_one_region_is_refused_and_another_kept() -> None:
 
     def sums(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, ...]:
         cubes = (a @ b * 0.3) ** 3
@@ -119,7 +119,7 @@ def test_a_refused_region_frees_its_operators() -> None:
     run, inputs = Function(sums).eval(), (whole(256, 8), whole(8, 256), whole(256, 8), whole(8, 256))
     made = fuse(run, inputs, rule="lossless")
     assert formulas(fusion(made)) == ["D = x0 + f16(acc)"]
-    assert len(fusion(fuse(run, inputs, numerics="eager")).regions[0].nodes) > 3
+    assert len(fusion(fuse(run, inputs, numerics="eager")).regions) == 2
     for got, want in zip(made(*inputs), run(*inputs), strict=True):
         assert torch.equal(got, want)
 

@@ -1,0 +1,104 @@
+"""``rule="lossless"`` on a GPU: every bit of a model's results is eager's, for inputs that were never compared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+import evt
+
+pytestmark = pytest.mark.gpu
+
+
+class Block(torch.nn.Module):
+    """A gated layer with a bias and a residual, as in transformers."""
+
+    def __init__(self, size: int, wide: int, bias: bool) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(size)
+        self.gate, self.up = torch.nn.Linear(size, wide, bias=bias), torch.nn.Linear(size, wide, bias=bias)
+        self.down = torch.nn.Linear(wide, size, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x)
+        return x + self.down(functional.silu(self.gate(h)) * functional.gelu(self.up(h)))
+
+
+class Images(torch.nn.Module):
+    """Convolutions with batch norms and a residual, as in ResNet."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.one = torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.two = torch.nn.Conv2d(channels, channels, 1, bias=True)
+        self.first, self.second = torch.nn.BatchNorm2d(channels), torch.nn.BatchNorm2d(channels)
+        for norm in (self.first, self.second):
+            torch.nn.init.normal_(norm.running_mean, 0, 0.1)
+            torch.nn.init.uniform_(norm.running_var, 0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.second(self.two(torch.relu(self.first(self.one(x))))) + x)
+
+
+def compiled(module: torch.nn.Module, _: torch.Tensor) -> torch.nn.Module:
+    torch._dynamo.reset()
+    return torch.compile(module, backend="evt", options={"evt.rule": "lossless"})
+
+
+def fused(module: torch.nn.Module, x: torch.Tensor) -> torch.nn.Module:
+    return evt.fuse(module, (x,), rule="lossless")
+
+
+@pytest.mark.parametrize("make", [fused, compiled])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [16, 512, 2048])
+def test_transformer(make, dtype, rows) -> None:
+    module = Block(768, 3072, rows == 512).to("cuda", dtype).eval()
+    made = make(module, torch.zeros(rows, 768, device="cuda", dtype=dtype))
+    with torch.no_grad():
+        for _ in range(20):
+            x = torch.randn(rows, 768, device="cuda", dtype=dtype)
+            assert torch.equal(made(x), module(x))
+    print(evt.report(made))  # the share of regions is measured, not promised
+
+
+@pytest.mark.parametrize("make", [fused, compiled])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_images(make, dtype) -> None:
+    module = Images(64).to("cuda", dtype).to(memory_format=torch.channels_last).eval()
+    size = (8, 64, 56, 56)
+    given = torch.zeros(size, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+    made = make(module, given)
+    with torch.no_grad():
+        for _ in range(20):
+            x = torch.randn(size, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+            assert torch.equal(made(x), module(x))
+    print(evt.report(made))
+
+
+def test_some_region_is_kept() -> None:
+    """evt's kernel sums as cuBLAS does where cuBLAS does not split k (measured on an H100, 2026-11)."""
+    module = torch.nn.Sequential(torch.nn.Linear(768, 3072), torch.nn.GELU(), torch.nn.Linear(3072, 768))
+    module = module.to("cuda", torch.bfloat16).eval()
+    x = torch.randn(6304, 768, device="cuda", dtype=torch.bfloat16)
+    made = evt.fuse(module, (x,), rule="lossless")
+    with torch.no_grad():
+        assert torch.equal(made(x), module(x))
+    assert evt.report(made).fused
+
+
+def test_calls_in_a_cuda_graph() -> None:
+    """After a first call has compared, a call can be captured."""
+    module = Block(256, 512, True).to("cuda", torch.bfloat16).eval()
+    x = torch.randn(64, 256, device="cuda", dtype=torch.bfloat16)
+    made = evt.fuse(module, (x,), rule="lossless")
+    with torch.no_grad():
+        made(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = made(x)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        assert torch.equal(y, module(x))
