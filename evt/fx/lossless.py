@@ -1,12 +1,12 @@
 """Compare regions with eager PyTorch, bit for bit, on the tensors of a call: ``Comparison(...).prove(regions)``.
 
-The captured graph runs once, operator by operator. As soon as the values of a region are known, the region's kernel
-runs on its operands, and its results are compared. Every region gets eager's own operands, so that a difference does
+The captured graph runs once, operator by operator. When the values of a region are known, the region's kernel runs on
+its operands, and its results are compared. Every region gets eager's own operands, so that a difference does
 not spread. Only the values of regions that are still to be compared are kept.
 
-Few elements may be equal by luck although a kernel sums in another order, since rounding to 16 bits hides the last bits
-of a sum. On a GPU, a second comparison has operands whose exact products are 0: each result is the rounding error of
-the sum, which another order changes. Sums and means of results depend on an order too, and are never fused.
+Few elements may be equal by luck although a kernel sums in another order: rounding to 16 bits hides the last bits of a
+sum. On a GPU, a second comparison has operands whose exact products are 0. Each result is then the rounding error of
+the sum, which another order changes. Sums and means of results depend on an order too. They are never fused.
 """
 
 from __future__ import annotations

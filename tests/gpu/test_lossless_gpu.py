@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
@@ -41,7 +43,7 @@ class Images(torch.nn.Module):
         return torch.relu(self.second(self.two(torch.relu(self.first(self.one(x))))) + x)
 
 
-def compiled(module: torch.nn.Module, _: torch.Tensor) -> torch.nn.Module:
+def compiled(module: torch.nn.Module, _: torch.Tensor) -> Any:
     torch._dynamo.reset()
     return torch.compile(module, backend="evt", options={"evt.rule": "lossless"})
 
@@ -78,7 +80,7 @@ def test_images(make, dtype) -> None:
 
 
 def test_some_region_is_kept() -> None:
-    """evt's kernel sums as cuBLAS does where cuBLAS does not split k (measured on an H100, 2026-11)."""
+    """The own kernel sums as cuBLAS does where cuBLAS does not split k (measured on an H100, 2026-11)."""
     module = torch.nn.Sequential(torch.nn.Linear(768, 3072), torch.nn.GELU(), torch.nn.Linear(3072, 768))
     module = module.to("cuda", torch.bfloat16).eval()
     x = torch.randn(6304, 768, device="cuda", dtype=torch.bfloat16)
