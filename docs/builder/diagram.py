@@ -14,13 +14,14 @@ _EDGE = re.compile(rf'^\s*{_NODE} -->(?:\|"?([^"|]+)"?\|)? {_NODE}$', re.MULTILI
 _WIDTH, _ROW, _BOX = 760, 74, 30
 _ADVANCE = 7.2  # pixels of a character
 _STYLE = """
+    .paper { fill: #ffffff; }
     text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #24292f; }
     .box { fill: #f6f8fa; stroke: #8c959f; }
     .edge { fill: none; stroke: #57606a; }
     .label { font-size: 11px; fill: #57606a; }
     @media (prefers-color-scheme: dark) {
-      text { fill: #e6edf3; } .box { fill: #151b23; stroke: #656c76; } .edge { stroke: #9198a1; }
-      .label { fill: #9198a1; }
+      .paper { fill: #0d1117; } text { fill: #e6edf3; } .box { fill: #151b23; stroke: #656c76; }
+      .edge { stroke: #9198a1; } .label { fill: #9198a1; }
     }
 """
 
@@ -53,7 +54,8 @@ def flowchart(text: str) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" role="img">'
     arrow = '<marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     marker = f'  <defs>{arrow}<path d="M0,0 L8,4 L0,8 z" fill="#57606a"/></marker></defs>'
-    return "\n".join([head, f"  <style>{_STYLE}  </style>", marker, *edges, *boxes, "</svg>"]) + "\n"
+    paper = f'  <rect class="paper" width="{_WIDTH}" height="{height:.0f}" rx="8"/>'
+    return "\n".join([head, f"  <style>{_STYLE}  </style>", marker, paper, *edges, *boxes, "</svg>"]) + "\n"
 
 
 def _places(graph: nx.DiGraph[str], names: Mapping[str, str]) -> dict[str, Place]:

@@ -46,7 +46,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         *("programs", "convolutions", "models", "numerics", "deployment", "packs", "layouts", "requirements"),
         *("benchmarks", "gallery"),
     ),
-    "Reference": ("language", "functions", "grammar", "cli", "api/index", "diagnostics"),
+    "Reference": ("language", "functions", "grammar", "cli", "api/index", "diagnostics", "glossary"),
     "Inside": ("architecture", "decisions/README", "extending", "first-contribution", "contributing", "changelog"),
 }
 

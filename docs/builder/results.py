@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -57,62 +58,80 @@ def with_tables(page: str) -> str:
 
 
 _STYLE = """
+    .paper { fill: #ffffff; }
     text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #24292f; }
     .title { font-size: 15px; font-weight: 600; }
     .quiet { fill: #57606a; }
-    .bar { fill: #1a7f37; }
-    .number { fill: #ffffff; }
+    .bar0 { fill: #1a7f37; }
+    .bar1 { fill: #0969da; }
+    .number { font-size: 10px; fill: #ffffff; }
     .line { stroke: #57606a; stroke-width: 1; stroke-dasharray: 4 3; }
     @media (prefers-color-scheme: dark) {
-      text { fill: #e6edf3; } .quiet { fill: #9198a1; } .line { stroke: #9198a1; } .number { fill: #ffffff; }
+      .paper { fill: #151b23; } text { fill: #e6edf3; } .quiet { fill: #9198a1; } .line { stroke: #9198a1; }
+      .number { fill: #ffffff; }
     }
 """
-_LEFT, _WIDTH, _ROW, _TOP = 210, 760, 24, 58
+_LEFT, _WIDTH, _BAR, _TOP = 214, 760, 13, 82
 _LONGEST = 480  # pixels of a bar of ratio 1
 
 
-def picture(results: Results, names: str, ratios: str) -> str:
-    """Return bars of the ratios of one column, as an SVG for light and dark pages. The line at 1 is the baseline."""
-    pairs = sorted(
-        (float(ratio), str(name))
-        for name, ratio in zip(results.column(names), results.column(ratios), strict=True)
-        if ratio is not None
-    )
-    height = _TOP + _ROW * len(pairs) + 16
-    ours, baseline = ratios.split(" / ")
-    title = f"{results.title}: {ours} relative to {baseline}; shorter is better"
+def picture(results: Results, names: str, series: Mapping[str, str]) -> str:
+    """Return bars of the ratios of some columns, each with its name; a line at 1 is torch.compile.
+
+    The picture has its own background, because a page may be dark where the system is light.
+    """
+    columns = [results.column(column) for column in series]
+    rows = sorted(zip(results.column(names), *columns, strict=True), key=lambda row: (row[1] is None, row[1]))
+    step = _BAR * len(columns) + 9
+    height = _TOP + step * len(rows) + 26
+    title = f"{results.title} of evt relative to torch.compile; shorter is better"
     origin = f"{results.card}, {results.date}; {results.software}; {names}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" role="img">',
         f"  <title>{escape(title)}</title>",
         f"  <style>{_STYLE}  </style>",
-        f'  <text class="title" x="0" y="18">{escape(title)}</text>',
-        f'  <text class="quiet" x="0" y="38">{escape(origin)}</text>',
+        f'  <rect class="paper" width="{_WIDTH}" height="{height}" rx="8"/>',
+        f'  <text class="title" x="14" y="24">{escape(title)}</text>',
+        f'  <text class="quiet" x="14" y="44">{escape(origin)}</text>',
     ]
-    for number, (ratio, name) in enumerate(pairs):
-        top = _TOP + _ROW * number
-        width = round(ratio * _LONGEST)
+    for number, name in enumerate(series.values()):
+        x = _LEFT + 250 * number
         lines += [
-            f'  <text x="{_LEFT - 10}" y="{top + 14}" text-anchor="end">{escape(name)}</text>',
-            f'  <rect class="bar" x="{_LEFT}" y="{top + 2}" width="{width}" height="{_ROW - 7}" rx="2"/>',
-            f'  <text class="number" x="{_LEFT + width - 6}" y="{top + 14}" text-anchor="end">{ratio:.2f}</text>',
+            f'  <rect class="bar{number}" x="{x}" y="56" width="12" height="12" rx="2"/>',
+            f'  <text x="{x + 18}" y="67">{escape(name)}</text>',
         ]
+    for number, (name, *ratios) in enumerate(rows):
+        top = _TOP + step * number
+        lines.append(f'  <text x="{_LEFT - 10}" y="{top + step // 2}" text-anchor="end">{escape(str(name))}</text>')
+        for place, ratio in enumerate(ratios):
+            if ratio is not None:
+                width, y = round(float(ratio) * _LONGEST), top + _BAR * place
+                lines += [
+                    f'  <rect class="bar{place}" x="{_LEFT}" y="{y}" width="{width}" height="{_BAR - 1}" rx="2"/>',
+                    f'  <text class="number" x="{_LEFT + width - 5}" y="{y + 10}" text-anchor="end">{ratio:.2f}</text>',
+                ]
     line = _LEFT + _LONGEST
     lines += [
-        f'  <line class="line" x1="{line}" y1="{_TOP - 4}" x2="{line}" y2="{height - 14}"/>',
-        f'  <text class="quiet" x="{line}" y="{height - 2}" text-anchor="middle">{escape(baseline)}</text>',
+        f'  <line class="line" x1="{line}" y1="{_TOP - 4}" x2="{line}" y2="{height - 22}"/>',
+        f'  <text class="quiet" x="{line}" y="{height - 8}" text-anchor="middle">torch.compile</text>',
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
 
 
-#: The files that results determine.
-PICTURES = {"images/speed.svg": ("models", "model, batch", "evt / torch.compile")}
+#: The files that results determine: the results, the column of the names, and the columns of the bars with their names.
+PICTURES = {
+    "images/speed.svg": (
+        "models",
+        "model, batch",
+        {"evt / torch.compile": "default mode", "with CUDA graphs": "both with CUDA graphs"},
+    )
+}
 
 
 def derived() -> dict[Path, str]:
     """Return the committed files that results determine, and their right texts."""
-    found = {DOCS / path: picture(load(name), *columns) for path, (name, *columns) in PICTURES.items()}
+    found = {DOCS / path: picture(load(name), names, series) for path, (name, names, series) in PICTURES.items()}
     page = DOCS / "benchmarks.md"
     return {**found, page: with_tables(page.read_text(encoding="utf-8"))}

@@ -52,8 +52,8 @@ def test_a_table_and_a_picture() -> None:
     text = table(results)
     assert text.startswith("Times: H200, 2026-11-27; torch; `evt bench`.\n\n| model | evt / eager | kernels |\n")
     assert text.endswith("| a<b | 0.50 | 3 |\n| c |  | 4 |\n")
-    drawn = picture(results, "model", "evt / eager")
-    assert drawn.count('class="bar"') == 1
+    drawn = picture(results, "model", {"evt / eager": "default mode"})
+    assert drawn.count('class="bar0"') == 2  # the legend, and one bar
     assert "a&lt;b" in drawn
 
 
@@ -99,7 +99,7 @@ def test_the_gallery_shows_every_sample(site: dict[str, str]) -> None:
 
 def test_a_flowchart_is_drawn() -> None:
     drawn = flowchart('flowchart TD\n    a["one & two"] -->|"f (evt/ir)"| b[B]\n    b --> c[C]\n    c --> b\n')
-    assert drawn.count("<rect") == 3
+    assert drawn.count('class="box"') == 3
     assert drawn.count('class="edge"') == 3
     assert "one &amp; two" in drawn
 
