@@ -9,6 +9,7 @@ from evt.diagnostics import visible
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.estimate import Costs, Estimate
+from evt.html import code, details, page, table
 from evt.measured import Timing
 from evt.plan import Plan
 from evt.plan.epilogue.program import EpilogueProgram
@@ -91,7 +92,7 @@ class RouteExplanation:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """The content of ``evt explain``: a short text, and the details in :meth:`details`.
 
@@ -152,6 +153,27 @@ class Explanation:
     def __str__(self) -> str:
         """Return the choice in about eight lines; :meth:`details` has every rule."""
         return visible("\n".join(self._summary()), keep="\n")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        chosen = next(route for route in self.routes if route.chosen)
+        rows, marks = [], []
+        for route in self.routes:
+            fate = next((title for title, found in _routes_by_fate(self.routes) if route in found), "chosen")
+            failed = "; ".join(f"{rule}: {reason}" for rule, reason in route.rules if reason)
+            rows.append((route.name, fate, route.summary, route.costs if route.applies else failed))
+            marks.append("chosen" if route.chosen else "" if route.applies else "failed")
+        facts = (line.strip().partition("  ") for line in self._summary() if line.startswith("   "))
+        headings = ("route", "", "kernel", "costs, or the rule that fails")
+        fates = ("also applies", "refused", "built beside")
+        return page(
+            code(self.signature),
+            table(headings, rows, f"{chosen.name} on {self.target}", marks=marks),
+            table(("", ""), [(name, value.strip()) for name, _, value in facts if name not in fates]),
+            details("every rule", code(self.details())),
+        )
 
     def _summary(self) -> Iterator[str]:
         chosen = next(route for route in self.routes if route.chosen)

@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from evt.described import Described
 from evt.diagnostics import Source
 from evt.ir.interface import in_one_line
-from evt.program import DEFAULT_ARCH, Described, Program, program_of
+from evt.program import DEFAULT_ARCH, Program, program_of
 from evt.request import LOOP, Shapes, from_text, problem_sizes
 from evt.request.given import check_kind
 from evt.settings import Keywords

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from evt.described import Described
 from evt.diagnostics import Source
 from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
-from evt.request import LOOP, Request, Shapes, Traced, from_dag, from_text, problem_sizes, traced
+from evt.request import Request, Shapes, Traced, from_dag, from_text, problem_sizes, traced
 from evt.request.given import check_kind
-from evt.request.stored import unreadable
 from evt.settings import ConvolutionKeywords, Keywords
 from evt.untraced import inlined_as, skip_frames, untraced
 
@@ -26,96 +25,10 @@ if TYPE_CHECKING:
     from evt.explanation import Explanation
     from evt.gradient import Gradient
     from evt.ir import Dag
-    from evt.plan import Plan, Problem, Survey
+    from evt.plan import Plan
     from evt.tuning.tune import Tuning
 
 DEFAULT_ARCH = "sm90"
-
-_Self = TypeVar("_Self", bound="Described")
-
-
-class Described:
-    """An immutable value that a request describes. It compares, copies and pickles as the request does.
-
-    Compiled kernels are not part of it: a copy is the object itself, and a pickle contains text and numbers.
-    """
-
-    request: Request
-    _grouped: ClassVar[bool] = False
-
-    @classmethod
-    def _of(cls: type[_Self], request: Request) -> _Self:
-        made = cls.__new__(cls)
-        made._set(request)
-        return made
-
-    def _set(self, request: Request) -> None:
-        self.__dict__["request"] = request
-        skip_frames()
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the program's inputs, in order of first use."""
-        return self.request.inputs
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the program's outputs, in ``out`` order."""
-        return self.request.outputs
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot be changed, so `{name}` cannot be set; make another one")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot be changed, so `{name}` cannot be deleted")
-
-    def __eq__(self, other: object) -> bool:
-        return self.request == other.request if isinstance(other, Described) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.request)
-
-    def __copy__(self: _Self) -> _Self:
-        return self
-
-    def __deepcopy__(self: _Self, memo: object) -> _Self:
-        return self
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.request.__getstate__()
-
-    def __setstate__(self, state: Mapping[str, object]) -> None:
-        request = Request.__new__(Request)
-        request.__setstate__(state)
-        if request.grouped != self._grouped:
-            raise unreadable(state, f"it is a program of {request.operation}")
-        self._set(request)
-
-    def _explain(
-        self,
-        problem: Problem,
-        products: Sequence[tuple[Mapping[str, int], Shapes]],
-        gpu: str | None,
-        arch: str,
-        loop: Survey | None = None,
-    ) -> Explanation:
-        """Explain a problem on a target or GPU, with its measurements and its estimate if its sizes are known."""
-        check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
-        from evt.explain import explain
-        from evt.plan import survey
-
-        settings = self.request.settings
-        looped = problem.grouped and settings.route == LOOP
-        found = survey(problem) if looped else survey(problem, settings.route, settings.config)
-        if not products:
-            return explain(found, loop=loop, looped=looped)
-        from evt.measured import applicable, measurements, size_class
-        from evt.plan.cards import find_card
-
-        extents = [sizes for sizes, _ in products]
-        measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
-        best = applicable(found, measured[0]) if len(measured) == 1 and not self.request.is_forced else None
-        return explain(found, products, measured, best, loop, looped=looped, card=find_card(arch))
 
 
 class Program(Described):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evt.described import Described
 from evt.diagnostics import visible
 from evt.errors import ArgumentError, EvtError, InternalError, ProgramError, TargetError
 from evt.estimate import Estimate, costs_of, estimate
@@ -17,7 +18,7 @@ from evt.plan.batches import refusal
 from evt.plan.cards import find_card
 from evt.plan.speed import fastest
 from evt.plan.verdict import Refusal
-from evt.program import DEFAULT_ARCH, Described, Program
+from evt.program import DEFAULT_ARCH, Program
 from evt.request import LOOP, Request, Shapes, grouped_problem, packed_problem, problem_sizes
 from evt.request.given import check_kind
 

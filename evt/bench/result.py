@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evt.bench.case import Case
+from evt.html import bar, page, table
 
 EVT, AGAIN, COMPILE = "evt", "evt again", "compile"
 
@@ -44,7 +45,7 @@ class VersionResult:
     failure: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CaseResult:
     """All versions of one case.
 
@@ -58,6 +59,28 @@ class CaseResult:
     exposed: int = 0
     wrong: bool = False
     kernel: tuple[str, str] | None = None
+
+    def __str__(self) -> str:
+        times = ", ".join(
+            f"{row.version} {f'{row.time.median:.4f} ms' if row.time else row.failure or '-'}" for row in self.rows
+        )
+        return f"{self.case.name}: {times}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        slowest = max((row.time.median for row in self.rows if row.time), default=1.0)
+        rows = []
+        for row in self.rows:
+            ratio = self.ratio(row.version, COMPILE)
+            error = "" if row.error is None else f"{row.error:.1e}"
+            shown = row.failure if row.time is None else f"{row.time.median:.4f}"
+            median = row.time.median if row.time else 0.0
+            rows.append((row.version, shown, bar(median / slowest), "" if ratio is None else f"{ratio:.2f}", error))
+        marks = ["failed" if row.failure else "chosen" if row.version == EVT else "" for row in self.rows]
+        headings = ("version", "ms", "", f"/ {COMPILE}", "error")
+        return page(table(headings, rows, self.case.name, numbers=("ms", f"/ {COMPILE}", "error"), marks=marks))
 
     def row(self, version: str) -> VersionResult | None:
         return next((row for row in self.rows if row.version == version), None)

@@ -11,14 +11,14 @@ from evt.cli.output import json_option, json_text, output_option, write
 from evt.cli.sections import Command
 from evt.cli.show import graph_json
 
-#: The formats, by the suffix of the file.
-_SUFFIXES = {".txt": "text", ".mmd": "mermaid", ".dot": "dot", ".svg": "svg"}
+#: The formats, as `evt.draw` has them: the help needs no room of drawings.
+_FORMATS = ("text", "mermaid", "dot", "svg")
 
 
 @click.command("graph", cls=Command, epilog="Example: evt graph 'D = relu(acc + bias)' -o graph.svg")
 @click.option(
     "--format",
-    type=click.Choice(list(_SUFFIXES.values())),
+    type=click.Choice(_FORMATS),
     help="Format of the drawing; Graphviz displays dot. [default: the file's suffix, else text]",
 )
 @click.option(
@@ -33,30 +33,22 @@ _SUFFIXES = {".txt": "text", ".mmd": "mermaid", ".dot": "dot", ".svg": "svg"}
 @json_option
 def command(invocation: Invocation, format: str | None, stage: str, output: str | None, json: bool) -> None:
     """Draw a program's graph."""
-    from evt.draw import draw
-    from evt.request import optimised_graph, typed_graph
-
-    program = invocation.program
-    match stage:
-        case "dag":
-            dag = program.request.dag
-        case "typed":
-            dag = typed_graph(program.request, invocation.a, invocation.b)
-        case _:
-            dag = optimised_graph(program.request, invocation.a, invocation.b)
+    drawing = invocation.program.graph(stage, invocation.a, invocation.b)
     if json:
-        drawing = draw(dag, format or "text")
-        text = json_text({"ok": True, "format": format or "text", "drawing": drawing, "nodes": graph_json(dag)})
+        facts = {"format": format or "text", "drawing": drawing.to(format or "text")}
+        text = json_text({"ok": True, **facts, "nodes": graph_json(drawing.dag)})
     else:
-        text = draw(dag, format or _format_of(output))
+        text = drawing.to(format or _format_of(output))
     write(output, text if text.endswith("\n") else f"{text}\n")
 
 
 def _format_of(output: str | None) -> str:
     """Return the format that a file's suffix names. Raise click.BadParameter for an unknown suffix."""
+    from evt.draw.drawing import SUFFIXES
+
     suffix = ".txt" if output in (None, "-", os.devnull) else os.path.splitext(str(output))[1].lower()
-    if suffix not in _SUFFIXES:
-        known = ", ".join(f"{known} ({format})" for known, format in _SUFFIXES.items())
+    if suffix not in SUFFIXES:
+        known = ", ".join(f"{known} ({format})" for known, format in SUFFIXES.items())
         message = f"`{suffix}` is no format's suffix" if suffix else "the file has no suffix"
         raise click.BadParameter(f"{message}: {known}; or give --format.", param_hint="'-o' / '--output'")
-    return _SUFFIXES[suffix]
+    return SUFFIXES[suffix]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evt.cli.imports import import_all
+from evt.cli.numbers import Dims, Extent, Numbers
 from evt.cli.sections import CompleteItems, files, one_of, routes, targets
 
 if TYPE_CHECKING:
@@ -217,102 +217,39 @@ _NUMERICS = (
 )
 
 
-class _Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """Whole numbers: ``1``, or ``1,2``, one for each dimension.
-
-    ``words`` are also accepted, and ``0:1,2:1`` if ``pairs`` is set.
-    """
-
-    name = "numbers"
-
-    def __init__(self, *, words: tuple[str, ...] = (), pairs: bool = False) -> None:
-        self._words, self._pairs = words, pairs
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text = str(value).strip()
-        if text in self._words:
-            return text
-        parts = [part.strip() for part in text.split(",")]
-        if not all(re.fullmatch(_NUMBER_OR_PAIR if self._pairs else _NUMBER, part) for part in parts):
-            examples = ["1", "1,2", *self._words, *["0:1,2:1"] * self._pairs]
-            self.fail(
-                f"{value!r} is not valid; write for example {', '.join(examples[:-1])} or {examples[-1]}.", param, ctx
-            )
-        if ":" in text:
-            pairs = (part.partition(":") for part in parts)
-            return tuple((int(before), int(after or before)) for before, _, after in pairs)
-        numbers = tuple(map(int, parts))
-        return numbers[0] if len(numbers) == 1 else numbers
-
-
-class _Dims(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A shape: ``2,64,28,28``."""
-
-    name = "dims"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(re.fullmatch(_NUMBER, part) and 0 < int(part) <= _LARGEST for part in parts):
-            self.fail(f"{value!r} is not a shape; write for example 2,64,28,28.", param, ctx)
-        return tuple(map(int, parts))
-
-
-class _Extent(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """An extent, ``128``, or one for each group, ``128,64,0``. A single extent is not 0."""
-
-    name = "extent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | tuple[int, ...]:
-        if isinstance(value, int | tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(re.fullmatch(r"-?[0-9]{1,100}", part) for part in parts):
-            self.fail(f"{value!r} is not a valid integer; for groups, write for example 128,64,0.", param, ctx)
-        numbers = tuple(map(int, parts))
-        least = 1 if len(numbers) == 1 else 0
-        for number in numbers:
-            if not least <= number <= _LARGEST:
-                self.fail(f"{number} is not in the range {least}<=x<={_LARGEST}.", param, ctx)
-        return numbers if len(numbers) > 1 else numbers[0]
-
-
-_LARGEST = 2**31 - 1
-_NUMBER, _NUMBER_OR_PAIR = r"[0-9]{1,18}", r"[0-9]{1,18}(?::[0-9]{1,18})?"
 _GEOMETRY = {
-    "stride": click.option("--stride", type=_Numbers(), metavar="S|S,S", help="Stride of a convolution. [default: 1]"),
+    "stride": click.option("--stride", type=Numbers(), metavar="S|S,S", help="Stride of a convolution. [default: 1]"),
     "padding": click.option(
         "--padding",
-        type=_Numbers(words=("same", "valid"), pairs=True),
+        type=Numbers(words=("same", "valid"), pairs=True),
         metavar="P|P,P|same|valid",
         help="Padding of a convolution; before:after pairs, as in 0:1,2:1, pad each side differently. [default: 0]",
     ),
     "dilation": click.option(
-        "--dilation", type=_Numbers(), metavar="D|D,D", help="Dilation of a convolution. [default: 1]"
+        "--dilation", type=Numbers(), metavar="D|D,D", help="Dilation of a convolution. [default: 1]"
     ),
-    "groups": click.option("--groups", type=_Numbers(), metavar="G", help="Groups of a convolution. [default: 1]"),
+    "groups": click.option("--groups", type=Numbers(), metavar="G", help="Groups of a convolution. [default: 1]"),
     "output_padding": click.option(
         "--output-padding",
-        type=_Numbers(),
+        type=Numbers(),
         metavar="P|P,P",
         help="Extra size of a strided dgrad's result, as in PyTorch.",
     ),
     "kernel_size": click.option(
-        "--kernel-size", type=_Numbers(), metavar="R|R,S", help="Spatial size of the weight that a wgrad computes."
+        "--kernel-size", type=Numbers(), metavar="R|R,S", help="Spatial size of the weight that a wgrad computes."
     ),
 }
-_EXTENT = _Extent()
+_EXTENT = Extent()
 _SHAPES = (
     click.option(
         "--a-shape",
-        type=_Dims(),
+        type=Dims(),
         metavar="N,C,H,W",
         help="Shape of a convolution's A in PyTorch's order: the input, or the output's gradient for dgrad and wgrad.",
     ),
     click.option(
         "--b-shape",
-        type=_Dims(),
+        type=Dims(),
         metavar="K,C,R,S",
         help="Shape of a convolution's B: the weight, or for a wgrad the input.",
     ),

@@ -38,10 +38,12 @@ def command(invocation: Invocation, stage: str, origins: bool, output: str | Non
     autograd, and the values that are saved between them.
     """
     from evt.ir import format_dag
+    from evt.request import STAGES, graph_at
 
-    graph = _GRAPHS[stage](invocation) if stage in _GRAPHS else None
+    is_graph = stage in STAGES
+    graph = graph_at(invocation.program.request, stage, invocation.a, invocation.b) if is_graph else None
     if graph is None and origins:
-        raise click.UsageError(f"--origins is for the stages {', '.join(_GRAPHS)}.")
+        raise click.UsageError(f"--origins is for the stages {', '.join(STAGES)}.")
     text = format_dag(graph, origins=origins) if graph is not None else _OTHERS[stage](invocation)
     if json:
         nodes = {} if graph is None else {"nodes": graph_json(graph)}
@@ -72,28 +74,8 @@ def _tree(invocation: Invocation) -> str:
     return format_tree(parse(invocation.source))
 
 
-def _typed(invocation: Invocation) -> Dag:
-    from evt.request import typed_graph
-
-    return typed_graph(invocation.program.request, invocation.a, invocation.b)
-
-
-def _optimised(invocation: Invocation) -> Dag:
-    from evt.request import optimised_graph
-
-    return optimised_graph(invocation.program.request, invocation.a, invocation.b)
-
-
 def _plan(invocation: Invocation) -> Plan:
     return invocation.program.plan(invocation.arch, invocation.a, invocation.b, shapes=invocation.shapes)
-
-
-#: The stages after which a program is a graph.
-_GRAPHS: dict[str, Callable[[Invocation], Dag]] = {
-    "dag": lambda invocation: invocation.program.request.dag,
-    "typed": _typed,
-    "optimised": _optimised,
-}
 
 
 def _gradient(invocation: Invocation) -> Gradient:

@@ -18,10 +18,10 @@ from evt.cli.answers import Answers, answers_of, is_exact, slack_of
 from evt.cli.judge import OutputResult, judge
 from evt.cli.tensors import call_sizes, held_buffers, random_call
 from evt.compilation.process import available_bytes
+from evt.described import Described
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
-from evt.program import Described
 from evt.reference import is_image
 from evt.request import Request, Shapes, typed_graph
 from evt.runtime.memory_format import channels_last

@@ -29,6 +29,7 @@ from evt.fx.region import FusionRegion
 from evt.fx.rematerialize import rematerialize
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view
+from evt.html import Html, code, page, table
 from evt.program import program_of
 from evt.settings import Settings
 
@@ -58,7 +59,7 @@ def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[SkipReason, ...]]:
     return {each.product: tuple(m for m in each.behind if m.node not in computed) for each in known}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fusion:
     """The outcomes of a graph's products, in the graph's order; prints as text."""
 
@@ -76,6 +77,21 @@ class Fusion:
         """All reasons, of products and of their readers."""
         found = [reason for each in self.outcomes for reason in (each.reason, *each.behind) if reason is not None]
         return tuple(dict.fromkeys(found))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        behind, rows, marks = left_out(self.outcomes), [], []
+        for each in self.outcomes:
+            why = [str(reason) for reason in (each.reason, *behind[each.product]) if reason is not None]
+            fused, formula = "", Html("")
+            if each.fused is not None:
+                fused, formula = ", ".join(node.name for node in each.fused.nodes[1:]), code(str(each.fused.program))
+            rows.append((each.product.name, formula, fused, "\n".join(why)))
+            marks.append("" if each.fused is not None else "failed")
+        title = f"{len(self.regions)} of {len(self.outcomes)} products fused"
+        return page(table(("product", "formula", "with", "not fused"), rows, title, marks=marks))
 
     def __str__(self) -> str:
         lines, behind = [f"{len(self.regions)} of {len(self.outcomes)} products fused"], left_out(self.outcomes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,11 +17,12 @@ from evt.fx.module import dispatch_of
 from evt.fx.options import LOSSLESS
 from evt.fx.prebuild import survey
 from evt.fx.records import RECORDS, ProductReport, Record, rows_of
+from evt.html import code, escaped, page, table
 from evt.plan import find_target
 from evt.request.given import check_kind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The products of all graphs of a model, in the order of compilation; prints as a table.
 
@@ -56,23 +56,21 @@ class Report:
                 lines += [f"  {'':<{width}}    not fused: {each}" for each in row.behind]
         return visible("\n".join(lines), keep="\n")
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
-        columns = ("graph", "product", "operation", "shapes", "formula", "gain", "kernel", "not fused")
-        head = "".join(f"<th>{each}</th>" for each in columns)
-        body = []
-        for row in self.rows:
-            why = "<br>".join(map(_escaped, filter(None, (row.reason, *row.behind))))
-            formula = f"<pre>{_escaped(row.formula)}</pre>" if row.formula else ""
-            names = map(_escaped, (row.graph, row.node, row.operation, row.shapes))
-            cells = (*names, formula, _escaped(row.gain), _escaped(row.kernel), why)
-            body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-        return f"<table><tr>{head}</tr>{''.join(body)}</table>"
-
-
-def _escaped(text: str) -> str:
-    """Return a text escaped for HTML, with visible control characters."""
-    return html.escape(visible(text, keep="\n"))
+        if not self.rows:
+            return page(escaped(_NOTHING))
+        headings = ("graph", "product", "operation", "shapes", "formula", "gain", "kernel", "not fused")
+        rows = [
+            (row.graph, row.node, row.operation, row.shapes, code(row.formula), row.gain, row.kernel, "\n".join(why))
+            for row in self.rows
+            for why in [list(filter(None, (row.reason, *row.behind)))]
+        ]
+        marks = ["" if row.fused else "failed" for row in self.rows]
+        return page(table(headings, rows, str(self).partition("\n")[0], marks=marks))
 
 
 def _counted(rows: Sequence[ProductReport]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from evt.gradient.cut import choose_saved
 from evt.gradient.reverse import Joint, differentiate, read_back, untyped
+from evt.html import Html, code, details, page, table
 from evt.ir.dag import Builder, Dag, TypedDag, prune, reads_accumulator
 from evt.ir.formula import formula
 from evt.ir.infer import value_type
@@ -14,7 +15,7 @@ from evt.ir.interface import declaration
 from evt.ir.node import Load, Output, Store, ValueType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gradient:
     """A program's gradient.
 
@@ -35,6 +36,20 @@ class Gradient:
         saved = ", ".join(declaration(each.name, each.dtype, each.modes) for each in self.saved) or "nothing"
         parts = {"forward": formula(self.forward), "saved": saved, "backward": formula(self.backward)}
         return "\n".join(line for name, text in parts.items() for line in (f"{name}:", *_indented(text)))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from evt.draw.drawing import Drawing
+
+        saved = [(each.name, str(each.dtype or ""), f"[{', '.join(each.modes)}]") for each in self.saved]
+        return page(
+            table(("forward",), [(code(formula(self.forward)),)]),
+            table(("saved", "type", "modes"), saved or [("nothing", "", "")]),
+            table(("backward",), [(code(formula(self.backward)),)]),
+            details("graph of the backward program", Html(Drawing(self.backward).to("svg"))),
+        )
 
 
 def _indented(text: str) -> list[str]:

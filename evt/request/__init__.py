@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evt.request.graphs import optimised_for, optimised_graph, typed_for, typed_graph
+from evt.request.graphs import STAGES, graph_at, optimised_for, optimised_graph, typed_for, typed_graph
 from evt.request.make import LOOP, from_dag, from_text
 from evt.request.request import Request
 from evt.request.shapes import Shapes, problem_sizes
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOOP",
+    "STAGES",
     "Request",
     "Shapes",
     "Traced",
     "common_signature",
     "from_dag",
     "from_text",
+    "graph_at",
     "grouped_problem",
     "in_digits",
     "optimised_for",

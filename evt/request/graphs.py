@@ -6,9 +6,9 @@ Equal arguments return one object.
 
 from __future__ import annotations
 
-from evt.diagnostics import Diagnostic
-from evt.errors import TargetError
-from evt.ir import Operand, TypedDag, infer
+from evt.diagnostics import Diagnostic, hint, shown
+from evt.errors import ArgumentError, TargetError
+from evt.ir import Dag, Operand, TypedDag, infer
 from evt.ir.node import Inferred
 from evt.ir.specialise import without_inputs
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
@@ -29,6 +29,23 @@ def typed_graph(request: Request, a: str | None = None, b: str | None = None) ->
 def optimised_graph(request: Request, a: str | None = None, b: str | None = None) -> TypedDag:
     """Return the typed graph after the optimiser. Raise the errors of :func:`typed_graph`."""
     return optimised_for(request, operands_of(request, a, b))
+
+
+#: The stages at which a program is a graph.
+STAGES = ("dag", "typed", "optimised")
+
+
+def graph_at(request: Request, stage: str, a: str | None = None, b: str | None = None) -> Dag:
+    """Return the graph after a stage: as written (dag), with types, or optimised.
+
+    Raise ArgumentError (E0607) for another stage, and the errors of :func:`typed_graph`.
+    """
+    if stage not in STAGES:
+        message = f"there is no stage `{shown(stage)}`"
+        raise ArgumentError(Diagnostic("E0607", message, help=hint(stage, STAGES, "stages")))
+    if stage == "dag":
+        return request.dag
+    return typed_graph(request, a, b) if stage == "typed" else optimised_graph(request, a, b)
 
 
 @remembered

@@ -14,6 +14,7 @@ import torch
 from evt.compilation import build
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
+from evt.html import bar, page, table
 from evt.ir import Output
 from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import Plan, Survey, survey
@@ -61,7 +62,7 @@ class KernelTime:
     failure: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
     """The result of tuning, in the order in which the rules prefer kernels; later calls take ``chosen``."""
 
@@ -80,14 +81,31 @@ class Tuning:
         ]
         return {"ok": self.chosen is not None, **asdict(self), "sizes": dict(self.sizes), "rows": rows}
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        slowest = max((row.ms for row in self.rows if row.ms is not None), default=1.0)
+        rows = [
+            (row.route, row.config, row.failure if row.ms is None else f"{row.ms:.4f}", bar((row.ms or 0.0) / slowest))
+            for row in self.rows
+        ]
+        marks = ["failed" if row.ms is None else "chosen" if self._takes(row) else "" for row in self.rows]
+        title, *_ = str(self).splitlines()
+        return page(table(("route", "configuration", "ms", ""), rows, title, numbers=("ms",), marks=marks))
+
+    def _takes(self, row: KernelTime) -> bool:
+        return self.chosen is not None and (row.route, row.config) == (self.chosen.route, self.chosen.config)
+
     def __str__(self) -> str:
         sizes = " ".join(f"{mode}={size}" for mode, size in self.sizes.items() if mode in _SHOWN)
         lines = [f"{self.operation} on {self.gpu} ({self.target}): {sizes}"]
         width = max((len(f"{row.route} {row.config}".strip()) for row in self.rows), default=0)
         for row in self.rows:
-            taken = self.chosen is not None and (row.route, row.config) == (self.chosen.route, self.chosen.config)
             result = row.failure if row.ms is None else f"{row.ms:.4f} ms"
-            lines.append(f"{'->' if taken else '  '} {f'{row.route} {row.config}'.strip():<{width}}  {result}")
+            lines.append(
+                f"{'->' if self._takes(row) else '  '} {f'{row.route} {row.config}'.strip():<{width}}  {result}"
+            )
         return visible("\n".join(lines), keep="\n")
 
 

@@ -12,6 +12,7 @@ import evt
 from evt.diagnostics import CODES, Source
 from evt.program import Program
 from evt.request import optimised_graph, typed_graph
+from evt.version import JSON_SCHEMA
 from tests.support.command_line import (
     EVERYTHING,
     FORMULA,
@@ -47,7 +48,7 @@ def test_check_as_json(tmp_path: Path) -> None:
     result = run("check", "--json", str(path), WRONG, "nothing.evt")
     assert result.exit_code == 1
     found = document(result)
-    assert set(found) == {"ok", "diagnostics", "warnings", "programs"}
+    assert set(found) == {"schema", "ok", "diagnostics", "warnings", "programs"}
     assert [each["code"] for each in found["diagnostics"]] == ["E0201", "E0105"]
     assert [(each["name"], each["ok"]) for each in found["programs"]] == [
         (str(path), True),
@@ -56,6 +57,7 @@ def test_check_as_json(tmp_path: Path) -> None:
     ]
     interface = ["gemm(A: f16[m, k], B: f16[k, n])", "out D: f16[m, n]"]
     assert document(run("check", "--json", "gemm(A: f16[m, k], B: f16[k, n]); out D: f16[m, n]; D = acc")) == {
+        "schema": JSON_SCHEMA,
         "ok": True,
         "diagnostics": [],
         "warnings": [],
@@ -165,7 +167,7 @@ def test_explain_a_program() -> None:
     text = ok("explain", "--verbose", FORMULA, "--arch", "sm80")
     assert text == f"{evt.gemm(FORMULA).explain('sm80').details()}\n"
     found = json.loads(ok("explain", FORMULA, "--json"))
-    assert found == {"ok": True, **evt.gemm(FORMULA).explain().to_json()}
+    assert found == {"schema": JSON_SCHEMA, "ok": True, **evt.gemm(FORMULA).explain().to_json()}
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -181,7 +183,8 @@ def _page(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_page")
 def test_explain_a_code() -> None:
     assert ok("explain", "E0203") == ok("explain", "e0203") == "# E0203\n\nA *page*.\n"
-    expected = {"ok": True, "code": "E0203", "title": CODES["E0203"].title, "page": "# E0203\n\nA *page*.\n"}
+    page = {"code": "E0203", "title": CODES["E0203"].title, "page": "# E0203\n\nA *page*.\n"}
+    expected = {"schema": JSON_SCHEMA, "ok": True, **page}
     assert json.loads(ok("explain", "E0203", "--json")) == expected
 
 

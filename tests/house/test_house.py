@@ -24,11 +24,11 @@ TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path.parent.na
 LONGEST = 450
 #: Rooms and single modules; each may import those before it, and itself, ``TYPE_CHECKING`` imports included.
 ORDER = (
-    *("version", "imported", "resources", "untraced", "diagnostics", "errors", "storage", "layout", "settings"),
+    *("version", "imported", "resources", "untraced", "diagnostics", "html", "errors", "storage", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "launch", "emission", "request"),
     *("draw", "reference", "gradient", "compilation", "measured", "estimate", "explanation", "explain"),
-    *("runtime", "tuning"),
-    *("program", "grouped", "support", "nn", "operators", "export", "fx", "bench", "editor", "cli", "__main__"),
+    *("runtime", "tuning", "described", "program", "grouped", "support", "nn", "operators", "export", "fx", "bench"),
+    *("editor", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Rooms of one group may import each other.
 PLANNER_ORDER = [
