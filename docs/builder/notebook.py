@@ -36,9 +36,12 @@ def executed(notebook: Mapping[str, Any]) -> dict[str, Any]:
 def _run(source: str, namespace: dict[str, Any]) -> Any:
     """Run a cell; return the value of its last statement if it is an expression."""
     tree = ast.parse(source)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    value = last.value if isinstance(last, ast.Expr) else None
+    if value is not None:
+        tree.body.pop()
     exec(compile(tree, "<cell>", "exec"), namespace)
-    return eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace) if last is not None else None
+    return None if value is None else eval(compile(ast.Expression(value), "<cell>", "eval"), namespace)
 
 
 def _outputs(value: Any, count: int) -> list[dict[str, Any]]:
