@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 
 from docs.builder.diagram import flowchart
 from docs.builder.eager import PAGE, with_eager_table
+from docs.builder.measured import models, to_text
 from docs.builder.pages import pages, pictures
 from docs.builder.results import DOCS, PICTURES, Results, derived, load, picture, table
+from evt.bench.compiled import ModelResult
 from evt.cli.entry import COMMANDS
 from evt.diagnostics import CODES
 from evt.functions import TABLE
@@ -55,6 +58,22 @@ def test_a_table_and_a_picture() -> None:
     drawn = picture(results, "model", {"evt / eager": "default mode"})
     assert drawn.count('class="bar0"') == 2  # the legend, and one bar
     assert "a&lt;b" in drawn
+
+
+def test_a_measurement_becomes_results() -> None:
+    times = {"eager": 4.0, "compile": 2.0, "evt": 1.5}
+    model = ModelResult("resnet50", "float16", 32, times=times, kernels={"compile": 9, "evt": 5})
+    versions = {"torch": "2.11.0+cu130"}
+    document = {
+        "machine": {"gpu": {"name": "NVIDIA H100 80GB HBM3"}, "versions": versions},
+        "models": [model.to_json(), ModelResult("none", "float16", 1, skipped="no timm").to_json()],
+    }
+    results = models(json.loads(json.dumps(document)), "2026-11-27")
+    assert (results.card, results.software) == ("H100", "torch 2.11.0, float16")
+    assert results.rows == [["resnet50, 32", 4.0, 2.0, 9, 1.5, 5, 0.75, None]]
+    assert Results(**json.loads(to_text(results))) == results
+    for _, names, series in PICTURES.values():
+        assert {names, *series} <= set(results.columns)
 
 
 @pytest.fixture(scope="module")
