@@ -59,7 +59,9 @@ def _page(name: str) -> str:
     parts = [f"# {title}\n\n{introduction}\n"]
     for subject, names in subjects.items():
         parts += [f"## {subject}\n"] if subject else []
-        parts += [_directive(_kind(getattr(module, each)), f"{module.__name__}.{each}") for each in names]
+        for each in names:
+            value = getattr(module, each)
+            parts.append(_directive(_kind(value), f"{module.__name__}.{each}", value))
     return "\n".join(parts)
 
 
@@ -70,6 +72,8 @@ def _kind(value: object) -> str:
     return "autofunction" if inspect.isroutine(value) else "autodata"
 
 
-def _directive(kind: str, name: str) -> str:
+def _directive(kind: str, name: str, value: object = None) -> str:
+    if isinstance(value, str):  # the name of a type, whose docstring would be the one of strings
+        return f"```{{eval-rst}}\n.. py:data:: {name}\n   :value: {value}\n```\n"
     members = "\n   :members:" if kind == "autoclass" else ""
     return f"```{{eval-rst}}\n.. {kind}:: {name}{members}\n```\n"
