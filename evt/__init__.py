@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from evt.fx.package import package
     from evt.fx.prebuild import prebuild
     from evt.fx.report import report
+    from evt.fx.tune import tune
     from evt.grouped import GroupedProgram, grouped_gemm
     from evt.program import (
         Program,
@@ -89,6 +90,7 @@ __all__ = [
     "prebuild",
     "report",
     "supports",
+    "tune",
     "unpack_bits",
 ]
 
@@ -102,6 +104,7 @@ _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") |
     "package": "evt.fx.package",
     "prebuild": "evt.fx.prebuild",
     "report": "evt.fx.report",
+    "tune": "evt.fx.tune",
     "channels_last": "evt.runtime.memory_format",
     "Support": "evt.support",
     "supports": "evt.support",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from evt.explanation import Explanation
     from evt.plan import Plan
-    from evt.tuning.tune import Tuning
+    from evt.tuning.table import Tuning
 
 
 class GroupedProgram(Described):

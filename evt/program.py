@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from evt.gradient import Gradient
     from evt.ir import Dag
     from evt.plan import Plan
-    from evt.tuning.tune import Tuning
+    from evt.tuning.table import Tuning
 
 DEFAULT_ARCH = "sm90"
 

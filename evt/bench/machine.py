@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ import torch
 from evt.compilation.toolchain import find_cutlass, find_nvcc
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, LaunchError
+from evt.tuning.device import driver_version
 from evt.version import __version__
 
 
@@ -44,7 +43,7 @@ def describe_machine(device: torch.device | None = None) -> dict[str, Any]:
             "capability": f"{properties.major}.{properties.minor}",
             "multiprocessors": properties.multi_processor_count,
             "memory_bytes": properties.total_memory,
-            "driver": _driver(),
+            "driver": driver_version() or None,
         }
     return {
         "system": platform.platform(),
@@ -77,19 +76,6 @@ def _triton() -> str | None:
         return metadata.version("triton")
     except metadata.PackageNotFoundError:
         return None
-
-
-def _driver() -> str | None:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.split()
-    return lines[0] if done.returncode == 0 and lines else None
 
 
 def _processor() -> str | None:

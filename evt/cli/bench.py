@@ -185,8 +185,8 @@ def command(
     from evt.bench import Case, bench_epilogues, bench_host, convolution_case, describe_machine, require_gpu
     from evt.bench import bench as measure
     from evt.bench import suite as suite_of
+    from evt.bench.calls import shapes_of
     from evt.bench.report import BenchReport
-    from evt.cli.tensors import shapes_of
     from evt.diagnostics import Diagnostic
     from evt.errors import InternalError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from evt.cli.tensors import call_sizes, held_buffers, random_call
+from evt.bench.calls import call_sizes, held_buffers, random_call
 from evt.export import Named
 from evt.export.example import Data, Example, Given
 from evt.export.kernels import values_of

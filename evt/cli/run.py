@@ -70,7 +70,7 @@ def command(
         import torch
     except ModuleNotFoundError as error:
         raise click.ClickException("evt run needs PyTorch: pip install torch") from error
-    from evt.cli.tensors import shapes_of
+    from evt.bench.calls import shapes_of
     from evt.cli.trial import run_trial
 
     progress("running; the first time on a GPU the kernel is compiled")

@@ -13,10 +13,10 @@ from typing import Any
 import click
 import torch
 
+from evt.bench.calls import call_sizes, held_buffers, random_call
 from evt.bench.tensors import poison
 from evt.cli.answers import Answers, answers_of, is_exact, slack_of
 from evt.cli.judge import OutputResult, judge
-from evt.cli.tensors import call_sizes, held_buffers, random_call
 from evt.compilation.process import available_bytes
 from evt.described import Described
 from evt.diagnostics import Diagnostic

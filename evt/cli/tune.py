@@ -1,39 +1,102 @@
-"""``evt tune``: timing of a problem's routes on this machine's GPU, so that later calls take the fastest."""
+"""``evt tune``: timing of kernels on this machine's GPU or on a cluster, so that later calls take the fastest."""
 
 from __future__ import annotations
+
+import json as json_format
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evt.cli.invocation import Invocation, takes_program
-from evt.cli.output import json_option, print_json, print_text, progress
+from evt.cli.output import OutputPath, json_option, print_json, print_text, progress, write
 from evt.cli.sections import SizedCommand
+
+if TYPE_CHECKING:
+    from evt.measured import Measurement
+    from evt.tuning.tune import Options
 
 #: The default extents of a matrix product.
 EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
+#: The version of the exported form, and the digits of a key that are printed.
+_FORM, _DIGITS = 1, 12
+#: The largest file that is imported, in bytes.
+_MOST_BYTES = 1 << 28
 
 
-@click.command(
-    "tune", cls=SizedCommand, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
+class _Tune(click.Group):
+    """A group whose default command is ``run``: ``evt tune PROGRAM``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    "tune", cls=_Tune, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
 )
+def command() -> None:
+    """Time kernels, and list, share or remove the times. `evt tune PROGRAM` means `evt tune run PROGRAM`."""
+
+
+@command.command("run", cls=SizedCommand, epilog="Example: evt tune samples/bench/llama8b.toml --wide")
 @takes_program(arch=False, route=False, defaults=EXTENTS)
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=31, show_default=True, help="Number of samples.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random data."
 )
+@click.option(
+    "--wide", is_flag=True, help="Search all tiles, clusters and pipeline stages, as far as the cost model is hopeful."
+)
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=24, show_default=True, help="Configurations to build with --wide."
+)
+@click.option("--again", is_flag=True, help="Measure kernels of a workload again that were measured before.")
+@click.option("--filter", "wanted", metavar="WORDS", help="Tune the problems whose titles contain these words.")
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Tune a workload on the workers of a Dask cluster: tcp://host:8786."
+)
+@click.option("--gpus", type=click.IntRange(1, 64), help="Tune a workload on several GPUs of this machine.")
 @json_option
 @click.pass_context
-def command(ctx: click.Context, invocation: Invocation, rounds: int, seed: int, json: bool) -> None:
-    """Time every route that can run a program, and keep the times.
+def run(
+    ctx: click.Context,
+    invocation: Invocation,
+    rounds: int,
+    seed: int,
+    wide: bool,
+    most: int,
+    again: bool,
+    wanted: str | None,
+    scheduler: str | None,
+    gpus: int | None,
+    json: bool,
+) -> None:
+    """Time the kernels that can run a program, or the programs of a workload, and keep the times.
 
     The times are taken on random tensors on this machine's GPU. Later calls of the program with equal types,
     layouts and sizes take the fastest kernel on such a GPU. `evt explain` shows the times. The times are medians of
-    interleaved rounds; the L2 cache is flushed before each launch. A kernel whose outputs differ from the first
-    kernel's is left out. The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch
-    size 2, 64 channels and a 3x3 kernel. Each group of grouped_gemm has its own size, as in --m 128,64,0. The times
-    also apply to calls with similar numbers of groups and rows. `evt cache clear` removes all times.
+    interleaved rounds; the L2 cache is flushed before each launch, and the fastest kernels are also timed without a
+    flush. Slow kernels are stopped early. A kernel whose outputs differ from the first kernel's is left out. The
+    tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and a
+    3x3 kernel. Each group of grouped_gemm has its own size, as in --m 128,64,0. The times also apply to calls with
+    similar numbers of groups and rows.
 
-    The exit code is 1 if no kernel could be timed.
+    A workload is a .toml file with programs and shapes: `evt explain E0109` has an example. An interrupted run goes on
+    where it ended. With --scheduler or --gpus, workers of Dask build and time the kernels, and a worker that dies is
+    replaced; this needs the extra `farm`.
+
+    The exit code is 1 if a problem has no kernel that could be timed.
     """
+    from evt.workload import is_workload
+
+    if is_workload(invocation.text):
+        ctx.exit(_run_workload(invocation, rounds, seed, wide, most, again, wanted, scheduler, gpus, json))
+    if again or wanted or scheduler or gpus:
+        raise click.UsageError("--again, --filter, --scheduler and --gpus are for workloads.")
     from evt.request import problem_sizes, typed_graph
 
     request = invocation.program.request
@@ -41,12 +104,11 @@ def command(ctx: click.Context, invocation: Invocation, rounds: int, seed: int, 
     for shapes in given:
         problem_sizes(request, shapes)
     dag = typed_graph(request, invocation.a, invocation.b)  # reports its diagnostics before torch is imported
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise click.ClickException("evt tune needs PyTorch: pip install torch") from error
+    _need_torch()
+    import torch
+
     from evt.bench import require_gpu
-    from evt.cli.tensors import call_sizes, held_buffers, random_call, shapes_of
+    from evt.bench.calls import call_sizes, held_buffers, random_call, shapes_of
     from evt.cli.trial import check_memory
     from evt.tuning.grouped import tune_groups
     from evt.tuning.tune import tune
@@ -56,15 +118,16 @@ def command(ctx: click.Context, invocation: Invocation, rounds: int, seed: int, 
     check_memory(request, dag, products, device)
     generator = torch.Generator(device).manual_seed(seed)
     calls = [random_call(request.member if request.grouped else request, dag, shapes, generator) for shapes in products]
+    options = _options(rounds, wide, most, again=True)
     try:
         if request.grouped:
             a, b = ([operands[place] for operands, _ in calls] for place in range(2))
             groups = {name: [inputs[name] for _, inputs in calls] for name in calls[0][1]}
-            found = tune_groups(request, a, b, groups, rounds=rounds, progress=progress)
+            found = tune_groups(request, a, b, groups, options=options, progress=progress)
         else:
             (((x, y), inputs),) = calls
             held = held_buffers(dag, call_sizes(request, products[0]), device)
-            found = tune(request, x, y, inputs | held, rounds=rounds, progress=progress)
+            found = tune(request, x, y, inputs | held, options=options, progress=progress)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     if json:
@@ -72,3 +135,237 @@ def command(ctx: click.Context, invocation: Invocation, rounds: int, seed: int, 
     else:
         print_text(str(found))
     ctx.exit(0 if found.chosen else 1)
+
+
+def _run_workload(
+    invocation: Invocation,
+    rounds: int,
+    seed: int,
+    wide: bool,
+    most: int,
+    again: bool,
+    wanted: str | None,
+    scheduler: str | None,
+    gpus: int | None,
+    json: bool,
+) -> int:
+    """Tune a workload, and print each result as it comes; return the exit code."""
+    refuse_program_options(invocation)
+    _need_torch()
+    from evt.bench import require_gpu
+    from evt.bench.suites import chosen
+    from evt.farm import GpuMachine, run_tasks, summarise, tasks_of
+    from evt.workload import read_workload
+
+    workload = read_workload(invocation.text)
+    names = chosen((entry.title for entry in workload.entries), wanted)
+    tasks = [task for task in tasks_of(workload) if task.title in names]
+    if not tasks:
+        raise click.UsageError(f"no problem of the workload has `{wanted}` in its title.")
+    options = _options(rounds, wide, most, again=again)
+    done = []
+    with ExitStack() as stack:
+        if scheduler is None and gpus is None:
+            results = run_tasks(tasks, GpuMachine(require_gpu().index or 0, seed), options, progress=progress)
+        else:
+            results = _farmed(stack, tasks, options, scheduler, gpus)
+        for task, tuning in results:
+            done.append((task, tuning))
+            if not json:
+                print_text(f"{task.title}\n{tuning}\n")
+    summary = summarise(done)
+    if json:
+        rows = [{"title": task.title, "weight": task.weight, **tuning.to_json()} for task, tuning in done]
+        print_json({"ok": all(tuning.chosen for _, tuning in done), "problems": rows, "summary": summary.to_json()})
+    else:
+        print_text(str(summary))
+    return 0 if all(tuning.chosen for _, tuning in done) else 1
+
+
+def _farmed(
+    stack: ExitStack, tasks: Any, options: Options, scheduler: str | None, gpus: int | None
+) -> Iterator[tuple[Any, Any]]:
+    """Return the results of tasks on a Dask cluster, and print the link of its dashboard."""
+    try:
+        from evt.farm.cluster import connected, local_gpus, run_on_cluster
+
+        context = connected(scheduler) if scheduler is not None else local_gpus(gpus or 1)
+        client = stack.enter_context(context)
+    except ModuleNotFoundError as error:
+        raise click.ClickException("--scheduler and --gpus need Dask: pip install 'evt-compiler[farm]'") from error
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"no Dask scheduler at {scheduler}: {error}") from error
+    click.echo(f"dashboard: {client.dashboard_link}", err=True)
+    return run_on_cluster(tasks, client, options, progress=progress)
+
+
+@command.command("list", epilog="Example: evt tune list --gpu H200")
+@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
+@json_option
+def list_measured(gpu: str, json: bool) -> None:
+    """List the measured problems: key, GPU, fastest kernel, user and time."""
+    from evt.measured import Store
+
+    found = Store().all(gpu=gpu)
+    if json:
+        print_json({"ok": True, "measurements": [_entry(*each) for each in found]})
+        return
+    for key, each in found:
+        best = each.best()
+        kernel = f"{best.ms:.4f} ms  {best.route} {best.config}".strip() if best else "no kernel"
+        when = each.origin.when[:16].replace("T", " ")
+        print_text(f"{key[:_DIGITS]}  {each.gpu}  {kernel}  {when} {each.origin.who}".rstrip())
+        print_text(f"    {each.program}  {_sizes(each)}")
+    print_text(f"{len(found)} {'measurement' if len(found) == 1 else 'measurements'}")
+
+
+@command.command("show", epilog="Example: evt tune show 3f2a91")
+@click.argument("key")
+@json_option
+def show(key: str, json: bool) -> None:
+    """Show all times of the problems whose keys begin with KEY, beside the estimates of the cost model."""
+    found = _matching(key)
+    if json:
+        print_json(
+            {"ok": True, "measurements": [{**_entry(*each), "estimates_us": _estimates(each[1])} for each in found]}
+        )
+        return
+    for name, each in found:
+        origin = each.origin
+        print_text(f"{name}\n{each.program}\n{each.gpu}, driver {origin.driver or 'unknown'}, {_sizes(each)}")
+        print_text(f"measured by {origin.who or 'unknown'} at {origin.when or 'unknown'} with evt {origin.evt}")
+        estimates = _estimates(each)
+        for timing in each.timings:
+            kernel = f"{timing.route} {timing.config}".strip()
+            warm = f", warm {timing.warm_ms:.4f}" if timing.warm_ms is not None else ""
+            expected = f", estimate {estimates[kernel] / 1e3:.4f}" if kernel in estimates else ""
+            mark = "->" if timing == each.best() else "  "
+            print_text(f"{mark} {kernel:<44} {timing.ms:.4f} ms{warm}{expected}, {timing.samples} samples")
+
+
+@command.command("export", epilog="Example: evt tune export h200.json --gpu H200")
+@click.argument("file", type=OutputPath())
+@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
+@click.option("--key", default="", help="Only problems whose keys begin with this.")
+def export(file: str, gpu: str, key: str) -> None:
+    """Write measurements to a JSON file, for `evt tune import` on other machines with such GPUs."""
+    from evt.measured import Store
+
+    found = Store().all(key, gpu)
+    entries = [{"key": name, **each.to_json()} for name, each in found]
+    write(file, json_format.dumps({"form": _FORM, "measurements": entries}, indent=1, allow_nan=False) + "\n")
+    if file != "-":
+        print_text(f"{file}: {len(found)} {'measurement' if len(found) == 1 else 'measurements'}")
+
+
+@command.command("import", epilog="Example: evt tune import h200.json")
+@click.argument("file")
+@click.option("--replace", is_flag=True, help="Replace measurements of the same problem and GPU.")
+@json_option
+def import_measured(file: str, replace: bool, json: bool) -> None:
+    """Read measurements from a file of `evt tune export`. Own measurements of a problem and GPU stay."""
+    from evt.measured import Store
+
+    store, entries = Store(), list(_read(file))
+    known = set() if replace else {(key, each.gpu) for key, each in store.all()}
+    new = [(key, each) for key, each in entries if (key, each.gpu) not in known]
+    store.add_all(new)
+    if json:
+        print_json({"ok": True, "imported": len(new), "kept": len(entries) - len(new)})
+    else:
+        print_text(f"{len(new)} imported, {len(entries) - len(new)} kept as they were")
+
+
+@command.command("forget", epilog="Example: evt tune forget 3f2a91")
+@click.argument("key", required=False)
+@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
+@click.option("--all", "everything", is_flag=True, help="Forget all measurements.")
+@json_option
+def forget(key: str | None, gpu: str, everything: bool, json: bool) -> None:
+    """Remove the measurements of the problems whose keys begin with KEY, or of all with --gpu or --all."""
+    from evt.measured import Store
+
+    if key is None and not gpu and not everything:
+        raise click.UsageError("Give KEY, --gpu or --all.")
+    if key is not None and everything:
+        raise click.UsageError("Give either KEY or --all.")
+    found = _matching(key, gpu) if key is not None else Store().all(gpu=gpu)
+    count = Store().forget((name, each.gpu) for name, each in found)
+    if json:
+        print_json({"ok": True, "forgotten": count})
+    else:
+        print_text(f"{count} {'measurement' if count == 1 else 'measurements'} removed")
+
+
+def refuse_program_options(invocation: Invocation) -> None:
+    """Raise click.UsageError for options of a program beside a workload, which has its own."""
+    given = (invocation.operation, invocation.a, invocation.b, invocation.a_shape, invocation.b_shape)
+    if any(each is not None for each in given) or invocation.extents or invocation.settings:
+        raise click.UsageError("A workload names its operations, types, sizes and keywords itself.")
+
+
+def _options(rounds: int, wide: bool, most: int, *, again: bool) -> Options:
+    from evt.tuning.tune import Options
+
+    return Options(rounds, wide, most, again)
+
+
+def _need_torch() -> None:
+    """Raise click.ClickException without PyTorch."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise click.ClickException("evt tune needs PyTorch: pip install torch")
+
+
+def _matching(key: str, gpu: str = "") -> list[tuple[str, Measurement]]:
+    """Return the measurements whose keys begin with a text. Raise click.UsageError if there are none."""
+    from evt.measured import Store
+
+    found = Store().all(key, gpu)
+    if not found:
+        raise click.UsageError(f"no measured problem has a key that begins with `{key}`; `evt tune list` lists them.")
+    return found
+
+
+def _estimates(measurement: Measurement) -> dict[str, float]:
+    """Return the estimates of a measurement's kernels in us; none if its call or its GPU is unknown."""
+    from evt.errors import EvtError
+    from evt.estimate import estimate_kernels
+    from evt.farm.task import Task
+
+    if not measurement.call:
+        return {}
+    try:
+        task = Task.read(measurement.call)
+        found = estimate_kernels(task.request, task.shapes, measurement.gpu, task.a, task.b)
+    except (EvtError, ValueError, LookupError, TypeError):  # another version's call, or an unknown GPU
+        return {}
+    return {f"{each.route} {each.config}": each.us for each in found}
+
+
+def _entry(key: str, measurement: Measurement) -> dict[str, Any]:
+    best = measurement.best()
+    taken = None if best is None else {"route": best.route, "config": best.config, "ms": best.ms}
+    return {"key": key, "best": taken, **measurement.to_json()}
+
+
+def _sizes(measurement: Measurement) -> str:
+    sizes = measurement.sizes
+    return " ".join(f"{mode}={sizes[mode]}" for mode in sizes if mode in ("m", "n", "k", "l", "groups", "mean_m"))
+
+
+def _read(file: str) -> Iterable[tuple[str, Measurement]]:
+    """Yield the measurements of an exported file. Raise click.ClickException for another file."""
+    from evt.measured import Measurement
+
+    try:
+        data = Path(file).read_bytes() if Path(file).stat().st_size <= _MOST_BYTES else b""
+        document = json_format.loads(data)
+        if document["form"] > _FORM:
+            raise click.ClickException(f"{file}: a newer version of evt wrote it, in form {document['form']}")
+        return [(str(entry["key"]), Measurement.from_json(entry)) for entry in document["measurements"]]
+    except OSError as error:
+        raise click.ClickException(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise click.ClickException(f"{file} is no file of `evt tune export`: {error}") from error

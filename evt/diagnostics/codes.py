@@ -23,6 +23,7 @@ _TABLE = (
     Code("E0105", "a file that cannot be read"),
     Code("E0107", "a number that cannot be represented"),
     Code("E0108", "a reserved word used as a name"),
+    Code("E0109", "an invalid workload"),
     # names and calls
     Code("E0201", "an unknown function"),
     Code("E0202", "an unknown name"),

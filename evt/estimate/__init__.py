@@ -6,6 +6,16 @@ The duration of a kernel's tiles is the one by which calls choose among kernels:
 
 from evt.estimate.call import estimate_call, estimate_kernels
 from evt.estimate.costs import Costs, costs_of, total
-from evt.estimate.estimate import Estimate, estimate, estimates
+from evt.estimate.estimate import Estimate, estimate, estimates, kernel_us
 
-__all__ = ["Costs", "Estimate", "costs_of", "estimate", "estimate_call", "estimate_kernels", "estimates", "total"]
+__all__ = [
+    "Costs",
+    "Estimate",
+    "costs_of",
+    "estimate",
+    "estimate_call",
+    "estimate_kernels",
+    "estimates",
+    "kernel_us",
+    "total",
+]

@@ -85,9 +85,7 @@ class Estimate:
 
 def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> Estimate:
     """Return the estimate of a kernel. ``sizes`` are the extents of a problem, and the other sizes of a convolution."""
-    found = duration(plan, sizes, card.multiprocessors)
-    work = card.microseconds(found.work * (A_CYCLE / _rate(plan, card)))
-    start = found.start / card.ghz / 1e3
+    start, work = kernel_us(plan, sizes, card)
     memory = _moved(plan, sizes, costs) / card.bytes_per_us
     bounds = _bounds(plan, sizes, costs, card)
     rounds = waves(plan, sizes, card.multiprocessors)
@@ -97,13 +95,24 @@ def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> 
     return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs)
 
 
-def estimates(found: Survey, sizes: Mapping[str, int], costs: Costs, card: Card) -> tuple[Estimate, ...]:
-    """Return the estimates of all kernels of a survey that can run a problem, the fastest first."""
+def kernel_us(plan: Plan, sizes: Mapping[str, int], card: Card) -> tuple[float, float]:
+    """Return the microseconds of a kernel's start and of its tiles, without the memory traffic."""
+    found = duration(plan, sizes, card.multiprocessors)
+    return found.start / card.ghz / 1e3, card.microseconds(found.work * (A_CYCLE / _rate(plan, card)))
+
+
+def estimates(
+    found: Survey, sizes: Mapping[str, int], costs: Costs, card: Card, *, wide: bool = False
+) -> tuple[Estimate, ...]:
+    """Return the estimates of all kernels of a survey that can run a problem, the fastest first.
+
+    ``wide`` includes the search space of tuning.
+    """
     plans = [
         made
         for each in found.asked
         if each.applies
-        for made in map(each.try_plan, each.configs)
+        for made in map(each.try_plan, each.search_space.values() if wide else each.configs)
         if isinstance(made, Plan)
     ]
     made = (estimate(plan, sizes, costs, card) for plan in plans)

@@ -75,6 +75,15 @@ def kernels_of(
     return list(sources), [reason for each in passes for reason in each.reasons]
 
 
+def regions_of(
+    model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any
+) -> list[RegionProgram]:
+    """Return the regions of a model that get kernels: see :func:`prebuild`."""
+    check_kind("model", model, Callable, "a model, or a function")
+    check_kind("inputs", inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
+    return [fused for each in _passes_of(model, inputs, _Planning, **keywords) for fused in each.regions]
+
+
 def survey(
     model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], options: Options | None, target: str
 ) -> tuple[ProductReport, ...]:
@@ -100,6 +109,7 @@ class _Planning(RegionPass):
         self.rows: list[ProductReport] = []
         self.reasons: list[SkipReason] = []
         self.sources: list[KernelSource] = []
+        self.regions: list[RegionProgram] = []
         #: By product, the sources of its region's kernels, and the name of the kernel on a target.
         self.planned: dict[Node, list[KernelSource]] = {}
         self.names: dict[Node, str] = {}
@@ -108,6 +118,7 @@ class _Planning(RegionPass):
         choice = self.choose(graph)
         self.rows += rows_of(choice.outcomes, choice.benefits, graph_name(), self.names)
         self.reasons += [each.reason for each in choice.outcomes if each.reason is not None]
+        self.regions += choice.regions
         self.sources += [source for each in choice.regions for source in self.planned.get(each.region.product.node, ())]
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:

@@ -98,7 +98,7 @@ class Store:
     # Writing
 
     def add(self, key: str, measurement: Measurement, *, merge: bool = False) -> None:
-        """Keep a measurement instead of an older one on its GPU; ``merge`` keeps the times of other kernels.
+        """Keep a measurement instead of an older one on its GPU and driver; ``merge`` keeps the times of other kernels.
 
         Raise BuildError (E0704) if nothing can be written, or if a newer version of evt wrote the database.
         """
@@ -325,7 +325,7 @@ def _insert(database: sqlite3.Connection, key: str, measurement: Measurement, *,
     update = "DO UPDATE SET call = excluded.call WHERE excluded.call != ''"
     database.execute(f"INSERT INTO problems VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) {update}", problem)
     if not merge:
-        database.execute("DELETE FROM times WHERE key = ? AND gpu = ?", (key, gpu))
+        database.execute("DELETE FROM times WHERE key = ? AND gpu = ? AND driver = ?", (key, gpu, origin.driver))
     when = origin.when or datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     for place, each in enumerate(measurement.timings):
         row = (

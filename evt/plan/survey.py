@@ -107,8 +107,14 @@ class Candidate:
         return tuple(config for config in self.configs if config.use in uses) or self.configs[:1]
 
     @cached_property
-    def configs_by_name(self) -> Mapping[str, Config]:
-        return {config.name: config for config in self.configs}
+    def search_space(self) -> Mapping[str, Config]:
+        """The configurations that tuning may try and a user may name, by name: :attr:`configs`, then all others."""
+        known = self.route.kernel(self.problem.target).space(self.problem)
+        found = {config.name: config for config in self.configs}
+        for config in known:
+            if config.visits(self.problem.columns_together):
+                found.setdefault(config.name, config)
+        return found
 
     # Plans, of a route that applies
 
@@ -238,13 +244,14 @@ class Survey:
 
     def _find_config(self, name: str) -> Config:
         """Return the configuration with a name. Raise TargetError (E0501), with the routes that have it."""
-        known = self.chosen.configs_by_name
+        known = self.chosen.search_space
         if name in known:
             return known[name]
         message = f"the route {self.chosen.route.name} has no configuration `{name}`"
-        others = [each.route.name for each in self.candidates if each.applies and name in each.configs_by_name]
+        usual = [config.name for config in self.chosen.configs]
+        others = [each.route.name for each in self.candidates if each.applies and name in each.search_space]
         notes = (f"`{name}` is a configuration of {' and '.join(others)}: ask for that route, too",) if others else ()
-        raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(known)}", notes=notes))
+        raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(usual)}", notes=notes))
 
     @property
     def defaults(self) -> tuple[Plan, ...]:

@@ -1,5 +1,6 @@
-"""Timing of a problem's kernels on a GPU: :mod:`clock` measures time, :mod:`tune` times kernels, :mod:`grouped` times
-the kernels of groups.
+"""Timing of a problem's kernels on a GPU.
 
-:mod:`evt.measured` keeps the results, so that calls take the fastest kernel.
+In the order of the data: :mod:`candidates` (the kernels to build), :mod:`device` (the GPU), :mod:`clock` (a round of
+timing), :mod:`race` (rounds, stopped early), :mod:`tune` (a call), :mod:`grouped` (a grouped call), :mod:`table` (the
+result). :mod:`evt.measured` keeps the results, so that calls take the fastest kernel.
 """

@@ -1,4 +1,5 @@
-"""Timing on the GPU: versions interleaved in shuffled rounds, each launch after a flush of the L2 cache.
+"""Timing on the GPU: versions interleaved in shuffled rounds, each launch after a flush of the L2 cache, or after a
+launch of its own.
 
 A spin and the flush keep the GPU busy while the host enqueues a launch, so that the events enclose device work only. A
 sample during which the GPU caught up with the host is discarded, and the spin grows.
@@ -52,10 +53,10 @@ def interleave(
 
 
 class GpuClock:
-    """A timer of rounds on a CUDA device."""
+    """A timer of rounds on a CUDA device. ``warm`` keeps the L2 cache as the previous launch leaves it."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, *, warm: bool = False) -> None:
+        self.device, self.warm = device, warm
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
         self._flush = torch.empty(max(_FLUSH_BYTES, 4 * cache), dtype=torch.uint8, device=device)
         self._events: list[tuple[Any, Any]] = []
@@ -67,8 +68,11 @@ class GpuClock:
             self._events.append((_event(), _event()))
         hidden = []
         for call, (start, end) in zip(calls, self._events, strict=False):
+            if self.warm:
+                call()
             self.spin(self._spin_us)
-            self._flush.zero_()
+            if not self.warm:
+                self._flush.zero_()
             start.record()
             call()
             end.record()

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from evt.measured import Store, size_class
 from evt.plan import survey
 from evt.request import LOOP, Request
 from evt.runtime.grouped import GroupedCaller
 from evt.runtime.kernels import device_target
-from evt.tuning.tune import ROUNDS, Name, Progress, Tuning, check_call, check_program, measure
+from evt.tuning.device import Gpu
+from evt.tuning.table import Name, Tuning
+from evt.tuning.tune import DEFAULTS, Options, Progress, Work, check_call, check_program, measure
 
 #: The loop's place among kernels: the kernel of each group has a separate configuration.
 _LOOP: Name = (LOOP, "")
@@ -23,7 +27,7 @@ def tune_groups(
     inputs: Mapping[str, Any],
     offsets: Any = None,
     *,
-    rounds: int = ROUNDS,
+    options: Options = DEFAULTS,
     progress: Progress = lambda text: None,
     store: Store | None = None,
 ) -> Tuning:
@@ -45,5 +49,6 @@ def tune_groups(
         call = GroupedCaller(request.forced(name[0], name[1] or None))
         return lambda: call(all_a, all_b, values, None, None)
 
-    sizes = size_class([bound.sizes for bound in bounds])
-    return measure(request, found, index, sizes, call_of, (_LOOP,), rounds=rounds, progress=progress, store=store)
+    work = Work(request, found, size_class([bound.sizes for bound in bounds]), call_of, (_LOOP,))
+    with torch.no_grad(), torch.cuda.device(index):
+        return measure(work, Gpu(index), options, progress, store)

@@ -1,112 +1,87 @@
-"""Tuning of a call: ``tune(request, a, b, inputs) -> Tuning``."""
+"""Tuning of a call: ``tune(request, a, b, inputs) -> Tuning``.
+
+candidates   the kernels that support the sizes, as far as the cost model expects them to be fast
+build        side by side, as any build
+race         in interleaved rounds on the call's tensors, with the epilogue; slow kernels leave early
+keep         after each stage, in the database: an interrupted run loses nothing, and goes on
+"""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from evt.compilation import build
-from evt.diagnostics import Diagnostic, visible
+from evt.compilation import KernelSource, build
+from evt.compilation.source import source_key
+from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
-from evt.html import bar, page, table
 from evt.ir import Output
-from evt.measured import Measurement, Store, Timing, problem_key
-from evt.plan import Plan, Survey, survey
-from evt.plan.batches import launches
+from evt.measured import Measurement, Origin, Store, Timing, problem_key
+from evt.plan import Survey, survey
 from evt.reference.compare import error, limit
 from evt.request import Request
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.given import split_held
-from evt.runtime.kernels import (
-    call_problem,
-    check_batches,
-    check_sizes,
-    device_target,
-    is_atomic,
-    kernel_sources,
-)
-from evt.tuning.clock import GpuClock, RoundTimer, interleave
+from evt.runtime.kernels import call_problem, device_target, is_atomic, kernel_sources
+from evt.tuning.candidates import MOST, Candidates, candidates, names_of
+from evt.tuning.device import Device, Gpu, card_of, who
+from evt.tuning.race import ROUNDS, Samples, race
+from evt.tuning.table import KernelTime, Name, Tuning
 
-ROUNDS = 31
+#: The fastest kernels, which are also timed with a warm L2 cache, and the rounds of that.
+_WARM, _WARM_ROUNDS = 3, 9
+#: Digits of the digest of a kernel's text.
+_DIGITS = 16
 
-#: The sizes that a table shows: a convolution has more, groups have their :func:`evt.measured.size_class`.
-_SHOWN = ("m", "n", "k", "l", "groups", "mean_m", "mean_n", "mean_k")
-
-#: A kernel's name: its route and its configuration.
-Name = tuple[str, str]
 Calls = Mapping[Name, Callable[[], Any]]
 Progress = Callable[[str], object]
 #: An output; for groups, one for each.
 _Value = torch.Tensor | Sequence[torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTime:
-    """One kernel: its median time in ms, or the reason that there is none.
+@dataclass(frozen=True)
+class Options:
+    """The effort of tuning.
 
-    ``distance`` is the distance of its outputs from the first kernel's.
+    ``rounds`` are the samples of the fastest kernels. ``wide`` searches the whole space of configurations, and builds
+    ``most`` of them. ``again`` measures kernels that were measured before.
     """
 
-    route: str
-    config: str
-    ms: float | None = None
-    distance: float | None = None
-    failure: str = ""
+    rounds: int = ROUNDS
+    wide: bool = False
+    most: int = MOST
+    again: bool = True
 
 
-@dataclass(frozen=True, repr=False)
-class Tuning:
-    """The result of tuning, in the order in which the rules prefer kernels; later calls take ``chosen``."""
+DEFAULTS = Options()
 
-    operation: str
-    gpu: str
-    target: str
+
+@dataclass(frozen=True)
+class Work:
+    """A problem to tune on a device: its kernels, its sizes, and how to call a kernel.
+
+    ``others`` are calls beside the survey's kernels. ``call`` describes the call for the database.
+    """
+
+    request: Request
+    found: Survey
     sizes: Mapping[str, int]
-    rows: tuple[KernelTime, ...]
-    chosen: Timing | None
+    call_of: Callable[[Name], Callable[[], Any]]
+    others: Sequence[Name] = ()
+    call: str = ""
 
-    def to_json(self) -> dict[str, object]:
-        """Return a dict ready for JSON; infinite values are null."""
-        rows = [
-            {**asdict(row), "distance": row.distance if row.distance is not None and isfinite(row.distance) else None}
-            for row in self.rows
-        ]
-        return {"ok": self.chosen is not None, **asdict(self), "sizes": dict(self.sizes), "rows": rows}
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        slowest = max((row.ms for row in self.rows if row.ms is not None), default=1.0)
-        rows = [
-            (row.route, row.config, row.failure if row.ms is None else f"{row.ms:.4f}", bar((row.ms or 0.0) / slowest))
-            for row in self.rows
-        ]
-        marks = ["failed" if row.ms is None else "chosen" if self._takes(row) else "" for row in self.rows]
-        title, *_ = str(self).splitlines()
-        return page(table(("route", "configuration", "ms", ""), rows, title, numbers=("ms",), marks=marks))
-
-    def _takes(self, row: KernelTime) -> bool:
-        return self.chosen is not None and (row.route, row.config) == (self.chosen.route, self.chosen.config)
-
-    def __str__(self) -> str:
-        sizes = " ".join(f"{mode}={size}" for mode, size in self.sizes.items() if mode in _SHOWN)
-        lines = [f"{self.operation} on {self.gpu} ({self.target}): {sizes}"]
-        width = max((len(f"{row.route} {row.config}".strip()) for row in self.rows), default=0)
-        for row in self.rows:
-            result = row.failure if row.ms is None else f"{row.ms:.4f} ms"
-            lines.append(
-                f"{'->' if self._takes(row) else '  '} {f'{row.route} {row.config}'.strip():<{width}}  {result}"
-            )
-        return visible("\n".join(lines), keep="\n")
+    @property
+    def key(self) -> str:
+        """The key of the problem's measurements."""
+        return problem_key(self.found.problem, self.sizes)
 
 
 def tune(
@@ -115,11 +90,11 @@ def tune(
     b: torch.Tensor,
     inputs: Mapping[str, Any],
     *,
-    rounds: int = ROUNDS,
+    options: Options = DEFAULTS,
     progress: Progress = lambda text: None,
     store: Store | None = None,
 ) -> Tuning:
-    """Time every route that applies to a call, in its default configurations, on the call's tensors; keep the times.
+    """Time the kernels of a call on its tensors, and keep the times: see :func:`measure`.
 
     Raise LaunchError (E0801) without a GPU; ArgumentError for a program with a forced route, and for a call that does
     not fit, is not on the GPU or computes nothing. If every kernel fails, raise the error of the first.
@@ -134,7 +109,8 @@ def tune(
         call, buffers = Caller(request.forced(*name)), {each: buffer.clone() for each, buffer in held.items()}
         return lambda: call(a, b, read, buffers or None)
 
-    return measure(request, found, index, bound.sizes, call_of, rounds=rounds, progress=progress, store=store)
+    with torch.no_grad(), torch.cuda.device(index):
+        return measure(Work(request, found, bound.sizes, call_of), Gpu(index), options, progress, store)
 
 
 def check_program(request: Request) -> None:
@@ -160,70 +136,74 @@ def check_call(bound: Bound | None) -> int:
 
 
 def measure(
-    request: Request,
-    found: Survey,
-    index: int,
-    sizes: Mapping[str, int],
-    call_of: Callable[[Name], Callable[[], Any]],
-    others: Sequence[Name] = (),
-    *,
-    rounds: int,
-    progress: Progress,
-    store: Store | None,
+    work: Work,
+    device: Device,
+    options: Options = DEFAULTS,
+    progress: Progress = lambda text: None,
+    store: Store | None = None,
 ) -> Tuning:
-    """Build and time the kernels of a survey, and ``others`` after them; keep the times.
+    """Build and time the kernels of a problem; keep the times.
 
-    ``call_of`` makes the call of a kernel on the GPU of this ``index``; the times are kept for these ``sizes``.
+    Kernels that this device and driver measured before, with the same text, keep their times unless ``options.again``.
+    Other processes wait that time kernels on the device. Raise BuildError (E0704) if the times cannot be kept.
     """
-    problem, store = found.problem, store or Store()
+    started, store = time.perf_counter(), store or Store()
     store.require_replaceable()
-    plans, failed = kernels_of(found, sizes)
-    progress(f"building {len(plans)} kernels")
-    with suppress(BuildError):  # the call of the kernel raises it again
-        build(kernel_sources(plans.values()))
-    progress("timing")
-    with torch.no_grad(), torch.cuda.device(index):
-        calls = {name: call_of(name) for name in (*plans, *others)}
-        timed = time_kernels(calls, problem.dag.outputs, GpuClock(torch.device("cuda", index)), rounds)
-    rows = {**failed, **timed}
-    in_order = tuple(rows[name] for name in (*names_of(found), *others))
-    timings = tuple(Timing(row.route, row.config, row.ms) for row in in_order if row.ms is not None)
-    gpu = torch.cuda.get_device_name(index)
-    text = " ".join(request.source.text.split())
-    measurement = Measurement(gpu, problem.target.name, text, dict(sizes), timings)
-    if timings:
-        store.add(problem_key(problem, sizes), measurement)
-    return Tuning(request.operation, gpu, problem.target.name, dict(sizes), in_order, measurement.best())
+    chosen = candidates(work.found, work.sizes, card_of(device), wide=options.wide, most=options.most)
+    sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
+    digests = {name: source_key(source)[:_DIGITS] for name, source in sources.items()}
+    progress(f"building {len(sources)} kernels")
+    known = {} if options.again else _known(work, device, store, digests)
+    broken = build_each([source for name, source in sources.items() if name not in known])
+    with store.alone(device.lock) as waited:
+        if waited and not options.again:  # the other process may have measured them
+            known = _known(work, device, store, digests)
+        calls = {
+            name: work.call_of(name)
+            for name in (*chosen.plans, *work.others)
+            if name not in known and (name not in sources or sources[name] not in broken)
+        }
+        record = _Record(work, device, store, known, digests, (*names_of(work.found), *chosen.plans, *work.others))
+        progress(f"timing {len(calls)} kernels")
+        outputs = work.found.problem.dag.outputs
+        timed = time_kernels(calls, outputs, device, options.rounds, record.keep) if calls else {}
+        record.keep(timed, whole=True)
+    rows = {**chosen.failed, **_failed(sources, broken), **_kept(known), **timed}
+    ordered = [name for name in dict.fromkeys((*names_of(work.found), *chosen.plans, *work.others)) if name in rows]
+    return _tuning(work, device, chosen, [rows[name] for name in ordered], record.best(), time.perf_counter() - started)
 
 
-def names_of(found: Survey) -> list[Name]:
-    """Return the kernels of a problem: its routes, in order of preference, in their default configurations."""
-    return [(candidate.route.name, config.name) for candidate, config in found.kernels]
+def pending(work: Work, device: Device, options: Options, store: Store) -> dict[Name, KernelSource]:
+    """Return the sources of the kernels that :func:`measure` would time."""
+    chosen = candidates(work.found, work.sizes, card_of(device), wide=options.wide, most=options.most)
+    sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
+    digests = {name: source_key(source)[:_DIGITS] for name, source in sources.items()}
+    known = {} if options.again else _known(work, device, store, digests)
+    return {name: source for name, source in sources.items() if name not in known}
 
 
-def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan], dict[Name, KernelTime]]:
-    """Return the plans of the kernels that support a problem's sizes, and rows with the reasons against the others."""
-    plans: dict[Name, Plan] = {}
-    failed: dict[Name, KernelTime] = {}
-    batches = sizes.get("l", 1)  # groups have none
-    count = {candidate: len(launches(candidate.max_batches, batches)) for candidate, _ in found.kernels}
-    for candidate, config in found.kernels:
-        name = candidate.route.name, config.name
-        if count[candidate] > min(count.values()):
-            failed[name] = KernelTime(*name, failure=f"a call is {count[candidate]} launches, and others are fewer")
-            continue
+def build_each(sources: Sequence[KernelSource]) -> dict[KernelSource, str]:
+    """Build sources side by side; return why some cannot be built."""
+    with suppress(BuildError):
+        build(list(dict.fromkeys(sources)))
+        return {}
+    broken: dict[KernelSource, str] = {}
+    for source in dict.fromkeys(sources):  # the cache has the others, and keeps the failures
         try:
-            check_batches(candidate.problem.dag, candidate.route, candidate.problem.target, batches)
-            made = candidate.plan(config)
-            check_sizes(made, sizes)
-            plans[name] = made
-        except EvtError as error:
-            failed[name] = KernelTime(*name, failure=_reason(error))
-    return plans, failed
+            build([source])
+        except BuildError as problem:  # noqa: PERF203
+            broken[source] = _reason(problem)
+    return broken
 
 
-def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rounds: int) -> dict[Name, KernelTime]:
-    """Return a row for each call, timed in interleaved rounds if its outputs agree with the first call's.
+def time_kernels(
+    calls: Calls,
+    outputs: Sequence[Output],
+    device: Device,
+    rounds: int,
+    keep: Callable[[Mapping[Name, KernelTime]], object] = lambda rows: None,
+) -> dict[Name, KernelTime]:
+    """Return a row for each call, timed if its outputs agree with the first call's; ``keep`` gets rows in between.
 
     Raise the error of the first call if all fail.
     """
@@ -234,12 +214,12 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
     for name, call in calls.items():
         try:
             result = call()
-        except EvtError as error:
-            errors.append(error)
-            rows[name] = KernelTime(*name, failure=_reason(error))
+        except EvtError as problem:
+            errors.append(problem)
+            rows[name] = KernelTime(*name, failure=_reason(problem))
             continue
-        found = (result,) if len(outputs) == 1 else tuple(result)
-        first = first or found
+        found: tuple[_Value, ...] = (result,) if len(outputs) == 1 else tuple(result)
+        first = found if first is None else first
         apart = [_apart(*each) for each in zip(outputs, found, first, strict=True)]
         most = max(far for far, _ in apart)
         wrong = [output.name for output, (_, too_far) in zip(outputs, apart, strict=True) if too_far]
@@ -249,14 +229,99 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
             good[" ".join(name)] = call
     if errors and not good:
         raise errors[0]
-    interleave(good, 2, clock)  # lets the clock calibrate its spin, and the GPU raise its clock rates
-    samples, _ = interleave(good, rounds, clock)
-    for name, row in rows.items():
-        if taken := samples.get(" ".join(name)):
-            rows[name] = KernelTime(row.route, row.config, statistics.median(taken), row.distance)
-        elif not row.failure:
-            rows[name] = KernelTime(row.route, row.config, None, row.distance, "too slow to be timed")
-    return rows
+
+    def filled(samples: Samples) -> dict[Name, KernelTime]:
+        made = {}
+        for name, row in rows.items():
+            if taken := samples.get(" ".join(name)):
+                made[name] = replace(row, ms=statistics.median(taken), samples=len(taken))
+            else:
+                made[name] = row if row.failure else replace(row, failure="too slow to be timed")
+        return made
+
+    samples = race(good, device.clock(), rounds, lambda taken: keep(filled(taken)))
+    timed = filled(samples)
+    fastest = sorted((row.ms, name) for name, row in timed.items() if row.ms is not None)[:_WARM]
+    finalists = {" ".join(name): good[" ".join(name)] for _, name in fastest}
+    warm = race(finalists, device.clock(warm=True), min(rounds, _WARM_ROUNDS)) if finalists else {}
+    for _, name in fastest:
+        if taken := warm[" ".join(name)]:
+            timed[name] = replace(timed[name], warm_ms=statistics.median(taken))
+    return timed
+
+
+class _Record:
+    """The measurement of a problem in the database, while its kernels are timed."""
+
+    def __init__(
+        self,
+        work: Work,
+        device: Device,
+        store: Store,
+        known: Mapping[Name, Timing],
+        digests: Mapping[Name, str],
+        order: Sequence[Name],
+    ) -> None:
+        self._work, self._device, self._store, self._digests, self._order = work, device, store, digests, order
+        self._timings = dict(known)
+        self._origin = Origin(who(), driver=device.driver)
+
+    def keep(self, rows: Mapping[Name, KernelTime], *, whole: bool = False) -> None:
+        """Keep the rows with times, in the order of preference; if they are the ``whole`` result, forget all others."""
+        for name, row in rows.items():
+            if row.ms is not None:
+                kernel = self._digests.get(name, "")
+                self._timings[name] = Timing(row.route, row.config, row.ms, row.warm_ms, row.samples, kernel)
+        if self._timings and rows:
+            self._store.add(self._work.key, self._measurement(), merge=not whole)
+
+    def best(self) -> Timing | None:
+        """Return the kernel that later calls take."""
+        return self._measurement().best()
+
+    def _measurement(self) -> Measurement:
+        work, order = self._work, dict.fromkeys((*self._order, *self._timings))
+        timings = tuple(self._timings[name] for name in order if name in self._timings)
+        text = " ".join(work.request.source.text.split())
+        target = work.found.problem.target.name
+        sizes = dict(work.sizes)
+        return Measurement(self._device.name, target, text, sizes, timings, work.call, self._origin)
+
+
+def _known(work: Work, device: Device, store: Store, digests: Mapping[Name, str]) -> dict[Name, Timing]:
+    """Return the times of kernels with the same text that this device and driver measured before."""
+    found = store.kernels(work.key, device.name, device.driver)
+    return {name: timing for name, timing in found.items() if digests.get(name, "") == timing.kernel != ""}
+
+
+def _tuning(
+    work: Work, device: Device, chosen: Candidates, rows: Sequence[KernelTime], best: Timing | None, seconds: float
+) -> Tuning:
+    return Tuning(
+        work.request.operation,
+        device.name,
+        work.found.problem.target.name,
+        dict(work.sizes),
+        tuple(rows),
+        best,
+        chosen.untuned,
+        chosen.pruned,
+        chosen.unfit,
+        seconds,
+    )
+
+
+def _failed(sources: Mapping[Name, KernelSource], broken: Mapping[KernelSource, str]) -> dict[Name, KernelTime]:
+    """Return rows of the kernels that cannot be built."""
+    return {name: KernelTime(*name, failure=broken[each]) for name, each in sources.items() if each in broken}
+
+
+def _kept(known: Mapping[Name, Timing]) -> dict[Name, KernelTime]:
+    """Return rows of the kernels that were measured before."""
+    return {
+        name: KernelTime(*name, each.ms, warm_ms=each.warm_ms, samples=each.samples, kept=True)
+        for name, each in known.items()
+    }
 
 
 def _apart(output: Output, found: _Value, first: _Value) -> tuple[float, bool]:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import evt
+from evt.bench.calls import call_sizes, random_call, shapes_of
 from evt.cli.answers import product_alone, shifted
-from evt.cli.tensors import call_sizes, random_call, shapes_of
 from evt.diagnostics import Source
 from evt.errors import ArgumentError
 from evt.ir.convolution import CONVOLUTIONS

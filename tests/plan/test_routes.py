@@ -109,7 +109,7 @@ def test_a_route_is_added_by_its_record(arch: str) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_an_added_route_is_among_those_that_are_timed() -> None:
-    from evt.tuning.tune import names_of
+    from evt.tuning.candidates import names_of
 
     found = survey(problem_of(SQUARED, "sm80"))
     both = [each.config.name for each in found.defaults]
@@ -287,14 +287,15 @@ def test_planning_stops_at_what_it_needs(name: str, counts: Counts) -> None:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_what_is_tuned_over_is_planned_once(name: str, counts: Counts) -> None:
-    from evt.tuning.tune import kernels_of, names_of
+    from evt.plan.cards import find_card
+    from evt.tuning.candidates import candidates, names_of
 
     asked, planned = counts
     found = survey(problem_of(*PROBLEMS[name]))
     layer = evt.conv2d(RELU, padding=1).request.convolution.problem((2, 64, 8, 4), (64, 64, 3, 3)).sizes
     sizes = layer if PROBLEMS[name][2] == "convolution" else {"m": 64, "n": 64, "k": 128}
-    plans, failed = kernels_of(found, {**sizes, "l": 1})
-    assert [*plans, *failed] == names_of(found) == list(planned)
+    made = candidates(found, {**sizes, "l": 1}, find_card("h200"))
+    assert made.names == names_of(found) == list(planned)
     assert set(planned.values()) == {1}
     assert set(asked.values()) == {1}
 

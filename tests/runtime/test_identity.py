@@ -181,7 +181,7 @@ def test_a_class_has_a_bounded_list_of_kernels() -> None:
     for op, weight, images in random_layers(9, 60):
         for each in survey(problem_of(op, images[0], weight)).candidates:
             if each.applies and each.route.name in MOST:
-                found[each.route.name] |= set(each.configs_by_name)
+                found[each.route.name] |= {config.name for config in each.configs}
                 assert len(each.default_configs) <= MOST[each.route.name][1]
     for route, names in found.items():
         assert len(names) <= MOST[route][0], (route, sorted(names))

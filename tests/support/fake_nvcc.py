@@ -162,3 +162,20 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def build_by_script(folder: Path, set_variable: Callable[[str, str], object]) -> Path:
+    """Let evt build with a script for nvcc, in this process and in its children; return the script's log.
+
+    ``set_variable`` sets an environment variable, as ``monkeypatch.setenv`` does.
+    """
+    room = make_room(folder)
+    wrapper = folder / "bin" / "nvcc"
+    wrapper.parent.mkdir()
+    answer = 'case "$*" in *--version*) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit;; esac'
+    wrapper.write_text(f'#!/bin/sh\n{answer}\nexec {room.tools.nvcc} "$@"\n')
+    wrapper.chmod(0o755)
+    set_variable("CUDACXX", str(wrapper))
+    set_variable("EVT_BUILD_WAY", "whole")
+    set_variable("NVCC_APPEND_FLAGS", "-DSCRIPT")  # nvcc compiles launchers, too
+    return room.file

@@ -22,6 +22,7 @@ from evt.ir import Output
 from evt.ir.dtype import BY_NAME
 from evt.measured import Measurement, Store, Timing
 from evt.plan import survey
+from evt.plan.cards import find_card
 from evt.program import Program
 from evt.request import Request, packed_problem
 from evt.runtime import call as call_module
@@ -31,11 +32,15 @@ from evt.runtime.arguments import bind
 from evt.runtime.kernels import Kernels, call_problem, plan_kernels
 from evt.runtime.library import Library
 from evt.tuning import tune as tune_module
-from evt.tuning.tune import Tuning, kernels_of, names_of, time_kernels, tune
+from evt.tuning.candidates import candidates, names_of
+from evt.tuning.table import Tuning
+from evt.tuning.tune import time_kernels, tune
 from tests.support.measurements import CALLS, FORMULA, GPU, SM90, half, key_of, last, measurement
+from tests.support.stand_in import StandIn, race_in_order
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
+H200 = find_card("h200")
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
 
 
@@ -217,16 +222,6 @@ def test_explain_of_a_convolution() -> None:
 # Tuning
 
 
-class Clock:
-    """Calls follow the measurements."""
-
-    def __init__(self, times: dict[Callable[[], Any], float | None]) -> None:
-        self.times = times
-
-    def __call__(self, calls: Any) -> list[float | None]:
-        return [self.times[call] for call in calls]
-
-
 def outputs(*dtypes: str) -> list[Output]:
     return [Output(name, BY_NAME[dtype], ("m", "n")) for name, dtype in zip("DEF", dtypes, strict=False)]
 
@@ -246,7 +241,7 @@ def test_kernels_are_compared_and_timed() -> None:
         ("slow", "a"): lambda: right,
     }
     times = dict(zip(calls.values(), (3.0, 2.0, 1.0, 1.0, 1.0, None), strict=True))
-    rows = time_kernels(calls, outputs("f16"), Clock(times), 5)
+    rows = time_kernels(calls, outputs("f16"), StandIn(times.__getitem__), 5)
     assert list(rows) == list(calls)
     assert (rows["first", "a"].ms, rows["first", "a"].distance) == (3.0, 0.0)
     assert rows["near", "a"].ms == 2.0
@@ -261,7 +256,7 @@ def test_kernels_are_compared_and_timed() -> None:
         ("slow", "a"),
     ]
     with pytest.raises(LaunchError, match="refused"):
-        time_kernels({("fails", "a"): wrong}, outputs("f16"), Clock({}), 5)
+        time_kernels({("fails", "a"): wrong}, outputs("f16"), StandIn(lambda call: 1.0), 5)
 
 
 def test_every_route_in_its_default_configurations() -> None:
@@ -272,8 +267,8 @@ def test_every_route_in_its_default_configurations() -> None:
     routes = ["conv-evt-3x", "conv-stock-2x", "conv-evt-2x", "conv-halo-3x"]  # of few pixels
     assert list(dict.fromkeys(route for route, _ in names)) == routes
     assert len(set(names)) == len(names)
-    plans, failed = kernels_of(survey(problem), bound.sizes)
-    assert (list(plans), failed) == (names, {})
+    found = candidates(survey(problem), bound.sizes, H200)
+    assert (list(found.plans), found.failed) == (names, {})
 
 
 def test_kernels_that_do_not_take_the_sizes_are_not_built() -> None:
@@ -285,52 +280,36 @@ def test_kernels_that_do_not_take_the_sizes_are_not_built() -> None:
         ({"m": 64, "n": 64, "k": 64, "l": 1}, [name for name in names if "shared" in name[1]]),
         ({"m": 64, "n": 64, "k": 512, "l": 2}, names),
     ):
-        plans, failed = kernels_of(found, sizes)
-        assert list(failed) == refused
-        assert sorted([*plans, *failed]) == sorted(names_of(found))
-        assert all(row.failure for row in failed.values())
+        made = candidates(found, sizes, H200)
+        assert list(made.failed) == refused
+        assert sorted(made.names) == sorted(names_of(found))
+        assert all(row.failure for row in made.failed.values())
 
 
 def test_a_table() -> None:
-    rows = time_kernels({("evt-3x", "wide"): lambda: A, ("evt-2x", "b"): lambda: A + 1}, outputs("f16"), _Same(), 3)
+    calls = {("evt-3x", "wide"): lambda: A, ("evt-2x", "b"): lambda: A + 1}
+    rows = time_kernels(calls, outputs("f16"), StandIn(lambda call: 1.0), 3)
     found = Tuning("gemm", GPU, "sm90", {"m": 3, "n": 4}, tuple(rows.values()), Timing("evt-3x", "wide", 1.0))
     assert str(found).splitlines() == [
         f"gemm on {GPU} (sm90): m=3 n=4",
-        "-> evt-3x wide  1.0000 ms",
+        "-> evt-3x wide  1.0000 ms, 0.9000 ms with a warm L2 cache",
         "   evt-2x b     its D differs from the first kernel's by inf",
     ]
     document = json.loads(json.dumps(found.to_json(), default=str, allow_nan=False))
     assert document["ok"] is True
 
 
-class _Same:
-    def __call__(self, calls: Any) -> list[float | None]:
-        return [1.0 for _ in calls]
-
-
 @pytest.fixture
 def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning finds a GPU; calls are the reference's, and each kernel is faster than the one before."""
-
-    class Faster:
-        def __init__(self, device: torch.device) -> None:
-            assert device.type == "cuda"
-
-        def __call__(self, calls: Any) -> list[float | None]:
-            self.order = getattr(self, "order", list(calls))
-            return [1.0 / (1 + self.order.index(call)) for call in calls]
-
-    def interleave(calls: Any, rounds: int, clock: Any) -> tuple[dict[str, list[float]], int]:
-        times = clock(list(calls.values()))
-        return {name: [time] * rounds for name, time in zip(calls, times, strict=True)}, 0
 
     def bind_there(*arguments: Any) -> Any:
         return replace(bind(*arguments), device=torch.device("cuda", 0))
 
     monkeypatch.setattr(tune_module, "bind", bind_there)
     monkeypatch.setattr(tune_module, "build", lambda sources: [])
-    monkeypatch.setattr(tune_module, "GpuClock", Faster)
-    monkeypatch.setattr(tune_module, "interleave", interleave)
+    monkeypatch.setattr(tune_module, "Gpu", lambda index: StandIn(lambda call: 1.0))
+    monkeypatch.setattr(tune_module, "race", race_in_order)
     monkeypatch.setattr(tune_module, "device_target", lambda index: SM90)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
@@ -343,13 +322,14 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
     program, a, b, inputs = CALLS[name]
     bound = bind(program.request, a, b, inputs, {})
     surveyed = survey(call_problem(program.request, bound, SM90))
-    plans, refused = kernels_of(surveyed, bound.sizes)
-    names = list(plans)
+    made = candidates(surveyed, bound.sizes, H200)
+    names, refused = list(made.plans), made.failed
     found = program.tune(a, b, **inputs)
     assert [(row.route, row.config) for row in found.rows] == names_of(surveyed)
     assert {(row.route, row.config) for row in found.rows if row.failure} == set(refused)
     assert all(route == "halo-3x" for route, _ in refused)
     assert found.chosen == Timing(*names[-1], 1 / len(names))
+    assert (found.untuned, found.measured) == (made.untuned, len(names))
     (kept,) = Store().find(key_of(program, a, b))
     assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.request.source.text.split()))
     assert [(timing.route, timing.config) for timing in kept.timings] == names

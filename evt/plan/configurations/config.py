@@ -58,7 +58,8 @@ class Config:
     2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop, ``swizzle`` tiles of columns before the next
     tile of rows.
 
-    ``use`` says for which programs the configuration is built; ``speed`` is its cost model.
+    ``use`` says for which programs the configuration is built; ``speed`` is its cost model; ``variant`` ends its name
+    if another configuration has the same tile and schedule.
     """
 
     tile: tuple[int, int, int]
@@ -74,6 +75,7 @@ class Config:
     swizzle: int = 8
     use: Use = "asked"
     speed: Speed = Speed()
+    variant: str = ""
 
     @property
     def blocks(self) -> int:
@@ -99,7 +101,7 @@ class Config:
         parts = [self.schedule, "x".join(map(str, self.tile))]
         if self.cluster != (1, 1, 1):
             parts.append("x".join(map(str, self.cluster[:2])))
-        return "_".join(parts)
+        return "_".join([*parts, *([self.variant] if self.variant else [])])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from evt.ir.dtype import DType
-from evt.plan.configurations.config import Config
+from evt.plan.configurations.config import Config, Speed
+from evt.plan.configurations.space import Space, interpolated
 from evt.plan.kernels import gemm as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
@@ -34,6 +36,32 @@ def general_config(operand: DType, alignment: int) -> Config:
 def configs_gemm(problem: Problem) -> tuple[Config, ...]:
     """Return the one configuration of matrix products."""
     return (general_config(problem.dag.operands[0].dtype, problem.operand_alignment),)
+
+
+#: Time of an element of a tile relative to 128x128, by the elements of the tile; not measured.
+_COSTS = ((4096, 1.6), (8192, 1.25), (16384, 1.0))
+
+
+def space(problem: Problem) -> Iterator[Config]:
+    """Yield the search space of CUTLASS 2.x: tiles of four or eight warps, and pipeline stages."""
+    (general,) = configs_gemm(problem)
+    operand = problem.dag.operands[0].dtype
+    if general.stages < 3 or operand.bits == 64:
+        return
+
+    def multistage(m: int, n: int, cluster: tuple[int, int], stages: int) -> Config | None:
+        rows, columns = (m // 2, n // 2) if m * n <= 16384 else (64, 64) if m % 64 == n % 64 == 0 else (0, 0)
+        limit = 32 * 64 if operand.bits == 8 and operand.is_float else 64 * 64
+        if min(rows, columns) < 32 or rows * columns > limit or (m, n, stages) == (*general.tile[:2], general.stages):
+            return None
+        tile, k = (m, n, general.tile[2]), general.tile[2]
+        speed = Speed(interpolated(_COSTS, m * n))
+        return replace(
+            general, tile=tile, warp=(rows, columns, k), stages=stages, speed=speed, variant=f"{stages}stages"
+        )
+
+    sides = (64, 128, 256)
+    yield from Space(multistage, sides, sides, 256, 128, stages=(3, 4, 5)).configs()
 
 
 def configs_mainloop(problem: Problem) -> tuple[Config, ...]:
@@ -65,7 +93,7 @@ STOCK = Route(
     generation="2x",
     summary="output operator of CUTLASS's own in a multistage tensor-op kernel (CUTLASS 2.x)",
     rules=(stock.operator, mainloop.no_work, *_RULES),
-    kernels={"2x": Kernel(kernels.STOCK_2X, configs_gemm)},
+    kernels={"2x": Kernel(kernels.STOCK_2X, configs_gemm, space=space)},
     suits=stock.suits,
 )
 
@@ -75,7 +103,7 @@ EVT = Route(
     generation="2x",
     summary="visitor tree in a multistage tensor-op kernel (CUTLASS 2.x)",
     rules=(mainloop.no_work, *_RULES, gemm.columns_in_row),
-    kernels={"2x": Kernel(kernels.VISITORS_2X, configs_gemm)},
+    kernels={"2x": Kernel(kernels.VISITORS_2X, configs_gemm, space=space)},
 )
 
 MAINLOOP = Route(

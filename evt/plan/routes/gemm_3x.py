@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from evt.plan.configurations.config import Config, ConfigSm100, Schedule, Speed, in_order
+from evt.plan.configurations.space import Space, interpolated
 from evt.plan.kernels import gemm as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
@@ -73,6 +77,36 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     return in_order(known, "general small", "wide")
 
 
+#: Time of an element of a tile relative to 128x128, by the elements of the tile.
+_COSTS = ((4096, 1.8), (8192, 1.35), (16384, 1.0), (24576, 0.96))
+
+
+def space_sm90(problem: Problem) -> Iterator[Config]:
+    """Yield the search space of sm90: tiles, clusters and both schedules of warp-specialised kernels.
+
+    A consumer warpgroup has at most 192 accumulators for each thread. CUTLASS fills the shared memory with stages.
+    """
+    if problem.signature.convolution is not None:
+        return
+    k = 1024 // problem.dag.operands[0].dtype.bits
+
+    def pingpong(m: int, n: int, cluster: tuple[int, int], stages: int) -> Config:
+        speed = replace(_PINGPONG, cost=interpolated(_COSTS, m * n), alone=_SMALL.alone if m * n <= 4096 else 1.2)
+        made = _pingpong(m, n, k, (*cluster, 1), 1 if m * n <= 16384 else 2, speed)
+        return made if n % 64 == 0 else replace(made, epilogue_tile=(64, 32))
+
+    def cooperative(m: int, n: int, cluster: tuple[int, int], stages: int) -> Config:
+        speed = replace(_COOPERATIVE, cost=interpolated(_COSTS, m * n))
+        return replace(_cooperative(m, n, k, (*cluster, 1)), speed=speed)
+
+    clusters = ((1, 1), (2, 1), (1, 2), (2, 2))
+    for space in (
+        Space(pingpong, (64, 128, 192), (32, 64, 96, 128, 160, 192, 256), 128, 192, clusters),
+        Space(cooperative, (128, 256), (32, 64, 96, 128, 160, 192, 224, 256), 256, 192, clusters),
+    ):
+        yield from space.configs()
+
+
 def configs_sm100(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations of sm100 and sm103. Nothing is measured yet: the general one comes first."""
     k = 1024 // problem.dag.operands[0].dtype.bits
@@ -121,7 +155,7 @@ STOCK = Route(
     summary="fusion operation of CUTLASS's own in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=(stock.fusion, *RULES),
     kernels={
-        "3x": Kernel(kernels.STOCK_SM90, configs_sm90, max_batches=None),
+        "3x": Kernel(kernels.STOCK_SM90, configs_sm90, max_batches=None, space=space_sm90),
         "sm100": Kernel(kernels.STOCK_SM100, configs_sm100),
         "sm120": Kernel(kernels.STOCK_SM120, configs_sm120),
     },
@@ -135,7 +169,7 @@ EVT = Route(
     summary="visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=RULES,
     kernels={
-        "3x": Kernel(kernels.VISITORS_SM90, configs_sm90, max_batches=None),
+        "3x": Kernel(kernels.VISITORS_SM90, configs_sm90, max_batches=None, space=space_sm90),
         "sm100": Kernel(kernels.VISITORS_SM100, configs_sm100),
         "sm120": Kernel(kernels.VISITORS_SM120, configs_sm120),
     },

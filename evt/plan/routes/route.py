@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,12 +23,14 @@ class Kernel:
     """A route's kernel for one family of targets.
 
     ``planner`` plans it and names its template. ``configurations`` returns the possible configurations of a problem
-    that the route's rules admit, the general configuration first. ``max_batches`` is None if there is no limit.
+    that the route's rules admit, the general configuration first. ``space`` returns further configurations, which
+    tuning may try. ``max_batches`` is None if there is no limit.
     """
 
     planner: Planner
     configurations: Callable[[Problem], tuple[Config, ...]]
     max_batches: int | None = GRID_Z
+    space: Callable[[Problem], Iterable[Config]] = lambda problem: ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
