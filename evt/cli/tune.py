@@ -351,8 +351,8 @@ def _entry(key: str, measurement: Measurement) -> dict[str, Any]:
 
 
 def _sizes(measurement: Measurement) -> str:
-    sizes = measurement.sizes
-    return " ".join(f"{mode}={sizes[mode]}" for mode in sizes if mode in ("m", "n", "k", "l", "groups", "mean_m"))
+    shown = ("m", "n", "k", "l", "groups", "mean_m", "mean_n", "mean_k")
+    return " ".join(f"{mode}={measurement.sizes[mode]}" for mode in shown if mode in measurement.sizes)
 
 
 def _read(file: str) -> Iterable[tuple[str, Measurement]]:

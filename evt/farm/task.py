@@ -76,11 +76,11 @@ class GpuMachine:
 
     def work(self, task: Task) -> Work:
         """Return a task's problem; its tensors are made for the first call of a kernel."""
-        return task.work(self.device.target.name, _Calls(task, self._place, self._seed))
+        return task.work(self.device.target.name, Calls(task, self._place, self._seed))
 
 
 @dataclass
-class _Calls:
+class Calls:
     """The calls of a task's kernels on random tensors."""
 
     task: Task

@@ -50,8 +50,8 @@ def candidates(
 ) -> Candidates:
     """Return the kernels that support a problem's sizes: the ones that calls choose from.
 
-    ``wide`` adds the configurations of the search space, as far as the cost model expects them to be among the
-    ``most`` fastest, and not much slower than the best.
+    ``wide`` adds configurations of the search space. The cost model must expect them to be among the ``most`` fastest,
+    and not much slower than the best.
     """
     plans: dict[Name, Plan] = {}
     failed: dict[Name, KernelTime] = {}

@@ -1,5 +1,5 @@
-"""Timing on the GPU: versions interleaved in shuffled rounds, each launch after a flush of the L2 cache, or after a
-launch of its own.
+"""Timing on the GPU: versions interleaved in shuffled rounds, each launch after a flush of the L2 cache, or after an
+equal launch.
 
 A spin and the flush keep the GPU busy while the host enqueues a launch, so that the events enclose device work only. A
 sample during which the GPU caught up with the host is discarded, and the spin grows.

@@ -35,12 +35,12 @@ class KernelTime:
     kept: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
     """The result of tuning, in the order in which the rules prefer kernels; later calls take ``chosen``.
 
     ``untuned`` is the kernel that a call takes without measurements. ``pruned`` counts the configurations that were not
-    built, because the cost model expects them to be slow; ``unfit`` counts those that do not run the problem.
+    built, because the cost model expects them to be slow; ``unfit`` counts configurations that do not run the problem.
     """
 
     operation: str
@@ -73,6 +73,9 @@ class Tuning:
         ]
         more = {"sizes": dict(self.sizes), "rows": rows, "gain": self.gain}
         return {"ok": self.chosen is not None, **asdict(self), **more}
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         slowest = max((row.ms for row in self.rows if row.ms is not None), default=1.0)

@@ -51,7 +51,7 @@ def test_every_help_has_an_example_that_parses(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None
     with command.make_context(name, words[2:], resilient_parsing=True) as context:
-        assert not context.args or name == "cache"
+        assert not context.args or isinstance(command, click.Group)
 
 
 def test_the_help_names_the_operations() -> None:

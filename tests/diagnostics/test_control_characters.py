@@ -14,7 +14,7 @@ from evt.fx.records import ProductReport
 from evt.fx.report import Report
 from evt.measured.measurement import Timing
 from evt.request import Request
-from evt.tuning.tune import KernelTime, Tuning
+from evt.tuning.table import KernelTime, Tuning
 
 #: A colour, a bell, a change of direction, a line end of another kind.
 EVIL = "x\x1b[31m\x07\u202e\x85\r"

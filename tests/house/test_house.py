@@ -27,8 +27,8 @@ ORDER = (
     *("version", "imported", "resources", "untraced", "diagnostics", "html", "errors", "storage", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "launch", "emission", "request"),
     *("draw", "reference", "gradient", "compilation", "measured", "estimate", "explanation", "explain"),
-    *("runtime", "tuning", "described", "program", "grouped", "support", "nn", "operators", "export", "fx", "bench"),
-    *("editor", "cli", "__main__"),
+    *("runtime", "tuning", "described", "program", "grouped", "support", "workload", "nn", "operators", "export"),
+    *("fx", "bench", "farm", "editor", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Rooms of one group may import each other.
 PLANNER_ORDER = [

@@ -25,8 +25,8 @@ from evt.tuning.tune import Work
 DRIVER = "580.00"
 #: Names of GPUs, with their target and number of SMs. Few kernels run on an A100: most tests take it.
 H200, A100 = ("NVIDIA H200", "sm90", 132), ("NVIDIA A100-SXM4-80GB", "sm80", 108)
-#: Environment variables of the process: a file that each timed round is appended to, and a file that a process removes
-#: before it kills itself in the middle of a measurement.
+#: Environment variables of the process. LOG names a file to which each timed round is appended. KILL names a file that
+#: a process removes before it kills itself in the middle of a measurement.
 LOG, KILL = "EVT_TEST_LOG", "EVT_TEST_KILL"
 
 
