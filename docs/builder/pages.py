@@ -43,7 +43,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         *("guides/debug-numerics", "guides/add-a-function"),
     ),
     "Topics": (
-        *("programs", "convolutions", "models", "numerics", "deployment", "packs", "layouts", "requirements"),
+        *("programs", "convolutions", "models", "tuning", "numerics", "deployment", "packs", "layouts", "requirements"),
         *("benchmarks", "gallery"),
     ),
     "Reference": ("language", "functions", "grammar", "cli", "api/index", "diagnostics", "glossary"),

@@ -32,16 +32,16 @@ def test_the_help_is_grouped() -> None:
     assert text.count("  --arch NAME") == 1
 
 
-@pytest.mark.parametrize("name", ["check", "compare", "show", "explain", "graph", "emit", "build", "run", "tune"])
+@pytest.mark.parametrize("name", ["check", "compare", "show", "explain", "graph", "emit", "build", "run", "tune run"])
 def test_the_help_is_short(name: str) -> None:
     """The short help names every option; the long help also describes it."""
-    short, long = ok(name, "--help"), ok(name, "--help-all")
+    short, long = ok(*name.split(), "--help"), ok(*name.split(), "--help-all")
     assert short.count("\n") < 0.9 * long.count("\n")
     options = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", long, re.MULTILINE))
     assert len(options) > 15
     assert options == set(re.findall(r"--[\w-]+", short)) & options
     assert "--fast-math" not in short or "approximate functions" not in short
-    assert ("Rows of D" in short) is (name in ("run", "tune", "compare"))
+    assert ("Rows of D" in short) is (name in ("run", "tune run", "compare"))
     assert "--help-all" not in ok("doctor", "--help") + ok("fmt", "--help")
 
 
@@ -74,8 +74,9 @@ def test_a_document_names_its_schema(name: str) -> None:
 
 def test_every_command_prints_json() -> None:
     without = [name for name in SECTIONS if "--json" not in ok(name, "--help")]
-    assert without == ["lsp", "cache"]  # `cache` is a group
-    assert "--json" in ok("cache", "list", "--help")
+    assert without == ["lsp", "tune", "cache"]  # two of them are groups
+    for name in ("tune", "cache"):
+        assert "--json" in ok(name, "list", "--help")
 
 
 def test_documents_have_the_content_of_the_text(tmp_path: Path) -> None:
