@@ -22,7 +22,7 @@ from evt.errors import ArgumentError
 from evt.fx.fuse import fusion
 from evt.html import Html, bar, code, page, table
 from evt.measured import Timing
-from evt.tuning.tune import KernelTime, Tuning
+from evt.tuning.table import KernelTime, Tuning
 
 FORMULA = "D = where(acc < 2 && acc > -1, gelu(alpha*acc + bias), 0)"
 _VOID = ("br", "hr", "img")
