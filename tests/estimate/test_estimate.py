@@ -167,7 +167,8 @@ def test_explain_has_the_estimate() -> None:
     found = op.explain("h200", "f16", "f16", shapes=shapes)
     assert found.estimate == op.estimate(shapes, "h200", "f16", "f16")
     assert found.to_json()["estimate"] == found.estimate.to_json()
-    assert str(found.estimate) in str(found)
+    assert f"{found.estimate.us:.1f} us on H200" in str(found)
+    assert f"bound by {found.estimate.bound}" in str(found)
     assert op.explain("h200").estimate is None
 
 
