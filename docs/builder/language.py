@@ -11,6 +11,8 @@ from evt.functions.elementary import ELEMENTARY
 from evt.functions.logic import LOGIC
 from evt.functions.table import BINARY, UNARY
 from evt.ir.dtype import OPERANDS, OUTPUTS, SCALARS, STORAGE, TYPES, accumulator
+from evt.ir.lower.words import SPECIAL
+from evt.ir.node import MOMENTS, PLACES, REDUCTIONS
 from evt.resources import text
 
 _GROUPS = {
@@ -20,12 +22,31 @@ _GROUPS = {
     "Activations": ACTIVATIONS,
     "Logic": LOGIC,
 }
+#: The sections of the language about functions that are not elementwise.
+_SECTIONS = {
+    **dict.fromkeys((*REDUCTIONS, *MOMENTS, *PLACES), "reductions"),
+    "size": "sizes",
+    "iota": "coordinates",
+    **dict.fromkeys(("rand", "dropout"), "random-numbers"),
+    **dict.fromkeys(("even", "odd", "interleave", "swap"), "pairs-of-columns"),
+}
 
 
 def functions() -> str:
     """Return a table of each group of functions: the call, the meaning, and the derivative along each parameter."""
     assert [row.name for rows in _GROUPS.values() for row in rows] == list(TABLE)
-    return "\n".join(f"## {title}\n\n{_table(rows)}" for title, rows in _GROUPS.items())
+    groups = "\n".join(f"## {title}\n\n{_table(rows)}" for title, rows in _GROUPS.items())
+    return f"{groups}\n## Functions of more than one element\n\n{_special()}"
+
+
+def _special() -> str:
+    """Return a table of the functions that are not elementwise, with their sections of the language."""
+    assert SPECIAL.keys() <= _SECTIONS.keys()
+    lines = ["| function | section |", "|---|---|"]
+    for name, section in _SECTIONS.items():
+        call = SPECIAL.get(name, f"{name}[n](x)")
+        lines.append(f"| `{call}` | [{section.replace('-', ' ')}](language.md#{section}) |")
+    return "\n".join(lines) + "\n"
 
 
 def _table(rows: Iterable[Function]) -> str:

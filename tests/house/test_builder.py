@@ -20,6 +20,8 @@ from evt.bench.compiled import ModelResult
 from evt.cli.entry import COMMANDS
 from evt.diagnostics import CODES
 from evt.functions import TABLE
+from evt.ir.lower.words import SPECIAL
+from evt.ir.node import MOMENTS, PLACES, REDUCTIONS
 from tests.support.markdown import anchors, targets
 
 
@@ -100,7 +102,9 @@ def test_links_of_the_site_lead_somewhere(site: dict[str, str]) -> None:
 
 def test_references_are_complete(site: dict[str, str]) -> None:
     functions = {line.split("`")[1] for line in site["functions.md"].splitlines() if line.startswith("| `")}
-    assert functions == {str(row) for row in TABLE.values()}
+    assert functions == {*map(str, TABLE.values()), *(f"{name}[n](x)" for name in REDUCTIONS), *SPECIAL.values()} | {
+        f"{name}[n](x)" for name in (*MOMENTS, *PLACES)
+    }
     assert [f"### evt {name}\n" in site["cli.md"] for name in COMMANDS].count(False) == 0
     assert {name for name in site if name.startswith("diagnostics/")} == {f"diagnostics/{code}.md" for code in CODES}
     assert all(f".. auto{kind}" in site["api/evt.md"] for kind in ("function:: evt.gemm", "class:: evt.Program"))
