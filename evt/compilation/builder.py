@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -100,6 +101,20 @@ def _way_of_own(sources: Iterable[KernelSource], toolchain: Toolchain | None) ->
             return find_way()
         return None
     return find_way()
+
+
+def tools_digest(cache: Cache) -> str:
+    """Return a digest of the tools by which :func:`build` would build now: it changes with the keys of libraries."""
+    nvrtc: Nvrtc | Missing | None = None
+    made = ""
+    try:
+        toolchain = find_toolchain()
+        made = f"{find_inputs(toolchain, cache.digests()).digest} {toolchain.by_parts}"
+    except BuildError:
+        nvrtc = find_way()
+    if way() == NVRTC:
+        nvrtc = find_way()
+    return hashlib.sha256(f"{made} {nvrtc}".encode()).hexdigest()
 
 
 def _imported(sources: Sequence[KernelSource], cache: Cache, report: Reporter) -> dict[KernelSource, Path]:

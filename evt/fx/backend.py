@@ -6,15 +6,23 @@ functionalisation. Inductor compiles all other operators as always. :class:`Fuse
 
     torch._inductor.config.post_grad_custom_pre_pass = FusePass()
 
-PyTorch does not cache such graphs on disk. A cached graph would skip the pass, and so would miss kernels that were
-built, chosen or measured since then. evt caches the kernels.
+PyTorch keeps the compiled graphs on disk, and a later process loads them instead of running the pass. evt keeps the
+results of the pass. PyTorch compiles a graph again if its kernels are gone or out of date: see :mod:`evt.fx.stored`.
+Graphs of :class:`FusePass` beside ``backend="inductor"`` are not kept.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,19 +31,21 @@ from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch.fx import Graph, GraphModule, Node
 
-from evt.compilation import KernelSource
+from evt.compilation import Cache, KernelSource, tools_digest
 from evt.errors import NoKernelWarning
+from evt.fx import stored
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
 from evt.fx.choose import Choice, RegionPass
 from evt.fx.dispatch import Dispatch
-from evt.fx.kernels import failures_of, planned
+from evt.fx.kernels import RegionKernels, built, planned
 from evt.fx.lowering import register
 from evt.fx.options import LOSSLESS, Options, read_options
 from evt.fx.plan import GraphPlan
-from evt.fx.records import Owner, Record, keep, rows_of
+from evt.fx.records import Owner, ProductReport, Record, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.skip_reason import SkipReason
+from evt.fx.stored import StoredGraph
 
 #: The attributes in which versions of Dynamo keep the backend that a wrapper calls.
 _WRAPPED = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable")
@@ -57,39 +67,51 @@ class FusePass(RegionPass):
         self._background: Background | None = None
         #: The reasons why sources cannot be built.
         self._failures: dict[KernelSource, str] = {}
-        self._sources: dict[Node, list[KernelSource]] = {}
-        self._records: list[Record] = []
+        self._kernels: dict[Node, RegionKernels] = {}
+        self._compiled: list[_CompiledGraph] = []
+        #: The digests of graphs that this pass has seen: they were not loaded.
+        self._seen: set[str] = set()
+        #: Part of the identity, after PyTorch has loaded a graph that is not valid.
+        self._salt = ""
 
     def __call__(self, graph: Graph) -> None:
         choice = self.choose(graph)
         if self._background is not None:
-            self._background.start(self._sources_of(choice))
+            self._background.start(_sources_of(self._kernels_of(choice)))
         else:
-            while failures := failures_of(self._sources_of(choice)):
+            while failures := built(_sources_of(self._kernels_of(choice))).failures:
                 self._failures |= failures
                 choice = self.choose(graph)
         rewrite(graph, choice.regions, LAUNCH)
-        record = Record(rows_of(choice.outcomes, choice.benefits, graph_name()), self.owner, self.options)
+        rows = rows_of(choice.outcomes, choice.benefits, graph_name())
         if self._background is not None:
-            self._records.append(record)
+            made = _CompiledGraph(rows, self._kernels_of(choice))
+            self._compiled.append(made)
+            self._seen.add(made.digest)
+            stored.count(made.digest)
         else:
-            keep(record)
+            keep(Record(rows, self.owner, self.options))
+
+    def uuid(self) -> str | None:
+        """Return the identity of the pass for PyTorch's keys, None if its graphs are not kept."""
+        return None if self.options is None else stored.identity(self.options) + self._salt
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions, and build them for a measurement; return why regions have no kernel."""
-        sources, without = planned(regions)
-        self._sources = sources
-        if self.rule == "measure":
-            self._failures |= failures_of([each for mine in sources.values() for each in mine])
-        for node, mine in sources.items():
-            failure = next((self._failures[each] for each in mine if each in self._failures), None)
+        measures = self.rule == "measure"
+        self._kernels, without = planned(regions, every=measures)
+        if measures:
+            self._failures |= built(_sources_of(self._kernels.values())).failures
+        for node, mine in self._kernels.items():
+            failure = next((self._failures[each] for each in mine.sources if each in self._failures), None)
             if failure is not None:
                 without[node] = SkipReason(node, "E1019", failure)
         return without
 
-    def _sources_of(self, choice: Choice) -> list[KernelSource]:
-        """Return the sources of the kernels that a choice takes."""
-        return [source for each in choice.regions for source in self._sources.get(each.region.product.node, ())]
+    def _kernels_of(self, choice: Choice) -> list[RegionKernels]:
+        """Return the kernels that a choice takes."""
+        nodes = (each.region.product.node for each in choice.regions)
+        return [self._kernels[node] for node in nodes if node in self._kernels]
 
     def compile(self, graph: GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
         """Compile a graph of autograd's by Inductor, as ``inner_compile``, while the graph's kernels are built.
@@ -99,23 +121,80 @@ class FusePass(RegionPass):
         while True:
             unchanged = GraphModule(graph, copy.deepcopy(graph.graph))
             unchanged.meta = dict(graph.meta)
+            before = stored.counts()
             with Background() as background:
                 self._background = background
                 try:
                     compiled = compile_fx_inner(graph, inputs, **keywords)
                 finally:
                     self._background = None
-                failures = background.failures()
-            records, self._records = self._records, []
-            if not failures:
-                for each in records:
-                    keep(each)
+                builds = background.wait()
+            made, self._compiled = self._compiled, []
+            if not builds.failures and self.record(before, made, builds.libraries):
                 return compiled
-            self._failures |= failures
+            self._failures |= builds.failures
+            self.expire()
             graph = unchanged
             context = TracingContext.try_get()
             if context is not None and context.output_strides:
                 context.output_strides.clear()  # each compilation reports the strides of the results
+
+    def record(
+        self,
+        before: Mapping[str, int],
+        made: Sequence[_CompiledGraph] = (),
+        libraries: Mapping[KernelSource, Path] = MappingProxyType({}),
+    ) -> bool:
+        """Record the graphs that were compiled since a count, and the graphs that PyTorch has loaded instead.
+
+        Return False if a loaded graph is not valid: it has to be compiled again.
+        """
+        key = None if self.options is None else stored.identity(self.options)
+        found = {each.digest: each.finish(libraries) for each in made}
+        if key is not None:
+            for digest, graph in found.items():
+                if not self._failures:  # a later process tries to build them again
+                    stored.keep(digest, key, graph)
+            for digest in sorted((stored.counts() - Counter(before)).keys() - self._seen):
+                loaded = stored.find(digest, key)
+                if loaded is None:
+                    return False
+                for each in loaded.kernels:
+                    each.take()
+                found[digest] = loaded
+        self._seen |= found.keys()
+        for graph in found.values():
+            keep(Record(graph.rows, self.owner, self.options))
+        return True
+
+    def expire(self) -> None:
+        """Let PyTorch compile graphs of this pass again instead of loading them."""
+        self._salt = os.urandom(8).hex()
+
+
+@dataclass(frozen=True)
+class _CompiledGraph:
+    """The results of the pass for one graph."""
+
+    rows: tuple[ProductReport, ...]
+    kernels: Sequence[RegionKernels]
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the rows and the kernels; equal graphs share it."""
+        kernels = [(each.program, str(each.call), [source.text for source in each.sources]) for each in self.kernels]
+        return hashlib.sha256(repr((self.rows, kernels)).encode()).hexdigest()
+
+    def finish(self, libraries: Mapping[KernelSource, Path]) -> StoredGraph:
+        """Give the kernels to the programs, and return the graph to store."""
+        provided = [made for each in self.kernels for made in each.provide(libraries)]
+        sources = _sources_of(self.kernels)
+        paths = dict.fromkeys(libraries[each] for each in sources)
+        return StoredGraph(self.rows, tuple(provided), tuple(paths), tools_digest(Cache()) if paths else "")
+
+
+def _sources_of(kernels: Iterable[RegionKernels]) -> list[KernelSource]:
+    return [source for each in kernels for source in each.sources]
 
 
 def graph_name() -> str:
@@ -134,9 +213,13 @@ def backend(
         return lossless(module, Owner.of(module, inputs), read)
     fuse = FusePass(owner=Owner.of(module, inputs), options=read)
     patches = patches_of(read, fuse)
-    compiled: Any = compile_fx(module, list(inputs), inner_compile=fuse.compile, config_patches=patches)
-    made: Callable[..., Any] = compiled
-    return made
+    while True:
+        before = stored.counts()
+        compiled: Any = compile_fx(module, list(inputs), inner_compile=fuse.compile, config_patches=patches)
+        if fuse.record(before):
+            made: Callable[..., Any] = compiled
+            return made
+        fuse.expire()
 
 
 class RecordedDispatch(Dispatch):

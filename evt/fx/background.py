@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import Event, Thread
 from types import TracebackType
 
 from evt.compilation import Cancellation, KernelSource
-from evt.fx.kernels import failures_of
+from evt.fx.kernels import Builds, built
 
 
 class Background:
@@ -19,7 +19,7 @@ class Background:
 
     def __init__(self) -> None:
         self._cancellation, self._ended = Cancellation(), Event()
-        self._failures: Mapping[KernelSource, str] = {}
+        self._builds = Builds()
         self._error: BaseException | None = None
         self._ended.set()
 
@@ -40,17 +40,17 @@ class Background:
             # After a Ctrl-C, Thread.join mistakes a running thread for one that has ended: an event tells the end.
             Thread(target=self._work, args=(sources,), name="evt-builds", daemon=True).start()
 
-    def failures(self) -> Mapping[KernelSource, str]:
-        """Wait for the builds; return why sources cannot be built. Raise any error that is not about a source."""
+    def wait(self) -> Builds:
+        """Wait for the builds, and return them. Raise any error that is not about a source."""
         self._ended.wait()
         if self._error is not None:
             raise self._error
-        return self._failures
+        return self._builds
 
     def _work(self, sources: Sequence[KernelSource]) -> None:
         try:
             with self._cancellation.ends_this_thread():
-                self._failures = failures_of(sources)
+                self._builds = built(sources)
         except BaseException as error:
             self._error = error
         finally:

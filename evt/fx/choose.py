@@ -98,9 +98,9 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         target = self.target or _target(fused)
         return estimate(fused, target, replayed=bool(torch._inductor.config.triton.cudagraphs))
 
-    def uuid(self) -> None:
-        """Return None, which keeps the graph out of PyTorch's caches: see :mod:`evt.fx.backend`."""
-        return
+    def uuid(self) -> str | None:
+        """Return None, which keeps the graph out of PyTorch's caches."""
+        return None
 
 
 def _may_grow(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcome]) -> bool:

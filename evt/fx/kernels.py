@@ -1,4 +1,7 @@
-"""Plan and build the kernels of a graph's regions: ``planned(regions)``, ``failures_of(sources)``.
+"""Plan and build the kernels of a graph's regions: ``planned(regions)``, ``built(sources)``.
+
+A region of fixed sizes takes one kernel, its best. A region with symbolic sizes takes all kernels of its layer, among
+which each call chooses.
 
 The builds run in parallel, beside Inductor (:mod:`evt.fx.background`), and the compilation waits for them, as it waits
 for Triton's kernels. If a kernel cannot be planned or built, its region goes to Inductor. A kernel that arrives after
@@ -12,9 +15,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 
+import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
@@ -31,20 +36,85 @@ from evt.request import Request
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import caller_of
-from evt.runtime.kernels import device_target, is_atomic, kernel_sources, measured_best, plan_kernels
+from evt.runtime.kernels import (
+    BuiltKernel,
+    CallKey,
+    best_of,
+    call_key,
+    device_target,
+    is_atomic,
+    kernel_sources,
+    measured_best,
+    multiprocessors_of,
+    plan_kernels,
+)
 from evt.runtime.operator import write_program
 
 _LOGGER = logging.getLogger("evt")
 
 
-def sources_of(fused: RegionProgram) -> list[KernelSource]:
-    """Return the sources of the kernels for calls of a region. Raise the errors of a call that precede nvcc."""
-    caller = caller_of(program_text(fused))
+@dataclass(frozen=True)
+class RegionKernels:
+    """The kernels of a region's program. ``call`` is the key of its call, None if its sizes are symbolic."""
+
+    program: str
+    plans: tuple[Plan, ...]
+    sources: tuple[KernelSource, ...]
+    call: CallKey | None
+
+    def provide(self, libraries: Mapping[KernelSource, Path]) -> list[Provided]:
+        """Give the call its kernel, and return it."""
+        if self.call is None:
+            return []
+        ((plan, source),) = zip(self.plans, self.sources, strict=True)
+        made = Provided(self.program, self.call, BuiltKernel(plan, libraries[source], source.name))
+        made.take()
+        return [made]
+
+
+@dataclass(frozen=True)
+class Provided:
+    """The kernel of one call of a program. It pickles."""
+
+    program: str
+    call: CallKey
+    kernel: BuiltKernel
+
+    def take(self) -> None:
+        """Let the program use the kernel."""
+        caller_of(self.program).provide(self.call, self.kernel)
+
+
+def region_kernels(fused: RegionProgram, *, every: bool = False) -> RegionKernels:
+    """Return the kernels for calls of a region; ``every`` kernel of its layer for fixed sizes, too.
+
+    Raise the errors of a call that precede nvcc.
+    """
+    program = program_text(fused)
+    caller = caller_of(program)
     bound = bound_example(fused)
-    atomic = is_atomic(caller.request)
-    plans = plan_kernels(measured_best(caller.request, bound, atomic), bound, device_target(bound.index), atomic)
-    caller.expect(bound)  # calls with other sizes, if the shapes are dynamic, use the same kernels
-    return kernel_sources(plans)
+    atomic, target = is_atomic(caller.request), device_target(bound.index)
+    request = measured_best(caller.request, bound, atomic)
+    plans, call = plan_kernels(request, bound, target, atomic), None
+    if every or not _is_fixed(fused):
+        caller.expect(bound)  # calls with other sizes use the same kernels
+    else:
+        plans = (plans[best_of(plans, bound, multiprocessors_of(bound))],)
+        call = call_key(request, bound, target, atomic)
+    return RegionKernels(program, plans, tuple(kernel_sources(plans)), call)
+
+
+def _is_fixed(fused: RegionProgram) -> bool:
+    """Return whether all sizes and strides of a region's tensors are numbers."""
+    product = fused.region.product
+    nodes = (product.a, product.b, *fused.nodes, *(each.node for each in fused.arguments))
+    values = (node.meta["val"] for node in nodes)
+    return all(
+        isinstance(size, int)
+        for value in values
+        if isinstance(value, torch.Tensor)
+        for size in (*value.shape, *value.stride(), value.storage_offset())
+    )
 
 
 def program_text(fused: RegionProgram) -> str:
@@ -91,50 +161,62 @@ PROCESSORS = 132
 _DEVICES = ("cuda",)
 
 
-def planned(regions: Mapping[Node, RegionProgram]) -> tuple[dict[Node, list[KernelSource]], dict[Node, SkipReason]]:
-    """Return by product the sources of regions on CUDA devices, and why regions cannot be called."""
-    sources: dict[Node, list[KernelSource]] = {}
+def planned(
+    regions: Mapping[Node, RegionProgram], *, every: bool = False
+) -> tuple[dict[Node, RegionKernels], dict[Node, SkipReason]]:
+    """Return by product the kernels of regions on CUDA devices, and why regions cannot be called.
+
+    ``every``: plan every kernel of a layer for fixed sizes, too.
+    """
+    kernels: dict[Node, RegionKernels] = {}
     without: dict[Node, SkipReason] = {}
     for node, fused in regions.items():
         try:
             if node.meta["val"].device.type in _DEVICES:
-                sources[node] = sources_of(fused)
+                kernels[node] = region_kernels(fused, every=every)
             else:
                 bound_example(fused)
         except EvtError as error:  # noqa: PERF203
             without[node] = SkipReason(node, "E1018", reason_of(error))
-    return sources, without
+    return kernels, without
 
 
-def failures_of(sources: Sequence[KernelSource]) -> dict[KernelSource, str]:
-    """Build sources in parallel; return why some of them cannot be built.
+@dataclass(frozen=True)
+class Builds:
+    """The libraries of sources, and why the others cannot be built."""
+
+    libraries: Mapping[KernelSource, Path] = field(default_factory=dict)
+    failures: Mapping[KernelSource, str] = field(default_factory=dict)
+
+
+def built(sources: Sequence[KernelSource]) -> Builds:
+    """Build sources in parallel.
 
     Raise BuildError if this process may not compile, CancelledError if a cancellation ends this thread's work.
     """
     try:
-        build_all(sources)
-        return {}
+        return Builds(build_all(sources))
     except BuildError:
         if not may_compile():
             raise
-    found = {each: _failure(each) for each in dict.fromkeys(sources)}  # the cache has the kernels that were built
-    return {each: failure for each, failure in found.items() if failure}
+    libraries: dict[KernelSource, Path] = {}
+    failures: dict[KernelSource, str] = {}
+    for each in dict.fromkeys(sources):  # the cache has the kernels that were built
+        try:
+            (libraries[each],) = build([each])
+        except BuildError as error:  # noqa: PERF203
+            failures[each] = reason_of(error)
+    return Builds(libraries, failures)
 
 
-def _failure(source: KernelSource) -> str:
-    """Return why a source cannot be built, or ""."""
-    try:
-        build([source])
-    except BuildError as error:
-        return reason_of(error)
-    return ""
+def build_all(sources: Sequence[KernelSource]) -> dict[KernelSource, Path]:
+    """Return the libraries of sources, built in parallel. Raise BuildError.
 
-
-def build_all(sources: Sequence[KernelSource]) -> None:
-    """Build sources in parallel, and log their number and the time unless all are in the cache. Raise BuildError."""
+    Log their number and the time unless all are in the cache.
+    """
     wanted = list(dict.fromkeys(sources))
     if not wanted:
-        return
+        return {}
     start = time.perf_counter()
     kinds = Counter[str]()
 
@@ -142,7 +224,7 @@ def build_all(sources: Sequence[KernelSource]) -> None:
         kinds[event.kind] += 1
 
     try:
-        build(wanted, on_event=count)
+        return dict(zip(wanted, build(wanted, on_event=count), strict=True))
     finally:
         if kinds["built"]:
             ready, seconds = kinds["hit"] + kinds["built"], time.perf_counter() - start

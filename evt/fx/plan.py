@@ -224,7 +224,7 @@ def _fuse(
         else:
             every = _proven(each.graph, settings, left, comparison, refused)
         found = [one if one.fused is None else replace(one, fused=readable(each.graph, one.fused)) for one in every]
-        _, without = planned({one.product: one.fused for one in found if one.fused is not None})
+        _, without = planned({one.product: one.fused for one in found if one.fused is not None}, every=True)
         kept = [
             replace(one, fused=None, reason=without[one.product], possible=one.fused) if one.product in without else one
             for one in found

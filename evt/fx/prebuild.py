@@ -111,7 +111,7 @@ class _Planning(RegionPass):
         self.sources: list[KernelSource] = []
         self.regions: list[RegionProgram] = []
         #: By product, the sources of its region's kernels, and the name of the kernel on a target.
-        self.planned: dict[Node, list[KernelSource]] = {}
+        self.planned: dict[Node, Sequence[KernelSource]] = {}
         self.names: dict[Node, str] = {}
 
     def __call__(self, graph: Graph) -> None:
@@ -123,8 +123,8 @@ class _Planning(RegionPass):
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions; return by product why a region has no kernel."""
-        sources, without = planned(regions)
-        self.planned |= sources
+        kernels, without = planned(regions, every=self.rule == "measure")
+        self.planned |= {node: each.sources for node, each in kernels.items()}
         return without
 
 

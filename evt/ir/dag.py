@@ -11,7 +11,7 @@ the old graph with :meth:`Builder.walk`, which sets the origin, so that rules do
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -46,6 +46,10 @@ class Dag:
         if not isinstance(other, Dag) or type(other) is not type(self):
             return NotImplemented
         return self._key == other._key
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields only: the hash of a text differs between processes, so a pickle must not contain it."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __hash__(self) -> int:
         return self._hash

@@ -63,7 +63,7 @@ class Store:
 
     def exists(self) -> bool:
         """Return whether anything was ever measured here; this is cheap."""
-        return self._identity() is not None
+        return self.identity() is not None
 
     # Reading
 
@@ -188,7 +188,7 @@ class Store:
 
     def _read(self, read: Callable[[sqlite3.Connection], _Result], nothing: _Result) -> _Result:
         """Return a result of the database; ``nothing`` without a database, and after a warning if it is unusable."""
-        identity = self._identity()
+        identity = self.identity()
         if identity is None:
             return nothing
         try:
@@ -225,7 +225,7 @@ class Store:
 
     def _replace_unreadable(self) -> None:
         """Keep a file that is no database of evt under another name. Raise NewerError."""
-        identity = self._identity()
+        identity = self.identity()
         if identity is None:
             return
         try:
@@ -299,7 +299,7 @@ class Store:
     def _unwritable(self, reason: str, mend: str) -> BuildError:
         return BuildError(Diagnostic("E0704", f"measurements cannot be kept in {self.path}: {reason}", help=mend))
 
-    def _identity(self) -> tuple[int, ...] | None:
+    def identity(self) -> tuple[int, ...] | None:
         """Return the identity of the file, which distinguishes it from earlier ones; None if there is no file."""
         try:
             status = self.path.lstat()

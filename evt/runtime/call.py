@@ -27,7 +27,10 @@ from evt.runtime.cpu_fallback import run_reference
 from evt.runtime.given import buffers_of, given_buffers, given_inputs, joined_buffers
 from evt.runtime.identity import Forms, alignments
 from evt.runtime.kernels import (
+    BuiltKernel,
+    CallKey,
     Kernels,
+    call_key,
     device_target,
     is_atomic,
     make_kernels,
@@ -83,6 +86,8 @@ class Caller:
         #: By everything that decides about a launch, and by that and the addresses at which the memory was checked.
         self._prepared: dict[object, Prepared] = {}
         self._launched: dict[object, Prepared] = {}
+        #: The kernels of calls from compiled graphs, each the best one for its sizes.
+        self._built: dict[CallKey, BuiltKernel | Kernels] = {}
         #: By the layer: the kernels, and the calls that are expected.
         self._kernels: dict[object, Kernels] = {}
         self._expected: dict[object, list[Bound]] = {}
@@ -243,27 +248,54 @@ class Caller:
         """Return the names of the numbers among a call's values."""
         return [name for name, value in zip(self.inputs, values[2:], strict=False) if type(value) in NUMBERS]
 
-    def prepare(self, given: Mapping[str, torch.Tensor]) -> Prepared | None:
+    def prepare(self, given: Mapping[str, torch.Tensor], *, alone: bool = False) -> Prepared | None:
         """Return the launch of a call on tensors alone, buffers for all outputs among them, in the order of its slots.
 
-        Return None if the call is not a kernel launch on these tensors. Raise the errors of the call.
+        ``alone``: the sizes of the call never change, so only its best kernel is built. Return None if the call is not
+        a kernel launch on these tensors. Raise the errors of the call.
         """
         if any(each.is_neg() for each in given.values()):
             return None
         buffers = {name: given[name] for name in self._outputs}
         bound = bind(self.request, given["A"], given["B"], {name: given[name] for name in self.inputs}, buffers)
-        return None if _needs_no_kernel(bound) else self._prepare(bound, list(given.items()), [])
+        return None if _needs_no_kernel(bound) else self._prepare(bound, list(given.items()), [], alone)
 
-    def _prepare(self, bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], numbers: Sequence[str]) -> Prepared:
+    def _prepare(
+        self,
+        bound: Bound,
+        tensors: Sequence[tuple[str, torch.Tensor]],
+        numbers: Sequence[str],
+        alone: bool = False,
+    ) -> Prepared:
         """Plan, build and load the kernels for a new combination of tensors and numbers, in the order of its slots."""
         buffers = [name for name, _ in tensors if name in self._outputs]
         with self._lock:
-            return prepare(self.request.dag, bound, self._kernels_of(bound), tensors, numbers, buffers)
+            return prepare(self.request.dag, bound, self._kernels_of(bound, alone), tensors, numbers, buffers)
 
-    def _kernels_of(self, bound: Bound) -> Kernels:
-        """Return the kernels of a call's layer; plan, build and load them if there are none that run the call."""
+    def provide(self, key: CallKey, kernel: BuiltKernel) -> None:
+        """Give a call the kernel that a compilation has built for it."""
+        with self._lock:
+            self._built.setdefault(key, kernel)
+
+    def _kernels_of(self, bound: Bound, alone: bool) -> Kernels:
+        """Return the kernels of a call; plan, build and load them if there are none that run the call."""
         atomic = is_atomic(self.request)
         request = measured_best(self.request, bound, atomic)
+        key = call_key(request, bound, device_target(bound.index), atomic)
+        found = self._built.get(key)
+        if isinstance(found, BuiltKernel):
+            refuse_capture()
+            found = found.load() if found.path.exists() else None  # another process may have removed it
+        if found is None and alone:
+            refuse_capture()
+            found = make_kernels(request, bound, device_target(bound.index), atomic, alone=True)
+        if found is None:
+            return self._kernels_of_layer(request, bound, atomic)
+        self._built[key] = found
+        return found
+
+    def _kernels_of_layer(self, request: Request, bound: Bound, atomic: bool) -> Kernels:
+        """Return the kernels of a call's layer."""
         layer, forced = (bound.dag, bound.signature, bound.layer), (request.settings.route, request.settings.config)
         key = *layer, atomic, torch.cuda.get_device_capability(bound.index), forced
         kernels = self._kernels.get(key, Kernels())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -56,12 +57,46 @@ class Kernels:
 
         It runs the call in one launch if one of the kernels can. Raise LaunchError (E0804) where none can run it.
         """
-        able = [at for at, plan in enumerate(self.plans) if not refusal(plan, bound.sizes, bound.plan_sizes)]
-        if not able:
-            check_sizes(self.plans[0], bound.sizes, bound.plan_sizes)
-        fitting = [at for at in able if len(launches_of(self.plans[at], bound.sizes["l"])) == 1] or able
-        choice = fitting[fastest([self.plans[at] for at in fitting], bound.sizes, multiprocessors)]
+        choice = best_of(self.plans, bound, multiprocessors)
         return self.plans[choice], self.libraries[choice]
+
+
+def best_of(plans: Sequence[Plan], bound: Bound, multiprocessors: int) -> int:
+    """Return the index of the fastest plan for a call; see :meth:`Kernels.best`."""
+    able = [at for at, plan in enumerate(plans) if not refusal(plan, bound.sizes, bound.plan_sizes)]
+    if not able:
+        check_sizes(plans[0], bound.sizes, bound.plan_sizes)
+    fitting = [at for at in able if len(launches_of(plans[at], bound.sizes["l"])) == 1] or able
+    return fitting[fastest([plans[at] for at in fitting], bound.sizes, multiprocessors)]
+
+
+def multiprocessors_of(bound: Bound) -> int:
+    """Return the number of multiprocessors of a call's device."""
+    count: int = torch.cuda.get_device_properties(bound.index).multi_processor_count
+    return count
+
+
+@dataclass(frozen=True)
+class BuiltKernel:
+    """A plan, its library, and the prefix of the library's functions. It pickles, and a process loads it when used."""
+
+    plan: Plan
+    path: Path
+    name: str
+
+    def load(self) -> Kernels:
+        """Load the library. Raise LaunchError."""
+        return Kernels((self.plan,), (load_library(self.path, self.plan, self.name),))
+
+
+#: Everything that decides the best kernel of a call.
+CallKey = tuple[object, ...]
+
+
+def call_key(request: Request, bound: Bound, target: Target, atomic: bool) -> CallKey:
+    """Return the key of a call's best kernel. It pickles, and is equal in all processes."""
+    sizes, forced = tuple(sorted(bound.sizes.items())), (request.settings.route, request.settings.config)
+    return bound.dag, bound.signature, bound.plan_sizes, sizes, target.name, atomic, forced
 
 
 def is_atomic(request: Request) -> bool:
@@ -121,12 +156,17 @@ def check_sizes(plan: Plan, extents: Mapping[str, int], sizes: Sizes = UNKNOWN) 
         raise LaunchError(Diagnostic("E0804", reason, help="leave `route` and `config` out, or take others"))
 
 
-def make_kernels(request: Request, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
-    """Plan, build and load. Raise TargetError, BuildError, LaunchError.
+def make_kernels(
+    request: Request, bound: Bound, target: Target, atomic: bool = False, *, alone: bool = False
+) -> Kernels:
+    """Plan, build and load; if ``alone``, only the best kernel for the call.
 
+    Raise TargetError, BuildError, LaunchError.
     Without nvcc or CUTLASS, own kernels stand in for CUTLASS's where there are any: they need neither.
     """
     plans = plan_kernels(request, bound, target, atomic)
+    if alone:
+        plans = (plans[best_of(plans, bound, multiprocessors_of(bound))],)
     try:
         return _loaded(plans)
     except BuildError as error:

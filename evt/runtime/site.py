@@ -66,7 +66,7 @@ class Site(dict[tuple[int, ...], Launch]):
         caller = caller_of(self.program)
         names = ("A", "B", *caller.request.outputs, *caller.inputs)
         tensors = [each if view is None else _part(each, *view) for each, view in zip(given, views, strict=True)]
-        known = caller.prepare(dict(zip(names, tensors, strict=True)))
+        known = caller.prepare(dict(zip(names, tensors, strict=True)), alone=not sizes)
         if known is None or known.steps or known.copied:
             return partial(_call, caller, views)
         addresses = [each.data_ptr() for each in given]

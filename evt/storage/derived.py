@@ -47,6 +47,15 @@ def keep(name: str, key: str, data: bytes) -> None:
             _replace(folder, name, _digest(key, data) + data)
 
 
+def trim(prefix: str, most: int) -> None:
+    """Remove the data of names with a prefix, the least recently kept first, until ``most`` are left."""
+    with contextlib.suppress(BuildError, OSError):
+        found = [each for each in os.scandir(default_root() / FOLDER) if each.name.startswith(prefix)]
+        if len(found) > most:
+            for each in sorted(found, key=lambda each: each.stat().st_mtime)[:-most]:
+                os.unlink(each.path)
+
+
 def _replace(folder: Path, name: str, content: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=".", dir=folder)
     try:

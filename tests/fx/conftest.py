@@ -7,6 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _graphs_are_compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no graph come from PyTorch's caches, except in tests of :mod:`evt.fx.stored`: the others watch the pass."""
+    from evt.fx.backend import FusePass
+
+    if request.module.__name__ != "tests.fx.test_stored":
+        monkeypatch.setattr(FusePass, "uuid", lambda self: None)
+
+
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     """Run an inference with nothing compiled, reported or prepared before, and forget it afterwards."""

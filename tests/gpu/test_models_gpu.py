@@ -14,7 +14,7 @@ import torch
 import evt
 from evt.compilation import KernelSource, build
 from evt.fx.fuse import fuse, fusion
-from evt.fx.kernels import sources_of
+from evt.fx.kernels import region_kernels
 from tests.fx.zoo import counts, make
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +54,8 @@ def prepared(name: str) -> Model:
     except ImportError as error:
         pytest.skip(str(error))
     fused = fuse(plain, inputs)
-    sources = dict.fromkeys(source for region in fusion(fused).regions for source in sources_of(region))
+    kernels = (region_kernels(region, every=True) for region in fusion(fused).regions)
+    sources = dict.fromkeys(source for each in kernels for source in each.sources)
     print(f"{name}: {counts(fusion(fused))}, kernels {len(sources)}")
     return Model(plain, fused, inputs, tuple(sources))
 

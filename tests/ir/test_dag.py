@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import struct
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 
+import evt
 from evt.errors import InternalError
 from evt.ir import (
     Acc,
@@ -342,3 +348,27 @@ def test_the_text() -> None:
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_dag(text)
+
+
+# Pickles
+
+#: A process that unpickles a graph as the key of a table, and prints the value that an equal graph finds.
+_LOADED = """
+import pickle, sys
+with open(sys.argv[1], "rb") as file:
+    table, graph = pickle.load(file), pickle.load(file)
+print(table.get(graph))
+"""
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_pickled_graph_is_equal_in_other_processes(tmp_path: Path, typed: bool) -> None:
+    """The hash of a text differs between processes, so a pickle does not contain the graph's."""
+    graph: Dag = infer(untyped("D = relu(acc + bias)"), AB) if typed else untyped("D = relu(acc + bias)")
+    assert hash(graph) == hash(replace(graph))
+    file = tmp_path / "graph"
+    file.write_bytes(pickle.dumps({graph: "found"}) + pickle.dumps(replace(graph)))
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(evt.__file__).parents[1])}
+    command = [sys.executable, "-c", _LOADED, str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "found"

@@ -86,7 +86,7 @@ def test_other_alignments_are_for_another_kernel(launches: Any, prepared: Any) -
         site[()](A, B, out, BIAS, residual)
         assert launches[-1]["in_residual"] == residual.data_ptr()
     assert len(prepared) == 2
-    assert len(caller_of(write_program(PROGRAM.request))._kernels) == 2
+    assert len(caller_of(write_program(PROGRAM.request))._built) == 2
 
 
 def test_what_is_read_may_be_a_part_of_what_is_given(launches: Any, prepared: Any) -> None:
@@ -213,10 +213,10 @@ def test_a_failure_is_raised(launches: Any, monkeypatch: pytest.MonkeyPatch) -> 
     site = site_of(PROGRAM)
     real = call_module.make_kernels  # type: ignore[attr-defined]
 
-    def failing(*given: Any) -> Any:
+    def failing(*given: Any, **keywords: Any) -> Any:
         from dataclasses import replace
 
-        found = real(*given)
+        found = real(*given, **keywords)
         return replace(found, libraries=tuple(replace(each, run=lambda *_: 2 << 16) for each in found.libraries))
 
     monkeypatch.setattr(call_module, "make_kernels", failing)
