@@ -15,7 +15,7 @@ import hashlib
 import pickle
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def identity(options: Options) -> str:
     """Return a digest of everything that decides about the regions of a graph, besides the parts of PyTorch's key."""
     facts = (
         _sources(),
-        (options.rule, options.devices),
+        replace(options, patches={}),
         [(str(row), row.source) for row in TABLE.values() if row.source],
         Store().identity(),
         [torch.cuda.get_device_properties(each).name for each in range(torch.cuda.device_count())],
