@@ -13,7 +13,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx.build import RegionProgram
 from evt.fx.example import example, tensor_of
-from evt.fx.kernels import bound_example, build_all, program_text, shared_request, sources_of
+from evt.fx.kernels import bound_example, build_all, program_text, region_kernels, shared_request
 from evt.fx.prebuild import regions_of
 from evt.request.given import check_kind
 from evt.tuning.table import Tuning
@@ -45,7 +45,7 @@ def tune(
     if rounds < 1:
         raise ArgumentError(Diagnostic("E0607", f"`rounds` is {rounds}; expected at least 1"))
     regions = distinct(regions_of(model, inputs, **keywords))
-    build_all([source for fused in regions for source in sources_of(fused)])
+    build_all([source for fused in regions for source in region_kernels(fused, every=True).sources])
     results = []
     for number, fused in enumerate(regions, 1):
         progress(f"[{number}/{len(regions)}] {' '.join(fused.program.request.source.text.split())}")
