@@ -1,4 +1,4 @@
-"""A program as HTML, for notebooks: ``program_html(dag, text) -> HTML``."""
+"""A program as HTML, for notebooks: ``program_html(dag, text) -> str``."""
 
 from __future__ import annotations
 
