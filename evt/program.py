@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from evt.plan import Plan
     from evt.tuning.table import Tuning
 
-DEFAULT_ARCH = "sm90"
+DEFAULT_ARCH, NATIVE = "sm90", "native"
 
 
 class Program(Described):
@@ -136,6 +137,26 @@ class Program(Described):
 
         check_kind("name", name, str | None, "text")
         return emit(self.plan(arch, a, b, shapes=shapes), name)
+
+    def build(
+        self,
+        arch: str = NATIVE,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Shapes,
+        omit: Sequence[str] = (),
+    ) -> int:
+        """Build the kernels of calls with A and B of these ``shapes`` before the first call; return their number.
+
+        ``arch`` is a target or a GPU, by default this machine's; ``a`` and ``b`` are the types of the operands. Tensors
+        are packed, and a convolution's are channels_last. ``omit`` names the inputs with defaults that the calls leave
+        out. The kernels are kept in the cache; a named target needs no GPU. Raise TargetError, BuildError, and
+        ArgumentError for shapes that do not fit, or for an input that cannot be omitted.
+        """
+        from evt.runtime.warm import build_kernels
+
+        return build_kernels(self.request, arch, a, b, shapes, omit)
 
     def explain(
         self,

@@ -25,7 +25,11 @@ from evt.settings import Settings
 
 
 def packed_problem(
-    request: Request, arch: str, a: str | None = None, b: str | None = None, shapes: Shapes | None = None
+    request: Request,
+    arch: str,
+    a: str | None = None,
+    b: str | None = None,
+    shapes: Shapes | None = None,
 ) -> Problem:
     """Return the planner's input for packed tensors, aligned as ``shapes`` of A and B allow.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-from evt.compilation import KernelSource, build_and_use, source_of
+from evt.compilation import KernelSource, build, build_and_use, source_of
 from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import BuildError, LaunchError, TargetError
@@ -23,6 +25,8 @@ from evt.plan.speed import fastest, refusal
 from evt.request import Request, optimised_for, options, surveyed
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -167,14 +171,33 @@ def make_kernels(
     plans = plan_kernels(request, bound, target, atomic)
     if alone:
         plans = (plans[best_of(plans, bound, multiprocessors_of(bound))],)
+    return _made(request, partial(call_problem, request, bound, target, atomic), plans, _loaded)
+
+
+def build_for(request: Request, bound: Bound, target: Target, atomic: bool = False) -> int:
+    """Build the kernels of a bound call, or their stand-ins; return their number.
+
+    Raise TargetError, BuildError, LaunchError (E0804).
+    """
+    plans = plan_kernels(request, bound, target, atomic)
+    problem = partial(call_problem, request, bound, target, atomic)
+    return _made(request, problem, plans, lambda found: len(build(kernel_sources(found))))
+
+
+def _made(
+    request: Request,
+    problem: Callable[[], Problem],
+    plans: tuple[Plan, ...],
+    make: Callable[[tuple[Plan, ...]], _Made],
+) -> _Made:
+    """Make the kernels of plans, or own kernels if tools are missing. Raise BuildError."""
     try:
-        return _loaded(plans)
+        return make(plans)
     except BuildError as error:
         if request.is_forced or not {each.code for each in error.diagnostics} <= {"E0701", "E0702"}:
             raise
-        found = survey(call_problem(request, bound, target, atomic))
         try:
-            return _loaded(found.asked_for("own").defaults)
+            return make(survey(problem()).asked_for("own").defaults)
         except (TargetError, BuildError):
             raise error from None
 

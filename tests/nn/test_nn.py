@@ -213,11 +213,49 @@ def test_blocks_load_the_usual_names(mine: torch.nn.Module, theirs: torch.nn.Mod
     theirs.load_state_dict(mine.state_dict())
 
 
-def test_gates_in_one_kernel() -> None:
-    block, x = nn.GatedMLP(6, 16), torch.randn(5, 6)
-    layer = nn.Linear(6, 32, bias=False, epilogue="silu(even(acc)) * odd(acc)")
-    layer.weight.data = torch.stack([block.gate_proj.weight, block.up_proj.weight], 1).flatten(0, 1)
-    torch.testing.assert_close(layer(x), block.up_proj(x, gate=block.gate_proj(x)))
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_fused_gate_loads_both_weights(activation: str, bias: bool) -> None:
+    """One weight has the rows of the gate and of the input in turn; the product's epilogue multiplies the pairs."""
+    plain = nn.GatedMLP(6, 16, 5, activation, bias=bias)
+    fused = nn.GatedMLP(6, 16, 5, activation, bias=bias, fused=True)
+    state, x = plain.state_dict(), torch.randn(2, 3, 6)
+    kept = {name: value.clone() for name, value in state.items()}
+    assert fused.load_state_dict(state).missing_keys == []
+    assert [name for name, _ in fused.named_children()] == ["gate_up_pairs", "down_proj"]
+    torch.testing.assert_close(fused(x), plain(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(dict(state), kept)  # the checkpoint is as before
+
+    again = nn.GatedMLP(6, 16, 5, activation, bias=bias, fused=True)
+    again.load_state_dict(fused.state_dict())  # its own form
+    torch.testing.assert_close(again(x), fused(x))
+    back = fused.eval().unfused()
+    torch.testing.assert_close(dict(back.state_dict()), kept)
+    assert not back.training
+    assert not back.fused
+    torch.testing.assert_close(back.unfused().state_dict(), back.state_dict())
+
+
+def test_a_fused_gate_within_a_model() -> None:
+    """Checkpoints of a whole model have prefixes; loading may be partial or wrong, with torch's messages."""
+    plain = torch.nn.ModuleDict({"mlp": nn.GatedMLP(6, 16), "other": torch.nn.Linear(2, 2)})
+    fused = torch.nn.ModuleDict({"mlp": nn.GatedMLP(6, 16, fused=True), "other": torch.nn.Linear(2, 2)})
+    fused.load_state_dict(plain.state_dict())
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(fused["mlp"](x), plain["mlp"](x), atol=1e-5, rtol=1e-5)
+    state = dict(plain.state_dict())
+    del state["mlp.up_proj.weight"]
+    with pytest.raises(RuntimeError, match="gate_up_pairs"):
+        fused.load_state_dict(state)
+    state["mlp.up_proj.weight"] = torch.zeros(3, 6)
+    with pytest.raises(RuntimeError, match="gate_up_pairs"):
+        fused.load_state_dict(state)
+    layer = nn.GatedMLP(6, 16, fused=True, fast_math=True, dtype=torch.float64)
+    assert layer.unfused().gate_proj.program.request.settings.fast_math
+    assert layer.unfused().down_proj.weight.dtype == torch.float64
+    with torch.enable_grad():
+        layer(torch.randn(4, 6, dtype=torch.float64)).sum().backward()
+    assert layer.gate_up_pairs.weight.grad is not None
 
 
 def test_blocks_with_and_without_biases() -> None:

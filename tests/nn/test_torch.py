@@ -33,6 +33,7 @@ LAYERS: dict[str, tuple[Callable[..., torch.nn.Module], Callable[[Any], Any]]] =
         lambda layer: layer(IMAGES),
     ),
     "gated": (lambda **keys: nn.GatedMLP(6, 16, **keys), lambda layer: layer(X)),
+    "fused gate": (lambda **keys: nn.GatedMLP(6, 16, fused=True, **keys), lambda layer: layer(X)),
 }
 
 
