@@ -37,8 +37,8 @@ def build_kernels(
     """
     omitted = _omitted(request.dag, omit)
     target = find_target(arch)
-    operands, inputs, buffers = _empty_call(request, typed_graph(request, a, b), shapes, omitted)
-    bound = bind(request, *operands, inputs, buffers)
+    (left, right), inputs, buffers = _empty_call(request, typed_graph(request, a, b), shapes, omitted)
+    bound = bind(request, left, right, inputs, buffers)
     return build_for(request, bound, target, is_atomic(request))
 
 
