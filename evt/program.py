@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from evt.gradient import Gradient
     from evt.ir import Dag
     from evt.plan import Plan
+    from evt.runtime.verify import Verification
     from evt.tuning.table import Tuning
 
 DEFAULT_ARCH, NATIVE = "sm90", "native"
@@ -237,6 +238,19 @@ class Program(Described):
         read, held = split_held(self.request.dag, inputs)
         results = evaluate(self.request, bind(self.request, A, B, read, held), float64)
         return gather(self.outputs)([results[name] for name in self.outputs])
+
+    @untraced
+    def verify(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Verification:
+        """Compare a call with eager PyTorch, bit for bit, on the call's tensors; the result prints as text.
+
+        It runs the program, and the formula as a PyTorch user writes it: ``linear``, ``addmm``, ``_scaled_mm`` or a
+        convolution, then an operator for each function. With ``numerics="eager"`` every difference is a product that
+        sums in another order. The result is true if all bits are equal, and has the share of different ones. Raise
+        ArgumentError (E0615) if PyTorch has no operators for the program.
+        """
+        from evt.runtime.verify import verify
+
+        return verify(self.request, self._caller, A, B, inputs)
 
     @untraced
     def tune(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Tuning:

@@ -17,9 +17,9 @@ from evt.bench.host import bench_host
 from evt.bench.machine import describe_machine, require_gpu
 from evt.bench.result import CaseResult, EpilogueResult, HostResult, Summary, VersionResult, summarise
 from evt.bench.run import bench
-from evt.bench.straight import straight_line
 from evt.bench.suites import SUITES, suite
 from evt.bench.versions import BASELINES
+from evt.eager.straight import straight_line
 
 __all__ = [
     "BASELINES",

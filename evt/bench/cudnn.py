@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from evt.bench.case import Case
-from evt.bench.idiom import UnwrittenError
+from evt.eager.idiom import UnwrittenError
 from evt.ir import Acc, Apply, Input, Load, Operand, Output, TypedDag
 
 

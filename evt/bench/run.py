@@ -9,7 +9,6 @@ import torch
 
 from evt.bench.answer import Answer, oracle
 from evt.bench.case import Case, draw
-from evt.bench.idiom import UnwrittenError
 from evt.bench.kernel import kernel_taken, plans_of
 from evt.bench.machine import require_gpu
 from evt.bench.result import AGAIN, EVT, CaseResult, VersionResult, summarise
@@ -25,6 +24,7 @@ from evt.bench.versions import (
     tensor_core_floats,
 )
 from evt.compilation import KernelSource, build
+from evt.eager.idiom import UnwrittenError
 from evt.errors import EvtError
 from evt.runtime.kernels import kernel_sources
 from evt.tuning.clock import GpuClock, RoundTimer, interleave

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from evt.bench.case import Case, Data
-from evt.bench.convolution import convolve
 from evt.bench.cudnn import cudnn_fused
-from evt.bench.idiom import check_product
-from evt.bench.straight import straight_line
 from evt.diagnostics import Diagnostic, closest
+from evt.eager.convolution import convolve
+from evt.eager.idiom import check_product
+from evt.eager.straight import straight_line
 from evt.errors import ArgumentError
 
 Call = Callable[[], Any]

@@ -73,6 +73,7 @@ _TABLE = (
     Code("E0612", "an argument that reaches beyond its storage"),
     Code("E0613", "a stored program that this version cannot read"),
     Code("E0614", "a gradient that cannot be computed"),
+    Code("E0615", "a program without PyTorch's operators"),
     # # functions that users register
     Code("E0651", "a function name that is already taken"),
     Code("E0652", "a function signature that cannot be read"),

@@ -1,7 +1,7 @@
 """A typed graph in PyTorch: ``translate(dag, dialect) -> outputs by name``.
 
 This is the only walk over a graph that computes with torch. The dialect decides the arithmetic: the oracle
-(:mod:`evt.reference.exact`) converts and rounds as kernels do; a baseline (:mod:`evt.bench.straight`) is written as a
+(:mod:`evt.reference.exact`) converts and rounds as kernels do; a baseline (:mod:`evt.eager.straight`) is written as a
 PyTorch user would write it.
 """
 

@@ -9,10 +9,10 @@ import torch
 
 from evt.bench import Case, straight_line
 from evt.bench.case import draw
-from evt.bench.idiom import UnwrittenError
 from evt.bench.run import measure
-from evt.bench.straight import is_elementwise
 from evt.diagnostics import Source
+from evt.eager.idiom import UnwrittenError
+from evt.eager.straight import is_elementwise
 from evt.errors import ArgumentError
 from evt.functions import TABLE
 from evt.program import Program

@@ -15,12 +15,12 @@ from evt.bench import CaseResult, VersionResult, convolution_case, describe_mach
 from evt.bench.answer import oracle
 from evt.bench.case import Case, draw
 from evt.bench.cudnn import cudnn_fused
-from evt.bench.idiom import UnwrittenError
 from evt.bench.layers import NETWORKS
 from evt.bench.report import BenchReport, notes
 from evt.bench.suites import chosen
 from evt.cli.bench import NETWORK_BATCHES
 from evt.diagnostics import Source
+from evt.eager.idiom import UnwrittenError
 from evt.program import Program
 from tests.support.benchmarks import CPU, check
 

@@ -100,6 +100,21 @@ def test_linear_and_addmm_with_random_numbers(dtype) -> None:
     assert not any(shares.values()), shares
 
 
+def test_verify() -> None:
+    x, w = torch.randn(1024, 768, device="cuda").bfloat16(), torch.randn(3072, 768, device="cuda").bfloat16()
+    bias = torch.randn(3072, device="cuda").bfloat16()
+    op = evt.linear("D = gelu(acc + bias)", numerics="eager", route="own")
+    found = op.verify(x, w, bias=bias)
+    assert found, found
+    assert not evt.linear("D = gelu(acc) + bias", route="own").verify(x, w, bias=bias)
+    text = "gemm(A: e4m3[m, k], B: e4m3[n, k]); in sa: f32[m], sb: f32[n], bias: bf16[n]; out D: bf16[m, n]"
+    scaled = evt.gemm(f"{text}; D = sa*(sb*acc) + bias", numerics="eager")
+    a, b = (torch.randn(size, 512, device="cuda").to(torch.float8_e4m3fn) for size in (256, 384))
+    given = {"sa": torch.rand(256, device="cuda"), "sb": torch.rand(384, device="cuda")}
+    found = scaled.verify(a, b, **given, bias=torch.randn(384, device="cuda").bfloat16())
+    assert found.outputs[0].share < 0.01, found  # tensor cores sum 8-bit floats in groups
+
+
 def test_reductions_follow_pytorchs_switch() -> None:
     a, b = torch.randn(1000, 264, device="cuda").half(), torch.randn(264, 520, device="cuda").half()
     text = "out D, s: f32[m], t: f32[n], u: f32; D = acc; s = sum[n](acc); t = sum[m](acc); u = sum[m, n](acc)"

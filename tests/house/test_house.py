@@ -26,7 +26,7 @@ LONGEST = 450
 ORDER = (
     *("version", "imported", "resources", "untraced", "diagnostics", "html", "errors", "storage", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "launch", "emission", "request"),
-    *("draw", "reference", "gradient", "compilation", "measured", "estimate", "explanation", "explain"),
+    *("draw", "reference", "eager", "gradient", "compilation", "measured", "estimate", "explanation", "explain"),
     *("runtime", "tuning", "described", "program", "grouped", "support", "workload", "nn", "operators", "export"),
     *("fx", "bench", "farm", "editor", "cli", "__main__"),
 )

@@ -22,8 +22,8 @@ import torch.nn.functional as functional
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
-from evt.bench.convolution import convolve
-from evt.bench.idiom import (
+from evt.eager.convolution import convolve
+from evt.eager.idiom import (
     Tensor,
     UnwrittenError,
     Value,
@@ -35,6 +35,7 @@ from evt.bench.idiom import (
     torch_type,
     unpack_bits,
 )
+from evt.eager.operators import Operators
 from evt.ir import (
     Acc,
     Apply,
@@ -52,7 +53,7 @@ from evt.ir import (
     TypedDag,
 )
 from evt.ir.convolution import ConvolutionProblem
-from evt.ir.dtype import B1, DType
+from evt.ir.dtype import B1, I32, DType
 from evt.ir.node import MODES, MOMENTS, PLACES, base, divisor, index_of
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
@@ -67,14 +68,17 @@ def straight_line(
     batched: bool = False,
     device: str = "cpu",
     problem: ConvolutionProblem | None = None,
+    operators: bool = False,
 ) -> GraphModule:
     """Return a module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; it returns one output, or a tuple.
 
     ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the mode l is
     one of them. Outputs are packed in their own layout, as the kernel's are. ``device`` is ``cuda`` or ``cpu``, which
-    multiply 8-bit operands by different functions. A convolution is written for one ``problem``. Raise UnwrittenError.
+    multiply 8-bit operands by different functions. A convolution is written for one ``problem``. ``operators``: biases
+    and scales of the product are arguments of linear, addmm, baddbmm and _scaled_mm, as ``numerics="eager"`` reads the
+    formula. Raise UnwrittenError.
     """
-    return _Writer(dag, scalars, batched, device, problem).module()
+    return _Writer(dag, scalars, batched, device, problem, operators).module()
 
 
 def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
@@ -99,8 +103,11 @@ class _Writer(Dialect[Value]):
         batched: bool,
         device: str,
         problem: ConvolutionProblem | None = None,
+        operators: bool = False,
     ) -> None:
         self.dag = dag
+        self.with_operators = operators and problem is None
+        self.operators: Operators | None = None
         self.scalars = scalars
         self.batched = batched
         self.device = device
@@ -118,9 +125,13 @@ class _Writer(Dialect[Value]):
             if value.modes
         }
         self.loads = {value.name: self.placed(value) for value in self.dag.inputs}
+        for value in self.dag.inputs if self.operators else ():
+            if value.modes and self.operators:
+                self.operators.loaded(self.loads[value.name], "m" in map(base, value.modes))
         results = translate(self.dag, self)
         outputs = tuple(results[output.name].node for output in self.dag.outputs)
         self.graph.output(outputs if len(outputs) > 1 else outputs[0])
+        self.graph.eliminate_dead_code()  # products whose biases became arguments
         return GraphModule(torch.nn.Module(), self.graph, "Formula")
 
     def proxy(self, node: Node) -> Any:
@@ -138,16 +149,25 @@ class _Writer(Dialect[Value]):
             return (acc if self.on_images else self.flat(to_view(acc), ("m", "n"))), dtype
         first, second = self.dag.operands
         modes = first.modes, second.modes
-        if self.dag.operation == "linear" and modes == (("m", "k"), ("n", "k")) and first.dtype.bits > 8:
-            return functional.linear(a, b), torch_type(first.dtype)
         left = a if first.modes == ("m", "k") else a.mT
         right = b if second.modes == ("k", "n") else b.mT
         result = self.dag.primary.dtype
         assert result is not None
+        if self.with_operators:
+            scaled = first.dtype.is_float and first.dtype.bits == 8
+            dtype = torch_type(first.dtype if first.dtype.bits > 8 else I32)
+            if scaled:
+                dtype = torch_type(result) if result.name in ("f16", "bf16", "f32") else torch.bfloat16
+            self.operators = Operators(self.call, left, right, dtype, scaled, self.batched)
+            if scaled:
+                return self.operators.bare(), dtype
+        if self.dag.operation == "linear" and modes == (("m", "k"), ("n", "k")) and first.dtype.bits > 8:
+            return functional.linear(a, b), torch_type(first.dtype)
         return multiply(left, right, self.dag.operands, result, self.device, self.batched)
 
     def accumulator(self) -> Value:
-        return self.acc, self.acc_dtype
+        value = self.acc, self.acc_dtype
+        return self.operators.accumulator(value) if self.operators else value
 
     def element(self, name: str) -> Value:
         raise UnwrittenError("an operand formula is a separate pass over memory in PyTorch")
@@ -162,10 +182,13 @@ class _Writer(Dialect[Value]):
         return constant(op)
 
     def apply(self, function: str, operands: Sequence[Value], domain: DType) -> Value:
-        return apply(function, operands, domain)
+        if self.operators is None:
+            return apply(function, operands, domain)
+        return self.operators.applied(function, operands, lambda: apply(function, operands, domain))
 
     def cast(self, dtype: DType, x: Argument[Value]) -> Value:
-        return cast(x.value, dtype)
+        value = cast(x.value, dtype)
+        return (value[0], value[1]) if value is x.value and isinstance(value, tuple) else value  # it ends an operator
 
     def extent(self, mode: str) -> Value:
         if mode == "k" and self.problem is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional, grad
 
-from evt.bench.idiom import Tensor, UnwrittenError, torch_type
+from evt.eager.idiom import Tensor, UnwrittenError, torch_type
 from evt.ir import Operand
 from evt.ir.convolution import ConvolutionProblem
 

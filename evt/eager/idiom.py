@@ -55,6 +55,29 @@ def multiply(left: Any, right: Any, operands: Sequence[Operand], result: DType, 
     return torch._scaled_mm(left, right, one, one, out_dtype=stored), stored
 
 
+def scaled_product(
+    a: torch.Tensor, b: torch.Tensor, scales: Sequence[Any], bias: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return torch._scaled_mm of 8-bit floats with scales of rows ``[m, 1]``, of columns ``[n]``, and numbers.
+
+    On the CPU it is computed in f32, and rounded once.
+    """
+    if not a.is_cuda:
+        value = a.float() @ b.float()
+        for scale in scales:
+            value = value * scale
+        return (value if bias is None else value + bias).to(dtype)
+    row, column = a.new_ones((), dtype=torch.float32), a.new_ones((), dtype=torch.float32)
+    for scale in scales:
+        if isinstance(scale, torch.Tensor) and scale.dim() == 1 and scale.shape[0] == b.shape[1]:
+            column = column * scale
+        else:
+            row = row * scale
+    if row.dim() or column.dim():
+        row, column = row.expand(a.shape[0], 1).contiguous(), column.expand(1, b.shape[1]).contiguous()
+    return torch._scaled_mm(a, b, row, column, bias=None if bias is None else bias.flatten(), out_dtype=dtype)
+
+
 def check_product(operands: Sequence[Operand], batched: bool) -> None:
     """Raise UnwrittenError unless PyTorch multiplies these 8-bit operands on CUDA."""
     a, b = (operand.dtype for operand in operands)
