@@ -35,7 +35,8 @@ _FEW = 16  # images of a small convolution, besides a remainder
 
 @dataclass(frozen=True)
 class Case:
-    """A program at one size. ``bar`` is the largest acceptable ratio of its time to torch.compile's.
+    """A program at one size. ``bar`` is the largest acceptable ratio of its time to torch.compile's, and ``weight`` its
+    weight in the time of a workload.
 
     A convolution has the ``shapes`` of A and B in PyTorch's order; :func:`convolution_case` makes one.
     """
@@ -49,6 +50,7 @@ class Case:
     dtype: str | None = None
     bar: float | None = None
     shapes: Shapes | None = None
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         if self.l > 1 and self.program.request.operation == "linear":

@@ -67,6 +67,7 @@ def write_json(path: str | Path, document: Mapping[str, Any]) -> None:
 def _case_json(result: CaseResult) -> dict[str, Any]:
     return {
         **_problem_json(result.case),
+        "weight": result.case.weight,
         "flops": result.case.flops,
         "bytes": dict(result.bytes),
         "versions": {

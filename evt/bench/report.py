@@ -147,7 +147,24 @@ def print_summary(console: Console, results: Sequence[CaseResult]) -> None:
     if ratios:
         mean, worst = statistics.geometric_mean(ratios), max(ratios)
         console.print(f"evt / best contender: geometric mean {mean:.3f} over {len(ratios)} cases, at most {worst:.3f}")
+    for line in _weighted(results):
+        console.print(line)
     console.print()
+
+
+def _weighted(results: Sequence[CaseResult]) -> list[str]:
+    """Return the weighted time of evt relative to each version, over the cases that both ran; none without weights."""
+    if len({result.case.weight for result in results}) == 1:
+        return []
+    lines = []
+    for version in dict.fromkeys(row.version for result in results for row in result.rows):
+        pairs = [(result.case.weight, result.ms(EVT), result.ms(version)) for result in results]
+        both = [(weight, ours, theirs) for weight, ours, theirs in pairs if ours is not None and theirs is not None]
+        if version not in (EVT, AGAIN) and both:
+            ours, theirs = (sum(each[0] * (each[place] or 0.0) for each in both) for place in (1, 2))
+            count = f"{len(both)} of {len(results)} cases"
+            lines.append(f"weighted time: evt {ours:.4f} ms, {version} {theirs:.4f} ms: {ours / theirs:.3f}, {count}")
+    return lines
 
 
 def print_epilogues(console: Console, result: EpilogueResult) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 
 from evt.bench.case import Case, convolution_case
 from evt.bench.layers import NETWORKS, Network
 from evt.diagnostics import Source
 from evt.program import Program
+from evt.workload import Workload
 
 #: The formula and the shapes of the performance targets.
 FORMULA = "D = relu(alpha*acc + beta*C) + residual"
@@ -68,6 +70,19 @@ def suite(name: str, dtype: str | None = None, images: int | None = None) -> tup
         program = Program(Source(text))
         cases += [Case(title, program, m, n, k, dtype=dtype) for m, n, k, _ in _SHAPES[:2]]
     return tuple(cases)
+
+
+def workload_cases(workload: Workload) -> tuple[Case, ...]:
+    """Return the cases of a workload, with their weights."""
+    found = []
+    for entry in workload.entries:
+        if entry.program.request.convolution is not None:
+            made = convolution_case(entry.title, entry.program, entry.shapes, dtype=entry.dtype)
+        else:
+            m, n, k, l = (entry.sizes.get(mode, 1) for mode in "mnkl")  # noqa: E741
+            made = Case(entry.title, entry.program, m, n, k, l, entry.dtype)
+        found.append(replace(made, weight=entry.weight))
+    return tuple(found)
 
 
 def chosen(names: Iterable[str], words: str | None) -> tuple[str, ...]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from evt.cli.bench_results import diff, plot
 from evt.cli.invocation import TYPES, Invocation, operation_option, takes_geometry, takes_settings, takes_sizes
 from evt.cli.output import progress
-from evt.cli.sections import Command, one_of
+from evt.cli.sections import Command, DefaultGroup, one_of
+
+if TYPE_CHECKING:
+    from evt.bench import Case
 
 _FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 _OF_CONVOLUTIONS = "D = relu(acc + bias) + residual"
@@ -60,11 +64,24 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
             raise click.BadParameter(message, param_hint="'--baselines'")
 
 
-@click.command(
+@click.group(
     "bench",
-    cls=Command,
+    cls=DefaultGroup,
+    runs_alone=True,
     epilog="Example: evt bench 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 1024 --json bench.json",
 )
+def command() -> None:
+    """Time kernels and models against PyTorch, and compare or draw the times.
+
+    `evt bench PROGRAM` means `evt bench run PROGRAM`.
+    """
+
+
+command.add_command(diff)
+command.add_command(plot)
+
+
+@command.command("run", cls=Command, epilog="Example: evt bench samples/bench/resnet50.toml --json resnet50.json")
 @click.argument("program", required=False)
 @operation_option
 @click.option(
@@ -100,7 +117,7 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
 @takes_settings
 @takes_geometry
 @click.pass_context
-def command(
+def run(
     ctx: click.Context,
     program: str | None,
     op: str | None,
@@ -117,10 +134,10 @@ def command(
     host: bool,
     settings: Mapping[str, Any],
 ) -> None:
-    """Time a program's kernel against PyTorch on this machine's GPU.
+    """Time a program's kernel, or the programs of a workload, against PyTorch on this machine's GPU.
 
-    Without PROGRAM, measure D = relu(alpha*acc + beta*C) + residual, or D = relu(acc + bias) + residual for
-    convolutions.
+    A workload is a .toml file with programs, shapes and weights: `evt explain E0109` has an example. Without PROGRAM,
+    measure D = relu(alpha*acc + beta*C) + residual, or D = relu(acc + bias) + residual for convolutions.
 
     Baselines: eager (the formula in PyTorch), compile and max-autotune (the formula under torch.compile, without and
     with mode="max-autotune-no-cudagraphs"), and mm (the bare matrix product, torch.mm with out=). Convolutions replace
@@ -147,6 +164,7 @@ def command(
     """
     from evt.program import Program
     from evt.request import problem_sizes, typed_graph
+    from evt.workload import is_workload, read_workload
 
     _check_names(baselines, suite)
     given = (program, op, *(value or None for value in sizes.values()))
@@ -155,7 +173,10 @@ def command(
     if batch is not None and suite not in (*NETWORK_BATCHES, *_OF_MODELS):
         suites = ", ".join((*NETWORK_BATCHES, *_OF_MODELS))
         raise click.UsageError(f"--batch is for the suites {suites}; for other convolutions, use --a-shape.")
-    if wanted is not None and suite in (None, "epilogue"):
+    workload = program if program is not None and is_workload(program) else None
+    if workload is not None and (suite or host or settings or any(value is not None for value in (dtype, *given[1:]))):
+        raise click.UsageError("A workload names its operations, types, sizes and keywords itself.")
+    if wanted is not None and suite in (None, "epilogue") and workload is None:
         raise click.UsageError("--filter selects cases of a suite; the suite epilogue always runs all cases.")
     if suite in _OF_MODELS:
         complete = _models(
@@ -167,6 +188,15 @@ def command(
         ctx.exit(0 if complete else 1)
     if build_first:
         raise click.UsageError(f"--build-first is for the suites {' and '.join(_OF_MODELS)}.")
+    measured = {"rounds": rounds, "seed": seed, "suite": suite or workload}
+    if workload is not None:
+        found = read_workload(workload)
+        _need_torch()
+        from evt.bench.suites import workload_cases
+
+        names = _chosen((entry.title for entry in found.entries), wanted)
+        cases = tuple(case for case in workload_cases(found) if case.name in names)
+        ctx.exit(_run_cases(cases, baselines or _of_workload(cases), measured, json_file, summary=True))
     invocation = Invocation(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
     known = invocation.program  # its diagnostics, before torch is imported
     if host and known.request.convolution is not None:
@@ -178,19 +208,11 @@ def command(
     if suite is None and dtype is None and not known.request.dag.operands:
         dtype = "bf16"
     typed_graph(known.request, dtype, dtype)
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
-    from evt.bench import Case, bench_epilogues, bench_host, convolution_case, describe_machine, require_gpu
-    from evt.bench import bench as measure
+    _need_torch()
+    from evt.bench import Case, convolution_case
     from evt.bench import suite as suite_of
     from evt.bench.calls import shapes_of
-    from evt.bench.report import BenchReport
-    from evt.diagnostics import Diagnostic
-    from evt.errors import InternalError
 
-    cases: tuple[Case, ...]
     if suite is not None:
         cases = suite_of(suite, dtype, batch)
         names = _chosen((case.name for case in cases), wanted)
@@ -204,21 +226,50 @@ def command(
     if baselines is None:
         baselines = _OF_ONE_CONVOLUTION if cases[0].product == "conv" else _BASELINES
         baselines = _OF_NETWORKS if suite in NETWORK_BATCHES else () if suite == "epilogue" else baselines
-    measured = {"rounds": rounds, "baselines": baselines, "seed": seed, "suite": suite}
-    report = BenchReport(describe_machine(require_gpu()), {**measured, **settings}, json_file)
+    epilogues = suite == "epilogue"
+    summary = suite in NETWORK_BATCHES
+    ctx.exit(
+        _run_cases(
+            cases, baselines, {**measured, **settings}, json_file, summary=summary, epilogues=epilogues, host=host
+        )
+    )
+
+
+def _run_cases(
+    cases: tuple[Case, ...],
+    baselines: tuple[str, ...],
+    measured: Mapping[str, Any],
+    json_file: str | None,
+    *,
+    summary: bool = False,
+    epilogues: bool = False,
+    host: bool = False,
+) -> int:
+    """Measure cases, and print and write each result as soon as it is measured; return the exit code."""
+    import torch
+
+    from evt.bench import bench, bench_epilogues, bench_host, describe_machine, require_gpu
+    from evt.bench.report import BenchReport
+    from evt.diagnostics import Diagnostic
+    from evt.errors import InternalError
+
+    rounds, seed = measured["rounds"], measured["seed"]
+    report = BenchReport(describe_machine(require_gpu()), {**measured, "baselines": baselines}, json_file)
     try:
         if host:
             progress("measuring host time")
             report.add_host(bench_host(cases[0], seed=seed))
-            return
-        if suite == "epilogue":
+            return 0
+        if epilogues:
             for group in bench_epilogues(cases, rounds=rounds, seed=seed, progress=progress):
                 report.add_epilogues(group)
-        if suite != "epilogue" or baselines:
-            for result in measure(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
-                report.add(result)
-            if suite in NETWORK_BATCHES:
-                report.add_summary()
+        if not epilogues or baselines:
+            try:
+                for result in bench(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
+                    report.add(result)
+            finally:  # an interrupted run shows its results
+                if summary:
+                    report.add_summary()
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     except OSError as error:
@@ -227,7 +278,21 @@ def command(
         raise click.ClickException(f"cannot write {json_file}: {error.strerror or error}") from error
     if report.wrong:
         raise InternalError(Diagnostic("E0902", f"the kernel's result is wrong: {', '.join(report.wrong)}"))
-    ctx.exit(0 if report.complete else 1)
+    return 0 if report.complete else 1
+
+
+def _of_workload(cases: tuple[Case, ...]) -> tuple[str, ...]:
+    """Return the default baselines of a workload: cuDNN computes convolutions only."""
+    convolutions = all(case.product == "conv" for case in cases)
+    return _OF_NETWORKS if convolutions else ("eager", "compile", "mm")
+
+
+def _need_torch() -> None:
+    """Raise click.ClickException without PyTorch."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise click.ClickException("evt bench needs PyTorch: pip install torch")
 
 
 def _models(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -66,6 +66,20 @@ class SizedCommand(Command):
     """A command whose work depends on sizes: its short help describes them."""
 
     named = ("Numerics", "Convolutions")
+
+
+class DefaultGroup(click.Group):
+    """A group whose default command is ``run``. ``runs_alone`` means that it also runs without arguments."""
+
+    def __init__(self, *arguments: Any, runs_alone: bool = False, **rest: Any) -> None:
+        super().__init__(*arguments, **rest)
+        self.runs_alone = runs_alone
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert ``run`` before the arguments, unless they begin with a command or ask for help."""
+        if (args or self.runs_alone) and not (args and (args[0] in self.commands or args[0] in ("-h", "--help"))):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
 
 def _names(records: Sequence[tuple[str, str]]) -> str:

@@ -12,7 +12,7 @@ import click
 
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import OutputPath, json_option, print_json, print_text, progress, write
-from evt.cli.sections import SizedCommand
+from evt.cli.sections import DefaultGroup, SizedCommand
 
 if TYPE_CHECKING:
     from evt.measured import Measurement
@@ -26,17 +26,8 @@ _FORM, _DIGITS = 1, 12
 _MOST_BYTES = 1 << 28
 
 
-class _Tune(click.Group):
-    """A group whose default command is ``run``: ``evt tune PROGRAM``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
 @click.group(
-    "tune", cls=_Tune, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
+    "tune", cls=DefaultGroup, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
 )
 def command() -> None:
     """Time kernels, and list, share or remove the times. `evt tune PROGRAM` means `evt tune run PROGRAM`."""

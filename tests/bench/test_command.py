@@ -6,8 +6,11 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -116,6 +119,56 @@ def test_command_measures_a_convolution(tmp_path: Path) -> None:
     assert "D = relu(acc + bias) + residual (conv1d bf16, A 2x64x784, B 64x64x3, m=1564" in shown
 
 
+WORKLOAD = """
+dtype = "f32"
+[[program]]
+name = "up"
+formula = "D = gelu(acc + bias)"
+operation = "linear"
+shapes = [{m = [24, 8], n = 16, k = 32, weight = 3}]
+[[program]]
+name = "layer"
+formula = "D = relu(acc + bias)"
+operation = "conv2d"
+padding = 1
+shapes = [{a = [2, 8, 9, 9], b = [16, 8, 3, 3]}]
+"""
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_command_measures_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, path = tmp_path / "w.toml", tmp_path / "bench.json"
+    workload.write_text(WORKLOAD)
+    options = ["--baselines", "eager,mm", "--rounds", "2", "--json", str(path)]
+    outcome = CliRunner().invoke(main, ["bench", str(workload), *options])
+    assert outcome.exit_code == 0, outcome.output
+    document = json.loads(path.read_text())
+    names = ["up 24x16x32", "up 8x16x32", "layer 2x8x9x9 16x8x3x3"]
+    assert [case["name"] for case in document["cases"]] == names
+    assert [case["weight"] for case in document["cases"]] == [3.0, 3.0, 1.0]
+    assert document["settings"]["suite"] == str(workload)
+    assert re.search(r"weighted time: evt \d\.\d{4} ms, eager \d\.\d{4} ms: \d\.\d{3}, 3 of 3 cases", outcome.stdout)
+    outcome = CliRunner().invoke(main, ["bench", str(workload), "--filter", "layer", *options])
+    assert [case["name"] for case in json.loads(path.read_text())["cases"]] == names[2:]
+    for extra, said in ((["--m", "3"], "A workload names"), (["--filter", "no"], "no case of the suite")):
+        outcome = CliRunner().invoke(main, ["bench", str(workload), *extra])
+        assert (outcome.exit_code, said in outcome.stderr) == (2, True)
+    monkeypatch.setattr(evt.bench, "bench", interrupted(evt.bench.bench, 1))
+    outcome = CliRunner().invoke(main, ["bench", str(workload), *options])
+    assert outcome.exit_code == 130
+    assert outcome.stdout.count("up 24x16x32") == 2  # in its table, and in the summary
+
+
+def interrupted(function: Callable[..., Iterator[Any]], count: int) -> Callable[..., Iterator[Any]]:
+    """Return a function that yields a few results and is then interrupted."""
+
+    def run(*arguments: Any, **keywords: Any) -> Iterator[Any]:
+        yield from islice(function(*arguments, **keywords), count)
+        raise KeyboardInterrupt
+
+    return run
+
+
 @pytest.mark.usefixtures("fake_gpu")
 def test_command_measures_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = Layer(3, 16, 16, 4, 2), Layer(1, 16, 32, 4), Layer(1, 16, 24, 4)
@@ -217,7 +270,7 @@ def test_command_without_a_gpu(arguments: list[str]) -> None:
 def test_command_help_is_light() -> None:
     code = (
         "import sys; from evt.cli import main\n"
-        "try: main(['bench', '--help'])\n"
+        "try: main(['bench', 'run', '--help'])\n"
         "except SystemExit: pass\n"
         "print('torch' in sys.modules)"
     )
