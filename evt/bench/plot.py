@@ -1,4 +1,4 @@
-"""Pictures of a document of measurements: ``draw(document, kind) -> Figure``, ``save(path, document)``.
+"""Pictures of a document of measurements: ``rendered(document, kinds, form) -> bytes``.
 
 This needs matplotlib, the extra ``plot``. ``ratios`` are bars of evt's time over each contender's. ``roofline`` shows
 the speed of the cases below the limits of the GPU's memory and tensor cores.
