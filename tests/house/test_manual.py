@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from itertools import pairwise
 
 import click
@@ -16,64 +12,28 @@ import pytest
 from evt.diagnostics import CODES
 from evt.plan import TARGETS
 from tests.support import command_line
-from tests.support.documents import DOCUMENTS, ROOT, blocks, section
+from tests.support.documents import DOCUMENTS, ROOT, blocks, run_examples, section
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in DOCUMENTS}
-EXAMPLES = {block.place: block for block in blocks("python")}
-#: All warnings are errors, except PyTorch's own.
-WARNINGS = "error,ignore:`torch.jit.script"
-#: Run the examples of standard input one after the other, each in its own namespace; print the failures by place.
-RUNNER = """
-import contextlib, io, json, sys, traceback
-failures = {}
-for place, text in json.load(sys.stdin).items():
-    try:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile(text, place, "exec"), {"__name__": "__main__"})
-    except BaseException:
-        failures[place] = traceback.format_exc()
-        continue
-    for line in text.splitlines():
-        code, _, shown = line.partition("  # prints ")
-        if shown not in printed.getvalue():
-            failures[place] = f"{shown} is not printed, but: {printed.getvalue()}"
-print(json.dumps(failures))
-"""
-
-
-def run_examples(marks: set[str]) -> dict[str, str]:
-    """Run the examples with these marks in one process without a GPU, and return the failures."""
-    texts = {place: block.text for place, block in EXAMPLES.items() if block.mark in marks}
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": WARNINGS}
-    done = subprocess.run(
-        [sys.executable, "-c", RUNNER],
-        input=json.dumps(texts),
-        capture_output=True,
-        encoding="utf-8",
-        cwd=ROOT,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    failures: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return failures
 
 
 def test_marks_are_known() -> None:
     """An example is run by `make test`, or its mark says when."""
-    assert {block.mark for block in EXAMPLES.values()} <= {"", "slow"}
+    assert {block.mark for block in blocks("python")} == {"", "slow", "model"}
 
 
 def test_examples_run() -> None:
-    assert run_examples({""}) == {}
+    assert run_examples("") == {}
 
 
 @pytest.mark.slow
-def test_slow_examples_run() -> None:
-    assert run_examples({"slow"}) == {}
+@pytest.mark.parametrize("mark", ["slow", "model"])
+def test_slow_examples_run(mark: str) -> None:
+    assert run_examples(mark) == {}
 
 
 def test_examples_are_short() -> None:
-    assert [place for place, block in EXAMPLES.items() if block.text.count("\n") > 25] == []
+    assert [block.place for block in blocks("python") if block.text.count("\n") > 25] == []
 
 
 def console() -> list[tuple[str, str, list[str]]]:

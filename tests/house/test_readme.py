@@ -11,7 +11,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_it_is_a_front_page() -> None:
     assert README.count("\n") <= 200
-    assert len([block for block in blocks("python") if block.place.startswith("README")]) == 3
+    assert len([block for block in blocks("python") if block.place.startswith("README")]) == 4
     first = README.index("\n## Examples")
     assert all(README.index(command) < first for command in ("pip install", "make demo", "make test"))
 

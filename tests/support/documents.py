@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,3 +54,56 @@ def blocks(language: str) -> list[Block]:
 def section(page: str, title: str) -> str:
     """Return the text under a heading of the second level."""
     return (ROOT / page).read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+#: All warnings are errors, except PyTorch's own, and the one that the manual's model has no kernels on a CPU.
+_WARNINGS = "error,ignore:`torch.jit.script,ignore:no product of the model gets a kernel"
+#: The model and the inputs of examples with the mark ``model``, whose reader has a model.
+_MODEL = """
+import torch, evt
+torch._dynamo.reset()  # a model of the same class would take the code that an earlier page compiled
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512)).half().to(device)
+x = torch.randn(256, 512, device=device).half()
+"""
+#: Run the examples of standard input one after the other, and print the failures by place. Examples with a model share
+#: the namespace of their page; every other example has its own namespace.
+_RUNNER = f"""
+import contextlib, io, json, sys, traceback
+failures, spaces = {{}}, {{}}
+for place, mark, text in json.load(sys.stdin):
+    space = {{"__name__": "__main__"}}
+    if mark == "model":
+        space = spaces.setdefault(place.partition(":")[0], space)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            if mark == "model" and len(space) == 1:
+                exec({_MODEL!r}, space)
+            exec(compile(text, place, "exec"), space)
+    except BaseException:
+        failures[place] = traceback.format_exc()
+        continue
+    for line in text.splitlines():
+        code, _, shown = line.partition("  # prints ")
+        if shown not in printed.getvalue():
+            failures[place] = f"{{shown}} is not printed, but: {{printed.getvalue()}}"
+print(json.dumps(failures))
+"""
+
+
+def run_examples(mark: str, *, gpu: bool = False) -> dict[str, str]:
+    """Run the examples with a mark in one process, on the GPU or without one, and return the failures by place."""
+    texts = [(block.place, mark, block.text) for block in blocks("python") if block.mark == mark]
+    assert texts
+    environment = {**os.environ, "PYTHONWARNINGS": _WARNINGS, **({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})}
+    done = subprocess.run(
+        [sys.executable, "-c", _RUNNER],
+        input=json.dumps(texts),
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    failures: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return failures
