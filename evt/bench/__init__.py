@@ -7,7 +7,8 @@ networks), :mod:`tensors` (random tensors of every type), :mod:`straight` (the f
 :mod:`run` (the whole benchmark), :mod:`kernel` (the kernel of a case), :mod:`epilogue` (epilogues side by side),
 :mod:`result` (the numbers), :mod:`document` (the numbers as JSON), :mod:`report` (the numbers as tables),
 :mod:`machine` (the machine). Whole models: :mod:`models` (by name), :mod:`unet` (a model of evt), :mod:`compiled`
-(their measurement). The package needs torch. Every timing needs a CUDA GPU; the CPU is never timed instead.
+(their measurement), :mod:`first_call` (their first calls). The package needs torch. Every timing needs a CUDA GPU; the
+CPU is never timed instead.
 """
 
 from evt.bench.case import Case, convolution_case

@@ -188,23 +188,23 @@ def sources_of(name: str, dtype: str, batch: int, training: bool, device: torch.
 
     with suppress(Exception), torch.set_grad_enabled(training):  # a package or a compiler may raise any exception
         kind: torch.dtype = getattr(torch, dtype)
-        work = _work_of(MODELS[name].make().eval().to(device), name, device, kind, batch, training)
+        work = work_of(MODELS[name].make().eval().to(device), name, device, kind, batch, training)
         args, keywords = work.inputs
         with work.autocast():
             return kernels_of(work.model, args or keywords, dynamic=False)[0]
     return []
 
 
-def _work_of(
+def work_of(
     made: torch.nn.Module, name: str, device: torch.device, kind: torch.dtype, batch: int, training: bool
-) -> _Work:
+) -> Work:
     """Return the work to measure for a model in f32: in a type, or for training under autocast to the type."""
     inputs = MODELS[name].inputs(device, kind, batch)
     model: Any = made if training else made.to(kind)
     images = [each for each in (*inputs[0], *inputs[1].values()) if each.ndim > 3]
     if images:
         model = model.to(memory_format=memory_format(images[0].shape))
-    return _Work(model, inputs, kind, training)
+    return Work(model, inputs, kind, training)
 
 
 def _measure(
@@ -225,8 +225,8 @@ def _measure(
     with torch.backends.cudnn.flags(allow_tf32=False):  # type: ignore[no-untyped-call, unused-ignore]
         if not result.training:
             _settle(made, lambda: made(*exact[0], **exact[1]))
-        want = _Work(made, exact, None, result.training).results(made)
-    work = _work_of(made, result.name, device, getattr(torch, result.dtype), result.batch, result.training)
+        want = Work(made, exact, None, result.training).results(made)
+    work = work_of(made, result.name, device, getattr(torch, result.dtype), result.batch, result.training)
     calls: dict[str, Callable[[], object]] = {}
     replays: dict[str, Callable[[], object]] = {}
     for version in versions:
@@ -247,9 +247,9 @@ def _measure(
         yield result, version
 
 
-def _prepared(result: ModelResult, version: str, work: _Work, want: Sequence[torch.Tensor]) -> Callable[[], object]:
+def _prepared(result: ModelResult, version: str, work: Work, want: Sequence[torch.Tensor]) -> Callable[[], object]:
     """Return a call of a version, compiled and warm; put everything but times into the result."""
-    function = _compiled(work.model, version)
+    function = compiled(work.model, version)
     start = time.perf_counter()
     found = work.results(function)
     result.first[version] = time.perf_counter() - start
@@ -265,7 +265,7 @@ def _prepared(result: ModelResult, version: str, work: _Work, want: Sequence[tor
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """The work of a version of a model: a call, or for training a step under autocast to ``kind``, if any."""
 
     model: torch.nn.Module
@@ -337,7 +337,7 @@ def _settle(model: torch.nn.Module, call: Callable[[], object]) -> None:
     model.eval()
 
 
-def _compiled(model: torch.nn.Module, version: str) -> Any:
+def compiled(model: torch.nn.Module, version: str) -> Any:
     """Return a model compiled as a version; the report then has this version only."""
     from evt.fx.records import RECORDS
 

@@ -110,6 +110,9 @@ command.add_command(plot)
 )
 @click.option("--build-first", is_flag=True, help="Build the kernels of all models first, in parallel.")
 @click.option(
+    "--first-call", is_flag=True, help="Time first calls with empty caches, and in a second process, in seconds."
+)
+@click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random data."
 )
 @click.option("--json", "json_file", metavar="FILE", callback=_new_file, help="Write all numbers to a file.")
@@ -129,6 +132,7 @@ def run(
     rounds: int,
     baselines: tuple[str, ...] | None,
     build_first: bool,
+    first_call: bool,
     seed: int,
     json_file: str | None,
     host: bool,
@@ -157,6 +161,9 @@ def run(
     three more baselines: max-autotune, evt-measured (evt.tune) and evt-max-autotune. Each result is printed, and
     written with --json, as soon as it is measured. Separate the words of --filter by spaces or commas.
 
+    With --first-call, these suites time the first call of each compiled model instead, in seconds: in a process with
+    empty temporary caches, and in a second process with the caches of the first.
+
     The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and
     a 3x3 kernel.
 
@@ -178,6 +185,11 @@ def run(
         raise click.UsageError("A workload names its operations, types, sizes and keywords itself.")
     if wanted is not None and suite in (None, "epilogue") and workload is None:
         raise click.UsageError("--filter selects cases of a suite; the suite epilogue always runs all cases.")
+    if first_call and (suite not in _OF_MODELS or build_first):
+        message = "it excludes --build-first" if build_first else f"it is for the suites {' and '.join(_OF_MODELS)}"
+        raise click.UsageError(f"--first-call begins with empty caches; {message}.")
+    if first_call:
+        ctx.exit(0 if _first_calls(wanted, dtype, json_file, baselines or (), suite == "training", batch) else 1)
     if suite in _OF_MODELS:
         complete = _models(
             *(wanted, dtype, rounds, json_file, _OF_WHOLE_MODELS if baselines is None else baselines),
@@ -317,12 +329,8 @@ def _models(
         from evt.bench.models import MODELS
     except ModuleNotFoundError as error:
         raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
-    from evt.request.given import read_dtype
 
-    names = _chosen(MODELS, wanted)
-    dtypes = () if dtype is None else (read_dtype(dtype).torch,)
-    if not {"float16", "bfloat16", "float32"}.issuperset(dtypes):
-        raise click.UsageError(f"models are measured in f16, bf16 or f32, not {dtype}.")
+    names, dtypes = _chosen(MODELS, wanted), _dtypes(dtype)
     versions = [version for version in VERSIONS if version == EVT or version in baselines]
     machine = describe_machine(require_gpu())
     done: list[Any] = []
@@ -350,6 +358,47 @@ def _models(
         for result in done:
             click.echo(f"  {result.title:<36} {result.verdict}")
     return all(result.skipped or EVT in result.times for result in done)
+
+
+def _first_calls(
+    wanted: str | None,
+    dtype: str | None,
+    json_file: str | None,
+    baselines: tuple[str, ...],
+    training: bool,
+    batch: int | None,
+) -> bool:
+    """Measure the first calls of models; return whether evt ran all of them."""
+    try:
+        from evt.bench.compiled import COMPILE, EAGER, EVT, VERSIONS
+        from evt.bench.document import write_json
+        from evt.bench.first_call import BARS, FirstCalls, first_calls
+        from evt.bench.machine import describe_machine, require_gpu
+        from evt.bench.models import MODELS
+    except ModuleNotFoundError as error:
+        raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
+
+    names, dtypes = _chosen(MODELS, wanted), _dtypes(dtype)
+    versions = [each for each in VERSIONS if each in (COMPILE, EVT) or (each in baselines and each != EAGER)]
+    machine = describe_machine(require_gpu())
+    done: list[FirstCalls] = []
+    for result in first_calls(names, dtypes, training=training, batch=batch, versions=versions, progress=progress):
+        done.append(result)
+        click.echo(str(result))
+        if json_file is not None:
+            found = [each.to_json() for each in done]
+            write_json(json_file, {"machine": machine, "bars": BARS, "first_calls": found})
+    return all(len(result.seconds.get(EVT, {})) == len(BARS) for result in done)
+
+
+def _dtypes(dtype: str | None) -> tuple[str, ...]:
+    """Return the types of models; none for each model's usual type."""
+    from evt.request.given import read_dtype
+
+    dtypes = () if dtype is None else (read_dtype(dtype).torch,)
+    if not {"float16", "bfloat16", "float32"}.issuperset(dtypes):
+        raise click.UsageError(f"models are measured in f16, bf16 or f32, not {dtype}.")
+    return dtypes
 
 
 def _chosen(names: Iterable[str], wanted: str | None) -> tuple[str, ...]:
