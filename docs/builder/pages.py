@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.builder import api, commands, diagnostics, diagram, gallery, language
+from docs.builder import api, commands, diagnostics, diagram, gallery, language, notebook_page
 
 ROOT = Path(__file__).parents[2]
 #: Documents of the root, by their places in the repository.
@@ -37,7 +37,7 @@ _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FOLDERS = {"decisions/README.md": "decisions", "diagnostics.md": "diagnostics", "gallery.md": "gallery"}
 #: The navigation: a caption, and pages.
 NAVIGATION: Mapping[str, tuple[str, ...]] = {
-    "Start": ("tutorial", "editors", "troubleshooting"),
+    "Start": ("tutorial", "notebook", "editors", "troubleshooting"),
     "How to": (
         *("guides/fuse-a-model", "guides/ship-an-extension", "guides/quantise", "guides/train", "guides/tune"),
         *("guides/debug-numerics", "guides/add-a-function"),
@@ -53,10 +53,11 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
 
 def places() -> dict[str, str]:
     """Return the place in the site of each document, by its place in the repository."""
-    found = {
-        str(path.relative_to(ROOT)): str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")
-    }
-    return {**found, **_FROM_ROOT}
+    folder = ROOT / "docs"
+    found = [path for kind in ("*.md", "*.ipynb") for path in folder.rglob(kind)]
+    return {
+        str(path.relative_to(ROOT)): str(path.relative_to(folder).with_suffix(".md")) for path in found
+    } | _FROM_ROOT
 
 
 def pages() -> dict[str, str]:
@@ -92,6 +93,7 @@ def _chart(text: str) -> str:
 def _page(path: str, site: str) -> str:
     """Return a document as a page: its generated parts filled in, its links made links within the site."""
     text = (ROOT / path).read_text(encoding="utf-8")
+    text = notebook_page.page(text) if path.endswith(".ipynb") else text
     text = _PART.sub(lambda found: _PARTS[found[1]](), text)
     text = _CHART.sub(lambda found: f"![The stages and their data]({_chart(found[1])})", text)
     return _outside_code(text, lambda piece: _crossed(_LINK.sub(lambda found: _link(found, path, site), piece), site))

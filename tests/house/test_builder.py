@@ -120,6 +120,13 @@ def test_the_gallery_shows_every_sample(site: dict[str, str]) -> None:
     assert "(https://github.com/vllm-project/vllm)" in site["gallery/int8_zero_point_i32.md"]
 
 
+def test_the_notebook_is_a_page(site: dict[str, str]) -> None:
+    text = site["notebook.md"]
+    assert "```python\nop.explain(" in text
+    assert text.count("```{raw} html\n<") > 3
+    assert "```text\ntorch.Size([64, 48])" in text
+
+
 def test_a_flowchart_is_drawn() -> None:
     drawn = flowchart('flowchart TD\n    a["one & two"] -->|"f (evt/ir)"| b[B]\n    b --> c[C]\n    c --> b\n')
     assert drawn.count('class="box"') == 3
