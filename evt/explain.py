@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from evt.emission.stock import given
 from evt.errors import TargetError
 from evt.estimate import costs_of, estimate, total
 from evt.explanation import Explanation, RouteExplanation
 from evt.ir.interface import format_interface, in_one_line
-from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
 from evt.plan.batches import refusal
 from evt.plan.cards import Card
@@ -19,6 +19,9 @@ from evt.plan.routes.route import Kind
 from evt.plan.speed import fastest
 from evt.plan.verdict import Refusal
 from evt.request import LOOP, Shapes
+
+if TYPE_CHECKING:
+    from evt.measured import Measurement, Timing
 
 
 def explain(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from evt.diagnostics import visible
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.estimate import Costs, Estimate
 from evt.html import code, details, page, table
-from evt.measured import Timing
 from evt.plan import Plan
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.routes.route import Kind
 from evt.request import LOOP
+
+if TYPE_CHECKING:
+    from evt.measured import Timing
 
 #: The steps of an epilogue and the measurements that the short text has.
 _MOST_STEPS, _MOST_TIMINGS = 6, 3
