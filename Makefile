@@ -7,7 +7,7 @@ PYTEST_FLAGS ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-all docs lint house clean
+.PHONY: help venv demo test test-slow test-all docs playground lint house clean
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 INSTALLED := $(VENV)/.installed
@@ -21,6 +21,7 @@ help:
 	@echo "make test-slow  run the exhaustive tests: every kernel through nvcc, 300 random programs instead of 100"
 	@echo "make test-all   run both"
 	@echo "make docs       build the manual into build/docs/html"
+	@echo "make playground  build the playground, a page that runs evt in the browser, into build/playground (needs npm)"
 	@echo "make lint       run ruff and mypy"
 	@echo "make house      check the house rules: imports, lengths, words, links, guides"
 	@echo "make clean      remove $(VENV), build outputs and tool caches (evt cache clear removes compiled kernels)"
@@ -67,6 +68,9 @@ $(VENV)/.docs: $(INSTALLED)
 
 docs: $(VENV)/.docs
 	python -m docs.builder build/docs
+
+playground: $(INSTALLED)
+	python -m playground.build build/playground
 
 lint: $(INSTALLED)
 	ruff check

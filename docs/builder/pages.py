@@ -37,7 +37,7 @@ _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FOLDERS = {"decisions/README.md": "decisions", "diagnostics.md": "diagnostics", "gallery.md": "gallery"}
 #: The navigation: a caption, and pages.
 NAVIGATION: Mapping[str, tuple[str, ...]] = {
-    "Start": ("tutorial", "notebook", "editors", "troubleshooting"),
+    "Start": ("tutorial", "notebook", "editors", "playground", "troubleshooting"),
     "How to": (
         *("guides/fuse-a-model", "guides/ship-an-extension", "guides/quantise", "guides/train", "guides/tune"),
         *("guides/debug-numerics", "guides/add-a-function"),

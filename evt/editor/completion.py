@@ -12,7 +12,7 @@ from evt.diagnostics import Span
 from evt.editor.document import Document, innermost_bracket
 from evt.editor.words import FORMS, KEYWORDS, MODES, NAMES
 from evt.functions import TABLE
-from evt.ir.dtype import TYPES
+from evt.ir.dtype import BY_NAME, TYPES
 from evt.ir.interface import declaration
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FEWER_COLUMNS, FOLD_WIDTHS
@@ -54,7 +54,7 @@ def _words(document: Document, statement: list[lark.Token], offset: int) -> Iter
     elif statement[0].type == "OUT":
         yield from _names(document, ("value",))
     elif "=" in statement or opened == "(":
-        yield from _operands(document, span_of(statement[0]))
+        yield from _operands(document, span_of(statement[0]), offset)
 
 
 def _first_words(document: Document, offset: int) -> Iterator[Completion]:
@@ -78,7 +78,7 @@ def _modes(document: Document, statement: list[lark.Token]) -> Iterator[Completi
     yield from _names(document, ("input",))
 
 
-def _operands(document: Document, beginning: Span) -> Iterator[Completion]:
+def _operands(document: Document, beginning: Span, offset: int) -> Iterator[Completion]:
     """Yield the words of an expression: names of the program, then functions and casts.
 
     ``beginning`` is the first word of the statement, which may define parameters.
@@ -93,11 +93,20 @@ def _operands(document: Document, beginning: Span) -> Iterator[Completion]:
             Completion(each.name, "variable", declaration(each.name, each.dtype, each.modes))
             for each in document.dag.inputs
         )
+    yield from _other_names(document, offset)
     yield from (Completion(name, "variable", "", text) for name, text in NAMES.items())
     yield from (Completion(form.name, "function", form.form, form.text) for form in FORMS.values())
     for row in TABLE.values():
         yield from (Completion(name, "function", str(row), row.text) for name in (row.name, *row.aliases))
     yield from (Completion(each.name, "type", f"{each}(x)", "A cast.") for each in TYPES)
+
+
+def _other_names(document: Document, offset: int) -> Iterator[Completion]:
+    """Yield the undeclared inputs of a text that may be invalid: the names without another meaning."""
+    known = {*FORMS, *TABLE.names(), *BY_NAME, *OPERATIONS, *MODES, *NAMES}
+    for token in document.tokens:
+        if token.type == "NAME" and token not in known and span_of(token).end != offset:
+            yield Completion(str(token), "variable")
 
 
 def _names(document: Document, kinds: tuple[str, ...]) -> Iterator[Completion]:

@@ -50,6 +50,7 @@ FORMS = _forms(
     ("max[n](x)", "The largest value over modes, or over aligned blocks of columns. `max(x, y)` compares two values."),
     ("min[n](x)", "The least value over modes, or over aligned blocks of columns. `min(x, y)` compares two values."),
     ("mean[n](x)", "The mean over modes, or over aligned blocks of columns."),
+    ("var[n](x)", "The variance over modes, `sum((x - mean)**2)/count`; `var[n](x, 1)` divides by `count - 1`."),
     ("argmax[n](x)", "The column of the largest value of each row; `argmax[m](x)` is the row in each column."),
     ("argmin[n](x)", "The column of the least value of each row; `argmin[m](x)` is the row in each column."),
     ("iota(m)", "The element's row (`m`), column (`n`) or batch (`l`)."),
@@ -62,4 +63,4 @@ FORMS = _forms(
     ("swap(x)", "Each column's partner in its pair: `interleave(odd(x), even(x))`."),
 )
 #: Functions of :data:`FORMS` that take a subscript.
-REDUCING = frozenset((*REDUCTIONS, *PLACES, "mean"))
+REDUCING = frozenset((*REDUCTIONS, *PLACES, "mean", "var"))

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 #: Folders for tests that need a tool, for tests of no room, and of modules that tests share.
-OTHERS = {"cxx", "nvcc", "gpu", "golden", "house", "samples", "programs", "support"}
+OTHERS = {"cxx", "nvcc", "gpu", "golden", "house", "playground", "samples", "programs", "support"}
 #: The name of a configuration: `halo_shared_64x64x64`, `depthwise_4x7`.
 CONFIGURATION = re.compile(r"(halo|implicit|pingpong|cooperative|multistage|depthwise|one_sm|two_sm)[a-z_]*_\d+x\d+")
 #: The table of the configurations that serve sizes, and tests whose measurements are made up.

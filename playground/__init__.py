@@ -1,0 +1,1 @@
+"""The playground: a static page that runs evt in the browser."""

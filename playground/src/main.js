@@ -1,0 +1,379 @@
+// The page: an editor, the diagnostics beside it, and the views of the program that Python computes in a worker.
+import { autocompletion } from "@codemirror/autocomplete";
+import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
+import { bracketMatching } from "@codemirror/language";
+import { lintGutter, setDiagnostics } from "@codemirror/lint";
+import { EditorState, StateEffect, StateField } from "@codemirror/state";
+import { Decoration, EditorView, drawSelection, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
+import examples from "./examples.json";
+import { language } from "./language.js";
+
+const $ = (id) => document.getElementById(id);
+const DELAY = 150;
+const VIEWS = {
+  cxx: "C++",
+  graph: "Graph",
+  optimised: "Optimised graph",
+  explain: "Explain",
+  gradient: "Gradient",
+};
+
+// The worker
+
+const worker = new Worker("worker.js", { type: "module" });
+const waiting = new Map();
+let count = 0;
+let isReady = false;
+
+worker.onmessage = ({ data }) => {
+  if ("ready" in data) {
+    isReady = data.ready;
+    if (isReady) refresh();
+    else say(`Python could not be loaded: ${data.error}`);
+    return;
+  }
+  const { resolve, reject } = waiting.get(data.id);
+  waiting.delete(data.id);
+  if ("error" in data) reject(new Error(data.error));
+  else resolve(data.found);
+};
+worker.onerror = (event) => say(`The worker failed: ${event.message}`);
+
+function ask(method, values) {
+  count += 1;
+  const id = count;
+  return new Promise((resolve, reject) => {
+    waiting.set(id, { resolve, reject });
+    worker.postMessage({ id, method, arguments: values });
+  });
+}
+
+// The state, which the URL holds
+
+function fill(select, options, value) {
+  for (const [name, title] of options) select.add(new Option(title, name));
+  select.value = value;
+  if (select.selectedIndex < 0) select.selectedIndex = 0;
+}
+
+function decode(hash) {
+  try {
+    const bytes = Uint8Array.from(atob(hash.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
+    return JSON.parse(new TextDecoder().decode(bytes));
+  } catch {
+    return {};
+  }
+}
+
+function encode(state) {
+  const bytes = new TextEncoder().encode(JSON.stringify(state));
+  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+const shared = decode(location.hash.slice(1));
+const first = typeof shared.text === "string" ? shared.text : examples.programs[0].text;
+fill($("example"), [["", "..."], ...examples.programs.map((each) => [each.name, each.title])], "");
+fill($("operation"), examples.operations.map((name) => [name, name]), shared.operation ?? "gemm");
+fill($("arch"), examples.targets.map(([name, title]) => [name, title]), shared.arch ?? "sm90");
+fill($("dtype"), examples.types.map((name) => [name, name]), shared.dtype ?? "f16");
+let view = shared.view in VIEWS ? shared.view : "cxx";
+
+const text = () => editor.state.doc.toString();
+const program = () => ({ text: text(), operation: $("operation").value });
+const typed = () => ({ ...program(), dtype: $("dtype").value });
+const targeted = () => ({ ...typed(), arch: $("arch").value });
+
+// The editor
+
+const link = StateEffect.define();
+const linked = StateField.define({
+  create: () => Decoration.none,
+  update(marks, transaction) {
+    let found = marks.map(transaction.changes);
+    for (const effect of transaction.effects) {
+      if (effect.is(link)) {
+        const place = effect.value;
+        found = place && place.to > place.from && place.to <= transaction.newDoc.length
+          ? Decoration.set([Decoration.mark({ class: "linked" }).range(place.from, place.to)])
+          : Decoration.none;
+      }
+    }
+    return found;
+  },
+  provide: (field) => EditorView.decorations.from(field),
+});
+
+async function completions(context) {
+  const word = context.matchBefore(/[\w%/]*/);
+  if (!isReady || (word.from === word.to && !context.explicit)) return null;
+  const found = await ask("complete_at", { ...program(), offset: context.pos });
+  return { from: word.from, options: found.completions, validFor: /^\w*$/ };
+}
+
+const hover = hoverTooltip(async (_, position) => {
+  if (!isReady) return null;
+  const found = await ask("describe_at", { ...program(), offset: position });
+  if (!found.text) return null;
+  return { pos: found.from, end: found.to, create: () => ({ dom: markdown(found.text) }) };
+});
+
+const editor = new EditorView({
+  parent: $("editor"),
+  state: EditorState.create({
+    doc: first,
+    extensions: [
+      lineNumbers(), history(), drawSelection(), bracketMatching(), lintGutter(), linked, hover, language(),
+      autocompletion({ override: [completions] }),
+      keymap.of([{ key: "Mod-Shift-f", run: () => (format(), true) }, ...defaultKeymap, ...historyKeymap]),
+      EditorView.lineWrapping,
+      EditorView.contentAttributes.of({ "aria-label": "Program", spellcheck: "false" }),
+      EditorView.theme({ "&": { color: "var(--ink)" }, ".cm-gutters": { background: "transparent", color: "var(--quiet)",
+        border: "0" }, ".cm-cursor": { borderLeftColor: "var(--ink)" }, ".cm-tooltip": { background: "var(--paper)",
+        color: "var(--ink)", border: "1px solid var(--line)" } }),
+      EditorView.updateListener.of((update) => {
+        if (update.docChanged) schedule();
+        if (update.selectionSet) markLines(update.state.selection.main.head);
+      }),
+    ],
+  }),
+});
+
+/** Return Markdown of two kinds: code in fences, and paragraphs with code in back quotes. */
+function markdown(source) {
+  const box = document.createElement("div");
+  source.split(/```(?:evt)?\n?/).forEach((part, index) => {
+    if (index % 2) box.append(element("pre", part.trimEnd()));
+    else for (const line of part.split("\n\n").filter((each) => each.trim())) box.append(element("p", line.replaceAll("`", "")));
+  });
+  return box;
+}
+
+function element(name, content, attributes = {}) {
+  const made = document.createElement(name);
+  made.textContent = content;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+// Results
+
+let timer;
+let round = 0;
+let links = [];
+let whole = "";
+
+function schedule() {
+  clearTimeout(timer);
+  timer = setTimeout(refresh, DELAY);
+}
+
+const say = (message) => { $("status").textContent = message; };
+
+async function refresh() {
+  keep();
+  if (!isReady) return;
+  round += 1;
+  const mine = round;
+  const started = performance.now();
+  const checked = await ask("check", typed());
+  if (mine !== round) return;
+  showProblems(checked);
+  if (!checked.ok) {
+    $("panel").firstElementChild?.classList.add("stale");
+    say("The program has mistakes.");
+    return;
+  }
+  $("signature").textContent = checked.signature;
+  say("Computing ...");
+  const found = await ask(...request());
+  if (mine !== round) return;
+  if (!found.ok) showProblems(found);
+  show(found);
+  say(`Ready in ${Math.round(performance.now() - started)} ms.`);
+}
+
+function request() {
+  switch (view) {
+    case "graph": return ["graph", { ...typed(), stage: "dag" }];
+    case "optimised": return ["graph", { ...typed(), stage: "optimised" }];
+    case "explain": return ["explain", targeted()];
+    case "gradient": return ["gradient", typed()];
+    default: return ["cxx", targeted()];
+  }
+}
+
+/** Keep the state in the URL. */
+function keep() {
+  const state = { ...targeted(), view };
+  window.history.replaceState(null, "", `#${encode(state)}`);
+}
+
+function showProblems(found) {
+  $("problems").replaceChildren(...found.diagnostics.map((each) => {
+    const item = element("li", "", { class: each.severity });
+    const code = element("button", each.code, { title: "Explain" });
+    code.onclick = () => explain(each.code);
+    const place = element("button", "Go to it", { title: "Select the place in the program" });
+    place.onclick = () => select(each);
+    item.append(code, ` ${each.message} `, ...(each.to > each.from ? [place] : []));
+    for (const line of [each.help && `help: ${each.help}`, ...each.notes].filter(Boolean)) item.append(element("p", line));
+    return item;
+  }));
+  const length = editor.state.doc.length;
+  const marks = found.diagnostics.map((each) => ({
+    from: Math.min(each.from, length),
+    to: Math.min(Math.max(each.to, each.from), length),
+    severity: each.severity,
+    message: `${each.code}: ${each.message}${each.help ? `\nhelp: ${each.help}` : ""}`,
+  }));
+  editor.dispatch(setDiagnostics(editor.state, marks));
+}
+
+async function explain(code) {
+  const found = await ask("help_page", { code });
+  $("help").querySelector("pre").textContent = found.text;
+  $("help").showModal();
+}
+
+function select({ from, to }) {
+  editor.dispatch({ selection: { anchor: from, head: to }, scrollIntoView: true });
+  editor.focus();
+}
+
+function show(found) {
+  const panel = $("panel");
+  links = [];
+  $("download").disabled = true;
+  if (!found.ok) {
+    panel.replaceChildren(...found.diagnostics.map((each) => element("p", `${each.code}: ${each.message}`)));
+  } else if ("svg" in found) {
+    const picture = new DOMParser().parseFromString(found.svg, "image/svg+xml").documentElement;
+    panel.replaceChildren(document.importNode(picture, true));
+  } else if (view === "cxx") {
+    whole = found.whole;
+    links = found.links;
+    $("download").disabled = false;
+    panel.replaceChildren(element("p", `${found.route} ${found.config} on ${found.target}`, { class: "route" }), lines(found));
+    markLines(editor.state.selection.main.head);
+  } else if (view === "explain") {
+    const box = document.createElement("div");
+    const rest = document.createElement("details");
+    rest.append(element("summary", "Every rule"), element("pre", found.details));
+    box.append(element("pre", found.text), rest);
+    panel.replaceChildren(box);
+  } else {
+    panel.replaceChildren(element("pre", found.text));
+  }
+}
+
+/** Return the lines of the C++; a line of a linked part selects its expression. */
+function lines(found) {
+  const box = element("pre", "");
+  const owner = new Map();
+  found.links.forEach((each, index) => {
+    for (let line = each.first; line <= each.last; line += 1) owner.set(line, index);
+  });
+  found.text.split("\n").forEach((content, number) => {
+    const line = element("span", content, { class: "line" });
+    if (owner.has(number)) {
+      const place = found.links[owner.get(number)];
+      line.dataset.link = owner.get(number);
+      if (number === place.first) {
+        line.tabIndex = 0;
+        line.setAttribute("role", "button");
+      }
+      line.onmouseenter = () => editor.dispatch({ effects: link.of(place) });
+      line.onmouseleave = () => editor.dispatch({ effects: link.of(null) });
+      line.onfocus = line.onmouseenter;
+      line.onblur = line.onmouseleave;
+      line.onclick = () => select(place);
+      line.onkeydown = (event) => { if (event.key === "Enter") select(place); };
+    }
+    box.append(line);
+  });
+  return box;
+}
+
+/** Mark the parts of the C++ whose expressions have the cursor, the smallest expression alone. */
+function markLines(head) {
+  const inside = links.map((each, index) => [each.to - each.from, index]).filter(([, index]) => (
+    links[index].from <= head && head <= links[index].to));
+  const smallest = Math.min(...inside.map(([size]) => size));
+  const chosen = new Set(inside.filter(([size]) => size === smallest).map(([, index]) => String(index)));
+  let shown = false;
+  for (const line of $("panel").querySelectorAll(".line[data-link]")) {
+    line.classList.toggle("linked", chosen.has(line.dataset.link));
+    if (!shown && chosen.has(line.dataset.link)) {
+      shown = true;
+      line.scrollIntoView({ block: "nearest" });
+    }
+  }
+}
+
+// Commands
+
+function replace(content) {
+  editor.dispatch({ changes: { from: 0, to: editor.state.doc.length, insert: content } });
+}
+
+async function format() {
+  if (!isReady) return;
+  const found = await ask("format_program", program());
+  if (found.text !== text()) replace(found.text);
+}
+
+$("format").onclick = format;
+$("share").onclick = async () => {
+  keep();
+  try {
+    await navigator.clipboard.writeText(location.href);
+    say("The link is copied.");
+  } catch {
+    say("The address of the page is the link.");
+  }
+};
+$("download").onclick = () => {
+  const anchor = element("a", "", { download: "kernel.cu", href: URL.createObjectURL(new Blob([whole])) });
+  anchor.click();
+  URL.revokeObjectURL(anchor.href);
+};
+$("example").onchange = () => {
+  const found = examples.programs.find((each) => each.name === $("example").value);
+  if (found) replace(found.text);
+};
+for (const id of ["operation", "arch", "dtype"]) $(id).onchange = refresh;
+window.onhashchange = () => {
+  const state = decode(location.hash.slice(1));
+  if (typeof state.text === "string" && state.text !== text()) replace(state.text);
+};
+
+// Tabs
+
+const tabs = Object.entries(VIEWS).map(([name, title]) => {
+  const tab = element("button", title, { role: "tab", id: `tab-${name}`, "aria-controls": "panel" });
+  tab.onclick = () => choose(name);
+  document.querySelector("[role=tablist]").append(tab);
+  return tab;
+});
+
+function choose(name) {
+  view = name;
+  tabs.forEach((tab) => {
+    const isChosen = tab.id === `tab-${name}`;
+    tab.setAttribute("aria-selected", isChosen);
+    tab.tabIndex = isChosen ? 0 : -1;
+  });
+  $("panel").setAttribute("aria-labelledby", `tab-${name}`);
+  refresh();
+}
+
+document.querySelector("[role=tablist]").onkeydown = (event) => {
+  const at = tabs.indexOf(document.activeElement);
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (at < 0 || !step) return;
+  const next = tabs[(at + step + tabs.length) % tabs.length];
+  next.focus();
+  next.click();
+};
+
+choose(view);
