@@ -115,5 +115,5 @@ class Described:
 
         extents = [sizes for sizes, _ in products]
         measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
-        best = applicable(found, measured[0]) if len(measured) == 1 and not self.request.is_forced else None
+        best = applicable(found, measured[0]) if len(measured) == 1 and self.request.may_be_measured else None
         return explain(found, products, measured, best, loop, looped=looped, card=find_card(arch))

@@ -11,10 +11,11 @@ from evt.errors import TargetError
 from evt.estimate import costs_of, estimate, total
 from evt.explanation import Explanation, RouteExplanation
 from evt.ir.interface import format_interface, in_one_line
-from evt.plan import Candidate, Plan, Survey
+from evt.plan import Candidate, Plan, Problem, Survey
 from evt.plan.batches import refusal
 from evt.plan.cards import Card
 from evt.plan.epilogue.program import EpilogueProgram
+from evt.plan.invariance import accumulation
 from evt.plan.routes.route import Kind
 from evt.plan.speed import fastest
 from evt.plan.verdict import Refusal
@@ -84,6 +85,7 @@ def explain(
         tuple(measurement.gpu for measurement in measured),
         costs,
         expected,
+        _proof(problem, plans),
     )
 
 
@@ -149,6 +151,14 @@ def _explain_route(
         route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
         beside,
     )
+
+
+def _proof(problem: Problem, plans: Sequence[Plan]) -> str:
+    """Return why a row does not depend on the number of rows, if the program asks for that."""
+    if not problem.options.batch_invariant:
+        return ""
+    orders = list(dict.fromkeys(str(accumulation(problem, plan)) for plan in plans))
+    return f"{'; '.join(orders)}, in {'all ' if len(plans) > 1 else ''}{len(plans)} kernel{'s' * (len(plans) > 1)}"
 
 
 def _epilogue(plan: Plan) -> tuple[str, ...]:

@@ -102,7 +102,8 @@ class Explanation:
     Epilogue traffic is in bytes per element of the product. ``interface`` lists the program's inputs and outputs, and
     ``signature`` has them in one line. ``chosen_by`` is rules, force or measurement; ``gpus`` are the GPUs on which the
     problem was measured. ``costs`` are the costs of a problem of known sizes, and ``estimate`` is the estimate of the
-    kernel that a call of these sizes takes.
+    kernel that a call of these sizes takes. ``proof`` is why a row does not depend on the number of rows, with
+    ``batch_invariant``.
     """
 
     target: str
@@ -116,6 +117,7 @@ class Explanation:
     gpus: tuple[str, ...] = ()
     costs: Costs | None = None
     estimate: Estimate | None = None
+    proof: str = ""
 
     @property
     def kernels(self) -> tuple[tuple[str, tuple[Jobs, ...]], ...]:
@@ -151,6 +153,7 @@ class Explanation:
             "epilogue_bytes_per_element": {"read": self.plan.read_bytes, "written": self.plan.written_bytes},
             "costs": self.costs.to_json() if self.costs else None,
             "estimate": self.estimate.to_json() if self.estimate else None,
+            "batch_invariant": self.proof or None,
         }
 
     def __str__(self) -> str:
@@ -192,6 +195,8 @@ class Explanation:
         yield f"   epilogue      {self._epilogue_in_short}"
         yield f"   tiles         {', '.join(self.configurations)}"
         yield f"   resources     {self._resources}"
+        if self.proof:
+            yield f"   invariance    {self.proof}"
         for when, kernels in self.kernels:
             if kernels:
                 yield f"   {f'kernel {when}':<13} {', '.join(jobs.kernel for jobs in kernels)}"
@@ -244,6 +249,8 @@ class Explanation:
         )
         lines.append("epilogue, of CUTLASS's own:" if is_stock(self.plan) else f"visitors, {kind}:")
         lines += [f"   {visitor}" for visitor in self.visitors]
+        if self.proof:
+            lines.append(f"a row does not depend on the number of rows: {self.proof}")
         for when, kernels in self.kernels:
             for jobs in kernels:
                 summary = jobs.summary[:1].lower() + jobs.summary[1:].rstrip(".")

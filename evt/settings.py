@@ -25,6 +25,7 @@ class Keywords(TypedDict, total=False):
     fast_math: bool
     deterministic: bool | None
     recompute: bool
+    batch_invariant: bool
 
 
 class ConvolutionKeywords(Keywords, total=False):
@@ -57,6 +58,10 @@ class Settings:
     ``deterministic`` makes reductions bitwise reproducible. ``deterministic=False`` allows atomics, which combine in
     any order, unless torch.use_deterministic_algorithms forbids them.
 
+    ``batch_invariant``: the bits of a row do not depend on the number of rows. Only kernels of one order of sums serve
+    the program; ``explain`` shows the proof. Programs and kernels without a proof raise TargetError. Measurements do
+    not choose among kernels.
+
     ``recompute`` saves only the arguments of a call whose gradient is requested. The backward pass then computes the
     product again, in a kernel whose epilogue computes the gradients of the accumulator and of the inputs.
     """
@@ -68,6 +73,7 @@ class Settings:
     fast_math: bool = False
     deterministic: bool | None = None
     recompute: bool = False
+    batch_invariant: bool = False
 
     @staticmethod
     def of(others: Sequence[str] = (), /, **keywords: Unpack[Keywords]) -> Settings:
@@ -81,7 +87,7 @@ class Settings:
             if name not in known:
                 message = f"there is no setting `{name}`"
                 raise ArgumentError(Diagnostic("E0602", message, help=hint(name, [*known, *others], "settings")))
-        if given.get("numerics") == "match_eager":
+        if isinstance(given.get("numerics"), str) and given["numerics"] == "match_eager":
             given["numerics"] = "eager"
         settings = Settings(**given)
         wanted = {"route": (str, type(None)), "config": (str, type(None)), "deterministic": (bool, type(None))}
@@ -95,4 +101,7 @@ class Settings:
             given_too = "relaxed" if settings.relaxed else "fast_math"
             message = f'numerics="eager" does not go with `{given_too}`'
             raise ArgumentError(Diagnostic("E0607", message, help=f"leave `{given_too}` out"))
+        if settings.batch_invariant and settings.deterministic is False:
+            message = "`batch_invariant` does not go with `deterministic=False`: atomics add in any order"
+            raise ArgumentError(Diagnostic("E0607", message, help="leave `deterministic` out"))
         return settings

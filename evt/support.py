@@ -179,7 +179,7 @@ def _reasons(found: Survey, batches: int) -> Iterator[Reason]:
             continue
         if found.config is None and each.general is None:
             for misfit in each.misfits:
-                yield Reason("shared_memory", misfit.reason, name, "a configuration fits in shared memory")
+                yield Reason("configuration", misfit.reason, name, "a configuration serves the program")
         if reason := refusal(found.problem.dag, each.max_batches, batches):
             yield Reason("batches", reason, name, f"batches are at most {each.max_batches} in a launch")
 

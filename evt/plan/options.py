@@ -11,11 +11,13 @@ class Options:
 
     ``atomic``: reductions may be combined by atomics, in any order. ``fast_math``: functions may be approximated.
     ``eager``: operations have the bits of PyTorch's CUDA kernels; ``a * b + c`` rounds twice, like two operations.
+    ``batch_invariant``: a row of the result does not depend on the number of rows.
     """
 
     atomic: bool = False
     fast_math: bool = False
     eager: bool = False
+    batch_invariant: bool = False
 
 
 PLAIN = Options()

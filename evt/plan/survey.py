@@ -15,6 +15,7 @@ from evt.errors import TargetError
 from evt.ir.origin import Foreign, Place, at
 from evt.plan.configurations.config import MOST_COLUMNS, Config
 from evt.plan.epilogue.cost import is_light
+from evt.plan.invariance import accumulation
 from evt.plan.kernels.draft import Selection
 from evt.plan.kernels.memory import exceeded_memory
 from evt.plan.plan import Plan
@@ -116,6 +117,13 @@ class Candidate:
                 found.setdefault(config.name, config)
         return found
 
+    def _invariant(self, made: Plan) -> Plan | Refusal:
+        """Return a plan; if rows must not depend on their number, why they may."""
+        if not self.problem.options.batch_invariant:
+            return made
+        found = accumulation(self.problem, made)
+        return found if isinstance(found, Refusal) else made
+
     # Plans, of a route that applies
 
     def plan(self, config: Config) -> Plan:
@@ -140,7 +148,7 @@ class Candidate:
             most = min(MOST_COLUMNS, max(config.tile[1] for config in known))
             return (Refusal(f"blocks or pairs take {columns} columns together, and the epilogue at most {most}"),)
         made = map(self.try_plan, self.configs)
-        return tuple(each for each in made if isinstance(each, Refusal))
+        return tuple(dict.fromkeys(each for each in made if isinstance(each, Refusal)))
 
     def try_plan(self, config: Config) -> Plan | Refusal:
         """Return the plan of a configuration, or why it does not fit in shared memory."""
@@ -149,7 +157,7 @@ class Candidate:
             kernel = route.kernel(self.problem.target)
             made = kernel.planner(Selection(self.problem, route.name, config, self._fused, matches))
             exceeded = exceeded_memory(made)
-            self._made[config] = Refusal(exceeded) if exceeded else made
+            self._made[config] = Refusal(exceeded) if exceeded else self._invariant(made)
         return self._made[config]
 
 
@@ -261,10 +269,19 @@ class Survey:
         """
         if self.config is not None:
             return (self.plan,)
+        if self.problem.options.batch_invariant:
+            return self._invariant_defaults()
         beside = [each for each in self.asked if each.suits_partly and each is not self.chosen]
         taken = [self.chosen, *(beside if self.named is None else ())]
         made = [each.try_plan(config) for each in taken for config in each.default_configs]
         return self.plan, *(each for each in made if isinstance(each, Plan) and each is not self.plan)
+
+    def _invariant_defaults(self) -> tuple[Plan, ...]:
+        """Return the plans of the chosen route whose order of sums is the general plan's."""
+        order = accumulation(self.problem, self.plan)
+        others = [self.chosen.try_plan(config) for config in self.chosen.default_configs]
+        made = [each for each in others if isinstance(each, Plan) and each is not self.plan]
+        return self.plan, *(each for each in made if accumulation(self.problem, each) == order)
 
     def asked_for(self, route: str | None, config: Config | str | None = None) -> Survey:
         """Return the same candidates, with a route or kind of routes to choose from.

@@ -87,4 +87,4 @@ def _common(layouts: Sequence[LayoutClass]) -> LayoutClass:
 
 def options(settings: Settings, atomic: bool) -> Options:
     """Return the options of a kernel. ``atomic`` allows reductions to combine in any order."""
-    return Options(atomic, settings.fast_math, settings.numerics == "eager")
+    return Options(atomic, settings.fast_math, settings.numerics == "eager", settings.batch_invariant)

@@ -100,6 +100,11 @@ class Request:
         """True if the user selected the route or the configuration."""
         return self.settings.route is not None or self.settings.config is not None
 
+    @property
+    def may_be_measured(self) -> bool:
+        """True if measurements choose the kernel: neither the user nor ``batch_invariant`` does."""
+        return not (self.is_forced or self.settings.batch_invariant)
+
     def forced(self, route: str | None, config: str | None) -> Request:
         """Return the program with a selected route and configuration."""
         return replace(self, settings=replace(self.settings, route=route, config=config))

@@ -121,7 +121,15 @@ def _outline(
     values |= tensors
     absent = tuple(value.name for value in request.dag.inputs if is_absent(value, inputs))
     typed = typed_for(request, _operand_types(request, tensors, report), absent)
-    bound = Bound(typed, {}, {}, tensors["A"].device, values=values, absent=absent)
+    bound = Bound(
+        typed,
+        {},
+        {},
+        tensors["A"].device,
+        values=values,
+        absent=absent,
+        invariant=request.settings.batch_invariant,
+    )
     if request.convolution is None:
         sizes, leads = _sizes(request, tensors["A"], tensors["B"], report)
         report.check()

@@ -120,7 +120,7 @@ def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Reque
 
     The user's choice of a route or configuration stays.
     """
-    if request.is_forced or not Store().exists():
+    if not request.may_be_measured or not Store().exists():
         return request
     problem = call_problem(request, bound, device_target(bound.index), atomic)
     found = measurements(problem, bound.sizes, torch.cuda.get_device_name(bound.index))

@@ -84,10 +84,19 @@ def classify(
     modes: Iterable[str],
     strides: dict[str, int],
     extents: Mapping[str, int] = MappingProxyType({}),
+    invariant: bool = False,
 ) -> TensorArgument:
-    """Return a tensor's layout class for these strides, with legal strides also for extents of one."""
+    """Return a tensor's layout class for these strides, with legal strides also for extents of one.
+
+    ``invariant``: a single row has the class that several rows have with its stride, or packed if it has none.
+    """
     inner = [mode for mode in modes if mode != "l"]
     wide = [mode for mode in inner if sizes[mode] > 1]
+    if invariant and "m" in inner and sizes["m"] == 1:
+        place = inner.index("m") - len(inner)
+        own = tensor.stride()[place] if tensor is not None and tensor.dim() >= -place else 0
+        strides = {**strides, "m": max(own, *(sizes[mode] for mode in inner))}
+        wide = [mode for mode in inner if mode == "m" or sizes[mode] > 1]
     contiguous = next((mode for mode in reversed(wide) if strides[mode] == 1), None)
     if contiguous is None:
         contiguous = next((mode for mode in reversed(inner) if sizes[mode] <= 1), None)

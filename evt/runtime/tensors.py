@@ -38,7 +38,9 @@ def operand_argument(
     if not isinstance(strides, dict):
         report("E0606", f"the leading dimensions of `{operand.name}` have no single stride", help_text)
         return None
-    argument = classify(bound.sizes, operand.name, operand.dtype, tensor, operand.modes, strides)
+    argument = classify(
+        bound.sizes, operand.name, operand.dtype, tensor, operand.modes, strides, invariant=bound.invariant
+    )
     if argument.layout.contiguous is None:
         shown = tuple(tensor.stride())
         report("E0606", f"`{operand.name}` has strides {shown}; one of its last two must be 1", help_text)
@@ -161,7 +163,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Cal
             return _own_columns(bound, name, strides)
         extents = _indexed_extents(value, groups)
         modes = [direct(mode) for mode in value.modes]
-        argument = classify({**bound.sizes, **extents}, name, dtype, tensor, modes, strides, extents)
+        argument = classify({**bound.sizes, **extents}, name, dtype, tensor, modes, strides, extents, bound.invariant)
         if not value.is_tile and argument.layout.contiguous is None and _needs_stride_1(bound, value):
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
@@ -292,7 +294,9 @@ def _classified(
     if not set(map(base, output.modes)) & {"m", "n"}:
         return TensorArgument(output.name, {"l": 0, **strides}, LayoutClass(None, 1))
     modes = [direct(mode) for mode in output.modes]
-    return classify({**bound.sizes, **extents}, output.name, output.dtype, tensor, modes, strides, extents)
+    return classify(
+        {**bound.sizes, **extents}, output.name, output.dtype, tensor, modes, strides, extents, bound.invariant
+    )
 
 
 def dtype_of(tensor: torch.Tensor) -> DType | None:

@@ -51,7 +51,7 @@ PLANNER_ORDER = [
             "problem",
             "configurations",
         ),
-        *("fields", "epilogue", "plan"),
+        *("fields", "epilogue", "plan", "invariance"),
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )
 ]

@@ -91,7 +91,16 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     **{
         f"{name}({keyword})": lambda odd, name=name, keyword=keyword: getattr(evt, name)("D = acc", **{keyword: odd})  # type: ignore[misc]
         for name in ("gemm", "grouped_gemm", "conv2d")
-        for keyword in ("route", "config", "numerics", "relaxed", "fast_math", "deterministic", "nonsense")
+        for keyword in (
+            "route",
+            "config",
+            "numerics",
+            "relaxed",
+            "fast_math",
+            "deterministic",
+            "batch_invariant",
+            "nonsense",
+        )
     },
     **{
         f"conv2d({keyword})": lambda odd, keyword=keyword: evt.conv2d("D = acc", **{keyword: odd})  # type: ignore[misc]

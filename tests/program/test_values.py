@@ -219,7 +219,7 @@ def test_a_program_cannot_be_changed(name: str) -> None:
 
 def test_what_a_program_has_is_what_a_user_needs() -> None:
     public = {name for name in dir(evt.Program) if not name.startswith("_")}
-    known = "build emit estimate estimates explain from_dag gradient graph inputs outputs plan reference tune"
+    known = "build emit estimate estimates explain from_dag gradient graph inputs outputs plan reference tune verify"
     assert public == set(known.split())
 
 
