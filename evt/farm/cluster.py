@@ -10,6 +10,7 @@ and no kernel of a kept result is timed again.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,10 @@ from evt.tuning.tune import DEFAULTS, Options, build_each, measure, pending
 
 #: The Dask resource of workers with a GPU, and the times that a task may fail before it counts as failed.
 RESOURCE, _RETRIES = "GPU", 3
+#: The address of clusters of one machine: no other machine can reach it.
+_LOCAL = "127.0.0.1"
+#: The time to wait for a scheduler, in seconds.
+PATIENCE = 10
 #: The sources of one task of building.
 _CHUNK = 8
 
@@ -107,7 +112,7 @@ def connected(address: str) -> Iterator[Any]:
     """Yield a client of the scheduler at an address. Raise OSError if there is none."""
     from distributed import Client
 
-    with Client(address) as client:
+    with Client(address, timeout=PATIENCE) as client:
         yield client
 
 
@@ -123,13 +128,18 @@ def local_gpus(count: int) -> Iterator[Any]:
                 "nthreads": 1,
                 "resources": {RESOURCE: 1},
                 "env": {"CUDA_VISIBLE_DEVICES": str(number)},
+                "host": _LOCAL,
+                "dashboard_address": f"{_LOCAL}:0",
                 "memory_limit": 0,
             },
         }
         for number in range(count)
     }
-    scheduler = {"cls": Scheduler, "options": {"dashboard_address": "localhost:0"}}
-    with SpecCluster(workers=workers, scheduler=scheduler) as cluster, Client(cluster) as client:
+    scheduler = {"cls": Scheduler, "options": {"host": _LOCAL, "dashboard_address": f"{_LOCAL}:0"}}
+    with (
+        SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.ERROR) as cluster,
+        Client(cluster) as client,
+    ):
         yield client
 
 

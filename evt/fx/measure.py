@@ -32,7 +32,7 @@ def measured(fused: RegionProgram, clock: RoundTimer | None = None, store: Store
     device = fused.region.product.node.meta["val"].device
     if device.type != "cuda" and clock is None:
         return None
-    store = Store() if store is None else store  # an empty store is false
+    store = store or Store()
     with unset_fake_temporarily(), torch.no_grad():
         request = fused.program.request
         a, b, inputs = example(fused)

@@ -61,6 +61,10 @@ class Store:
         count = "SELECT count(*) FROM (SELECT DISTINCT key, gpu FROM times)"
         return self._read(lambda database: int(database.execute(count).fetchone()[0]), 0)
 
+    def __bool__(self) -> bool:
+        """Return True, also for an empty store."""
+        return True
+
     def exists(self) -> bool:
         """Return whether anything was ever measured here; this is cheap."""
         return self.identity() is not None

@@ -97,7 +97,7 @@ class StandInMachine:
     gpu: tuple[str, str, int] = A100
 
     def __post_init__(self) -> None:
-        self.device = StandIn(self._timed, self.gpu)
+        self.device = StandIn(self._timed, self.gpu, f"stand-in {os.environ.get('CUDA_VISIBLE_DEVICES', 0)}")
 
     def work(self, task: Task) -> Work:
         """Return a task's problem."""
@@ -116,8 +116,8 @@ class StandInMachine:
 
 
 def machine() -> StandInMachine:
-    """Return the machine of a worker."""
-    return StandInMachine()
+    """Return the machine of a worker; a round of timing takes a while, so that both of two workers get work."""
+    return StandInMachine(0.01)
 
 
 @lru_cache

@@ -1,0 +1,71 @@
+"""Workloads on a Dask cluster: two workers, of which one is killed half-way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evt.cli import main
+from evt.farm import run_tasks, tasks_of
+from evt.farm.cluster import Remote
+from evt.tuning.tune import Options
+from evt.workload import read_workload
+from tests.support.stand_in import A100, KILL, StandInMachine
+
+ROOT = Path(__file__).parents[2]
+LLAMA = ROOT / "samples" / "bench" / "llama8b.toml"
+
+
+def test_a_killed_worker_loses_nothing(timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setenv(KILL, str(tmp_path / "kill"))
+    command = [sys.executable, "-m", "tests.farm.killed_worker", str(LLAMA), "5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["dashboard"].startswith("http://127.0.0.1:")
+    assert found["killed"]
+    tasks = tasks_of(read_workload(LLAMA))[:5]
+    assert found["chosen"] == {task.title: True for task in tasks}
+    assert (found["measurements"], found["summary"]["measured"], found["summary"]["failed"]) == (5, 10, 0)
+    assert (found["again"]["measured"], found["again"]["kept"]) == (0, 10)
+    workers = defaultdict(set)
+    for line in timed.read_text().splitlines():
+        process, title, _ = line.split("|")
+        workers[title].add(process)
+    assert sorted(map(len, workers.values())) == [1, 1, 1, 1, 2]  # only the task of the killed worker ran again
+    assert len(set().union(*workers.values())) >= 2
+    monkeypatch.delenv(KILL)
+    rounds = len(timed.read_text().splitlines())
+    assert all(tuning.measured == 0 for _, tuning in run_tasks(tasks, StandInMachine(), Options(rounds=9, again=False)))
+    assert len(timed.read_text().splitlines()) == rounds
+
+
+def test_a_gpu_of_workers_has_no_clock() -> None:
+    name, target, multiprocessors = A100
+    gpu = Remote(name, "lock", "580", target, multiprocessors)
+    assert gpu.target.name == target
+    with pytest.raises(NotImplementedError):
+        gpu.clock()
+
+
+def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tune(*arguments: str) -> str:
+        result = CliRunner().invoke(main, ["tune", str(LLAMA), *arguments])
+        assert "Traceback" not in result.output
+        assert result.exit_code == 1
+        return result.stderr
+
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "distributed", None)
+        for arguments in (("--gpus", "2"), ("--scheduler", "tcp://127.0.0.1:1")):
+            assert "pip install 'evt-compiler[farm]'" in tune(*arguments)
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("evt.farm.cluster.PATIENCE", 0.5)
+    assert "no Dask scheduler at tcp://127.0.0.1:1" in tune("--scheduler", "tcp://127.0.0.1:1")
