@@ -1,4 +1,4 @@
-"""A workload on two workers, one of which is killed in the middle of a measurement; prints the outcome as JSON.
+"""A workload on two workers: one is killed in the middle of a measurement. Prints the outcome as JSON.
 
 ``python -m tests.farm.killed_worker WORKLOAD COUNT``, with the environment of the fixture ``timed``.
 """

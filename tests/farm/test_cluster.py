@@ -1,4 +1,4 @@
-"""Workloads on a Dask cluster: two workers, of which one is killed half-way."""
+"""Workloads on a Dask cluster: one of two workers is killed half-way."""
 
 from __future__ import annotations
 
