@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+from types import ModuleType
 
 import evt
 import evt.layout
@@ -12,8 +14,15 @@ _CONVOLUTIONS = [name for name in evt.__all__ if name.startswith("conv")]
 _ERRORS = [name for name in evt.__all__ if name.endswith(("Error", "Warning"))]
 #: The names of `import evt` by subject.
 _SUBJECTS = {
-    "Programs": ["gemm", "linear", "grouped_gemm", *_CONVOLUTIONS, "load", "emit", "Program", "GroupedProgram"],
-    "Models": ["fuse", "report", "prebuild", "package"],
+    "Programs": [
+        *("gemm", "linear", "grouped_gemm", *_CONVOLUTIONS, "load", "emit", "supports"),
+        *("Program", "GroupedProgram", "Support", "ir.Builder"),
+    ],
+    "Models": ["fuse", "report", "prebuild", "package", "tune", "fx.fuse.fusion", "fx.backend.FusePass"],
+    "Results": [
+        *("explanation.Explanation", "estimate.estimate.Estimate", "gradient.derive.Gradient", "tuning.table.Tuning"),
+        *("draw.drawing.Drawing", "fx.report.Report", "fx.regions.Fusion"),
+    ],
     "Functions and tensors": ["function", "channels_last", "pack_bits", "unpack_bits"],
     "Errors and warnings": _ERRORS,
 }
@@ -60,9 +69,15 @@ def _page(name: str) -> str:
     for subject, names in subjects.items():
         parts += [f"## {subject}\n"] if subject else []
         for each in names:
-            value = getattr(module, each)
+            value = _found(module, each)
             parts.append(_directive(_kind(value), f"{module.__name__}.{each}", value))
     return "\n".join(parts)
+
+
+def _found(module: ModuleType, name: str) -> object:
+    """Return a public name of a module, or a name of one of its modules: ``fx.fuse.fusion``."""
+    inner, _, last = name.rpartition(".")
+    return getattr(importlib.import_module(f"{module.__name__}.{inner}") if inner else module, last)
 
 
 def _kind(value: object) -> str:
