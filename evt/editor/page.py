@@ -16,7 +16,7 @@ from evt.diagnostics import CODES, Diagnostic, Source, Span, page
 from evt.editor.completion import complete
 from evt.editor.document import Document
 from evt.editor.hover import hover
-from evt.errors import EvtError
+from evt.errors import EvtError, LayoutError
 from evt.ir.doubts import doubts
 from evt.ir.interface import format_interface
 from evt.ir.origin import Place, describe
@@ -105,6 +105,18 @@ def gradient(text: str, operation: str, dtype: str) -> dict[str, Any]:
     return {"ok": True, "text": str(_program(text, operation).gradient(*_types(text, operation, dtype)))}
 
 
+def layout(layout: str) -> dict[str, Any]:
+    """Return the drawing of a layout and its properties; an unreadable layout has diagnostics."""
+    from evt.layout import Swizzle, draw_svg, is_contiguous, is_injective, parse
+
+    found = parse(layout)
+    if isinstance(found, Swizzle):
+        remedy = "write `Sw<3,3,3> o 0 o (8,64):(64,1)`"
+        raise LayoutError(Diagnostic("E0671", "a swizzle alone has no shape", help=remedy))
+    facts = {"size": found.size, "cosize": found.cosize, "injective": is_injective(found)}
+    return {"ok": True, "svg": draw_svg(found), "facts": {**facts, "contiguous": is_contiguous(found)}}
+
+
 def describe_at(text: str, operation: str, offset: int) -> dict[str, Any]:
     """Return the text of the hover at a place, as Markdown, and the place of the word."""
     places = _Places(text)
@@ -131,7 +143,7 @@ def help_page(code: str) -> dict[str, Any]:
 
 METHODS: Mapping[str, Callable[..., dict[str, Any]]] = {
     each.__name__: each
-    for each in (check, cxx, graph, explain, gradient, describe_at, complete_at, format_program, help_page)
+    for each in (check, cxx, graph, explain, gradient, layout, describe_at, complete_at, format_program, help_page)
 }
 
 

@@ -16,6 +16,7 @@ const VIEWS = {
   optimised: "Optimised graph",
   explain: "Explain",
   gradient: "Gradient",
+  layout: "Layouts",
 };
 
 // The worker
@@ -77,6 +78,7 @@ fill($("operation"), examples.operations.map((name) => [name, name]), shared.ope
 fill($("arch"), examples.targets.map(([name, title]) => [name, title]), shared.arch ?? "sm90");
 fill($("dtype"), examples.types.map((name) => [name, name]), shared.dtype ?? "f16");
 let view = shared.view in VIEWS ? shared.view : "cxx";
+let layout = typeof shared.layout === "string" ? shared.layout : "(8,(2,4)):(8,(1,2))";
 
 const text = () => editor.state.doc.toString();
 const program = () => ({ text: text(), operation: $("operation").value });
@@ -178,16 +180,16 @@ async function refresh() {
   const checked = await ask("check", typed());
   if (mine !== round) return;
   showProblems(checked);
-  if (!checked.ok) {
+  if (!checked.ok && view !== "layout") {
     $("panel").firstElementChild?.classList.add("stale");
     say("The program has mistakes.");
     return;
   }
-  $("signature").textContent = checked.signature;
+  $("signature").textContent = checked.signature ?? "";
   say("Computing ...");
   const found = await ask(...request());
   if (mine !== round) return;
-  if (!found.ok) showProblems(found);
+  if (!found.ok && view !== "layout") showProblems(found);
   show(found);
   say(`Ready in ${Math.round(performance.now() - started)} ms.`);
 }
@@ -198,13 +200,14 @@ function request() {
     case "optimised": return ["graph", { ...typed(), stage: "optimised" }];
     case "explain": return ["explain", targeted()];
     case "gradient": return ["gradient", typed()];
+    case "layout": return ["layout", { layout }];
     default: return ["cxx", targeted()];
   }
 }
 
 /** Keep the state in the URL. */
 function keep() {
-  const state = { ...targeted(), view };
+  const state = { ...targeted(), view, ...(view === "layout" ? { layout } : {}) };
   window.history.replaceState(null, "", `#${encode(state)}`);
 }
 
@@ -244,11 +247,12 @@ function show(found) {
   const panel = $("panel");
   links = [];
   $("download").disabled = true;
-  if (!found.ok) {
+  if (view === "layout") {
+    showLayout(found);
+  } else if (!found.ok) {
     panel.replaceChildren(...found.diagnostics.map((each) => element("p", `${each.code}: ${each.message}`)));
   } else if ("svg" in found) {
-    const picture = new DOMParser().parseFromString(found.svg, "image/svg+xml").documentElement;
-    panel.replaceChildren(document.importNode(picture, true));
+    panel.replaceChildren(picture(found.svg));
   } else if (view === "cxx") {
     whole = found.whole;
     links = found.links;
@@ -264,6 +268,28 @@ function show(found) {
   } else {
     panel.replaceChildren(element("pre", found.text));
   }
+}
+
+/** Show a layout below the field that holds it; the field stays, so that it can be typed into. */
+function showLayout(found) {
+  const panel = $("panel");
+  if (!$("layout")) {
+    const label = element("label", "Layout, as SHAPE:STRIDE ");
+    const field = element("input", "", { id: "layout", spellcheck: "false", value: layout });
+    field.oninput = () => { layout = field.value; schedule(); };
+    label.append(field);
+    panel.replaceChildren(label, element("div", "", { id: "drawn" }));
+  }
+  if (!found.ok) {
+    $("drawn").replaceChildren(...found.diagnostics.map((each) => element("p", `${each.code}: ${each.message}. ${each.help}`)));
+    return;
+  }
+  const facts = Object.entries(found.facts).map(([name, value]) => `${name} ${value}`).join(", ");
+  $("drawn").replaceChildren(element("p", facts, { class: "route" }), picture(found.svg));
+}
+
+function picture(svg) {
+  return document.importNode(new DOMParser().parseFromString(svg, "image/svg+xml").documentElement, true);
 }
 
 /** Return the lines of the C++; a line of a linked part selects its expression. */

@@ -69,6 +69,15 @@ def test_every_view_of_a_sample(path: Path) -> None:
     assert ask("format_program", **program)["text"] == text
 
 
+def test_layouts() -> None:
+    found = ask("layout", layout="(4,8):(8,1)")
+    assert found["facts"] == {"size": 32, "cosize": 32, "injective": True, "contiguous": True}
+    assert found["svg"].startswith("<svg")
+    for text in ("(4,8):(8", "Sw<3,3,3>", ""):
+        (mistake,) = ask("layout", layout=text)["diagnostics"]
+        assert mistake["code"] == "E0671"
+
+
 def test_words() -> None:
     offset = TEXT.encode("utf-16-le").index("gelu".encode("utf-16-le")) // 2
     found = ask("describe_at", text=TEXT, operation="gemm", offset=offset + 1)
@@ -95,7 +104,8 @@ sys.meta_path.insert(0, Block())
 import json
 from evt.editor.page import METHODS, answer
 program = {{"text": {TEXT!r}, "operation": "gemm"}}
-given = {{"dtype": "f16", "arch": "sm90", "stage": "optimised", "offset": 9, "code": "E0101", **program}}
+given = {{"layout": "(4,8):(8,1)", **program}}
+given |= {{"dtype": "f16", "arch": "sm90", "stage": "optimised", "offset": 9, "code": "E0101"}}
 wanted = {{name: each.__code__.co_varnames[: each.__code__.co_argcount] for name, each in METHODS.items()}}
 for name, names in wanted.items():
     found = json.loads(answer(name, json.dumps({{each: given[each] for each in names}})))

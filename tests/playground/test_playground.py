@@ -162,6 +162,13 @@ def test_views_by_the_keyboard(opened: Page) -> None:
     opened.wait_for("#panel pre", "backward:")
     assert opened.page.get_attribute("[aria-selected=true]", "id") == "tab-gradient"
     opened.page.keyboard.press("ArrowRight")
+    opened.wait_for("#drawn", "size 64")
+    opened.page.fill("#layout", "(4,8):(8,1)")
+    opened.wait_for("#drawn", "size 32, cosize 32, injective true")
+    opened.page.fill("#layout", "(4,8):(8")
+    opened.wait_for("#drawn", "E0671")
+    opened.page.focus("#tab-layout")
+    opened.page.keyboard.press("ArrowRight")
     opened.wait_for("#panel", "struct Region0")
 
 
