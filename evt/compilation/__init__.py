@@ -10,7 +10,7 @@ sources at once, by :mod:`pool`, in the :mod:`places` of the machine; :mod:`prog
 from and for other machines), :mod:`doctor` (missing parts).
 """
 
-from evt.compilation.builder import build, build_and_use, tools_digest
+from evt.compilation.builder import build, build_and_use, has_tools, missing_tools, tools_digest
 from evt.compilation.cache import Cache, Entry
 from evt.compilation.contents import Contents, contents, source_of
 from evt.compilation.doctor import Check, diagnose
@@ -37,6 +37,8 @@ __all__ = [
     "contents",
     "diagnose",
     "find_toolchain",
+    "has_tools",
+    "missing_tools",
     "pack_sources",
     "read_pack",
     "source_key",

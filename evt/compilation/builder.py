@@ -117,6 +117,29 @@ def tools_digest(cache: Cache) -> str:
     return hashlib.sha256(f"{made} {nvrtc}".encode()).hexdigest()
 
 
+def missing_tools(sources: Sequence[KernelSource]) -> str:
+    """Return the message of the tools that sources need and this machine lacks, or "".
+
+    Imported libraries need no tools. Own kernels need NVRTC only, which is not looked for.
+    """
+    try:
+        find_toolchain()
+    except BuildError as error:
+        cache = Cache()
+        if not all(each.alone or cache.find(source_key(each))[0] for each in sources):
+            return error.diagnostics[0].message
+    return ""
+
+
+def has_tools() -> bool:
+    """Return whether this machine has nvcc and CUTLASS."""
+    try:
+        find_toolchain()
+    except BuildError:
+        return False
+    return True
+
+
 def _imported(sources: Sequence[KernelSource], cache: Cache, report: Reporter) -> dict[KernelSource, Path]:
     """Return the libraries that came from other machines."""
     found: dict[KernelSource, Path] = {}

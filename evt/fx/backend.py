@@ -83,7 +83,8 @@ class FusePass(RegionPass):
                 self._failures |= failures
                 choice = self.choose(graph)
         rewrite(graph, choice.regions, LAUNCH)
-        rows = rows_of(choice.outcomes, choice.benefits, graph_name())
+        notes = {node: each.note for node, each in self._kernels.items()}
+        rows = rows_of(choice.outcomes, choice.benefits, graph_name(), notes)
         if self._background is not None:
             made = _CompiledGraph(rows, self._kernels_of(choice))
             self._compiled.append(made)

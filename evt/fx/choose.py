@@ -95,8 +95,8 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         return Choice(tuple(outcomes), benefits)
 
     def _estimate(self, fused: RegionProgram) -> Benefit:
-        target = self.target or _target(fused)
-        return estimate(fused, target, replayed=bool(torch._inductor.config.triton.cudagraphs))
+        target, replayed = self.target or _target(fused), bool(torch._inductor.config.triton.cudagraphs)
+        return estimate(fused, target, replayed, here=not self.target)
 
     def uuid(self) -> str | None:
         """Return None, which keeps the graph out of PyTorch's caches."""

@@ -52,7 +52,7 @@ from evt.ir import Apply, TypedDag
 from evt.ir.dtype import from_torch_name
 from evt.ir.node import base
 from evt.plan.epilogue.cost import cost
-from evt.plan.plan import DepthwiseConvolution, HaloConvolution, Mainloop
+from evt.plan.plan import DepthwiseConvolution, HaloConvolution, HaloProduct, Mainloop
 from evt.request.graphs import optimised_graph
 
 #: Bytes, and 16-bit multiply-adds, per microsecond that kernels reach on sm90, the only measured target.
@@ -66,6 +66,8 @@ CALL = 5.0
 #: Slowdown of a product against the library: (largest number of rows or columns, factor), and the factor beyond.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GRADIENT = 0.03, 0.05
+#: Slowdown of own kernels of products against CUTLASS's: up to a sixth (H200, 2026-11).
+_SLOWER_OWN = 1 / 6
 #: Partial last waves: the tile's side, the multiprocessors, and the loss as a fraction of the idle time.
 _TILE, _PROCESSORS, _UNEVEN = 128, PROCESSORS, 0.5
 #: Long sums: the slowdown is k / (k + _TERMS) times _LONG_SUMS / waves, or times _SLOWER_ROWS for few rows.
@@ -128,10 +130,11 @@ class Benefit:
         return f"{said}; the GPU waits {abs(self.waiting):.1f} us {'less' if self.waiting > 0 else 'more'} for the host"
 
 
-def estimate(fused: RegionProgram, target: str, replayed: bool = False) -> Benefit:
+def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here: bool = False) -> Benefit:
     """Estimate the gain and the loss of a region on a target, for the sizes of the call that is compiled.
 
-    ``replayed`` means that a CUDA graph replays the kernel, so that the host makes no calls.
+    ``replayed`` means that a CUDA graph replays the kernel, so that the host makes no calls. ``here`` means that this
+    machine builds the kernel.
     """
     product = fused.region.product
     result = bytes_of(product.node)
@@ -139,7 +142,7 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False) -> Benef
     if len(fused.nodes) == 1 and not convolution:  # the library computes alpha and the terms as well
         return Benefit(0.0, LAUNCH)
     try:
-        kernel = kernel_of(fused, target, _PROCESSORS)
+        kernel = kernel_of(fused, target, _PROCESSORS, here=here)
     except EvtError as error:
         return Benefit(0.0, 0.0, unknown=reason_of(error), code="E1018")
     if unknown := uncovered(kernel, product):
@@ -159,6 +162,8 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False) -> Benef
     copying = 2 * sum(map(bytes_of, copies)) / _MOVED + len(copies) * LAUNCH
     launches = (not read) + summed
     lost = _lost_by_convolution(fused, kernel.mainloop, time) if convolution else _lost_by_product(fused, time)
+    if isinstance(kernel.mainloop, HaloProduct):
+        lost += time * _SLOWER_OWN
     gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copying
     if replayed:
         return Benefit(gain, loss, saved)

@@ -23,14 +23,14 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from evt.compilation import BuildEvent, KernelSource, build
+from evt.compilation import BuildEvent, KernelSource, build, missing_tools
 from evt.compilation.policy import may_compile
 from evt.diagnostics import Diagnostic
-from evt.errors import BuildError, EvtError
+from evt.errors import BuildError, EvtError, TargetError
 from evt.fx.build import RegionProgram
 from evt.fx.example import example
 from evt.fx.skip_reason import SkipReason
-from evt.plan import Plan, find_target
+from evt.plan import Plan, Target, find_target
 from evt.plan.speed import fastest
 from evt.request import Request
 from evt.runtime.arguments import bind
@@ -41,11 +41,13 @@ from evt.runtime.kernels import (
     CallKey,
     best_of,
     call_key,
+    call_problem,
     device_target,
     is_atomic,
     kernel_sources,
     measured_best,
     multiprocessors_of,
+    own_plans,
     plan_kernels,
 )
 from evt.runtime.operator import write_program
@@ -55,12 +57,16 @@ _LOGGER = logging.getLogger("evt")
 
 @dataclass(frozen=True)
 class RegionKernels:
-    """The kernels of a region's program. ``call`` is the key of its call, None if its sizes are symbolic."""
+    """The kernels of a region's program. ``call`` is the key of its call, None if its sizes are symbolic.
+
+    ``note`` is the reason why own kernels take the place of others, or "".
+    """
 
     program: str
     plans: tuple[Plan, ...]
     sources: tuple[KernelSource, ...]
     call: CallKey | None
+    note: str = ""
 
     def provide(self, libraries: Mapping[KernelSource, Path]) -> list[Provided]:
         """Give the call its kernel, and return it."""
@@ -95,13 +101,28 @@ def region_kernels(fused: RegionProgram, *, every: bool = False) -> RegionKernel
     bound = bound_example(fused)
     atomic, target = is_atomic(caller.request), device_target(bound.index)
     request = measured_best(caller.request, bound, atomic)
-    plans, call = plan_kernels(request, bound, target, atomic), None
+    (plans, note), call = _plans_here(request, bound, target, atomic), None
     if every or not _is_fixed(fused):
         caller.expect(bound)  # calls with other sizes use the same kernels
     else:
         plans = (plans[best_of(plans, bound, multiprocessors_of(bound))],)
         call = call_key(request, bound, target, atomic)
-    return RegionKernels(program, plans, tuple(kernel_sources(plans)), call)
+    return RegionKernels(program, plans, tuple(kernel_sources(plans)), call, note)
+
+
+def _plans_here(request: Request, bound: Bound, target: Target, atomic: bool) -> tuple[tuple[Plan, ...], str]:
+    """Return the plans of a call, and why they are own kernels if these take the place of others.
+
+    Own kernels need NVRTC only, so they take the place of kernels that this machine cannot build.
+    """
+    plans = plan_kernels(request, bound, target, atomic)
+    if request.is_forced or not may_compile() or not (missing := missing_tools(kernel_sources(plans))):
+        return plans, ""
+    try:
+        own = own_plans(call_problem(request, bound, target, atomic))
+    except TargetError:
+        return plans, ""  # the build fails, with the reason
+    return own, f"{own[0].route} in place of {plans[0].route}: {missing}"
 
 
 def _is_fixed(fused: RegionProgram) -> bool:
@@ -133,10 +154,14 @@ def shared_request(fused: RegionProgram) -> Request:
     return caller_of(program_text(fused)).request
 
 
-def kernel_of(fused: RegionProgram, target: str, multiprocessors: int) -> Plan:
-    """Return the kernel for a call of a region on a target. Raise the errors of a call that precede nvcc."""
+def kernel_of(fused: RegionProgram, target: str, multiprocessors: int, *, here: bool = False) -> Plan:
+    """Return the kernel for a call of a region on a target; ``here`` means that this machine builds it.
+
+    Raise the errors of a call that precede nvcc.
+    """
     request, bound = shared_request(fused), bound_example(fused)
-    plans = plan_kernels(request, bound, find_target(target), is_atomic(request))
+    found, atomic = find_target(target), is_atomic(request)
+    plans = _plans_here(request, bound, found, atomic)[0] if here else plan_kernels(request, bound, found, atomic)
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
 

@@ -23,7 +23,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from evt import resources
-from evt.compilation import Cache, tools_digest
+from evt.compilation import Cache, has_tools, tools_digest
 from evt.errors import BuildError
 from evt.functions import TABLE
 from evt.fx.kernels import Provided
@@ -66,6 +66,7 @@ def identity(options: Options) -> str:
         [(str(row), row.source) for row in TABLE.values() if row.source],
         Store().identity(),
         [torch.cuda.get_device_properties(each).name for each in range(torch.cuda.device_count())],
+        has_tools(),
         (torch._C._get_float32_matmul_precision(), torch._C._get_cudnn_allow_tf32()),
         torch.are_deterministic_algorithms_enabled(),
     )

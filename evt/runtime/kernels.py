@@ -197,9 +197,14 @@ def _made(
         if request.is_forced or not {each.code for each in error.diagnostics} <= {"E0701", "E0702"}:
             raise
         try:
-            return make(survey(problem()).asked_for("own").defaults)
+            return make(own_plans(problem()))
         except (TargetError, BuildError):
             raise error from None
+
+
+def own_plans(problem: Problem) -> tuple[Plan, ...]:
+    """Return the plans of own kernels, which need neither nvcc nor CUTLASS. Raise TargetError."""
+    return survey(problem).asked_for("own").defaults
 
 
 def _loaded(plans: tuple[Plan, ...]) -> Kernels:
