@@ -11,9 +11,18 @@ from typing import NamedTuple
 import evt
 from evt.draw import draw
 from evt.errors import TargetError
+from evt.ir import Cast, Interleave, Pick, Reduce, ReduceBlocks
 from evt.plan import TARGETS
 
 SAMPLES = Path(__file__).parents[2] / "samples"
+#: Parts of the language by the operation of a graph.
+_FEATURES = {
+    "reductions": Reduce,
+    "blocks of columns": ReduceBlocks,
+    "pairs of columns": Pick,
+    "interleaved columns": Interleave,
+    "casts": Cast,
+}
 #: Targets in the order of preference for the shown kernel.
 _ORDER = ("sm90", *(name for name in TARGETS if name != "sm90"))
 _SOURCE = re.compile(r"^#   source   (?P<place>.*(?:\n#            .*)*)", re.MULTILINE)
@@ -30,6 +39,8 @@ class Entry(NamedTuple):
     text: str
     summary: str
     source: str
+    operands: str
+    features: str
     graph: str
     arch: str
     choice: str
@@ -54,6 +65,8 @@ def _entry(path: Path) -> Entry:
         text,
         comment.split(". ")[0].rstrip(".") + ".",
         _source(text),
+        _operands(program),
+        _features(program),
         draw(program.request.dag, "svg"),
         arch,
         str(program.explain(arch)),
@@ -75,6 +88,23 @@ def _has_kernel(program: evt.Program, arch: str) -> bool:
     return True
 
 
+def _operands(program: evt.Program) -> str:
+    """Return the group of a program by its operands."""
+    types = {operand.dtype for operand in program.request.dag.operands}
+    if any(each is not None and each.bits == 8 for each in types):
+        return "8-bit floats" if any(each is not None and each.is_float for each in types) else "8-bit integers"
+    return "16-bit floats, or any type"
+
+
+def _features(program: evt.Program) -> str:
+    """Return the parts of the language that a program shows beyond arithmetic."""
+    dag = program.request.dag
+    kinds = {type(op) for op, _ in dag.table}
+    found = [name for name, kind in _FEATURES.items() if kind in kinds]
+    outputs = [f"{len(dag.outputs)} outputs"] if len(dag.outputs) > 1 else []
+    return ", ".join(([] if program.request.convolution is None else ["convolution"]) + outputs + found)
+
+
 def _source(text: str) -> str:
     """Return the place of the original, with a link to its project."""
     found = _SOURCE.search(text)
@@ -93,12 +123,18 @@ def _excerpt(emitted: str) -> str:
 
 def index() -> str:
     """Return a table of the samples."""
-    rows = (f"| [{each.name}](gallery/{each.name}.md) | {each.summary} |\n" for each in entries())
+    groups = ""
+    for group in sorted({each.operands for each in entries()}):
+        rows = (
+            f"| [{each.name}](gallery/{each.name}.md) | {each.summary} | {each.features} |\n"
+            for each in entries()
+            if each.operands == group
+        )
+        groups += f"## {group}\n\n| program | computes | shows |\n|---|---|---|\n{''.join(rows)}\n"
     scripts = (
         f"| [{path.name}](gallery/{path.name}.md) | {_docstring(path).splitlines()[0]} |\n" for path in _scripts()
     )
-    head = "| {} | computes |\n|---|---|\n"
-    return head.format("program") + "".join(rows) + "\n" + head.format("script") + "".join(scripts)
+    return f"{groups}## Scripts\n\n| script | computes |\n|---|---|\n{''.join(scripts)}"
 
 
 def _scripts() -> list[Path]:
