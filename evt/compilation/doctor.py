@@ -72,7 +72,11 @@ def _cutlass() -> Check:
 
 
 def _host_compiler() -> Check:
-    wanted = os.environ.get("NVCC_CCBIN") or str(find_host_compiler() or "g++")
+    try:
+        wanted = os.environ.get("NVCC_CCBIN") or str(find_host_compiler() or "g++")
+    except BuildError as error:
+        problem = error.diagnostics[0]
+        return Check("C++ compiler", False, problem.message, problem.help)
     compiler = shutil.which(wanted)
     if compiler is None and Path(wanted).is_dir():
         compiler = shutil.which("g++", path=wanted)

@@ -113,7 +113,7 @@ def way() -> str:
 def find_toolchain() -> Toolchain:
     """Return the tools to build with.
 
-    Raise BuildError: E0701 without a usable nvcc, E0702 without CUTLASS headers; both if both are missing.
+    Raise BuildError: E0701 without a usable nvcc, or if ``CXX`` names no program; E0702 without CUTLASS headers.
     """
     problems: list[Diagnostic] = []
     try:
@@ -122,6 +122,10 @@ def find_toolchain() -> Toolchain:
         problems.extend(error.diagnostics)
     try:
         cutlass = find_cutlass()
+    except BuildError as error:
+        problems.extend(error.diagnostics)
+    try:
+        host_compiler = find_host_compiler()
     except BuildError as error:
         problems.extend(error.diagnostics)
     if problems:
@@ -135,7 +139,7 @@ def find_toolchain() -> Toolchain:
         cuda_include=nvcc.include,
         cuda_lib=nvcc.lib,
         evt_include=directory("codegen") / "include",
-        host_compiler=find_host_compiler(),
+        host_compiler=host_compiler,
         by_parts=not has_flags() and way() != WHOLE,
     )
 
@@ -166,11 +170,16 @@ def find_nvcc() -> Nvcc:
 def find_host_compiler() -> Path | None:
     """Return the C++ compiler for launchers: ``CXX``, ``NVCC_CCBIN``, g++ or clang++.
 
-    Return None if there is none, or if variables give nvcc options: then nvcc compiles launchers.
+    Return None if there is none, or if variables give nvcc options: then nvcc compiles launchers. A ``CXX`` of several
+    words, such as ``ccache g++``, is skipped. Raise BuildError E0701 if ``CXX`` names no program.
     """
     if has_flags():
         return None
-    names = [os.environ.get("CXX"), os.environ.get(COMPILER), "g++", "clang++"]
+    asked = os.environ.get("CXX", "")
+    if (words := asked.split()) and not _program(asked) and not _program(words[0]):
+        message = f"CXX is {asked!r}, which is not a program"
+        raise BuildError(Diagnostic("E0701", message, help="set CXX to the path of a C++ compiler, or unset it"))
+    names = [asked, os.environ.get(COMPILER), "g++", "clang++"]
     return next((path for name in names if name and (path := _program(name))), None)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from evt.compilation import BuildEvent, KernelSource, build, cache_key
-from evt.compilation.toolchain import find_host_compiler
+from evt.compilation import BuildEvent, KernelSource, build, cache_key, diagnose
+from evt.compilation.toolchain import find_host_compiler, find_toolchain
+from evt.errors import BuildError
 from tests.support.fake_nvcc import FAKE_NVCC, Room
 
 SOURCE = "one\n"
@@ -60,6 +62,18 @@ def test_the_host_compiler_counts_in_the_key(room: Room, tmp_path: Path) -> None
     assert len(set(keys)) == 4
 
 
+@pytest.mark.parametrize("named", ["/nowhere/g++", "g+++", "nothing -O2"])
+def test_a_host_compiler_that_is_no_program_is_a_diagnostic(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another compiler would be a surprise."""
+    monkeypatch.setenv("CXX", named)
+    for find in (find_host_compiler, find_toolchain):
+        with pytest.raises(BuildError, match=rf"E0701.*CXX is '{re.escape(named)}', which is not a program"):
+            find()
+    (check,) = [each for each in diagnose() if each.name == "C++ compiler"]
+    assert not check.ok
+    assert named in check.found
+
+
 def test_the_choice_of_the_host_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"):
         monkeypatch.delenv(name, raising=False)
@@ -74,5 +88,7 @@ def test_the_choice_of_the_host_compiler(tmp_path: Path, monkeypatch: pytest.Mon
     assert find_host_compiler() == tmp_path / "mine"
     monkeypatch.setenv("CXX", "other")
     assert find_host_compiler() == tmp_path / "other"
+    monkeypatch.setenv("CXX", "other -m64")  # evt calls a program without options
+    assert find_host_compiler() == tmp_path / "mine"
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")  # options for nvcc count for launchers too
     assert find_host_compiler() is None
