@@ -257,7 +257,7 @@ def compiled(case: Case, device: str, way: str = "") -> dict[str, Any]:
 
 def registers_of(library: bytes) -> int:
     """Return the largest number of registers of a kernel in a library with a cubin."""
-    from evt.compilation.elf import registers
+    from evt.launch.cubin import registers
 
     cubins = (found.start() for found in re.finditer(rb"\x7fELF\x02.{11}\x02\x00\xbe\x00", library, re.DOTALL))
     return max(max(registers(library[start:])) for start in cubins)

@@ -2,8 +2,8 @@
 
 In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (the files that compilers
 read, by :mod:`fingerprint`), :mod:`source` (a source and its cache key), :mod:`skeleton` (a CUTLASS kernel without its
-formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`recipe` (the commands for a library and its parts; :mod:`elf` reads
-cubins), :mod:`cache` (libraries and parts on disk; :mod:`lock` guards them, :mod:`contents` describes them),
+formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`recipe` (the commands for a library and its parts),
+:mod:`cache` (libraries and parts on disk; :mod:`lock` guards them, :mod:`contents` describes them),
 :mod:`compilation` (one recipe, by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that
 compilers read, :mod:`verdict` judges failures), :mod:`policy` (whether this process may compile), :mod:`builder` (many
 sources at once, by :mod:`pool`, in the :mod:`places` of the machine; :mod:`progress` shows it), :mod:`pack` (kernels

@@ -18,7 +18,7 @@ from evt.compilation.own import find_way, is_cubin, make_own, own_key
 from evt.compilation.policy import may_compile, uncompiled
 from evt.compilation.pool import Workers, run_all
 from evt.compilation.progress import shown
-from evt.compilation.source import KernelSource, cache_key, part_key, source_key
+from evt.compilation.source import KernelSource, cache_key, jit_versions, part_key, source_key
 from evt.compilation.toolchain import NVRTC, Toolchain, find_toolchain, require_target, way
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
@@ -109,7 +109,7 @@ def tools_digest(cache: Cache) -> str:
     made = ""
     try:
         toolchain = find_toolchain()
-        made = f"{find_inputs(toolchain, cache.digests()).digest} {toolchain.by_parts}"
+        made = f"{find_inputs(toolchain, cache.digests()).digest} {toolchain.by_parts} {jit_versions()}"
     except BuildError:
         nvrtc = find_way()
     if way() == NVRTC:

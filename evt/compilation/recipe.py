@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from evt.compilation.cache import LAUNCHER, LIBRARY, SKELETON, SOURCE
 from evt.compilation.dependencies import Read
-from evt.compilation.elf import parameter_bytes
 from evt.compilation.jit import Missing, NvJitLink, Nvrtc, find_nvjitlink, find_nvrtc
 from evt.compilation.skeleton import Split, formula_headers
 from evt.compilation.source import (
@@ -28,6 +27,7 @@ from evt.compilation.source import (
     KernelSource,
 )
 from evt.compilation.toolchain import Toolchain, numbers
+from evt.launch.cubin import parameter_bytes
 
 #: The link to nvcc's toolkit in a working directory, for the host compiler.
 TOOLKIT = "toolkit"

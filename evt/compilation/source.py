@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 
 from evt import version
 from evt.compilation.fingerprint import Digests
@@ -30,6 +34,10 @@ LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclu
 #: The same for the host compiler, which links the static CUDA runtime.
 HOST_LINK_FLAGS = ("-shared", "-Wl,-z,defs", "-Wl,--exclude-libs,ALL")
 HOST_LIBRARIES = ("-lcudart_static", "-lrt", "-lpthread", "-ldl")
+
+
+#: The packages with NVRTC and nvJitLink.
+_JIT = tuple(f"{name}{cuda}" for name in ("nvidia-cuda-nvrtc", "nvidia-nvjitlink") for cuda in ("", "-cu12", "-cu13"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +66,27 @@ def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = 
 
     ``read`` is the result of :func:`find_inputs`.
     """
-    ingredients = {
+    ingredients: dict[str, object] = {
         "text": source.text,
         "gencode": source.gencode,
         "flags": (FLAGS, LINK_FLAGS, SKELETON_FLAGS, FORMULA_FLAGS, OPTIMISED_FLAGS, HOST_LINK_FLAGS, HOST_LIBRARIES),
-        "by parts": toolchain.by_parts,
+        "by parts": jit_versions() if toolchain.by_parts else None,
     }
     return _key(ingredients, read or find_inputs(toolchain, Digests()))
+
+
+@cache
+def jit_versions() -> tuple[tuple[str, str], ...]:
+    """Return the versions of the installed packages of NVRTC and nvJitLink.
+
+    Libraries of a toolkit belong to its nvcc, which counts too. Loading them for their versions would take longer than
+    finding a library in the cache.
+    """
+    found = []
+    for name in _JIT:
+        with suppress(PackageNotFoundError):
+            found.append((name, version_of(name)))
+    return tuple(found)
 
 
 def source_key(source: KernelSource, part: tuple[str, str] | None = None) -> str:

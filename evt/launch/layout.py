@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from evt.launch.cubin import symbol
 from evt.launch.members import Struct
-
-_WORD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +39,3 @@ def layout_of(cubin: bytes, name: str, structs: Sequence[Struct]) -> tuple[Layou
 
 def _place(word: int) -> tuple[int, str]:
     return word >> 8, chr(word & 0xFF) if word & 0xFF else ""
-
-
-def symbol(cubin: bytes, name: str) -> bytes:
-    """Return the initial value of a variable of a cubin. Raise ValueError if there is none."""
-    try:
-        sections = list(_sections(cubin))
-        for kind, offset, size, link, _ in sections:
-            if kind != 2:  # a table of symbols
-                continue
-            names = sections[link][1]
-            for at in range(offset, offset + size, 24):
-                text, _, _, section, value, length = struct.unpack_from("<IBBHQQ", cubin, at)
-                begin = names + text
-                if cubin[begin : begin + len(name) + 1] == name.encode() + b"\0":
-                    first = sections[section][1] + value
-                    return cubin[first : first + length]
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"not a cubin: {error}") from error
-    raise ValueError(f"the cubin has no {name}")
-
-
-def _sections(cubin: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield the kind, the offset, the size, the link and the information of each section of an ELF file."""
-    if cubin[:5] != b"\x7fELF\2":
-        raise ValueError("not a cubin")
-    (start,) = struct.unpack_from("<Q", cubin, 40)
-    size, count = struct.unpack_from("<HH", cubin, 58)
-    for at in range(start, start + size * count, size):
-        _, kind, _, _, offset, length, link, information = struct.unpack_from("<IIQQQQII", cubin, at)
-        yield kind, offset, length, link, information

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
-from evt.compilation import BuildEvent, KernelSource, build, cache_key, diagnose
+from evt.compilation import BuildEvent, KernelSource, build, cache_key, diagnose, source
 from evt.compilation.toolchain import find_host_compiler, find_toolchain
 from evt.errors import BuildError
 from tests.support.fake_nvcc import FAKE_NVCC, Room
@@ -92,3 +93,25 @@ def test_the_choice_of_the_host_compiler(tmp_path: Path, monkeypatch: pytest.Mon
     assert find_host_compiler() == tmp_path / "mine"
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")  # options for nvcc count for launchers too
     assert find_host_compiler() is None
+
+
+def test_nvrtc_and_nvjitlink_count_in_the_key(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They compile formulas, and link these with skeletons. nvcc alone compiles whole files."""
+    parts, whole = (dataclasses.replace(room.tools, by_parts=each) for each in (True, False))
+    before = [cache_key(KERNEL, each) for each in (parts, whole)]
+    monkeypatch.setattr(source, "jit_versions", lambda: (("nvidia-nvjitlink", "99.0"),))
+    after = [cache_key(KERNEL, each) for each in (parts, whole)]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+
+
+def test_the_versions_of_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"nvidia-cuda-nvrtc-cu12": "12.8", "nvidia-nvjitlink": "13.0"}
+
+    def version_of(name: str) -> str:
+        if name not in known:
+            raise PackageNotFoundError
+        return known[name]
+
+    monkeypatch.setattr(source, "version_of", version_of)
+    assert dict(source.jit_versions.__wrapped__()) == known

@@ -14,13 +14,13 @@ import pytest
 import evt
 from evt.compilation import BuildEvent, KernelSource, build, cache_key, recipe
 from evt.compilation.cache import LAUNCHER, SKELETON
-from evt.compilation.elf import parameter_bytes, registers
 from evt.compilation.inputs import Inputs
 from evt.compilation.jit import JitError, Missing, NvJitLink, Nvrtc, find_nvrtc
 from evt.compilation.recipe import Jit, find_jit
 from evt.compilation.skeleton import NAME, Split, formula_headers, split
 from evt.compilation.source import FORMULA_FLAGS, part_key
 from evt.errors import EvtError
+from evt.launch.cubin import parameter_bytes, registers
 from tests.support.fake_nvcc import Room, wait_for
 
 SAMPLES = sorted((Path(evt.__file__).parents[1] / "samples").glob("*.evt"))
