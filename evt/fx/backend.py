@@ -26,7 +26,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_context
 from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch.fx import Graph, GraphModule, Node
@@ -36,10 +35,11 @@ from evt.errors import NoKernelWarning
 from evt.fx import stored
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
-from evt.fx.choose import Choice, RegionPass
+from evt.fx.choose import Choice, RegionPass, graph_name
 from evt.fx.dispatch import Dispatch
 from evt.fx.kernels import RegionKernels, built, planned
 from evt.fx.lowering import register
+from evt.fx.norms import restore
 from evt.fx.options import LOSSLESS, Options, read_options
 from evt.fx.plan import GraphPlan
 from evt.fx.records import Owner, ProductReport, Record, keep, rows_of
@@ -83,6 +83,7 @@ class FusePass(RegionPass):
                 self._failures |= failures
                 choice = self.choose(graph)
         rewrite(graph, choice.regions, LAUNCH)
+        restore(graph)
         notes = {node: each.note for node, each in self._kernels.items()}
         rows = rows_of(choice.outcomes, choice.benefits, graph_name(), notes)
         if self._background is not None:
@@ -196,13 +197,6 @@ class _CompiledGraph:
 
 def _sources_of(kernels: Iterable[RegionKernels]) -> list[KernelSource]:
     return [source for each in kernels for source in each.sources]
-
-
-def graph_name() -> str:
-    """Return "forward" or "backward" for a graph of autograd's that is being compiled, else ""."""
-    names, *_ = get_aot_compilation_context()
-    name = names[-1].rpartition("_")[2] if names else ""
-    return name if name in ("forward", "backward") else ""
 
 
 def backend(

@@ -17,12 +17,13 @@ from torch.fx import Node
 from evt.fx.arithmetic import Arithmetic, dtype_in
 from evt.fx.aten import dtype_of, shape_of
 from evt.fx.index_map import Arrangement, IndexMap, Size, same
+from evt.fx.norms import ROUNDED
 from evt.fx.op_semantics import Applied, Reduced, Semantics, number_of, operands_of, semantics
 from evt.fx.product import Product, Term
 from evt.fx.region import FusionRegion
 from evt.fx.views import is_view
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Store
-from evt.ir.dtype import F64
+from evt.ir.dtype import F32, F64
 from evt.ir.node import ELEMENT_MODES
 from evt.ir.origin import Foreign
 from evt.program import Program, program_of
@@ -155,6 +156,8 @@ class _Building:
                 found = semantics(node)
                 assert found is not None
                 self.values[node] = self.value(found, index_map, node)
+            if node.meta.get(ROUNDED):
+                self.values[node] = self.arithmetic.rounded(self.values[node], dtype_of(node))
         outputs = self.region.outputs
         whole = [node for node in outputs if not self.region.index_maps[node].reduced]
         last = [*whole[-1:], *whole[:-1], *(node for node in outputs if node not in whole)]  # D is computed last
@@ -221,6 +224,8 @@ class _Building:
             value = add(Apply("mul"), value, number(product.alpha))
         for term in product.terms:
             operand = self.term(product, term)
+            if term.by is not None:
+                operand = add(Apply("mul"), operand, self.operand(term.by, product.index_map))
             if term.factor != 1:
                 operand = add(Apply("mul"), operand, number(term.factor))
             value = add(Apply("mul" if term.scales else "add"), value, operand)
@@ -252,9 +257,13 @@ class _Building:
         if dtype == torch.float64 != dtype_of(found.operand):
             operand = add(Cast(F64), operand)
         value = add(Reduce(found.kind, index_map.reduced), operand)
-        for mode in index_map.reduced if found.mean else ():
-            value = add(Apply("div"), value, add(Extent(mode)))
-        return value
+        if not found.correction:
+            return value
+        count = self.arithmetic.number(1.0)
+        for mode in index_map.reduced:
+            count = add(Apply("mul"), count, add(Cast(F32), add(Extent(mode))))
+        rest = add(Apply("sub"), count, self.arithmetic.number(found.correction))
+        return add(Apply("mul"), value, add(Apply("div"), count, rest))
 
     def operand(self, node: Node, index_map: IndexMap) -> int:
         """Add an operand from outside of the region; the kernel recomputes vectors of few operators."""

@@ -16,12 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_context
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
 from evt.fx.build import RegionProgram
 from evt.fx.cost_model import Benefit, estimate
 from evt.fx.measure import measured
+from evt.fx.norms import apply_norms, split_moments
 from evt.fx.options import Options
 from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.skip_reason import SkipReason
@@ -44,6 +46,13 @@ class Choice:
         return [each.fused for each in self.outcomes if each.fused is not None]
 
 
+def graph_name() -> str:
+    """Return "forward" or "backward" for a graph of autograd's that is being compiled, else ""."""
+    names, *_ = get_aot_compilation_context()
+    name = names[-1].rpartition("_")[2] if names else ""
+    return name if name in ("forward", "backward") else ""
+
+
 class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     """A pass over a graph that Inductor is about to lower. It chooses regions; subclasses prepare and use kernels."""
 
@@ -60,9 +69,15 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         """Prepare the kernels of regions; return by product why a region has no kernel."""
 
     def choose(self, graph: Graph) -> Choice:
-        """Return the regions that get kernels; products take the operators that a skipped region frees."""
+        """Return the regions that get kernels; products take the operators that a skipped region frees.
+
+        :func:`evt.fx.norms.restore` puts back what no region takes.
+        """
         skipped: dict[Node, Outcome] = {}
         benefits: dict[Node, Benefit] = {}
+        split_moments(graph)
+        if self.rule == "always" and not graph_name() and not torch._inductor.config.cpp_wrapper:
+            apply_norms(graph)  # not measured yet, and for inference alone
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
             found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons))
@@ -123,4 +138,4 @@ def _target(fused: RegionProgram) -> str:
     return device_target(device.index if device.index is not None else torch.cuda.current_device()).name
 
 
-__all__ = ["Choice", "RegionPass"]
+__all__ = ["Choice", "RegionPass", "graph_name"]

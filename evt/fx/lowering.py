@@ -19,10 +19,12 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V
 from torch.utils import _pytree
 
+import evt.runtime.folded  # noqa: F401  registers the operator
 from evt.runtime.inductor import call_in_cpp, is_cpp
 from evt.runtime.site import Site
 
 _OPERATOR = torch.ops.evt.launch.default
+_FOLDED = torch.ops.evt.fold_norm.default
 _NAME = "evt_site"
 
 
@@ -94,6 +96,13 @@ def _lower(*given: Any) -> Any:
     return [first, *map(_shown, memory, results[1:])]
 
 
+def _lower_folded(*given: Any) -> Any:
+    """Call the operator; its results are kept from call to call, so no other buffer may take their memory."""
+    results = _pytree.tree_map(ir.TensorBox.create, ir.FallbackKernel.create(_FOLDED, *given))
+    V.graph.never_reuse_buffers.update(each.get_name() for each in results)
+    return results
+
+
 def _processed(given: Any) -> tuple[Any, Any]:
     """Return an operator's results and tensors; up to torch 2.13 they are parts of a tuple."""
     return given[:2] if isinstance(given, tuple) else (given.example_output, given.tensor_args)
@@ -115,3 +124,5 @@ def register() -> None:
     made: Any = lowering
     made.make_fallback(_OPERATOR, made.constrain_to_fx_strides, warn=False)
     made.register_lowering(_OPERATOR, type_promotion_kind=None)(_lower)
+    made.make_fallback(_FOLDED, warn=False)
+    made.register_lowering(_FOLDED, type_promotion_kind=None)(_lower_folded)

@@ -39,13 +39,13 @@ class Applied:
 
 @dataclass(frozen=True)
 class Reduced:
-    """A reduction over some dimensions; ``mean`` divides the sum by the number of elements."""
+    """A reduction over some dimensions; a variance divides by the number of elements less the ``correction``."""
 
     kind: str
     operand: Any
     places: tuple[int, ...]
     keep: bool
-    mean: bool = False
+    correction: float = 0
 
 
 Semantics = Applied | Reduced | Node
@@ -243,7 +243,7 @@ def _bits(row: str) -> Callable[[Node, Arguments], Applied | None]:
     return read
 
 
-def _reduction(kind: str, mean: bool = False) -> Callable[[Node, Arguments], Reduced | None]:
+def _reduction(kind: str) -> Callable[[Node, Arguments], Reduced | None]:
     def read(node: Node, arguments: Arguments) -> Reduced | None:
         operand = arguments.first
         if operand is None or not is_tensor(node) or not dtype_of(node).is_floating_point:
@@ -255,7 +255,11 @@ def _reduction(kind: str, mean: bool = False) -> Callable[[Node, Arguments], Red
             places = range(rank)
         if any(not isinstance(place, int) for place in places) or not dtype_of(operand).is_floating_point:
             return None
-        return Reduced(kind, operand, tuple(int(place) % rank for place in places), bool(arguments["keepdim"]), mean)
+        correction = (1 if arguments["correction"] is None else arguments["correction"]) if kind == "var" else 0
+        if not _is_number(correction):
+            return None
+        kept = bool(arguments["keepdim"])
+        return Reduced(kind, operand, tuple(int(place) % rank for place in places), kept, correction)
 
     return read
 
@@ -276,7 +280,8 @@ _SPECIAL: Mapping[str, Callable[[Node, Arguments], Semantics | None]] = {
     "logical_xor": _bits("ne"),
     "bitwise_not": _bits("logical_not"),
     "sum": _reduction("sum"),
-    "mean": _reduction("sum", mean=True),
+    "mean": _reduction("mean"),
+    "var.correction": _reduction("var"),
     "amax": _reduction("max"),
     "amin": _reduction("min"),
 }

@@ -27,6 +27,7 @@ from evt.fx.backend import graph_name, options_of, patches_of
 from evt.fx.build import RegionProgram
 from evt.fx.choose import RegionPass
 from evt.fx.kernels import build_all, kernel_or_reason, planned
+from evt.fx.norms import restore
 from evt.fx.options import Options, read_options
 from evt.fx.records import ProductReport, rows_of
 from evt.fx.skip_reason import SkipReason
@@ -120,6 +121,7 @@ class _Planning(RegionPass):
         self.reasons += [each.reason for each in choice.outcomes if each.reason is not None]
         self.regions += choice.regions
         self.sources += [source for each in choice.regions for source in self.planned.get(each.region.product.node, ())]
+        restore(graph)
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions; return by product why a region has no kernel."""

@@ -12,16 +12,18 @@ from torch.fx import Node
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of, type_name
 from evt.fx.gradient import backward_of, is_backward
 from evt.fx.index_map import IndexMap, Size, same
+from evt.fx.norms import norm_of
 from evt.fx.skip_reason import SkipReason
 
 
 @dataclass(frozen=True)
 class Term:
-    """A factor or summand of the product: ``factor * value``, which broadcasts to the product."""
+    """A factor or summand of the product: ``factor * value * by``, which broadcasts to the product."""
 
     value: Node
     factor: float = 1.0
     scales: bool = False
+    by: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ def find_product(node: Node) -> Product | SkipReason | None:
     """Return the product that a node computes, why evt cannot compute it, or None for other operators."""
     if is_backward(node):
         return SkipReason(node, "E1021", "gradients of filters and of biases are PyTorch's work")
+    if (operands := norm_of(node)) is not None:
+        return _normed(node, *operands)
     split = backward_of(node)
     reader = _READERS.get(base_name(node)) if split is None else _input_gradient
     if reader is None:
@@ -128,6 +132,18 @@ def _matmul(node: Node, _: Arguments) -> Product | str:
     if min(len(shape_of(a)), len(shape_of(b))) < 2:
         return "its operands are vectors"
     return _matrix(node, a, b)
+
+
+def _normed(
+    node: Node, x: Node, weight: Node, rstd: Node, mean: Node | None, sums: Node | None, constant: Node | None
+) -> Product:
+    """Return ``rstd * (acc - mean * sums) + constant``, the product of a norm."""
+    terms = [] if mean is None else [Term(mean, -1.0, by=sums)]
+    terms.append(Term(rstd, scales=True))
+    terms += [] if constant is None else [Term(constant)]
+    found = _matrix(node, x, weight, terms=tuple(terms))
+    assert isinstance(found, Product)
+    return found
 
 
 def _scaled_mm(node: Node, arguments: Arguments) -> Product | str:

@@ -17,10 +17,10 @@ from evt.fx.aten import CONSTANT, is_constant, operator_name, shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.example import tensor_of
 from evt.fx.gradient import leave_unread
-from evt.fx.index_map import Arrangement, Size, all_same
+from evt.fx.index_map import Arrangement, Size
 from evt.fx.kernels import program_text
 from evt.fx.results import keep_strides
-from evt.fx.sizes import written
+from evt.fx.sizes import shaped
 from evt.fx.verify import verify
 from evt.reference.convolution import from_view, to_view
 from evt.runtime.convolution import is_readable, pitch_of
@@ -105,7 +105,7 @@ def _replace(
     with graph.inserting_before(mark):
         operands = [now.get(each, each) for each in (product.a, product.b)]
         if fused.batches is not None:
-            operands = [_shaped(graph, each, (*fused.batches, *shape_of(each)[-2:])) for each in operands]
+            operands = [shaped(graph, each, (*fused.batches, *shape_of(each)[-2:])) for each in operands]
         arguments = [_arranged(graph, now.get(each.node, each.node), each.arrangement) for each in fused.arguments]
         request = fused.program.request
         last = False
@@ -191,20 +191,10 @@ def _copied(graph: Graph, node: Node) -> Node:
 def _arranged(graph: Graph, node: Node, how: Arrangement) -> Node:
     """Return a node after the reshapes and the permutation of an arrangement."""
     if how.order != tuple(range(len(how.order))):
-        split = _shaped(graph, node, how.split)
+        split = shaped(graph, node, how.split)
         node = graph.call_function(aten.permute.default, (split, list(how.order)))
         node.meta["val"] = split.meta["val"].permute(how.order)
-    return _shaped(graph, node, how.merged)
-
-
-def _shaped(graph: Graph, node: Node, shape: Sequence[Size]) -> Node:
-    """Return the node reshaped to a shape."""
-    have = shape_of(node)
-    if all_same(have, shape):
-        return node
-    made = graph.call_function(aten.reshape.default, (node, [written(graph, size) for size in shape]))
-    made.meta["val"] = node.meta["val"].reshape(tuple(shape))
-    return made
+    return shaped(graph, node, how.merged)
 
 
 def _sort(graph: Graph) -> None:

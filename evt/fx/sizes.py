@@ -1,13 +1,17 @@
-"""Sizes as arguments of a graph's nodes: ``written(graph, size)``, an int or a node that computes it."""
+"""Sizes as arguments of a graph's nodes: ``written(graph, size)``, an int or a node that computes it; reshapes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node, Proxy
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+from evt.fx.aten import shape_of
+from evt.fx.index_map import Size, all_same
 
 
 def written(graph: Graph, size: Any) -> int | Node:
@@ -38,3 +42,13 @@ def _symbol(graph: Any, symbol: object) -> Any:
                 made.meta["val"] = size
                 return made
     raise LookupError(f"no input of the graph has the size {symbol}")
+
+
+def shaped(graph: Graph, node: Node, shape: Sequence[Size]) -> Node:
+    """Return the node reshaped to a shape."""
+    have = shape_of(node)
+    if all_same(have, shape):
+        return node
+    made = graph.call_function(torch.ops.aten.reshape.default, (node, [written(graph, size) for size in shape]))
+    made.meta["val"] = node.meta["val"].reshape(tuple(shape))
+    return made

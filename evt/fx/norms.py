@@ -1,0 +1,311 @@
+"""Norms inside the products that read them: ``apply_norms(graph)``, and ``restore(graph)`` for products without kernels.
+
+A norm ``(x - mean) * rstd * g + b`` before a product with constant weights is a row factor and a correction of rank one
+in the product's epilogue:
+
+    product = rstd * (x @ weight - mean * sums) + constant
+
+:mod:`evt.runtime.folded` makes ``weight``, ``sums`` and ``constant`` from parameters. Any row vectors may be in the
+places of ``mean`` and ``rstd``: the algebra does not depend on how they are computed. The product reads x as it lies in
+memory, so the normalised tensor disappears with its last reader.
+
+:func:`split_moments` divides operators that return a variance and a mean, so that a region can compute each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+import evt.runtime.folded  # noqa: F401  registers the operator
+from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.index_map import all_same
+from evt.fx.sizes import shaped
+from evt.fx.views import is_view, readers
+
+aten = torch.ops.aten
+#: The key in ``node.meta`` of a product's own operator, while :func:`normed` is in its place.
+_OWN = "evt_product"
+#: The key in ``node.meta`` of a variance: the mean that was one operator with it.
+_MEAN = "evt_mean"
+#: The key in ``node.meta`` of a tensor whose statistics are of its rounded elements, as a product reads them.
+ROUNDED = "evt_rounded"
+_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+_CASTS = ("convert_element_type", "_to_copy")
+#: The sites of folded weights in all graphs of this process.
+_sites = itertools.count()
+
+
+def normed(*_: Any) -> Any:
+    """Stand for a product of a norm in a graph: its own arguments, and then the ones of the :class:`Norm`."""
+    raise AssertionError("a pass replaces it")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm ``(x - mean) * rstd * (gain + offset) + shift``; ``centred``: the mean is the mean of x."""
+
+    x: Node
+    rstd: Node
+    mean: Node | None
+    centred: bool
+    gain: Node | None
+    offset: float
+    shift: Node | None
+
+
+def split_moments(graph: Graph) -> None:
+    """Divide each operator that returns a variance and a mean into two operators."""
+    for node in list(graph.nodes):
+        if operator_name(node) != "var_mean.correction":
+            continue
+        if any(user.target is not operator.getitem for user in node.users):
+            continue
+        arguments = Arguments(node)
+        x, dims, keep = arguments["self"], arguments["dim"], arguments["keepdim"]
+        variance, mean = node.meta["val"]
+        with graph.inserting_before(node):
+            correction = {"correction": arguments["correction"], "keepdim": keep}
+            made = graph.call_function(aten.var.correction, (x, dims), correction)
+            second = graph.call_function(aten.mean.dim, (x, dims or [*range(len(shape_of(x)))], keep))
+        made.meta = {**node.meta, "val": variance, _MEAN: second}
+        second.meta = {**node.meta, "val": mean}
+        for user in list(node.users):
+            user.replace_all_uses_with((made, second)[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+def apply_norms(graph: Graph) -> None:
+    """Let products with constant weights read the operands of norms, where no other operator reads a norm."""
+    for node in list(graph.nodes):
+        for norm in [_norm(node)] if _is_last(node) else []:
+            found = [_weights(reader, node) for reader in readers(node)]
+            if norm is None or not found or not all(found):
+                continue
+            norm.x.meta[ROUNDED] = True
+            for product in [each for each in graph.nodes if each in readers(node)]:
+                _apply(graph, product, norm)
+
+
+def restore(graph: Graph) -> None:
+    """Put the operators back that no region computes: products of norms, and joint variances and means."""
+    for node in list(graph.nodes):
+        if node.target is normed:
+            node.target, node.kwargs = node.meta.pop(_OWN)
+            node.args = node.args[0]
+        mean = node.meta.pop(_MEAN, None)
+        if mean is not None and not mean._erased and _are_one(node, mean):
+            _join(graph, node, mean)
+    graph.eliminate_dead_code()
+
+
+def norm_of(node: Node) -> tuple[Node, Node, Node, Node | None, Node | None, Node | None] | None:
+    """Return the operands of a product of a norm: x, weight, rstd, mean, sums, constant; None for other nodes."""
+    return node.args[1] if node.target is normed else None  # type: ignore[return-value]
+
+
+def _is_last(node: Node) -> bool:
+    """Return whether a node may be the result of a norm: a tensor that products read through views."""
+    if not is_tensor(node) or is_view(node) or node.op != "call_function" or dtype_of(node) not in _TYPES:
+        return False
+    return any(base_name(reader) in ("mm", "addmm") for reader in readers(node))
+
+
+# The norm.
+
+
+def _norm(node: Node) -> Norm | None:
+    """Return the norm that a node computes, or None."""
+    shape, dtype = shape_of(node), dtype_of(node)
+    row = (*shape[:-1], 1)
+    full, shift = _uncast(node), None
+    if operator_name(full) == "add.Tensor":
+        parts = _operands(full)
+        vectors = [each for each in parts if _is_vector(each, shape)]
+        if len(parts) != 2 or len(vectors) != 1:
+            return None
+        shift = _constant(vectors[0])
+        if shift is None:
+            return None
+        full = next(each for each in parts if each is not vectors[0])
+    rows, gains, tensors = list[Node](), list[Node](), list[Node]()
+    for factor in _factors(full, shape, True):
+        kind = rows if all_same(shape_of(factor), row) else gains if _is_vector(factor, shape) else tensors
+        kind.append(factor)
+    if len(rows) != 1 or len(tensors) != 1 or len(gains) > 1 or not _is_root(rows[0]):
+        return None
+    gain, offset = (_gain(gains[0]) if gains else (None, 0.0)) or (None, -1.0)
+    if gains and gain is None:
+        return None
+    x, mean = _uncast(tensors[0]), None
+    if operator_name(x) == "sub.Tensor" and Arguments(x)["alpha"] == 1 and len(_operands(x)) == 2:
+        x, mean = _operands(x)
+        x = _uncast(x)
+        if not all_same(shape_of(mean), row):
+            return None
+    if not all_same(shape_of(x), shape) or dtype_of(x) != dtype or isinstance(shape[-1], torch.SymInt):
+        return None
+    if dtype == torch.float32 and x.meta["val"].is_cuda:
+        return None  # tensor cores round x to tf32, and with it a mean that is not subtracted yet
+    return Norm(x, rows[0], mean, mean is not None and _is_mean(mean, x), gain, offset, shift)
+
+
+def _operands(node: Node) -> list[Node]:
+    """Return the tensors of a binary operator; one of them if the other is a number."""
+    return [each for each in node.args[:2] if is_tensor(each)]  # type: ignore[misc]
+
+
+def _uncast(node: Node) -> Node:
+    """Return the operand of conversions between floats."""
+    while base_name(node) in _CASTS and dtype_of(node.all_input_nodes[0]).is_floating_point:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _factors(node: Node, shape: tuple[Any, ...], is_norm: bool = False) -> Iterator[Node]:
+    """Yield the factors of a tensor; x itself, which its statistics read too, is one factor."""
+    node = _uncast(node)
+    product = operator_name(node) == "mul.Tensor" and len(_operands(node)) == 2 and all_same(shape_of(node), shape)
+    if product and (is_norm or len(node.users) == 1):
+        for each in _operands(node):
+            yield from _factors(each, shape)
+    else:
+        yield node
+
+
+def _is_vector(node: Node, shape: tuple[Any, ...]) -> bool:
+    return all_same(shape_of(node), shape[-1:])
+
+
+def _is_root(node: Node) -> bool:
+    """Return whether a value is ``1 / sqrt(y)``."""
+    node = _uncast(node)
+    if operator_name(node) == "pow.Tensor_Scalar":
+        return node.args[1] == -0.5
+    return base_name(node) == "rsqrt" or (
+        base_name(node) == "reciprocal" and base_name(node.all_input_nodes[0]) == "sqrt"
+    )
+
+
+def _is_mean(node: Node, x: Node) -> bool:
+    """Return whether a value is the mean of the last dimension of x."""
+    if operator_name(node) != "mean.dim" or _uncast(node.all_input_nodes[0]) is not x:
+        return False
+    dims = node.args[1]
+    return isinstance(dims, list | tuple) and [int(each) % len(shape_of(x)) for each in dims] == [len(shape_of(x)) - 1]
+
+
+def _constant(node: Node) -> Node | None:
+    """Return a parameter: an input of the graph or an attribute, before conversions."""
+    node = _uncast(node)
+    return node if node.op in ("placeholder", "get_attr") else None
+
+
+def _gain(node: Node) -> tuple[Node, float] | None:
+    """Return the parameter and the number of ``g`` or ``1 + g``."""
+    node = _uncast(node)
+    if base_name(node) == "add" and len(_operands(node)) == 1:
+        (inner,) = _operands(node)
+        number = next((each for each in node.args[:2] if isinstance(each, int | float)), None)
+        found = _constant(inner)
+        return (found, float(number)) if found is not None and number is not None and not node.kwargs else None
+    found = _constant(node)
+    return None if found is None else (found, 0.0)
+
+
+# The products.
+
+
+def _weights(product: Node, norm: Node) -> tuple[Node, int, Node | None] | None:
+    """Return the weight, its contraction and the bias of a product that a norm can be folded into, or None."""
+    bias = None
+    if base_name(product) == "addmm":
+        bias, a, b = product.args
+        factors = {name: Arguments(product)[name] for name in ("beta", "alpha")}
+        if set(factors.values()) != {1} or _constant(bias) is not bias or len(shape_of(bias)) != 1:  # type: ignore[arg-type]
+            return None
+    elif base_name(product) == "mm":
+        a, b = product.args
+    else:
+        return None
+    assert isinstance(a, Node)
+    assert isinstance(b, Node)
+    while is_view(a) and base_name(a) in ("view", "reshape", "_unsafe_view"):
+        a = a.all_input_nodes[0]
+    turned = base_name(b) in ("permute", "t", "transpose")
+    weight = b.all_input_nodes[0] if turned else b
+    if a is not norm or _constant(weight) is not weight or dtype_of(weight) != dtype_of(norm):
+        return None
+    if Arguments(product)["out_dtype"] is not None or len(shape_of(weight)) != 2:
+        return None
+    return weight, 1 if turned else 0, bias  # type: ignore[return-value]
+
+
+def _apply(graph: Graph, product: Node, norm: Norm) -> None:
+    """Replace a product of a norm by one of the norm's operand."""
+    a, b = product.args[-2:]
+    assert isinstance(a, Node)
+    assert isinstance(b, Node)
+    found = _weights(product, _base(a))
+    assert found is not None
+    weight, dim, bias = found
+    rows = (shape_of(a)[0], 1)
+    with graph.inserting_before(product):
+        given = (weight, norm.gain, norm.shift, bias, norm.offset, dim, norm.centred, next(_sites))
+        folded = graph.call_function(torch.ops.evt.fold_norm.default, given)
+        value: torch.Tensor = weight.meta["val"]
+        columns = value.new_empty(value.shape[1 - dim], dtype=torch.promote_types(value.dtype, torch.float32))
+        folded.meta["val"] = (torch.empty_like(value), columns, torch.empty_like(columns))
+        parts = [graph.call_function(operator.getitem, (folded, place)) for place in range(3)]
+        for part, each in zip(parts, folded.meta["val"], strict=True):
+            part.meta["val"] = each
+        made, sums, constant = parts
+        if dim == 1:
+            turned = graph.call_function(aten.permute.default, (made, [1, 0]))
+            turned.meta["val"] = made.meta["val"].permute(1, 0)
+            made = turned
+        x, rstd = shaped(graph, norm.x, shape_of(a)), shaped(graph, norm.rstd, rows)
+        mean = None if norm.mean is None else shaped(graph, norm.mean, rows)
+        has_constant = norm.shift is not None or bias is not None
+        operands = (x, made, rstd, mean, None if mean is None else sums, constant if has_constant else None)
+        replaced = graph.call_function(normed, (product.args, operands))
+    replaced.meta = {**product.meta, _OWN: (product.target, product.kwargs)}
+    product.replace_all_uses_with(replaced)
+    graph.erase_node(product)
+
+
+def _base(node: Node) -> Node:
+    """Return the tensor that a view shows."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+# Variances and means.
+
+
+def _are_one(variance: Node, mean: Node) -> bool:
+    return variance.args[0] is mean.args[0] and not variance._erased
+
+
+def _join(graph: Graph, variance: Node, mean: Node) -> None:
+    """Replace a variance and a mean by one operator."""
+    with graph.inserting_before(variance):
+        both = graph.call_function(aten.var_mean.correction, variance.args, variance.kwargs)
+        both.meta = {**variance.meta, "val": (variance.meta["val"], mean.meta["val"])}
+        for place, each in enumerate((variance, mean)):
+            part = graph.call_function(operator.getitem, (both, place))
+            part.meta = dict(each.meta)
+            each.replace_all_uses_with(part)
+    graph.erase_node(variance)
+    graph.erase_node(mean)
+
+
+__all__ = ["ROUNDED", "apply_norms", "norm_of", "normed", "restore", "split_moments"]
