@@ -71,13 +71,14 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     def choose(self, graph: Graph) -> Choice:
         """Return the regions that get kernels; products take the operators that a skipped region frees.
 
-        :func:`evt.fx.norms.restore` puts back what no region takes.
+        :func:`evt.fx.norms.restore` puts back the operators that no region takes.
         """
         skipped: dict[Node, Outcome] = {}
         benefits: dict[Node, Benefit] = {}
-        split_moments(graph)
-        if self.rule == "always" and not graph_name() and not torch._inductor.config.cpp_wrapper:
-            apply_norms(graph)  # not measured yet, and for inference alone
+        if self.rule == "always":  # no measurement covers moments and norms yet
+            split_moments(graph)
+            if _may_keep_weights():
+                apply_norms(graph)
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
             found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons))
@@ -116,6 +117,12 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     def uuid(self) -> str | None:
         """Return None, which keeps the graph out of PyTorch's caches."""
         return None
+
+
+def _may_keep_weights() -> bool:
+    """Return whether calls of a graph may keep folded weights: for inference, from Python, outside of CUDA graphs."""
+    config = torch._inductor.config
+    return not (graph_name() or config.cpp_wrapper or config.triton.cudagraphs)
 
 
 def _may_grow(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcome]) -> bool:

@@ -1,4 +1,4 @@
-"""Norms inside the products that read them: ``apply_norms(graph)``, and ``restore(graph)`` for products without kernels.
+"""Norms inside the products that read them: ``apply_norms(graph)``; ``restore(graph)`` undoes the rest.
 
 A norm ``(x - mean) * rstd * g + b`` before a product with constant weights is a row factor and a correction of rank one
 in the product's epilogue:
@@ -14,7 +14,6 @@ memory, so the normalised tensor disappears with its last reader.
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ _MEAN = "evt_mean"
 ROUNDED = "evt_rounded"
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _CASTS = ("convert_element_type", "_to_copy")
-#: The sites of folded weights in all graphs of this process.
-_sites = itertools.count()
 
 
 def normed(*_: Any) -> Any:
@@ -61,8 +58,14 @@ class Norm:
 
 
 def split_moments(graph: Graph) -> None:
-    """Divide each operator that returns a variance and a mean into two operators."""
+    """Divide each operator that returns a variance and a mean into two; let one operator be a variance written out."""
     for node in list(graph.nodes):
+        if (written := _squares(node)) is not None:
+            x, dims, keep = written
+            with graph.inserting_before(node):
+                made = graph.call_function(aten.var.correction, (x, dims), {"correction": 0, "keepdim": keep})
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made)
         if operator_name(node) != "var_mean.correction":
             continue
         if any(user.target is not operator.getitem for user in node.users):
@@ -84,6 +87,7 @@ def split_moments(graph: Graph) -> None:
 
 def apply_norms(graph: Graph) -> None:
     """Let products with constant weights read the operands of norms, where no other operator reads a norm."""
+    graph.eliminate_dead_code()  # its operators read nothing
     for node in list(graph.nodes):
         for norm in [_norm(node)] if _is_last(node) else []:
             found = [_weights(reader, node) for reader in readers(node)]
@@ -104,6 +108,24 @@ def restore(graph: Graph) -> None:
         if mean is not None and not mean._erased and _are_one(node, mean):
             _join(graph, node, mean)
     graph.eliminate_dead_code()
+
+
+def _squares(node: Node) -> tuple[Node, Any, bool] | None:
+    """Return the operand, dimensions and ``keepdim`` of ``mean((x - mean(x))**2)``, or None."""
+    if operator_name(node) != "mean.dim" or Arguments(node)["dtype"] is not None:
+        return None
+    square, dims = node.all_input_nodes[0], node.args[1]
+    centred = square.args[0]
+    factor = {"pow.Tensor_Scalar": 2, "mul.Tensor": centred}.get(operator_name(square) or "")
+    if factor is None or square.args[1] is not factor:
+        return None
+    if not isinstance(centred, Node) or operator_name(centred) != "sub.Tensor" or centred.kwargs:
+        return None
+    x, mean = centred.args
+    kept = isinstance(mean, Node) and operator_name(mean) == "mean.dim" and Arguments(mean)["keepdim"]
+    if not kept or not is_tensor(x) or mean.args[:2] != (x, dims):  # type: ignore[union-attr]
+        return None
+    return x, dims, bool(Arguments(node)["keepdim"])  # type: ignore[return-value]
 
 
 def norm_of(node: Node) -> tuple[Node, Node, Node, Node | None, Node | None, Node | None] | None:
@@ -188,7 +210,7 @@ def _is_root(node: Node) -> bool:
     """Return whether a value is ``1 / sqrt(y)``."""
     node = _uncast(node)
     if operator_name(node) == "pow.Tensor_Scalar":
-        return node.args[1] == -0.5
+        return bool(node.args[1] == -0.5)
     return base_name(node) == "rsqrt" or (
         base_name(node) == "reciprocal" and base_name(node.all_input_nodes[0]) == "sqrt"
     )
@@ -199,7 +221,7 @@ def _is_mean(node: Node, x: Node) -> bool:
     if operator_name(node) != "mean.dim" or _uncast(node.all_input_nodes[0]) is not x:
         return False
     dims = node.args[1]
-    return isinstance(dims, list | tuple) and [int(each) % len(shape_of(x)) for each in dims] == [len(shape_of(x)) - 1]
+    return isinstance(dims, list | tuple) and tuple(dims) in ((-1,), (len(shape_of(x)) - 1,))
 
 
 def _constant(node: Node) -> Node | None:
@@ -258,7 +280,7 @@ def _apply(graph: Graph, product: Node, norm: Norm) -> None:
     weight, dim, bias = found
     rows = (shape_of(a)[0], 1)
     with graph.inserting_before(product):
-        given = (weight, norm.gain, norm.shift, bias, norm.offset, dim, norm.centred, next(_sites))
+        given = (weight, norm.gain, norm.shift, bias, norm.offset, dim, norm.centred)
         folded = graph.call_function(torch.ops.evt.fold_norm.default, given)
         value: torch.Tensor = weight.meta["val"]
         columns = value.new_empty(value.shape[1 - dim], dtype=torch.promote_types(value.dtype, torch.float32))

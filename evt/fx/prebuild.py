@@ -23,9 +23,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import KernelSource, pack_sources
 from evt.errors import NoKernelWarning
-from evt.fx.backend import graph_name, options_of, patches_of
+from evt.fx.backend import options_of, patches_of
 from evt.fx.build import RegionProgram
-from evt.fx.choose import RegionPass
+from evt.fx.choose import RegionPass, graph_name
 from evt.fx.kernels import build_all, kernel_or_reason, planned
 from evt.fx.norms import restore
 from evt.fx.options import Options, read_options

@@ -120,11 +120,11 @@ def _replace(
         for made, result in zip(values, fused.results, strict=True):
             node = result.node
             made.meta = {**node.meta, "val": _packed(node.meta["val"], result.stored, last)}
-            shaped = _arranged(graph, made, result.arrangement)
+            arranged = _arranged(graph, made, result.arrangement)
             if caller.strided:
-                shaped = keep_strides(graph, shaped, node.meta["val"].stride())
-            now[node] = shaped
-            node.replace_all_uses_with(shaped, delete_user_cb=lambda user: user not in fused.region)
+                arranged = keep_strides(graph, arranged, node.meta["val"].stride())
+            now[node] = arranged
+            node.replace_all_uses_with(arranged, delete_user_cb=lambda user: user not in fused.region)
         if call not in values:
             call.meta["val"] = [value.meta["val"] for value in values]
         call.meta["evt"] = fused

@@ -17,18 +17,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing import reductions
 
 _Result = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+_WeakReference: Any = reductions.StorageWeakRef  # has no types
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """The last result of a site, the versions and layouts of its tensors, and references that do not keep these alive."""
+    """A result, and the versions of its tensors. References to their memory are weak: they keep its address alone."""
 
-    versions: tuple[object, ...]
-    storages: tuple[StorageWeakRef, ...]
+    versions: list[int]
+    storages: tuple[Any, ...]
     result: _Result
 
     @property
@@ -36,7 +37,8 @@ class _Kept:
         return not any(each.expired() for each in self.storages)
 
 
-_kept: dict[int, _Kept] = {}
+#: The results by the memory and the layouts of their tensors.
+_kept: dict[tuple[object, ...], _Kept] = {}
 _lock = threading.Lock()
 
 
@@ -48,9 +50,8 @@ def fold_norm(
     offset: float,
     dim: int,
     centred: bool,
-    site: int,
 ) -> _Result:
-    """Return the folded weight, its sums and the constant: the kept ones of a site if no tensor has changed.
+    """Return the folded weight, its sums and the constant: the kept ones if no tensor has changed.
 
     ``dim`` is the weight's contraction. Nothing is kept for tensors without version counters, and while a CUDA graph
     is captured: its replays read the parameters of their time.
@@ -59,19 +60,18 @@ def fold_norm(
     capturing = weight.is_cuda and torch.cuda.is_current_stream_capturing()
     if capturing or any(each.is_inference() for each in given):
         return _folded(weight, gain, shift, bias, offset, dim, centred)
-    storages = tuple(StorageWeakRef(each.untyped_storage()) for each in given)
-    versions: tuple[object, ...] = tuple(
-        (_version(each), storage.cdata, each.storage_offset(), each.shape, each.stride(), each.dtype)
+    storages = tuple(_WeakReference(each.untyped_storage()) for each in given)
+    key = (offset, dim, centred, gain is None, shift is None, bias is None) + tuple(
+        (storage.cdata, each.storage_offset(), each.shape, each.stride(), each.dtype)
         for each, storage in zip(given, storages, strict=True)
     )
-    known = _kept.get(site)
-    if known is None or known.versions != versions or not known.is_alive:
+    versions = [*map(_version, given)]
+    known = _kept.get(key)
+    if known is None or known.versions != versions:
         with _lock, torch.no_grad():
-            for place in [place for place, each in _kept.items() if not each.is_alive]:
-                del _kept[place]
-            known = _kept[site] = _Kept(
-                versions, storages, _folded(weight, gain, shift, bias, offset, dim, centred)
-            )
+            for old in [old for old, each in _kept.items() if not each.is_alive]:
+                del _kept[old]
+            known = _kept[key] = _Kept(versions, storages, _folded(weight, gain, shift, bias, offset, dim, centred))
     return known.result
 
 
@@ -114,7 +114,6 @@ def _shapes(
     offset: float,
     dim: int,
     centred: bool,
-    site: int,
 ) -> _Result:
     columns = weight.new_empty(weight.shape[1 - dim], dtype=result_type(weight))
     return torch.empty_like(weight), columns, torch.empty_like(columns)
@@ -123,7 +122,7 @@ def _shapes(
 _Library: Any = torch.library.Library  # has no types
 _LIBRARY = _Library("evt", "FRAGMENT")
 _LIBRARY.define(
-    "fold_norm(Tensor weight, Tensor? gain, Tensor? shift, Tensor? bias, float offset, int dim, bool centred, int site)"
+    "fold_norm(Tensor weight, Tensor? gain, Tensor? shift, Tensor? bias, float offset, int dim, bool centred)"
     " -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )

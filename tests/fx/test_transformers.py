@@ -17,7 +17,7 @@ from .transformers_models import NAMES, Logits, language_model
 
 pytestmark = pytest.mark.filterwarnings("default")
 BIAS, RESIDUAL = "D = acc + x0", "D = acc + x0 + x1"
-RMS = "v1 = x0 + acc; D = v1; D1 = rsqrt(sum[n](v1**2)/size(n) + 1e-06)"
+RMS = "v1 = x0 + acc; D = v1; D1 = rsqrt(mean[n](v1**2) + 1e-06)"
 GELU = "v1 = acc + x0; D = v1*0.5*(tanh((v1 + v1**3*0.044715)*0.7978845608028654) + 1)"
 GATE = "D = silu(acc)*x0"
 
