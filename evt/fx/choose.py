@@ -24,6 +24,7 @@ from evt.fx.build import RegionProgram
 from evt.fx.cost_model import Benefit, estimate
 from evt.fx.measure import measured
 from evt.fx.norms import apply_norms, split_moments
+from evt.fx.op_semantics import UNMEASURED
 from evt.fx.options import Options
 from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.skip_reason import SkipReason
@@ -75,10 +76,13 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         """
         skipped: dict[Node, Outcome] = {}
         benefits: dict[Node, Benefit] = {}
-        if self.rule == "always":  # no measurement covers moments and norms yet
+        if self.rule == "always":
             split_moments(graph)
             if _may_keep_weights():
                 apply_norms(graph)
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.var.correction):
+            if self.rule != "always":
+                node.meta[UNMEASURED] = True
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
             found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons))

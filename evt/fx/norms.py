@@ -115,9 +115,11 @@ def _squares(node: Node) -> tuple[Node, Any, bool] | None:
     if operator_name(node) != "mean.dim" or Arguments(node)["dtype"] is not None:
         return None
     square, dims = node.all_input_nodes[0], node.args[1]
+    name = operator_name(square)
+    if name not in ("pow.Tensor_Scalar", "mul.Tensor"):
+        return None
     centred = square.args[0]
-    factor = {"pow.Tensor_Scalar": 2, "mul.Tensor": centred}.get(operator_name(square) or "")
-    if factor is None or square.args[1] is not factor:
+    if square.args[1] != (2 if name == "pow.Tensor_Scalar" else centred):
         return None
     if not isinstance(centred, Node) or operator_name(centred) != "sub.Tensor" or centred.kwargs:
         return None

@@ -23,6 +23,8 @@ from evt.optimise.rounding import round_constant
 
 #: Operators that return the elements of their first operand unchanged.
 IDENTITIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
+#: The key in ``node.meta`` of an operator that stays with Inductor, because no measurement covers it.
+UNMEASURED = "evt_unmeasured"
 _PREFIX = "torch.ops.aten."
 
 
@@ -63,7 +65,7 @@ class _Target:
 def semantics(node: Node) -> Semantics | None:
     """Return the function of an elementwise operator, the operand of an identity, or None for other operators."""
     name = operator_name(node)
-    if name is None:
+    if name is None or UNMEASURED in node.meta:
         return None
     arguments = Arguments(node)
     base = name.partition(".")[0]
@@ -326,6 +328,7 @@ def _read_target(row: Function, text: str) -> tuple[str, _Target]:
 
 __all__ = [
     "IDENTITIES",
+    "UNMEASURED",
     "Applied",
     "Reduced",
     "Semantics",

@@ -61,10 +61,11 @@ def fold_norm(
     if capturing or any(each.is_inference() for each in given):
         return _folded(weight, gain, shift, bias, offset, dim, centred)
     storages = tuple(_WeakReference(each.untyped_storage()) for each in given)
-    key = (offset, dim, centred, gain is None, shift is None, bias is None) + tuple(
+    places = [
         (storage.cdata, each.storage_offset(), each.shape, each.stride(), each.dtype)
         for each, storage in zip(given, storages, strict=True)
-    )
+    ]
+    key = (offset, dim, centred, gain is None, shift is None, bias is None, *places)
     versions = [*map(_version, given)]
     known = _kept.get(key)
     if known is None or known.versions != versions:
