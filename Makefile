@@ -20,7 +20,7 @@ help:
 	@echo "make test       run ruff, mypy and the tests that this machine can run (under 10 minutes on 2 cores)"
 	@echo "make test-slow  run the exhaustive tests: every kernel through nvcc, 300 random programs instead of 100"
 	@echo "make test-all   run both"
-	@echo "make docs       build the manual into build/docs/html"
+	@echo "make docs       build the manual into build/docs/html, with the playground if that was built"
 	@echo "make playground  build the playground, a page that runs evt in the browser, into build/playground (needs npm)"
 	@echo "make lint       run ruff and mypy"
 	@echo "make house      check the house rules: imports, lengths, words, links, guides"

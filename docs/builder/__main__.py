@@ -9,11 +9,13 @@ from pathlib import Path
 
 from docs.builder.pages import ROOT, pages, pictures
 
+#: The output of `make playground`, which becomes a part of the site.
+PLAYGROUND = ROOT / "build/playground"
 
-def write(folder: Path) -> None:
+
+def write(folder: Path, *, playground: bool) -> None:
     """Write the sources of the site."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for place, text in {**pages(), **pictures()}.items():
+    for place, text in {**pages(playground=playground), **pictures()}.items():
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -21,12 +23,17 @@ def write(folder: Path) -> None:
 
 def main(folder: Path) -> int:
     """Build the site in a folder; its pages are in ``html``."""
-    write(folder / "source")
+    for name in ("source", "html", "doctrees"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    playground = (PLAYGROUND / "index.html").exists()
+    write(folder / "source", playground=playground)
     configuration = str(Path(__file__).parent)
     command = ["-b", "html", "-q", "-W", "--keep-going", "-E", "-c", configuration, "-d", str(folder / "doctrees")]
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *command, str(folder / "source"), str(folder / "html")], cwd=ROOT
     )
+    if playground:
+        shutil.copytree(PLAYGROUND, folder / "html/playground")
     if done.returncode == 0:
         print(f"The manual is in {folder / 'html' / 'index.html'}")
     return done.returncode

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import base64
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -39,6 +41,7 @@ class Entry(NamedTuple):
     text: str
     summary: str
     source: str
+    operation: str
     operands: str
     features: str
     graph: str
@@ -65,6 +68,7 @@ def _entry(path: Path) -> Entry:
         text,
         comment.split(". ")[0].rstrip(".") + ".",
         _source(text),
+        program.request.operation,
         _operands(program),
         _features(program),
         draw(program.request.dag, "svg"),
@@ -153,21 +157,29 @@ def pictures() -> dict[str, str]:
     return {f"gallery/{each.name}.svg": each.graph for each in entries()}
 
 
-def pages() -> dict[str, str]:
-    """Return the page of each sample."""
+def pages(*, playground: bool = False) -> dict[str, str]:
+    """Return the page of each sample; with the playground beside the site, with a link that opens the sample there."""
     scripts = {
         f"gallery/{path.name}.md": f"# {path.name}\n\n{_docstring(path)}\n\n```python\n{path.read_text('utf-8')}```\n"
         for path in _scripts()
     }
-    return {**{f"gallery/{each.name}.md": _page(each) for each in entries()}, **scripts}
+    found = {each.name: _page(each, _opened(each) if playground else "") for each in entries()}
+    return {**{f"gallery/{name}.md": text for name, text in found.items()}, **scripts}
 
 
-def _page(entry: Entry) -> str:
+def _opened(entry: Entry) -> str:
+    """Return a link to the playground, whose address holds its state."""
+    state = {"text": entry.text, "operation": entry.operation, "arch": entry.arch}
+    code = base64.urlsafe_b64encode(json.dumps(state).encode()).decode().rstrip("=")
+    return f'<a href="../playground/index.html#{code}">Open it in the playground</a>\n\n'
+
+
+def _page(entry: Entry, link: str) -> str:
     return f"""# {entry.name}
 
 Source: {entry.source}
 
-```evt
+{link}```evt
 {entry.text.strip()}
 ```
 

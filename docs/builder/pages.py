@@ -60,12 +60,14 @@ def places() -> dict[str, str]:
     } | _FROM_ROOT
 
 
-def pages() -> dict[str, str]:
-    """Return the text of every page, by its place in the site."""
+def pages(*, playground: bool = False) -> dict[str, str]:
+    """Return the text of every page, by its place in the site. ``playground`` says that the playground is beside it."""
     found = {site: _page(path, site) for path, site in places().items()}
     found["index.md"] += _contents()
+    if playground:
+        found["playground.md"] += '\n<a href="playground/index.html">Open the playground</a>\n'
     crossed = {site: _outside_code(text, partial(_crossed, site=site)) for site, text in diagnostics.pages().items()}
-    found |= {**crossed, **gallery.pages(), **api.pages()}
+    found |= {**crossed, **gallery.pages(playground=playground), **api.pages()}
     for page, folder in _FOLDERS.items():
         names = [
             f"/{name.removesuffix('.md')}" for name in sorted(found) if name.startswith(f"{folder}/") and name != page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import re
@@ -118,6 +119,14 @@ def test_the_gallery_shows_every_sample(site: dict[str, str]) -> None:
     assert "struct Region0" in rope
     assert "sm90: evt-3x: " in rope
     assert "(https://github.com/vllm-project/vllm)" in site["gallery/int8_zero_point_i32.md"]
+
+
+def test_a_sample_opens_in_the_playground(site: dict[str, str]) -> None:
+    (code,) = re.findall(r'href="../playground/index.html#(\S+)"', pages(playground=True)["gallery/conv_relu_add.md"])
+    state = json.loads(base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)))
+    assert (state["operation"], state["arch"]) == ("conv2d", "sm90")
+    assert state["text"] == (DOCS.parent / "samples/conv_relu_add.evt").read_text(encoding="utf-8")
+    assert not any("index.html#" in text for text in site.values())
 
 
 def test_the_notebook_is_a_page(site: dict[str, str]) -> None:
