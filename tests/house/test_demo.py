@@ -32,10 +32,10 @@ SHOWN = {
         "return t2 + in_residual;",
         "using Visitor = ",
     ],
-    "evt explain 'D = relu": ["target sm90", "-> evt-3x", "visitors, as a tree:"],
+    "evt explain 'D = relu": ["sm90: evt-3x: ", "   epilogue      visitors: "],
     "evt graph": ["acc", "residual"],
     "evt doctor": ["nvcc"],
-    "evt explain samples/conv_relu_add.evt": ["target sm89", "-> conv-"],
+    "evt explain samples/conv_relu_add.evt": ["sm89: conv-"],
     "evt run": ["m=1000", "n=768", "k=512"],
 }
 

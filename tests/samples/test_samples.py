@@ -162,7 +162,7 @@ def test_convolution_with_relu_and_residual_has_both_routes(arch: str) -> None:
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 0, result.output
         assert kernel in result.stdout
-    shown = CliRunner().invoke(main, ["explain", path, "--arch", arch, "--padding", "1"]).stdout
+    shown = CliRunner().invoke(main, ["explain", "--verbose", path, "--arch", arch, "--padding", "1"]).stdout
     assert "-> conv-stock-2x: " in shown
     assert re.search(r"   conv-evt-2x: .*\n +it also applies, with lower priority", shown)
 
