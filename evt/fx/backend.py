@@ -31,7 +31,7 @@ from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import Cache, KernelSource, tools_digest
-from evt.errors import NoKernelWarning
+from evt.errors import BuildError, NoKernelWarning
 from evt.fx import stored
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
@@ -96,7 +96,15 @@ class FusePass(RegionPass):
 
     def uuid(self) -> str | None:
         """Return the identity of the pass for PyTorch's keys, None if its graphs are not kept."""
-        return None if self.options is None else stored.identity(self.options) + self._salt
+        key = self._key()
+        return None if key is None else key + self._salt
+
+    def _key(self) -> str | None:
+        """Return the identity of the pass, None without options or without a usable cache directory."""
+        try:
+            return None if self.options is None else stored.identity(self.options)
+        except BuildError:
+            return None
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions, and build them for a measurement; return why regions have no kernel."""
@@ -151,7 +159,7 @@ class FusePass(RegionPass):
 
         Return False if a loaded graph is not valid: it has to be compiled again.
         """
-        key = None if self.options is None else stored.identity(self.options)
+        key = self._key()
         found = {each.digest: each.finish(libraries) for each in made}
         if key is not None:
             for digest, graph in found.items():

@@ -291,6 +291,17 @@ def test_measured_regions_are_loaded(
     assert len(passes) == 1
 
 
+def test_graphs_are_compiled_without_a_cache_directory(
+    model: Net, passes: list[Graph], restart: Restart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVT_CACHE_DIR", "~nobody_of_this_name/cache")
+    for _ in range(2):
+        run(model)
+        assert [row.fused for row in evt.report(model).rows] == [True, True]
+        restart()
+    assert len(passes) == 2
+
+
 def test_old_graphs_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "MOST", 2)
     for name in "abc":
