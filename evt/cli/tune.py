@@ -238,11 +238,13 @@ def show(key: str, json: bool) -> None:
 @click.argument("file", type=OutputPath())
 @click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
 @click.option("--key", default="", help="Only problems whose keys begin with this.")
-def export(file: str, gpu: str, key: str) -> None:
+@click.option("--anonymous", is_flag=True, help="Leave out the users and machines that measured.")
+def export(file: str, gpu: str, key: str, anonymous: bool) -> None:
     """Write measurements to a JSON file, for `evt tune import` on other machines with such GPUs."""
     from evt.measured import Store
+    from evt.measured.shipped import anonymous as without_user
 
-    found = Store().all(key, gpu)
+    found = [(name, without_user(each) if anonymous else each) for name, each in Store().all(key, gpu)]
     entries = [{"key": name, **each.to_json()} for name, each in found]
     write(file, json_format.dumps({"form": _FORM, "measurements": entries}, indent=1, allow_nan=False) + "\n")
     if file != "-":

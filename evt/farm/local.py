@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -30,17 +31,17 @@ def run_tasks(
     """
     store = store or Store()
     store.require_replaceable()
-    works = [machine.work(task) for task in tasks]
+    works = deque(machine.work(task) for task in tasks)
     missing = [pending(work, machine.device, options, store) for work in works]
     left = list(map(len, missing))
     progress(f"{len(tasks)} problems; building the kernels of {sum(map(bool, left))}")
     build_each([source for sources in missing for source in sources.values()])
     clock = Remaining(left)
-    for number, (task, work) in enumerate(zip(tasks, works, strict=True)):
+    for number, task in enumerate(tasks):
         said = f"[{number + 1}/{len(tasks)}] {task.title}: {left[number]} kernels{clock.text()}"
         progress(said)
         with torch.no_grad():
-            found = measure(work, machine.device, options, store=store)
+            found = measure(works.popleft(), machine.device, options, store=store)  # whose tensors are freed then
         clock.done(number)
         yield task, found
 

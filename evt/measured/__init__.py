@@ -1,10 +1,11 @@
 """Measurements of a problem's kernels, which decide the kernel of a call.
 
-In the order of the data: :mod:`key` (the identity of a problem), :mod:`measurement` (the times), :mod:`schema`
-and :mod:`store` (the database), :mod:`choice` (the kernel that a call takes). :mod:`evt.tuning` takes the measurements.
+In the order of the data: :mod:`key` (the identity of a problem), :mod:`measurement` (the times), :mod:`schema` and
+:mod:`store` (the database), :mod:`shipped` (tables of evt), :mod:`choice` (the kernel that a call takes).
+:mod:`evt.tuning` takes the measurements.
 """
 
-from evt.measured.choice import applicable, is_measured, measurements
+from evt.measured.choice import applicable, is_measured, may_be_measured, measurements
 from evt.measured.key import groups_key, problem_key, size_class
 from evt.measured.measurement import Measurement, Origin, Timing
 from evt.measured.store import Store
@@ -17,6 +18,7 @@ __all__ = [
     "applicable",
     "groups_key",
     "is_measured",
+    "may_be_measured",
     "measurements",
     "problem_key",
     "size_class",

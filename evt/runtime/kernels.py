@@ -15,7 +15,7 @@ from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import BuildError, LaunchError, TargetError
 from evt.ir import TypedDag
-from evt.measured import Store, applicable, measurements
+from evt.measured import applicable, may_be_measured, measurements
 from evt.plan import Plan, Problem, Route, Sizes, Target, find_target, survey
 from evt.plan.batches import launches
 from evt.plan.batches import refusal as refusal_of_batches
@@ -120,7 +120,7 @@ def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Reque
 
     The user's choice of a route or configuration stays.
     """
-    if not request.may_be_measured or not Store().exists():
+    if not request.may_be_measured or not may_be_measured():
         return request
     problem = call_problem(request, bound, device_target(bound.index), atomic)
     found = measurements(problem, bound.sizes, torch.cuda.get_device_name(bound.index))
