@@ -19,19 +19,8 @@ import pytest
 import evt
 from evt.diagnostics import Source
 from evt.errors import BuildError
-from evt.measured import (
-    Measurement,
-    Origin,
-    Store,
-    Timing,
-    may_be_measured,
-    measurements,
-    problem_key,
-    schema,
-)
-from evt.measured import shipped as shipped_module
+from evt.measured import Measurement, Origin, Store, Timing, schema
 from evt.program import Program
-from evt.request import packed_problem, problem_sizes
 from tests.support.measurements import CALLS, FORMULA, GPU, half, key_of, key_of_call, last, measurement
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -431,35 +420,3 @@ def test_noise_changes_no_choice() -> None:
     assert measurement(("a", "x", 1.0), ("b", "y", 0.995), ("c", "z", 0.991)).best() == Timing("a", "x", 1.0)
     assert measurement(("a", "x", 1.02), ("b", "y", 1.0)).best() == Timing("b", "y", 1.0)
     assert replace(measurement(), timings=()).best() is None
-
-
-# Tables that ship with evt
-
-
-def test_tables_serve_gpus_that_were_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, a, b, _ = CALLS["gemm"]
-    request, shapes = program.request, (a.shape, b.shape)
-    problem, sizes = packed_problem(request, "sm90", "f16", "f16", shapes), problem_sizes(request, shapes)
-    entries = [
-        {"key": problem_key(problem, sizes), **measurement(("evt-2x", "c", ms), gpu=gpu).to_json()}
-        for gpu, ms in ((GPU, 1.0), ("NVIDIA H100", 2.0))
-    ]
-    assert measurements(problem, sizes) == ()
-    (tmp_path / "h.json").write_text(json.dumps({"form": 1, "measurements": entries}))
-    monkeypatch.setattr(shipped_module, "TABLES", tmp_path)
-    assert may_be_measured()
-    assert [each.timings[0].ms for each in measurements(problem, sizes, GPU)] == [1.0]
-    Store().add(problem_key(problem, sizes), measurement(("evt-2x", "c", 0.5)))
-    assert {each.gpu: each.timings[0].ms for each in measurements(problem, sizes)} == {GPU: 0.5, "NVIDIA H100": 2.0}
-    assert program.explain(shapes=shapes, gpu="NVIDIA H100").gpus == ("NVIDIA H100",)
-
-
-def test_tables_of_evt_can_be_read() -> None:
-    for path in shipped_module.TABLES.glob("*.json"):
-        for entry in json.loads(path.read_text())["measurements"]:
-            assert Measurement.from_json(entry).origin.who == ""
-
-
-def test_an_anonymous_measurement_keeps_the_rest() -> None:
-    named = replace(measurement(), origin=Origin("somebody@here", "2026", "580", "0.3"))
-    assert shipped_module.anonymous(named).origin == Origin("", "2026", "580", "0.3")
