@@ -11,6 +11,8 @@ from evt.errors import ArgumentError
 from evt.ir.convolution import ConvolutionProblem
 from evt.request.request import Request
 
+#: The largest extent of a tensor.
+_LARGEST = 2**63 - 1
 #: The shapes of A and B, in PyTorch's order.
 Shapes = tuple[Sequence[int], Sequence[int]]
 
@@ -32,6 +34,8 @@ def problem_of(request: Request, shapes: Shapes) -> tuple[ConvolutionProblem | N
         a, b = (tuple(map(index, shape)) for shape in shapes)
         if min((*a, *b), default=0) < 0:
             raise ValueError(f"A is {list(a)} and B is {list(b)}: an extent is negative")
+        if max((*a, *b), default=0) > _LARGEST:
+            raise ValueError("an extent of A or B does not fit in 64 bits")
         if request.convolution is not None:
             found = request.convolution.problem(a, b)
             return found, found.extents

@@ -99,7 +99,7 @@ def test_a_route_is_added_by_its_record(arch: str) -> None:
     explained = op.explain(arch)
     assert explained.routes[0].chosen
     assert explained.routes[0].rules[0] == ("the formula has squares", "")
-    assert "-> toy-2x: a toy" in str(explained)
+    assert "-> toy-2x: a toy" in explained.details()
     large, small = (evt.gemm(SQUARED, config=name).plan(arch) for name in explained.configurations)
     assert large == made
     assert small.config.tile[0] < large.config.tile[0]
