@@ -205,6 +205,7 @@ _NUMERICS = (
         type=click.Choice(["precise", "eager", "match_eager"]),
         help="eager: round as eager PyTorch does; match_eager is an alias. [default: precise]",
     ),
+    click.option("--batch-invariant", is_flag=True, help="Let no bit of a row depend on the number of rows."),
     click.option(
         "--relaxed", is_flag=True, help="Allow rewrites that are exact for real numbers but not in floating point."
     ),
@@ -313,7 +314,7 @@ def takes_operands(command: _Command) -> _Command:
 
 def takes_settings(command: _Command, *, route: bool = True) -> _Command:
     """Add the options for the keywords of a Program. The command gets the given ones as ``settings``."""
-    names = ["numerics", "relaxed", "fast_math", "deterministic", *["route", "config"] * route]
+    names = ["numerics", "relaxed", "fast_math", "deterministic", "batch_invariant", *["route", "config"] * route]
 
     @functools.wraps(command)
     def decorated(*arguments: Any, **rest: Any) -> None:

@@ -12,20 +12,21 @@ the sum, which another order changes. Sums and means of results depend on an ord
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from evt.errors import EvtError, InternalError
+from evt.errors import BuildError, EvtError, InternalError
 from evt.functions import Function
 from evt.fx.aten import shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.capture import Captured
 from evt.fx.example import example
 from evt.fx.expand import ORIGINAL
-from evt.fx.kernels import program_text, reason_of
+from evt.fx.kernels import built, planned, program_text, reason_of
 from evt.fx.op_semantics import Applied, Reduced, semantics
 from evt.fx.product import Product
 from evt.fx.region import LEFT
@@ -93,6 +94,9 @@ class Comparison:
         waiting = {node: set(self._read(each)) for node, each in by_product.items()}
         if not waiting:
             return {}
+        kernels, _ = planned(by_product, every=True)
+        with suppress(BuildError):  # raised again by the region's call
+            built([source for each in kernels.values() for source in each.sources])
         found: dict[Node, Proof] = {}
         values: dict[Node, Any] = {}
 
@@ -196,7 +200,8 @@ def cancelling(product: Product, read: Mapping[Node, Any]) -> dict[Node, torch.T
     a, b = product.a, product.b
     dims = _contracted(product)
     spread = [0 in each.stride() for each in (read[a], read[b])]
-    if a is b or dims is None or any(spread) or not read[a].is_floating_point():
+    is_copied = not {a, b} <= set(product.node.all_input_nodes)
+    if a is b or is_copied or dims is None or any(spread) or not read[a].is_floating_point():
         return None
     groups = int(product.geometry.get("groups", 1))
     halves = read[a].shape[dims[0]] // groups // 2

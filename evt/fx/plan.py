@@ -249,7 +249,8 @@ def _proven(
     left, proofs = {**left, **reasons}, dict[tuple[Node, str], Proof]()
     possible = {node: one.possible for node, one in known.items()}
     while True:
-        found = find_regions(graph, settings=settings, left=left).outcomes
+        every = find_regions(graph, settings=settings, left=left).outcomes
+        found = [one if one.fused is None else replace(one, fused=readable(graph, one.fused)) for one in every]
         regions = {one.product: one.fused for one in found if one.fused is not None}
         new = {node: each for node, each in regions.items() if (node, program_text(each)) not in proofs}
         for node, proof in comparison.prove(list(new.values())).items():
@@ -262,7 +263,7 @@ def _proven(
             return [
                 replace(one, proof=str(proofs[one.product, program_text(one.fused)]))
                 if one.fused is not None
-                else replace(one, possible=possible.get(one.product))
+                else replace(one, possible=possible.get(one.product, one.possible))
                 for one in found
             ]
         left = {**left, **refused}

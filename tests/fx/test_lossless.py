@@ -138,6 +138,15 @@ def test_batch_norm_is_compared_as_one_operator() -> None:
     assert "of 10368 elements" in row.said  # all 16 channels, from the results of the batch norm
 
 
+def test_operands_without_contiguous_dimension() -> None:
+    """Kernels read copies; the comparison, too."""
+    run = Function(lambda x, w: torch.relu(x[:, ::2] @ w)).eval()
+    inputs = whole(16, 32), whole(16, 24)
+    made = fuse(run, inputs, rule="lossless")
+    assert torch.equal(made(*inputs), run(*inputs))
+    assert formulas(fusion(made)) == ["D = relu(f16(acc))"]
+
+
 def test_copies_pickles_and_settings() -> None:
     module, x = model(), whole(16, 64)
     made = fuse(module, (x,), rule="lossless")
