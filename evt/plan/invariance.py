@@ -14,6 +14,8 @@ from evt.plan.plan import HaloProduct, MatrixProduct, Plan
 from evt.plan.problem import Problem
 from evt.plan.verdict import Refusal
 
+#: Reductions whose result does not depend on the order.
+_ORDERLESS = ("max", "min", "argmax", "argmin")
 #: The instruction of a family's tensor cores.
 _INSTRUCTIONS = {"2x": "mma.sync", "3x": "wgmma", "own": "wgmma", "sm100": "tcgen05.mma", "sm120": "mma.sync"}
 
@@ -54,7 +56,7 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
 def _of_program(dag: TypedDag) -> Refusal | None:
     """Return why the rows of a program depend on the number of rows in every kernel."""
     for node, (op, _) in enumerate(dag.table):
-        if isinstance(op, Reduce) and op.kind == "sum" and set(op.modes) & {"l", "m"}:
+        if isinstance(op, Reduce) and op.kind not in _ORDERLESS and set(op.modes) & {"l", "m"}:
             return Refusal("a sum over rows has an order that depends on their number", node)
         if isinstance(op, Extent) and op.mode in ("l", "m"):
             return Refusal(f"it reads size({op.mode})", node)
@@ -64,7 +66,7 @@ def _of_program(dag: TypedDag) -> Refusal | None:
 
 
 def _sums_columns(dag: TypedDag) -> bool:
-    return any(isinstance(op, Reduce | ReduceBlocks) and op.kind == "sum" for op, _ in dag.table)
+    return any(isinstance(op, Reduce | ReduceBlocks) and op.kind not in _ORDERLESS for op, _ in dag.table)
 
 
 __all__ = ["Accumulation", "accumulation"]

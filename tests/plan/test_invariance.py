@@ -60,6 +60,8 @@ def test_drawn_programs_have_one_order(arch: str) -> None:
     [
         ("out D, s[n]; D = acc; s = sum[m](acc)", "a sum over rows"),
         ("out D, s: f32; D = acc; s = sum[m, n](acc)", "a sum over rows"),
+        ("out D, s[n]; D = acc; s = mean[m](acc)", "a sum over rows"),
+        ("out D, s[n]; D = acc; s = var[m](acc)", "a sum over rows"),
         ("D = acc/size(m)", "size(m)"),
         ("D = acc*(rand(1, 2) > 0.5)", "random numbers"),
     ],
@@ -91,8 +93,9 @@ def test_kernels_without_a_proof_are_refused() -> None:
 
 
 def test_sums_over_columns_and_eighths_have_one_tile() -> None:
-    sums = plans_of(evt.gemm("out D, s: f32[m]; D = acc; s = sum[n](acc)", batch_invariant=True), "sm90", "bf16")
-    assert len(sums) == 1
+    for kind in ("sum", "mean", "var"):
+        op = evt.gemm(f"out D, s: f32[m]; D = acc; s = {kind}[n](acc)", batch_invariant=True)
+        assert len(plans_of(op, "sm90", "bf16")) == 1
     plans = plans_of(evt.gemm("out D: bf16; D = acc", batch_invariant=True), "sm90", "e4m3", "e4m3")
     assert len({plan.config.tile[2] for plan in plans}) == 1
 

@@ -106,3 +106,9 @@ def power(evaluator: Evaluator, x: Value, literal: Value, common: str, stored: S
     if common in ("f16", "bf16"):
         return stored(evaluator.applied("pow", [x, replace(evaluator.cast(common, literal), constant=True)]))
     return None
+
+
+def divided(evaluator: Evaluator, total: Value, count: Value) -> Value:
+    """Return a mean: a quotient, also in eager PyTorch, where a division by a number multiplies elsewhere."""
+    result = evaluator.applied("div", [total, count])
+    return evaluator.hold(result, total.held) if evaluator.eager else result

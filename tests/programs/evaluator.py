@@ -16,7 +16,7 @@ from .call import Data
 from .combined import aligned, either, finite, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
-from .eager import Addend, Product, Value, of_product, power
+from .eager import Addend, Product, Value, divided, of_product, power
 from .functions import FUNCTIONS, ExactFunction
 from .interface import main_output, output_type, reductions
 from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
@@ -377,14 +377,14 @@ class Evaluator:
     def mean(self, modes: Sequence[str], value: Value) -> Value:
         result = self.reduce("sum", modes, value)  # a kernel's moments overflow elsewhere
         for mode in modes:
-            result = self.apply("div", [result, self.value(Size(mode), {})])
+            result = divided(self, result, self.value(Size(mode), {}))
         fewer = value.fewer if value.columns and "n" in modes else 1
         result = result if fewer == 1 else self.apply("mul", [result, self.literal(float(fewer))])
         return replace(result, number=finite(result.number))
 
     def blocks(self, kind: str, width: int, value: Value) -> Value:
         if kind == "mean":
-            return self.apply("div", [self.blocks("sum", width, value), self.literal(float(width))])
+            return divided(self, self.blocks("sum", width, value), self.literal(float(width)))
         if kind == "var":
             value = replace(value, columns=True)
             centred = self.apply("sub", [value, self.blocks("mean", width, value)])
