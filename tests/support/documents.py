@@ -95,10 +95,8 @@ def run_examples(mark: str, *, gpu: bool = False) -> dict[str, str]:
     """Run the examples with a mark in one process, on the GPU or without one, and return the failures by place."""
     texts = [(block.place, mark, block.text) for block in blocks("python") if block.mark == mark]
     assert texts
-    without_gpu = {
-        "PYTHONWARNINGS": _WARNINGS,
-        "CUDA_VISIBLE_DEVICES": "",
-    }  # on a GPU, Inductor has warnings of its own
+    # On a GPU, Inductor issues other warnings.
+    without_gpu = {"PYTHONWARNINGS": _WARNINGS, "CUDA_VISIBLE_DEVICES": ""}
     environment = os.environ if gpu else {**os.environ, **without_gpu}
     done = subprocess.run(
         [sys.executable, "-c", _RUNNER],
