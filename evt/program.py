@@ -108,7 +108,7 @@ class Program(Described):
         shapes: Shapes | None = None,
         fused: bool = True,
     ) -> Plan:
-        """Return the plan for packed tensors.
+        """Return the plan for packed tensors, of the kernel whose text :meth:`emit` returns.
 
         ``arch`` is a target or a GPU, ``a`` and ``b`` are the types of the operands, and ``shapes`` are the shapes of A
         and B. ``fused=False`` makes every operation a separate node. Raise TargetError (E05xx) if the target does not
@@ -116,7 +116,7 @@ class Program(Described):
         """
         from evt.request import packed_problem, surveyed
 
-        return surveyed(self.request, packed_problem(self.request, arch, a, b, shapes), fused=fused).plan
+        return surveyed(self.request, packed_problem(self.request, arch, a, b, shapes), fused=fused).printed.plan
 
     def emit(
         self,

@@ -19,12 +19,12 @@ from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Number
 from evt.plan.epilogue.writes import Reduction
-from evt.plan.plan import HaloConvolution, HaloProduct
+from evt.plan.plan import HaloConvolution, OwnProduct
 
 
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as passes over the elements of a step, in the order of its steps."""
-    halo = isinstance(plan.mainloop, HaloConvolution | HaloProduct)
+    halo = isinstance(plan.mainloop, HaloConvolution | OwnProduct)
     passes = _Passes(plan, f"evt::{'kit' if halo else 'depthwise'}::Lanes")
     for step in plan.steps:
         passes.add(step)

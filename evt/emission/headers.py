@@ -23,8 +23,8 @@ from evt.plan.plan import (
     Convolution3x,
     DepthwiseConvolution,
     HaloConvolution,
-    HaloProduct,
     MatrixProduct,
+    OwnProduct,
     StockFusion,
     StockOperator,
 )
@@ -57,8 +57,10 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["convolution_3x.hpp"]
         case HaloConvolution(windows=windows) if windows:
             return ["kit/kernel.hpp", "kit/mainloop_windows.hpp"]
-        case HaloConvolution() | HaloProduct():
+        case HaloConvolution():
             return ["kit/kernel.hpp", "kit/mainloop.hpp"]
+        case OwnProduct():
+            return ["kit/gemm.hpp"]
         case DepthwiseConvolution():
             return ["kit/depthwise.hpp"]
         case MatrixProduct():

@@ -7,7 +7,7 @@ from evt.ir.dtype import B1
 from evt.ir.node import written
 from evt.ir.number import decimal
 from evt.plan import Field, Plan
-from evt.plan.plan import Convolution, GroupedPlan, HaloProduct, PaddedCopy, Parameter
+from evt.plan.plan import Convolution, GroupedPlan, OwnProduct, PaddedCopy, Parameter
 from evt.plan.signature import bytes_of
 
 #: The start and the end of a stride, by mode.
@@ -109,7 +109,7 @@ def _plain(plan: Plan, field: Field) -> str:
         return "1 where it is a vector in every group, 0 where it is a single value"
     if isinstance(plan.mainloop, Convolution) and field.role in _MODES[plan.mainloop.operator]:
         return _MODES[plan.mainloop.operator][field.role]
-    if field.role == "l" and isinstance(plan.mainloop, HaloProduct):
+    if field.role == "l" and isinstance(plan.mainloop, OwnProduct):
         return "batches: 1"
     if field.role in _PLAIN:
         return _PLAIN[field.role]

@@ -8,7 +8,7 @@ from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, TF32, U8, DType
 from evt.launch.shape import MAP_TYPES
 from evt.plan import Plan
 from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS
-from evt.plan.plan import HaloConvolution, HaloProduct
+from evt.plan.plan import HaloConvolution, OwnProduct
 
 #: The threads that share the sums, and the sums in a line of text.
 _THREADS, _SUMS_A_LINE = 128, 6
@@ -30,7 +30,7 @@ _SUMS = {F32: ("f32", "+f"), I32: ("s32", "+r")}
 def multiplication(plan: Plan) -> MultiplicationText:
     """Return the instruction that multiplies filters by pixels; the sums are registers of the asm statement."""
     loop = plan.mainloop
-    assert isinstance(loop, HaloConvolution | HaloProduct)
+    assert isinstance(loop, HaloConvolution | OwnProduct)
     a, b, transposed = loop.a.dtype, loop.b.dtype, loop.transposes_filters
     pixels, size = plan.config.tile[0], a.bits // 8
     count = FILTERS * pixels // _THREADS
@@ -48,6 +48,7 @@ def multiplication(plan: Plan) -> MultiplicationText:
         operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
         a=f"{{%{count}, %{count + 2}}}",
         b=f"{{%{count + 1}, %{count + 3}}}",
+        adds=f"%{count + 4}",
         flags=_flags(a, transposed),
     )
 

@@ -8,18 +8,20 @@ from evt.emission.convolution import extent
 from evt.emission.expressions import as_int, fragment_element, read
 from evt.emission.text import Assignments, OwnText
 from evt.ir.convolution import SPATIAL
+from evt.ir.dtype import DType
 from evt.launch.members import structs
-from evt.plan.configurations.config import ConfigDepthwise
+from evt.plan.configurations.config import Config, ConfigDepthwise
+from evt.plan.gemm import promotes, tile_of
 from evt.plan.plan import (
     Convolution,
     DepthwiseConvolution,
     HaloConvolution,
-    HaloProduct,
     Image,
-    Matrix,
+    OwnProduct,
     PaddedCopy,
     Plan,
 )
+from evt.plan.signature import bytes_of
 
 _PARTS = ("filter", "output", "pad", "stride", "dilation")
 
@@ -37,14 +39,18 @@ def own(plan: Plan) -> OwnText | None:
                 operands=(*_image("a", loop.a), *_image("b", loop.b)),
                 structs=structs(plan),
             )
-        case HaloProduct() as loop:
-            sizes = ", ".join(map(extent, ("m", "n", "k")))
+        case OwnProduct() as loop:
+            sizes = zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True)
             return OwnText(
-                mainloop=_mainloop(plan),
-                kernel=_kernel(loop.shared),
+                mainloop="",
+                kernel=_gemm(plan.config, loop.a.dtype),
                 remark="The matrix product.",
-                problem=(("problem", f"evt::kit::matrix_product({sizes})"),),
-                operands=(*_rows("a", loop.a), *_rows("b", loop.b)),
+                problem=tuple(sizes),
+                operands=tuple(
+                    (name, read(field))
+                    for letter, matrix in (("a", loop.a), ("b", loop.b))
+                    for name, field in ((letter, matrix.pointer), (f"{letter}_stride", matrix.leading))
+                ),
                 structs=structs(plan),
                 refused="arguments->l != 1",
             )
@@ -65,12 +71,20 @@ def _kernel(shared: bool) -> str:
     return f"evt::kit::Kernel<Mainloop, Epilogue{', true' if shared else ''}>"
 
 
-def _mainloop(plan: Plan, rank: int = 2, windows: tuple[int, int] | None = None) -> str:
+def _gemm(config: Config, operand: DType) -> str:
+    """Return the kernel of a product."""
+    tile = tile_of(config, bytes_of(operand))
+    down, across, splits = tile.cluster
+    numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
+    numbers += ["true"] * promotes(operand)
+    return f"evt::kit::Gemm<Mma, Epilogue, {config.tile[2]}, evt::kit::GemmTile<{', '.join(numbers)}>>"
+
+
+def _mainloop(plan: Plan, rank: int, windows: tuple[int, int] | None) -> str:
     channels = plan.config.tile[2]
     if windows:
         return f"evt::kit::WindowsMainloop<Mma, {channels}, {windows[0]}, {windows[1]}>"
-    single = ", true" if isinstance(plan.mainloop, HaloProduct) else ""
-    return f"evt::kit::HaloMainloop<Mma, {channels}, {rank}{single}>"
+    return f"evt::kit::HaloMainloop<Mma, {channels}, {rank}>"
 
 
 def _filter(plan: Plan, loop: DepthwiseConvolution) -> str:
@@ -108,9 +122,3 @@ def _image(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]
     assert isinstance(operand, Image)
     yield letter, read(operand.pointer)
     yield from ((f"{letter}_strides[{i}]", read(stride)) for i, stride in enumerate(operand.strides))
-
-
-def _rows(letter: str, matrix: Matrix) -> Iterator[tuple[str, str]]:
-    """Yield the pointer and the strides of a matrix: every dimension but the rows has one element."""
-    yield letter, read(matrix.pointer)
-    yield from ((f"{letter}_strides[{i}]", read(matrix.leading)) for i in range(3))

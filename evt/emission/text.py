@@ -110,6 +110,7 @@ class MultiplicationText:
     operands: tuple[str, ...]
     a: str
     b: str
+    adds: str
     flags: str
 
 

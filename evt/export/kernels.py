@@ -210,7 +210,7 @@ def _signatures(natural: Signature, dag: TypedDag, layouts: Layouts) -> Iterator
 
 def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: str) -> Kernel:
     """Return the kernel of a problem. Raise TargetError if there is none."""
-    found = survey(problem, request.settings.route, request.settings.config)
+    found = survey(problem, request.settings.route, request.settings.config).printed
     plan = found.plan
     made = emitted(plan, name)
     most = found.chosen.max_batches
@@ -218,7 +218,8 @@ def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: s
     def same(other: Problem) -> bool:
         """Return whether another problem has an equal kernel."""
         try:
-            return emitted(survey(other, request.settings.route, request.settings.config).plan, name).text == made.text
+            alike = survey(other, request.settings.route, request.settings.config).printed
+            return emitted(alike.plan, name).text == made.text
         except EvtError:
             return False
 

@@ -13,7 +13,8 @@ and Inductor's kernel, if there is one left, reads them; no launch is saved then
 need a separate kernel, since they read the elements in another order. A kernel of Inductor's that evaluates an
 error function is bound by this function and not by memory.
 
-A matrix product loses to the library in three ways (fitted on an H100 to 48 cases of 1 to 8192 rows, 2026-11):
+The time of a matrix product by evt's GEMM kernel, and that of the library, are estimates of :mod:`evt.plan.gemm`. A
+kernel of CUTLASS loses to the library in three ways (fitted on an H100 to 48 cases of 1 to 8192 rows, 2026-11):
 
     partial last wave    the library chooses from more tile shapes, and loses about half as much
     long sums, few waves a multiprocessor fills its pipeline and drains it once a wave, while the library splits k or
@@ -52,7 +53,9 @@ from evt.ir import Apply, TypedDag
 from evt.ir.dtype import from_torch_name
 from evt.ir.node import base
 from evt.plan.epilogue.cost import cost
-from evt.plan.plan import DepthwiseConvolution, HaloConvolution, HaloProduct, Mainloop
+from evt.plan.gemm import Size, library_microseconds
+from evt.plan.plan import DepthwiseConvolution, HaloConvolution, Mainloop, OwnProduct, Plan
+from evt.plan.speed import MEGAHERTZ, duration
 from evt.request.graphs import optimised_graph
 
 #: Bytes, and 16-bit multiply-adds, per microsecond that kernels reach on sm90, the only measured target.
@@ -66,8 +69,6 @@ CALL = 5.0
 #: Slowdown of a product against the library: (largest number of rows or columns, factor), and the factor beyond.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GRADIENT = 0.03, 0.05
-#: Slowdown of own kernels of products against CUTLASS's: up to a sixth (H200, 2026-11).
-_SLOWER_OWN = 1 / 6
 #: Partial last waves: the tile's side, the multiprocessors, and the loss as a fraction of the idle time.
 _TILE, _PROCESSORS, _UNEVEN = 128, PROCESSORS, 0.5
 #: Long sums: the slowdown is k / (k + _TERMS) times _LONG_SUMS / waves, or times _SLOWER_ROWS for few rows.
@@ -75,7 +76,7 @@ _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: Microseconds on sm90 for each element. A product takes the first constant at least, and the second one for each
 #: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
-#: Microseconds of a convolution's epilogue for each element of a second or further matrix. The same constant counts for
+#: Microseconds of an own kernel's epilogue for each element of a second or further matrix. The same constant counts for
 #: each element that a reduction combines.
 _FURTHER = 1e-6
 #: Microseconds that CUTLASS's kernel loses for a 1x1 convolution with more channels than the halo kernel takes.
@@ -161,9 +162,8 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here:
     copies = copied(fused)
     copying = 2 * sum(map(bytes_of, copies)) / _MOVED + len(copies) * LAUNCH
     launches = (not read) + summed
-    lost = _lost_by_convolution(fused, kernel.mainloop, time) if convolution else _lost_by_product(fused, time)
-    if isinstance(kernel.mainloop, HaloProduct):
-        lost += time * _SLOWER_OWN
+    by_product = isinstance(kernel.mainloop, OwnProduct) or not convolution
+    lost = _lost_by_product(fused, kernel, time) if by_product else _lost_by_convolution(fused, kernel.mainloop, time)
     gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copying
     if replayed:
         return Benefit(gain, loss, saved)
@@ -172,10 +172,17 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here:
     return Benefit(gain, loss, saved, waiting=difference - (gain - loss))
 
 
-def _lost_by_product(fused: RegionProgram, time: float) -> float:
+def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
     """Return the microseconds that a region's kernel takes longer than the library, whose product takes ``time``."""
     rows, columns = _matrix(fused)
-    elements, terms = _elements(fused), hint(fused.region.product.a.meta["val"].shape[-1])
+    elements = _elements(fused)
+    terms = round(_multiplications(fused) / elements)
+    if isinstance(kernel.mainloop, OwnProduct):
+        sizes = {"m": rows, "n": columns, "k": terms}
+        library = library_microseconds(Size(rows, columns, terms * kernel.operand_bits // 8, 2.0, _PROCESSORS))
+        inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
+        own = duration(kernel, sizes, _PROCESSORS).total / MEGAHERTZ
+        return own - library - inputs + _further(fused) * _FURTHER
     batches = max(1, elements // max(1, rows * columns))
     long = terms / (terms + _TERMS)
     if rows <= _FEW_ROWS and batches == 1:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from evt.fx.example import hint
 from evt.fx.product import Product
 from evt.plan import Plan
-from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, halo_3x
+from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, gemm_own_3x, halo_3x
 from evt.plan.routes.route import Route
 
 #: The most channels of a first layer, and the most taps of the other measured filters in each dimension.
@@ -63,7 +63,7 @@ class Class:
         )
 
 
-_PRODUCTS = (gemm_3x.STOCK, gemm_3x.EVT)
+_PRODUCTS = (gemm_own_3x.PRODUCT, gemm_3x.STOCK, gemm_3x.EVT)
 _CONVOLUTIONS = (halo_3x.HALO, convolution_3x.EVT, *_PRODUCTS)
 _HALF = ("f16", "bf16")
 #: The measured classes, 2026-11. GEMM routes also compute convolutions with 1x1 filters.
@@ -71,7 +71,7 @@ COVERED = (
     Class(
         "matrix products",
         operations=("gemm", "linear"),
-        routes=(*_PRODUCTS, halo_3x.PRODUCT),
+        routes=_PRODUCTS,
         types=_HALF,
         source="evt bench --suite gemm and 35 sizes on an H200; 48 cases of 1 to 8192 rows on an H100",
     ),

@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Plan
-from evt.plan.geometry.convolution import Axis, Problem, ceil_div, matrix_product
+from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.halo import (
     FILTERS,
     MAX_TAPS,
@@ -24,7 +24,7 @@ from evt.plan.geometry.halo import (
 )
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, scheduled
 from evt.plan.halo import forward
-from evt.plan.plan import HaloConvolution, HaloProduct, Image, Matrix
+from evt.plan.plan import HaloConvolution, Image
 from evt.plan.signature import bytes_of
 
 _DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
@@ -63,8 +63,6 @@ def has_windows(plan: Plan) -> bool:
 def problem_of(plan: Plan, sizes: Mapping[str, int]) -> Problem:
     """Return the convolution of a call."""
     loop = plan.mainloop
-    if isinstance(loop, HaloProduct):
-        return matrix_product(sizes["m"], sizes["n"], sizes["k"])
     assert isinstance(loop, HaloConvolution)
     found = forward(loop.operator, sizes)
     axes = {name: Axis.of(found, name) for name in loop.spatial}
@@ -74,10 +72,10 @@ def problem_of(plan: Plan, sizes: Mapping[str, int]) -> Problem:
 def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape | None:
     """Return the launch for the sizes of a call; None if the kernel cannot run it."""
     loop, kernel = plan.mainloop, class_of(plan)
-    assert isinstance(loop, HaloProduct | HaloConvolution)
+    assert isinstance(loop, HaloConvolution)
     given = problem_of(plan, sizes)
     problem = over_windows(given, kernel) if kernel.has_windows else given
-    tile = (0, 0) if isinstance(loop, HaloProduct) else (sizes["tile_rows"], sizes["tile_columns"])
+    tile = sizes["tile_rows"], sizes["tile_columns"]
     made = geometry_of(problem, kernel, *tile)
     if made.input_stages == 0 or not _can_implement(plan, given, problem):
         return None
@@ -128,10 +126,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
 def class_of(plan: Plan) -> KernelClass:
     """Return the compile-time facts of a plan's kernel."""
     loop = plan.mainloop
-    assert isinstance(loop, HaloProduct | HaloConvolution)
+    assert isinstance(loop, HaloConvolution)
     pixels, _, channels = plan.config.tile
     block_bytes = channels * bytes_of(loop.a.dtype)
-    volume = isinstance(loop, HaloConvolution) and loop.rank == 3
+    volume = loop.rank == 3
     pixel_bytes = WINDOW_BYTES if has_windows(plan) else block_bytes
     staged = plan.source is not None or plan.destination is not None
     return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared)
@@ -139,14 +137,14 @@ def class_of(plan: Plan) -> KernelClass:
 
 def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
     loop = plan.mainloop
-    assert isinstance(loop, HaloProduct | HaloConvolution)
+    assert isinstance(loop, HaloConvolution)
     stride = problem.depth.stride * problem.height.stride * problem.width.stride
     pads = (problem.height.pad, problem.width.pad)
     if (loop.transposes_filters and stride != 1) or problem.tap_count > MAX_TAPS:
         return False
     if min(pads) < 0 or max(pads) > _MOST_PADDING:
         return False
-    if not (isinstance(loop, HaloConvolution) and loop.windows):
+    if not loop.windows:
         return True
     channels, step = loop.windows
     width = given.width
@@ -236,16 +234,14 @@ def _windows(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometr
 
 
 def _strides(operand: object, sizes: Mapping[str, int]) -> list[int]:
-    """Return the strides of an operand except the channels', outermost first; a matrix has one dimension of pixels."""
-    if isinstance(operand, Matrix):
-        return [sizes[operand.leading.name]] * 3
+    """Return the strides of an operand except the channels', outermost first."""
     assert isinstance(operand, Image)
     return [sizes[stride.name] for stride in operand.strides]
 
 
 def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry, kernel: KernelClass) -> TensorMap:
     operand = plan.mainloop.a
-    assert isinstance(operand, Matrix | Image)
+    assert isinstance(operand, Image)
     height, width = given.height, given.width
     box = [kernel.channels, (made.input_pitch - 1) * width.stride + 1, (made.box_rows - 1) * height.stride + 1]
     extents = [given.channels, width.size, height.size]
@@ -262,9 +258,9 @@ def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry,
 
 def _filters(plan: Plan, sizes: Mapping[str, int], given: Problem, kernel: KernelClass) -> TensorMap:
     loop = plan.mainloop
-    assert isinstance(loop, HaloProduct | HaloConvolution)
+    assert isinstance(loop, HaloConvolution)
     operand = loop.b
-    assert isinstance(operand, Matrix | Image)
+    assert isinstance(operand, Image)
     extents, box = [given.channels, given.filters], [kernel.channels, FILTERS]
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]

@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from evt.ir.dtype import I64
 from evt.ir.node import PLACES
-from evt.launch import depthwise, halo
+from evt.launch import depthwise, gemm, halo
 from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import RandomNumbers, ScalarBroadcast
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
-from evt.plan.plan import DepthwiseConvolution, PaddedCopy
+from evt.plan.plan import DepthwiseConvolution, OwnProduct, PaddedCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,12 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
     if isinstance(plan.mainloop, DepthwiseConvolution):
         names: tuple[str, ...] = depthwise.MEMBERS
         pointers: dict[str, Value] = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
+    elif isinstance(plan.mainloop, OwnProduct):
+        names, pointers = gemm.MEMBERS, {}
     else:
         names = (*halo.MEMBERS, *(halo.OF_WINDOWS if halo.has_windows(plan) else ()))
         pointers = {"operands.a": a.pointer, "operands.b": b.pointer}
-    if plan.destination:
+    if plan.destination and "d" in names:
         pointers["d"] = plan.destination.pointer
     for name in names:
         yield name, pointers.get(name, SHAPED)

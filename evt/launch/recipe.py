@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from evt.launch import depthwise, halo
+from evt.launch import depthwise, gemm, halo
 from evt.launch.layout import Layout, layout_of
 from evt.launch.members import (
     IsAligned,
@@ -27,7 +27,7 @@ from evt.launch.members import (
 )
 from evt.launch.shape import Shape, TensorMap
 from evt.plan import Field, Plan
-from evt.plan.plan import DepthwiseConvolution
+from evt.plan.plan import DepthwiseConvolution, OwnProduct
 
 #: Threads of a block of the small kernels: kFinishThreads of finish.hpp.
 _FINISH_THREADS = 256
@@ -126,6 +126,8 @@ def recipe_of(kernel: Kernel, sizes: Mapping[str, int], multiprocessors: int) ->
 def _shape(plan: Plan, sizes: tuple[tuple[str, int], ...], multiprocessors: int) -> Shape | None:
     if isinstance(plan.mainloop, DepthwiseConvolution):
         return depthwise.shape(plan, dict(sizes))
+    if isinstance(plan.mainloop, OwnProduct):
+        return gemm.shape(plan, dict(sizes), multiprocessors)
     return halo.shape(plan, dict(sizes), multiprocessors)
 
 

@@ -76,7 +76,7 @@ def tensor_map(
 
     A row of the box has ``row_bytes`` in shared memory. ``rounds``: f32 is rounded to TF32.
     """
-    every = (1, *steps, *(1 for _ in extents[3:]))
+    every = (1, *steps, *(1 for _ in extents[3:]))[: len(extents)]
     in_bytes = tuple(stride * bytes_of(dtype) for stride in strides)
     kind = MAP_TYPES[dtype][1] if rounds or dtype != F32 else MAP_FLOAT32
     return TensorMap(member, pointer, kind, tuple(extents), in_bytes, tuple(box), every, _SWIZZLES.get(row_bytes, 0))

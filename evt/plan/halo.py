@@ -39,10 +39,6 @@ _SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # which are widened
 _LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32 bits
-#: Rows, and bytes of a row, of a matrix that fills tiles; and the kernels offered for products: pixels, and whether
-#: shared.
-_MANY = 1 << 14
-_PRODUCTS = ((192,), (256,), (160,), (64,), (128, True), (64, True))
 
 
 class Variant(NamedTuple):
@@ -130,15 +126,6 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
         return Halo((), reason=TOO_LARGE)
     for_some = channels > _FEW_CHANNELS
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast, for_some)
-
-
-@lru_cache(maxsize=8)
-def halo_of_products(operand: DType) -> Halo:
-    """Return how the halo kernel serves products of matrices of a type, whose sizes are not known."""
-    widths = pixels_of(operand)
-    known = _kernels((Plane.of_product(_MANY, _MANY, max(_PLANES)),), widths)
-    offered = tuple(Variant(max(_PLANES), *each) for each in _PRODUCTS)
-    return Halo(offered, *_limits(known, widths))
 
 
 def widened_channels(channels: int, element_bytes: int, stride: int) -> int:

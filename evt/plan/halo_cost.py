@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from evt.plan.geometry import halo, halo_schedule
-from evt.plan.geometry.convolution import Axis, Problem, matrix_product
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
 from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
 
@@ -59,11 +59,6 @@ class Plane:
         """
         depth = Axis(1, 1, depth_taps or 1, 1, 1, 0)
         return Plane(Problem(1, channel_bytes, 0, height, width, depth), block_bytes, depth_taps is not None)
-
-    @staticmethod
-    def of_product(rows: int, row_bytes: int, block_bytes: int) -> Plane:
-        """Return a matrix product whose rows of A have some bytes."""
-        return Plane(matrix_product(rows, 0, row_bytes), block_bytes)
 
     @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:

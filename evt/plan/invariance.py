@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evt.ir import Extent, Random, Reduce, ReduceBlocks, TypedDag
-from evt.plan.plan import HaloProduct, MatrixProduct, Plan
+from evt.plan.plan import MatrixProduct, OwnProduct, Plan
 from evt.plan.problem import Problem
 from evt.plan.verdict import Refusal
 
@@ -46,7 +46,7 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
     loop = plan.mainloop
     if problem.shape != "gemm" or not isinstance(loop, MatrixProduct) or plan.family not in _INSTRUCTIONS:
         return Refusal("the order of sums is proved for matrix products only: other kernels tile by their sizes")
-    if isinstance(loop, HaloProduct) and loop.shared:
+    if isinstance(loop, OwnProduct) and plan.config.cluster[2] > 1:
         return Refusal(f"{plan.config.name} shares the k of a tile among thread blocks")
     operand = problem.dag.operands[0].dtype
     promoted = plan.config.tile[2] if operand.is_float and operand.bits == 8 else 0

@@ -7,7 +7,7 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-              | HaloProduct(a, b, shared)           two matrices, by the halo kernel
+              | OwnProduct(a, b)                    two matrices, by the GEMM kernel
               | HaloConvolution(operator, ...)      a convolution by the halo kernel
               | DepthwiseConvolution(operator, ...) a convolution without a matrix product
     Epilogue  = EpilogueProgram(steps, tree, results)   a visitor tree, a topological visitor, or straight-line code
@@ -132,10 +132,8 @@ class MatrixProduct:
 
 
 @dataclass(frozen=True, slots=True)
-class HaloProduct(MatrixProduct):
-    """A GEMM run as a 1x1 convolution: the rows of A are pixels. See :class:`HaloConvolution`."""
-
-    shared: bool = False
+class OwnProduct(MatrixProduct):
+    """A matrix product by the kernel of codegen/include/evt/kit/gemm.hpp. The columns of D are called filters."""
 
     @property
     def transposes_filters(self) -> bool:
@@ -367,7 +365,7 @@ class Plan:
         of the
         next kernel crowd the SMs that finish first: one kernel took 1.2 times the time.
         """
-        return isinstance(self.mainloop, HaloConvolution | HaloProduct)
+        return isinstance(self.mainloop, HaloConvolution | OwnProduct)
 
     @property
     def rows(self) -> str:

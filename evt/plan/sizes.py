@@ -1,4 +1,4 @@
-"""The sizes of a convolution's call: they choose among kernels, and no kernel's text depends on them.
+"""The sizes of a call: they choose among kernels, and no kernel's text depends on them.
 
 A :class:`evt.plan.signature.Signature` has the facts that a kernel's text depends on. The rules about fit and speed,
 and the configurations of routes, query the sizes beside it.
@@ -24,11 +24,13 @@ BEYOND_OFFSETS = "an operand has 2 GiB or more, beyond the 32-bit offsets of CUT
 class Sizes:
     """The sizes of a call, empty where they are unknown.
 
-    ``operand_bytes`` is the number of bytes from the first to the last element of the larger operand.
+    ``operand_bytes`` is the number of bytes from the first to the last element of a convolution's larger operand.
+    ``has_batches``: whether a matrix product has several batches.
     """
 
     convolution: ConvolutionProblem | None = None
     operand_bytes: int = 0
+    has_batches: bool = False
 
     @property
     def tile_columns(self) -> int:
@@ -54,7 +56,7 @@ class Sizes:
         return max(self.operand_bytes, padded) >= LARGEST_OPERAND
 
 
-#: The sizes of a call that is not known, and of a matrix product, whose configurations do not depend on sizes.
+#: The sizes of a call that is not known, and of a matrix product of one batch.
 UNKNOWN = Sizes()
 
 

@@ -6,17 +6,27 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 from typing import NamedTuple
 
+from evt.plan import gemm
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.geometry.convolution import Axis
 from evt.plan.halo import TOO_LARGE, beyond_windows, forward, tiles_of
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_cost import INSTRUCTION, Plane, start_of
-from evt.plan.plan import Convolution2x, Convolution3x, DepthwiseConvolution, HaloConvolution, HaloProduct, Plan
+from evt.plan.plan import (
+    Convolution2x,
+    Convolution3x,
+    DepthwiseConvolution,
+    HaloConvolution,
+    OwnProduct,
+    Plan,
+)
 from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of an SM of sm90, and the cycles of a launch.
 A_CYCLE, _LAUNCH = 2048, 8500
+#: Clock cycles of a microsecond.
+MEGAHERTZ = 1755
 #: The instructions of the epilogues that the constants are fitted to.
 _LIGHT = 4
 #: Cycles of an element of a thread in CUTLASS's kernels: a light epilogue, and each further instruction. Fitted to
@@ -60,9 +70,10 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
     loop = plan.mainloop
     if isinstance(loop, Convolution2x) and sizes.exceeds_offsets(plan.operand_bits // 8):
         return BEYOND_OFFSETS
-    if isinstance(loop, HaloProduct) and loop.shared and extents["k"] <= plan.config.tile[2]:
-        shared = f"{plan.config.name} shares tiles among thread blocks that take {plan.config.tile[2]} of k each"
-        return f"k = {extents['k']}: {shared}"
+    if isinstance(loop, OwnProduct):
+        stage, splits = plan.config.tile[2], plan.config.cluster[2]
+        if splits > 1 and extents["k"] <= (splits - 1) * stage:
+            return f"k = {extents['k']}: {plan.config.name} has {splits} thread blocks that take {stage} of k or more"
     if isinstance(loop, HaloConvolution):
         found = beyond_windows(extents) if loop.windows else ""
         return found or ("" if _halo_time(plan, extents) < inf else TOO_LARGE)
@@ -72,7 +83,12 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
 def duration(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Duration:
     """Return the duration of a kernel in clock cycles of sm90, or in relative units for other targets."""
     heavy = max(0, plan.epilogue_instructions - _LIGHT)
-    if isinstance(plan.mainloop, HaloConvolution | HaloProduct):
+    if isinstance(plan.mainloop, OwnProduct):
+        tile, size = _product(plan, sizes, multiprocessors)
+        evaluated = heavy * INSTRUCTION / MEGAHERTZ
+        work = gemm.microseconds(tile, size, evaluated) - gemm.LAUNCH
+        return Duration(gemm.LAUNCH * MEGAHERTZ, work * MEGAHERTZ)
+    if isinstance(plan.mainloop, HaloConvolution):
         start = start_of(plan.config.tile[0], shared=plan.mainloop.shared)
         return Duration(start, _halo_time(plan, sizes, heavy) - start)
     if isinstance(plan.mainloop, DepthwiseConvolution):
@@ -87,14 +103,16 @@ def duration(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Dura
 
 def evaluation(plan: Plan) -> float:
     """Return the clock cycles of an element of the epilogue in a thread."""
-    of_own = isinstance(plan.mainloop, HaloConvolution | HaloProduct | DepthwiseConvolution)
+    of_own = isinstance(plan.mainloop, HaloConvolution | OwnProduct | DepthwiseConvolution)
     each = INSTRUCTION if of_own else _VISITED_INSTRUCTION
     return _VISITED + each * max(0, plan.epilogue_instructions - _LIGHT)
 
 
 def waves(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return the tiles of a kernel over the tiles that run at a time; 0 for a depthwise kernel."""
-    if isinstance(plan.mainloop, HaloConvolution | HaloProduct):
+    if isinstance(plan.mainloop, OwnProduct):
+        return gemm.waves(*_product(plan, sizes, multiprocessors))
+    if isinstance(plan.mainloop, HaloConvolution):
         pixels, shared = plan.config.tile[0], plan.mainloop.shared
         return tiles_of(*_halo_problem(plan, sizes, pixels), shared=shared) / multiprocessors
     if isinstance(plan.mainloop, DepthwiseConvolution):
@@ -140,7 +158,7 @@ def time(
 
 def _halo_time(plan: Plan, sizes: Mapping[str, int], instructions: float = 0) -> float:
     """Return the time of a halo kernel in clock cycles; infinity if it cannot run."""
-    assert isinstance(plan.mainloop, HaloConvolution | HaloProduct)
+    assert isinstance(plan.mainloop, HaloConvolution)
     pixels, shared = plan.config.tile[0], plan.mainloop.shared
     plane, _, images, filters = _halo_problem(plan, sizes, pixels)
     return halo_time(plane, pixels, images, filters, shared=shared, instructions=instructions)
@@ -149,15 +167,20 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int], instructions: float = 0) ->
 def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Plane, int, int, int]:
     """Return the convolution of a halo kernel: its plane, the pixels of the instruction, its images and filters."""
     loop, (_, _, channels), element_bytes = plan.mainloop, plan.config.tile, plan.operand_bits // 8
-    if not isinstance(loop, HaloConvolution):
-        plane = Plane.of_product(sizes["m"], sizes["k"] * element_bytes, channels * element_bytes)
-        return plane, pixels, 1, sizes["n"]
+    assert isinstance(loop, HaloConvolution)
     sizes = forward(loop.operator, sizes)
     if loop.windows:
         plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
     else:
         plane = Plane.of(sizes, channels, element_bytes)
     return plane, pixels, sizes["images"] * sizes.get("output_depth", 1), sizes["filters"]
+
+
+def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[gemm.Tile, gemm.Size]:
+    """Return the tile of an own product and the size of a call."""
+    operand_bytes, traffic = plan.operand_bits // 8, plan.read_bytes + plan.written_bytes
+    size = gemm.Size(sizes["m"], sizes["n"], sizes["k"] * operand_bytes, traffic, multiprocessors)
+    return gemm.tile_of(plan.config, operand_bytes), size
 
 
 def depth(plan: Plan, sizes: Mapping[str, int]) -> int:

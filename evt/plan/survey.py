@@ -183,7 +183,7 @@ class Survey:
         Raise TargetError: E0502 when the one requested route cannot compile the program, E0503 when none can.
         """
         for unsuited in (False, True):
-            for each in self.asked:
+            for each in self._with_config:
                 if not each.applies or bool(each.unsuited) != unsuited:
                     continue
                 if self.config is not None or each.general is not None:
@@ -201,6 +201,13 @@ class Survey:
         notes = ("run `evt explain` (or op.explain) to see why each route was refused",)
         named = [(each.route.name, refusal.reason) for each in self.asked for refusal in each.reasons]
         raise TargetError(self._shown(Diagnostic("E0503", message, help=advice, notes=notes), refusals), named)
+
+    @property
+    def _with_config(self) -> Sequence[Candidate]:
+        """The routes to choose from; without a requested route, the routes that have the requested configuration."""
+        if self.named is not None or not isinstance(self.config, str):
+            return self.asked
+        return [each for each in self.asked if each.applies and self.config in each.search_space] or self.asked
 
     def _is_beside(self, candidate: Candidate) -> bool:
         """Return whether a route's refusals are irrelevant to the user: the route is for other programs.
@@ -249,6 +256,16 @@ class Survey:
         general = self.chosen.general
         assert general is not None
         return general
+
+    @cached_property
+    def printed(self) -> Survey:
+        """The survey whose plan is printed and exported: without a requested route, of the routes that are printed.
+
+        Raise TargetError as :attr:`plan`.
+        """
+        if self.named is not None or self.config is not None or self.chosen.route.printed:
+            return self
+        return Survey(self.problem, self.candidates, tuple(each for each in self.asked if each.route.printed))
 
     def _find_config(self, name: str) -> Config:
         """Return the configuration with a name. Raise TargetError (E0501), with the routes that have it."""

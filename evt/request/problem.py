@@ -43,6 +43,8 @@ def packed_problem(
         of = convolution_class(request.convolution, convolution, operand)
         if convolution is not None:
             sizes = Sizes(convolution, convolution.largest_operand * operand.bits // 8)
+    elif extents is not None:
+        sizes = Sizes(has_batches=extents["l"] > 1)
     asked = options(request.settings, request.settings.deterministic is False)
     return Problem(dag, natural_signature(dag, of, extents), find_target(arch), asked, sizes=sizes)
 

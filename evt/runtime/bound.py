@@ -59,14 +59,19 @@ class Bound:
 
     @property
     def layer(self) -> tuple[object, ...]:
-        """The extents of a convolution's weights; () for a matrix product."""
+        """The extents of a convolution's weights; for a matrix product, whether there are several batches."""
         problem = self.convolution
-        return () if problem is None else (problem.filters, problem.channels, problem.filter_size)
+        return (self.has_batches,) if problem is None else (problem.filters, problem.channels, problem.filter_size)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether there are several batches."""
+        return self.sizes.get("l", 1) > 1
 
     @property
     def plan_sizes(self) -> Sizes:
         """The sizes that choose among kernels."""
-        return Sizes(self.convolution, self.operand_bytes)
+        return Sizes(self.convolution, self.operand_bytes, self.has_batches)
 
     @property
     def signature(self) -> Signature:

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC
 
 WEIGHTS = {"shapes": ((8, 64, 28, 28), (64, 64, 3, 3))}
 PLANS = {
-    "product": lambda: evt.gemm("D = gelu(alpha*acc + bias)", route="halo-3x").plan("sm90", "f16", "f16"),
+    "product": lambda: evt.gemm("D = gelu(alpha*acc + bias)", route="gemm-own-3x").plan("sm90", "f16", "f16"),
     "reduction": lambda: evt.gemm(
         "out rms: f32[m], D, a: f32; D = acc*2; rms = rsqrt(sum[n](acc*acc)/size(n) + 1e-5); a = max[m, n](abs(acc))",
-        route="halo-3x",
+        route="gemm-own-3x",
     ).plan("sm90", "bf16", "bf16"),
     "convolution": lambda: evt.conv2d("D = relu(acc + bias[n] + residual)", padding=1, route="conv-halo-3x").plan(
         "sm90", "f16", "f16", **WEIGHTS
@@ -204,7 +204,7 @@ def test_recipes_have_the_launches_of_reductions(tmp_path):
     assert recipe is not None
     assert [each.kernel for each in recipe.launches] == ["kernel", "finish"]
     main, finish = recipe.launches
-    assert {each.member for _, _, each in main.maps} == {"input", "filters", "destination"}
+    assert {each.member for _, _, each in main.maps} == {"a", "b", "destination"}
     assert finish.grid == (4, 2)  # of 1000 rows, and of a scalar
     assert recipe.workspace == workspace_of(plan, sizes) > 0
 
@@ -214,11 +214,11 @@ def test_own_kernels_stand_in_for_those_of_cutlass(monkeypatch, tmp_path):
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(Candidate, "default_configs", property(lambda self: self.configs[:1]))
     a, b, bias = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 64), (64, 64), (64,)))
-    op = evt.gemm("D = relu(acc + bias)")
+    op = evt.gemm("in bias: f16[n]; out D: f32; D = relu(acc + bias)")  # TMA stores 16 bits
     bound, target = bind(op.request, a, b, {"bias": bias}, {}), find_target("sm90")
     assert plan_kernels(op.request, bound, target)[0].family == "3x"
     kernels = make_kernels(op.request, bound, target)
-    assert [plan.route for plan in kernels.plans] == ["halo-3x"]
+    assert [plan.route for plan in kernels.plans] == ["gemm-own-3x"]
     assert all(is_cubin(library.path) for library in kernels.libraries)
     with pytest.raises(BuildError, match="no CUDA compiler"):  # the user asks for CUTLASS's
-        make_kernels(evt.gemm("D = relu(acc + bias)", route="evt-3x").request, bound, target)
+        make_kernels(evt.gemm(op.request.source.text, route="evt-3x").request, bound, target)

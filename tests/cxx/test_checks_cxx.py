@@ -53,7 +53,7 @@ PLANS = {
     "sm100": lambda: plan(EPILOGUE, "sm100"),
     "sm120": lambda: plan(EPILOGUE, "sm120"),
     "grouped": lambda: plan("in s: f32[m?], q: f32; D = relu(q*acc + C + bias)*s", "sm90", "grouped_gemm"),
-    "halo_product": lambda: plan(EPILOGUE, "sm90", route="own"),
+    "own_product": lambda: plan(EPILOGUE, "sm90", route="own"),
     "conv_2x": lambda: plan(EPILOGUE, "sm80", "conv2d"),
     "conv_stock_2x": lambda: plan("D = relu(acc + bias)", "sm80", "conv2d", route="stock"),
     "conv_mainloop_2x": lambda: plan("A = relu(s[k]*A); D = acc", "sm80", "conv2d"),
@@ -175,7 +175,7 @@ def test_sizes_that_no_int_holds_are_refused(case: tuple[Plan, Call]) -> None:
         )
         for size in (2**31, 2**32 + 8, 2**62):
             assert call.code({each.name: size}) == (0 if wide else 1), each
-        if each.name not in ("groups", "l"):  # a halo product has one batch
+        if each.name not in ("groups", "l"):  # an own product has one batch
             assert call.code({each.name: 2**31 - 1}) == 0, each
         signed = bool(each.tensor) or "pad_" in each.role
         assert call.code({each.name: -1}) == (0 if signed else 1), each

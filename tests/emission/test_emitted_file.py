@@ -270,7 +270,7 @@ def device_pass(text: str) -> str:
     [
         ("gemm", "sm80", {}),
         ("gemm", "sm90", {}),
-        ("gemm", "sm90", {"route": "halo-3x"}),
+        ("gemm", "sm90", {"route": "gemm-own-3x"}),
         ("gemm", "sm100", {}),
         ("grouped_gemm", "sm90", {}),
         ("conv2d", "sm80", {}),
@@ -285,6 +285,7 @@ def test_the_device_pass_calls_no_host_function(operation: str, arch: str, setti
     text = emitted(plan(program, arch, operation, **settings)).text
     hidden = re.findall(r"^inline \S+(?: const&)? (\w+)\(", text, re.MULTILINE)
     rest = device_pass(text)
-    defined = set(re.findall(r"^(?:inline|CUTLASS_\w+|EVT_\w+) .*?(\w+)\(", rest, re.MULTILINE))
+    defined = set(re.findall(r"^(?:inline|CUTLASS_\w+|EVT_\w+) .*?(\w+)\(|auto const (\w+) = \[", rest, re.MULTILINE))
+    defined = {name for names in defined for name in names}
     assert "launch" in hidden
     assert not [name for name in {*hidden} - defined if re.search(rf"(?<![\w.:]){name}\(", rest)]

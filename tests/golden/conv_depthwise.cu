@@ -115,15 +115,15 @@ struct Region0 {
   // 1:21 bias
   using in_bias_type = evt::own::Part<evt::depthwise::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
 
-// ... as in conv_own_padded: struct Params {
+// ... as in gemm_own_cooperative: struct Params {
 
-// ... as in conv_own_dgrad: /// The values loaded for a step of several elemen
+// ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 
   in_bias_type in_bias;
 
-// ... as in conv_own_padded: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
-// ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
@@ -138,7 +138,7 @@ struct Region0 {
     }
   }
 
-// ... as in conv_own_dgrad: CUTLASS_DEVICE void finish(evt::fragment::Tile con
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE void finish(evt::fragment::Tile con
 
 using Kernel = evt::depthwise::Kernel<evt::element::f16, evt::depthwise::Filter<3, 3, 1, 1, 1, 1, 2, 7, false>, Epilogue>;
 using Params = Kernel::Params;

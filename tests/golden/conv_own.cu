@@ -111,6 +111,7 @@ typedef struct golden_arguments {
 // evt/kit/traits.hpp
 // evt/kit/params.hpp
 // evt/kit/scheduler.hpp
+// evt/kit/step.hpp
 // evt/kit/pipeline.hpp
 // evt/kit/storage.hpp
 // evt/kit/epilogue.hpp
@@ -242,13 +243,14 @@ struct Mma {
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   static constexpr bool kTransposed = false;  // whether filters are transposed
 
-  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors. Their layouts are the
-  /// upper words.
+  /// Add the product to `sums`, or set them to it. `a` and `b` are the lower words of the operands' descriptors. Their
+  /// layouts are the upper words.
   CUTLASS_DEVICE static void fma(
-      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b) {
+      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
+      int adds = 1) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-        "mov.b64 a, {%116, %118};\nmov.b64 b, {%117, %119};\nsetp.eq.b32 p, 0, 0;\n"
+        "mov.b64 a, {%116, %118};\nmov.b64 b, {%117, %119};\nsetp.ne.b32 p, %120, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n232k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, "
         "%6, %7, %8, %9, %10, %11, "
@@ -291,7 +293,7 @@ struct Mma {
           "+f"(sums[102]), "+f"(sums[103]), "+f"(sums[104]), "+f"(sums[105]), "+f"(sums[106]), "+f"(sums[107]),
           "+f"(sums[108]), "+f"(sums[109]), "+f"(sums[110]), "+f"(sums[111]), "+f"(sums[112]), "+f"(sums[113]),
           "+f"(sums[114]), "+f"(sums[115])
-        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b));
+        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b), "r"(adds));
   }
 };
 

@@ -89,6 +89,7 @@ typedef struct golden_arguments {
 // evt/kit/traits.hpp
 // evt/kit/params.hpp
 // evt/kit/scheduler.hpp
+// evt/kit/step.hpp
 // evt/kit/pipeline.hpp
 // evt/kit/storage.hpp
 // evt/kit/epilogue.hpp
@@ -120,24 +121,16 @@ struct Region0 {
   }
 };
 
-/// The epilogue: a thread calls `visit` for every step, in order. `i` is a constant once loops are unrolled.
-struct Epilogue {
-  using Source = evt::element::f16;  // element of C, which the kernel loads
-  using Destination = evt::element::f16;  // element of D, which the kernel stores
-  using Result = float;  // type of the value that is stored as D
-  static constexpr bool kPlaces = false;  // whether it uses the places of elements
+// ... as in gemm_own_cooperative: /// The epilogue: a thread calls `visit` for every
 
   struct Params {
   };
 
-  /// The values loaded for a step of several elements, before their use.
-  struct Fetched {
-  };
+// ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 
   CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile) {}
 
-  CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
-  }
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
@@ -152,9 +145,7 @@ struct Epilogue {
     }
   }
 
-  CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {
-  }
-};
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE void finish(evt::fragment::Tile con
 
 /// The product of 64 filters and 232 pixels over 32 bytes of channels.
 struct Mma {
@@ -164,13 +155,14 @@ struct Mma {
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   static constexpr bool kTransposed = true;  // whether filters are transposed
 
-  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors. Their layouts are the
-  /// upper words.
+  /// Add the product to `sums`, or set them to it. `a` and `b` are the lower words of the operands' descriptors. Their
+  /// layouts are the upper words.
   CUTLASS_DEVICE static void fma(
-      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b) {
+      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
+      int adds = 1) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-        "mov.b64 a, {%116, %118};\nmov.b64 b, {%117, %119};\nsetp.eq.b32 p, 0, 0;\n"
+        "mov.b64 a, {%116, %118};\nmov.b64 b, {%117, %119};\nsetp.ne.b32 p, %120, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n232k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, "
         "%6, %7, %8, %9, %10, %11, "
@@ -213,7 +205,7 @@ struct Mma {
           "+f"(sums[102]), "+f"(sums[103]), "+f"(sums[104]), "+f"(sums[105]), "+f"(sums[106]), "+f"(sums[107]),
           "+f"(sums[108]), "+f"(sums[109]), "+f"(sums[110]), "+f"(sums[111]), "+f"(sums[112]), "+f"(sums[113]),
           "+f"(sums[114]), "+f"(sums[115])
-        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b));
+        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b), "r"(adds));
   }
 };
 

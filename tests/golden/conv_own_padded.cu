@@ -88,6 +88,7 @@ typedef struct golden_arguments {
 // evt/kit/traits.hpp
 // evt/kit/params.hpp
 // evt/kit/scheduler.hpp
+// evt/kit/step.hpp
 // evt/kit/pipeline.hpp
 // evt/kit/storage.hpp
 // evt/kit/epilogue.hpp
@@ -129,21 +130,17 @@ struct Epilogue {
   using Result = float;  // type of the value that is stored as D
   static constexpr bool kPlaces = false;  // whether it uses the places of elements
 
-  // 1:16 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
+// ... as in gemm_own_cooperative: // 1:16 bias
 
-  struct Params {
-    in_bias_type::Params in_bias;
-  };
+// ... as in gemm_own_cooperative: struct Params {
 
-// ... as in conv_own_dgrad: /// The values loaded for a step of several elemen
+// ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 
   in_bias_type in_bias;
 
-  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile)
-      : in_bias(params.in_bias, tile) {}
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
-// ... as in conv_own_dgrad: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
@@ -158,7 +155,7 @@ struct Epilogue {
     }
   }
 
-// ... as in conv_own_dgrad: CUTLASS_DEVICE void finish(evt::fragment::Tile con
+// ... as in gemm_own_cooperative: CUTLASS_DEVICE void finish(evt::fragment::Tile con
 
 /// The product of 64 filters and 256 pixels over 32 bytes of channels.
 struct Mma {
@@ -168,13 +165,14 @@ struct Mma {
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   static constexpr bool kTransposed = false;  // whether filters are transposed
 
-  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors. Their layouts are the
-  /// upper words.
+  /// Add the product to `sums`, or set them to it. `a` and `b` are the lower words of the operands' descriptors. Their
+  /// layouts are the upper words.
   CUTLASS_DEVICE static void fma(
-      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b) {
+      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
+      int adds = 1) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-        "mov.b64 a, {%128, %130};\nmov.b64 b, {%129, %131};\nsetp.eq.b32 p, 0, 0;\n"
+        "mov.b64 a, {%128, %130};\nmov.b64 b, {%129, %131};\nsetp.ne.b32 p, %132, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, "
         "%6, %7, %8, %9, %10, %11, "
@@ -221,7 +219,7 @@ struct Mma {
           "+f"(sums[114]), "+f"(sums[115]), "+f"(sums[116]), "+f"(sums[117]), "+f"(sums[118]), "+f"(sums[119]),
           "+f"(sums[120]), "+f"(sums[121]), "+f"(sums[122]), "+f"(sums[123]), "+f"(sums[124]), "+f"(sums[125]),
           "+f"(sums[126]), "+f"(sums[127])
-        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b));
+        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b), "r"(adds));
   }
 };
 

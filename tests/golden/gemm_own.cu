@@ -22,7 +22,7 @@
 // out low: f32[n]
 // * inferred, not written in the program
 //
-// A k-contiguous, B n-contiguous. Configuration halo_192x64x64.
+// A k-contiguous, B n-contiguous. Configuration own_pingpong_128x128x64.
 //
 // Compile: nvcc -std=c++17 -O3 -DNDEBUG --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a -c
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
@@ -96,23 +96,16 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
 // evt/entry.hpp
-// evt/fragment.hpp
 // evt/element.hpp
+// evt/fragment.hpp
 // evt/kit/geometry.hpp
 // evt/kit/descriptor.hpp
-// evt/kit/divisor.hpp
 // evt/kit/sm90.hpp
-// evt/kit/taps.hpp
-// evt/kit/traits.hpp
-// evt/kit/params.hpp
-// evt/kit/scheduler.hpp
 // evt/kit/pipeline.hpp
-// evt/kit/storage.hpp
-// evt/kit/epilogue.hpp
-// evt/kit/cluster.hpp
+// evt/kit/step.hpp
+// evt/kit/taps.hpp
 // evt/pdl.hpp
-// evt/kit/kernel.hpp
-// evt/kit/mainloop.hpp
+// evt/kit/gemm.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
@@ -257,22 +250,23 @@ struct Epilogue {
   }
 };
 
-/// The product of 64 filters and 192 pixels over 32 bytes of channels.
+/// The product of 64 filters and 128 pixels over 32 bytes of channels.
 struct Mma {
   static constexpr int kElementBytes = 2;
   using Accumulator = float;
-  static constexpr int kPixels = 192;
+  static constexpr int kPixels = 128;
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   static constexpr bool kTransposed = true;  // whether filters are transposed
 
-  /// Add the product to `sums`. `a` and `b` are the lower words of the operands' descriptors. Their layouts are the
-  /// upper words.
+  /// Add the product to `sums`, or set them to it. `a` and `b` are the lower words of the operands' descriptors. Their
+  /// layouts are the upper words.
   CUTLASS_DEVICE static void fma(
-      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b) {
+      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
+      int adds = 1) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-        "mov.b64 a, {%96, %98};\nmov.b64 b, {%97, %99};\nsetp.eq.b32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {"
+        "mov.b64 a, {%64, %66};\nmov.b64 b, {%65, %67};\nsetp.ne.b32 p, %68, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, "
         "%6, %7, %8, %9, %10, %11, "
         "%12, %13, %14, %15, %16, %17, "
@@ -283,12 +277,7 @@ struct Mma {
         "%42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, "
         "%54, %55, %56, %57, %58, %59, "
-        "%60, %61, %62, %63, %64, %65, "
-        "%66, %67, %68, %69, %70, %71, "
-        "%72, %73, %74, %75, %76, %77, "
-        "%78, %79, %80, %81, %82, %83, "
-        "%84, %85, %86, %87, %88, %89, "
-        "%90, %91, %92, %93, %94, %95"
+        "%60, %61, %62, %63"
         "}, a, b, p, 1, 1, 1, 0;\n}"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
           "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
@@ -300,18 +289,12 @@ struct Mma {
           "+f"(sums[42]), "+f"(sums[43]), "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]),
           "+f"(sums[48]), "+f"(sums[49]), "+f"(sums[50]), "+f"(sums[51]), "+f"(sums[52]), "+f"(sums[53]),
           "+f"(sums[54]), "+f"(sums[55]), "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]),
-          "+f"(sums[60]), "+f"(sums[61]), "+f"(sums[62]), "+f"(sums[63]), "+f"(sums[64]), "+f"(sums[65]),
-          "+f"(sums[66]), "+f"(sums[67]), "+f"(sums[68]), "+f"(sums[69]), "+f"(sums[70]), "+f"(sums[71]),
-          "+f"(sums[72]), "+f"(sums[73]), "+f"(sums[74]), "+f"(sums[75]), "+f"(sums[76]), "+f"(sums[77]),
-          "+f"(sums[78]), "+f"(sums[79]), "+f"(sums[80]), "+f"(sums[81]), "+f"(sums[82]), "+f"(sums[83]),
-          "+f"(sums[84]), "+f"(sums[85]), "+f"(sums[86]), "+f"(sums[87]), "+f"(sums[88]), "+f"(sums[89]),
-          "+f"(sums[90]), "+f"(sums[91]), "+f"(sums[92]), "+f"(sums[93]), "+f"(sums[94]), "+f"(sums[95])
-        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b));
+          "+f"(sums[60]), "+f"(sums[61]), "+f"(sums[62]), "+f"(sums[63])
+        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b), "r"(adds));
   }
 };
 
-using Mainloop = evt::kit::HaloMainloop<Mma, 64, 2, true>;
-using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+using Kernel = evt::kit::Gemm<Mma, Epilogue, 64, evt::kit::GemmTile<2, true, 1, 1, 1>>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an
@@ -348,65 +331,18 @@ golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
 /// The size of each kernel's parameters, and the place and the type of each member: see evt/launch.
 extern "C" __constant__ unsigned const golden_layout[] = {
     sizeof(Params),
-    EVT_MEMBER(Params, input),
-    EVT_MEMBER(Params, filters),
+    EVT_MEMBER(Params, a),
+    EVT_MEMBER(Params, b),
     EVT_MEMBER(Params, source),
     EVT_MEMBER(Params, destination),
-    EVT_MEMBER(Params, taps.number),
-    EVT_MEMBER(Params, taps.groups),
-    EVT_MEMBER(Params, taps.starts[0]),
-    EVT_MEMBER(Params, taps.tap[0].word),
-    EVT_MEMBER(Params, geometry.images),
-    EVT_MEMBER(Params, geometry.rows),
-    EVT_MEMBER(Params, geometry.columns),
-    EVT_MEMBER(Params, geometry.input_pitch),
-    EVT_MEMBER(Params, geometry.accumulator_pitch),
-    EVT_MEMBER(Params, geometry.box_rows),
-    EVT_MEMBER(Params, geometry.guard),
-    EVT_MEMBER(Params, geometry.tiles_high),
-    EVT_MEMBER(Params, geometry.tiles_wide),
-    EVT_MEMBER(Params, geometry.input_stages),
-    EVT_MEMBER(Params, geometry.input_stage_bytes),
-    EVT_MEMBER(Params, geometry.taps_per_stage),
-    EVT_MEMBER(Params, geometry.filter_stages),
-    EVT_MEMBER(Params, geometry.filter_stage_bytes),
-    EVT_MEMBER(Params, geometry.cluster_size),
-    EVT_MEMBER(Params, geometry.exchange_bytes),
-    EVT_MEMBER(Params, geometry.cooperative),
-    EVT_MEMBER(Params, geometry.resident),
-    EVT_MEMBER(Params, geometry.handover),
-    EVT_MEMBER(Params, geometry.epilogue_bytes),
-    EVT_MEMBER(Params, images),
-    EVT_MEMBER(Params, output_height),
-    EVT_MEMBER(Params, output_width),
-    EVT_MEMBER(Params, filter_count),
-    EVT_MEMBER(Params, stride_height),
-    EVT_MEMBER(Params, stride_width),
-    EVT_MEMBER(Params, channel_blocks),
-    EVT_MEMBER(Params, filter_blocks),
-    EVT_MEMBER(Params, work_tiles),
-    EVT_MEMBER(Params, steps_per_cta),
-    EVT_MEMBER(Params, d),
-    EVT_MEMBER(Params, d_stride),
+    EVT_MEMBER(Params, rows),
+    EVT_MEMBER(Params, columns),
+    EVT_MEMBER(Params, k_blocks),
+    EVT_MEMBER(Params, row_clusters),
+    EVT_MEMBER(Params, column_clusters),
+    EVT_MEMBER(Params, group),
     EVT_MEMBER(Params, grid),
-    EVT_MEMBER(Params, source_bytes),
-    EVT_MEMBER(Params, input_layout),
-    EVT_MEMBER(Params, stores_rows),
     EVT_MEMBER(Params, encoded),
-    EVT_MEMBER(Params, by_filter_blocks.multiplier),
-    EVT_MEMBER(Params, by_filter_blocks.shift),
-    EVT_MEMBER(Params, by_tiles_wide.multiplier),
-    EVT_MEMBER(Params, by_tiles_wide.shift),
-    EVT_MEMBER(Params, by_tiles_high.multiplier),
-    EVT_MEMBER(Params, by_tiles_high.shift),
-    EVT_MEMBER(Params, by_cluster_size.multiplier),
-    EVT_MEMBER(Params, by_cluster_size.shift),
-    EVT_MEMBER(Params, depth.channel_blocks),
-    EVT_MEMBER(Params, depth.taps),
-    EVT_MEMBER(Params, depth.output),
-    EVT_MEMBER(Params, depth.pad),
-    EVT_MEMBER(Params, depth.stride),
-    EVT_MEMBER(Params, depth.dilation),
     EVT_MEMBER(Params, epilogue.in_gate.ptr),
     EVT_MEMBER(Params, epilogue.in_gate.stride_m),
     EVT_MEMBER(Params, epilogue.in_s.ptr),
@@ -448,7 +384,9 @@ extern "C" __constant__ unsigned const golden_layout[] = {
 /// The matrix product.
 inline Kernel::Arguments problem_of(Arguments const& arguments) {
   Kernel::Arguments result{};
-  result.problem = evt::kit::matrix_product(static_cast<int>(arguments.m), static_cast<int>(arguments.n), static_cast<int>(arguments.k));
+  result.rows = static_cast<int>(arguments.m);
+  result.columns = static_cast<int>(arguments.n);
+  result.depth = static_cast<int>(arguments.k);
   return result;
 }
 
@@ -501,13 +439,9 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   [[maybe_unused]] Workspace const workspace = workspace_of(arguments);
   Kernel::Arguments result = problem_of(arguments);
   result.a = arguments.A;
-  result.a_strides[0] = arguments.stride_m_of_A;
-  result.a_strides[1] = arguments.stride_m_of_A;
-  result.a_strides[2] = arguments.stride_m_of_A;
+  result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
-  result.b_strides[0] = arguments.stride_k_of_B;
-  result.b_strides[1] = arguments.stride_k_of_B;
-  result.b_strides[2] = arguments.stride_k_of_B;
+  result.b_stride = arguments.stride_k_of_B;
   result.c = arguments.in_C;
   result.c_stride = arguments.stride_m_of_in_C;
   result.d = arguments.out_D;

@@ -67,11 +67,13 @@ def test_all_sources_are_there() -> None:
     assert {name for names in GROUPS for name in names} == {source.name for source in SOURCES}
 
 
-@pytest.mark.parametrize("route", ["evt-3x", "evt-2x", "halo-3x"])
+@pytest.mark.parametrize("route", ["evt-3x", "evt-2x", "gemm-own-3x"])
 def test_truth_values_are_stored_as_every_type(route: str) -> None:
     """Visitors hold truth values packed in bits."""
     types = [
-        each.name for each in TARGETS if each.name not in ("tf32", "b1") and (each.name, route) != ("f64", "halo-3x")
+        each.name
+        for each in TARGETS
+        if each.name not in ("tf32", "b1") and (each.name, route) != ("f64", "gemm-own-3x")
     ]
     outputs = ", ".join(f"x_{name}: {name}, y_{name}: {name}" for name in types)
     lines = [f"x_{name} = x; y_{name} = acc > 3.5" for name in types]
@@ -94,7 +96,7 @@ def test_own_kernels_store_doubles(source: str) -> None:
     lines = [f"s_{name} = {scaled}; c_{name} = {name}({scaled})" for name in types]
     outputs = ", ".join(f"s_{name}: {name}, c_{name}: {'i32' if name[0] in 'iu' else 'f32'}" for name in types)
     text = "\n".join([f"in x: f32[m, n]; out D: f16, {outputs}", *lines, "D = acc"])
-    op = evt.gemm(text, route="halo-3x")
+    op = evt.gemm(text, route="gemm-own-3x")
     generator = torch.Generator().manual_seed(1)
     dtype = {"f16": torch.float16, "i8": torch.int8}[source]
     a = torch.randint(-9, 10, (72, 16), generator=generator).to(dtype)

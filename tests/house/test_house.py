@@ -50,6 +50,7 @@ PLANNER_ORDER = [
             "stock",
             "problem",
             "configurations",
+            "gemm",
         ),
         *("fields", "epilogue", "plan", "invariance"),
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),

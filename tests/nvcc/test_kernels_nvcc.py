@@ -23,7 +23,7 @@ from evt.compilation import BuildEvent, KernelSource, build
 from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import LayoutClass, Plan, Problem, Signature, find_target, natural_signature, plan
-from evt.plan.plan import HaloProduct
+from evt.plan.plan import OwnProduct
 from evt.request import optimised_graph, problem_sizes
 
 pytestmark = pytest.mark.nvcc
@@ -168,9 +168,11 @@ KERNELS: dict[str, Callable[[], Plan]] = {
         "sm90", "bf16", shapes=WIDE
     ),
     "sm90-halo-volume": lambda: evt.conv3d(CONVOLUTION, padding=1, route="own").plan("sm90", shapes=VOLUME),
-    "sm90-halo-product": gemm(RELU_RESIDUAL, "sm90", "f16", route="own", config="halo_256x64x64"),
-    "sm90-halo-product-nodes": gemm(HALO_NODES, "sm90", "i8", route="own"),
-    "sm90-halo-product-shared": gemm(RELU_RESIDUAL, "sm90", "bf16", route="own", config="halo_shared_128x64x64"),
+    "sm90-own": gemm(RELU_RESIDUAL, "sm90", "f16", route="own"),
+    "sm90-own-nodes": gemm(HALO_NODES, "sm90", "i8", route="own"),
+    "sm90-own-cluster": gemm(RELU_RESIDUAL, "sm90", "bf16", route="own", config="own_cooperative_256x128x64_1x2"),
+    "sm90-own-split": gemm(RELU_RESIDUAL, "sm90", "bf16", route="own", config="own_cooperative_64x128x64_1x1x4"),
+    "sm90-own-e4m3": gemm("out D: f16; D = acc + C", "sm90", "e4m3", route="own"),
     "sm90-depthwise": conv("sm90", DEPTHWISE, groups=96),
     "sm90-depthwise-rows": conv("sm90", DEPTHWISE, a="bf16", groups=96, config="depthwise_4x7"),
     "sm90-depthwise-f32": conv("sm90", DEPTHWISE, a="f32", groups=96),
@@ -280,7 +282,7 @@ def test_says_what_it_takes(kernel: Kernel) -> None:
 
 
 def test_a_product_of_several_batches_is_refused(kernel: Kernel) -> None:
-    if not isinstance(kernel.plan.mainloop, HaloProduct):
+    if not isinstance(kernel.plan.mainloop, OwnProduct):
         pytest.skip("takes batches, or is a convolution")
     kernel.library.evt_run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
     members = [2 if field.name == "l" else 64 for field in kernel.plan.fields]

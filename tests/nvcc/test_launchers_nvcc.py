@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import shutil
 import struct
 import subprocess
@@ -106,7 +107,8 @@ def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0) -> bytes:
         if field.name in sizes:
             return sizes[field.name]
         if field.tensor in ("A", "B"):
-            return sizes.get(f"{field.tensor} {field.role}", sizes["k" if field.tensor == "A" else "n"])
+            rows = field.tensor == "A" or field.role == "n"  # of k elements
+            return sizes.get(f"{field.tensor} {field.role}", sizes["k" if rows else "n"])
         return sizes["n"] if field.role == "m" else 1
 
     words = []
@@ -200,13 +202,24 @@ def compare(plan: Plan, calls: list[bytes], fake: Path, folder: Path) -> None:
 
 
 REDUCED = "D = relu(acc + bias[n]); s = sum[n](D); c = sum[m](D); a = max[m, n](abs(D))"
+RESIDUAL = "D = gelu(alpha*acc + bias) + residual"
+SLOW = pytest.mark.slow
+#: Formulas, types of the operands, and configurations.
 PRODUCTS = [
-    pytest.param("D = gelu(alpha*acc + bias) + residual", id="matrices"),
-    pytest.param(REDUCED, id="reductions", marks=pytest.mark.slow),
+    pytest.param(RESIDUAL, "f16", "own_pingpong_128x128x64", id="pingpong"),
+    pytest.param(REDUCED, "bf16", "own_cooperative_64x128x64_1x1x4", id="split-reductions"),
+    pytest.param(RESIDUAL, "bf16", "own_cooperative_256x128x64_1x2", id="cluster", marks=SLOW),
+    pytest.param(RESIDUAL, "f16", "own_cooperative_64x256x32_2x1", id="cluster-of-rows", marks=SLOW),
+    pytest.param("out D: f32; D = acc", "f16", "own_pingpong_40x64x128", id="no-tile", marks=SLOW),
+    pytest.param("out D: bf16; D = acc + C", "e4m3", "own_cooperative_128x128x128", id="e4m3", marks=SLOW),
+    pytest.param("out D: f16; D = acc*0.5", "i8", "own_pingpong_16x64x128", id="i8", marks=SLOW),
+    pytest.param(REDUCED, "f16", "own_pingpong_192x128x64_1x2", id="reductions", marks=SLOW),
     pytest.param(
         "out rms: f32[m], D; D = acc*2; rms = rsqrt(sum[n](acc*acc)/size(n) + 1e-5)",
+        "f16",
+        "own_pingpong_64x64x64",
         id="results",
-        marks=pytest.mark.slow,
+        marks=SLOW,
     ),
 ]
 CONVOLUTIONS = [
@@ -219,11 +232,19 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.parametrize("text", PRODUCTS)
-def test_products(text: str, fake: Path, tmp_path: Path) -> None:
-    plan = evt.gemm(text, route="halo-3x").plan("sm90", "f16", "f16")
-    sizes = ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 64), (17, 4096, 1024), (4096, 256, 8192))
-    compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
+def drawn_products(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """Yield sizes: whole tiles and odd ones, few tiles and many waves, aligned as TMA needs."""
+    draw, step = random.Random(plan.config.name), 128 // plan.operand_bits
+    yield from ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 2048), (17, 4096, 1024), (4096, 256, 8192))
+    for _ in range(40):
+        m, n, k = (round(2 ** draw.uniform(0, most)) for most in (15, 11, 10))
+        yield m, 8 * n, step * k + plan.config.tile[2] * (plan.config.cluster[2] - 1)
+
+
+@pytest.mark.parametrize(("text", "dtype", "config"), PRODUCTS)
+def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path) -> None:
+    plan = evt.gemm(text, route="gemm-own-3x", config=config).plan("sm90", dtype, dtype)
+    compare(plan, [arguments(plan, of_product(*each)) for each in drawn_products(plan)], fake, tmp_path)
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ KERNELS = {
     "gemm-3x": (evt.gemm(FORMULA, route="evt-3x"), "sm90", GEMM),
     "gemm-2x": (evt.gemm(FORMULA, route="evt-2x"), "sm80", GEMM),
     "conv-3x": (evt.conv2d(FORMULA, padding=1, route="conv-evt-3x"), "sm90", IMAGES),
-    "own-gemm": (evt.gemm(FORMULA, route="halo-3x"), "sm90", GEMM),
+    "own-gemm": (evt.gemm(FORMULA, route="gemm-own-3x"), "sm90", GEMM),
     "own-conv": (evt.conv2d(FORMULA, padding=1, route="conv-halo-3x"), "sm90", IMAGES),
 }
 

@@ -218,7 +218,7 @@ def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows) -> Non
 def configs_of(formula: str, arch: str, dtype: str) -> tuple[Config, ...]:
     dag = dag_of(formula, dtype)
     problem = Problem(dag, natural_signature(dag), find_target(arch))
-    return survey(problem).chosen.configs
+    return survey(problem, "evt").chosen.configs
 
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in OPERANDS])
@@ -227,7 +227,10 @@ def test_configurations_fit_and_have_names_of_their_own(arch, dtype) -> None:
     made = configs_of("D = acc", arch, dtype)
     assert len({config.name for config in made}) == len(made)
     for config in made:
-        assert make("D = acc", arch, dtype, config=config.name).shared_memory <= find_target(arch).shared_memory
+        assert (
+            make("D = acc", arch, dtype, route="evt", config=config.name).shared_memory
+            <= find_target(arch).shared_memory
+        )
 
 
 def test_8_bit_floats_leave_registers_for_their_sums() -> None:
@@ -257,7 +260,7 @@ def test_sm100_multiplies_the_tile_of_a_pair_of_blocks() -> None:
 def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:
     dag = dag_of(formula, dtype)
     problem = Problem(dag, natural_signature(dag), find_target("sm90"))
-    return survey(problem).chosen.default_configs
+    return survey(problem, "evt").chosen.default_configs
 
 
 def test_heavy_epilogues_get_no_tile_that_takes_their_registers() -> None:
@@ -336,7 +339,7 @@ def test_a_configuration_that_does_not_fit_is_refused_by_name_and_passed_over_ot
         make(text, "sm90", config="pingpong_128x128x64")
     smaller = make(text, "sm90").config
     assert math.prod(smaller.tile) < 128 * 128 * 64
-    assert evt.gemm(text).explain("sm90").configurations == (smaller.name,)
+    assert evt.gemm(text, route="evt").explain("sm90").configurations == (smaller.name,)
 
 
 def test_a_route_without_a_configuration_that_fits_is_passed_over() -> None:

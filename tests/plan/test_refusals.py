@@ -82,15 +82,16 @@ def test_explain_has_what_refuses_every_route() -> None:
         op.explain("sm80")
     (found,) = raised.value.diagnostics
     assert [note.partition(": ")[0] for note in found.notes] == [
+        "gemm-own-3x",
         "stock-3x",
         "evt-3x",
-        "halo-3x",
         "stock-2x",
         "evt-2x",
         "mainloop-2x",
     ]
-    assert "silu" in found.notes[0]
-    assert "; sm80 runs CUTLASS 2.x" in found.notes[0]
+    assert "the target is sm80" in found.notes[0]
+    assert "silu" in found.notes[1]
+    assert "; sm80 runs CUTLASS 2.x" in found.notes[1]
 
 
 def test_a_refusal_is_no_stock_epilogue_only_where_those_are_asked_for() -> None:

@@ -23,7 +23,7 @@ from tests.programs import typed
 CONFIG_2X = general_config(typed("D = acc").operands[0].dtype, 8)
 CONFIGS_3X = {
     config.name: config
-    for config in survey(packed_problem(evt.gemm("D = acc").request, "sm90", "f16", "f16")).chosen.configs
+    for config in survey(packed_problem(evt.gemm("D = acc").request, "sm90", "f16", "f16"), "evt").chosen.configs
 }
 GENERAL = next(iter(CONFIGS_3X.values()))
 

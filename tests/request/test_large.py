@@ -58,7 +58,7 @@ def stages(text: str) -> Iterator[tuple[str, Callable[[], object]]]:
     yield from ((f"draw {form}", lambda form=form: draw(optimised, form)) for form in FORMATS)
     yield "pickle", lambda: pickle.loads(pickle.dumps(op))
     yield from ((arch, lambda arch=arch: op.emit(arch)) for arch in ("sm80", "sm90", "sm100"))
-    yield "own kernel", lambda: evt.gemm(text, route="halo-3x").emit("sm90")
+    yield "own kernel", lambda: evt.gemm(text, route="gemm-own-3x").emit("sm90")
     yield "convolution", lambda: evt.conv2d(text).emit("sm90")
     yield "explain", lambda: op.explain("sm90").details()
     yield "gradient", lambda: str(op.gradient())

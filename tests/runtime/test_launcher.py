@@ -22,7 +22,7 @@ from evt.runtime.launcher import Launcher
 
 pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
 
-PLAN = evt.gemm("D = gelu(alpha*acc + bias)", route="halo-3x").plan("sm90", "f16", "f16")
+PLAN = evt.gemm("D = gelu(alpha*acc + bias)", route="gemm-own-3x").plan("sm90", "f16", "f16")
 SIZES = {"m": 1000, "n": 768, "k": 512, "l": 1, "stride_m_of_A": 512, "stride_k_of_B": 768, "stride_m_of_out_D": 768}
 PARAMETERS = 1280
 
@@ -121,14 +121,14 @@ def test_a_call_fills_the_parameters_and_is_kept(made, cubin):
     driver = Driver()
     launcher, call = made(driver), arguments()
     assert launcher.run(call, len(call), 7) == 0
-    assert [rank for rank, _ in driver.maps] == [4, 4, 4, 0, 0, 0]  # A, B and D, and their addresses
+    assert [rank for rank, _ in driver.maps] == [2, 2, 2, 0, 0, 0]  # A, B and D, and their addresses
     assert [address for _, address in driver.maps[:3]] == [address for _, address in driver.maps[3:]]
     assert launcher.run(call, len(call), 7) == 0
     assert len(driver.maps) == 6
     (grid, stream, params), again = driver.launched
     assert again == (grid, stream, params)
     assert stream == 7
-    assert member(cubin, params, "filter_count", "i") == 768
+    assert member(cubin, params, "columns", "i") == 768
     assert member(cubin, params, "epilogue.in_alpha.number", "f") == 1.5
     (bias,) = struct.unpack_from("Q", call, 8 * [field.name for field in PLAN.fields].index("in_bias"))
     assert member(cubin, params, "epilogue.in_bias.ptr", "Q") == bias
@@ -200,6 +200,6 @@ def test_a_kernel_with_parameters_of_another_size_is_refused(made):
 
 
 def test_a_cubin_of_another_plan_is_refused(cubin, tmp_path: Path):
-    other = evt.gemm("D = acc + bias", route="halo-3x").plan("sm90", "f16", "f16")
+    other = evt.gemm("D = acc + bias", route="gemm-own-3x").plan("sm90", "f16", "f16")
     with pytest.raises(ValueError, match="table of members is too"):
         Launcher(other, *cubin)

@@ -49,7 +49,7 @@ def test_a_column_of_a_matrix_is_a_vector() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_vector_with_a_stride_is_loaded_element_by_element(target: str) -> None:
-    op = evt.gemm("in bias: f32[n]\nD = relu(acc + bias)")
+    op = evt.gemm("in bias: f32[n]\nD = relu(acc + bias)", route="evt")
     made = plan_of(op, target, {"bias": torch.randn(40, 3)[:, 1]})
     (load,) = (node for node in made.steps if isinstance(node, AuxLoad))
     assert (load.access is Access.STRIDED) is (target == "sm80")

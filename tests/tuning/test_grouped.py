@@ -237,7 +237,7 @@ def test_explain() -> None:
     op = evt.grouped_gemm(FORMULA)
     text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert f"-> {ROUTE}: visitor tree in a grouped TMA" in text
-    assert "   loop: a kernel for each group, by the route evt-3x\n      it applies, and is taken where `route=" in text
+    assert "   loop: a kernel for each group, by the route gemm-own-3x\n      it applies, and is taken" in text
     assert "in_bias: row broadcast\n" in text
     assert "costs of groups=3 n=16 k=8: " in text
     assert text == f"{op.explain(shapes=[((m, K), (K, N)) for m in ROWS]).details()}\n"
@@ -279,7 +279,7 @@ def test_explain_shows_what_was_measured() -> None:
     assert f"configurations: {FAST}\n" in text
     Store().add(key_of(op), measurement((ROUTE, GENERAL, 0.5), (LOOP, "", 0.25)))
     text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
-    assert "-> loop: a kernel for each group, by the route evt-3x (by measurement)\n" in text
+    assert "-> loop: a kernel for each group, by the route gemm-own-3x (by measurement)\n" in text
 
 
 # Tuning

@@ -89,7 +89,7 @@ def configs_of(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[
 
 CONFIGS = configs_of(evt.gemm(FORMULA), A, B, INPUTS)
 NEW, OLD = CONFIGS["evt-3x"][0], CONFIGS["evt-2x"][0]
-PLAIN, MEASURED = ("3x", *CONFIGS["evt-3x"]), ("2x", OLD)
+PLAIN, MEASURED = ("own", *CONFIGS["gemm-own-3x"]), ("2x", OLD)
 TIMES = (("evt-3x", NEW, 0.25), ("evt-2x", OLD, 0.2))
 
 
@@ -107,7 +107,7 @@ def test_what_is_forced_is_not_overridden(taken: list[tuple[str, ...]]) -> None:
     Store().add(key_of(evt.gemm(FORMULA), A, B), measurement(*TIMES))
     evt.gemm(FORMULA, route="evt-3x")(A, B, **INPUTS)
     evt.gemm(FORMULA, config=NEW)(A, B, **INPUTS)
-    assert taken == [PLAIN, ("3x", NEW)]
+    assert taken == [("3x", *CONFIGS["evt-3x"]), ("3x", NEW)]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_explain_of_what_was_measured_on_several_gpus() -> None:
     Store().add(key_of(op, A, B), measurement(*((*each[:2], 1 / each[2]) for each in TIMES), gpu="NVIDIA H100"))
     text = cli("explain", "--verbose", FORMULA, *SIZES).stdout
     assert "measured on NVIDIA H100, NVIDIA H200; for which of them is not said, so the rules choose\n" in text
-    assert "-> evt-3x: " in text
+    assert "-> gemm-own-3x: " in text
     assert "ms measured" not in text
     assert "-> evt-2x: " in cli("explain", "--verbose", FORMULA, *SIZES, "--gpu", GPU).stdout
     assert "-> evt-3x: " in cli("explain", "--verbose", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
@@ -273,11 +273,12 @@ def test_every_route_in_its_default_configurations() -> None:
 
 def test_kernels_that_do_not_take_the_sizes_are_not_built() -> None:
     found = survey(packed_problem(evt.gemm("D = relu(acc)").request, "sm90", "f16", "f16"))
-    names = [name for name in names_of(found) if name[0] == "halo-3x"]
-    assert len(names) == 6
+    names = [name for name in names_of(found) if name[0] == "gemm-own-3x"]
+    split = [name for name in names if "x1x4" in name[1]]
+    assert 0 < len(split) < len(names)
     for sizes, refused in (
-        ({"m": 64, "n": 64, "k": 65, "l": 1}, []),
-        ({"m": 64, "n": 64, "k": 64, "l": 1}, [name for name in names if "shared" in name[1]]),
+        ({"m": 64, "n": 64, "k": 200, "l": 1}, []),
+        ({"m": 64, "n": 64, "k": 192, "l": 1}, split),
         ({"m": 64, "n": 64, "k": 512, "l": 2}, names),
     ):
         made = candidates(found, sizes, H200)
@@ -327,7 +328,7 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
     found = program.tune(a, b, **inputs)
     assert [(row.route, row.config) for row in found.rows] == names_of(surveyed)
     assert {(row.route, row.config) for row in found.rows if row.failure} == set(refused)
-    assert all(route == "halo-3x" for route, _ in refused)
+    assert all(route == "gemm-own-3x" for route, _ in refused)
     assert found.chosen == Timing(*names[-1], 1 / len(names))
     assert (found.untuned, found.measured) == (made.untuned, len(names))
     (kept,) = Store().find(key_of(program, a, b))
@@ -344,7 +345,7 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
 def test_a_buffer_of_scattered_rows_is_left_alone() -> None:
     program, held = evt.gemm("D[index[m], n] = acc"), torch.ones(50, 16).half()
     found = program.tune(A, B, index=torch.randperm(50)[:40].int(), D=held)
-    assert not any(row.failure for row in found.rows if row.route != "halo-3x")  # which takes no k as short
+    assert not any(row.failure for row in found.rows if row.route != "gemm-own-3x")  # which takes no k as short
     assert torch.equal(held, torch.ones_like(held))
     assert program.explain(shapes=(A.shape, B.shape)).chosen_by == "measurement"
 

@@ -16,6 +16,8 @@ Schedule = Literal[
     "implicit_pingpong",
     "halo",
     "halo_shared",
+    "own_pingpong",
+    "own_cooperative",
     "depthwise",
     "one_sm",
     "two_sm",
@@ -53,8 +55,9 @@ class Config:
     """A tile shape and its schedule.
 
     ``tile`` is the thread block's (M, N, K) in elements.
-    3.x: ``cluster`` in thread blocks; ``epilogue_tile`` (M, N), with ``stages_c`` loads and ``stages_d`` stores in
-    flight. ``reuse_c``: D is staged in the memory of C. The main loop takes the stages that fit.
+    3.x: ``cluster`` in thread blocks, of an own product also along k; ``epilogue_tile`` (M, N), with ``stages_c`` loads
+    and ``stages_d`` stores in flight. ``reuse_c``: D is staged in the memory of C. The main loop takes the stages that
+    fit.
     2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop, ``swizzle`` tiles of columns before the next
     tile of rows.
 
@@ -100,7 +103,7 @@ class Config:
         """The configuration's name on the command line: ``pingpong_128x128x64_1x2``."""
         parts = [self.schedule, "x".join(map(str, self.tile))]
         if self.cluster != (1, 1, 1):
-            parts.append("x".join(map(str, self.cluster[:2])))
+            parts.append("x".join(map(str, self.cluster if self.cluster[2] > 1 else self.cluster[:2])))
         return "_".join([*parts, *([self.variant] if self.variant else [])])
 
 

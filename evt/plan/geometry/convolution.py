@@ -93,8 +93,3 @@ class Problem:
     def channel_blocks(self, of_block: int) -> int:
         """Return the blocks of channels that are multiplied for each slice of the output."""
         return ceil_div(self.channels, of_block) * self.depth.taps
-
-
-def matrix_product(rows: int, columns: int, depth: int) -> Problem:
-    """Return a matrix product as a 1x1 convolution: an image of one row, with a pixel for each row of A."""
-    return Problem(1, depth, columns, Axis(1, 1, 1, 1, 1, 0), Axis(rows, rows, 1, 1, 1, 0))

@@ -1,4 +1,4 @@
-"""The halo kernel for sm90, for convolutions and products. TMA moves C and D through one shared buffer."""
+"""The halo kernel for sm90. TMA moves C and D through one shared buffer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
-from evt.plan.kernels.matrices import matrix_product
-from evt.plan.plan import HaloConvolution, HaloProduct, Plan
+from evt.plan.plan import HaloConvolution, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +24,6 @@ class HaloKernel:
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
         return draft.finish(_frame(self.template), mainloop, epilogue)
-
-
-@dataclass(frozen=True, slots=True)
-class HaloProductKernel:
-    """The planner of the same kernel for a product of matrices."""
-
-    template: str = "own_sm90"
-
-    def __call__(self, selection: Selection) -> Plan:
-        draft = Draft(selection, batched=False)
-        product = matrix_product(draft)
-        mainloop = HaloProduct(product.a, product.b, shared=selection.config.schedule == "halo_shared")
-        return draft.finish(_frame(self.template), mainloop, fragment_epilogue(draft))
 
 
 def _frame(template: str) -> KernelTemplate:
@@ -56,4 +42,3 @@ def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
 
 HALO = HaloKernel()
 WINDOWS = HaloKernel(windows=True)
-PRODUCT = HaloProductKernel()

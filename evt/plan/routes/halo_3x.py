@@ -1,10 +1,10 @@
-"""The halo kernel of sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``, and ``halo-3x`` for products."""
+"""The halo kernel of sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``."""
 
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, Schedule, Use
 from evt.plan.geometry.halo import FILTERS
-from evt.plan.halo import Halo, Variant, halo_of_products, pixels_of
+from evt.plan.halo import Halo, Variant, pixels_of
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
@@ -19,11 +19,6 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
 def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations for few channels."""
     return _configs(problem, problem.windows)
-
-
-def configs_of_products(problem: Problem) -> tuple[Config, ...]:
-    """Return the configurations for matrices: wide to narrow tiles, shared tiles for few tiles, then all others."""
-    return _configs(problem, halo_of_products(problem.dag.operands[0].dtype))
 
 
 def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
@@ -84,25 +79,4 @@ PADDED = Route(
     suits=halo.suits_windows,
     kernels={"3x": Kernel(kernels.WINDOWS, configs_of_windows, max_batches=None)},
     shapes=("convolution",),
-)
-
-PRODUCT = Route(
-    name="halo-3x",
-    kind="own",
-    generation="3x",
-    summary="straight-line epilogue in a matrix product of evt, which is built in seconds (TMA, WGMMA, no CuTe)",
-    rules=(
-        halo.on_sm90,
-        mainloop.no_work,
-        gemm.few_tensors,
-        halo.matrices,
-        halo.one_batch,
-        halo.tma,
-        gemm.row_major_columns,
-        halo.epilogue,
-        halo.columns_of_warp,
-    ),
-    suits=halo.suits_products,
-    kernels={"3x": Kernel(kernels.PRODUCT, configs_of_products, max_batches=1)},
-    shapes=("gemm",),
 )

@@ -10,16 +10,25 @@ from __future__ import annotations
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.plan.problem import Problem
-from evt.plan.routes import convolution_2x, convolution_3x, depthwise_3x, gemm_2x, gemm_3x, grouped_3x, halo_3x
+from evt.plan.routes import (
+    convolution_2x,
+    convolution_3x,
+    depthwise_3x,
+    gemm_2x,
+    gemm_3x,
+    gemm_own_3x,
+    grouped_3x,
+    halo_3x,
+)
 from evt.plan.routes.route import Route
 
 ROUTES: tuple[Route, ...] = (
     halo_3x.PADDED,
     halo_3x.HALO,
     depthwise_3x.DEPTHWISE,
+    gemm_own_3x.PRODUCT,
     gemm_3x.STOCK,
     gemm_3x.EVT,
-    halo_3x.PRODUCT,
     grouped_3x.EVT,
     convolution_3x.PADDED,
     convolution_3x.EVT,

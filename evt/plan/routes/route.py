@@ -42,7 +42,8 @@ class Route:
     ``otherwise`` is a formula or option that a user can type instead if the rules refuse. ``suits`` is a rule about
     speed. If it fails, later routes are preferred. If it holds in part, the route's kernels are built beside the
     preferred route's. Each call then takes the kernel with the best estimate for its sizes. ``alone`` tells the
-    problems that no other route compiles: only for these a user reads the route's refusals.
+    problems that no other route compiles: only for these a user reads the route's refusals. ``printed``: whether its
+    text is printed where no route is requested.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Route:
     otherwise: str = ""
     suits: Rule | None = None
     alone: Callable[[Problem], bool] | None = None
+    printed: bool = True
 
     def kernel(self, target: Target) -> Kernel:
         """Return the kernel for a target that the rules admit."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evt.ir import Input, Interleave, Output, Pick, ReduceBlocks
-from evt.ir.dtype import B1, F64
+from evt.ir import Input, Interleave, Output, Pick, Reduce, ReduceBlocks
+from evt.ir.dtype import B1, BF16, F16, F64
 from evt.plan.problem import Problem
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
@@ -101,10 +101,29 @@ def _exchange(problem: Problem) -> int | None:
 columns_of_warp, columns_of_depthwise_warp = _columns_of_warp(16), _columns_of_warp(32)
 
 
-@rule('`route="own"` asks for it, or it was measured to be the fastest')
+@rule(
+    "the operands have 8 or 16 bits and one batch, TMA stores D, and the epilogue reads and writes a matrix each at "
+    "most and has no reductions, no packed bits, no pairs or blocks of columns, and no places that an index names"
+)
 def suits_products(problem: Problem) -> Verdict:
-    """Leave products to CUTLASS's kernels, which share operands over clusters: large products are faster."""
-    return Refusal("kernels of CUTLASS are expected to be faster")
+    """Leave reductions, which were not measured, to CUTLASS, and tensors that threads would move element by element."""
+    dag, signature = problem.dag, problem.signature
+    if wide := _wide_operands(problem):
+        return wide
+    if problem.sizes.has_batches:
+        return Refusal("there are batches, which would be launched one by one")
+    primary = dag.primary
+    if not primary.is_tile or primary.dtype not in (F16, BF16) or signature[primary.name].contiguous != "n":
+        reason = f"`{primary.name}` is not stored by TMA: it is no row-major matrix of 16-bit floats"
+        return Refusal(reason, primary.span)
+    reduction = next((node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce)), None)
+    if reduction is not None:
+        return Refusal("reductions have a part for each 16 columns", reduction)
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in values:
+        if value.is_tile and (value.dtype == B1 or value.is_indexed):
+            return Refusal(f"`{value.name}` is moved element by element", value.span)
+    return _further_matrix(problem) or HOLDS
 
 
 @rule(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
 from evt.errors import EvtError, TargetError
-from evt.plan import Plan, Target
+from evt.plan import Candidate, Config, Plan, Target
 
 from ..draw import Draw, Profile
 from ..generator import generate
@@ -73,9 +73,7 @@ def _attempt(draw: Draw, slot: Slot, number: int, target: Target, launches: int)
     first = resized(draw, kind, program, units, True)
     call = made_call(first, layouts, "cpu")
     chosen = call.survey(target).chosen
-    fitting = [config.name for config in chosen.configs if isinstance(chosen.try_plan(config), Plan)]
-    config = draw.pick(fitting)
-    first = replace(first, settings=(*first.settings, ("config", config)))
+    first = replace(first, settings=(*first.settings, ("config", _config(draw, chosen))))
     call = made_call(first, layouts, "cpu")
     source = call.source(target)
     problems = [first]
@@ -91,6 +89,24 @@ def _attempt(draw: Draw, slot: Slot, number: int, target: Target, launches: int)
     if len(problems) == 1 < launches and draw.chance(1.1):  # a kernel that few sizes take
         raise TargetError(Diagnostic("E0502", "the kernel takes no other problem"))
     return Case(slot.index, kind.route, tuple(problems), layouts, source)
+
+
+def _config(draw: Draw, chosen: Candidate) -> str:
+    """Return the name of a configuration that fits, half of the time one that is built without a request.
+
+    Raise TargetError if none is found.
+    """
+    known = chosen.default_configs if draw.chance(2) else _all_configs(chosen)
+    for _ in range(TRIES):
+        config = draw.pick(known)
+        if isinstance(chosen.try_plan(config), Plan):
+            return config.name
+    raise TargetError(Diagnostic("E0502", "no configuration fits"))
+
+
+def _all_configs(chosen: Candidate) -> tuple[Config, ...]:
+    """Return the configurations; of the GEMM kernel also the tiles that only a request builds."""
+    return tuple(chosen.search_space.values()) if chosen.route.name == "gemm-own-3x" else chosen.configs
 
 
 def _program(draw: Draw, slot: Slot, number: int) -> Program:

@@ -19,17 +19,6 @@
 namespace evt {
 namespace kit {
 
-CUTLASS_DEVICE uint32_t word_of(float sum) { return __float_as_uint(sum); }
-CUTLASS_DEVICE uint32_t word_of(int sum) { return uint32_t(sum); }
-template <class Accumulator>
-CUTLASS_DEVICE Accumulator sum_of(uint32_t word) {
-  if constexpr (std::is_same_v<Accumulator, float>) {
-    return __uint_as_float(word);
-  } else {
-    return Accumulator(word);
-  }
-}
-
 /// Store a warp's 16 columns of a step's D from the buffer: a lane 8 columns of a pixel.
 template <class Traits>
 CUTLASS_DEVICE void store_step(Params<Traits> const& params, WorkTile const& tile, uint32_t buffer, int step) {

@@ -1,16 +1,16 @@
 #ifndef EVT_KIT_EPILOGUE_HPP
 #define EVT_KIT_EPILOGUE_HPP
 
-// The epilogue of a tile: a consumer computes it step by step, from the accumulators to its buffer of C and D. A
-// producer warp moves the buffer by TMA.
+// The epilogue of a tile of a convolution: the pixels of its steps, and the buffers of C and D, which a producer warp
+// moves by TMA.
 
 #include <cstdint>
 
-#include "evt/element.hpp"
 #include "evt/fragment.hpp"
 #include "evt/kit/params.hpp"
 #include "evt/kit/scheduler.hpp"
 #include "evt/kit/sm90.hpp"
+#include "evt/kit/step.hpp"
 #include "evt/kit/storage.hpp"
 
 namespace evt {
@@ -61,98 +61,6 @@ struct Pixels {
     }
   }
 };
-
-/// A step of the epilogue: the places of its elements, and the values loaded for them.
-template <class Traits>
-struct EpilogueStep {
-  using Epilogue = typename Traits::Epilogue;
-  using Accumulator = typename Traits::Accumulator;
-  using Source = typename Traits::Source;
-  using Destination = typename Traits::Destination;
-
-  fragment::Places places;
-  typename Epilogue::Fetched fetched;
-  uint32_t words[4];  // of C, then of D
-
-  /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a swizzled chunk of 16 bytes of the
-  /// 128 of a pixel.
-  CUTLASS_DEVICE static uint32_t address(uint32_t buffer) {
-    int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
-    return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
-  }
-
-  CUTLASS_DEVICE void load(Epilogue const& epilogue, Pixels<Traits>& pixels, uint32_t from, bool is_whole) {
-    if constexpr (Epilogue::kPlaces) {
-      pixels.next(places);
-      epilogue.fetch(fetched, places);
-    }
-    if constexpr (Traits::kLoadsSource) {
-      if (is_whole) {
-        ldmatrix_x4(words, from);
-      } else {
-        ldmatrix_x2(words, from);
-      }
-    }
-  }
-
-  template <int Elements>
-  CUTLASS_DEVICE void compute(Epilogue& epilogue, Accumulator const* sums) {
-    typename Epilogue::Result first{};
-    auto const source = [&](int i) {
-      if constexpr (Traits::kLoadsSource) {
-        return i % 2 == 0 ? element::load_first<Source>(words[i / 2]) : element::load_second<Source>(words[i / 2]);
-      } else {
-        return 0.0f;
-      }
-    };
-    auto const store = [&](int i, typename Epilogue::Result value) {
-      if constexpr (Traits::kStoresDestination) {
-        if (i % 2 == 0) {
-          first = value;
-        } else {
-          element::store_two(Destination{}, words[i / 2], first, value);
-        }
-      }
-    };
-    epilogue.template visit<Elements>([&](int i) { return sums[i]; }, source, store, fetched, places);
-  }
-
-  CUTLASS_DEVICE void store(uint32_t to, bool is_whole) const {
-    if constexpr (Traits::kStoresDestination) {
-      if (is_whole) {
-        stmatrix_x4(to, words);
-      } else {
-        stmatrix_x2(to, words);
-      }
-    }
-  }
-};
-
-/// Compute the epilogue of a tile. A step's elements are loaded while the one before it is computed.
-template <class Traits>
-CUTLASS_DEVICE void complete(Params<Traits> const& params, WorkTile const& tile, typename Traits::Epilogue& epilogue,
-                             typename Traits::Accumulator (&accumulators)[Traits::kPixels / 2], uint32_t buffer) {
-  uint32_t const address = EpilogueStep<Traits>::address(buffer);
-  Pixels<Traits> pixels(params, tile, 0);
-  EpilogueStep<Traits> steps[2];
-  auto const load = [&](int step) {
-    steps[step % 2].load(epilogue, pixels, address + step * kStepPixels * Traits::kEpilogueRow,
-                        Traits::is_whole(step));
-  };
-  load(0);
-  CUTLASS_PRAGMA_UNROLL
-  for (int step = 0; step < Traits::kSteps; ++step) {
-    if (step + 1 < Traits::kSteps) load(step + 1);
-    EpilogueStep<Traits>& now = steps[step % 2];
-    auto const* const sums = accumulators + fragment::kElements * step;
-    if (Traits::is_whole(step)) {
-      now.template compute<fragment::kElements>(epilogue, sums);
-    } else {
-      now.template compute<fragment::kElements / 2>(epilogue, sums);
-    }
-    now.store(address + step * kStepPixels * Traits::kEpilogueRow, Traits::is_whole(step));
-  }
-}
 
 /// Load C for a CTA that completes steps of a shared tile. The CTA stores D without TMA.
 template <class Traits>

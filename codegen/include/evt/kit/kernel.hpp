@@ -131,14 +131,10 @@ struct Kernel {
       CUTLASS_PRAGMA_UNROLL
       for (auto& each : accumulators) each = 0;
       if (is_pingpong(params)) barrier_wait(storage.order(consumer), phase);
-      if constexpr (Mainloop::kSingleTap) {
-        multiply<1>(params, storage, consumer, work, input, filters, accumulators);
-      } else {
-        switch (taps) {
-          case 3: multiply<3>(params, storage, consumer, work, input, filters, accumulators); break;
-          case 5: multiply<5>(params, storage, consumer, work, input, filters, accumulators); break;
-          default: multiply<1>(params, storage, consumer, work, input, filters, accumulators);
-        }
+      switch (taps) {
+        case 3: multiply<3>(params, storage, consumer, work, input, filters, accumulators); break;
+        case 5: multiply<5>(params, storage, consumer, work, input, filters, accumulators); break;
+        default: multiply<1>(params, storage, consumer, work, input, filters, accumulators);
       }
       if constexpr (Shared) {
         switch (geometry.cluster_size) {
@@ -157,7 +153,8 @@ struct Kernel {
         filters.advance(filter_stages, geometry.filter_stages);
       }
       if constexpr (Traits::kStaged) barrier_wait(storage.source_loaded(consumer), phase);
-      complete(params, tile, epilogue, accumulators, storage.epilogues + consumer * geometry.epilogue_bytes);
+      complete<Traits, Traits::kPixels>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
+                       storage.epilogues + consumer * geometry.epilogue_bytes);
       epilogue.finish(columns);
       if constexpr (Traits::kStaged) {
         fence_view_async_shared();

@@ -4,7 +4,6 @@
 // A main loop is a class with these members, which the kernel of kernel.hpp calls:
 //
 //   Mma, kChannels, kDimensions, Filters    the multiplication, and the types and constants of kernel traits
-//   kSingleTap                              whether filters have one tap: its multiplication alone is compiled
 //   kLoadsByThreads                         whether threads load operands before the kernel's barriers, instead of TMA
 //   kProducerRegisters, kConsumerRegisters  registers of a thread, for warpgroup_reg_dealloc and warpgroup_reg_alloc
 //   can_implement, encode                   on the host: limits of the problem, and the operands' TMA descriptors
@@ -77,10 +76,9 @@ struct KBlock {
   }
 };
 
-/// A convolution of blocks of Channels channels, of 2 dimensions, or 3 of a volume. SingleTap: filters have one tap, as
-/// in a matrix product. Mma has kElementBytes, Accumulator, kPixels, kType, kTransposed (the filters, for the gradient of
-/// the input) and `fma`.
-template <class Mma_, int Channels, int Dimensions, bool SingleTap = false>
+/// A convolution of blocks of Channels channels, of 2 dimensions, or 3 of a volume. Mma has kElementBytes, Accumulator,
+/// kPixels, kType, kTransposed (the filters, for the gradient of the input) and `fma`.
+template <class Mma_, int Channels, int Dimensions>
 struct HaloMainloop {
   using Mma = Mma_;
   using Filters = FilterRows<Mma::kElementBytes, Channels, Mma::kTransposed>;
@@ -89,7 +87,6 @@ struct HaloMainloop {
   static constexpr int kChannels = Channels;
   static constexpr int kDimensions = Dimensions;
   static constexpr bool kVolume = Dimensions == 3;
-  static constexpr bool kSingleTap = SingleTap;
   static constexpr int kBlockBytes = Channels * Mma::kElementBytes, kPixelBytes = kBlockBytes;
   static constexpr int kInstructions = kBlockBytes / kDepthBytes;  // of a tap
   static constexpr bool kLoadsByThreads = false;

@@ -6,6 +6,7 @@
 // addresses.
 
 #include <cstdint>
+#include <type_traits>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -85,10 +86,21 @@ CUTLASS_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arr
 /// Wait until all threads of the cluster have arrived.
 CUTLASS_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+CUTLASS_DEVICE int block_rank_in_cluster() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return int(rank);
+}
+
 CUTLASS_DEVICE uint32_t set_block_rank(uint32_t address, int block) {
   uint32_t result;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(block));
   return result;
+}
+
+/// Arrive at a barrier of a CTA of the cluster. A release at the scope of the cluster would take a microsecond.
+CUTLASS_DEVICE void barrier_arrive_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /// Write to the memory of a CTA. Its barrier counts the bytes, so that no thread arrives at it.
@@ -111,6 +123,19 @@ CUTLASS_DEVICE void barrier_wait_cluster(uint32_t barrier) {
   }
 }
 
+// Partial sums as words.
+
+CUTLASS_DEVICE uint32_t word_of(float sum) { return __float_as_uint(sum); }
+CUTLASS_DEVICE uint32_t word_of(int sum) { return uint32_t(sum); }
+template <class Accumulator>
+CUTLASS_DEVICE Accumulator sum_of(uint32_t word) {
+  if constexpr (std::is_same_v<Accumulator, float>) {
+    return __uint_as_float(word);
+  } else {
+    return Accumulator(word);
+  }
+}
+
 CUTLASS_DEVICE void load_shared(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -124,10 +149,27 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
                : "memory");
 }
 
-// TMA: boxes of tensors of four or five dimensions, the innermost coordinate first.
+// TMA: boxes of tensors of two, four or five dimensions, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_tma_descriptor(CUtensorMap const& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
+}
+
+CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
+               ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1)
+               : "memory");
+}
+
+/// Load a box into the same place of several CTAs of a cluster; the bits of `receivers` are their ranks. The barrier of
+/// each counts its bytes.
+CUTLASS_DEVICE void tma_load_multicast(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4}], [%2], %5;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "h"(receivers)
+      : "memory");
 }
 
 CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
@@ -153,6 +195,12 @@ CUTLASS_DEVICE void tma_load_bulk(uint32_t to, void const* from, int bytes, uint
                : "memory");
 }
 
+CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+               ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1)
+               : "memory");
+}
+
 CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
@@ -174,6 +222,10 @@ template <int Pending>
 CUTLASS_DEVICE void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
+
+/// Order reads of an accumulator after the wait for its multiplications.
+CUTLASS_DEVICE void warpgroup_fence_operand(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+CUTLASS_DEVICE void warpgroup_fence_operand(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
 // Four or two 8 x 8 matrices of 16-bit elements, transposed. A lane gives the address of a row of a matrix.
 

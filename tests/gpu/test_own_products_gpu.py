@@ -1,6 +1,7 @@
-"""Matrix products by the halo kernel on a GPU: epilogues, types, layouts, many sizes, poisoned outputs, float64.
+"""Matrix products by the GEMM kernel on a GPU: epilogues, types, layouts, many sizes, poisoned outputs, float64.
 
-Each case has the kernels of the configurations that are offered; every size is run by each of them.
+Each case runs every size by the kernels of the offered configurations, and by a few that a user may ask for: clusters,
+splits of k, and stages of other depths.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import torch
 import evt
 from evt.compilation import KernelSource
 from evt.diagnostics import Source
-from evt.plan import Config, plan, survey
-from evt.plan.speed import fastest
+from evt.plan import Config, Plan, plan, survey
+from evt.plan.sizes import UNKNOWN
+from evt.plan.speed import fastest, refusal
 from evt.request import packed_problem, typed_graph
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import call_problem, device_target, kernel_sources, plan_kernels
@@ -25,10 +27,11 @@ from tests.gpu import own_kernels
 from tests.gpu.builds import build_selected
 from tests.gpu.own_kernels import check_call
 from tests.support.one_config import with_config
+from tests.support.patterns import same_bits
 
 pytestmark = pytest.mark.gpu
 
-ROUTE = "halo-3x"
+ROUTE = "gemm-own-3x"
 #: (m, n, k): nothing is a multiple of a tile; operands of 8 bits have twice the k, of 32 half of it.
 SIZES = (
     (333, 264, 136),
@@ -62,9 +65,15 @@ class Case:
         return op if config is None else with_config(op, config)
 
     def configs(self) -> tuple[Config, ...]:
-        """Return the configurations that are offered."""
+        """Return the offered configurations, and two of each of three clusters or splits that users ask for."""
         (found,) = survey(packed_problem(self.program().request, "sm90", *self.types), ROUTE).asked
-        return tuple(config for config in found.configs if config.use == "always")
+        asked: dict[tuple[object, ...], list[Config]] = {}
+        for config in found.search_space.values():
+            if config.use == "asked":
+                asked.setdefault((config.cluster, config.schedule), []).append(config)
+        draw = random.Random(self.text)
+        drawn = draw.sample(list(asked.values()), min(len(asked), 3))
+        return (*found.default_configs, *(config for each in drawn for config in draw.sample(each, min(len(each), 2))))
 
 
 CASES = {
@@ -148,12 +157,17 @@ def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any
     return a, b, inputs
 
 
-def sources_of(name: str, config: str) -> list[KernelSource]:
+def plan_of(name: str, config: str) -> Plan:
     case = CASES[name]
     op = case.program(config)
     a, b, inputs = tensors(case, *sized(case, *SIZES[0]))
-    atomic = case.deterministic is False
-    return kernel_sources(plan_kernels(op.request, bind(op.request, a, b, inputs, {}), device_target(0), atomic))
+    bound, atomic = bind(op.request, a, b, inputs, {}), case.deterministic is False
+    (made,) = plan_kernels(op.request, bound, device_target(0), atomic)
+    return made
+
+
+def sources_of(name: str, config: str) -> list[KernelSource]:
+    return kernel_sources([plan_of(name, config)])
 
 
 @pytest.fixture(scope="session")
@@ -167,10 +181,12 @@ def test_products(name, config, record, refused) -> None:
     case, worst = CASES[name], 0.0
     for source in sources_of(name, config):
         assert source not in refused, refused[source]
-    op = case.program(config)
-    for seed, size in enumerate(SIZES):
+    op, made = case.program(config), plan_of(name, config)
+    sizes = [size for size in SIZES if not refusal(made, dict(zip("mnk", sized(case, *size), strict=True)), UNKNOWN)]
+    assert len(sizes) >= 2
+    for seed, size in enumerate(sizes):
         worst = max(worst, *check_call(op, *tensors(case, *sized(case, *size), seed)))
-    record((name, config, case.dtype, f"{len(SIZES)} sizes", f"{worst:.2f}"))
+    record((name, config, case.dtype, f"{len(sizes)} sizes", f"{worst:.2f}"))
 
 
 @pytest.mark.parametrize("launches", [30, pytest.param(300, marks=pytest.mark.slow)])
@@ -221,24 +237,103 @@ def test_batches_take_a_launch_each() -> None:
         op(a[:1].expand(300, -1, -1).contiguous(), b[:1].expand(300, -1, -1).contiguous())
 
 
-def test_a_shared_tile_of_one_plane_is_refused() -> None:
-    """Each thread block of a cluster multiplies some of the planes."""
-    case = CASES["residual"]
-    a, b, inputs = tensors(case, 40, 64, 64)
-    with pytest.raises(evt.LaunchError, match=r"E0804\]: k = 64: halo_shared_64x64x64 shares tiles"):
-        case.program("halo_shared_64x64x64")(a, b, **inputs)
-    assert max(check_call(case.program(), a, b, inputs)) <= 1
+@pytest.mark.parametrize("splits", [2, 4, 8])
+def test_a_split_without_k_is_refused(splits: int) -> None:
+    """Each thread block of a cluster that splits k multiplies a stage of k or more."""
+    case, least = CASES["residual"], 64 * (splits - 1)
+    op = case.program(f"own_cooperative_64x128x64_1x1x{splits}")
+    a, b, inputs = tensors(case, 40, 64, least)
+    with pytest.raises(evt.LaunchError, match=rf"E0804\]: k = {least}: own_cooperative_64x128x64_1x1x{splits} has"):
+        op(a, b, **inputs)
+    for k in (least + 8, least + 64, 64 * splits * 3 + 8):
+        assert max(check_call(op, *tensors(case, 333, 264, k))) <= 1
 
 
 def test_one_program_takes_several_kernels() -> None:
-    """A few rows of many columns are shared by thread blocks, many have wide tiles."""
+    """Narrow tiles serve few rows, wide tiles many rows."""
     op = CASES["residual"].program()
     taken = set()
-    for m, n, k in ((16, 512, 8192), (9000, 1024, 512)):
+    for m, n, k in ((16, 4096, 1024), (9000, 1024, 512)):
         a, b, inputs = tensors(CASES["residual"], m, n, k)
         check_call(op, a, b, inputs)
         bound = bind(op.request, a, b, inputs, {})
         plans = survey(call_problem(op.request, bound, device_target(0)), ROUTE).defaults
-        taken.add(plans[fastest(plans, bound.sizes, 132)].config.schedule)
-    assert taken == {"halo", "halo_shared"}
-    assert plan(call_problem(op.request, bound, device_target(0))).route != ROUTE
+        taken.add(plans[fastest(plans, bound.sizes, 132)].config.tile[0])
+    assert len(taken) == 2
+    assert plan(call_problem(op.request, bound, device_target(0))).route == ROUTE
+
+
+# The sums
+
+
+#: Sizes of products: whole and partial tiles, and many k.
+PRODUCTS = (
+    (1, 8, 64),
+    (16, 64, 64),
+    (17, 72, 136),
+    (64, 128, 512),
+    (128, 128, 4096),
+    (129, 264, 1032),
+    (333, 520, 72),
+    (512, 512, 512),
+    (1000, 768, 3072),
+    (1024, 1024, 1024),
+    (2048, 256, 8192),
+    (2049, 1096, 200),
+    (4096, 4096, 256),
+    (4097, 136, 2056),
+    (8191, 40, 136),
+    (8192, 1024, 512),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("operation", ["gemm", "linear"])
+def test_the_bits_of_a_product_are_those_of_torch(dtype, operation, record) -> None:
+    """WGMMA adds in the order of k, in f32; a kernel of the library that splits k rounds otherwise."""
+    op = evt.Program(Source("D = acc"), operation, route=ROUTE)
+    equal = 0
+    for seed, (m, n, k) in enumerate(PRODUCTS):
+        generator = torch.Generator("cuda").manual_seed(seed)
+        a = torch.randn((m, k), device="cuda", generator=generator).to(dtype)
+        b = torch.randn((k, n) if operation == "gemm" else (n, k), device="cuda", generator=generator).to(dtype)
+        found = with_config(op, "own_pingpong_128x128x64")(a, b)
+        want = torch.mm(a, b if operation == "gemm" else b.t())
+        torch.testing.assert_close(found, want, rtol=2e-2, atol=1e-3 * k**0.5)
+        equal += torch.equal(found, want)
+        for config in ("own_cooperative_256x128x64_1x2", "own_pingpong_64x64x64", "own_pingpong_16x64x64"):
+            assert torch.equal(with_config(op, config)(a, b), found), (m, n, k, config)
+    assert equal >= len(PRODUCTS) - 4
+    record((operation, str(dtype), "D = acc", f"{equal} of {len(PRODUCTS)} sizes", "equal"))
+
+
+@pytest.mark.parametrize("name", ["residual", "reductions", "e4m3", "i8"])
+def test_two_launches_have_equal_bits(name) -> None:
+    """The order of additions is fixed, also where thread blocks split k."""
+    case = CASES[name]
+    for config in case.configs():
+        op = case.program(config.name)
+        for size in ((129, 264, 1032), (2049, 520, 2056)):
+            a, b, inputs = tensors(case, *sized(case, *size))
+            first, second = op(a, b, **inputs), op(a, b, **inputs)
+            pairs = [(first, second)] if isinstance(first, torch.Tensor) else zip(first, second, strict=True)
+            for one, other in pairs:
+                assert bool(same_bits(one, other).all()), config.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["residual", "residual-bf16-gemm", "e4m3", "i8", "reductions"])
+def test_thousands_of_launches(name, record) -> None:
+    """A thousand drawn sizes for each case, by the kernel of the least estimate or a drawn one."""
+    case, draw, worst = CASES[name], random.Random(7), 0.0
+    programs = [case.program(), *(case.program(config.name) for config in case.configs())]
+    plans = [None, *(plan_of(name, config.name) for config in case.configs())]
+    for _ in range(1000):
+        which = draw.randrange(len(programs))
+        m, n = round(2 ** draw.uniform(0, 12)), 8 * round(2 ** draw.uniform(0, 8))
+        size = sized(case, m, n, 8 * round(2 ** draw.uniform(0, 8)))
+        made = plans[which]
+        if made is not None and refusal(made, dict(zip("mnk", size, strict=True)), UNKNOWN):
+            which = 0
+        worst = max(worst, *check_call(programs[which], *tensors(case, *size, seed=draw.randrange(2**31))))
+    record((name, "drawn", case.dtype, "1000 drawn sizes", f"{worst:.2f}"))

@@ -1,0 +1,707 @@
+#ifndef EVT_KIT_GEMM_HPP
+#define EVT_KIT_GEMM_HPP
+
+// A persistent, warp-specialised matrix product for sm90, in clusters that share their loads.
+//
+// The product is transposed: M of WGMMA are columns of D, N are rows. A consumer has one or two blocks of 64 columns.
+// Warp group 0 produces: warp 0 loads stages of A and B by TMA, warps 1 and 2 move C and D, one for each consumer. Warp
+// groups 1 and 2 consume. Cooperating consumers share the rows of a tile, each with its columns. Pingpong consumers have
+// a tile each: one multiplies while the other computes its epilogue, and ordered barriers pass the tensor cores on.
+//
+// The tiles of a cluster's CTAs are neighbours. Those with the same rows share the rows of A, those with the same columns
+// the rows of B: each CTA loads a part and sends it to all (TMA multicast). A stage is free once the consumers of all
+// CTAs that a CTA sends to have released it.
+//
+// Splits of k: the CTAs of a cluster multiply parts of k of one tile. Once all have multiplied, each sends its partial
+// sums to the CTAs that complete them, through the stages' shared memory, and completes some rows itself. The order of
+// addition is fixed.
+//
+// Tiles are computed in groups of rows, so that those of one wave read few rows of A and of B from L2.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "evt/element.hpp"
+#include "evt/fragment.hpp"
+#include "evt/kit/descriptor.hpp"
+#include "evt/kit/geometry.hpp"
+#include "evt/kit/pipeline.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/step.hpp"
+#include "evt/kit/taps.hpp"
+#include "evt/pdl.hpp"
+
+namespace evt {
+namespace kit {
+
+/// The lanes of the epilogue.
+using Lanes = fragment::LanesOfWgmma;
+inline constexpr int kMaxRowBytes = 128;
+
+/// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
+/// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows.
+template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false>
+struct GemmTile {
+  static constexpr int kBlocks = Blocks;
+  static constexpr bool kPingpong = Pingpong;
+  static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
+  static constexpr bool kPromotes = Promotes;
+};
+
+/// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`.
+CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
+  if (rows % kStepPixels != 0) return rows;
+  int found = kStepPixels;
+  for (int each = kStepPixels; each <= most; each += kStepPixels) found = rows % each == 0 ? each : found;
+  return found;
+}
+
+/// The types and constants of a product over stages of Depth elements of k.
+template <class Mma_, class Epilogue_, int Depth, class Tile>
+struct GemmTraits {
+  using Mma = Mma_;
+  using Epilogue = Epilogue_;
+  using Accumulator = typename Mma::Accumulator;
+  using Source = typename Epilogue::Source;
+  using Destination = typename Epilogue::Destination;
+  // Boxes of k in a stage. TMA swizzles rows of at most 128 bytes.
+  static constexpr int kBoxes = ceil_div(Depth * Mma::kElementBytes, kMaxRowBytes), kBoxDepth = Depth / kBoxes;
+  using Filters = FilterRows<Mma::kElementBytes, kBoxDepth, Mma::kTransposed>;
+
+  static constexpr int kDepth = Depth, kBlocks = Tile::kBlocks;
+  // Tensor cores add products of 8-bit floats with few bits. Sums of a stage are added to the accumulators in f32.
+  static constexpr bool kPromotes = Tile::kPromotes;
+  static constexpr bool kPingpong = Tile::kPingpong;
+  static constexpr int kClusterColumns = Tile::kClusterColumns, kClusterRows = Tile::kClusterRows;
+  static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
+  static constexpr int kSplits = Tile::kSplits, kClusterSize = kMulticast * kSplits;
+  static constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kWarpGroup;
+
+  static constexpr int kPixels = Mma::kPixels;  // rows of a tile
+  static constexpr int kColumnBlocks = (kPingpong ? 1 : kConsumers) * kBlocks, kColumns = kColumnBlocks * kFilters;
+  static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
+  static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a row of a block of C and D
+  static constexpr bool kLoadsSource = !std::is_void_v<Source>;
+  static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
+  static constexpr bool kStaged = kLoadsSource || kStoresDestination;
+
+  static constexpr int kRowBytes = kBoxDepth * Mma::kElementBytes;
+  static constexpr int kRowsBytes = kPixels * kRowBytes;  // of A in a box
+  static constexpr int kBoxBytes = kRowsBytes + kColumnBlocks * Filters::kBytes, kStageBytes = kBoxes * kBoxBytes;
+  static constexpr int kInstructions = kRowBytes / kDepthBytes;  // of a box and block
+  // Steps of a split tile that a CTA completes, and four sums of a thread in half a step.
+  static constexpr int kStepsOfSplit = ceil_div(kSteps, kSplits), kQuadsOfSplit = std::min(2 * kStepsOfSplit, kPixels / 8);
+  static constexpr int kQuadBytes = kWarpGroup * 16;
+  static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
+  // Buffers of parts of C and D are used in order: a ring for each cooperating consumer, and one for pingpong consumers,
+  // whose epilogues take turns. C of a tile is loaded early. Parts of D wait for the stores of the parts before.
+  static constexpr int kRings = kPingpong ? 1 : kConsumers;
+  static constexpr int kPartRows = rows_of_part(kCompleted, kPingpong ? 64 : 32);
+  static constexpr int kParts = kCompleted / kPartRows * kBlocks;
+  static constexpr int kPartBytes = kPartRows * kEpilogueRow;
+  static constexpr int kFewBuffers = kPingpong ? 3 : 4;
+  static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
+  static constexpr int kRingBytes = kBuffers * kPartBytes;
+  static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
+  static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kBuffers);
+  static constexpr int kStages =
+      std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kRings * kRingBytes) / kStageBytes);
+  static_assert(kStages >= 2, "two stages fit in shared memory");
+  static_assert(kPixels * kRowBytes % kAlignment == 0, "B begins where the swizzle does");
+  static_assert(kPixels / kClusterColumns % 8 == 0, "a part of the rows of A begins where the swizzle does");
+  static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
+  static_assert(kSplits == 1 || (!kPingpong && kBlocks == 1 && kPixels % kCompleted == 0), "whole parts are completed");
+  static_assert(kSplits == 1 || kConsumers * kSplits * kQuadsOfSplit * kQuadBytes <= kStages * kStageBytes,
+                "partial sums fit in the stages");
+};
+
+template <class Traits>
+struct GemmArguments {
+  int rows, columns, depth;
+  void const* a;
+  int64_t a_stride;  // rows of A, or its k if it is contiguous along rows
+  void const* b;
+  int64_t b_stride;
+  void const* c;
+  int64_t c_stride;
+  void* d;
+  int64_t d_stride;
+  typename Traits::Epilogue::Params epilogue;
+  int multiprocessors;
+};
+
+template <class Traits>
+struct GemmParams {
+  CUtensorMap a, b, source, destination;
+  typename Traits::Epilogue::Params epilogue;
+  int rows, columns;
+  int k_blocks;
+  int row_clusters, column_clusters;  // tiles of clusters
+  int group;                          // row clusters whose tiles are neighbours in time
+  int grid;
+  bool encoded;
+};
+
+/// A tile of a CTA. `number` counts the tiles of clusters.
+template <class Traits>
+struct GemmWork {
+  int tile, row, column, first_block, k_blocks;
+
+  CUTLASS_DEVICE GemmWork(GemmParams<Traits> const& params, int number, int rank) {
+    int const of_group = params.group * params.column_clusters;
+    int const group = number / of_group, within = number - group * of_group;
+    int const height = min(params.group, params.row_clusters - group * params.group);
+    int const across = within / height, down = group * params.group + within - across * height;
+    int const split = rank / Traits::kMulticast;
+    rank -= split * Traits::kMulticast;
+    tile = down * Traits::kClusterRows + rank / Traits::kClusterColumns;
+    row = tile * Traits::kPixels;
+    column = (across * Traits::kClusterColumns + rank % Traits::kClusterColumns) * Traits::kColumns;
+    first_block = params.k_blocks * split / Traits::kSplits;
+    k_blocks = params.k_blocks * (split + 1) / Traits::kSplits - first_block;
+  }
+};
+
+/// The matrix rows of a thread's elements, for successive steps.
+struct GemmRows {
+  int row, rows;
+
+  CUTLASS_DEVICE GemmRows(int first, int rows) : row(first + threadIdx.x % 4 * 2), rows(rows) {}
+
+  CUTLASS_DEVICE void next(fragment::Places& places) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < fragment::kRows; ++i) {
+      int const here = row + i / 2 * 8 + i % 2;
+      places.rows[i] = here < rows ? here : -1;
+    }
+    row += kStepPixels;
+  }
+};
+
+/// Places in shared memory.
+template <class Traits>
+struct GemmStorage {
+  uint32_t stages, rings, barriers;
+
+  CUTLASS_DEVICE explicit GemmStorage(char* storage) {
+    stages = (cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
+    rings = stages + Traits::kStages * Traits::kStageBytes;
+    barriers = rings + Traits::kRings * Traits::kRingBytes;
+  }
+
+  CUTLASS_DEVICE uint32_t rows(int stage) const { return stages + stage * Traits::kStageBytes; }
+  CUTLASS_DEVICE uint32_t columns(int stage) const { return rows(stage) + Traits::kBoxes * Traits::kRowsBytes; }
+  CUTLASS_DEVICE uint32_t full(int stage) const { return barriers + 16 * stage; }
+  CUTLASS_DEVICE uint32_t empty(int stage) const { return barriers + 16 * stage + 8; }
+  /// The ordered barriers at which a pingpong consumer waits for the tensor cores, and for its epilogue.
+  CUTLASS_DEVICE uint32_t order(int consumer) const { return of_consumer(consumer, 0); }
+  CUTLASS_DEVICE uint32_t order_of_epilogues(int consumer) const { return of_consumer(consumer, 1); }
+  /// Barriers of a tile that CTAs share: all have multiplied, and their partial sums have come.
+  CUTLASS_DEVICE uint32_t multiplied() const { return of_consumer(0, 2); }
+  CUTLASS_DEVICE uint32_t exchanged(int consumer) const { return of_consumer(consumer, 3); }
+  /// A buffer of a ring and its barriers: C is there, or D may be written; and D is there.
+  CUTLASS_DEVICE uint32_t buffer(int ring, int index) const {
+    return rings + ring * Traits::kRingBytes + index * Traits::kPartBytes;
+  }
+  CUTLASS_DEVICE uint32_t ready(int ring, int index) const {
+    return barriers + 8 * Traits::kBarriers + 16 * (ring * Traits::kBuffers + index);
+  }
+  CUTLASS_DEVICE uint32_t written(int ring, int index) const { return ready(ring, index) + 8; }
+  /// The partial sums that a CTA sends for a consumer.
+  CUTLASS_DEVICE uint32_t sums(int consumer, int split) const {
+    return stages + (consumer * Traits::kSplits + split) * Traits::kQuadsOfSplit * Traits::kQuadBytes;
+  }
+
+ private:
+  CUTLASS_DEVICE uint32_t of_consumer(int consumer, int which) const {
+    return barriers + 16 * Traits::kMaxStages + 8 * (consumer * Traits::kConsumerBarriers + which);
+  }
+};
+
+/// A matrix product with an epilogue of fragment.hpp.
+template <class Mma, class Epilogue, int Depth, class Tile>
+struct Gemm {
+  using Traits = GemmTraits<Mma, Epilogue, Depth, Tile>;
+  using Arguments = GemmArguments<Traits>;
+  using Params = GemmParams<Traits>;
+  using Storage = GemmStorage<Traits>;
+  using Work = GemmWork<Traits>;
+  using Filters = typename Traits::Filters;
+
+  static constexpr int MaxThreadsPerBlock = Traits::kThreads;
+  static constexpr int MinBlocksPerMultiprocessor = 1;
+  static constexpr int SharedStorageSize = kSharedBytes;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+
+#if !defined(EVT_DEVICE_PASS)
+  static bool can_implement(Arguments const& arguments) { return to_underlying_arguments(arguments).encoded; }
+
+  static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
+    constexpr int kClusterPixels = Traits::kPixels * Traits::kClusterRows;
+    constexpr int kClusterWidth = Traits::kColumns * Traits::kClusterColumns;
+    Params params{};
+    params.epilogue = arguments.epilogue;
+    params.rows = arguments.rows;
+    params.columns = arguments.columns;
+    params.k_blocks = std::max(ceil_div(arguments.depth, Depth), 1);
+    params.row_clusters = ceil_div(arguments.rows, kClusterPixels);
+    params.column_clusters = ceil_div(arguments.columns, kClusterWidth);
+    int const work = params.row_clusters * params.column_clusters;
+    int const resident = std::max(arguments.multiprocessors / Traits::kClusterSize, 1);
+    int const clusters = Traits::kSplits > 1 ? work : std::min(work, resident);  // a cluster completes one split tile
+    params.grid = clusters * Traits::kClusterSize;
+    // The rows of A and of B that a wave reads are equally many.
+    params.group = 1;
+    while (params.group < params.row_clusters &&
+           int64_t(params.group) * params.group * kClusterPixels < int64_t(clusters) * kClusterWidth) {
+      ++params.group;
+    }
+    params.encoded = encode(arguments, params);
+    return params;
+  }
+
+  /// The tiles of rows and the strips that reductions keep parts of.
+  static fragment::Tiles tiles(Arguments const& arguments) {
+    constexpr int kRows = Traits::kPixels * Traits::kClusterRows;
+    return {ceil_div(arguments.rows, kRows) * Traits::kClusterRows * Traits::kSplits, strips_of(arguments.columns)};
+  }
+
+  static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
+  static dim3 get_cluster_shape(Params const&) { return dim3(Traits::kClusterSize); }
+  static dim3 get_block_shape() { return dim3(Traits::kThreads); }
+#endif
+
+  CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    Storage const storage(shared_memory);
+    int const group = canonical_warp_idx_sync() / (kWarpGroup / 32);
+    int const rank = Traits::kClusterSize == 1 ? 0 : block_rank_in_cluster();
+    initialize(params, storage);
+    __syncthreads();
+    if constexpr (Traits::kClusterSize > 1) {
+      cluster_arrive_relaxed();
+      cluster_wait();
+    }
+    pdl::wait_for_kernel_before();
+    if (group == 0) {
+      warpgroup_reg_dealloc<kProducerRegisters>();
+      int const warp = canonical_warp_idx_sync();
+      if (elect_one_sync()) {
+        if (warp == 0) load(params, storage, rank);
+        if (Traits::kStaged && warp >= 1 && warp <= Traits::kRings) move_parts(params, storage, rank, warp - 1);
+      }
+      __syncwarp();
+    } else {
+      warpgroup_reg_alloc<kConsumerRegisters>();
+      consume(params, storage, rank, group - 1);
+    }
+    if constexpr (Traits::kClusterSize > 1) {  // other CTAs arrive at barriers of this one
+      cluster_arrive_relaxed();
+      cluster_wait();
+    }
+#endif
+  }
+
+ private:
+  CUTLASS_HOST_DEVICE static constexpr int strips_of(int columns) {
+    return ceil_div(columns, kFilters) * (kFilters / Lanes::kStrip);
+  }
+
+#if !defined(EVT_DEVICE_PASS)
+  /// Encode the TMA descriptors. Return whether the driver accepts them.
+  static bool encode(Arguments const& arguments, Params& params) {
+    constexpr int kRowsLoaded = Traits::kPixels / Traits::kClusterColumns;
+    int const along = Mma::kTransposed ? arguments.columns : arguments.depth;
+    int const rows = Mma::kTransposed ? arguments.depth : arguments.columns;
+    bool done = TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.a, {arguments.depth, arguments.rows},
+                             {arguments.a_stride}, {Traits::kBoxDepth, kRowsLoaded}, {1, 1}, Traits::kRowBytes}
+                    .encode(params.a);
+    done = done && TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.b, {along, rows}, {arguments.b_stride},
+                                {Filters::kLength, Filters::kRows}, {1, 1}, Filters::kRowBytes}
+                       .encode(params.b);
+    auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride) {
+      return TmaTensor<2>{type, 2, pointer, {arguments.columns, arguments.rows}, {stride},
+                          {kFilters, Traits::kPartRows}, {1, 1}, Traits::kEpilogueRow};
+    };
+    if constexpr (Traits::kLoadsSource) {
+      done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride).encode(params.source);
+    }
+    if constexpr (Traits::kStoresDestination) {
+      done = done &&
+             block(map_type<typename Traits::Destination>(), arguments.d, arguments.d_stride).encode(params.destination);
+    }
+    return done;
+  }
+
+  template <class T>
+  static constexpr CUtensorMapDataType map_type() {
+    return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  }
+#endif
+
+  CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
+    constexpr int kWarps = kWarpGroup / 32;
+    int const warp = canonical_warp_idx_sync();
+    if (!elect_one_sync()) return;
+    if (warp == 0) {
+      prefetch_tma_descriptor(params.a);
+      prefetch_tma_descriptor(params.b);
+    }
+    if (Traits::kLoadsSource && warp == 1) prefetch_tma_descriptor(params.source);
+    if (Traits::kStoresDestination && warp == 2) prefetch_tma_descriptor(params.destination);
+    // A CTA sends to the CTAs of its row and of its column of the cluster.
+    constexpr int kReceivers = Traits::kClusterColumns + Traits::kClusterRows - 1;
+    for (int i = warp; i < Traits::kStages; i += Traits::kThreads / 32) {
+      barrier_init(storage.full(i), 1);
+      barrier_init(storage.empty(i), kReceivers * kWarps * (Traits::kPingpong ? 1 : Traits::kConsumers));
+    }
+    if (warp < Traits::kConsumers) {
+      barrier_init(storage.order(warp), kWarps);
+      barrier_init(storage.order_of_epilogues(warp), kWarps);
+      if constexpr (Traits::kSplits > 1) {
+        if (warp == 0) barrier_init(storage.multiplied(), Traits::kSplits * Traits::kConsumers * kWarps);
+        barrier_init(storage.exchanged(warp), 1);
+        arrive_and_expect_tx(storage.exchanged(warp), Traits::kSplits * Traits::kQuadsOfSplit * Traits::kQuadBytes);
+      }
+    }
+    for (int i = warp; i < Traits::kRings * Traits::kBuffers; i += Traits::kThreads / 32) {
+      barrier_init(storage.ready(0, i), 1);
+      barrier_init(storage.written(0, i), kWarps);
+    }
+    fence_barrier_init();
+  }
+
+  CUTLASS_DEVICE static int first_work() { return blockIdx.x / Traits::kClusterSize; }
+  CUTLASS_DEVICE static int next_work() { return gridDim.x / Traits::kClusterSize; }
+  CUTLASS_DEVICE static int work_of(Params const& params) { return params.row_clusters * params.column_clusters; }
+
+  /// Load the stages of all tiles.
+  CUTLASS_DEVICE static void load(Params const& params, Storage const& storage, int rank) {
+    constexpr int kColumnRanks = Traits::kClusterColumns, kRowRanks = Traits::kClusterRows;
+    constexpr int kRowsLoaded = Traits::kPixels / kColumnRanks, kBlocksLoaded = Traits::kColumnBlocks / kRowRanks;
+    int const first_rank = rank / Traits::kMulticast * Traits::kMulticast, within = rank - first_rank;
+    int const across = within % kColumnRanks, down = within / kColumnRanks;
+    uint16_t const same_rows = ((1 << kColumnRanks) - 1) << (first_rank + down * kColumnRanks);
+    uint16_t same_columns = 0;
+    for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first_rank + i * kColumnRanks + across);
+    PipelineState state;
+    for (int number = first_work(); number < work_of(params); number += next_work()) {
+      Work const work(params, number, rank);
+      int const row = work.row + across * kRowsLoaded;
+      for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
+        barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        uint32_t const full = storage.full(state.index);
+        arrive_and_expect_tx(full, Traits::kStageBytes);
+        uint32_t const rows = storage.rows(state.index) + across * kRowsLoaded * Traits::kRowBytes;
+        uint32_t const columns = storage.columns(state.index) + down * kBlocksLoaded * Filters::kBytes;
+        CUTLASS_PRAGMA_UNROLL
+        for (int box = 0; box < Traits::kBoxes; ++box) {
+          int const k = block * Depth + box * Traits::kBoxDepth;
+          load_box<kColumnRanks>(rows + box * Traits::kRowsBytes, params.a, full, k, row, same_rows);
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < kBlocksLoaded; ++i) {
+            int const column = work.column + (down * kBlocksLoaded + i) * kFilters;
+            uint32_t const to = columns + (box * Traits::kColumnBlocks + i) * Filters::kBytes;
+            if constexpr (Mma::kTransposed) {
+              load_box<kRowRanks>(to, params.b, full, column, k, same_columns);
+            } else {
+              load_box<kRowRanks>(to, params.b, full, k, column, same_columns);
+            }
+          }
+        }
+        state.advance_once(1, Traits::kStages);
+      }
+    }
+  }
+
+  template <int Receivers>
+  CUTLASS_DEVICE static void load_box(
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, uint16_t receivers) {
+    if constexpr (Receivers > 1) {
+      tma_load_multicast(to, map, barrier, receivers, c0, c1);
+    } else {
+      tma_load(to, map, barrier, c0, c1);
+    }
+  }
+
+  CUTLASS_DEVICE static int first_block_of(int consumer) { return Traits::kPingpong ? 0 : consumer * Traits::kBlocks; }
+
+  /// Load C into the buffers of a ring, and store D.
+  CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
+    constexpr int kOfBlock = Traits::kParts / Traits::kBlocks;
+    int const first_row = rank / Traits::kMulticast * Traits::kCompleted;
+    if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
+    auto const column_of = [&](Work const& work, int part) {
+      return work.column + (first_block_of(ring) + part / kOfBlock) * kFilters;
+    };
+    auto const row_of = [&](Work const& work, int part) {
+      return work.row + first_row + part % kOfBlock * Traits::kPartRows;
+    };
+    auto const prepare = [&](Work const& work, int part, int index) {
+      uint32_t const ready = storage.ready(ring, index);
+      if constexpr (Traits::kLoadsSource) {
+        arrive_and_expect_tx(ready, Traits::kPartBytes);
+        tma_load(storage.buffer(ring, index), params.source, ready, column_of(work, part), row_of(work, part));
+      } else {
+        barrier_arrive(ready);
+      }
+    };
+    int number = first_work();
+    if (number >= work_of(params)) return;
+    Work work(params, number, rank);
+    for (int i = 0; i < Traits::kBuffers; ++i) prepare(work, i, i);
+    PipelineState state;
+    while (true) {
+      number += next_work();
+      bool const is_last = number >= work_of(params);
+      Work const next = is_last ? work : Work(params, number, rank);
+      for (int part = 0; part < Traits::kParts; ++part) {
+        barrier_wait(storage.written(ring, state.index), state.phase);
+        if constexpr (Traits::kStoresDestination) {
+          tma_store(params.destination, storage.buffer(ring, state.index), column_of(work, part), row_of(work, part));
+          tma_store_arrive();
+          tma_store_wait();
+        }
+        int const later = part + Traits::kBuffers;
+        if (later < Traits::kParts) {
+          prepare(work, later, state.index);
+        } else if (!is_last) {
+          prepare(next, later - Traits::kParts, state.index);
+        }
+        state.advance_once(1, Traits::kBuffers);
+      }
+      if (is_last) return;
+      work = next;
+    }
+  }
+
+  /// Multiply and complete the tiles of a consumer.
+  CUTLASS_DEVICE static void consume(Params const& params, Storage const& storage, int rank, int consumer) {
+    PipelineState state, buffer;
+    int stride = next_work(), first = first_work();
+    if constexpr (Traits::kPingpong) {
+      if (consumer == 1) {
+        if (threadIdx.x % 32 == 0) {
+          barrier_arrive(storage.order(0));
+          barrier_arrive(storage.order_of_epilogues(0));
+        }
+        advance<Traits::kStages>(state, params.k_blocks);
+        if constexpr (Traits::kStaged) advance<Traits::kBuffers>(buffer, Traits::kParts);
+        first += stride;
+      }
+      stride *= 2;
+    }
+    uint32_t phase = 0;
+    for (int number = first; number < work_of(params); number += stride, phase ^= 1) {
+      Work const work(params, number, rank);
+      typename Traits::Accumulator accumulators[Traits::kBlocks][Traits::kPixels / 2];
+      CUTLASS_PRAGMA_UNROLL
+      for (auto& block : accumulators) {
+        CUTLASS_PRAGMA_UNROLL
+        for (auto& each : block) each = 0;
+      }
+      int const column = work.column + first_block_of(consumer) * kFilters;
+      // Vectors are loaded before they are needed, for both blocks.
+      fragment::Tile const columns = columns_of(params, work, rank, column);
+      fragment::Tile const second_columns = columns_of(params, work, rank, column + (Traits::kBlocks - 1) * kFilters);
+      Epilogue epilogue(params.epilogue, columns), second(params.epilogue, second_columns);
+      if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
+      multiply(params, storage, rank, consumer, work.k_blocks, state, accumulators);
+      if constexpr (Traits::kSplits > 1) {
+        exchange_and_complete(params, storage, work, rank, consumer, epilogue, accumulators[0]);
+        epilogue.finish(columns);
+        return;
+      }
+      if constexpr (Traits::kPingpong) {
+        advance<Traits::kStages>(state, params.k_blocks);
+        barrier_wait(storage.order_of_epilogues(consumer), phase);
+      }
+      complete_parts(storage, consumer, buffer, epilogue, accumulators[0], work.row, params.rows);
+      epilogue.finish(columns);
+      if constexpr (Traits::kBlocks > 1) {
+        complete_parts(storage, consumer, buffer, second, accumulators[1], work.row, params.rows);
+        second.finish(second_columns);
+      }
+      if constexpr (Traits::kPingpong) {
+        if constexpr (Traits::kStaged) advance<Traits::kBuffers>(buffer, Traits::kParts);
+        if (threadIdx.x % 32 == 0) barrier_arrive(storage.order_of_epilogues(1 - consumer));
+      }
+    }
+  }
+
+  /// The columns of a thread in the block that begins at a column.
+  CUTLASS_DEVICE static fragment::Tile columns_of(Params const& params, Work const& work, int rank, int column) {
+    int const thread = threadIdx.x % kWarpGroup;
+    return {column + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows, params.columns,
+            work.tile * Traits::kSplits + rank / Traits::kMulticast, column / Lanes::kStrip + thread / 32,
+            strips_of(params.columns)};
+  }
+
+  /// Complete rows of a block, from `row` on, part by part.
+  template <int Sums>
+  CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, PipelineState& buffer,
+                                            Epilogue& epilogue, typename Traits::Accumulator const (&sums)[Sums],
+                                            int row, int rows) {
+    int const ring = Traits::kPingpong ? 0 : consumer;
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < Traits::kParts / Traits::kBlocks; ++part) {
+      int const first = part * Traits::kPartRows;
+      if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
+      complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row + first, rows), sums + first / 2,
+                                          storage.buffer(ring, buffer.index));
+      if constexpr (Traits::kStaged) {
+        fence_view_async_shared();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(ring, buffer.index));
+        buffer.advance_once(1, Traits::kBuffers);
+      }
+    }
+  }
+
+  /// Advance beyond the stages or buffers of the other consumer.
+  template <int Stages>
+  CUTLASS_DEVICE static void advance(PipelineState& state, int by) {
+    state.phase ^= by / Stages & 1;
+    state.advance_once(by % Stages, Stages);
+  }
+
+  /// Send the partial sums of a split tile to the CTAs that complete them, and complete this CTA's.
+  CUTLASS_DEVICE static void exchange_and_complete(Params const& params, Storage const& storage, Work const& work,
+                                                   int rank, int consumer, Epilogue& epilogue,
+                                                   typename Traits::Accumulator (&accumulators)[Traits::kPixels / 2]) {
+    using Accumulator = typename Traits::Accumulator;
+    constexpr int kQuads = Traits::kPixels / 8;
+    int const split = rank / Traits::kMulticast, within = rank % Traits::kMulticast;
+    int const lane = threadIdx.x % 32;
+    if (lane < Traits::kSplits) {
+      barrier_arrive_cluster(set_block_rank(storage.multiplied(), lane * Traits::kMulticast + within));
+    }
+    barrier_wait(storage.multiplied(), 0);
+    uint32_t const mine = storage.sums(consumer, split) + threadIdx.x % kWarpGroup * 16;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kQuads; ++i) {
+      int const to = i / Traits::kQuadsOfSplit * Traits::kMulticast + within;
+      uint32_t quad[4];
+      // An accumulator's register must not be sent itself: ptxas would serialise WGMMA (C7514).
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[4 * i + j] + Accumulator(0));
+      store_async(set_block_rank(mine + i % Traits::kQuadsOfSplit * Traits::kQuadBytes, to), quad,
+                  set_block_rank(storage.exchanged(consumer), to));
+    }
+    int const first = split * Traits::kCompleted;
+    if (first >= Traits::kPixels) return;
+    barrier_wait_cluster(storage.exchanged(consumer));
+    Accumulator sums[Traits::kCompleted / 2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Traits::kQuadsOfSplit; ++i) {
+      uint32_t words[Traits::kSplits][4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int from = 0; from < Traits::kSplits; ++from) {
+        load_shared(words[from],
+                    storage.sums(consumer, from) + threadIdx.x % kWarpGroup * 16 + i * Traits::kQuadBytes);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        sums[4 * i + j] = sum_of<Accumulator>(words[0][j]);
+        CUTLASS_PRAGMA_UNROLL
+        for (int from = 1; from < Traits::kSplits; ++from) sums[4 * i + j] += sum_of<Accumulator>(words[from][j]);
+      }
+    }
+    PipelineState buffer;
+    complete_parts(storage, consumer, buffer, epilogue, sums, work.row + first, params.rows);
+  }
+
+  CUTLASS_DEVICE static void multiply(
+      Params const& params, Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state,
+      typename Traits::Accumulator (&accumulators)[Traits::kBlocks][Traits::kPixels / 2]) {
+    int last = 0, i = 0;
+    do {  // a CTA has a block of k or more
+      uint32_t const rows = operand_descriptor(storage.rows(state.index));
+      uint32_t const columns = operand_descriptor(storage.columns(state.index) + first_block_of(consumer) * Filters::kBytes);
+      barrier_wait(storage.full(state.index), state.phase);
+      warpgroup_arrive();
+      if constexpr (Traits::kPromotes) {
+        typename Traits::Accumulator partial[Traits::kBlocks][Traits::kPixels / 2];
+        multiply_stage(rows, columns, partial);
+        warpgroup_commit_batch();
+        hand_over_tensor_cores(storage, consumer, i + 1 == k_blocks);
+        warpgroup_wait<0>();
+        fence_operands(partial);
+        release(storage, rank, state.index);
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int j = 0; j < Traits::kPixels / 2; ++j) accumulators[block][j] += partial[block][j];
+        }
+      } else {
+        multiply_stage(rows, columns, accumulators);
+        warpgroup_commit_batch();
+        hand_over_tensor_cores(storage, consumer, i + 1 == k_blocks);
+        warpgroup_wait<1>();
+        if (i > 0) release(storage, rank, last);
+      }
+      last = state.index;
+      state.advance_once(1, Traits::kStages);
+    } while (++i < k_blocks);
+    if constexpr (Traits::kPromotes) return;
+    warpgroup_wait<0>();
+    fence_operands(accumulators);
+    release(storage, rank, last);
+  }
+
+  /// Multiply a stage: add to the sums, or set them where they are promoted.
+  CUTLASS_DEVICE static void multiply_stage(
+      uint32_t rows, uint32_t columns, typename Traits::Accumulator (&sums)[Traits::kBlocks][Traits::kPixels / 2]) {
+    constexpr uint32_t kLayoutOfRows = operand_layout(Traits::kRowBytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int k = 0; k < Traits::kInstructions; ++k) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          int const which = box * Traits::kColumnBlocks + block;
+          Mma::fma(sums[block], columns + which * (Filters::kBytes >> 4) + k * Filters::kNextK,
+                   rows + box * (Traits::kRowsBytes >> 4) + k * kNextK, Filters::kLayout, kLayoutOfRows,
+                   !Traits::kPromotes || box + k > 0);
+        }
+      }
+    }
+  }
+
+  /// Let the other pingpong consumer multiply, after a tile's last stage.
+  CUTLASS_DEVICE static void hand_over_tensor_cores(Storage const& storage, int consumer, bool is_last) {
+    if (Traits::kPingpong && threadIdx.x % 32 == 0 && is_last) barrier_arrive(storage.order(1 - consumer));
+  }
+
+  CUTLASS_DEVICE static void fence_operands(
+      typename Traits::Accumulator (&sums)[Traits::kBlocks][Traits::kPixels / 2]) {
+    CUTLASS_PRAGMA_UNROLL
+    for (auto& block : sums) {
+      CUTLASS_PRAGMA_UNROLL
+      for (auto& each : block) warpgroup_fence_operand(each);
+    }
+  }
+
+  /// Release a stage: arrive at its barriers in all CTAs that send to this one.
+  CUTLASS_DEVICE static void release(Storage const& storage, int rank, int stage) {
+    int const lane = threadIdx.x % 32;
+    if constexpr (Traits::kMulticast == 1) {
+      if (lane == 0) barrier_arrive(storage.empty(stage));
+    } else {
+      constexpr int kColumnRanks = Traits::kClusterColumns;
+      int const within = rank % Traits::kMulticast, sender = rank - within + lane;
+      bool const sends = lane / kColumnRanks == within / kColumnRanks || lane % kColumnRanks == within % kColumnRanks;
+      if (lane < Traits::kMulticast && sends) barrier_arrive_cluster(set_block_rank(storage.empty(stage), sender));
+    }
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_GEMM_HPP

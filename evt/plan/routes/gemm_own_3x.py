@@ -1,0 +1,53 @@
+"""The GEMM kernel of evt for sm90: the route ``gemm-own-3x``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evt.plan.configurations.config import Config, Schedule, Use
+from evt.plan.gemm import Tile, tiles_of
+from evt.plan.geometry.halo import FILTERS, STEP_PIXELS
+from evt.plan.kernels import gemm_own
+from evt.plan.problem import Problem
+from evt.plan.routes.route import Kernel, Route
+from evt.plan.rules import gemm, halo, mainloop
+
+
+def configs_sm90(problem: Problem) -> tuple[Config, ...]:
+    """Return the configurations that are built."""
+    return tuple(_config(each, problem, "always") for each in tiles_of(problem.dag.operands[0].dtype)[0])
+
+
+def space_sm90(problem: Problem) -> Iterator[Config]:
+    """Yield the configurations of all other tiles that fit."""
+    for each in tiles_of(problem.dag.operands[0].dtype)[1]:
+        yield _config(each, problem, "asked")
+
+
+def _config(tile: Tile, problem: Problem, use: Use) -> Config:
+    shape = (tile.rows, tile.columns, tile.row_bytes // problem.operand_bytes)
+    schedule: Schedule = "own_pingpong" if tile.pingpong else "own_cooperative"
+    return Config(shape, schedule, tile.cluster, (STEP_PIXELS, FILTERS), use=use)
+
+
+PRODUCT = Route(
+    name="gemm-own-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a matrix product of evt, which is built in seconds (TMA, WGMMA, no CuTe)",
+    rules=(
+        halo.on_sm90,
+        mainloop.no_work,
+        gemm.matrices,
+        gemm.few_tensors,
+        halo.matrices,
+        halo.one_batch,
+        halo.tma,
+        gemm.row_major_columns,
+        halo.epilogue,
+        halo.columns_of_warp,
+    ),
+    suits=halo.suits_products,
+    kernels={"3x": Kernel(gemm_own.PRODUCT, configs_sm90, max_batches=1, space=space_sm90)},
+    printed=False,
+)

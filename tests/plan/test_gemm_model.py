@@ -1,0 +1,190 @@
+"""The model of the GEMM kernel's speed: its estimates, and the tiles that it chooses."""
+
+from __future__ import annotations
+
+import random
+from math import inf, isfinite
+
+import pytest
+
+import evt
+from evt.ir.dtype import BF16, BY_NAME
+from evt.plan import survey
+from evt.plan.gemm import (
+    LAUNCH,
+    Size,
+    Tile,
+    completed_rows,
+    library_microseconds,
+    microseconds,
+    promotes,
+    rows_of_part,
+    tile_of,
+    tiles_of,
+    waves,
+)
+from evt.plan.geometry.convolution import ceil_div
+from evt.plan.speed import duration, evaluation, fastest
+from evt.request import packed_problem
+
+MULTIPROCESSORS = 132
+EPILOGUE = "D = relu(acc + bias + residual)"
+OFFERED, ASKED = tiles_of(BF16)
+#: The measured tiles: :data:`MEASURED` has a column for each.
+TILES = (
+    Tile(128, 2, True),
+    Tile(256, 1, False, (1, 2, 1)),
+    Tile(192, 2, True, (1, 2, 1)),
+    Tile(128, 1, False),
+    Tile(64, 2, True),
+    Tile(64, 1, True),
+    Tile(32, 1, True),
+    Tile(16, 1, True),
+)
+#: Microseconds of bf16 products with a residual, by (m, n, k): by :data:`TILES`, and by torch.mm alone.
+#: NVIDIA H100 80GB HBM3, 2026-11.
+MEASURED = {
+    (1, 4096, 4096): (31.9, 50.4, 38.1, 31.8, 25.8, 23.7, 22.0, 21.6, 22.8),
+    (64, 4096, 4096): (31.4, 50.5, 39.2, 30.8, 26.1, 22.4, 22.8, 27.6, 22.4),
+    (512, 4096, 4096): (35.3, 52.5, 43.2, 35.3, 38.2, 51.1, 66.1, 105.7, 33.3),
+    (4096, 4096, 4096): (219.7, 189.4, 208.2, 221.9, 315.5, 486.1, 649.3, 802.6, 177.7),
+    (16, 28672, 4096): (105.6, 145.5, 123.9, 111.0, 95.7, 102.6, 95.2, 93.6, 96.1),
+    (2048, 28672, 4096): (865.5, 637.0, 661.4, 820.6, 1249.5, 1806.7, 2523.9, 3472.9, 607.0),
+    (256, 3072, 768): (12.0, 16.2, 15.2, 12.6, 10.4, 11.4, 11.5, 13.5, 9.4),
+    (4096, 3072, 768): (41.2, 44.3, 43.1, 44.4, 49.9, 68.6, 83.4, 118.8, 34.7),
+    (128, 768, 3072): (21.9, 35.4, 28.6, 21.3, 14.7, 11.3, 11.3, 11.4, 11.7),
+    (8192, 768, 3072): (70.9, 80.4, 63.3, 72.7, 94.1, 120.5, 176.5, 241.4, 56.3),
+    (1024, 1024, 1024): (13.8, 19.2, 16.6, 13.2, 11.1, 12.5, 14.8, 19.2, 10.1),
+    (8192, 8192, 1024): (242.0, 232.2, 211.0, 228.9, 347.7, 528.9, 693.0, 850.8, 198.4),
+}
+
+
+def size_of(m: int, n: int, k: int, traffic: float = 4.0) -> Size:
+    return Size(m, n, 2 * k, traffic, MULTIPROCESSORS)
+
+
+def drawn(seed: int) -> Size:
+    draw = random.Random(seed)
+    m, n, k = (round(2 ** draw.uniform(3, 13)) for _ in range(3))
+    return size_of(m, n, k, draw.choice((2.0, 4.0, 6.0)))
+
+
+# Measurements
+
+
+@pytest.mark.parametrize("size", MEASURED, ids=str)
+def test_estimates_are_near_the_measured_times(size) -> None:
+    """The best tile within 15 %; the chosen tile takes at most a tenth longer than the best one."""
+    *times, library = MEASURED[size]
+    estimates = [microseconds(tile, size_of(*size)) for tile in TILES]
+    best = times.index(min(times))
+    assert estimates[best] == pytest.approx(times[best], rel=0.15)
+    chosen = estimates.index(min(estimates))
+    assert estimates[chosen] == pytest.approx(times[chosen], rel=0.15)
+    assert times[chosen] <= 1.1 * times[best]
+    assert library_microseconds(size_of(*size)) == pytest.approx(library, rel=0.15)
+
+
+def test_errors_are_small_on_average() -> None:
+    ratios, taken = [], []
+    for size, (*times, _) in MEASURED.items():
+        estimates = [microseconds(tile, size_of(*size)) for tile in TILES]
+        ratios += [max(a / b, b / a) for a, b in zip(estimates, times, strict=True) if b < 1.3 * min(times)]
+        taken.append(times[estimates.index(min(estimates))] / min(times))
+    assert sorted(ratios)[len(ratios) // 2] < 1.08
+    assert sum(taken) / len(taken) < 1.03
+
+
+# The choice
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_call_takes_the_least_estimate(seed) -> None:
+    """The least estimate of the offered tiles counts, and of requested tiles beside them."""
+    draw = random.Random(seed)
+    (own,) = survey(packed_problem(evt.linear(EPILOGUE).request, "sm90", "bf16", "bf16"), "own").asked
+    plans = [own.plan(config) for config in (*own.default_configs, *draw.sample(own.configs, 6))]
+    for _ in range(10):
+        m, n, k = (8 * draw.randrange(1, 1025) for _ in range(3))
+        sizes = {"m": m, "n": n, "k": k, "l": 1}
+        least = fastest(plans, sizes, MULTIPROCESSORS)
+        tiles = [tile_of(plan.config, 2) for plan in plans]
+        estimates = [microseconds(tile, size_of(m, n, k)) for tile in tiles]
+        assert estimates[least] == pytest.approx(min(estimates))
+        assert duration(plans[least], sizes, MULTIPROCESSORS).total / 1755 == pytest.approx(estimates[least])
+
+
+def test_wide_tiles_serve_many_rows() -> None:
+    taken = []
+    for rows in (1, 16, 64, 512, 4096):
+        estimates = [microseconds(tile, size_of(rows, 4096, 4096)) for tile in OFFERED]
+        taken.append(OFFERED[estimates.index(min(estimates))])
+    areas = [tile.rows * tile.columns for tile in taken]
+    assert areas == sorted(areas)
+    assert (areas[0], areas[-1]) == (16 * 64, 256 * 128)
+
+
+# Properties
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_more_work_takes_no_less_time(seed) -> None:
+    """An estimate grows with rows, columns, k and traffic, and falls with the number of SMs."""
+    draw, size = random.Random(seed), drawn(seed)
+    for tile in (*OFFERED, *draw.sample(ASKED, 12)):
+        known = microseconds(tile, size)
+        assert isfinite(known)
+        assert known > LAUNCH
+        factor = draw.choice((1.01, 1.5, 2, 7))
+        whole = size._replace(row_bytes=ceil_div(size.row_bytes, 128) * 128)  # rows of A and B are whole lines of L2
+        for name, step in (("rows", 1), ("columns", 1), ("row_bytes", 128)):
+            known = microseconds(tile, whole)
+            more = whole._replace(**{name: (int(getattr(whole, name) * factor) // step + 1) * step})
+            assert microseconds(tile, more) >= known * (1 - 1e-9), (tile, size, more)
+        assert microseconds(tile, whole._replace(traffic=whole.traffic * factor)) >= known
+        assert microseconds(tile, whole, 0.01) > known
+    assert 0 < library_microseconds(size) < inf
+    assert library_microseconds(size) <= library_microseconds(size._replace(rows=4 * size.rows)) * (1 + 1e-9)
+    assert library_microseconds(size) == library_microseconds(size._replace(traffic=9.0))  # it writes D alone
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_waves_count_the_tiles_of_whole_clusters(seed) -> None:
+    """Clusters of four CTAs or more leave some SMs idle."""
+    draw, size = random.Random(seed), drawn(seed)
+    for tile in draw.sample((*OFFERED, *ASKED), 20):
+        down, across, splits = tile.cluster
+        clusters = ceil_div(size.rows, down * tile.rows) * ceil_div(size.columns, across * tile.columns)
+        full = clusters * down * across * splits / MULTIPROCESSORS
+        found = waves(tile, size)
+        assert full <= found <= full * (1.11 if down * across * splits >= 4 else 1)
+
+
+def test_heavy_epilogues_count() -> None:
+    (own,) = survey(packed_problem(evt.linear("D = gelu(acc + bias)").request, "sm90", "bf16", "bf16"), "own").asked
+    (light,) = survey(packed_problem(evt.linear("D = relu(acc + bias)").request, "sm90", "bf16", "bf16"), "own").asked
+    sizes = {"m": 4096, "n": 4096, "k": 256, "l": 1}
+    for config in own.default_configs:
+        heavy, other = own.plan(config), light.plan(config)
+        assert evaluation(heavy) > evaluation(other)
+        assert duration(heavy, sizes, MULTIPROCESSORS).work > duration(other, sizes, MULTIPROCESSORS).work
+
+
+# Tiles
+
+
+@pytest.mark.parametrize("dtype", ["f16", "e4m3", "i8"])
+def test_parts_divide_what_a_thread_block_completes(dtype) -> None:
+    for found in tiles_of(BY_NAME[dtype]):
+        for tile in found:
+            splits = tile.cluster[2]
+            completed, part = completed_rows(tile.rows, splits), rows_of_part(tile.rows, splits, tile.pingpong)
+            assert completed % part == 0
+            assert part <= (64 if tile.pingpong else 32) or completed % 16
+            assert completed * splits >= tile.rows
+
+
+def test_the_general_tile_comes_first() -> None:
+    assert OFFERED[0] == Tile(128, 2, True)
+    assert tiles_of(BY_NAME["e4m3"])[0][0] == Tile(128, 1, False)
+    assert [promotes(BY_NAME[name]) for name in ("e4m3", "e5m2", "i8", "bf16", "f32")] == [True, True, *[False] * 3]
