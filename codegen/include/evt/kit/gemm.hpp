@@ -8,9 +8,9 @@
 // groups 1 and 2 consume. Cooperating consumers share the rows of a tile, each with its columns. Pingpong consumers have
 // a tile each: one multiplies while the other computes its epilogue, and ordered barriers pass the tensor cores on.
 //
-// The tiles of a cluster's CTAs are neighbours. Those with the same rows share the rows of A, those with the same columns
-// the rows of B: each CTA loads a part and sends it to all (TMA multicast). A stage is free once the consumers of all
-// CTAs that a CTA sends to have released it.
+// The tiles of a cluster's CTAs are neighbours. CTAs with the same rows share the rows of A, and CTAs with the same columns
+// the rows of B: each loads a part and sends it to all (TMA multicast). A stage is free once the consumers of all
+// receivers have released it.
 //
 // Splits of k: the CTAs of a cluster multiply parts of k of one tile. Once all have multiplied, each sends its partial
 // sums to the CTAs that complete them, through the stages' shared memory, and completes some rows itself. The order of
