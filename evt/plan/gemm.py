@@ -118,7 +118,7 @@ _PROMOTED = (
 )
 #: Microseconds of a launch, and of the first bytes from memory; bytes of memory in a microsecond.
 LAUNCH, _LATENCY, _MOVED = 3.93, 3.67, 2.5e6
-#: The library: its launch, first bytes and bytes in a microsecond, and its stages and epilogues relative to the best tile.
+#: The library: its launch, first bytes and bytes in a microsecond; its stages and epilogues relative to the best tile.
 _LIBRARY_LAUNCH, _LIBRARY_LATENCY, _LIBRARY_MOVED = 5.62, 1.76, 2.47e6
 _LIBRARY_STAGE, _LIBRARY_EPILOGUE = 0.92, 0.61
 #: Lines of L2 in a microsecond, for all SMs of an H100.

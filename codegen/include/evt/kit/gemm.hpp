@@ -16,7 +16,7 @@
 // sums to the CTAs that complete them, through the stages' shared memory, and completes some rows itself. The order of
 // addition is fixed.
 //
-// Tiles are computed in groups of rows, so that those of one wave read few rows of A and of B from L2.
+// Tiles are computed in groups of rows, so that the tiles of a wave read few rows of A and of B from L2.
 
 #include <algorithm>
 #include <cmath>
