@@ -20,7 +20,7 @@ from evt.plan.cards import Card
 from evt.plan.configurations.config import Config
 from evt.plan.geometry.halo_schedule import EIGHTHS_A_CYCLE, LINE_BYTES, READ_BYTES
 from evt.plan.halo_cost import THREADS
-from evt.plan.plan import Convolution, DepthwiseConvolution, HaloConvolution
+from evt.plan.plan import Convolution, DepthwiseConvolution, HaloConvolution, OwnProduct
 from evt.plan.speed import A_CYCLE, depth, duration, evaluation, waves
 
 #: Warpgroups of an SM that evaluate epilogues at a time.
@@ -91,7 +91,8 @@ def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> 
     rounds = waves(plan, sizes, card.multiprocessors)
     idle = work * (1 - rounds / math.ceil(rounds)) if rounds else 0.0
     bounds = {**bounds, "memory": memory, "launch": start, "waves": idle}
-    us = max(start + (work**4 + memory**4) ** 0.25, *bounds.values())
+    of_memory = 0.0 if isinstance(plan.mainloop, OwnProduct) else memory  # an own product's work has its traffic
+    us = max(start + (work**4 + of_memory**4) ** 0.25, *bounds.values())
     return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs)
 
 

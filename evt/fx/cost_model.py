@@ -55,7 +55,7 @@ from evt.ir.node import base
 from evt.plan.epilogue.cost import cost
 from evt.plan.gemm import Size, library_microseconds
 from evt.plan.plan import DepthwiseConvolution, HaloConvolution, Mainloop, OwnProduct, Plan
-from evt.plan.speed import MEGAHERTZ, duration
+from evt.plan.speed import product_microseconds
 from evt.request.graphs import optimised_graph
 
 #: Bytes, and 16-bit multiply-adds, per microsecond that kernels reach on sm90, the only measured target.
@@ -181,7 +181,7 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
         sizes = {"m": rows, "n": columns, "k": terms}
         library = library_microseconds(Size(rows, columns, terms * kernel.operand_bits // 8, 2.0, _PROCESSORS))
         inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
-        own = duration(kernel, sizes, _PROCESSORS).total / MEGAHERTZ
+        own = product_microseconds(kernel, sizes, _PROCESSORS)
         return own - library - inputs + _further(fused) * _FURTHER
     batches = max(1, elements // max(1, rows * columns))
     long = terms / (terms + _TERMS)

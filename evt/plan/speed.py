@@ -7,6 +7,7 @@ from math import inf, prod
 from typing import NamedTuple
 
 from evt.plan import gemm
+from evt.plan.cards import CARDS
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.geometry.convolution import Axis
@@ -25,8 +26,8 @@ from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of an SM of sm90, and the cycles of a launch.
 A_CYCLE, _LAUNCH = 2048, 8500
-#: Clock cycles of a microsecond.
-MEGAHERTZ = 1755
+#: The card that the speed of own products is fitted to.
+_H100 = CARDS["H100"]
 #: The instructions of the epilogues that the constants are fitted to.
 _LIGHT = 4
 #: Cycles of an element of a thread in CUTLASS's kernels: a light epilogue, and each further instruction. Fitted to
@@ -84,10 +85,8 @@ def duration(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Dura
     """Return the duration of a kernel in clock cycles of sm90, or in relative units for other targets."""
     heavy = max(0, plan.epilogue_instructions - _LIGHT)
     if isinstance(plan.mainloop, OwnProduct):
-        tile, size = _product(plan, sizes, multiprocessors)
-        evaluated = heavy * INSTRUCTION / MEGAHERTZ
-        work = gemm.microseconds(tile, size, evaluated) - gemm.LAUNCH
-        return Duration(gemm.LAUNCH * MEGAHERTZ, work * MEGAHERTZ)
+        work = product_microseconds(plan, sizes, multiprocessors) - gemm.LAUNCH
+        return Duration(gemm.LAUNCH * _H100.ghz * 1e3, work * _H100.busy_ghz * 1e3)
     if isinstance(plan.mainloop, HaloConvolution):
         start = start_of(plan.config.tile[0], shared=plan.mainloop.shared)
         return Duration(start, _halo_time(plan, sizes, heavy) - start)
@@ -174,6 +173,12 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
     else:
         plane = Plane.of(sizes, channels, element_bytes)
     return plane, pixels, sizes["images"] * sizes.get("output_depth", 1), sizes["filters"]
+
+
+def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
+    """Return the microseconds of an own product on an H100, memory traffic included."""
+    heavy = max(0, plan.epilogue_instructions - _LIGHT)
+    return gemm.microseconds(*_product(plan, sizes, multiprocessors), heavy * INSTRUCTION / (_H100.ghz * 1e3))
 
 
 def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[gemm.Tile, gemm.Size]:
