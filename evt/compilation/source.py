@@ -8,8 +8,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 
 from evt import version
 from evt.compilation.fingerprint import Digests
@@ -82,10 +80,12 @@ def jit_versions() -> tuple[tuple[str, str], ...]:
     Libraries of a toolkit belong to its nvcc, which counts too. Loading them for their versions would take longer than
     finding a library in the cache.
     """
+    from importlib import metadata
+
     found = []
     for name in _JIT:
-        with suppress(PackageNotFoundError):
-            found.append((name, version_of(name)))
+        with suppress(metadata.PackageNotFoundError):
+            found.append((name, metadata.version(name)))
     return tuple(found)
 
 

@@ -188,7 +188,7 @@ def planned_for_sm90(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_the_kernel_is_named(planned_for_sm90: list[int]) -> None:
-    case = make_convolution("D = acc + C", "conv2d", ((256, 1024, 8, 8), (512, 1024, 1, 1)), dtype="f16")
+    case = make_convolution("D = acc + C", "conv2d", ((32, 2048, 7, 7), (512, 2048, 1, 1)), dtype="f16")
     data = draw(case, CPU)
     route, config = kernel_taken(case, data)
     assert route.endswith("-3x")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from importlib.metadata import PackageNotFoundError
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -110,8 +110,8 @@ def test_the_versions_of_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     def version_of(name: str) -> str:
         if name not in known:
-            raise PackageNotFoundError
+            raise metadata.PackageNotFoundError
         return known[name]
 
-    monkeypatch.setattr(source, "version_of", version_of)
+    monkeypatch.setattr(metadata, "version", version_of)
     assert dict(source.jit_versions.__wrapped__()) == known

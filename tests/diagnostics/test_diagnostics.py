@@ -33,6 +33,7 @@ PAGES = ROOT / "evt/diagnostics/pages"
 #: Codes that the text of a program alone cannot raise: files, calls, builds, launches, bugs.
 NOT_FROM_TEXT = {
     "E0105",
+    "E0109",
     "E0305",
     "E0412",
     "E0902",

@@ -93,5 +93,5 @@ def check(seed: int) -> bool:
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (150, 300))])
 def test_random_programs(first: int) -> None:
-    """Two hundred of them have gradients."""
-    assert sum(map(check, range(first, first + 150))) >= 55
+    """A third of them have gradients."""
+    assert sum(map(check, range(first, first + 150))) >= 50

@@ -295,8 +295,9 @@ def test_explain_says_when_it_is_preferred() -> None:
     (other,) = (route for route in deep.routes if route.name == "conv-halo-3x")
     assert (other.applies, other.chosen) == (True, False)
     assert "it applies, and is preferred where the operands have 8 or 16 bits" in deep.details()
-    forced = evt.conv2d(RESIDUAL, route="own").plan("sm90", shapes=((2, 2048, 7, 7), (512, 2048, 1, 1)))
-    assert forced.route == "conv-halo-3x"
+    for padding, route in ((1, "conv-halo-3x"), (0, "gemm-own-3x")):
+        forced = evt.conv2d(RESIDUAL, padding=padding, route="own")
+        assert forced.plan("sm90", shapes=((2, 2048, 7, 7), (512, 2048, 1, 1))).route == route
 
 
 def test_one_dimension_is_one_row() -> None:

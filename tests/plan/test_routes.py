@@ -14,7 +14,7 @@ from evt.emission import emit
 from evt.explain import explain
 from evt.ir import Apply
 from evt.plan import ROUTES, Config, Kernel, Plan, Problem, Route, find_target, natural_signature, plan, survey
-from evt.plan.kernels import convolution, depthwise, gemm, grouped_3x, halo
+from evt.plan.kernels import convolution, depthwise, gemm, gemm_own, grouped_3x, halo
 from evt.plan.kernels.draft import Selection
 from evt.plan.kernels.gemm import VISITORS_2X
 from evt.plan.routes import gemm_2x, order
@@ -142,7 +142,7 @@ def test_a_route_is_in_its_record_planner_template_and_headers_only() -> None:
     for route in ROUTES:
         for kernel in route.kernels.values():
             planner = kernel.planner
-            modules = (convolution, depthwise, gemm, grouped_3x, halo)
+            modules = (convolution, depthwise, gemm, gemm_own, grouped_3x, halo)
             assert any(each is planner for module in modules for each in vars(module).values())
             assert (ROOT / "codegen" / "templates" / f"{planner.template}.cu.jinja").is_file()
 
@@ -252,7 +252,7 @@ def test_a_configuration_is_explained_or_refused() -> None:
     asked = evt.gemm("D = relu(acc)", config="pingpong_64x64x64").explain("sm90")
     assert asked.configurations == ("pingpong_64x64x64",)
     assert asked.chosen_by == "force"
-    with pytest.raises(evt.TargetError, match="the route stock-3x has no configuration `pingpong`") as refused:
+    with pytest.raises(evt.TargetError, match="the route gemm-own-3x has no configuration `pingpong`") as refused:
         evt.gemm("D = relu(acc)", config="pingpong").explain("sm90")
     assert [each.code for each in refused.value.diagnostics] == ["E0501"]
 
@@ -260,15 +260,18 @@ def test_a_configuration_is_explained_or_refused() -> None:
 def test_a_configuration_of_a_loop_is_that_of_each_launch() -> None:
     looped = evt.grouped_gemm("D = relu(acc)", route="loop", config="pingpong_64x64x64").explain("sm90")
     assert looped.configurations == ("pingpong_64x64x64",)
-    with pytest.raises(evt.TargetError, match="the route stock-3x has no configuration `pingpong`"):
+    with pytest.raises(evt.TargetError, match="the route gemm-own-3x has no configuration `pingpong`"):
         evt.grouped_gemm("D = relu(acc)", route="loop", config="pingpong").explain("sm90")
 
 
 def test_a_configuration_of_another_route() -> None:
-    """Its kernels may be built beside the chosen route's."""
+    """A configuration names its route; a route that is asked for must have it."""
     shapes = (1, 512, 7, 7), (512, 512, 3, 3)
-    with pytest.raises(evt.TargetError, match="no configuration `halo_shared_64x64x64`") as refused:
-        evt.conv2d("D = acc", padding=1, config="halo_shared_64x64x64").plan("sm90", shapes=shapes)
+    taken = evt.conv2d("D = acc", padding=1, config="halo_shared_64x64x64").plan("sm90", shapes=shapes)
+    assert (taken.route, taken.config.name) == ("conv-halo-3x", "halo_shared_64x64x64")
+    forced = evt.conv2d("D = acc", padding=1, route="conv-evt-3x", config="halo_shared_64x64x64")
+    with pytest.raises(evt.TargetError, match="conv-evt-3x has no configuration `halo_shared_64x64x64`") as refused:
+        forced.plan("sm90", shapes=shapes)
     assert refused.value.diagnostics[0].notes == (
         "`halo_shared_64x64x64` is a configuration of conv-halo-3x: ask for that route, too",
     )
@@ -293,7 +296,7 @@ def test_what_is_tuned_over_is_planned_once(name: str, counts: Counts) -> None:
     asked, planned = counts
     found = survey(problem_of(*PROBLEMS[name]))
     layer = evt.conv2d(RELU, padding=1).request.convolution.problem((2, 64, 8, 4), (64, 64, 3, 3)).sizes
-    sizes = layer if PROBLEMS[name][2] == "convolution" else {"m": 64, "n": 64, "k": 128}
+    sizes = layer if PROBLEMS[name][2] == "convolution" else {"m": 64, "n": 64, "k": 256}
     made = candidates(found, {**sizes, "l": 1}, find_card("h200"))
     assert made.names == names_of(found) == list(planned)
     assert set(planned.values()) == {1}
@@ -309,9 +312,9 @@ def test_a_formula_is_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "match_stock", lambda dag: calls.append(dag) or match(dag))
     explained = explain(survey(problem_of("D = relu(acc + bias)", "sm90")))
     assert [route.name for route in explained.routes if route.applies][:4] == [
+        "gemm-own-3x",
         "stock-3x",
         "evt-3x",
-        "halo-3x",
         "stock-2x",
     ]
     assert len(calls) == 1

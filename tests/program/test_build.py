@@ -69,8 +69,13 @@ def test_own_kernels_stand_in_without_tools(monkeypatch: pytest.MonkeyPatch) -> 
         return [None] * len(sources)
 
     monkeypatch.setattr(kernels, "build", build)
-    assert evt.gemm("D = relu(acc)").build("sm90", shapes=((4096, 1024), (1024, 4096))) == len(asked[-1]) > 0
-    assert len(asked) == 2
+    shapes = (4096, 1024), (1024, 4096)
+    assert evt.gemm("D = relu(acc)").build("sm90", shapes=shapes) == len(asked[-1]) > 0
+    assert len(asked) == 1  # the kernels of evt are the default
+    op = evt.gemm("in a[m, n], b[m, n]; D = relu(acc + a) + b")
+    assert op.build("sm90", shapes=shapes) == len(asked[-1]) > 0
+    assert len(asked) == 3
+    assert not any(source.alone for source in asked[1])
     with pytest.raises(BuildError, match="no nvcc"):
         evt.gemm("D = relu(acc)").build("sm80", shapes=((64, 64), (64, 64)))
 

@@ -87,7 +87,7 @@ def test_the_answer_is_the_planners(arch: str, monkeypatch: pytest.MonkeyPatch) 
         except evt.EvtError:
             continue
         try:
-            planned = op.plan(arch, a, b).route
+            planned = op.explain(arch, a, b).plan.route
         except (evt.TargetError, evt.ProgramError):
             planned = None
         found = evt.supports(op, arch, a=a, b=b)

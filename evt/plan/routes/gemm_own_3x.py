@@ -40,7 +40,7 @@ PRODUCT = Route(
         mainloop.no_work,
         gemm.matrices,
         gemm.few_tensors,
-        halo.matrices,
+        halo.operands_along_k,
         halo.one_batch,
         halo.tma,
         gemm.row_major_columns,

@@ -30,7 +30,7 @@ def operator(problem: Problem) -> Verdict:
 
 
 @rule("WGMMA multiplies the operands' types; A is contiguous along k, and so is B, unless it has 16 bits")
-def matrices(problem: Problem) -> Verdict:
+def operands_along_k(problem: Problem) -> Verdict:
     a, b = problem.dag.operands
     if a.dtype.bits == 64:
         return Refusal("f64 is multiplied by the mma instructions of 2.x kernels", a.span)
