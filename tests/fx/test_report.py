@@ -75,7 +75,7 @@ def test_a_target_is_asked_for(make: Any) -> None:
     first, second = found.rows
     assert first.fused
     assert first.gain
-    assert first.kernel.startswith("evt-3x ")
+    assert first.kernel.startswith("gemm-own-3x ")
     assert "E1016" not in str(found)
     assert "on sm90" in str(found).splitlines()[0]
     assert second.formula.endswith("D = acc + x0")

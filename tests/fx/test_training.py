@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +48,12 @@ def compiled(function: Callable[..., Any]) -> Any:
 def asked(planned: None, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """Return the sources that are built, by call."""
     found: list[list[Any]] = []
-    monkeypatch.setattr(kernels, "build", lambda sources, **others: found.append(list(sources)))
+
+    def build(sources: Sequence[Any], **others: Any) -> list[Path]:
+        found.append(list(sources))
+        return [Path("no such library")] * len(sources)
+
+    monkeypatch.setattr(kernels, "build", build)
     return found
 
 

@@ -29,6 +29,8 @@ Patch = Callable[[Any, str, Any], None]
 #: A function that makes a kernel's library for a plan.
 Make = Callable[[Plan, Request, Bound], Library]
 STREAM = 77
+#: The path of a library that is not there: a call then plans its kernels, which are stubs.
+_UNBUILT = Path("no such library")
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 _C = "int stub_run(void const* arguments, unsigned long size, void* stream) { return 0; }\n"
 
@@ -65,7 +67,7 @@ def plan_for_h200(patch: Patch) -> None:
     from evt.fx import kernels
 
     patch(kernels, "_DEVICES", ("cpu",))
-    patch(kernels, "build", lambda sources, **others: [Path()] * len(sources))
+    patch(kernels, "build", lambda sources, **others: [_UNBUILT] * len(sources))
     patch(kernels, "missing_tools", lambda sources: "")
     patch(kernels, "device_target", lambda index: find_target("sm90"))
     patch(kernels, "measured_best", lambda request, bound, atomic: request)

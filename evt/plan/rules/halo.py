@@ -5,6 +5,7 @@ from __future__ import annotations
 from evt.ir import Input, Interleave, Output, Pick, Reduce, ReduceBlocks
 from evt.ir.dtype import B1, BF16, F16, F64
 from evt.plan.problem import Problem
+from evt.plan.rules import gemm
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
@@ -107,21 +108,20 @@ columns_of_warp, columns_of_depthwise_warp = _columns_of_warp(16), _columns_of_w
 )
 def suits_products(problem: Problem) -> Verdict:
     """Leave reductions, which were not measured, to CUTLASS, and tensors that threads would move element by element."""
-    dag, signature = problem.dag, problem.signature
+    dag = problem.dag
     if wide := _wide_operands(problem):
         return wide
     if problem.sizes.has_batches:
         return Refusal("there are batches, which would be launched one by one")
     primary = dag.primary
-    if not primary.is_tile or primary.dtype not in (F16, BF16) or signature[primary.name].contiguous != "n":
-        reason = f"`{primary.name}` is not stored by TMA: it is no row-major matrix of 16-bit floats"
-        return Refusal(reason, primary.span)
+    if not primary.is_tile:
+        return Refusal(f"`{primary.name}` is no matrix, which TMA stores", primary.span)
     reduction = next((node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce)), None)
     if reduction is not None:
         return Refusal("reductions have a part for each 16 columns", reduction)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
-        if value.is_tile and (value.dtype == B1 or value.is_indexed):
+        if value.is_tile and not _moved_by_tma(problem, value):
             return Refusal(f"`{value.name}` is moved element by element", value.span)
     return _further_matrix(problem) or HOLDS
 
@@ -155,6 +155,13 @@ def suits(problem: Problem) -> Verdict:
     return (
         HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for some numbers of images")
     )
+
+
+def _moved_by_tma(problem: Problem, value: Input | Output) -> bool:
+    """Return whether the kernel moves a matrix by TMA: row-major and aligned, of 16-bit floats."""
+    layout = problem.signature[value.name]
+    by_tma = not isinstance(gemm.moved(value.name, layout, problem.tensor_bytes(value.name)), Refusal)
+    return by_tma and value.dtype in (F16, BF16) and layout.contiguous == "n" and not value.is_indexed
 
 
 def _wide_operands(problem: Problem) -> Refusal | None:
