@@ -50,7 +50,9 @@ class Background:
     def _work(self, sources: Sequence[KernelSource]) -> None:
         try:
             with self._cancellation.ends_this_thread():
-                self._builds = built(sources)
+                made, before = built(sources), self._builds
+            # The branches of a condition are graphs of their own within one compilation.
+            self._builds = Builds({**before.libraries, **made.libraries}, {**before.failures, **made.failures})
         except BaseException as error:
             self._error = error
         finally:
