@@ -51,7 +51,7 @@ class Background:
         try:
             with self._cancellation.ends_this_thread():
                 made, before = built(sources), self._builds
-            # The branches of a condition are graphs of their own within one compilation.
+            # One compilation may have several graphs: the branches of a condition.
             self._builds = Builds({**before.libraries, **made.libraries}, {**before.failures, **made.failures})
         except BaseException as error:
             self._error = error

@@ -250,9 +250,9 @@ def test_it_is_taken(what: str) -> None:
 
 UNSUITED = {
     "wide operands": ("D = acc", "f32", "the operands are f32"),
-    "a wide result": ("out D: f32; D = acc", "f16", "`D` is not stored by TMA"),
-    "columns of a result": ("out D[n, m]; D = acc", "f16", "`D` is not stored by TMA"),
-    "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is not stored by TMA"),
+    "a wide result": ("out D: f32; D = acc", "f16", "`D` is moved element by element"),
+    "columns of a result": ("out D[n, m]; D = acc", "f16", "`D` is moved element by element"),
+    "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is no matrix, which TMA stores"),
     "two matrices to read": ("D = acc + x + y; in x[m, n], y[m, n]", "f16", "`y` is a further matrix"),
     "two matrices to write": ("out D, Z; Z = acc + bias; D = gelu(Z)", "f16", "is a further matrix"),
     "packed bits": ("out D, M: b1; M = acc > 0; D = acc", "f16", "`M` is moved element by element"),
@@ -290,13 +290,16 @@ def test_it_is_chosen_and_cutlass_is_printed() -> None:
     assert evt.linear("in x: f16[m]; D = acc*x").plan("sm80").route == "evt-2x"
 
 
-def test_a_program_that_only_evt_compiles_is_printed() -> None:
-    """CUTLASS 3.x needs aligned rows of D, and 2.x compiles those."""
+def test_rows_that_tma_does_not_store_are_left_to_cutlass() -> None:
+    """CUTLASS 3.x needs aligned rows of D, and 2.x compiles those; the own route must be requested."""
     found = surveyed(RESIDUAL, shapes=((64, 72), (133, 72)))
     applying = {each.route.name for each in found.candidates if each.applies}
     assert {ROUTE, "stock-2x"} <= applying
     assert applying.isdisjoint({"evt-3x", "stock-3x"})
-    assert (found.plan.route, found.printed.plan.route) == (ROUTE, "stock-2x")
+    assert found.plan.route == found.printed.plan.route == "stock-2x"
+    (own,) = (each for each in found.candidates if each.route.name == ROUTE)
+    assert "is moved element by element" in own.unsuited
+    assert found.asked_for("own").plan.route == ROUTE
 
 
 # Batches
