@@ -196,7 +196,7 @@ def test_the_graphs_of_a_condition_are_fused_too(dynamic: bool) -> None:
 
 
 def test_prebuild_takes_the_graphs_of_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[KernelSource] = []
     plan_for_h200(monkeypatch.setattr)
 
     def build(sources: Sequence[KernelSource], **others: Any) -> list[Path]:
