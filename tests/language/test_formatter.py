@@ -61,7 +61,7 @@ def test_samples_are_formatted(path: Path) -> None:
     assert verify(scramble(re.sub("#[^\n]*", "", text), 1))
 
 
-@pytest.mark.parametrize("start", range(0, 1000, 250))
+@pytest.mark.parametrize("start", [0, *(pytest.param(start, marks=pytest.mark.slow) for start in (250, 500, 750))])
 def test_random_programs_keep_their_meaning_and_comments(start: int) -> None:
     for seed in range(start, start + 250):
         text = generate(seed).text
