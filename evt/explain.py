@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from evt.emission.stock import given
 from evt.errors import TargetError
-from evt.estimate import costs_of, estimate, total
+from evt.estimate import costs_of, estimate, plan_taken, total
 from evt.explanation import Explanation, RouteExplanation
 from evt.ir.interface import format_interface, in_one_line
 from evt.plan import Candidate, Plan, Problem, Survey
@@ -17,7 +17,6 @@ from evt.plan.cards import Card
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.invariance import accumulation
 from evt.plan.routes.route import Kind
-from evt.plan.speed import fastest
 from evt.plan.verdict import Refusal
 from evt.request import LOOP, Shapes
 
@@ -60,7 +59,7 @@ def explain(
     expected = None
     if card is not None and costs is not None and costs.flops and len(products) == 1 and not problem.grouped:
         sizes, _ = products[0]
-        expected = estimate(plans[fastest(plans, sizes, card.multiprocessors)], sizes, costs, card)
+        expected = estimate(plan_taken(taken, sizes, card), sizes, costs, card)
     routes = [
         _explain_route(
             each,

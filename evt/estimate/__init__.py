@@ -4,7 +4,7 @@
 The duration of a kernel's tiles is the one by which calls choose among kernels: see :mod:`evt.plan.speed`.
 """
 
-from evt.estimate.call import estimate_call, estimate_kernels
+from evt.estimate.call import estimate_call, estimate_kernels, plan_taken
 from evt.estimate.costs import Costs, costs_of, total
 from evt.estimate.estimate import Estimate, estimate, estimates, kernel_us
 
@@ -17,5 +17,6 @@ __all__ = [
     "estimate_kernels",
     "estimates",
     "kernel_us",
+    "plan_taken",
     "total",
 ]

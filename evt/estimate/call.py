@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError
+from evt.errors import ArgumentError, LaunchError
 from evt.estimate.costs import Costs, costs_of
 from evt.estimate.estimate import Estimate, estimate, estimates
-from evt.plan import Survey
-from evt.plan.cards import find_card
-from evt.plan.speed import fastest
+from evt.plan import Plan, Survey
+from evt.plan.cards import Card, find_card
+from evt.plan.speed import fastest, refusal
 from evt.request import Request, Shapes, packed_problem, problem_sizes, surveyed
 
 
 def estimate_call(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> Estimate:
     """Return the estimate of the kernel that a call takes without measurements: see ``Program.estimate``."""
     found, costs = _survey(request, shapes, arch, a, b)
-    sizes, card, plans = problem_sizes(request, shapes), find_card(arch), found.defaults
-    return estimate(plans[fastest(plans, sizes, card.multiprocessors)], sizes, costs, card)
+    sizes, card = problem_sizes(request, shapes), find_card(arch)
+    return estimate(plan_taken(found, sizes, card), sizes, costs, card)
+
+
+def plan_taken(found: Survey, sizes: Mapping[str, int], card: Card) -> Plan:
+    """Return the kernel that a call takes without measurements. Raise LaunchError (E0804) if none can run it."""
+    reasons = [refusal(plan, sizes, found.problem.sizes) for plan in found.defaults]
+    able = [plan for plan, reason in zip(found.defaults, reasons, strict=True) if not reason]
+    if not able:
+        raise LaunchError(Diagnostic("E0804", reasons[0], help="leave `route` and `config` out, or take others"))
+    return able[fastest(able, sizes, card.multiprocessors)]
 
 
 def estimate_kernels(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Estimate, ...]:

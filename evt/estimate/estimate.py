@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evt.estimate.costs import Costs
-from evt.plan import Plan, Survey
+from evt.plan import Plan, Survey, gemm
 from evt.plan.cards import Card
 from evt.plan.configurations.config import Config
 from evt.plan.geometry.halo_schedule import EIGHTHS_A_CYCLE, LINE_BYTES, READ_BYTES
 from evt.plan.halo_cost import THREADS
 from evt.plan.plan import Convolution, DepthwiseConvolution, HaloConvolution, OwnProduct
-from evt.plan.speed import A_CYCLE, depth, duration, evaluation, waves
+from evt.plan.speed import A_CYCLE, depth, duration, evaluation, refusal, waves
 
 #: Warpgroups of an SM that evaluate epilogues at a time.
 _EVALUATING = 2
@@ -43,6 +43,8 @@ class Estimate:
     bounds: Mapping[str, float]
     instructions: int
     costs: Costs
+    #: The origin of the constants.
+    source: str
 
     @property
     def bound(self) -> str:
@@ -53,11 +55,6 @@ class Estimate:
     def tflops(self) -> float:
         """The multiplications and additions of the product in a second, in units of 10^12."""
         return self.costs.flops / self.us / 1e6
-
-    @property
-    def source(self) -> str:
-        """The origin of the card's constants."""
-        return self.card.source or "from its data sheet, not fitted to measurements"
 
     def to_json(self) -> dict[str, object]:
         """Return a dict ready for JSON."""
@@ -91,9 +88,12 @@ def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> 
     rounds = waves(plan, sizes, card.multiprocessors)
     idle = work * (1 - rounds / math.ceil(rounds)) if rounds else 0.0
     bounds = {**bounds, "memory": memory, "launch": start, "waves": idle}
-    of_memory = 0.0 if isinstance(plan.mainloop, OwnProduct) else memory  # an own product's work has its traffic
+    is_own = isinstance(plan.mainloop, OwnProduct)
+    of_memory = 0.0 if is_own else memory  # an own product's work has its traffic
     us = max(start + (work**4 + of_memory**4) ** 0.25, *bounds.values())
-    return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs)
+    source = gemm.SOURCE if is_own else card.source
+    source = source if card.is_fitted else "from its data sheet, not fitted to measurements"
+    return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs, source)
 
 
 def kernel_us(plan: Plan, sizes: Mapping[str, int], card: Card) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def estimates(
         for each in found.asked
         if each.applies
         for made in map(each.try_plan, each.search_space.values() if wide else each.configs)
-        if isinstance(made, Plan)
+        if isinstance(made, Plan) and not refusal(made, sizes, found.problem.sizes)
     ]
     made = (estimate(plan, sizes, costs, card) for plan in plans)
     return tuple(sorted((each for each in made if each.us < math.inf), key=lambda each: each.us))

@@ -69,6 +69,8 @@ class Speed(NamedTuple):
     epilogue: float
 
 
+#: The origin of the constants.
+SOURCE = "fitted to 98 products on an H100, 2026-11"
 #: The measured tiles.
 _SPEEDS = {
     Tile(256, 1, False, (1, 2, 1)): Speed(0.644, 4.52),

@@ -31,7 +31,10 @@ def problem_of(request: Request, shapes: Shapes) -> tuple[ConvolutionProblem | N
     Raise ArgumentError (E0604, E0607) for shapes that do not fit.
     """
     try:
-        a, b = (tuple(map(index, shape)) for shape in shapes)
+        given = [tuple(map(index, shape)) for shape in shapes]
+        if len(given) != 2:
+            raise TypeError
+        a, b = given
         if min((*a, *b), default=0) < 0:
             raise ValueError(f"A is {list(a)} and B is {list(b)}: an extent is negative")
         if max((*a, *b), default=0) > _LARGEST:

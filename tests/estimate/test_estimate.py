@@ -204,3 +204,22 @@ def test_compare_ranks_routes_and_configurations() -> None:
 def test_compare_needs_sizes_of_a_convolution() -> None:
     result = CliRunner().invoke(main, ["compare", "D = acc", "--op", "conv2d"])
     assert (result.exit_code, "--a-shape" in result.output) == (2, True)
+
+
+def test_a_kernel_that_cannot_run_a_call_has_no_estimate() -> None:
+    """Eight thread blocks split k, and k has one stage."""
+    op = evt.linear("D = acc", route="own", config="own_cooperative_64x128x64_1x1x8")
+    shapes = (8, 8), (8, 8)
+    refused = r"E0804\]: k = 8: own_cooperative_64x128x64_1x1x8 has 8 thread blocks"
+    with pytest.raises(evt.LaunchError, match=refused):
+        op.estimate(shapes, "h100", "f16", "f16")
+    with pytest.raises(evt.LaunchError, match=refused):
+        op.explain("h100", "f16", "f16", shapes=shapes)
+    known = {each.config for each in evt.linear("D = acc").estimates(shapes, "h100", "f16", "f16")}
+    assert "own_pingpong_64x64x64" in known
+    assert "own_cooperative_64x128x64_1x1x4" not in known
+
+
+def test_both_operands_have_shapes() -> None:
+    with pytest.raises(ArgumentError, match=r"E0607\](.|\n)*expected the shapes of A and B"):
+        evt.linear("D = acc").estimate(((8, 8),), "h100")
