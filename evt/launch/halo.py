@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import accumulate
+from operator import mul
 
 from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Plan
@@ -33,7 +35,7 @@ _SINGLE = (
     *("channel_blocks", "filter_blocks", "work_tiles", "steps_per_cta", "d", "d_stride", "grid", "source_bytes"),
     *("input_layout", "stores_rows", "encoded"),
 )
-_DEPTH = ("channel_blocks", "taps", "output", "pad", "stride", "dilation")
+_DEPTH = ("channel_blocks", "size", "taps", "output", "pad", "stride", "dilation")
 MEMBERS = (
     *("input", "filters", "source", "destination"),
     *("taps.number", "taps.groups", "taps.starts[0]", "taps.tap[0].word"),
@@ -79,10 +81,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     made = geometry_of(problem, kernel, *tile)
     if made.input_stages == 0 or not _can_implement(plan, given, problem):
         return None
-    tiles = made.tiles(given.slices) * made.cluster_size, ceil_div(given.filters, FILTERS) * (FILTERS // 16)
+    tiles = made.tiles(given) * made.cluster_size, ceil_div(given.filters, FILTERS) * (FILTERS // 16)
     made = scheduled(problem, kernel, made, multiprocessors)
     filter_blocks = ceil_div(problem.filters, FILTERS * (2 if made.cooperative else 1))
-    work_tiles = made.tiles(problem.slices) * filter_blocks
+    work_tiles = made.tiles(problem) * filter_blocks
     grid = work_tiles * made.cluster_size
     if not kernel.shared:
         grid = grid_of(work_tiles, filter_blocks, multiprocessors, made.resident)
@@ -90,7 +92,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     values: dict[str, int | Sequence[int]] = {
         **{f"taps.{name}": value for name, value in _taps(problem, made, loop.transposes_filters).items()},
         **{f"geometry.{each.name}": int(getattr(made, each.name)) for each in fields(Geometry)},
-        "images": problem.slices,
+        "images": problem.images,
         "output_height": problem.height.output,
         "output_width": problem.width.output,
         "filter_count": problem.filters,
@@ -186,7 +188,7 @@ def _divisors(filter_blocks: int, made: Geometry) -> dict[str, int]:
 
 def _depth(problem: Problem, channels: int) -> dict[str, int]:
     depth = problem.depth
-    numbers = (depth.taps, depth.output, depth.pad, depth.stride, depth.dilation)
+    numbers = (depth.size, depth.taps, depth.output, depth.pad, depth.stride, depth.dilation)
     return {
         f"depth.{name}": value
         for name, value in zip(_DEPTH, (ceil_div(problem.channels, channels), *numbers), strict=True)
@@ -246,11 +248,10 @@ def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry,
     box = [kernel.channels, (made.input_pitch - 1) * width.stride + 1, (made.box_rows - 1) * height.stride + 1]
     extents = [given.channels, width.size, height.size]
     if kernel.volume:
-        extents += [given.depth.size, given.images]
-        box += [1, 1]
-    else:
-        extents.append(given.images)
-        box.append(made.images)
+        extents.append(given.depth.size)
+        box.append(1)
+    extents.append(given.images)
+    box.append(made.images)
     strides = _strides(operand, sizes)[::-1]
     steps = (width.stride, height.stride)
     return tensor_map("input", operand.pointer, operand.dtype, extents, strides, box, kernel.block_bytes, steps=steps)
@@ -282,16 +283,18 @@ def _tiles(
 ) -> list[TensorMap]:
     """Return the descriptors of C and D."""
     rows = made.box_rows if made.images > 1 else made.rows
-    whole = (made.accumulator_pitch, rows, made.images)
+    volume = class_of(plan).volume
+    slice_box = (1,) if volume else ()
+    whole = (made.accumulator_pitch, rows, *slice_box, made.images)
     found = []
     tensors = {"source": plan.source, "destination": None if shared else plan.destination}
     for name, tensor in tensors.items():
         if tensor is None:
             continue
-        box = (made.columns, 1, 1) if name == "destination" and stores_rows else whole
+        box = (made.columns, 1, *slice_box, 1) if name == "destination" and stores_rows else whole
         pitch = _pitch(plan, sizes, name)
-        row = pitch * given.width.output
-        extents = (given.filters, given.width.output, given.height.output, given.slices)
-        strides = (pitch, row, row * given.height.output)
+        extents = [given.filters, given.width.output, given.height.output]
+        extents += [given.depth.output, given.images] if volume else [given.images]
+        strides = list(accumulate(extents[1:-1], mul, initial=pitch))
         found.append(tensor_map(name, tensor.pointer, tensor.dtype, extents, strides, (FILTERS, *box), _EPILOGUE_ROW))
     return found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.plan.geometry.convolution import Axis
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_TAPS, WINDOW_BYTES, Geometry
 from evt.plan.halo_cost import Cycles, Plane, choose
 
@@ -120,7 +120,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
     fast = _is_fast(height, width, channels, channel_bytes, filters)
-    planes = (Plane.cut(height, width, depth.taps if depth else None, channel_bytes, each) for each in _PLANES)
+    planes = (Plane.cut(height, width, depth, channel_bytes, each) for each in _PLANES)
     known = _kernels(tuple(planes), widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
@@ -182,9 +182,28 @@ def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operan
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast=True)
 
 
+class Tiled(NamedTuple):
+    """A convolution of one image, the tile of a kernel, and the costs of its tiles."""
+
+    problem: Problem
+    tile: Geometry
+    cycles: Cycles
+    shared: bool
+
+    def tiles(self, images: int, filters: int) -> int:
+        """Return the number of tiles, of all blocks of filters."""
+        return self.tile.tiles(replace(self.problem, images=images)) * -(-filters // FILTERS)
+
+    def time(self, images: int, filters: int, instructions: float = 0) -> float:
+        """Return the clock cycles of sm90 for numbers of images and filters."""
+        if self.shared:
+            return self.cycles.shared(self.tiles(images, filters))
+        return self.cycles.alone(self.tiles(images, 1), filters, instructions)
+
+
 @lru_cache(maxsize=256)
-def _kernels(planes: tuple[Plane, ...], widths: range) -> Mapping[Variant, tuple[Geometry, Cycles]]:
-    """Return the kernels whose tiles fit, each with its tile and its time."""
+def _kernels(planes: tuple[Plane, ...], widths: range) -> Mapping[Variant, Tiled]:
+    """Return the kernels whose tiles fit."""
     made = {
         Variant(plane.block_bytes, pixels, shared): _kernel(plane, pixels, shared)
         for plane, shared, pixels in product(planes, (False, True), widths)
@@ -200,13 +219,15 @@ def _limits(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, .
     return most, tuple(each for each in narrower if each not in known)
 
 
-def _kernel(plane: Plane, pixels: int, shared: bool) -> tuple[Geometry, Cycles] | None:
-    """Return the tile of a kernel, and its time; None if no tile fits."""
+def _kernel(plane: Plane, pixels: int, shared: bool) -> Tiled | None:
+    """Return the tile of a kernel and its costs; None if no tile fits."""
     tile = choose(plane, pixels, shared=shared)
     if tile is None:
         return None
     cycles = Cycles.of(plane, tile, pixels, shared=shared)
-    return None if shared and not cycles.sharing.cluster_sizes else (tile, cycles)
+    if shared and not cycles.sharing.cluster_sizes:
+        return None
+    return Tiled(plane.problem, tile, cycles, shared)
 
 
 def time(
@@ -217,18 +238,13 @@ def time(
     ``instructions`` are the ones of the epilogue for each element; a light epilogue is part of the constants.
     """
     found = _kernel(plane, pixels, shared)
-    return inf if found is None else _time(*found, images, filters, shared=shared, instructions=instructions)
+    return inf if found is None else found.time(images, filters, instructions)
 
 
 def tiles_of(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> int:
     """Return the number of tiles of a kernel; 0 if it cannot run."""
     found = _kernel(plane, pixels, shared)
-    return 0 if found is None else found[0].tiles(images) * -(-filters // FILTERS)
-
-
-def _time(tile: Geometry, cycles: Cycles, images: int, filters: int, *, shared: bool, instructions: float = 0) -> float:
-    tiles = tile.tiles(images)
-    return cycles.shared(tiles * -(-filters // FILTERS)) if shared else cycles.alone(tiles, filters, instructions)
+    return 0 if found is None else found.tiles(images, filters)
 
 
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:
@@ -254,17 +270,14 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
     return channel_bytes <= 1280 or pixels >= _LARGE_IMAGE
 
 
-def fastest_kernels(known: Mapping[Variant, tuple[Geometry, Cycles]], filters: int) -> tuple[Variant, ...]:
+def fastest_kernels(known: Mapping[Variant, Tiled], filters: int) -> tuple[Variant, ...]:
     """Return the kernels that are the fastest together, the best one first, for several batch sizes.
 
     The loss of a set is, for each batch size, the time of its best kernel minus the time of the best of all. The set
     grows one by one, as long as another kernel saves enough.
     """
     counts = Counter(_IMAGES)
-    times = {
-        variant: [_time(*found, images, filters, shared=variant.shared) for images in counts]
-        for variant, found in known.items()
-    }
+    times = {variant: [found.time(images, filters) for images in counts] for variant, found in known.items()}
     least = [min(each) for each in zip(*times.values(), strict=True)]
     # Times relative to the best, each as often as its batch size counts.
     scores = {

@@ -6,7 +6,7 @@ Constants are fitted to times of an H200, 2026-11. The geometry is that of :mod:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from evt.plan.geometry import halo, halo_schedule
@@ -47,18 +47,18 @@ class Plane:
     def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
         """Return a convolution of given sizes with blocks of some channels."""
         height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-        depth = sizes["filter_depth"] if "depth" in sizes else None
+        depth = Axis.of(sizes, "depth") if "depth" in sizes else None
         return Plane.cut(height, width, depth, sizes["channels"] * element_bytes, channels * element_bytes)
 
     @staticmethod
-    def cut(height: Axis, width: Axis, depth_taps: int | None, channel_bytes: int, block_bytes: int) -> Plane:
-        """Return a convolution with blocks of some bytes of its pixels' channels; a volume has taps along the depth.
+    def cut(height: Axis, width: Axis, depth: Axis | None, channel_bytes: int, block_bytes: int) -> Plane:
+        """Return a convolution with blocks of some bytes of its pixels' channels; a volume has a depth.
 
         Pixels and filters are taken to be dense. If the bytes of a pixel are no multiple of a line of L2, many pixels
         begin within a line. TMA takes as long for each line that a pixel touches as for a whole line.
         """
-        depth = Axis(1, 1, depth_taps or 1, 1, 1, 0)
-        return Plane(Problem(1, channel_bytes, 0, height, width, depth), block_bytes, depth_taps is not None)
+        problem = Problem(1, channel_bytes, 0, height, width)
+        return Plane(replace(problem, depth=depth) if depth else problem, block_bytes, depth is not None)
 
     @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
@@ -102,7 +102,7 @@ class Cycles:
         if shared:
             sharing = halo_schedule.sharing_of(problem, kernel, tile)
         else:
-            blocks, cycles = problem.channel_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
+            blocks, cycles = problem.mean_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
             sharing = Sharing(blocks, cycles, 0, 0)
         filters = problem.tap_count // tile.taps_per_stage * sharing.channel_blocks
         if not kernel.has_windows:  # filters of windows are resident

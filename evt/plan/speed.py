@@ -172,7 +172,7 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
         plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
     else:
         plane = Plane.of(sizes, channels, element_bytes)
-    return plane, pixels, sizes["images"] * sizes.get("output_depth", 1), sizes["filters"]
+    return plane, pixels, sizes["images"], sizes["filters"]
 
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:

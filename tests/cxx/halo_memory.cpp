@@ -91,10 +91,11 @@ void print_taps() {
       std::printf(" %d %d %d %d", tap.shift(), tap.x(), tap.y(), tap.enters());
     }
     evt::kit::Depth const depth = evt::kit::Depth::of(p, channels);
-    for (int slice = 0; volume && slice < p.slices(); ++slice) {
-      for (int plane = 0; plane < p.channel_blocks(channels); ++plane) {
-        std::printf(" %d %d %d %d %d", slice, depth.volume(slice), depth.input(slice, plane),
-                    depth.channels_of(plane), depth.tap_of_filters(plane, backwards));
+    for (int slice = 0; volume && slice < p.depth.output; ++slice) {
+      evt::kit::BlockRange const planes = depth.inside(slice);
+      for (int plane = planes.first; plane < planes.first + planes.number; ++plane) {
+        std::printf(" %d %d %d %d", slice, depth.input(slice, plane), depth.channels_of(plane),
+                    depth.tap_of_filters(plane, backwards));
       }
     }
     std::printf("\n");

@@ -273,6 +273,7 @@ extern "C" __constant__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, by_cluster_size.multiplier),
     EVT_MEMBER(Params, by_cluster_size.shift),
     EVT_MEMBER(Params, depth.channel_blocks),
+    EVT_MEMBER(Params, depth.size),
     EVT_MEMBER(Params, depth.taps),
     EVT_MEMBER(Params, depth.output),
     EVT_MEMBER(Params, depth.pad),

@@ -85,6 +85,33 @@ STRIDED_VOLUMES: tuple[Shape, ...] = (
     ((2, 64, 9, 28, 28), (64, 3, 3, 3), {"padding": 1, "stride": 2}),
     ((2, 64, 8, 15, 13), (64, 3, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
 )
+CAUSAL = {"padding": ((2, 0), (1, 1), (1, 1))}
+#: A slice of several volumes, slices that no tap reaches, and taps before the first slice.
+SMALL_VOLUMES: tuple[Shape, ...] = (
+    ((5, 64, 3, 7, 7), (64, 3, 3, 3), PAD),
+    ((9, 128, 2, 7, 7), (136, 3, 3, 3), PAD),
+    ((3, 64, 1, 5, 6), (72, 3, 3, 3), PAD),
+    ((2, 64, 4, 9, 9), (64, 2, 3, 3), {"padding": ((5, 5), (1, 1), (1, 1))}),
+    ((1, 64, 3, 30, 52), (64, 3, 3, 3), CAUSAL),
+    ((40, 64, 4, 7, 7), (64, 3, 3, 3), {"padding": (2, 1, 1), "dilation": (2, 1, 1)}),
+)
+SHARED_VOLUMES: tuple[Shape, ...] = (
+    ((1, 512, 2, 7, 7), (512, 3, 3, 3), PAD),
+    ((5, 320, 3, 6, 6), (40, 3, 3, 3), PAD),
+    ((1, 384, 1, 9, 9), (64, 3, 3, 3), CAUSAL),
+    ((2, 64, 4, 7, 7), (64, 5, 1, 1), {"padding": (2, 0, 0)}),
+)
+#: Filters that stay in shared memory, and consumers that cooperate.
+RESIDENT_VOLUMES: tuple[Shape, ...] = (
+    ((9, 64, 9, 28, 28), (64, 3, 1, 1), {"padding": (1, 0, 0)}),
+    ((1, 64, 5, 33, 20), (72, 3, 1, 1), {"padding": ((2, 0), (0, 0), (0, 0))}),
+    ((4, 64, 9, 28, 28), (64, 4, 1, 1), {"padding": (1, 0, 0), "stride": (2, 1, 1)}),
+)
+PAIRED_VOLUMES: tuple[Shape, ...] = (
+    ((16, 256, 6, 28, 28), (256, 3, 1, 1), {"padding": ((2, 0), (0, 0), (0, 0))}),
+    ((8, 256, 6, 28, 28), (256, 3, 1, 1), {"padding": (1, 0, 0)}),
+    ((16, 320, 7, 28, 28), (256, 3, 1, 1), {"padding": (1, 0, 0), "stride": (2, 1, 1)}),
+)
 
 #: Few tiles of many channels, which several thread blocks share.
 SHARED: tuple[Shape, ...] = (
@@ -253,6 +280,19 @@ CASES = {
     "few-f32": Case(RESIDUAL, FEW_FLOATS, "f32", keywords=WIDENED),
     "volumes": Case(RESIDUAL, (*VOLUMES, *STRIDED_VOLUMES), operation="conv3d"),
     "volumes-dgrad-bf16": Case("D = where(z > 0, acc, 0)", VOLUMES, "bf16", operation="conv3d_dgrad"),
+    "small-volumes": Case(RESIDUAL, SMALL_VOLUMES, operation="conv3d", config="halo_248x64x64"),
+    "small-volumes-places": Case(
+        "out D: f32[m, n], a: f32[m]; D = where(iota(n) <= iota(m) - 32, acc, 1); a = sum[n](acc)",
+        SMALL_VOLUMES,
+        "bf16",
+        operation="conv3d",
+        config="halo_120x64x64",
+    ),
+    "shared-volumes": Case(
+        "out D, a: f32[n]; D = relu(acc + bias) + C; a = sum[m](D)", SHARED_VOLUMES, operation="conv3d"
+    ),
+    "resident-volumes": Case(RESIDUAL, RESIDENT_VOLUMES, operation="conv3d"),
+    "paired-volumes": Case(RESIDUAL, PAIRED_VOLUMES, operation="conv3d"),
     "dgrad-planes-of-16": Case(
         "out D, E: f32[m, n], t: f32[n], r: f32[m]; E = acc * silu'(z); D = E; t = sum[m](E); r = max[n](abs(E))",
         channels(8, also=(16, 40, 48)),

@@ -91,7 +91,7 @@ def test_tiles_fit_and_cover_the_output(seed) -> None:
         if tile is not None:
             assert tile.accumulated_pixels <= pixels
             assert tile.columns <= tile.accumulator_pitch <= tile.input_pitch
-            assert tile.tiles(1) == -(-rows // tile.rows) * -(-columns // tile.columns)
+            assert tile.tiles_high * tile.tiles_wide == -(-rows // tile.rows) * -(-columns // tile.columns)
             assert 2 * tile.box_pixels * 64 < SHARED_BYTES
 
 
@@ -300,7 +300,7 @@ def test_the_schedule_of_products(sizes: tuple[int, int, int, int]) -> None:
     kernel = KernelClass(pixels, 64, 128, 128, True)
     made = scheduled(problem, kernel, geometry_of(problem, kernel), 132)
     blocks = -(-columns // (128 if made.cooperative else 64))
-    grid = grid_of(made.tiles(1) * blocks, blocks, 132, made.resident)
+    grid = grid_of(made.tiles(problem) * blocks, blocks, 132, made.resident)
     assert (made.cooperative, made.resident, made.input_stages, made.filter_stages, grid) == WORK[sizes]
 
 
@@ -313,4 +313,4 @@ def test_the_widest_tiles_of_a_row_are_the_fewest() -> None:
         made = choose(Plane.cut(Axis(1, 1, 1, 1, 1, 0), row, None, 1040, 128), pixels)
         assert made is not None
         if width > pixels:
-            assert made.tiles(1) == -(-width // pixels)
+            assert made.tiles_wide == -(-width // pixels)

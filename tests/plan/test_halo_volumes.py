@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from evt.emission import emit
 from evt.emission.own import own
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import F16
+from evt.launch.halo import problem_of
 from evt.plan import Plan
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import forward, halo_of
 from evt.plan.halo_cost import Plane, choose
 from evt.plan.speed import fastest
@@ -41,17 +44,28 @@ def test_the_kernel_is_told_of_the_depth() -> None:
     assert "HaloMainloop<Mma, 64, 2>;" in emit(flat, "k")
 
 
-def test_slices_are_apart() -> None:
-    """Small images share a tile; the slices of a volume do not, for each tap along the depth moves them."""
-    sizes = {**Convolution.of("conv3d", {"padding": 1}).problem((2, 64, 8, 7, 7), VOLUME[1]).sizes}
-    plane = Plane.of(sizes, 64, 2)
-    assert (plane.volume, plane.problem.channel_blocks(plane.block_bytes)) == (True, 3)
-    tile = choose(plane, 256)
-    assert tile is not None
-    assert (tile.images, tile.rows, tile.columns) == (1, 7, 7)
+def test_a_tile_has_a_slice_of_several_volumes() -> None:
+    sizes = Convolution.of("conv3d", {"padding": 1}).problem((6, 64, 8, 7, 7), VOLUME[1]).sizes
+    tile = choose(Plane.of(sizes, 64, 2), 256)
     flat = choose(Plane.of({name: size for name, size in sizes.items() if "depth" not in name}, 64, 2), 256)
+    assert tile is not None
     assert flat is not None
-    assert flat.images > 1
+    assert tile.images == flat.images > 1
+    assert tile.tiles(problem_of(planned(shapes=((6, 64, 8, 7, 7), VOLUME[1])), sizes)) == 8 * -(-6 // tile.images)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_taps_outside_of_the_volume_cost_nothing(seed: int) -> None:
+    """The mean number of blocks counts the taps of each slice that read the input, and one at least."""
+    draw = random.Random(seed)
+    taps, dilation, stride, pad = draw.randint(1, 5), draw.randint(1, 3), draw.randint(1, 3), draw.randrange(6)
+    size, output = draw.randint(1, 12), draw.randint(1, 9)
+    depth, flat = Axis(size, output, taps, stride, dilation, pad), Axis(9, 9, 3, 1, 1, 1)
+    inside = [
+        sum(0 <= z * stride - pad + tap * dilation < size for tap in range(taps)) for z in range(output)
+    ]  # of each slice of the output
+    assert depth.taps_inside == max(sum(inside), output)
+    assert Problem(1, 100, 64, flat, flat, depth).mean_blocks(64) == -(-2 * depth.taps_inside // output)
 
 
 def test_time_counts_slices():

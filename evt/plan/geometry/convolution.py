@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
+Int64 = int
+
 
 def ceil_div(number: int, divisor: int) -> int:
     """Return a quotient rounded up."""
@@ -53,6 +55,16 @@ class Axis:
         return found
 
     @property
+    def taps_inside(self) -> Int64:
+        """Taps that read the input, summed over the output; each output has one at least."""
+        found = Int64(0)
+        for tap in range(self.taps):
+            first = max(0, ceil_div(max(0, self.pad - tap * self.dilation), self.stride))
+            end = self.size - 1 + self.pad - tap * self.dilation
+            found += max(0, min(self.output, max(end + self.stride, 0) // self.stride) - first)
+        return max(found, Int64(self.output))
+
+    @property
     def shared_pitch(self) -> int:
         """Smallest distance between two tiles of the whole dimension that share their padding.
 
@@ -76,11 +88,6 @@ class Problem:
     depth: Axis = Axis(1, 1, 1, 1, 1, 0)
 
     @property
-    def slices(self) -> int:
-        """Images of the output."""
-        return self.images * self.depth.output
-
-    @property
     def tap_count(self) -> int:
         """Taps of a slice of the filter."""
         return self.height.taps * self.width.taps
@@ -93,3 +100,8 @@ class Problem:
     def channel_blocks(self, of_block: int) -> int:
         """Return the blocks of channels that are multiplied for each slice of the output."""
         return ceil_div(self.channels, of_block) * self.depth.taps
+
+    def mean_blocks(self, of_block: int) -> int:
+        """Return the blocks of channels that a slice of the output multiplies on average: none outside of a volume."""
+        slices = max(self.depth.output, 1)
+        return int((ceil_div(self.channels, of_block) * self.depth.taps_inside + slices - 1) // slices)

@@ -6,7 +6,8 @@ operand of a tap is the same shared memory, from ``dy * input_pitch + dx`` pixel
 pixels between ``columns`` and ``input_pitch``, which are not stored. A tile of eight columns has no pixels between its
 rows: the descriptor gives the distance from eight pixels to the next eight. A tile may hold several small images. With
 a stride, the taps form groups that read the same pixels of every ``stride``; each group has its own box. A volume is a
-stack of slices; its taps along the depth are further blocks of channels.
+stack of slices; its taps along the depth are further blocks of channels. Taps outside of the volume are left out. A
+tile may hold a slice of several volumes, which leave out the same taps.
 
 With few channels, a row of taps is one tap over a window. A pixel then has 16 bytes: the pixels of one step of the
 stride. Successive windows of a row begin at successive pixels, and their rows overlap in shared memory.
@@ -97,7 +98,7 @@ class KernelClass:
 class Geometry:
     """A tile, its place in shared memory, and the schedule of its CTAs; no input stages if there is none."""
 
-    #: Images of a tile: several only if they are whole.
+    #: Images of a tile, or volumes: several only if they are whole.
     images: int = 1
     #: Output pixels of each image.
     rows: int = 0
@@ -129,9 +130,9 @@ class Geometry:
     #: Buffer of C and D of one consumer.
     epilogue_bytes: int = 0
 
-    def tiles(self, slices: int) -> int:
-        """Return the tiles of all slices, for one block of filters."""
-        return ceil_div(slices, self.images) * self.tiles_high * self.tiles_wide
+    def tiles(self, problem: Problem) -> int:
+        """Return the tiles of all images or slices, for one block of filters."""
+        return ceil_div(problem.images, self.images) * problem.depth.output * self.tiles_high * self.tiles_wide
 
     @property
     def box_pixels(self) -> int:
@@ -369,7 +370,7 @@ def choose(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 
         across = ceil_div(output, wide - 1)
     if columns == 0 or columns == EIGHT:
         best = better(best, tallest(problem, kernel, rows, EIGHT, True))
-    if rows == 0 and columns == 0 and not kernel.volume:
+    if rows == 0 and columns == 0:
         best = better(best, most_images(problem, kernel, False))
         if output <= EIGHT:
             best = better(best, most_images(problem, kernel, True))

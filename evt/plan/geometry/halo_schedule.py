@@ -62,7 +62,7 @@ def cooperate(problem: Problem, kernel: KernelClass, made: Geometry, multiproces
     waits = problem.tap_count == 1 or problem.groups > 1
     if not waits or not has_many_channels(problem, kernel) or problem.filters <= FILTERS:
         return made
-    if not pairs_fill_waves(made.tiles(problem.slices), problem.filters, multiprocessors):
+    if not pairs_fill_waves(made.tiles(problem), problem.filters, multiprocessors):
         return made
     fitted = fit(problem, kernel, replace(made, cooperative=True), made.taps_per_stage, True)
     return fitted if fitted.input_stages > 0 else made
@@ -79,7 +79,7 @@ def stream_filters(problem: Problem, kernel: KernelClass, made: Geometry, multip
     if not made.resident or problem.tap_count > 1 or kernel.has_windows:
         return made
     blocks = ceil_div(problem.filters, 2 * FILTERS if made.cooperative else FILTERS)
-    work_tiles = made.tiles(problem.slices) * blocks
+    work_tiles = made.tiles(problem) * blocks
     grid = grid_of(work_tiles, blocks, multiprocessors, True)
     waves = ceil_div(work_tiles, multiprocessors)
     waves_of_resident = ceil_div(work_tiles, grid) * ceil_div(grid, multiprocessors)
@@ -163,7 +163,7 @@ def sharing_of(problem: Problem, kernel: KernelClass, made: Geometry) -> Sharing
     for size in CLUSTER_SIZES:
         if size <= blocks and clustered(problem, kernel, made, size).input_stages > 0:
             sizes += size
-    return Sharing(blocks, cycles_of_block(problem, kernel, made), ceil_div(kernel.pixels, STEP_PIXELS), sizes)
+    return Sharing(problem.mean_blocks(kernel.channels), cycles_of_block(problem, kernel, made), ceil_div(kernel.pixels, STEP_PIXELS), sizes)
 
 
 def geometry_of(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 0) -> Geometry:
@@ -171,7 +171,7 @@ def geometry_of(problem: Problem, kernel: KernelClass, rows: int = 0, columns: i
     made = choose(problem, kernel, rows, columns)
     if not kernel.shared or made.input_stages == 0:
         return made
-    tiles = made.tiles(problem.slices) * ceil_div(problem.filters, FILTERS)
+    tiles = made.tiles(problem) * ceil_div(problem.filters, FILTERS)
     size = sharing_of(problem, kernel, made).cluster_size(tiles)
     return clustered(problem, kernel, made, size) if size > 0 else Geometry()
 

@@ -46,7 +46,8 @@ struct Pixels {
     int const y = tile.row + row, x = tile.column + column;
     bool const has = row < geometry.rows && column < geometry.columns && y < params.output_height &&
                      x < params.output_width && image < min(tile.image + geometry.images, params.images);
-    return has ? (image * params.output_height + y) * params.output_width + x : -1;
+    int const slice = Traits::kVolume ? image * params.depth.output + tile.slice : image;
+    return has ? (slice * params.output_height + y) * params.output_width + x : -1;
   }
 
   CUTLASS_DEVICE void next(fragment::Places& places) {
@@ -62,6 +63,16 @@ struct Pixels {
   }
 };
 
+/// Load a tile of C into its buffer.
+template <class Traits>
+CUTLASS_DEVICE void load_tile(Params<Traits> const& params, WorkTile const& tile, uint32_t buffer, uint32_t loaded) {
+  if constexpr (Traits::kVolume) {
+    tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.row, tile.slice, tile.image);
+  } else {
+    tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.row, tile.image);
+  }
+}
+
 /// Load C for a CTA that completes steps of a shared tile. The CTA stores D without TMA.
 template <class Traits>
 CUTLASS_DEVICE void load_source(Params<Traits> const& params, SharedStorage const& storage) {
@@ -70,20 +81,26 @@ CUTLASS_DEVICE void load_source(Params<Traits> const& params, SharedStorage cons
   WorkTile const tile(params, work.first, 0);
   uint32_t const loaded = storage.source_loaded(0);
   arrive_and_expect_tx(loaded, params.source_bytes);
-  tma_load(storage.epilogues, params.source, loaded, tile.filter, tile.column, tile.row, tile.image);
+  load_tile(params, tile, storage.epilogues, loaded);
 }
 
 /// Store a tile of D from its buffer. The end of the kernel waits for the last stores.
 template <class Traits>
 CUTLASS_DEVICE void store_tile(Params<Traits> const& params, WorkTile const& tile, uint32_t buffer) {
   Geometry const& geometry = params.geometry;
+  auto const store = [&](uint32_t from, int row) {
+    if constexpr (Traits::kVolume) {
+      tma_store(params.destination, from, tile.filter, tile.column, row, tile.slice, tile.image);
+    } else {
+      tma_store(params.destination, from, tile.filter, tile.column, row, tile.image);
+    }
+  };
   if (params.stores_rows) {
     for (int row = 0; row < geometry.rows; ++row) {
-      tma_store(params.destination, buffer + row * geometry.accumulator_pitch * Traits::kEpilogueRow, tile.filter,
-                tile.column, tile.row + row, tile.image);
+      store(buffer + row * geometry.accumulator_pitch * Traits::kEpilogueRow, tile.row + row);
     }
   } else {
-    tma_store(params.destination, buffer, tile.filter, tile.column, tile.row, tile.image);
+    store(buffer, tile.row);
   }
   tma_store_arrive();
 }
@@ -102,7 +119,7 @@ CUTLASS_DEVICE void move_tiles(Params<Traits> const& params, SharedStorage const
       WorkTile const tile(params, number, consumer);
       uint32_t const buffer = storage.epilogues + consumer * geometry.epilogue_bytes;
       arrive_and_expect_tx(loaded, params.source_bytes);
-      tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.row, tile.image);
+      load_tile(params, tile, buffer, loaded);
     } else {
       barrier_arrive(loaded);
     }

@@ -127,6 +127,10 @@ struct HaloMainloop {
     Geometry const& geometry = params.geometry;
     constexpr int kMany = Taps * kInstructions, kHalf = (kMany - 1) / 2;
     int const k_blocks = channel_blocks * params.taps.number / Taps;
+    int handover = geometry.handover;  // as many k-blocks before the last one for any number of them
+    if constexpr (kVolume) {
+      handover = max(0, handover - (params.channel_blocks - channel_blocks) * params.taps.number / Taps);
+    }
     bool const leads = threadIdx.x % 32 == 0;
     int first_tap = 0;
     KBlock<Taps> now(params, storage, first_tap, true, input, filters), last = now;
@@ -159,7 +163,7 @@ struct HaloMainloop {
         }
       }
       if (kHalf + 1 < kMany) warpgroup_commit_batch();
-      if (i == geometry.handover && leads && is_pingpong(params)) barrier_arrive(storage.order(1 - consumer));
+      if (i == handover && leads && is_pingpong(params)) barrier_arrive(storage.order(1 - consumer));
       last = now;
       now = next;
     }
@@ -180,7 +184,7 @@ struct HaloMainloop {
       return TmaTensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
                           {problem.channels, width.size, height.size, depth.size, problem.images},
                           {strides[3], strides[2], strides[1], strides[0]},
-                          {kChannels, columns, rows, 1, 1}, {width.stride, height.stride}, kBlockBytes};
+                          {kChannels, columns, rows, 1, geometry.images}, {width.stride, height.stride}, kBlockBytes};
     } else {
       return TmaTensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
                           {problem.channels, width.size, height.size, problem.images},
@@ -219,7 +223,8 @@ struct HaloMainloop {
     int const bytes = geometry.box_pixels() * kPixelBytes;
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
-      for (int block = work.first_block; block < work.first_block + work.channel_blocks; ++block) {
+      BlockRange const blocks = work.blocks(params, number);
+      for (int block = blocks.first; block < blocks.first + blocks.number; ++block) {
         for (int group = 0; group < params.taps.groups; ++group) {
           uint32_t const start = params.taps.starts[group];
           int const column = tile.column * params.stride_width + int16_t(start);
@@ -231,7 +236,7 @@ struct HaloMainloop {
           if constexpr (kVolume) {
             Depth const& depth = params.depth;
             tma_load(to, params.input, full, depth.channels_of(block) * kChannels, column, row,
-                     depth.input(tile.image, block), depth.volume(tile.image));
+                     depth.input(tile.slice, block), tile.image);
           } else {
             tma_load(to, params.input, full, block * kChannels, column, row, tile.image);
           }
@@ -250,7 +255,9 @@ struct HaloMainloop {
     int const consumers = geometry.cooperative ? 2 : 1;
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       int const filter = WorkTile(params, number, 0).filter, taps = geometry.taps_per_stage;
-      for (int block = work.first_block; block < work.first_block + work.channel_blocks; ++block) {
+      bool const all = !Traits::kShared && geometry.resident;
+      BlockRange const blocks = all ? BlockRange{0, params.channel_blocks} : work.blocks(params, number);
+      for (int block = blocks.first; block < blocks.first + blocks.number; ++block) {
         for (int first_tap = 0; first_tap < params.taps.number; first_tap += taps) {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             storage.filters.producer_acquire(state);

@@ -82,7 +82,7 @@ template <class Traits>
 fragment::Tiles tiles(Arguments<Traits> const& arguments) {
   Problem const& problem = arguments.problem;
   Geometry const geometry = geometry_of(arguments);
-  return {geometry.tiles(problem.slices()) * geometry.cluster_size, strips_of(problem.filters)};
+  return {geometry.tiles(problem) * geometry.cluster_size, strips_of(problem.filters)};
 }
 
 template <class T>
@@ -97,11 +97,18 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
   Geometry const& geometry = params.geometry;
   auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows,
                          int images) {
-    int64_t const row = stride * problem.width.output;
-    return TmaTensor<4>{type, 2, pointer,
-                        {problem.filters, problem.width.output, problem.height.output, problem.slices()},
-                        {stride, row, row * problem.height.output},
-                        {kFilters, columns, rows, images}, {1, 1}, Traits::kEpilogueRow};
+    int64_t const row = stride * problem.width.output, slice = row * problem.height.output;
+    if constexpr (Traits::kVolume) {
+      return TmaTensor<5>{type, 2, pointer,
+                          {problem.filters, problem.width.output, problem.height.output, problem.depth.output,
+                           problem.images},
+                          {stride, row, slice, slice * problem.depth.output},
+                          {kFilters, columns, rows, 1, images}, {1, 1}, Traits::kEpilogueRow};
+    } else {
+      return TmaTensor<4>{type, 2, pointer,
+                          {problem.filters, problem.width.output, problem.height.output, problem.images},
+                          {stride, row, slice}, {kFilters, columns, rows, images}, {1, 1}, Traits::kEpilogueRow};
+    }
   };
   bool done = true;
   int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
@@ -134,7 +141,7 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.epilogue = arguments.epilogue;
   params.taps = taps_of(problem, geometry.input_pitch);
   if (Traits::Mma::kTransposed) params.taps.reverse(problem);
-  params.images = problem.slices();
+  params.images = problem.images;
   params.output_height = problem.height.output;
   params.output_width = problem.width.output;
   params.filter_count = problem.filters;
@@ -143,7 +150,7 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.channel_blocks = problem.channel_blocks(Traits::kChannels);
   params.depth = Depth::of(problem, Traits::kChannels);
   params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.cooperative ? 2 : 1));
-  params.work_tiles = geometry.tiles(problem.slices()) * params.filter_blocks;
+  params.work_tiles = geometry.tiles(problem) * params.filter_blocks;
   params.grid = grid_of(params.work_tiles, params.filter_blocks, arguments.multiprocessors, geometry.resident);
   if (Traits::kShared) params.grid = params.work_tiles * geometry.cluster_size;  // each CTA has one tile
   params.by_filter_blocks = FastDivisor::of(params.filter_blocks);

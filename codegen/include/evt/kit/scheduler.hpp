@@ -10,7 +10,7 @@ namespace kit {
 
 /// A tile of the output, for one block of filters.
 struct WorkTile {
-  int tile, filter, column, row, image;
+  int tile, filter, column, row, image, slice = 0;  // a slice of volumes
 
   template <class Traits>
   CUTLASS_DEVICE WorkTile(Params<Traits> const& params, int number, int consumer) {
@@ -21,27 +21,43 @@ struct WorkTile {
     int const tile_row = params.by_tiles_wide.quotient(tile), tiles = params.by_tiles_high.quotient(tile_row);
     column = (tile - tile_row * geometry.tiles_wide) * geometry.columns;
     row = (tile_row - tiles * geometry.tiles_high) * geometry.rows;
-    image = tiles * geometry.images;
+    if constexpr (Traits::kVolume) {
+      int const volumes = tiles / params.depth.output;
+      slice = tiles - volumes * params.depth.output;
+      image = volumes * geometry.images;
+    } else {
+      image = tiles * geometry.images;
+    }
   }
 };
 
-/// The work tiles of a CTA, and its blocks of channels of each. A CTA that shares a tile also completes some steps of
-/// the epilogue, from `first_step` on: `quads` of four partial sums of each thread, or none.
+/// The work tiles of a CTA. A CTA that shares a tile also completes some steps of the epilogue, from `first_step` on:
+/// `quads` of four partial sums of each thread, or none.
 struct CtaWork {
-  int first, stride, rank = 0, first_block = 0, channel_blocks, first_step = 0, quads;
+  int first, stride, rank = 0, first_step = 0, quads;
 
   template <class Traits>
   CUTLASS_DEVICE explicit CtaWork(Params<Traits> const& params)
-      : first(blockIdx.x), stride(gridDim.x), channel_blocks(params.channel_blocks), quads(Traits::kQuads) {
+      : first(blockIdx.x), stride(gridDim.x), quads(Traits::kQuads) {
     if constexpr (Traits::kShared) {
       first = params.by_cluster_size.quotient(blockIdx.x);
       stride = params.work_tiles;  // a CTA has one
       rank = blockIdx.x - first * params.geometry.cluster_size;
-      first_block = params.by_cluster_size.quotient(params.channel_blocks * rank);
-      channel_blocks = params.by_cluster_size.quotient(params.channel_blocks * (rank + 1)) - first_block;
       first_step = rank * params.steps_per_cta;
       quads = min(2 * params.steps_per_cta, Traits::kQuads - 2 * first_step);
     }
+  }
+
+  /// Return the blocks of channels that the CTA multiplies for a work tile: none outside of a volume.
+  template <class Traits>
+  CUTLASS_DEVICE BlockRange blocks(Params<Traits> const& params, int number) const {
+    BlockRange all{0, params.channel_blocks};
+    if constexpr (Traits::kVolume) all = params.depth.inside(WorkTile(params, number, 0).slice);
+    if constexpr (Traits::kShared) {
+      int const first = params.by_cluster_size.quotient(all.number * rank);
+      return {all.first + first, params.by_cluster_size.quotient(all.number * (rank + 1)) - first};
+    }
+    return all;
   }
 };
 

@@ -25,15 +25,21 @@ struct FilterRows {
       Transposed ? next_k_of_transposed(kRowBytes, ElementBytes) : kit::kNextK;
 };
 
+/// Successive blocks of channels.
+struct BlockRange {
+  int first, number;
+};
+
 /// The order of the blocks of a slice of the output: all blocks of channels, for each tap along the depth.
 struct Depth {
   int channel_blocks;
-  int taps, output, pad, stride, dilation;
+  int size, taps, output, pad, stride, dilation;
 
 #if !defined(EVT_DEVICE_PASS)
   static Depth of(Problem const& problem, int channels) {
-    return {ceil_div(problem.channels, channels), problem.depth.taps, problem.depth.output,
-            problem.depth.pad,                 problem.depth.stride, problem.depth.dilation};
+    Axis const& depth = problem.depth;
+    return {ceil_div(problem.channels, channels), depth.size, depth.taps, depth.output, depth.pad, depth.stride,
+            depth.dilation};
   }
 #endif
 
@@ -43,10 +49,15 @@ struct Depth {
   CUTLASS_HOST_DEVICE int tap_of_filters(int block, bool backwards) const {
     return backwards ? taps - 1 - tap(block) : tap(block);
   }
-  CUTLASS_HOST_DEVICE int volume(int slice) const { return slice / output; }
   /// The slice of the input that a block reads; it may be outside of the input.
-  CUTLASS_HOST_DEVICE int input(int slice, int block) const {
-    return slice % output * stride - pad + tap(block) * dilation;
+  CUTLASS_HOST_DEVICE int input(int slice, int block) const { return slice * stride - pad + tap(block) * dilation; }
+  /// The blocks that read slices within the input; the last tap's if there are none.
+  CUTLASS_HOST_DEVICE BlockRange inside(int slice) const {
+    int const start = slice * stride - pad, last = taps - 1;
+    int const first = start < 0 ? (dilation - 1 - start) / dilation : 0;
+    int const end = start < size ? (size - 1 - start) / dilation : 0;
+    int const from = first < last ? first : last, to = end < last ? end : last;
+    return {from * channel_blocks, (to < from ? 1 : to - from + 1) * channel_blocks};
   }
 };
 
