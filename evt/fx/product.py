@@ -175,7 +175,29 @@ def _convolution(node: Node, arguments: Arguments) -> Product | str:
     if isinstance(geometry, str):
         return geometry
     terms = (Term(bias),) if isinstance(bias, Node) else ()
+    if not arguments["transposed"]:
+        x, geometry = _unpadded(x, geometry, rank)
     return Product(node, operation, x, weight, _pixels(node, rank), terms=terms, geometry=geometry)
+
+
+def _unpadded(x: Node, geometry: dict[str, Any], rank: int) -> tuple[Node, dict[str, Any]]:
+    """Return the input of an operator that pads with zeros, and a geometry that pads as the operator does."""
+    padding = geometry["padding"]
+    while isinstance(padding, tuple | int) and base_name(x) in ("pad", "constant_pad_nd"):
+        given = Arguments(x)
+        inner, sizes, value = given.first, given["pad"], given["value"]
+        zeros = given["mode"] in (None, "constant") and value in (None, 0)
+        if inner is None or not zeros or not all(isinstance(each, int) for each in sizes):
+            break
+        pairs = list(zip(sizes[::2], sizes[1::2], strict=True))[::-1]  # the last dimension comes first
+        added = [(0, 0)] * (rank - len(pairs)) + pairs
+        if len(added) > rank or min(map(min, added)) < 0:
+            break
+        each = padding if isinstance(padding, tuple) else (padding,) * rank
+        known = [pair if isinstance(pair, tuple) else (pair, pair) for pair in each]
+        padding = tuple((a + c, b + d) for (a, b), (c, d) in zip(known, added, strict=True))
+        x = inner
+    return x, {**geometry, "padding": padding}
 
 
 def _input_gradient(node: Node, arguments: Arguments) -> Product | str:

@@ -139,6 +139,30 @@ def test_one_region(name: str) -> None:
     assert formulas(found) == [formula]
 
 
+#: Sizes of a padding operator, its other arguments, the convolution's own padding, and that of the region's program.
+PADDED: dict[str, tuple[tuple[int, ...], tuple[Any, ...], Any, tuple[tuple[int, int], ...]]] = {
+    "causal": ((1, 1, 1, 1, 2, 0), (), 0, ((2, 0), (1, 1), (1, 1))),
+    "one-side": ((0, 1), (), 1, ((1, 1), (1, 1), (1, 2))),
+    "rows": ((0, 0, 3, 2), ("constant", 0.0), (1, 0, 2), ((1, 1), (3, 2), (2, 2))),
+    "ones": ((1, 1), ("constant", 1.0), 0, ((0, 0), (0, 0), (0, 0))),
+    "replicated": ((1, 1, 1, 1, 2, 0), ("replicate",), 0, ((0, 0), (0, 0), (0, 0))),
+    "cropped": ((-1, 1), (), 0, ((0, 0), (0, 0), (0, 0))),
+    "channels": ((0, 0, 0, 0, 0, 0, 2, 0), (), 0, ((0, 0), (0, 0), (0, 0))),
+}
+
+
+@pytest.mark.filterwarnings("ignore:(Attempted to insert a get_attr Node|Node lifted_tensor)")  # old torch.export's own
+@pytest.mark.parametrize("name", PADDED)
+def test_zeros_around_the_input_are_padding(name: str) -> None:
+    sizes, others, own, expected = PADDED[name]
+    x, w = of(2, 2 if name == "channels" else 4, 5, 6, 7), of(6, 4, 3, 3, 3)
+    found = fused(lambda x, w: functional.conv3d(functional.pad(x, sizes, *others), w, padding=own).relu(), x, w)
+    (region,) = found.regions
+    assert formulas(found) == ["D = relu(acc)"]
+    assert region.program.request.convolution is not None
+    assert region.program.request.convolution.padding == expected
+
+
 def test_scaled_product() -> None:
     a, b = of(32, 32).to(torch.float8_e4m3fn), of(48, 32).to(torch.float8_e4m3fn).t()
 

@@ -163,7 +163,12 @@ def sharing_of(problem: Problem, kernel: KernelClass, made: Geometry) -> Sharing
     for size in CLUSTER_SIZES:
         if size <= blocks and clustered(problem, kernel, made, size).input_stages > 0:
             sizes += size
-    return Sharing(problem.mean_blocks(kernel.channels), cycles_of_block(problem, kernel, made), ceil_div(kernel.pixels, STEP_PIXELS), sizes)
+    return Sharing(
+        problem.mean_blocks(kernel.channels),
+        cycles_of_block(problem, kernel, made),
+        ceil_div(kernel.pixels, STEP_PIXELS),
+        sizes,
+    )
 
 
 def geometry_of(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 0) -> Geometry:
