@@ -127,7 +127,7 @@ struct HaloMainloop {
     Geometry const& geometry = params.geometry;
     constexpr int kMany = Taps * kInstructions, kHalf = (kMany - 1) / 2;
     int const k_blocks = channel_blocks * params.taps.number / Taps;
-    int handover = geometry.handover;  // as many k-blocks before the last one for any number of them
+    int handover = geometry.handover;  // before the last k-block by an equal number
     if constexpr (kVolume) {
       handover = max(0, handover - (params.channel_blocks - channel_blocks) * params.taps.number / Taps);
     }
