@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import OutputPath, json_option, print_json, print_text, progress, write
-from evt.cli.sections import DefaultGroup, SizedCommand
+from evt.cli.sections import DefaultGroup, SizedCommand, routes
 
 if TYPE_CHECKING:
     from evt.measured import Measurement
@@ -45,6 +46,9 @@ def command() -> None:
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=24, show_default=True, help="Configurations to build with --wide."
 )
+@click.option(
+    "--route", metavar="NAME", shell_complete=routes, help="Tune only this route, or this kind of routes: own, evt, ..."
+)
 @click.option("--again", is_flag=True, help="Measure kernels of a workload again that were measured before.")
 @click.option("--filter", "wanted", metavar="WORDS", help="Tune the problems whose titles contain these words.")
 @click.option(
@@ -60,6 +64,7 @@ def run(
     seed: int,
     wide: bool,
     most: int,
+    route: str | None,
     again: bool,
     wanted: str | None,
     scheduler: str | None,
@@ -85,7 +90,8 @@ def run(
     from evt.workload import is_workload
 
     if is_workload(invocation.text):
-        ctx.exit(_run_workload(invocation, rounds, seed, wide, most, again, wanted, scheduler, gpus, json))
+        effort = partial(_options, rounds, wide, most, route, again=again)
+        ctx.exit(_run_workload(invocation, seed, effort, wanted, scheduler, gpus, json))
     if again or wanted or scheduler or gpus:
         raise click.UsageError("--again, --filter, --scheduler and --gpus are for workloads.")
     from evt.request import problem_sizes, typed_graph
@@ -109,7 +115,7 @@ def run(
     check_memory(request, dag, products, device)
     generator = torch.Generator(device).manual_seed(seed)
     calls = [random_call(request.member if request.grouped else request, dag, shapes, generator) for shapes in products]
-    options = _options(rounds, wide, most, again=True)
+    options = _options(rounds, wide, most, route, again=True)
     try:
         if request.grouped:
             a, b = ([operands[place] for operands, _ in calls] for place in range(2))
@@ -130,11 +136,8 @@ def run(
 
 def _run_workload(
     invocation: Invocation,
-    rounds: int,
     seed: int,
-    wide: bool,
-    most: int,
-    again: bool,
+    effort: Callable[[], Options],
     wanted: str | None,
     scheduler: str | None,
     gpus: int | None,
@@ -153,8 +156,7 @@ def _run_workload(
     tasks = [task for task in tasks_of(workload) if task.title in names]
     if not tasks:
         raise click.UsageError(f"no problem of the workload has `{wanted}` in its title.")
-    options = _options(rounds, wide, most, again=again)
-    done = []
+    done, options = [], effort()
     with ExitStack() as stack:
         if scheduler is None and gpus is None:
             results = run_tasks(tasks, GpuMachine(require_gpu().index or 0, seed), options, progress=progress)
@@ -297,10 +299,10 @@ def refuse_program_options(invocation: Invocation) -> None:
         raise click.UsageError("A workload names its operations, types, sizes and keywords itself.")
 
 
-def _options(rounds: int, wide: bool, most: int, *, again: bool) -> Options:
+def _options(rounds: int, wide: bool, most: int, route: str | None, *, again: bool) -> Options:
     from evt.tuning.tune import Options
 
-    return Options(rounds, wide, most, again)
+    return Options(rounds, wide, most, again, route)
 
 
 def _need_torch() -> None:

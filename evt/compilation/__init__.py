@@ -10,7 +10,7 @@ sources at once, by :mod:`pool`, in the :mod:`places` of the machine; :mod:`prog
 from and for other machines), :mod:`doctor` (missing parts).
 """
 
-from evt.compilation.builder import build, build_and_use, has_tools, missing_tools, tools_digest
+from evt.compilation.builder import build, build_and_use, build_each, has_tools, missing_tools, tools_digest
 from evt.compilation.cache import Cache, Entry
 from evt.compilation.contents import Contents, contents, source_of
 from evt.compilation.doctor import Check, diagnose
@@ -33,6 +33,7 @@ __all__ = [
     "Toolchain",
     "build",
     "build_and_use",
+    "build_each",
     "cache_key",
     "contents",
     "diagnose",

@@ -28,7 +28,7 @@ from evt.measured import Measurement, Store
 from evt.plan import Target, find_target
 from evt.tuning.clock import RoundTimer
 from evt.tuning.table import Tuning
-from evt.tuning.tune import DEFAULTS, Options, build_each, measure, pending
+from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending
 
 #: The Dask resource of workers with a GPU, and the times that a task may fail before it counts as failed.
 RESOURCE, _RETRIES = "GPU", 3
@@ -167,7 +167,7 @@ def _describe(make: Make) -> Remote:
 
 def _build(sources: Sequence[KernelSource]) -> bytes:
     """Build kernels, and return the ones that could be built as a pack."""
-    broken = build_each(sources)
+    broken = failures_of(sources)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.pack"
         pack_sources(path, [source for source in sources if source not in broken])

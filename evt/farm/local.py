@@ -11,7 +11,7 @@ import torch
 from evt.farm.task import Machine, Task
 from evt.measured import Store
 from evt.tuning.table import Tuning
-from evt.tuning.tune import DEFAULTS, Options, build_each, measure, pending
+from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending
 
 Progress = Callable[[str], object]
 
@@ -35,7 +35,7 @@ def run_tasks(
     missing = [pending(work, machine.device, options, store) for work in works]
     left = list(map(len, missing))
     progress(f"{len(tasks)} problems; building the kernels of {sum(map(bool, left))}")
-    build_each([source for sources in missing for source in sources.values()])
+    failures_of([source for sources in missing for source in sources.values()])
     clock = Remaining(left)
     for number, task in enumerate(tasks):
         said = f"[{number + 1}/{len(tasks)}] {task.title}: {left[number]} kernels{clock.text()}"

@@ -23,10 +23,10 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from evt.compilation import BuildEvent, KernelSource, build, missing_tools
+from evt.compilation import BuildEvent, KernelSource, build, build_each, missing_tools
 from evt.compilation.policy import may_compile
 from evt.diagnostics import Diagnostic
-from evt.errors import BuildError, EvtError, TargetError
+from evt.errors import EvtError, TargetError
 from evt.fx.build import RegionProgram
 from evt.fx.example import example
 from evt.fx.skip_reason import SkipReason
@@ -219,19 +219,10 @@ def built(sources: Sequence[KernelSource]) -> Builds:
 
     Raise BuildError if this process may not compile, CancelledError if a cancellation ends this thread's work.
     """
-    try:
+    if not may_compile():
         return Builds(build_all(sources))
-    except BuildError:
-        if not may_compile():
-            raise
-    libraries: dict[KernelSource, Path] = {}
-    failures: dict[KernelSource, str] = {}
-    for each in dict.fromkeys(sources):  # the cache has the kernels that were built
-        try:
-            (libraries[each],) = build([each])
-        except BuildError as error:  # noqa: PERF203
-            failures[each] = reason_of(error)
-    return Builds(libraries, failures)
+    libraries, errors = build_each(sources, lambda wanted: list(build_all(wanted).values()))
+    return Builds(libraries, {source: reason_of(error) for source, error in errors.items()})
 
 
 def build_all(sources: Sequence[KernelSource]) -> dict[KernelSource, Path]:

@@ -311,11 +311,11 @@ class Survey:
 
     @property
     def kernels(self) -> Iterator[tuple[Candidate, Config]]:
-        """Every kernel that may be the fastest: each route that applies, in its default configurations.
+        """Every kernel that may be the fastest: each route to choose from that applies, in its default configurations.
 
         Grouped problems take all configurations: their kernel is built in one configuration for all sizes.
         """
-        for each in sorted(self.candidates, key=lambda candidate: candidate.applies and bool(candidate.unsuited)):
+        for each in sorted(self.asked, key=lambda candidate: candidate.applies and bool(candidate.unsuited)):
             if each.applies:
                 configs = each.configs if self.problem.grouped else each.default_configs
                 yield from ((each, config) for config in configs)

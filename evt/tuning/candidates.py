@@ -66,7 +66,7 @@ def candidates(
             plans[name] = _plan(candidate, config, sizes)
         except EvtError as error:
             failed[name] = KernelTime(*name, failure=_reason(error))
-    untuned = _untuned(plans, found, sizes, card.multiprocessors)
+    untuned = _untuned(plans, found.asked_for(None), sizes, card.multiprocessors)
     if not wide or found.problem.grouped:
         return Candidates(plans, failed, untuned)
     further: dict[Name, Plan] = {}
@@ -83,8 +83,8 @@ def candidates(
 
 
 def _searched(found: Survey) -> Iterator[tuple[Name, Candidate, Config]]:
-    """Yield the search space of every route that applies."""
-    for candidate in found.candidates:
+    """Yield the search space of every route to choose from that applies."""
+    for candidate in found.asked:
         if candidate.applies:
             for name, config in candidate.search_space.items():
                 yield (candidate.route.name, name), candidate, config

@@ -11,16 +11,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from evt.compilation import KernelSource, build
+from evt.compilation import KernelSource, build_each
 from evt.compilation.source import source_key
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
+from evt.errors import ArgumentError, EvtError, LaunchError
 from evt.ir import Output
 from evt.measured import Measurement, Origin, Store, Timing, problem_key
 from evt.plan import Survey, survey
@@ -52,13 +51,15 @@ class Options:
     """The effort of tuning.
 
     ``rounds`` are the samples of the fastest kernels. ``wide`` searches the whole space of configurations, and builds
-    ``most`` of them. ``again`` measures kernels that were measured before.
+    ``most`` of them. ``again`` measures kernels that were measured before. ``route`` names a route, or a kind
+    of routes, to which tuning is limited: the times of other routes stay.
     """
 
     rounds: int = ROUNDS
     wide: bool = False
     most: int = MOST
     again: bool = True
+    route: str | None = None
 
 
 DEFAULTS = Options()
@@ -149,12 +150,10 @@ def measure(
     """
     started, store = time.perf_counter(), store or Store()
     store.require_replaceable()
-    chosen = candidates(work.found, work.sizes, card_of(device), wide=options.wide, most=options.most)
-    sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
-    digests = {name: source_key(source)[:_DIGITS] for name, source in sources.items()}
+    chosen, sources, digests = _candidates(work, device, options)
     progress(f"building {len(sources)} kernels")
     known = {} if options.again else _known(work, device, store, digests)
-    broken = build_each([source for name, source in sources.items() if name not in known])
+    broken = failures_of([source for name, source in sources.items() if name not in known])
     with store.alone(device.lock) as waited:
         if waited and not options.again:  # the other process may have measured them
             known = _known(work, device, store, digests)
@@ -163,7 +162,10 @@ def measure(
             for name in (*chosen.plans, *work.others)
             if name not in known and (name not in sources or sources[name] not in broken)
         }
-        record = _Record(work, device, store, known, digests, (*names_of(work.found), *chosen.plans, *work.others))
+        beside = _beside(work, device, store, chosen) if options.route is not None else {}
+        record = _Record(
+            work, device, store, {**beside, **known}, digests, (*names_of(work.found), *chosen.plans, *work.others)
+        )
         progress(f"timing {len(calls)} kernels")
         outputs = work.found.problem.dag.outputs
         timed = time_kernels(calls, outputs, device, options.rounds, record.keep) if calls else {}
@@ -175,25 +177,24 @@ def measure(
 
 def pending(work: Work, device: Device, options: Options, store: Store) -> dict[Name, KernelSource]:
     """Return the sources of the kernels that :func:`measure` would time."""
-    chosen = candidates(work.found, work.sizes, card_of(device), wide=options.wide, most=options.most)
-    sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
-    digests = {name: source_key(source)[:_DIGITS] for name, source in sources.items()}
+    _, sources, digests = _candidates(work, device, options)
     known = {} if options.again else _known(work, device, store, digests)
     return {name: source for name, source in sources.items() if name not in known}
 
 
-def build_each(sources: Sequence[KernelSource]) -> dict[KernelSource, str]:
+def _candidates(
+    work: Work, device: Device, options: Options
+) -> tuple[Candidates, dict[Name, KernelSource], dict[Name, str]]:
+    """Return the kernels that tuning may build, their sources, and the digests of their texts."""
+    found = work.found.asked_for(options.route)
+    chosen = candidates(found, work.sizes, card_of(device), wide=options.wide, most=options.most)
+    sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
+    return chosen, sources, {name: source_key(source)[:_DIGITS] for name, source in sources.items()}
+
+
+def failures_of(sources: Sequence[KernelSource]) -> dict[KernelSource, str]:
     """Build sources side by side; return why some cannot be built."""
-    with suppress(BuildError):
-        build(list(dict.fromkeys(sources)))
-        return {}
-    broken: dict[KernelSource, str] = {}
-    for source in dict.fromkeys(sources):  # the cache has the others, and keeps the failures
-        try:
-            build([source])
-        except BuildError as problem:  # noqa: PERF203
-            broken[source] = _reason(problem)
-    return broken
+    return {source: _reason(error) for source, error in build_each(sources)[1].items()}
 
 
 def time_kernels(
@@ -292,6 +293,12 @@ def _known(work: Work, device: Device, store: Store, digests: Mapping[Name, str]
     """Return the times of kernels with the same text that this device and driver measured before."""
     found = store.kernels(work.key, device.name, device.driver)
     return {name: timing for name, timing in found.items() if digests.get(name, "") == timing.kernel != ""}
+
+
+def _beside(work: Work, device: Device, store: Store, chosen: Candidates) -> dict[Name, Timing]:
+    """Return the times that this device and driver measured of kernels that are not tuned now."""
+    found = store.kernels(work.key, device.name, device.driver)
+    return {name: timing for name, timing in found.items() if name not in chosen.names}
 
 
 def _tuning(

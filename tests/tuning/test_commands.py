@@ -117,7 +117,7 @@ def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("evt.bench.require_gpu", lambda: torch.device("cuda", 0))
     monkeypatch.setattr("evt.farm.GpuMachine", lambda index, seed: StandInMachine())
     for module in ("evt.tuning.tune", "evt.farm.local"):
-        monkeypatch.setattr(f"{module}.build_each", lambda sources: {})
+        monkeypatch.setattr(f"{module}.failures_of", lambda sources: {})
     path = tmp_path / "w.toml"
     path.write_text(WORKLOAD)
     return str(path)
@@ -136,6 +136,21 @@ def test_a_workload_is_tuned(workload: str) -> None:
     again = json.loads(cli(workload, "--again", "--filter", "512x2048", "--json").stdout)["summary"]
     assert (again["problems"], again["kept"]) == (1, 0)
     assert cli(workload, "--filter", "nothing").exit_code == 2
+
+
+def test_a_route_is_tuned_beside_the_times_of_others(workload: str) -> None:
+    def routes() -> list[set[str]]:
+        return [{timing.route for timing in each.timings} for _, each in Store().all()]
+
+    found = json.loads(cli(workload, "--route", "evt", "--json").stdout)
+    assert {row["route"] for each in found["problems"] for row in each["rows"]} == {"evt-2x"}
+    assert routes() == [{"evt-2x"}] * 2
+    assert json.loads(cli(workload, "--json").stdout)["summary"]["kept"] == found["summary"]["measured"]
+    every = routes()
+    assert all(len(each) > 1 for each in every)
+    assert json.loads(cli(workload, "--route", "evt", "--again", "--json").stdout)["summary"]["kept"] == 0
+    assert routes() == every
+    assert "E0501" in cli(workload, "--route", "nothing").stderr
 
 
 def test_a_workload_needs_a_gpu(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_explain_shows_what_was_measured() -> None:
 @pytest.fixture
 def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning finds a GPU; calls are the reference's, and each kernel is faster than the one before."""
-    monkeypatch.setattr(tune_module, "build", lambda sources: [])
+    monkeypatch.setattr(tune_module, "failures_of", lambda sources: {})
     monkeypatch.setattr(tune_module, "race", race_in_order)
     monkeypatch.setattr(tune_groups_module, "Gpu", lambda index: StandIn(lambda call: 1.0))
     monkeypatch.setattr(tune_groups_module, "check_call", lambda bound: 0)

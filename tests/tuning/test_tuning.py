@@ -308,7 +308,7 @@ def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(bind(*arguments), device=torch.device("cuda", 0))
 
     monkeypatch.setattr(tune_module, "bind", bind_there)
-    monkeypatch.setattr(tune_module, "build", lambda sources: [])
+    monkeypatch.setattr(tune_module, "failures_of", lambda sources: {})
     monkeypatch.setattr(tune_module, "Gpu", lambda index: StandIn(lambda call: 1.0))
     monkeypatch.setattr(tune_module, "race", race_in_order)
     monkeypatch.setattr(tune_module, "device_target", lambda index: SM90)
@@ -384,7 +384,7 @@ def test_usage_of_tune() -> None:
     for arguments, said in (
         (["--m", "0"], "not in the range"),
         (["--rounds", "0"], "not in the range"),
-        (["--route", "evt-2x"], "No such option"),
+        (["--config", "multistage"], "No such option"),
         (["--a-shape", "2,3"], "are for convolutions"),
     ):
         result = cli("tune", FORMULA, *arguments)
