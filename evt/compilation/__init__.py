@@ -6,14 +6,15 @@ formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`recipe` (the commands for a li
 :mod:`cache` (libraries and parts on disk; :mod:`lock` guards them, :mod:`contents` describes them),
 :mod:`compilation` (one recipe, by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that
 compilers read, :mod:`verdict` judges failures), :mod:`policy` (whether this process may compile), :mod:`builder` (many
-sources at once, by :mod:`pool`, in the :mod:`places` of the machine; :mod:`progress` shows it), :mod:`pack` (kernels
-from and for other machines), :mod:`doctor` (missing parts).
+sources at once, by :mod:`pool`, in the :mod:`places` of the machine; :mod:`progress` shows it), :mod:`each` (sources
+that may fail), :mod:`pack` (kernels from and for other machines), :mod:`doctor` (missing parts).
 """
 
-from evt.compilation.builder import build, build_and_use, build_each, has_tools, missing_tools, tools_digest
+from evt.compilation.builder import build, build_and_use, has_tools, missing_tools, tools_digest
 from evt.compilation.cache import Cache, Entry
 from evt.compilation.contents import Contents, contents, source_of
 from evt.compilation.doctor import Check, diagnose
+from evt.compilation.each import build_each
 from evt.compilation.event import BuildEvent, Phases
 from evt.compilation.pack import Packed, pack_sources, read_pack, write_pack
 from evt.compilation.pool import Cancellation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,23 +64,6 @@ def build(
     cache = cache or Cache()
     with shown(sources, cache, jobs, verbose) as show:
         return _built(sources, cache, toolchain, jobs, Reporter((show, *((on_event,) if on_event else ())), verbose))
-
-
-def build_each(
-    sources: Sequence[KernelSource], build: Callable[[Sequence[KernelSource]], Sequence[Path]] = build
-) -> tuple[dict[KernelSource, Path], dict[KernelSource, BuildError]]:
-    """Return the libraries of sources, built side by side, and the errors of the sources that cannot be built."""
-    wanted = list(dict.fromkeys(sources))
-    with suppress(BuildError):
-        return dict(zip(wanted, build(wanted), strict=True)), {}
-    libraries: dict[KernelSource, Path] = {}
-    errors: dict[KernelSource, BuildError] = {}
-    for each in wanted:  # the cache has the libraries that were built, and keeps the failures
-        try:
-            (libraries[each],) = build([each])
-        except BuildError as error:  # noqa: PERF203
-            errors[each] = error
-    return libraries, errors
 
 
 def _built(

@@ -211,17 +211,16 @@ def backend(
     module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo's; see :func:`read_options` for ``mode`` and ``options``."""
-    read = read_options(mode, options)
+    read, owner = read_options(mode, options), Owner.of(module, inputs)
     if read.rule == LOSSLESS:
-        return lossless(module, Owner.of(module, inputs), read)
-    fuse = FusePass(owner=Owner.of(module, inputs), options=read)
+        return owner.follow(module, lossless(module, owner, read))
+    fuse = FusePass(owner=owner, options=read)
     patches = patches_of(read, fuse)
     while True:
         before = stored.counts()
         compiled: Any = compile_fx(module, list(inputs), inner_compile=fuse.compile, config_patches=patches)
         if fuse.record(before):
-            made: Callable[..., Any] = compiled
-            return made
+            return owner.follow(module, compiled)
         fuse.expire()
 
 

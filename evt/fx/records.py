@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -87,9 +89,12 @@ def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None
 
 @dataclass(frozen=True)
 class Owner:
-    """The tensors that a compiled graph reads. A model finds its records by its parameters and buffers."""
+    """The tensors that a compiled graph reads. A model finds its records by its parameters and buffers.
 
-    tensors: tuple[weakref.ref[torch.Tensor], ...] = ()
+    Dynamo compiles one graph for models with equal code: the graph reads the parameters of each.
+    """
+
+    tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
 
     @staticmethod
     def of(module: GraphModule, inputs: Sequence[Any]) -> Owner:
@@ -98,7 +103,26 @@ class Owner:
         for node in module.graph.nodes:
             known = node.meta.get("grapharg") if node.op == "placeholder" else None
             found.append(known.example if known is not None else None)
-        return Owner(tuple(weakref.ref(each) for each in found if isinstance(each, torch.Tensor)))
+        return Owner([weakref.ref(each) for each in found if isinstance(each, torch.Tensor)])
+
+    def follow(self, module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a compiled graph of Dynamo that adds the parameters of each model that it is called for."""
+        known = [node.meta.get("grapharg") for node in module.graph.find_nodes(op="placeholder")]
+        places = [at for at, each in enumerate(known) if each and isinstance(each.example, torch.nn.Parameter)]
+        if not places or not isinstance(compiled, FunctionType):
+            return compiled
+        first = places[0]
+        seen: dict[int, weakref.ref[torch.Tensor]] = {}
+
+        @wraps(compiled)
+        def call(*arguments: Any) -> Any:
+            found = seen.get(id(arguments[first]))
+            if found is None or found() is not arguments[first]:
+                seen[id(arguments[first])] = weakref.ref(arguments[first])
+                self.tensors.extend(weakref.ref(arguments[place]) for place in places)
+            return compiled(*arguments)
+
+        return call
 
     def is_part_of(self, wanted: set[int]) -> bool:
         """Return whether the graph reads a tensor with one of these ids."""
@@ -109,6 +133,19 @@ class Owner:
     def is_gone(self) -> bool:
         """Whether all of its tensors are deleted."""
         return bool(self.tensors) and all(each() is None for each in self.tensors)
+
+
+def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Yield the parameters and buffers of a model, and the gathered parameters that FSDP2 puts in their place."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        find: Any = getattr(module, "_get_fsdp_state", None)
+        state = None if find is None else find()
+        one = [] if hasattr(state, "_fsdp_param_groups") else [getattr(state, "_fsdp_param_group", None)]
+        for group in getattr(state, "_fsdp_param_groups", one):
+            gathered = (getattr(each, "_unsharded_param", None) for each in getattr(group, "fsdp_params", ()))
+            yield from (each for each in gathered if each is not None)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from evt.fx.fuse import fuse, fusion
 from evt.fx.module import dispatch_of
 from evt.fx.options import LOSSLESS
 from evt.fx.prebuild import survey
-from evt.fx.records import RECORDS, ProductReport, Record, rows_of
+from evt.fx.records import RECORDS, ProductReport, Record, rows_of, tensors_of
 from evt.html import code, escaped, page, table
 from evt.plan import find_target
 from evt.request.given import check_kind
@@ -123,7 +123,7 @@ def report(
         return Report(rows_of(fusion(fuse(original, inputs, rule=LOSSLESS)).outcomes))
     if inputs is not None:
         return Report(survey(original, inputs, options, target), target)
-    wanted = {id(each) for each in (*model.parameters(), *model.buffers())}
+    wanted = set(map(id, tensors_of(model)))
     mine = [record for record in RECORDS if record.owner.is_part_of(wanted)]
     return _recorded(mine if options is None else [record for record in mine if record.options == options])
 

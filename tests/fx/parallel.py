@@ -1,33 +1,32 @@
-"""Models on several processes: replicated, with sharded parameters, and with tensor parallelism.
+"""Training on several processes: with replicas, with sharded parameters, and with tensor parallelism.
 
-``compare(strategy, device)`` takes steps in eager mode, by torch.compile and by evt, in each process of a group.
+``train(strategy, mesh, compiler)`` is the work of one process; ``compare`` checks evt against torch.compile and eager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
 )
-from torch.fx import GraphModule
+from torch.fx import Graph
 
 import evt
 from evt.fx.records import RECORDS
-
-Options = Mapping[str, Any]
 
 
 class Block(nn.Module):
@@ -88,7 +87,7 @@ def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Shard the parameters of each block."""
     for block in model:  # type: ignore[attr-defined]
         fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    return cast(nn.Module, fully_shard(model, mesh=mesh))
 
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh, *, sequence: bool = False) -> nn.Module:
@@ -96,8 +95,6 @@ def tensor_parallel(model: nn.Module, mesh: DeviceMesh, *, sequence: bool = Fals
 
     ``sequence`` also divides the rows of the tensors between blocks.
     """
-    from torch.distributed.tensor import Replicate, Shard
-
     rowwise = partial(RowwiseParallel, output_layouts=Shard(1)) if sequence else RowwiseParallel
     for block in model:  # type: ignore[attr-defined]
         last = "out" if isinstance(block, Attention) else "down"
@@ -123,12 +120,75 @@ STRATEGIES: Mapping[str, Callable[[nn.Module, DeviceMesh], nn.Module]] = {
 
 
 @dataclass
-class Watched:
-    """The graphs of a compiled model: the collectives of each, by the order of compilation."""
+class Steps:
+    """Some steps of training on one process.
 
-    graphs: list[list[str]]
+    ``graphs`` has the collectives of each compiled graph, in the order of compilation; ``breaks`` counts graph breaks.
+    ``losses`` and ``parameters`` are the results; ``fused`` and ``products`` count the rows of :func:`evt.report`.
+    """
 
-    def watch(self, graph: GraphModule) -> None:
-        """Add a graph."""
-        names = (str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+    losses: list[float] = field(default_factory=list)
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    graphs: list[list[str]] = field(default_factory=list)
+    breaks: int = 0
+    fused: int = 0
+    products: int = 0
+    seconds: float = 0.0
+
+    def watch(self, graph: Graph) -> None:
+        """Add a graph that Inductor is about to lower."""
+        names = (str(node.target) for node in graph.nodes if node.op == "call_function")
         self.graphs.append([name for name in names if "c10d" in name and "wait_tensor" not in name])
+
+
+def train(
+    strategy: str,
+    mesh: DeviceMesh,
+    compiler: Callable[[Steps], Any] | None,
+    *,
+    blocks: int,
+    width: int = 32,
+    dtype: torch.dtype | None = None,
+    steps: int = 3,
+) -> Steps:
+    """Train a network that is distributed over a mesh; ``compiler`` makes the backend of torch.compile, None is eager.
+
+    ``dtype`` is the type of autocast.
+    """
+    torch._dynamo.reset()
+    counters.clear()
+    RECORDS.clear()
+    found, rank, count = Steps(), mesh.get_local_rank(), mesh.size()
+    model = STRATEGIES[strategy](network(width, blocks).to(mesh.device_type), mesh)
+    function = model if compiler is None else torch.compile(model, backend=compiler(found), dynamic=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank if strategy in ("ddp", "fsdp") else 0)
+    started = time.perf_counter()
+    for step in range(steps):
+        x = torch.randn(2, 16, width, generator=generator)
+        if strategy == "sequence":
+            x = x.chunk(count, 1)[rank]
+        optimizer.zero_grad()
+        with torch.autocast(mesh.device_type, dtype, enabled=dtype is not None):
+            loss = function(x.to(mesh.device_type)).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        found.losses.append(loss.item())
+        if step == 0:
+            found.seconds = time.perf_counter() - started
+    for name, each in model.named_parameters():
+        local = each.to_local() if isinstance(each, DTensor) else each
+        found.parameters[name.removeprefix("module.")] = local.detach().cpu().clone()
+    found.breaks = sum(counters["graph_break"].values())
+    rows = evt.report(model).rows
+    found.fused, found.products = sum(row.fused for row in rows), len(rows)
+    return found
+
+
+def compare(plain: Steps, fused: Steps, eager: Steps, tolerance: float) -> None:
+    """Check that evt compiles the graphs of torch.compile, with their collectives, and computes what eager mode does."""
+    assert fused.graphs == plain.graphs
+    assert fused.breaks == plain.breaks
+    assert 0 < fused.fused <= fused.products
+    torch.testing.assert_close(fused.losses, eager.losses, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(fused.parameters, eager.parameters, rtol=tolerance, atol=tolerance)

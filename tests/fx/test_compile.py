@@ -6,6 +6,7 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,16 @@ def test_reports_are_of_models(model: Net) -> None:
     assert evt.report(first) == evt.report(model)
     assert len(evt.report().rows) == 6
     assert "no graph" in str(evt.report(Net()))
+
+
+def test_equal_models_share_graphs_and_rows(model: Net) -> None:
+    """Dynamo compiles one graph for both; a model that was never called has no rows."""
+    shared = partial(backend, options=ALWAYS)
+    others = [Net().half().eval() for _ in range(2)]
+    for each in (model, others[0], model):
+        close(torch.compile(each, backend=shared)(inputs()), each(inputs()))
+    assert [len(evt.report(each).rows) for each in (model, *others)] == [2, 2, 0]
+    assert len(evt.report().rows) == 2
 
 
 def test_records_end_with_their_models() -> None:
