@@ -1,4 +1,4 @@
-"""Builds of many sources, some of which may fail: ``build_each(sources) -> libraries, errors``."""
+"""Builds of sources that may fail, one by one: ``build_each(sources) -> libraries, errors``."""
 
 from __future__ import annotations
 

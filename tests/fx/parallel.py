@@ -186,7 +186,7 @@ def train(
 
 
 def compare(plain: Steps, fused: Steps, eager: Steps, tolerance: float) -> None:
-    """Check that evt compiles the graphs of torch.compile, with their collectives, and computes what eager mode does."""
+    """Check that evt compiles torch.compile's graphs, with their collectives, and has the results of eager mode."""
     assert fused.graphs == plain.graphs
     assert fused.breaks == plain.breaks
     assert 0 < fused.fused <= fused.products
