@@ -64,6 +64,13 @@ _NORM = Missing(
     "store `D = acc; mean = mean[n](acc); rstd = rsqrt(var[n](acc) + 1e-5)`, and normalise where D is read, as in "
     "`A = (A - mean[m]) * rstd[m]` before the next product",
 )
+_RMS = Missing(
+    _WHOLE_ROW,
+    "store `D = acc; rrms = rsqrt(mean[n](acc*acc) + 1e-6)`, and normalise where D is read, as in "
+    "`A = A * rrms[m]` before the next product",
+)
+_CHOICE = Missing("a choice is `where`", "write `where(condition, a, b)`")
+_CAST = Missing("a cast is called by the name of the type", "write `f16(x)`")
 _TOP = Missing(
     "it orders the values of a row, which evt does not support",
     "`max[n](x)` is the largest value; store `D = acc` and call torch",
@@ -80,7 +87,10 @@ _REDUCTION = Missing(
 #: Functions, with the spellings of PyTorch and of papers.
 MISSING_FUNCTIONS: dict[str, Missing] = {
     **dict.fromkeys(("softmax", "log_softmax", "logsoftmax", "softmin", "logsumexp", "gumbel_softmax"), _SOFTMAX),
-    **dict.fromkeys(("layer_norm", "layernorm", "rms_norm", "rmsnorm", "group_norm", "instance_norm"), _NORM),
+    **dict.fromkeys(("layer_norm", "layernorm", "group_norm", "instance_norm"), _NORM),
+    **dict.fromkeys(("rms_norm", "rmsnorm"), _RMS),
+    **dict.fromkeys(("if", "ifelse", "if_else", "ite", "iif", "cond", "select", "choose", "switch"), _CHOICE),
+    **dict.fromkeys(("cast", "convert", "astype", "to", "type"), _CAST),
     **dict.fromkeys(("normalize", "norm"), _NORM),
     **dict.fromkeys(
         ("std", "variance"), Missing("a variance needs the modes that it reduces", "write `sqrt(var[n](x))`")
@@ -118,6 +128,15 @@ MISSING_FUNCTIONS: dict[str, Missing] = {
     **dict.fromkeys(
         ("concat", "cat", "concatenate", "stack", "reshape", "view", "flatten"),
         Missing("a formula is elementwise", "store each part as a separate output"),
+    ),
+}
+#: Parameters of PyTorch's functions, by the function, or "" for all: the help.
+MISSING_PARAMETERS: dict[tuple[str, str], str] = {
+    ("gelu", "approximate"): "write `gelu_tanh(x)` for the approximation by tanh",
+    ("", "inplace"): "remove it; a formula overwrites nothing",
+    **dict.fromkeys(
+        (("", word) for word in ("dim", "axis", "keepdim", "keepdims")),
+        "a reduction has its modes in brackets: `max[n](x)` along a row",
     ),
 }
 #: Settings of other kernels, which evt does not have.

@@ -11,6 +11,7 @@ from typing import Any
 import lark
 
 from evt.diagnostics import Diagnostic, Source, Span
+from evt.language.foreign import foreign
 
 _OPERAND = {"NAME", "NUMBER", "LPAR"}
 _ASSIGN = "a statement is an assignment: `D = relu(acc + bias)`"
@@ -28,6 +29,8 @@ _HINTS = {
     ":": "declare types in an `in` or `out` statement: `in bias: f32[n]`",
     "<": "compare two values at a time",
     ",": "assign one expression to each name: `D = acc; E = 2 * acc`",
+    "~": "write `!`",
+    "[": "use parentheses; brackets hold modes, as in `bias[n]`",
 }
 _HINTS |= dict.fromkeys(("<=", ">", ">=", "==", "!="), _HINTS["<"])
 _WORDS = {
@@ -36,11 +39,14 @@ _WORDS = {
     "and": "write `&&`",
     "or": "write `||`",
     "not": "write `!`",
+    "as": "a cast is written `f16(x)`",
 }
 _OPENING, _CLOSING = frozenset({"LPAR", "LSQB"}), frozenset({"RPAR", "RSQB"})
 #: The last tokens of an operand.
 _ENDS = frozenset({"NAME", "NUMBER", "RPAR", "RSQB"})
-_MODULES = frozenset({"torch", "F", "functional", "nn", "np", "numpy", "jnp", "jax", "math", "tl", "tensor"})
+_MODULES = frozenset({"torch", "F", "functional", "nn", "np", "numpy", "jnp", "jax", "math", "tl", "tensor", "tf"})
+#: Methods of tensors that take a type.
+_CASTS = frozenset({"to", "type", "astype", "cast"})
 #: The number of characters to inspect around a character.
 _NEAR = 200
 _SUFFIXES = frozenset({"f", "F", "h", "l", "L", "d", "u", "U", "f16", "f32", "bf16"})
@@ -71,13 +77,19 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
     def report(message: str, hint: str = "", code: str = "E0101") -> Diagnostic:
         return Diagnostic(code, message, place, label, help=hint, source=source)
 
+    found = foreign(source, tokens, index)
     if not kinds & {"EQUAL", "COLON", "IN", "OUT", "DEF"}:
         place, label = _span(tokens[0]).to(_span(last)), "no name to assign to"
-        return report("the statement assigns nothing", _assigning(source, tokens))
+        return report("the statement assigns nothing", found[2] if found else _assigning(source, tokens))
     if index == 0 and token.type == "EQUAL":
         return report("a name is missing before `=`", "name the value: `D = acc`")
     if at_end:
-        return report(*_incomplete(last, error.expected))
+        message, hint = _incomplete(tokens, last, error.expected)
+        return report(message, found[2] if found else hint)
+    if found:
+        first, end, hint = found
+        place = _span(tokens[first]).to(_span(tokens[end]))
+        return report(f"`{source.text[place.start : place.end]}` is not expected here", hint)
     if token.type in {"IN", "OUT", "DEF"} and token is not tokens[0]:
         return report(f"`{token}` is a word of the language", f"rename it, for example `{token}_`", "E0108")
     before = tokens[index - 1] if index else None
@@ -99,12 +111,14 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
         elif {before.type, token.type} <= {"NAME", "NUMBER"}:
             call = f" or `{before}({token})`" if before.type == token.type == "NAME" else ""
             hint = f"write `{before} * {token}`{call}; {hint}"
+        else:
+            hint = f"write `*` for a product; {hint}"
         return report(f"an operator is missing between `{before}` and `{token}`", hint)
     if before is not None and before.type in {"IN", "OUT", "DEF"}:
         return report(f"`{before}` is a word of the language", f"rename it, for example `{before}_`", "E0108")
     operator = token.type in {*_CLOSING, "COMMA", "PRODUCT", "POWER", "COMPARE"}
     if before is not None and operator and error.expected & _OPERAND and before.type not in {"LPAR", "COMMA"}:
-        return report(*_incomplete(before, error.expected))
+        return report(*_incomplete(tokens, before, error.expected))
     after = tokens[index + 1] if index + 1 < len(tokens) else None
     if after is not None and after.type == "EQUAL" and index == 1:
         return report(f"`{token}=` is not expected here", "write `=`; a name is assigned once")
@@ -127,8 +141,10 @@ def _like(tokens: list[lark.Token]) -> str:
     return _ASSIGN
 
 
-def _incomplete(last: lark.Token, expected: Set[str]) -> tuple[str, str]:
+def _incomplete(tokens: list[lark.Token], last: lark.Token, expected: Set[str]) -> tuple[str, str]:
     """Return the part that is missing after a token, and a help."""
+    if last.type in {"IN", "OUT", "DEF"}:
+        return f"a name is missing after `{last}`", _like(tokens)
     if last.type == "COLON":
         return "a type is missing after `:`", "write one, as in `bias: f32[n]`"
     if expected & _OPERAND:
@@ -211,7 +227,8 @@ def _assigning(source: Source, tokens: list[lark.Token]) -> str:
     if any(a.type in _ENDS and b.type in _OPERAND - {"LPAR"} for a, b in pairwise(tokens[start:])) or tokens[-1] == ",":
         return _ASSIGN
     text = " ".join(source.text[tokens[start].start_pos : tokens[-1].end_pos].split())
-    return f"give the value a name: `D = {text}`" if len(text) < 60 else _ASSIGN
+    is_value = len(text) < 60 and (len(tokens) > start + 1 or text == "acc" or tokens[start].type == "NUMBER")
+    return f"give the value a name: `D = {text}`" if is_value else _ASSIGN
 
 
 def odd_character(source: Source, token: lark.Token) -> Diagnostic:
@@ -229,6 +246,8 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
         message, hint = _product(source, token)
     elif char == ".":
         hint = _method(source, token) or hint
+    elif char.isalpha():
+        hint = "names have the letters a to z and A to Z, digits and `_`"
     return Diagnostic("E0102", message, _span(token), "not expected", help=hint, source=source)
 
 
@@ -259,8 +278,10 @@ def _method(source: Source, token: lark.Token) -> str:
         return "store the transpose: `out D[n, m]`" if stored else f"write `{owner[0]}[n, m]` for the transpose"
     if owner is None or called is None:
         return ""
-    if owner[0] in _MODULES:
+    if owner[0] in _MODULES or called[0] != called[1]:
         return f"write `{called[1]}`"
+    if called[2] in _CASTS and called[3].isidentifier():
+        return f"write `{called[3]}({owner[0]})`"
     return f"write `{called[2]}({', '.join(filter(None, (owner[0], called[3])))})`"
 
 

@@ -47,7 +47,7 @@ def test_integers_and_conditions_and_batches() -> None:
 REFUSED = {
     "D = acc; i = argmax[m, n](acc)": ("E0301", "`argmax` is along one mode"),
     "D = acc; i = argmin[n%32](acc)": ("E0301", "`argmin` is along one mode"),
-    "D = acc; i = argmax(acc)": ("E0203", "`argmax` with one argument needs the modes"),
+    "D = acc; i = argmax(acc)": ("E0203", "`argmax` needs the modes"),
     "D = even(acc); i = argmax[n](D)": ("E0307", "takes all columns"),
 }
 

@@ -17,7 +17,7 @@ from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import INFINITY, SPECIAL, read_number
-from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
+from evt.ir.missing import MISSING_FUNCTIONS, MISSING_PARAMETERS, MISSING_TYPES, unknown_type
 from evt.ir.node import ELEMENT_MODES, MOMENTS, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Place
 from evt.language import tree as syntax
@@ -186,7 +186,7 @@ class Expressions:
         elif name in REDUCTIONS and len(operands) == 1 and call.arguments[0].keyword is None:
             self.report(
                 "E0203",
-                f"`{name}` with one argument needs the modes to reduce over",
+                f"`{name}` of one value needs the modes to reduce over",
                 call.function.span,
                 "no modes",
                 f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`"
@@ -328,7 +328,7 @@ class Expressions:
             hint = "write `acc`" if given == ["A", "B"] else known.instead
             self.report("E0201", f"there is no function `{name}`: {known.why}", span, "not a function", hint)
         else:
-            guess = self.report.guess(name, (*FUNCTIONS, *BY_NAME, *SPECIAL, *self.defined))
+            guess = self.report.guess(name.strip("_"), (*FUNCTIONS, *BY_NAME, *SPECIAL, *self.defined))
             hint = f"did you mean `{guess}`?" if guess else "`evt explain E0201` lists the functions"
             self.report("E0201", f"there is no function `{name}`", span, "unknown function", hint)
 
@@ -369,15 +369,16 @@ class Expressions:
                     break
                 bound[names[position]] = operand
             elif argument.keyword.text not in names or argument.keyword.text in bound:
-                guess = self.report.guess(argument.keyword.text, names)
-                known = argument.keyword.text in names
+                word, known = argument.keyword.text, argument.keyword.text in names
+                hint = MISSING_PARAMETERS.get((function.name, word)) or MISSING_PARAMETERS.get(("", word))
+                guess = self.report.guess(word, names)
                 has = "has already got" if known else "has no parameter"
                 self.report(
                     "E0204",
-                    f"`{function.name}` {has} `{argument.keyword.text}`",
+                    f"`{function.name}` {has} `{word}`",
                     argument.keyword.span,
                     "given twice" if known else "unknown",
-                    f"did you mean `{guess}`?" if guess and not known else f"parameters: {', '.join(names)}",
+                    hint or (f"did you mean `{guess}`?" if guess and not known else f"parameters: {', '.join(names)}"),
                 )
                 return None
             else:

@@ -89,7 +89,7 @@ def _corrected(expressions: Expressions, modes: tuple[str, ...], variance: int, 
 def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     name = call.function.text
     hint = f"write `{name}[n]` or `{name}[m]`" + (f" or `{name}[m, n]`" if name not in PLACES else "")
-    message = f"`{name}` with one argument needs the modes to reduce over"
+    message = f"`{name}` needs the modes to reduce over"
     expressions.report("E0203", message, call.function.span, "no modes", hint)
     return expressions.mistake()
 
@@ -207,7 +207,9 @@ def _takes(
     if keyword is not None:
         expressions.report("E0204", f"`{call.function.text}` is called by position", keyword.span, "", f"`{form}`")
     elif not least <= len(operands) <= max(least, most):
-        expressions.report("E0203", f"write `{form}`", call.span, f"{len(operands)} arguments", f"`{form}`")
+        wanted = f"{least} argument{'s' * (least != 1)}" if most <= least else f"{least} or {most} arguments"
+        message = f"`{call.function.text}` takes {wanted}, {len(operands)} given"
+        expressions.report("E0203", message, call.span, "", f"write `{form}`")
     return keyword is None and least <= len(operands) <= max(least, most)
 
 
