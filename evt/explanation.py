@@ -120,6 +120,11 @@ class Explanation:
     proof: str = ""
 
     @property
+    def route(self) -> str:
+        """The chosen route, one of ``routes``."""
+        return next(route.name for route in self.routes if route.chosen)
+
+    @property
     def kernels(self) -> tuple[tuple[str, tuple[Jobs, ...]], ...]:
         """The auxiliary kernels before and after the kernel."""
         return ("before", jobs_before(self.plan)), ("after", jobs_after(self.plan))

@@ -71,9 +71,9 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
     epilog="Example: evt bench 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 1024 --json bench.json",
 )
 def command() -> None:
-    """Time kernels and models against PyTorch, and compare or draw the times.
+    """Time kernels and models against PyTorch.
 
-    `evt bench PROGRAM` means `evt bench run PROGRAM`.
+    Subcommands compare and draw the times. `evt bench PROGRAM` means `evt bench run PROGRAM`.
     """
 
 
@@ -138,7 +138,7 @@ def run(
     host: bool,
     settings: Mapping[str, Any],
 ) -> None:
-    """Time a program's kernel, or the programs of a workload, against PyTorch on this machine's GPU.
+    """Time a program or a workload against PyTorch on this GPU.
 
     A workload is a .toml file with programs, shapes and weights: `evt explain E0109` has an example. Without PROGRAM,
     measure D = relu(alpha*acc + beta*C) + residual, or D = relu(acc + bias) + residual for convolutions.

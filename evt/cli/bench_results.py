@@ -56,7 +56,7 @@ def plot(file: str, output: str, kind: str | None) -> None:
     """Draw the times in a file of `evt bench --json`.
 
     `ratios` are bars of evt's time over each other version's. `roofline` shows the speed of each case below the limits
-    of the GPU's memory and tensor cores. This needs matplotlib: pip install 'evt-compiler[plot]'.
+    of the GPU's memory and tensor cores. This needs matplotlib: pip install matplotlib.
     """
     from evt.bench.plot import FORMATS, KINDS, form_of, rendered
 
@@ -68,7 +68,7 @@ def plot(file: str, output: str, kind: str | None) -> None:
     try:
         write(output, rendered(document, _drawable(document, kinds), form))
     except ModuleNotFoundError as error:
-        raise click.ClickException("plots need matplotlib: pip install 'evt-compiler[plot]'") from error
+        raise click.ClickException("plots need matplotlib: pip install matplotlib") from error
     except LookupError as error:
         raise click.ClickException(f"{file} has nothing to draw: {error.args[0]}") from error
 

@@ -39,7 +39,7 @@ def command(
     verbose: bool,
     json: bool,
 ) -> None:
-    """Compile a program's kernel to a shared library, and write the C header of its functions.
+    """Compile a program's kernel to a shared library with a C header.
 
     The library has a plain C interface and does not link libcuda. A kernel that was built before comes from the cache.
     """

@@ -42,7 +42,7 @@ _AGE = _Quantity("age", r"([smhdw])", _AGES, "12h, 30d or 8w")
 
 @click.group("cache", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
 def command() -> None:
-    """List or remove cached libraries, or move them between machines.
+    """List, remove, export and import cached libraries.
 
     They are in the user's cache directory, or in EVT_CACHE_DIR if it is set.
     """
@@ -77,7 +77,10 @@ def size(json: bool) -> None:
 @command.command("list", epilog="Example: evt cache list")
 @json_option
 def list_entries(json: bool) -> None:
-    """List the libraries, least recently used first: target, route, configuration and formula."""
+    """List the libraries, the least recently used first.
+
+    A line has the key, the size, the last use, the target, the route and the configuration; the formula follows.
+    """
     from dataclasses import asdict
 
     from evt.compilation import Cache, contents

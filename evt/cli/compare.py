@@ -39,11 +39,11 @@ _TITLE = 48
 @click.option("--most", type=click.IntRange(1), default=20, show_default=True, help="Print this many, the fastest.")
 @json_option
 def command(invocation: Invocation, others: Sequence[str], each: str, most: int, json: bool) -> None:
-    """Rank formulas, routes or configurations by their estimated time; no GPU is needed.
+    """Rank formulas, routes or configurations by estimated time.
 
-    The bars show the time. The last column names the resource that bounds the kernel: tensor cores, memory, L2, shared
-    memory, the epilogue's instructions, the launch, or SMs that idle in the last wave. --arch names the GPU. H100 and
-    H200 have fitted constants; other GPUs have the rates of their data sheets. `evt tune` measures.
+    No GPU is needed. The bars show the time. The last column names the resource that bounds the kernel: tensor cores,
+    memory, L2, shared memory, the epilogue's instructions, the launch, or SMs that idle in the last wave. --arch names
+    the GPU. H100 and H200 have fitted constants; other GPUs have the rates of their data sheets. `evt tune` measures.
     """
     found: list[tuple[str, Estimate]] = []
     for text in (invocation.text, *others):
@@ -54,6 +54,7 @@ def command(invocation: Invocation, others: Sequence[str], each: str, most: int,
         print_json({"ok": True, "estimates": rows, "omitted": len(found) - len(rows)})
         return
     _print(found[:most])
+    print_text(f"sizes: {_sizes(invocation)}")
     if len(found) > most:
         print_text(f"{len(found) - most} slower ones are not shown; --most shows more")
 
@@ -79,6 +80,14 @@ def _ranked(invocation: Invocation, each: str) -> Iterable[tuple[str, Estimate]]
     for estimate in every:
         fastest.setdefault(estimate.route, estimate)
     return [(title, estimate) for estimate in fastest.values()]
+
+
+def _sizes(invocation: Invocation) -> str:
+    """Return the sizes that all programs have, defaults included."""
+    if invocation.program.request.convolution is not None:
+        (a, b), *_ = invocation.products_or(None)
+        return f"A {list(a)}, B {list(b)}"
+    return " ".join(f"{mode}={size}" for mode, size in {**_EXTENTS, **invocation.extents}.items())
 
 
 def _print(found: Sequence[tuple[str, Estimate]]) -> None:

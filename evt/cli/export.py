@@ -89,7 +89,7 @@ def command(
     alignments: tuple[str, ...],
     json: bool,
 ) -> None:
-    """Write the kernels of programs as a package that builds without evt.
+    """Write kernels as a package that builds without evt.
 
     --torch writes a PyTorch extension: `pip install` builds it, and `import` registers torch.ops.NAME.PROGRAM. --cmake
     writes a library for C and C++. Name a formula with `NAME: FORMULA`. A file has its own name, or `NAME: FILE`. --op

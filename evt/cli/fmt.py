@@ -35,10 +35,11 @@ class _Formatted:
 @json_option
 @click.pass_context
 def command(ctx: click.Context, programs: tuple[str, ...], check: bool, diff: bool, json: bool) -> None:
-    """Format programs: files in place; a formula or standard input to standard output.
+    """Format programs.
 
-    The formatter changes white space alone, and gives each statement its own line. Comments stay. A file is replaced in
-    one step, and only if it changes. A program with a syntax error is reported, and its file is not written.
+    Files are formatted in place; a formula or standard input goes to standard output. The formatter changes white space
+    alone, and gives each statement its own line. Comments stay. A file is replaced in one step, and only if it changes.
+    A program with a syntax error is reported, and its file is not written.
     """
     found = [_format(text) for text in programs]
     for each in found:

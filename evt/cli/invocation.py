@@ -103,7 +103,8 @@ class Invocation:
             return ()
         sizes: dict[str, int | tuple[int, ...]] = {**(defaults or {}), **given}
         if missing := [f"--{mode}" for mode in "mnk" if mode not in sizes]:
-            raise click.UsageError(f"Give --m, --n and --k together; {' and '.join(missing)} is missing.")
+            are = "is" if len(missing) == 1 else "are"
+            raise click.UsageError(f"Give --m, --n and --k together; {' and '.join(missing)} {are} missing.")
         if request.grouped and "m" not in given:
             sizes["m"] = _GROUP_ROWS
         products = _products(sizes)

@@ -12,10 +12,11 @@ from evt.cli.invocation import operation_option
 @click.command("lsp", epilog="Example: evt lsp --import functions.py")
 @operation_option
 def command(op: str | None) -> None:
-    """Serve an editor on standard input and output, by the Language Server Protocol.
+    """Serve an editor by the Language Server Protocol.
 
-    The server shows diagnostics while a program is written, the type, modes and meaning of each word, completions and
-    definitions, and formats programs as `evt fmt` does. It needs the extra `lsp`: pip install 'evt-compiler[lsp]'.
+    It reads standard input and writes standard output. The server shows diagnostics while a program is written, the
+    type, modes and meaning of each word, completions and definitions, and formats programs as `evt fmt` does. It needs
+    pygls: pip install pygls.
     """
     from evt.ir.lower import OPERATIONS, unknown_operation
 
@@ -26,6 +27,6 @@ def command(op: str | None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
-        raise click.UsageError("`evt lsp` needs the extra `lsp`: pip install 'evt-compiler[lsp]'.") from error
+        raise click.UsageError("`evt lsp` needs pygls: pip install pygls.") from error
     gc.enable()  # a server runs for long
     serve(op or "gemm")

@@ -43,7 +43,9 @@ def command(
     device: str,
     json: bool,
 ) -> None:
-    """Run a program on random inputs, and compare it with the reference.
+    """Run a program on random inputs, and check the result.
+
+    The outputs are compared with the reference.
 
     Tensors are normally distributed, with B scaled so that the accumulator has variance 1; integers are small; bits are
     random. Inputs with defaults use them. Other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs are

@@ -31,7 +31,10 @@ _MOST_BYTES = 1 << 28
     "tune", cls=DefaultGroup, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
 )
 def command() -> None:
-    """Time kernels, and list, share or remove the times. `evt tune PROGRAM` means `evt tune run PROGRAM`."""
+    """Time kernels, and list, share or remove the times.
+
+    `evt tune PROGRAM` means `evt tune run PROGRAM`.
+    """
 
 
 @command.command("run", cls=SizedCommand, epilog="Example: evt tune samples/bench/llama8b.toml --wide")
@@ -71,7 +74,7 @@ def run(
     gpus: int | None,
     json: bool,
 ) -> None:
-    """Time the kernels that can run a program, or the programs of a workload, and keep the times.
+    """Time the kernels of a program or a workload, and keep the times.
 
     The times are taken on random tensors on this machine's GPU. Later calls of the program with equal types,
     layouts and sizes take the fastest kernel on such a GPU. `evt explain` shows the times. The times are medians of
@@ -185,7 +188,7 @@ def _farmed(
         context = connected(scheduler) if scheduler is not None else local_gpus(gpus or 1)
         client = stack.enter_context(context)
     except ModuleNotFoundError as error:
-        raise click.ClickException("--scheduler and --gpus need Dask: pip install 'evt-compiler[farm]'") from error
+        raise click.ClickException("--scheduler and --gpus need Dask: pip install distributed") from error
     except (OSError, ValueError) as error:
         raise click.ClickException(f"no Dask scheduler at {scheduler}: {error}") from error
     click.echo(f"dashboard: {client.dashboard_link}", err=True)
@@ -196,7 +199,10 @@ def _farmed(
 @click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
 @json_option
 def list_measured(gpu: str, json: bool) -> None:
-    """List the measured problems: key, GPU, fastest kernel, user and time."""
+    """List the measured problems.
+
+    A line has the key, the GPU, the fastest kernel, the user and the time.
+    """
     from evt.measured import Store
 
     found = Store().all(gpu=gpu)
@@ -216,7 +222,10 @@ def list_measured(gpu: str, json: bool) -> None:
 @click.argument("key")
 @json_option
 def show(key: str, json: bool) -> None:
-    """Show all times of the problems whose keys begin with KEY, beside the estimates of the cost model."""
+    """Show all times of some problems, beside the estimates.
+
+    KEY is the beginning of the keys of problems, which `evt tune list` prints. The cost model estimates.
+    """
     found = _matching(key)
     if json:
         print_json(
@@ -242,7 +251,10 @@ def show(key: str, json: bool) -> None:
 @click.option("--key", default="", help="Only problems whose keys begin with this.")
 @click.option("--anonymous", is_flag=True, help="Leave out the users and machines that measured.")
 def export(file: str, gpu: str, key: str, anonymous: bool) -> None:
-    """Write measurements to a JSON file, for `evt tune import` on other machines with such GPUs."""
+    """Write measurements to a JSON file.
+
+    `evt tune import` reads it on other machines with such GPUs.
+    """
     from evt.measured import Store
     from evt.measured.shipped import anonymous as without_user
 
@@ -258,7 +270,10 @@ def export(file: str, gpu: str, key: str, anonymous: bool) -> None:
 @click.option("--replace", is_flag=True, help="Replace measurements of the same problem and GPU.")
 @json_option
 def import_measured(file: str, replace: bool, json: bool) -> None:
-    """Read measurements from a file of `evt tune export`. Own measurements of a problem and GPU stay."""
+    """Read measurements from a file of `evt tune export`.
+
+    Measurements that this machine has for a problem and GPU stay, unless --replace is given.
+    """
     from evt.measured import Store
 
     store, entries = Store(), list(_read(file))
@@ -277,7 +292,10 @@ def import_measured(file: str, replace: bool, json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Forget all measurements.")
 @json_option
 def forget(key: str | None, gpu: str, everything: bool, json: bool) -> None:
-    """Remove the measurements of the problems whose keys begin with KEY, or of all with --gpu or --all."""
+    """Remove measurements: by KEY, by --gpu, or --all.
+
+    KEY is the beginning of the keys of problems, which `evt tune list` prints.
+    """
     from evt.measured import Store
 
     if key is None and not gpu and not everything:

@@ -314,8 +314,8 @@ class _Build:
             if (divided := split(source.text)) is None:
                 continue
             jit = find_jit(self._toolchain)
-            if isinstance(jit, str):
-                self._report(self._event("fallback", key, f"nvcc for the whole file: {jit}"))
+            if isinstance(jit, Missing):
+                self._report(self._event("fallback", key, f"nvcc for the whole file: {jit.reason}"))
                 continue
             recipes = parts(source, divided, tools)
             keyed = {self._part_key(each.source.text, name, source.gencode): each for name, each in recipes.items()}

@@ -103,8 +103,8 @@ def _way() -> Check:
     if not toolchain.by_parts:
         return Check(name, True, f"not used: variables make {slow}", required=False)
     jit = find_jit(toolchain)
-    if isinstance(jit, str):
-        return Check(name, False, f"{slow}: {jit}", "pip install cuda-bindings nvidia-nvjitlink", required=False)
+    if isinstance(jit, Missing):
+        return Check(name, False, f"{slow}: {jit.reason}", jit.help, required=False)
     nvrtc, linker = (".".join(map(str, each.version)) for each in (jit.nvrtc, jit.linker))
     return Check(name, True, f"{nvrtc}, {linker}: a new formula on a known skeleton takes a second", required=False)
 

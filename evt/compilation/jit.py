@@ -141,7 +141,8 @@ def _load(library: str, wheel: str) -> Path | Missing:
         return Path(load_nvidia_dynamic_lib(library).abs_path or library)
     except RuntimeError as error:
         first = str(error).strip().splitlines()[0]
-        return Missing(f"{library} was not found: {first}", f"pip install {wheel}, or a CUDA build of PyTorch")
+        why = "" if "No such file" in first else f": {first}"
+        return Missing(f"{library} was not found{why}", f"pip install {wheel}, or a CUDA build of PyTorch")
 
 
 def _identity(name: str, version: tuple[int, int], path: Path) -> str:

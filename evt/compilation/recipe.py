@@ -179,18 +179,19 @@ def by_parts(source: KernelSource, formula: Formula, toolchain: Toolchain) -> Re
     return Recipe(source, (formula,), link_pass(toolchain), has_fallback=True)
 
 
-def find_jit(toolchain: Toolchain) -> Jit | str:
+def find_jit(toolchain: Toolchain) -> Jit | Missing:
     """Return NVRTC and nvJitLink, or the reason that they cannot make kernels of this nvcc's skeletons."""
     nvrtc, linker = find_nvrtc(), find_nvjitlink()
     for found in (nvrtc, linker):
         if isinstance(found, Missing):
-            return found.reason
+            return found
     assert isinstance(nvrtc, Nvrtc)
     assert isinstance(linker, NvJitLink)
     for name, made in (("nvcc", numbers(toolchain.nvcc_version)[:2]), ("NVRTC", nvrtc.version)):
         if made[0] != linker.version[0] or made > linker.version:
             newer = ".".join(map(str, linker.version))
-            return f"nvJitLink {newer} does not link the LTO-IR of {name} {'.'.join(map(str, made))}"
+            reason = f"nvJitLink {newer} does not link the LTO-IR of {name} {'.'.join(map(str, made))}"
+            return Missing(reason, "pip install --upgrade nvidia-nvjitlink")
     return Jit(nvrtc, linker)
 
 

@@ -39,7 +39,7 @@ def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise NotADirectoryError(20, "it is not a directory", str(path))
     if path.is_dir() and any(path.iterdir()):
         if not replace:
-            raise FileExistsError(17, "the directory is not empty", str(path))
+            raise FileExistsError(17, "the directory is not empty, and `replace` is not set", str(path))
         if is_kept(path):
             raise FileExistsError(17, "the working directory, home and the root are never replaced", str(path))
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))

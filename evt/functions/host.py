@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -35,8 +36,21 @@ inline float __powf(float x, float y) { return powf(x, y); }
 _PLAIN = "#include <math.h>\n#include <cstdint>\n#define EVT_HOST_DEVICE inline\n"
 
 
+#: An error of g++ or clang about a name that is not declared, such as a device-only function.
+_UNDECLARED = re.compile(r"not declared|undeclared|not been declared|not a member|no member named|not name a type")
+
+
 class NotForHostError(Exception):
-    """An error for C++ that does not compile for the host: it is wrong, or calls device-only functions."""
+    """An error for C++ that does not compile for the host: it is wrong, or calls device-only functions.
+
+    ``mistake`` is the compiler's first error if no error is about an undeclared name; such C++ compiles nowhere.
+    """
+
+    @property
+    def mistake(self) -> str:
+        """The first error of C++ that is wrong on the device, too; otherwise ""."""
+        errors = re.findall(r"error: (.*)", str(self))
+        return errors[0] if errors and not any(map(_UNDECLARED.search, errors)) else ""
 
 
 def compiler() -> str | None:
@@ -60,7 +74,8 @@ def compiled(source: str, cxx: str, count: int) -> Run:
         file, library = Path(folder, "function.cpp"), Path(folder, "function.so")
         file.write_text(code, encoding="utf-8")
         command = [found, "-std=c++17", "-O0", "-ffp-contract=off", "-shared", "-fPIC", str(file), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        english = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
         if done.returncode:
             raise NotForHostError(done.stderr)
         function = ctypes.CDLL(str(library)).run

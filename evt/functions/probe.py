@@ -43,7 +43,7 @@ def probe(row: Function) -> Fault | None:
     """Return the contradiction between a function's C++, reference and derivatives, or None.
 
     The reference is evaluated on tensors if PyTorch is imported, and on floats otherwise. The C++ is not compared
-    without a compiler, or if it does not compile for the host.
+    without a compiler, or if it calls functions that the host lacks.
     """
     points = [tuple(map(_single, point)) for point in _points(row)]
     return _reference(row, points) or _derivatives(row, points) or _cxx(row, points)
@@ -157,6 +157,8 @@ def _value(row: Function, formula: str, point: Point) -> float:
 
 def _cxx(row: Function, points: Sequence[Point]) -> Fault | None:
     found = _host_values(row, points)
+    if isinstance(found, str):
+        return Fault("E0653", f"the C++ of `{row.name}` does not compile: {found}")
     for point, value in zip(points, found, strict=True) if found is not None else ():
         near = list(_neighbours(row, point))
         if not all(math.isfinite(each) and abs(each) < _LARGE for each in near):
@@ -177,17 +179,17 @@ def _neighbours(row: Function, point: Point) -> Iterator[float]:
             yield _fold(row, _moved(point, slot, step))
 
 
-def _host_values(row: Function, points: Sequence[Point]) -> list[float] | None:
-    """Return the values of the C++, or None if it cannot be compiled here."""
+def _host_values(row: Function, points: Sequence[Point]) -> list[float] | str | None:
+    """Return the values of the C++, the compiler's error if it is wrong, or None if it cannot be compiled here."""
     names = [text.replace(f"fn_{row.name}(", "fn_probed(") for text in (row.source, row.cxx)]
     run = _compiled(*names, len(row.parameters), host.compiler())
-    return None if run is None else run(list(zip(*points, strict=True)))
+    return run(list(zip(*points, strict=True))) if callable(run) else run
 
 
 @lru_cache(maxsize=256)
-def _compiled(source: str, cxx: str, count: int, compiler: str | None) -> host.Run | None:
-    """Return compiled C++, cached for the lifetime of the process, because a notebook's cell runs again."""
+def _compiled(source: str, cxx: str, count: int, compiler: str | None) -> host.Run | str | None:
+    """Return compiled C++ or the compiler's error, cached for the process because a notebook's cell runs again."""
     try:
         return None if compiler is None else host.compiled(source, cxx, count)
-    except host.NotForHostError:
-        return None
+    except host.NotForHostError as error:
+        return error.mistake or None

@@ -127,7 +127,7 @@ class Convolution:
                 if name == "weight":
                     expected = expected.replace("N, C", "K, C").replace("L", "S").replace("D", "T")
                     expected = expected.replace("H", "R").replace("W", "S")
-                raise ValueError(f"`{operand}`, {name}, has {len(shape)} dimensions; expected {expected}")
+                raise ValueError(f"{operand} ({name}) has {len(shape)} dimensions; expected {expected}")
         if self.operator == "wgrad":
             filters, channels, filter_size = a[1], b[1], self.kernel_size
             if a[0] != b[0]:

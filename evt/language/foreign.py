@@ -176,15 +176,15 @@ def _cast(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found | 
 
 
 def _continued(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found | None:
-    """An expression that goes on in the next line, without parentheses."""
+    """``D = acc +`` and ``bias`` in the next line -> ``D = (acc +`` and ``bias)``."""
     last = len(tokens) - 1
-    if index > last and tokens[last] in _OPERATORS and _NEXT_LINE.match(source.text, tokens[last].end_pos):
+    if index > last and tokens[last] in _OPERATORS and _NEXT_LINE.match(source.text, tokens[last].end_pos or 0):
         return last, last, _CONTINUED
     lines = [line.partition("#")[0].strip() for line in source.text[: tokens[0].start_pos].split("\n")]
     above = next(filter(None, reversed(lines)), "")
-    if _outside(tokens, "EQUAL") is None and above and not lines[-1] and above[-1] != ";":
-        if tokens[0] in _OPERATORS or above.endswith(tuple(_OPERATORS)):
-            return 0, last, _CONTINUED
+    goes_on = tokens[0] in _OPERATORS or above.endswith(tuple(_OPERATORS))
+    if goes_on and above and not lines[-1] and above[-1] != ";" and _outside(tokens, "EQUAL") is None:
+        return 0, last, _CONTINUED
     return None
 
 

@@ -41,5 +41,5 @@ def _unreadable(path: Path | str, why: str) -> Diagnostic:
     return Diagnostic(
         "E0105",
         f"cannot read `{str(path)!r}`: {why}".replace("`'", "`").replace("'`", "`"),
-        help="give a UTF-8 text file with a program, `-` for standard input, or the formula itself in quotes",
+        help="name a UTF-8 text file with a program; a formula itself is the argument of `evt check` and of evt.gemm",
     )

@@ -89,7 +89,7 @@ def _request(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped:
         convolution = Convolution.of(dag.operation, geometry)
     elif geometry:
         message = f"`{next(iter(geometry))}` is for convolutions, and the operation is {dag.operation}"
-        raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or omit it"))
+        raise ArgumentError(Diagnostic("E0602", message, help="use evt.conv2d or --op conv2d, or omit it"))
     request = Request(dag, settings, convolution, grouped)
     typed_for(request, operands_of(request, None, None))  # its mistakes do not depend on the operands' types
     return request

@@ -13,6 +13,8 @@ from evt.request.request import Request
 
 #: The largest extent of a tensor.
 _LARGEST = 2**63 - 1
+#: The length of a wrong argument's text that a message does not show.
+_LONG = 100
 #: The shapes of A and B, in PyTorch's order.
 Shapes = tuple[Sequence[int], Sequence[int]]
 
@@ -42,19 +44,36 @@ def problem_of(request: Request, shapes: Shapes) -> tuple[ConvolutionProblem | N
         if request.convolution is not None:
             found = request.convolution.problem(a, b)
             return found, found.extents
-        return None, _matrix_sizes(request.operand_modes, a, b)
+        return None, _matrix_sizes(request, a, b)
     except TypeError:
-        message = f"`shapes` are {shapes!r}; expected the shapes of A and B, sequences of whole numbers"
-        raise ArgumentError(Diagnostic("E0607", message)) from None
+        text = repr(shapes)
+        told = text if len(text) < _LONG and "\n" not in text else f"of type {type(shapes).__name__}"
+        message = f"`shapes` are {told}; expected the shapes of A and B, sequences of whole numbers"
+        raise ArgumentError(Diagnostic("E0607", message, help="pass shapes=(A.shape, B.shape)")) from None
     except ValueError as error:
         raise ArgumentError(Diagnostic("E0604", str(error))) from None
 
 
-def _matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
-    """Return the extents by mode of a matrix product of these shapes. Raise ValueError for shapes that do not fit."""
+def transposed_hint(request: Request, k: int, b: Sequence[int]) -> str:
+    """Return a help for a B whose k differs from A's, if its transpose fits; otherwise ""."""
+    modes = request.operand_modes[1]
+    if request.convolution is not None or len(b) < 2 or dict(zip(modes, reversed(b[-2:]), strict=True))["k"] != k:
+        return ""
+    other = "linear" if modes[0] == "k" else "gemm"
+    as_declared = bool(request.dag.operands)
+    return "pass B.mT" if as_declared else f"pass B.mT; evt.{other} takes B as [{', '.join(reversed(modes))}]"
+
+
+def _matrix_sizes(request: Request, a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
+    """Return the extents by mode of a matrix product of these shapes.
+
+    Raise ValueError or ArgumentError for shapes that do not fit.
+    """
+    modes = request.operand_modes
     if len(a) < 2 or len(b) < 2:
         raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
     sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
     if sizes_a["k"] != sizes_b["k"]:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B")
+        message = f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B"
+        raise ArgumentError(Diagnostic("E0604", message, help=transposed_hint(request, sizes_a["k"], b)))
     return {"l": math.prod(a[:-2]), **sizes_a, **sizes_b}

@@ -20,6 +20,7 @@ from evt.ir.interface import declaration
 from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.layout import span
 from evt.request import Request, typed_for
+from evt.request.shapes import transposed_hint
 from evt.runtime.batch_strides import aligned, outer_batches, spread, unfolded
 from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
@@ -256,6 +257,10 @@ def _refuse_kind(name: str, value: object, declared: Input | None, report: CallD
         hint = f"declare a default to leave it out: `in {written_so} = 0`"
     elif declared is not None and is_number(value):
         hint = f"declare it a scalar: `in {declaration(name, declared.dtype if declared.dtype in SCALARS else F32)}`"
+        if declared.modes in (("m",), ("n",)) and declared.dtype is not None:
+            hint += f"; or a vector or a scalar: `in {declaration(name, declared.dtype, declared.modes, True)}`"
+    elif hasattr(value, "__array__") or isinstance(value, list | tuple):
+        hint = f"convert it: torch.as_tensor({name})"
     report("E0607", message, hint)
 
 
@@ -364,7 +369,8 @@ def _sizes(
         report(
             "E0604",
             f"A is {_shape(a)} and B is {_shape(b)}: k is {leads['k'][0]} in A and {sizes_b['k']} in B",
-            f"A has the modes [{', '.join(modes_a)}] and B [{', '.join(modes_b)}]",
+            f"A has the modes [{', '.join(modes_a)}] and B [{', '.join(modes_b)}]"
+            + (f"; {hint}" if (hint := transposed_hint(request, leads["k"][0], b.shape)) else ""),
         )
     sizes = {mode: math.prod(dims) for mode, dims in leads.items()}
     _check_limits(sizes, "of mode", report)

@@ -45,6 +45,11 @@ def test_the_help_is_short(name: str) -> None:
     assert "--help-all" not in ok("doctor", "--help") + ok("fmt", "--help")
 
 
+@pytest.mark.parametrize("name", ["", "tune", "cache", "bench"])
+def test_no_summary_of_a_command_is_cut(name: str) -> None:
+    assert not re.findall(r"^  \w.*\.\.\.$", ok(*name.split(), "--help"), re.MULTILINE)
+
+
 #: An example of each command that prints JSON; `build` and `tune` need tools, and `bench` writes a file.
 DOCUMENTS = {
     "check": ["check", FORMULA],

@@ -221,7 +221,7 @@ def test_nvcc_takes_the_whole_file_if_nvrtc_refuses_the_formula(room: Room, nvrt
 
 
 def test_a_missing_library_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "find_jit", lambda toolchain: "nvJitLink was not found")
+    monkeypatch.setattr(recipe, "find_jit", lambda toolchain: Missing("nvJitLink was not found", "install it"))
     events: list[BuildEvent] = []
     made(room, FIRST, events=events)
     assert room.starts() == {"device": 1, "host": 1, "link": 1}
@@ -254,7 +254,7 @@ def test_the_linker_is_of_the_major_version_and_not_older(
     found = find_jit(dataclasses.replace(room.tools, nvcc_version=nvcc))
     assert isinstance(found, Jit) == fits
     monkeypatch.setattr(recipe, "find_nvjitlink", lambda: Missing("nothing there", "install it"))
-    assert find_jit(room.tools) == "nothing there"
+    assert find_jit(room.tools) == Missing("nothing there", "install it")
 
 
 def test_keys(room: Room) -> None:

@@ -92,6 +92,18 @@ def test_cxx_that_is_another_function(signature: str, cxx: str, reference: Any, 
     assert re.search(r"is \S+; the reference is \S+$", said)
 
 
+@needs_compiler
+@pytest.mark.parametrize("cxx", ["x +", "x +* 2", "x * * ", "x ? 1", "sinf(x, x, x)", "x = = 1", "&x"])
+def test_cxx_that_compiles_nowhere(cxx: str) -> None:
+    assert refused("f(x)", cxx=cxx, torch=lambda x: x).startswith("E0653 the C++ ")
+
+
+@needs_compiler
+@pytest.mark.parametrize("cxx", ["__nv_only(x)", "__nv_only(x) + 1", "x * kOfTheDevice", "fdim_rn(x, x)"])
+def test_cxx_that_only_the_device_has(cxx: str) -> None:
+    evt.function("on_device(x)", cxx=cxx, torch=lambda x: x)
+
+
 @pytest.mark.parametrize(
     ("reference", "said"),
     [

@@ -26,11 +26,20 @@ from evt.language import tree as syntax
 OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k")), **OPERAND_MODES}
 
 
+#: Operations by their names in other libraries.
+_OPERATIONS_ELSEWHERE = {
+    **dict.fromkeys(("matmul", "mm", "bmm", "addmm", "baddbmm", "product"), "gemm"),
+    **dict.fromkeys(("conv", "convolution"), "conv2d"),
+    **{f"conv{rank}d": f"conv{rank}d" for rank in (1, 2, 3)},
+}
+
+
 def unknown_operation(name: object) -> str:
     """Return a help for a name that is not one of :data:`OPERATIONS`."""
     if name == "grouped_gemm":
         return "write `gemm`, and call evt.grouped_gemm"
-    return hint(str(name).removesuffix("_fprop"), OPERATIONS, "operations")
+    meant = _OPERATIONS_ELSEWHERE.get(str(name).lower().removesuffix("_fprop"))
+    return f"write `{meant}`" if meant else hint(str(name), (*OPERATIONS, "grouped_gemm"), "operations")
 
 
 class Statements:

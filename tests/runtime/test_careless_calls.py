@@ -1,0 +1,84 @@
+"""Careless calls: the help names the correction, and the corrected call works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import evt
+
+A, B, S = torch.randn(8, 16), torch.randn(24, 16), torch.rand(8)
+GEMM, LINEAR = evt.gemm("D = acc"), evt.linear("D = acc")
+WRITTEN = evt.gemm("gemm(A: f32[m, k], B: f32[n, k]); D = acc")
+ROWS, EITHER, SCALAR = (evt.gemm(f"in s: {kind}; D = acc * s") for kind in ("f32[m]", "f32[m?]", "f32"))
+SHAPES = (A.shape, B.mT.shape)
+CALLS: dict[str, tuple[Callable[[], Any], str, tuple[Callable[[], Any], ...]]] = {
+    "a weight": (
+        lambda: GEMM(A, B),
+        "pass B.mT; evt.linear takes B as [n, k]",
+        (lambda: GEMM(A, B.mT), lambda: LINEAR(A, B)),
+    ),
+    "no weight": (lambda: LINEAR(A, B.mT), "pass B.mT; evt.gemm takes B as [k, n]", (lambda: GEMM(A, B.mT),)),
+    "a declared layout": (lambda: WRITTEN(A, B.mT), "pass B.mT", (lambda: WRITTEN(A, B),)),
+    "shapes of a weight": (
+        lambda: GEMM.explain(shapes=(A.shape, B.shape)),
+        "pass B.mT; evt.linear takes B as [n, k]",
+        (lambda: GEMM.explain(shapes=SHAPES), lambda: LINEAR.explain(shapes=(A.shape, B.shape))),
+    ),
+    "tensors as shapes": (
+        lambda: GEMM.explain(shapes=(A, B.mT)),  # type: ignore[arg-type]
+        "pass shapes=(A.shape, B.shape)",
+        (lambda: GEMM.explain(shapes=SHAPES),),
+    ),
+    "extents as shapes": (
+        lambda: GEMM.estimate((8, 24, 16)),  # type: ignore[arg-type]
+        "pass shapes=(A.shape, B.shape)",
+        (lambda: GEMM.estimate(SHAPES),),
+    ),
+    "an array": (
+        lambda: GEMM(A.numpy(), B.mT),
+        "convert it: torch.as_tensor(A)",
+        (lambda: GEMM(torch.as_tensor(A.numpy()), B.mT),),
+    ),
+    "a list": (
+        lambda: GEMM(A, B.mT.tolist()),
+        "convert it: torch.as_tensor(B)",
+        (lambda: GEMM(A, torch.as_tensor(B.mT.tolist())),),
+    ),
+    "a number for a vector": (
+        lambda: ROWS(A, B.mT, s=2.0),
+        "declare it a scalar: `in s: f32`; or a vector or a scalar: `in s: f32[m?]`",
+        (lambda: SCALAR(A, B.mT, s=2.0), lambda: EITHER(A, B.mT, s=torch.tensor(2.0)), lambda: EITHER(A, B.mT, s=S)),
+    ),
+    "the geometry of a convolution": (
+        lambda: evt.gemm("D = acc", stride=2),  # type: ignore[call-arg]
+        "use evt.conv2d or --op conv2d, or omit it",
+        (lambda: evt.conv2d("D = acc", stride=2), lambda: evt.gemm("D = acc")),
+    ),
+    "another library's operation": (
+        lambda: evt.load("samples/rope.evt", "matmul"),
+        "write `gemm`",
+        (lambda: evt.load("samples/rope.evt", "gemm"),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_help_of_a_careless_call(name: str, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    monkeypatch.chdir(pytestconfig.rootpath)
+    call, hint, corrected = CALLS[name]
+    with pytest.raises(evt.errors.EvtError) as caught:
+        call()
+    (each,) = caught.value.diagnostics
+    assert hint in each.help
+    assert len(each.message) < 150
+    for correct in corrected:
+        correct()
+
+
+def test_an_explanation_names_the_route() -> None:
+    assert GEMM.explain("h100").route == evt.supports(GEMM, arch="h100").route
+    assert evt.gemm("D = acc", route="evt-2x").explain("h100").route == "evt-2x"
