@@ -29,12 +29,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str, tuple[Callable[[], Any], ...]]] =
         (lambda: GEMM.explain(shapes=SHAPES), lambda: LINEAR.explain(shapes=(A.shape, B.shape))),
     ),
     "tensors as shapes": (
-        lambda: GEMM.explain(shapes=(A, B.mT)),  # type: ignore[arg-type]
+        lambda: GEMM.explain(shapes=(A, B.mT)),
         "pass shapes=(A.shape, B.shape)",
         (lambda: GEMM.explain(shapes=SHAPES),),
     ),
     "extents as shapes": (
-        lambda: GEMM.estimate((8, 24, 16)),  # type: ignore[arg-type]
+        lambda: GEMM.estimate((8, 24, 16)),
         "pass shapes=(A.shape, B.shape)",
         (lambda: GEMM.estimate(SHAPES),),
     ),
