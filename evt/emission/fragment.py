@@ -67,6 +67,7 @@ class _Passes:
             lambda name, arguments: listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{name}", arguments))),
             fragment_element,
             batched=False,
+            ragged=isinstance(plan.mainloop, OwnProduct) and plan.mainloop.ends is not None,
         )
         self.parts: dict[str, NodeText] = {}
         self.passes = [_Pass()]

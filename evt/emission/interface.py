@@ -7,6 +7,7 @@ from evt.ir.dtype import B1
 from evt.ir.node import written
 from evt.ir.number import decimal
 from evt.plan import Field, Plan
+from evt.plan.gemm import MAX_GROUPS
 from evt.plan.plan import Convolution, GroupedPlan, OwnProduct, PaddedCopy, Parameter
 from evt.plan.signature import bytes_of
 
@@ -29,6 +30,7 @@ _PLAIN = {
     "images": "images",
     "channels": "input channels, of all groups",
     "filters": "output channels, of all groups",
+    "ends": "int32_t[l] in device memory: the end of each group's rows, of A, D and the other tensors with rows",
     "groups": "groups of channels, at least 1",
     "swizzle": "tiles side by side before the next row of tiles; 0: the kernel decides",
     "raster": "the order of tiles: 1 along m, 2 along n; 0: the kernel decides",
@@ -110,7 +112,7 @@ def _plain(plan: Plan, field: Field) -> str:
     if isinstance(plan.mainloop, Convolution) and field.role in _MODES[plan.mainloop.operator]:
         return _MODES[plan.mainloop.operator][field.role]
     if field.role == "l" and isinstance(plan.mainloop, OwnProduct):
-        return "batches: 1"
+        return "batches: 1" if plan.mainloop.ends is None else f"groups of rows, 1 to {MAX_GROUPS}"
     if field.role in _PLAIN:
         return _PLAIN[field.role]
     part, _, dimension = field.role.rpartition("_")

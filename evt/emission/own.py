@@ -40,19 +40,24 @@ def own(plan: Plan) -> OwnText | None:
                 structs=structs(plan),
             )
         case OwnProduct() as loop:
-            sizes = zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True)
+            sizes = list(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
+            operands = [
+                (name, read(field))
+                for letter, matrix in (("a", loop.a), ("b", loop.b))
+                for name, field in ((letter, matrix.pointer), (f"{letter}_stride", matrix.leading))
+            ]
+            if loop.ends is not None:
+                sizes.append(("groups", extent("l")))
+                operands.append(("b_group_stride", read(loop.b.batch)))
+                operands.append(("ends", f"static_cast<int32_t const*>({read(loop.ends)})"))
             return OwnText(
                 mainloop="",
-                kernel=_gemm(plan.config, loop.a.dtype),
-                remark="The matrix product.",
+                kernel=_gemm(plan.config, loop.a.dtype, loop.ends is not None),
+                remark="The matrix product." if loop.ends is None else "The matrix products of the groups.",
                 problem=tuple(sizes),
-                operands=tuple(
-                    (name, read(field))
-                    for letter, matrix in (("a", loop.a), ("b", loop.b))
-                    for name, field in ((letter, matrix.pointer), (f"{letter}_stride", matrix.leading))
-                ),
+                operands=tuple(operands),
                 structs=structs(plan),
-                refused="arguments->l != 1",
+                refused="arguments->l != 1" if loop.ends is None else "arguments->ends == nullptr",
             )
         case DepthwiseConvolution() as loop:
             return OwnText(
@@ -71,12 +76,13 @@ def _kernel(shared: bool) -> str:
     return f"evt::kit::Kernel<Mainloop, Epilogue{', true' if shared else ''}>"
 
 
-def _gemm(config: Config, operand: DType) -> str:
+def _gemm(config: Config, operand: DType, grouped: bool) -> str:
     """Return the kernel of a product."""
     tile = tile_of(config, bytes_of(operand))
     down, across, splits = tile.cluster
     numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
-    numbers += ["true"] * promotes(operand)
+    flags = promotes(operand), grouped
+    numbers += [str(flag).lower() for flag in flags[: 2 if grouped else int(promotes(operand))]]
     return f"evt::kit::Gemm<Mma, Epilogue, {config.tile[2]}, evt::kit::GemmTile<{', '.join(numbers)}>>"
 
 

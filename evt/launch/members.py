@@ -97,7 +97,7 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         names: tuple[str, ...] = depthwise.MEMBERS
         pointers: dict[str, Value] = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
     elif isinstance(plan.mainloop, OwnProduct):
-        names, pointers = gemm.MEMBERS, {}
+        names, pointers = gemm.members(plan.mainloop), gemm.pointers(plan.mainloop)
     else:
         names = (*halo.MEMBERS, *(halo.OF_WINDOWS if halo.has_windows(plan) else ()))
         pointers = {"operands.a": a.pointer, "operands.b": b.pointer}
@@ -111,9 +111,10 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
 
 
 def _of_epilogue(plan: Plan) -> Iterator[tuple[str, Value]]:
+    ragged = isinstance(plan.mainloop, OwnProduct) and plan.mainloop.ends is not None
     for step in plan.steps:
         if has_part(step):
-            for name, value in _of_step(step):
+            for name, value in _of_step(step, ragged):
                 yield f"epilogue.{step.name}.{name}", value
 
 
@@ -124,7 +125,7 @@ def has_part(step: Step) -> bool:
     return bool(step.header) and not (isinstance(step, ScalarBroadcast) and isinstance(step.value, Number))
 
 
-def _of_step(step: Step) -> Iterator[tuple[str, Value]]:
+def _of_step(step: Step, ragged: bool) -> Iterator[tuple[str, Value]]:
     match step:
         case RandomNumbers():
             yield from _of_random(step)
@@ -133,7 +134,7 @@ def _of_step(step: Step) -> Iterator[tuple[str, Value]]:
             yield "kept", extent
         case _:
             for name, member in step.members:
-                if name != "stride_l":  # there is one batch
+                if ragged or name != "stride_l":  # there is one batch
                     yield from _of_member(name, member)
 
 

@@ -30,7 +30,8 @@ _SWIZZLES = {128: 3, 64: 2, 32: 1}
 class TensorMap:
     """A descriptor of TMA apart from its address: the innermost dimension is first and contiguous.
 
-    ``strides`` are of the other dimensions, in bytes. ``steps`` are the traversal strides.
+    ``strides`` are of the other dimensions, in bytes. ``steps`` are the traversal strides. The tensor begins ``before``
+    bytes before the pointer.
     """
 
     member: str
@@ -41,6 +42,7 @@ class TensorMap:
     box: tuple[int, ...]
     steps: tuple[int, ...]
     swizzle: int
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,17 @@ def tensor_map(
     *,
     steps: tuple[int, int] = (1, 1),
     rounds: bool = True,
+    before: int = 0,
 ) -> TensorMap:
     """Return a descriptor of elements of a type; ``strides`` count elements.
 
-    A row of the box has ``row_bytes`` in shared memory. ``rounds``: f32 is rounded to TF32.
+    A row of the box has ``row_bytes`` in shared memory. ``rounds``: f32 is rounded to TF32. The tensor begins ``before``
+    elements before the pointer.
     """
     every = (1, *steps, *(1 for _ in extents[3:]))[: len(extents)]
     in_bytes = tuple(stride * bytes_of(dtype) for stride in strides)
     kind = MAP_TYPES[dtype][1] if rounds or dtype != F32 else MAP_FLOAT32
-    return TensorMap(member, pointer, kind, tuple(extents), in_bytes, tuple(box), every, _SWIZZLES.get(row_bytes, 0))
+    swizzle = _SWIZZLES.get(row_bytes, 0)
+    return TensorMap(
+        member, pointer, kind, tuple(extents), in_bytes, tuple(box), every, swizzle, before * bytes_of(dtype)
+    )

@@ -87,6 +87,10 @@ class Fields:
         """Return the extent of a mode."""
         return self.size(mode)
 
+    def ends(self) -> Field:
+        """Return the address of the ends of groups of rows."""
+        return self.add(Field("ends", "pointer", "", "ends"))
+
     def workspace(self) -> Field:
         """Return the memory that the kernel works in."""
         return self.add(Field("workspace", "pointer", "", "workspace"))

@@ -30,6 +30,8 @@ _CLUSTERS, _SPLITS = ((1, 1), (1, 2), (2, 1)), (1, 2, 4, 8)
 _BARRIERS = 2048
 #: Bytes of a row of A or B in a stage.
 _ROW_BYTES = (128, 64, 256)
+#: The most groups of rows with a B each: kMaxGroups of kit/gemm.hpp.
+MAX_GROUPS = 1024
 #: The longest row that TMA swizzles.
 MAX_ROW_BYTES = 128
 #: The most rows of a part of C and D, of pingpong consumers and of cooperating ones.
@@ -192,13 +194,17 @@ def rows_of_part(rows: int, splits: int, pingpong: bool) -> int:
 
 
 class Size(NamedTuple):
-    """A product: rows, columns, and bytes of k of a row; bytes of C and D of an element, and the SMs."""
+    """A product: rows, columns, and bytes of k of a row; bytes of C and D of an element, and the SMs.
+
+    ``groups`` of rows have columns each. Their numbers of rows are assumed to vary.
+    """
 
     rows: int
     columns: int
     row_bytes: int
     traffic: float
     multiprocessors: int
+    groups: int = 1
 
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
@@ -230,7 +236,10 @@ def _at_a_time(tile: Tile, size: Size) -> int:
 def _tiles(tile: Tile, size: Size) -> int:
     """Return the number of tiles, including the idle CTAs of clusters."""
     down, across, splits = tile.cluster
-    clusters = ceil_div(size.rows, tile.rows * down) * ceil_div(size.columns, tile.columns * across)
+    tall, groups = tile.rows * down, min(size.groups, size.rows)
+    # The last tile of a group is half full on average.
+    tiles = ceil_div(size.rows, tall) if groups == 1 else max(groups, ceil_div(size.rows, tall) + groups // 2)
+    clusters = tiles * ceil_div(size.columns, tile.columns * across)
     return clusters * down * across * splits
 
 
@@ -247,7 +256,7 @@ def _time(
     completed = speed.epilogue * epilogue + evaluated
     hidden = _norm(multiplied, completed) - multiplied if tile.pingpong else completed
     computed = ceil_div(tiles, at_a_time) * (multiplied + hidden) + completed * tile.pingpong
-    operands = (size.rows + size.columns) * size.row_bytes
+    operands = (size.rows + size.columns * min(size.groups, size.rows)) * size.row_bytes
     return _norm(computed, latency + (operands + size.rows * size.columns * size.traffic) / moved)
 
 

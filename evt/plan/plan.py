@@ -7,7 +7,7 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-              | OwnProduct(a, b)                    two matrices, by the GEMM kernel
+              | OwnProduct(a, b, ends)              two matrices, by the GEMM kernel
               | HaloConvolution(operator, ...)      a convolution by the halo kernel
               | DepthwiseConvolution(operator, ...) a convolution without a matrix product
     Epilogue  = EpilogueProgram(steps, tree, results)   a visitor tree, a topological visitor, or straight-line code
@@ -133,7 +133,12 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True)
 class OwnProduct(MatrixProduct):
-    """A matrix product by the kernel of codegen/include/evt/kit/gemm.hpp. The columns of D are called filters."""
+    """A matrix product by the kernel of codegen/include/evt/kit/gemm.hpp. The columns of D are called filters.
+
+    ``ends`` are the ends of the groups of rows, if each group has its own B.
+    """
+
+    ends: Field | None = None
 
     @property
     def transposes_filters(self) -> bool:

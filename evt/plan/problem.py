@@ -17,17 +17,18 @@ from evt.plan.stock.match import Stock, match_stock
 from evt.plan.target import Target
 from evt.plan.verdict import Refusal
 
-#: The kinds of problems: a matrix product, batched or not; many products of one layout, each with its own extents; or
-#: a convolution.
-Shape = Literal["gemm", "grouped", "convolution"]
+#: The kinds of problems: a matrix product, batched or not; many products of one layout, each with its own extents;
+#: groups of consecutive rows with a B each; or a convolution.
+Shape = Literal["gemm", "grouped", "ragged", "convolution"]
 
 
 @dataclass(frozen=True)
 class Problem:
     """A program, the layouts and the target that a kernel is planned for.
 
-    ``grouped``: the kernel computes many products in one launch, and ``signature`` has their common layouts. ``sizes``
-    choose among the kernels: no text of a kernel depends on them.
+    ``grouped``: the kernel computes many products in one launch, and ``signature`` has their common layouts.
+    ``ragged``: the groups are consecutive rows of A and D, and each has its own B. Their ends are in device memory. The
+    mode l counts the groups. ``sizes`` choose among the kernels: no text of a kernel depends on them.
     """
 
     dag: TypedDag
@@ -35,13 +36,14 @@ class Problem:
     target: Target
     options: Options = PLAIN
     grouped: bool = False
+    ragged: bool = False
     sizes: Sizes = UNKNOWN
 
     @property
     def shape(self) -> Shape:
         if self.signature.convolution is not None:
             return "convolution"
-        return "grouped" if self.grouped else "gemm"
+        return "ragged" if self.ragged else "grouped" if self.grouped else "gemm"
 
     @property
     def convolution(self) -> ConvolutionClass:

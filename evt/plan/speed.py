@@ -184,7 +184,9 @@ def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: 
 def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[gemm.Tile, gemm.Size]:
     """Return the tile of an own product and the size of a call."""
     operand_bytes, traffic = plan.operand_bits // 8, plan.read_bytes + plan.written_bytes
-    size = gemm.Size(sizes["m"], sizes["n"], sizes["k"] * operand_bytes, traffic, multiprocessors)
+    assert isinstance(plan.mainloop, OwnProduct)
+    groups = 1 if plan.mainloop.ends is None else sizes["l"]
+    size = gemm.Size(sizes["m"], sizes["n"], sizes["k"] * operand_bytes, traffic, multiprocessors, groups)
     return gemm.tile_of(plan.config, operand_bytes), size
 
 

@@ -134,9 +134,9 @@ class Ready:
         _memory_of_params, at = _memory(size)
         ctypes.memmove(at, launch.params, size)
         for offset, index, given in launch.maps:
-            if _encode(driver, given, at + offset, values[index]):
+            if _encode(driver, given, at + offset, values[index] - given.before):
                 raise RefusedError
-        self._maps = [(offset, index) for offset, index, _ in launch.maps]
+        self._maps = [(offset, index, given.before) for offset, index, given in launch.maps]
         self._pack, self._chunks, self._values = _packer(ctypes.string_at(at, size), launch.patches)
         #: By the stream: the address of a configuration, and its memory.
         self._configs: dict[int, tuple[int, object]] = {}
@@ -150,8 +150,8 @@ class Ready:
             chunks[position] = read(values[index])
         # The driver reads the parameters through a pointer, which follows them.
         self._pack(memory, at - ctypes.addressof(memory), *chunks, at)
-        for offset, index in self._maps:
-            if self._replace(at + offset, values[index]):
+        for offset, index, before in self._maps:
+            if self._replace(at + offset, values[index] - before):
                 raise RefusedError
         config, kept = self._configs.get(stream) or self._config(stream)
         return Prepared(config, self._kernel, at + size, (memory, kept))

@@ -30,12 +30,13 @@ from evt.runtime.arguments import WHOLE, bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.given import split_held
-from evt.runtime.groups import Group, Groups, split
+from evt.runtime.groups import Group, Groups, given_arguments, split
 from evt.runtime.identity import Forms, alignments
 from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import KernelWarnings
 from evt.runtime.overlap import MemoryRange, check_groups, find_overlap
+from evt.runtime.ragged import RaggedCaller
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensor_checks import reaches_memory, tracing_fault, write
@@ -53,6 +54,7 @@ class GroupedCaller:
         self.request = request.member
         #: Launches a kernel for each group: where that was asked for, or measured to be the fastest.
         self._loop = Caller(self.request)
+        self._ragged = RaggedCaller(request)
         self._inputs, self._outputs = self.request.inputs, self.request.outputs
         self._forms = Forms()
         self._looped = request.settings.route == LOOP
@@ -70,6 +72,9 @@ class GroupedCaller:
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
         if traced := tracing_fault():
             raise ArgumentError(traced)
+        if isinstance(offsets, torch.Tensor) and offsets.device.type == "cuda":
+            read, buffers = given_arguments(self.request, a, b, inputs, out, offsets)
+            return self._gather(self._ragged(a, b, read, buffers, offsets))
         groups = split(self.request, a, b, inputs, out, offsets)
         given = [dict(group.buffers) for group in groups.members]
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]

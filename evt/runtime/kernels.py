@@ -112,7 +112,8 @@ def call_problem(request: Request, bound: Bound, target: Target, atomic: bool = 
     """Return the planner's problem for a bound call."""
     dag = optimised_for(request, bound.dag.operands, bound.absent)
     signature = bound.signature.only({*dag.input, *dag.output})
-    return Problem(dag, signature, target, options(request.settings, atomic), sizes=bound.plan_sizes)
+    asked = options(request.settings, atomic)
+    return Problem(dag, signature, target, asked, ragged=bound.ragged, sizes=bound.plan_sizes)
 
 
 def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Request:

@@ -43,6 +43,7 @@ struct Tile {
   int columns;  // of the matrix
   int number;
   int strip, strips;
+  int batch = 0;  // or the group
 
   /// The second of two blocks of strips that are computed together may be beyond the matrix.
   CUTLASS_DEVICE bool exists() const { return strip < strips; }

@@ -63,7 +63,12 @@ class ScalarBroadcast(Step):
     def members(self) -> tuple[tuple[str, Member], ...]:
         match self.value:
             case Single(dtype, _, pointer) as single:
-                return ("ptr", Pointer(pointer, dtype, is_const=True)), ("number", single)
+                batch = self.strides[2]
+                return (
+                    ("ptr", Pointer(pointer, dtype, is_const=True)),
+                    ("number", single),
+                    *((("stride_l", batch),) if batch else ()),
+                )
             case Size() as size:
                 return (("number", size),)
             case Number():

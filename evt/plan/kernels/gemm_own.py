@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from evt.ir.node import base
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import fragment_epilogue
@@ -24,4 +25,26 @@ class OwnProductKernel:
         return draft.finish(frame, OwnProduct(product.a, product.b), fragment_epilogue(draft))
 
 
+@dataclass(frozen=True, slots=True)
+class RaggedProductKernel:
+    """The planner of a product whose groups of rows have a B each: tensors without rows have one for each group."""
+
+    template: str = "own_sm90"
+
+    def __call__(self, selection: Selection) -> Plan:
+        draft = Draft(selection)
+        having_rows = {value.name for value in (*draft.dag.inputs, *draft.dag.outputs) if "m" in map(base, value.modes)}
+        signature = draft.signature
+        tensors = tuple(
+            (name, replace(layout, batch="shared") if name in having_rows else layout)
+            for name, layout in signature.tensors
+        )
+        draft.signature = replace(signature, a=replace(signature.a, batch="shared"), tensors=tensors)
+        product = matrix_product(draft)
+        frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
+        loop = OwnProduct(product.a, product.b, ends=draft.fields.ends())
+        return draft.finish(frame, loop, fragment_epilogue(draft))
+
+
 PRODUCT = OwnProductKernel()
+RAGGED = RaggedProductKernel()

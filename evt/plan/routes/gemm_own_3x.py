@@ -1,4 +1,4 @@
-"""The GEMM kernel of evt for sm90: the route ``gemm-own-3x``."""
+"""The GEMM kernel of evt for sm90: the routes ``gemm-own-3x`` and, for groups of rows, ``gemm-own-ragged``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from evt.plan.geometry.halo import FILTERS, STEP_PIXELS
 from evt.plan.kernels import gemm_own
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
-from evt.plan.rules import gemm, halo, mainloop
+from evt.plan.rules import gemm, grouped, halo, mainloop
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations that are built."""
     return tuple(_config(each, problem, "always") for each in tiles_of(problem.dag.operands[0].dtype)[0])
+
+
+def configs_ragged(problem: Problem) -> tuple[Config, ...]:
+    """Return the configurations that are built for groups of rows, which have no splits of k."""
+    return tuple(each for each in configs_sm90(problem) if each.cluster[2] == 1)
+
+
+def space_ragged(problem: Problem) -> Iterator[Config]:
+    """Yield the configurations of all other tiles that fit, without splits of k."""
+    return (each for each in space_sm90(problem) if each.cluster[2] == 1)
 
 
 def space_sm90(problem: Problem) -> Iterator[Config]:
@@ -50,4 +60,24 @@ PRODUCT = Route(
     suits=halo.suits_products,
     kernels={"3x": Kernel(gemm_own.PRODUCT, configs_sm90, max_batches=1, space=space_sm90)},
     printed=False,
+)
+
+RAGGED = Route(
+    name="gemm-own-ragged",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a matrix product of evt, for groups of rows whose ends are in device memory",
+    rules=(
+        halo.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        halo.operands_along_k,
+        halo.tma,
+        gemm.row_major_columns,
+        halo.epilogue,
+        halo.columns_of_warp,
+        grouped.of_rows,
+    ),
+    kernels={"3x": Kernel(gemm_own.RAGGED, configs_ragged, max_batches=None, space=space_ragged)},
+    shapes=("ragged",),
 )

@@ -27,6 +27,7 @@ ROUTES: tuple[Route, ...] = (
     halo_3x.HALO,
     depthwise_3x.DEPTHWISE,
     gemm_own_3x.PRODUCT,
+    gemm_own_3x.RAGGED,
     gemm_3x.STOCK,
     gemm_3x.EVT,
     grouped_3x.EVT,

@@ -1,8 +1,12 @@
-"""The rules of grouped products, besides the rules of one product, which every group must meet."""
+"""The rules of grouped products, besides the rules of one product, which every group must meet.
+
+``on_sm90``, ``operands`` and ``one_tensor`` are for groups of separate tensors. ``of_rows`` is for groups of rows.
+"""
 
 from __future__ import annotations
 
-from evt.ir import Index, Input, Output, Random, Reduce
+from evt.ir import Extent, Index, Input, Output, Random, Reduce
+from evt.ir.node import base, index_of
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
@@ -46,4 +50,29 @@ def one_tensor(problem: Problem) -> Verdict:
         if value.is_indexed:
             reason = f"an index of each group has no place in a grouped kernel: `{value.name}` is read or stored by one"
             return Refusal(reason, value.span)
+    return HOLDS
+
+
+@rule("no operation has a result for each group, or counts in the groups")
+def of_rows(problem: Problem) -> Verdict:
+    """Check groups of rows: tensors with rows have the rows of all groups, and other inputs one value for each group.
+
+    A reduction over rows, or an output without rows, would have a result for each group.
+    """
+    dag = problem.dag
+    for node, (op, _) in enumerate(dag.table):
+        match op:
+            case Reduce() if set(op.modes) & {"m", "l"}:
+                return Refusal("a reduction over rows would have a result for each group", node)
+            case Random():
+                return Refusal("random numbers are counted over one problem", node)
+            case Index("m" | "l") | Extent("m" | "l"):
+                return Refusal("the rows of a group are not counted", node)
+    for output in dag.outputs:
+        if "m" not in map(base, output.modes):
+            return Refusal(f"`{output.name}` would have a result for each group", output.span)
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in values:
+        if value.is_indexed and any(index_of(mode) and base(mode) == "n" for mode in value.modes):
+            return Refusal(f"`{value.name}` is read or stored by an index of columns", value.span)
     return HOLDS

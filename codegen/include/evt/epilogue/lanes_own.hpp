@@ -45,7 +45,7 @@ struct Lanes : epilogue::TypesOwn {
 
   CUTLASS_DEVICE int row(At const& at, int) const { return at.places.rows[row_number(at)]; }
   CUTLASS_DEVICE int column(At const& at, int) const { return column_of_tile(column_number(at), 0); }
-  CUTLASS_DEVICE static int batch() { return 0; }
+  CUTLASS_DEVICE int batch() const { return tile.batch; }
   CUTLASS_DEVICE static int extent_m() { return 0; }  // of each batch; there is one batch
   CUTLASS_DEVICE int extent_n() const { return tile.columns; }
 

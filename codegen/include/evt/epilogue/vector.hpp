@@ -18,6 +18,7 @@ struct Scalar {
   struct Arguments {
     Element const* ptr = nullptr;
     Number number = Number(0);
+    int64_t stride_l = 0;
   };
 
   template <class Lanes>
@@ -26,9 +27,10 @@ struct Scalar {
 
     Register value;
 
-    CUTLASS_DEVICE On(Arguments const& arguments, Lanes const&)
-        : value(arguments.ptr == nullptr ? Lanes::template rounded<Element>(arguments.number)
-                                         : Lanes::in_register(*arguments.ptr)) {}
+    CUTLASS_DEVICE On(Arguments const& arguments, [[maybe_unused]] Lanes const& lanes)
+        : value(arguments.ptr == nullptr
+                    ? Lanes::template rounded<Element>(arguments.number)
+                    : Lanes::in_register(arguments.ptr[lanes.batch() * arguments.stride_l])) {}
 
     CUTLASS_DEVICE auto visit(typename Lanes::At const&) const {
       return Lanes::template generate<Register, Lanes::kSize>([&](int) { return value; });

@@ -16,7 +16,11 @@
 // sums to the CTAs that complete them, through the stages' shared memory, and completes some rows itself. The order of
 // addition is fixed.
 //
-// Tiles are computed in groups of rows, so that the tiles of a wave read few rows of A and of B from L2.
+// Tiles are computed in bands of rows, so that the tiles of a wave read few rows of A and of B from L2.
+//
+// Groups: consecutive rows of A and D have a matrix B each. The ends of the groups are in device memory. Each CTA tabulates
+// the tiles of the groups before its first tile. A tile has rows of one group. It loads rows beyond the group's end, whose
+// results it does not store.
 
 #include <algorithm>
 #include <cmath>
@@ -44,13 +48,16 @@ using Lanes = fragment::LanesOfWgmma;
 inline constexpr int kMaxRowBytes = 128;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
-/// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows.
-template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false>
+/// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
+/// have a matrix B each.
+template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
+          bool Grouped = false>
 struct GemmTile {
   static constexpr int kBlocks = Blocks;
   static constexpr bool kPingpong = Pingpong;
   static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
   static constexpr bool kPromotes = Promotes;
+  static constexpr bool kGrouped = Grouped;
 };
 
 /// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`.
@@ -60,6 +67,9 @@ CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
   for (int each = kStepPixels; each <= most; each += kStepPixels) found = rows % each == 0 ? each : found;
   return found;
 }
+
+/// The most groups of a product.
+inline constexpr int kMaxGroups = 1024;
 
 /// The types and constants of a product over stages of Depth elements of k.
 template <class Mma_, class Epilogue_, int Depth, class Tile>
@@ -81,6 +91,8 @@ struct GemmTraits {
   static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
   static constexpr int kSplits = Tile::kSplits, kClusterSize = kMulticast * kSplits;
   static constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kWarpGroup;
+  static constexpr bool kGrouped = Tile::kGrouped;
+  static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
   static constexpr int kPixels = Mma::kPixels;  // rows of a tile
   static constexpr int kColumnBlocks = (kPingpong ? 1 : kConsumers) * kBlocks, kColumns = kColumnBlocks * kFilters;
@@ -110,12 +122,13 @@ struct GemmTraits {
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kBuffers);
   static constexpr int kStages =
-      std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kRings * kRingBytes) / kStageBytes);
+      std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kTableBytes - kRings * kRingBytes) / kStageBytes);
   static_assert(kStages >= 2, "two stages fit in shared memory");
   static_assert(kPixels * kRowBytes % kAlignment == 0, "B begins where the swizzle does");
   static_assert(kPixels / kClusterColumns % 8 == 0, "a part of the rows of A begins where the swizzle does");
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
   static_assert(kSplits == 1 || (!kPingpong && kBlocks == 1 && kPixels % kCompleted == 0), "whole parts are completed");
+  static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
   static_assert(kSplits == 1 || kConsumers * kSplits * kQuadsOfSplit * kQuadBytes <= kStages * kStageBytes,
                 "partial sums fit in the stages");
 };
@@ -126,11 +139,13 @@ struct GemmArguments {
   void const* a;
   int64_t a_stride;  // rows of A, or its k if it is contiguous along rows
   void const* b;
-  int64_t b_stride;
+  int64_t b_stride, b_group_stride;
   void const* c;
   int64_t c_stride;
   void* d;
   int64_t d_stride;
+  int32_t const* ends;  // the end of each group's rows, in device memory
+  int groups;
   typename Traits::Epilogue::Params epilogue;
   int multiprocessors;
 };
@@ -142,56 +157,23 @@ struct GemmParams {
   int rows, columns;
   int k_blocks;
   int row_clusters, column_clusters;  // tiles of clusters
-  int group;                          // row clusters whose tiles are neighbours in time
+  int band;                           // row clusters whose tiles are neighbours in time
   int grid;
   bool encoded;
-};
-
-/// A tile of a CTA. `number` counts the tiles of clusters.
-template <class Traits>
-struct GemmWork {
-  int tile, row, column, first_block, k_blocks;
-
-  CUTLASS_DEVICE GemmWork(GemmParams<Traits> const& params, int number, int rank) {
-    int const of_group = params.group * params.column_clusters;
-    int const group = number / of_group, within = number - group * of_group;
-    int const height = min(params.group, params.row_clusters - group * params.group);
-    int const across = within / height, down = group * params.group + within - across * height;
-    int const split = rank / Traits::kMulticast;
-    rank -= split * Traits::kMulticast;
-    tile = down * Traits::kClusterRows + rank / Traits::kClusterColumns;
-    row = tile * Traits::kPixels;
-    column = (across * Traits::kClusterColumns + rank % Traits::kClusterColumns) * Traits::kColumns;
-    first_block = params.k_blocks * split / Traits::kSplits;
-    k_blocks = params.k_blocks * (split + 1) / Traits::kSplits - first_block;
-  }
-};
-
-/// The matrix rows of a thread's elements, for successive steps.
-struct GemmRows {
-  int row, rows;
-
-  CUTLASS_DEVICE GemmRows(int first, int rows) : row(first + threadIdx.x % 4 * 2), rows(rows) {}
-
-  CUTLASS_DEVICE void next(fragment::Places& places) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < fragment::kRows; ++i) {
-      int const here = row + i / 2 * 8 + i % 2;
-      places.rows[i] = here < rows ? here : -1;
-    }
-    row += kStepPixels;
-  }
+  int32_t const* ends;
+  int groups;
 };
 
 /// Places in shared memory.
 template <class Traits>
 struct GemmStorage {
-  uint32_t stages, rings, barriers;
+  uint32_t stages, rings, barriers, table;
 
   CUTLASS_DEVICE explicit GemmStorage(char* storage) {
     stages = (cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
     rings = stages + Traits::kStages * Traits::kStageBytes;
     barriers = rings + Traits::kRings * Traits::kRingBytes;
+    table = barriers + Traits::kBarrierBytes;
   }
 
   CUTLASS_DEVICE uint32_t rows(int stage) const { return stages + stage * Traits::kStageBytes; }
@@ -217,9 +199,73 @@ struct GemmStorage {
     return stages + (consumer * Traits::kSplits + split) * Traits::kQuadsOfSplit * Traits::kQuadBytes;
   }
 
+  /// The table of groups: the end of the rows before a group, and its first tile of clusters.
+  CUTLASS_DEVICE int& end_of(int group) const { return entry(2 * group); }
+  CUTLASS_DEVICE int& first_cluster(int group) const { return entry(2 * group + 1); }
+  /// Return the group that has a tile of clusters.
+  CUTLASS_DEVICE int group_of(int groups, int cluster) const {
+    int first = 0;
+    for (int last = groups; last - first > 1;) {
+      int const middle = (first + last) / 2;
+      (first_cluster(middle) <= cluster ? first : last) = middle;
+    }
+    return first;
+  }
+
  private:
+  CUTLASS_DEVICE int& entry(int index) const {
+    return *static_cast<int*>(__cvta_shared_to_generic(table + 4 * index));
+  }
   CUTLASS_DEVICE uint32_t of_consumer(int consumer, int which) const {
     return barriers + 16 * Traits::kMaxStages + 8 * (consumer * Traits::kConsumerBarriers + which);
+  }
+};
+
+/// A tile of a CTA. `number` counts the tiles of clusters. The tile has rows before `end`, of one group.
+template <class Traits>
+struct GemmWork {
+  int tile, row, end, column, first_block, k_blocks, group;
+
+  CUTLASS_DEVICE GemmWork(
+      GemmParams<Traits> const& params, GemmStorage<Traits> const& storage, int number, int rank) {
+    int row_clusters = params.row_clusters, first_row = 0;
+    end = params.rows;
+    group = 0;
+    if constexpr (Traits::kGrouped) {
+      group = storage.group_of(params.groups, number / params.column_clusters);
+      int const first = storage.first_cluster(group);
+      number -= first * params.column_clusters;
+      row_clusters = storage.first_cluster(group + 1) - first;
+      first_row = storage.end_of(group);
+      end = storage.end_of(group + 1);
+    }
+    int const of_band = params.band * params.column_clusters;
+    int const band = number / of_band, within = number - band * of_band;
+    int const height = min(params.band, row_clusters - band * params.band);
+    int const across = within / height, down = band * params.band + within - across * height;
+    int const split = rank / Traits::kMulticast;
+    rank -= split * Traits::kMulticast;
+    tile = down * Traits::kClusterRows + rank / Traits::kClusterColumns;
+    row = first_row + tile * Traits::kPixels;
+    column = (across * Traits::kClusterColumns + rank % Traits::kClusterColumns) * Traits::kColumns;
+    first_block = params.k_blocks * split / Traits::kSplits;
+    k_blocks = params.k_blocks * (split + 1) / Traits::kSplits - first_block;
+  }
+};
+
+/// The matrix rows of a thread's elements, for successive steps.
+struct GemmRows {
+  int row, rows;
+
+  CUTLASS_DEVICE GemmRows(int first, int rows) : row(first + threadIdx.x % 4 * 2), rows(rows) {}
+
+  CUTLASS_DEVICE void next(fragment::Places& places) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < fragment::kRows; ++i) {
+      int const here = row + i / 2 * 8 + i % 2;
+      places.rows[i] = here < rows ? here : -1;
+    }
+    row += kStepPixels;
   }
 };
 
@@ -249,18 +295,22 @@ struct Gemm {
     params.rows = arguments.rows;
     params.columns = arguments.columns;
     params.k_blocks = std::max(ceil_div(arguments.depth, Depth), 1);
-    params.row_clusters = ceil_div(arguments.rows, kClusterPixels);
+    // Each group may have a tile of few rows.
+    params.row_clusters =
+        Traits::kGrouped ? arguments.rows / kClusterPixels + arguments.groups : ceil_div(arguments.rows, kClusterPixels);
     params.column_clusters = ceil_div(arguments.columns, kClusterWidth);
     int const work = params.row_clusters * params.column_clusters;
     int const resident = std::max(arguments.multiprocessors / Traits::kClusterSize, 1);
     int const clusters = Traits::kSplits > 1 ? work : std::min(work, resident);  // a cluster completes one split tile
     params.grid = clusters * Traits::kClusterSize;
     // The rows of A and of B that a wave reads are equally many.
-    params.group = 1;
-    while (params.group < params.row_clusters &&
-           int64_t(params.group) * params.group * kClusterPixels < int64_t(clusters) * kClusterWidth) {
-      ++params.group;
+    params.band = 1;
+    while (params.band < params.row_clusters &&
+           int64_t(params.band) * params.band * kClusterPixels < int64_t(clusters) * kClusterWidth) {
+      ++params.band;
     }
+    params.ends = arguments.ends;
+    params.groups = arguments.groups;
     params.encoded = encode(arguments, params);
     return params;
   }
@@ -288,6 +338,7 @@ struct Gemm {
       cluster_wait();
     }
     pdl::wait_for_kernel_before();
+    if constexpr (Traits::kGrouped) tabulate(params, storage);
     if (group == 0) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       int const warp = canonical_warp_idx_sync();
@@ -321,9 +372,17 @@ struct Gemm {
     bool done = TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.a, {arguments.depth, arguments.rows},
                              {arguments.a_stride}, {Traits::kBoxDepth, kRowsLoaded}, {1, 1}, Traits::kRowBytes}
                     .encode(params.a);
-    done = done && TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.b, {along, rows}, {arguments.b_stride},
-                                {Filters::kLength, Filters::kRows}, {1, 1}, Filters::kRowBytes}
-                       .encode(params.b);
+    if constexpr (Traits::kGrouped) {
+      done = done && arguments.groups <= kMaxGroups &&
+             TmaTensor<3>{Mma::kType, Mma::kElementBytes, arguments.b, {along, rows, arguments.groups},
+                          {arguments.b_stride, arguments.b_group_stride}, {Filters::kLength, Filters::kRows, 1}, {1, 1},
+                          Filters::kRowBytes}
+                 .encode(params.b);
+    } else {
+      done = done && TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.b, {along, rows}, {arguments.b_stride},
+                                  {Filters::kLength, Filters::kRows}, {1, 1}, Filters::kRowBytes}
+                         .encode(params.b);
+    }
     auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride) {
       return TmaTensor<2>{type, 2, pointer, {arguments.columns, arguments.rows}, {stride},
                           {kFilters, Traits::kPartRows}, {1, 1}, Traits::kEpilogueRow};
@@ -331,7 +390,16 @@ struct Gemm {
     if constexpr (Traits::kLoadsSource) {
       done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride).encode(params.source);
     }
-    if constexpr (Traits::kStoresDestination) {
+    if constexpr (Traits::kStoresDestination && Traits::kGrouped) {
+      // Dimensions 1 and 2 both step by a row. The parts of D end with dimension 1, which can be any row: see store.
+      constexpr int kPartRows = Traits::kPartRows;
+      using Element = typename Traits::Destination;
+      void const* const begin = static_cast<char const*>(arguments.d) - 2 * kPartRows * arguments.d_stride;
+      done = done && TmaTensor<3>{map_type<Element>(), 2, begin, {arguments.columns, kPartRows, arguments.rows + 1},
+                                  {arguments.d_stride, arguments.d_stride}, {kFilters, kPartRows, 1}, {1, 1},
+                                  Traits::kEpilogueRow}
+                         .encode(params.destination);
+    } else if constexpr (Traits::kStoresDestination) {
       done = done &&
              block(map_type<typename Traits::Destination>(), arguments.d, arguments.d_stride).encode(params.destination);
     }
@@ -378,7 +446,38 @@ struct Gemm {
 
   CUTLASS_DEVICE static int first_work() { return blockIdx.x / Traits::kClusterSize; }
   CUTLASS_DEVICE static int next_work() { return gridDim.x / Traits::kClusterSize; }
-  CUTLASS_DEVICE static int work_of(Params const& params) { return params.row_clusters * params.column_clusters; }
+  CUTLASS_DEVICE static int work_of(Params const& params, Storage const& storage) {
+    int const row_clusters = Traits::kGrouped ? storage.first_cluster(params.groups) : params.row_clusters;
+    return row_clusters * params.column_clusters;
+  }
+
+  /// Tabulate the groups. Ends that descend or exceed the rows give empty groups.
+  CUTLASS_DEVICE static void tabulate(Params const& params, Storage const& storage) {
+    constexpr int kTall = Traits::kPixels * Traits::kClusterRows;
+    for (int i = threadIdx.x; i <= params.groups; i += Traits::kThreads) {
+      storage.end_of(i) = i == 0 ? 0 : min(max(params.ends[i - 1], 0), params.rows);
+    }
+    __syncthreads();
+    if (canonical_warp_idx_sync() == 0) {
+      int const lane = threadIdx.x % 32;
+      int before = 0;
+      for (int first = 0; first <= params.groups; first += 32) {
+        int const group = first + lane;
+        bool const exists = group < params.groups;
+        int const clusters =
+            exists ? ceil_div(max(storage.end_of(group + 1) - storage.end_of(group), 0), kTall) : 0;
+        int sum = clusters;
+        CUTLASS_PRAGMA_UNROLL
+        for (int distance = 1; distance < 32; distance *= 2) {
+          int const other = __shfl_up_sync(0xffffffffu, sum, distance);
+          if (lane >= distance) sum += other;
+        }
+        if (group <= params.groups) storage.first_cluster(group) = before + sum - clusters;
+        before += __shfl_sync(0xffffffffu, sum, 31);
+      }
+    }
+    __syncthreads();
+  }
 
   /// Load the stages of all tiles.
   CUTLASS_DEVICE static void load(Params const& params, Storage const& storage, int rank) {
@@ -390,8 +489,8 @@ struct Gemm {
     uint16_t same_columns = 0;
     for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first_rank + i * kColumnRanks + across);
     PipelineState state;
-    for (int number = first_work(); number < work_of(params); number += next_work()) {
-      Work const work(params, number, rank);
+    for (int number = first_work(); number < work_of(params, storage); number += next_work()) {
+      Work const work(params, storage, number, rank);
       int const row = work.row + across * kRowsLoaded;
       for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
         barrier_wait(storage.empty(state.index), state.phase ^ 1);
@@ -402,15 +501,15 @@ struct Gemm {
         CUTLASS_PRAGMA_UNROLL
         for (int box = 0; box < Traits::kBoxes; ++box) {
           int const k = block * Depth + box * Traits::kBoxDepth;
-          load_box<kColumnRanks>(rows + box * Traits::kRowsBytes, params.a, full, k, row, same_rows);
+          load_box<kColumnRanks>(rows + box * Traits::kRowsBytes, params.a, full, same_rows, k, row);
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < kBlocksLoaded; ++i) {
             int const column = work.column + (down * kBlocksLoaded + i) * kFilters;
             uint32_t const to = columns + (box * Traits::kColumnBlocks + i) * Filters::kBytes;
             if constexpr (Mma::kTransposed) {
-              load_box<kRowRanks>(to, params.b, full, column, k, same_columns);
+              load_filters<kRowRanks>(to, params.b, full, same_columns, column, k, work.group);
             } else {
-              load_box<kRowRanks>(to, params.b, full, k, column, same_columns);
+              load_filters<kRowRanks>(to, params.b, full, same_columns, k, column, work.group);
             }
           }
         }
@@ -419,13 +518,23 @@ struct Gemm {
     }
   }
 
-  template <int Receivers>
+  template <int Receivers, class... Coordinates>
   CUTLASS_DEVICE static void load_box(
-      uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, uint16_t receivers) {
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, Coordinates... coordinates) {
     if constexpr (Receivers > 1) {
-      tma_load_multicast(to, map, barrier, receivers, c0, c1);
+      tma_load_multicast(to, map, barrier, receivers, coordinates...);
     } else {
-      tma_load(to, map, barrier, c0, c1);
+      tma_load(to, map, barrier, coordinates...);
+    }
+  }
+
+  template <int Receivers>
+  CUTLASS_DEVICE static void load_filters(
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int group) {
+    if constexpr (Traits::kGrouped) {
+      load_box<Receivers>(to, map, barrier, receivers, c0, c1, group);
+    } else {
+      load_box<Receivers>(to, map, barrier, receivers, c0, c1);
     }
   }
 
@@ -452,18 +561,18 @@ struct Gemm {
       }
     };
     int number = first_work();
-    if (number >= work_of(params)) return;
-    Work work(params, number, rank);
+    if (number >= work_of(params, storage)) return;
+    Work work(params, storage, number, rank);
     for (int i = 0; i < Traits::kBuffers; ++i) prepare(work, i, i);
     PipelineState state;
     while (true) {
       number += next_work();
-      bool const is_last = number >= work_of(params);
-      Work const next = is_last ? work : Work(params, number, rank);
+      bool const is_last = number >= work_of(params, storage);
+      Work const next = is_last ? work : Work(params, storage, number, rank);
       for (int part = 0; part < Traits::kParts; ++part) {
         barrier_wait(storage.written(ring, state.index), state.phase);
         if constexpr (Traits::kStoresDestination) {
-          tma_store(params.destination, storage.buffer(ring, state.index), column_of(work, part), row_of(work, part));
+          store(params, storage.buffer(ring, state.index), column_of(work, part), row_of(work, part), work.end);
           tma_store_arrive();
           tma_store_wait();
         }
@@ -477,6 +586,16 @@ struct Gemm {
       }
       if (is_last) return;
       work = next;
+    }
+  }
+
+  /// Store a part of D. In groups, its rows before `end` are the last ones of dimension 1, which TMA cuts off.
+  CUTLASS_DEVICE static void store(Params const& params, uint32_t buffer, int column, int row, int end) {
+    if constexpr (Traits::kGrouped) {
+      int const rows = min(end - row, Traits::kPartRows);
+      if (rows > 0) tma_store(params.destination, buffer, column, Traits::kPartRows - rows, row + rows);
+    } else {
+      tma_store(params.destination, buffer, column, row);
     }
   }
 
@@ -497,8 +616,8 @@ struct Gemm {
       stride *= 2;
     }
     uint32_t phase = 0;
-    for (int number = first; number < work_of(params); number += stride, phase ^= 1) {
-      Work const work(params, number, rank);
+    for (int number = first; number < work_of(params, storage); number += stride, phase ^= 1) {
+      Work const work(params, storage, number, rank);
       typename Traits::Accumulator accumulators[Traits::kBlocks][Traits::kPixels / 2];
       CUTLASS_PRAGMA_UNROLL
       for (auto& block : accumulators) {
@@ -521,10 +640,10 @@ struct Gemm {
         advance<Traits::kStages>(state, params.k_blocks);
         barrier_wait(storage.order_of_epilogues(consumer), phase);
       }
-      complete_parts(storage, consumer, buffer, epilogue, accumulators[0], work.row, params.rows);
+      complete_parts(storage, consumer, buffer, epilogue, accumulators[0], work.row, work.end);
       epilogue.finish(columns);
       if constexpr (Traits::kBlocks > 1) {
-        complete_parts(storage, consumer, buffer, second, accumulators[1], work.row, params.rows);
+        complete_parts(storage, consumer, buffer, second, accumulators[1], work.row, work.end);
         second.finish(second_columns);
       }
       if constexpr (Traits::kPingpong) {
@@ -539,7 +658,7 @@ struct Gemm {
     int const thread = threadIdx.x % kWarpGroup;
     return {column + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows, params.columns,
             work.tile * Traits::kSplits + rank / Traits::kMulticast, column / Lanes::kStrip + thread / 32,
-            strips_of(params.columns)};
+            strips_of(params.columns), work.group};
   }
 
   /// Complete rows of a block, from `row` on, part by part.
@@ -613,7 +732,7 @@ struct Gemm {
       }
     }
     PipelineState buffer;
-    complete_parts(storage, consumer, buffer, epilogue, sums, work.row + first, params.rows);
+    complete_parts(storage, consumer, buffer, epilogue, sums, work.row + first, work.end);
   }
 
   CUTLASS_DEVICE static void multiply(

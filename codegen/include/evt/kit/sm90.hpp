@@ -149,7 +149,7 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
                : "memory");
 }
 
-// TMA: boxes of tensors of two, four or five dimensions, the innermost coordinate first.
+// TMA: boxes of tensors of two to five dimensions, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_tma_descriptor(CUtensorMap const& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
@@ -169,6 +169,22 @@ CUTLASS_DEVICE void tma_load_multicast(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%3, %4}], [%2], %5;"
       ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "h"(receivers)
+      : "memory");
+}
+
+CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
+CUTLASS_DEVICE void tma_load_multicast(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "h"(receivers)
       : "memory");
 }
 
@@ -198,6 +214,12 @@ CUTLASS_DEVICE void tma_load_bulk(uint32_t to, void const* from, int bytes, uint
 CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
                ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1)
+               : "memory");
+}
+
+CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
+               ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
 

@@ -1,0 +1,181 @@
+"""Grouped products with offsets on a GPU, against the float64 product of each group."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import evt
+from evt.ir.dtype import BY_NAME
+from evt.ir.node import base, divisor
+from evt.reference.compare import relative_error
+from evt.request import typed_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="own kernels are sm90's"
+    ),
+]
+
+ALONG_K = "gemm(A: {0}[m, k], B: {0}[n, k])\n"
+CASES = {
+    "bare": ("D = acc", "bf16"),
+    "bare-f16": (ALONG_K.format("f16") + "D = acc", "f16"),
+    "vectors": (ALONG_K.format("bf16") + "in w: f32[m], bias: bf16[n]\nD = w*gelu(alpha*acc + bias)", "bf16"),
+    "flexible": ("in s: f32[m?], t: f16[n?]\nD = s*acc + t", "f16"),
+    "residual": (ALONG_K.format("bf16") + "D = relu(acc + C) + residual", "bf16"),
+    "gated": (ALONG_K.format("bf16") + "out D: bf16[m, n/2]\nD = silu(even(acc))*odd(acc)", "bf16"),
+    "mask": ("out D, mask: b1[m, n]\nz = acc + bias\nmask = z > 0\nD = relu(z)", "f16"),
+    "blocks": ("out D: f16[m, n], a: f32[m, n/16]\nv = max[n%16](abs(acc))\na = v\nD = acc/max(v, 1e-6)", "f16"),
+    "f32": ("out D: f32[m, n]\nD = acc + bias", "bf16"),
+    "e4m3": (ALONG_K.format("e4m3") + "in s: f32[m], t: f32[n]\nout D: bf16[m, n]\nD = s*(t*acc)", "e4m3"),
+    "i8": (ALONG_K.format("i8") + "in s: f32[m], t: f32[n]\nout D: bf16[m, n]\nD = s*(t*acc)", "i8"),
+}
+#: The rows of each group.
+GROUPS = {
+    "uneven": (3, 0, 129, 1, 64, 0, 0, 200, 31),
+    "empty": (0, 0, 0),
+    "one": (70,),
+    "last": (0, 0, 5),
+    "many": tuple(i * 7 % 40 for i in range(150)),
+}
+SIZES = {"even": (256, 128), "odd": (336, 200), "narrow": (48, 64)}
+BOUND = 0.01
+
+
+def random(shape, dtype, generator):
+    if dtype in ("i8", "i32"):
+        made = torch.randint(-9, 10, shape, device="cuda", generator=generator)
+    else:
+        made = torch.randn(shape, device="cuda", generator=generator)
+    return made.to(getattr(torch, BY_NAME[dtype].torch))
+
+
+def made(case: str, rows: tuple[int, ...], n: int, k: int, beyond: int = 0, **keywords):
+    """Return a program, its operands, inputs and offsets; ``beyond`` rows belong to no group."""
+    text, dtype = CASES[case]
+    op = evt.grouped_gemm(text, **keywords)
+    generator = torch.Generator("cuda").manual_seed(len(case) + n)
+    total, groups = sum(rows) + beyond, len(rows)
+    a = random((total, k), dtype, generator)
+    along_k = op.request.operand_modes[1] == ("n", "k")
+    b = random((groups, n, k) if along_k else (groups, k, n), dtype, generator)
+    inputs = {}
+    for value in typed_graph(op.request, dtype, dtype).inputs:
+        extents = {"m": total, "n": n}
+        shape = tuple(extents[base(mode)] // divisor(mode) for mode in value.modes)
+        inputs[value.name] = random((*(() if "m" in value.modes else (groups,)), *shape), str(value.dtype), generator)
+    ends = torch.tensor(rows, device="cuda").cumsum(0).to(torch.int32)
+    return op, a, b, inputs, ends
+
+
+def expected(op, a, b, inputs, rows):
+    """Return the float64 results of each group, by output."""
+    found, first = [], 0
+    for group, count in enumerate(rows):
+        part = slice(first, first + count)
+        mine = {
+            name: value[part] if "m" in op.request.dag.input[name].modes else value[group]
+            for name, value in inputs.items()
+        }
+        if count:
+            result = evt_member(op).reference(a[part], b[group], float64=True, **mine)
+            found.append(result if isinstance(result, tuple) else (result,))
+        first += count
+    return [torch.cat(each) for each in zip(*found, strict=True)]
+
+
+def evt_member(op):
+    return op._member
+
+
+def check(op, a, b, inputs, ends, rows):
+    """Compare a call into poisoned buffers; rows of no group keep their values."""
+    fresh = op(a, b, offsets=ends, **inputs)
+    fresh = fresh if isinstance(fresh, tuple) else (fresh,)
+    total = sum(rows)
+    buffers = [torch.full_like(each, 0 if each.dtype in (torch.uint8, torch.int8) else float("nan")) for each in fresh]
+    for each in buffers:
+        each[total:] = 3
+    op(a, b, offsets=ends, out=dict(zip(op.outputs, buffers, strict=True)), **inputs)
+    if not total:
+        return
+    for name, mine, first, wanted in zip(op.outputs, buffers, fresh, expected(op, a, b, inputs, rows), strict=True):
+        assert bool((mine[total:] == 3).all()), name
+        assert torch.equal(first[:total].view(torch.uint8), mine[:total].view(torch.uint8)), name
+        if wanted.dtype == torch.uint8:
+            assert (mine[:total] != wanted).float().mean() < 0.01
+        else:
+            assert relative_error(mine[:total].double(), wanted.double()) < BOUND, name
+
+
+@pytest.mark.parametrize("rows", GROUPS)
+@pytest.mark.parametrize("case", CASES)
+def test_results(case, rows) -> None:
+    for n, k in SIZES.values():
+        op, *call = made(case, GROUPS[rows], n, k, beyond=5 if n == 336 else 0)
+        check(op, *call, GROUPS[rows])
+
+
+@pytest.mark.parametrize("case", ["vectors", "e4m3", "bare"])
+def test_every_configuration(case) -> None:
+    rows = (300, 0, 1, 257, 40)
+    names = [each.config.name for each in evt_plans(case)]
+    for name in names:
+        op, *call = made(case, rows, 400, 192, config=name)
+        check(op, *call, rows)
+
+
+def evt_plans(case):
+    from dataclasses import replace
+
+    from evt.plan import survey
+    from evt.request import packed_problem
+    from evt.runtime.ragged import ragged_request
+
+    text, dtype = CASES[case]
+    request = ragged_request(evt.grouped_gemm(text).request)
+    return survey(replace(packed_problem(request, "sm90", dtype, dtype), ragged=True)).defaults
+
+
+def test_graph_with_other_groups() -> None:
+    """A captured call follows the offsets' values, and nothing waits for the device."""
+    rows = (40, 0, 100, 20)
+    op, a, b, inputs, ends = made("vectors", rows, 256, 128)
+    out = torch.full((160, 256), float("nan"), device="cuda", dtype=torch.bfloat16)
+    op(a, b, offsets=ends, out=out, **inputs)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        op(a, b, offsets=ends, out=out, **inputs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        op(a, b, offsets=ends, out=out, **inputs)
+    for other in (rows, (0, 0, 0, 160), (1, 1, 157, 1), (160, 0, 0, 0), (0, 33, 0, 127)):
+        ends.copy_(torch.tensor(other, device="cuda").cumsum(0))
+        out.fill_(float("nan"))
+        graph.replay()
+        (wanted,) = expected(op, a, b, inputs, other)
+        assert relative_error(out.double(), wanted.double()) < BOUND
+
+
+def test_wrong_offsets_stay_in_bounds() -> None:
+    op, a, b, inputs, ends = made("bare", (8, 8, 8, 8), 64, 64)
+    out = torch.zeros((32, 64), device="cuda", dtype=torch.bfloat16)
+    for values in ((-5, 900, 3, 2**31 - 1), (32, 16, 8, 0), (-1, -1, -1, -1)):
+        ends.copy_(torch.tensor(values, device="cuda"))
+        op(a, b, offsets=ends, out=out, **inputs)
+        torch.cuda.synchronize()
+
+
+def test_equals_grouped_mm_of_torch() -> None:
+    if not hasattr(torch, "_grouped_mm"):
+        pytest.skip("this PyTorch has no _grouped_mm")
+    rows = (100, 0, 28, 128)
+    op, a, b, _, ends = made("bare", rows, 256, 512)
+    assert torch.equal(op(a, b, offsets=ends), torch._grouped_mm(a, b, offs=ends))
+    transposed = b.mT.contiguous().mT
+    assert torch.equal(op(a, transposed, offsets=ends), torch._grouped_mm(a, transposed, offs=ends))
