@@ -87,8 +87,6 @@ def _block(member: str, tensor: Tensor, sizes: Mapping[str, int], rows: int, *, 
     if masks:
         extents, box = (sizes["n"], rows, sizes["m"] + 1), (FILTERS, rows, 1)
         strides, before = (stride, stride), rows * stride
-        return tensor_map(
-            member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW, before=before
-        )
+        return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW, before=before)
     extents_of_all = sizes["n"], sizes["m"]
     return tensor_map(member, tensor.pointer, tensor.dtype, extents_of_all, (stride,), (FILTERS, rows), _EPILOGUE_ROW)

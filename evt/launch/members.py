@@ -93,11 +93,12 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
     a, b = plan.mainloop.a, plan.mainloop.b
     assert not isinstance(a, PaddedCopy)
     assert not isinstance(b, PaddedCopy)
+    pointers: dict[str, Value]
     if isinstance(plan.mainloop, DepthwiseConvolution):
         names: tuple[str, ...] = depthwise.MEMBERS
-        pointers: dict[str, Value] = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
+        pointers = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
     elif isinstance(plan.mainloop, OwnProduct):
-        names, pointers = gemm.members(plan.mainloop), gemm.pointers(plan.mainloop)
+        names, pointers = gemm.members(plan.mainloop), {**gemm.pointers(plan.mainloop)}
     else:
         names = (*halo.MEMBERS, *(halo.OF_WINDOWS if halo.has_windows(plan) else ()))
         pointers = {"operands.a": a.pointer, "operands.b": b.pointer}

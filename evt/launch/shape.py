@@ -77,8 +77,8 @@ def tensor_map(
 ) -> TensorMap:
     """Return a descriptor of elements of a type; ``strides`` count elements.
 
-    A row of the box has ``row_bytes`` in shared memory. ``rounds``: f32 is rounded to TF32. The tensor begins ``before``
-    elements before the pointer.
+    A row of the box has ``row_bytes`` in shared memory. ``rounds``: f32 is rounded to TF32. The tensor begins
+    ``before`` elements before the pointer.
     """
     every = (1, *steps, *(1 for _ in extents[3:]))[: len(extents)]
     in_bytes = tuple(stride * bytes_of(dtype) for stride in strides)

@@ -45,7 +45,7 @@ def _check_route(name: str) -> None:
     """Raise TargetError (E0501) unless the planner has a grouped route with this name."""
     from evt.plan import ROUTES
 
-    routes = [route.name for route in ROUTES if "grouped" in route.shapes]
+    routes = [route.name for route in ROUTES if {"grouped", "ragged"} & {*route.shapes}]
     if name not in routes:
         message = f"there is no grouped route `{name}`"
         raise TargetError(Diagnostic("E0501", message, help=hint(name, [*routes, LOOP], "routes")))

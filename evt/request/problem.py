@@ -19,6 +19,7 @@ from evt.plan import (
 )
 from evt.plan.sizes import UNKNOWN
 from evt.request.graphs import optimised_graph
+from evt.request.ragged import is_ragged, ragged_request
 from evt.request.request import Request, remembered
 from evt.request.shapes import Shapes, problem_of, problem_sizes
 from evt.settings import Settings
@@ -63,12 +64,15 @@ def grouped_problem(
 ) -> Problem:
     """Return the planner's input for groups of packed tensors, aligned as ``shapes`` of A and B of each group allow.
 
-    Raise the errors of :func:`packed_problem`.
+    The groups are consecutive rows if the user selected a route for such groups. Raise the errors of
+    :func:`packed_problem`.
     """
-    dag = optimised_graph(request, a, b)
+    ragged = is_ragged(request)
+    dag = optimised_graph(ragged_request(request) if ragged else request, a, b)
     found = [natural_signature(dag, None, problem_sizes(request, each)) for each in shapes or ()]
     signature = common_signature(found) if found else natural_signature(dag)
-    return Problem(dag, signature, find_target(arch), options(request.settings, False), grouped=True)
+    asked = options(request.settings, False)
+    return Problem(dag, signature, find_target(arch), asked, grouped=not ragged, ragged=ragged)
 
 
 def common_signature(signatures: Sequence[Signature]) -> Signature:

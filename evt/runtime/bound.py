@@ -28,7 +28,8 @@ class Bound:
     ``tensors`` then describe one launch. ``dag`` is the program without the ``absent`` inputs: tensors with a default
     that the call leaves out. ``values`` are the call's values by name, tensors as plain memory.
 
-    ``ragged``: groups of rows have a B each; l counts the groups. ``invariant``: layout classes do not depend on the number of rows, also if that is 1.
+    ``invariant``: layout classes do not depend on the number of rows, also if that is 1. ``ragged``: groups of rows
+    have a B each, and l counts the groups.
 
     In a ``convolution``, ``copied`` names the tensors that are not channels_last. ``tensors`` describes their copies:
     the kernel reads a copy of an input, and writes a copy of a buffer.

@@ -26,6 +26,7 @@ from evt.plan import LayoutClass, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.request import LOOP, Request, common_signature, optimised_for, options
+from evt.request.ragged import is_ragged
 from evt.runtime.arguments import WHOLE, bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
@@ -58,6 +59,7 @@ class GroupedCaller:
         self._inputs, self._outputs = self.request.inputs, self.request.outputs
         self._forms = Forms()
         self._looped = request.settings.route == LOOP
+        self._is_ragged = is_ragged(request)
         self._forced = request.is_forced
         self._gather = gather(request.outputs)
         #: Whether some input is i32; its numbers are checked individually.
@@ -200,7 +202,7 @@ class GroupedCaller:
     def _whole(self, output: Output, dim: int, groups: Groups, known: Sequence[Known]) -> torch.Tensor:
         shapes = [list(each.prototype(output).shape) for each in known]
         for shape in shapes:
-            shape[dim] = groups.offsets[-1]
+            shape[dim] = groups.total
         if any(shape != shapes[0] for shape in shapes):
             message = f"with `offsets`, the groups of `{output.name}` must have the same n"
             raise ArgumentError(Diagnostic("E0604", message, help="pass lists of tensors"))
@@ -221,6 +223,9 @@ class GroupedCaller:
                 busy.append(index)
         if not busy:
             return
+        if self._is_ragged:
+            message = "the selected route takes `offsets` on the GPU"
+            raise ArgumentError(Diagnostic("E0605", message, help="leave out the route, or move it: offsets.cuda()"))
         members = [groups[index] for index in busy]
         checked = [known[index] for index in busy]
         index = checked[0].bound.index
@@ -321,6 +326,7 @@ class GroupedCaller:
             for found in self._kernels.values():
                 found.choices.clear()
                 found.measured = self._is_measured(found.problem)
+        self._ragged.forget()
 
     def _problem(self, bound: Bound, signature: Signature, target: Target) -> Problem:
         optimised = optimised_for(self.request, bound.dag.operands, bound.absent)

@@ -1,16 +1,17 @@
 """A grouped call as one call for each group: ``split(request, a, b, inputs, out, offsets) -> Groups``.
 
 An argument with one tensor for each group is a list, or one tensor stacked along a first dimension. With ``offsets``
-the rows of all groups are consecutive in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
+the rows of all groups are consecutive in one tensor, and group i has the rows from offsets[i] to offsets[i + 1]. With
+an offset for each B, the offsets are the ends of the groups, and further rows belong to no group.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -57,12 +58,13 @@ class Group:
 class Groups:
     """The groups of a call.
 
-    ``offsets`` is where each begins and the last one ends, or empty; ``wholes`` are the buffers, by output, that the
-    call gave as one tensor.
+    ``offsets`` is where each begins and the last one ends, or empty; ``total`` is the number of rows of tensors that
+    have all groups' rows. ``wholes`` are the buffers, by output, that the call gave as one tensor.
     """
 
     members: tuple[Group, ...]
     offsets: tuple[int, ...]
+    total: int
     wholes: Mapping[str, torch.Tensor]
 
     def rows(self, whole: torch.Tensor, dim: int) -> list[torch.Tensor]:
@@ -91,8 +93,8 @@ def given_arguments(
 def split(request: Request, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
     """Divide a grouped call. Raise ArgumentError for arguments that do not divide; check the groups no further."""
     read, buffers = given_arguments(request, a, b, inputs, out, offsets)
-    bounds = _offsets(offsets)
-    splitter = _Splitter(request, _count(a, b, bounds), bounds)
+    bounds, total = _offsets(request, offsets, a, b)
+    splitter = _Splitter(request, _count(a, b, bounds), bounds, total)
     operands = [splitter.operand(name, value) for name, value in (("A", a), ("B", b))]
     given = {name: splitter.input(request.dag.input[name], value) for name, value in read.items()}
     written = {name: splitter.buffer(name, value) for name, value in buffers.items()}
@@ -106,12 +108,13 @@ def split(request: Request, a: object, b: object, inputs: Mapping[str, object], 
         for index in range(splitter.count)
     )
     wholes = {name: value for name, value in buffers.items() if isinstance(value, torch.Tensor)}
-    return Groups(tuple(members), bounds, wholes)
+    return Groups(tuple(members), bounds, total, wholes)
 
 
-def _offsets(offsets: object) -> tuple[int, ...]:
+def _offsets(request: Request, offsets: object, a: object, b: object) -> tuple[tuple[int, ...], int]:
+    """Return where each group begins and the last one ends, and the rows of A; () and 0 without offsets."""
     if offsets is None:
-        return ()
+        return (), 0
     if isinstance(offsets, torch.Tensor):
         if offsets.device.type != "cpu":
             message = f"`offsets` is on {offsets.device}; reading it would wait for the device"
@@ -121,10 +124,22 @@ def _offsets(offsets: object) -> tuple[int, ...]:
         bounds = tuple(map(operator.index, offsets))  # type: ignore[call-overload]
     except TypeError:
         raise ArgumentError(Diagnostic("E0607", "`offsets` are not a list of whole numbers")) from None
+    are_ends = _is_sized(b) and len(b) == len(bounds)
+    if are_ends:
+        bounds = (0, *bounds)
     if not bounds or bounds[0] != 0 or any(end < start for start, end in pairwise(bounds)):
         message = "`offsets` must ascend from 0: the first row of each group, and the end"
-        raise ArgumentError(Diagnostic("E0604", message))
-    return bounds
+        help_text = "with an offset for each B, they are the ends of the groups"
+        raise ArgumentError(Diagnostic("E0604", message, help=help_text))
+    modes = request.operand_modes[0]
+    if are_ends and isinstance(a, torch.Tensor) and a.dim() == 2:
+        return bounds, max(a.shape[modes.index("m")], bounds[-1])
+    return bounds, bounds[-1]
+
+
+def _is_sized(b: object) -> TypeGuard[Sized]:
+    """Return whether B has a matrix for each group."""
+    return isinstance(b, list | tuple) or (isinstance(b, torch.Tensor) and b.dim() == 3)
 
 
 def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
@@ -165,6 +180,7 @@ class _Splitter:
     request: Request
     count: int
     offsets: tuple[int, ...]
+    total: int
 
     def operand(self, name: str, value: object) -> Sequence[Any]:
         modes = self.request.operand_modes["AB".index(name)]
@@ -216,8 +232,9 @@ class _Splitter:
         raise ArgumentError(Diagnostic("E0608", message))
 
     def rows(self, name: str, whole: torch.Tensor, dim: int) -> list[torch.Tensor]:
-        if whole.shape[dim] != self.offsets[-1]:
-            message = f"`{name}` has {whole.shape[dim]} rows; `offsets` end at {self.offsets[-1]}"
+        if whole.shape[dim] != self.total:
+            end = f"`offsets` end at {self.offsets[-1]}" if self.total == self.offsets[-1] else f"A has {self.total}"
+            message = f"`{name}` has {whole.shape[dim]} rows; {end}"
             raise ArgumentError(Diagnostic("E0604", message))
         return _rows(whole, dim, self.offsets)
 

@@ -1,8 +1,8 @@
 """Calls of a grouped program whose offsets are on the GPU: ``RaggedCaller(request)(a, b, inputs, buffers, offsets)``.
 
-The groups are consecutive rows of A and of all tensors with rows. B and the other inputs have a matrix, vector or number
-for each group, stacked along a first dimension; an input may also be the same for all groups. The host does not know the
-groups: a call is checked as one product of all rows with the first group's B.
+The groups are consecutive rows of A and of all tensors with rows. B and the other inputs have a matrix, vector or
+number for each group, stacked along a first dimension; an input may also be the same for all groups. The host does not
+know the groups: a call is checked as one product of all rows with the first group's B.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input
-from evt.ir.node import base
+from evt.ir import Input, Output
 from evt.plan import LayoutClass
 from evt.plan.gemm import MAX_GROUPS
-from evt.request import LOOP, Request
-from evt.request.request import remembered
+from evt.request import Request
+from evt.request.ragged import is_ragged, ragged_request
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
+from evt.runtime.fresh import fresh_output
 from evt.runtime.identity import Forms, alignments
 from evt.runtime.kernels import Kernels, device_target, make_kernels, refuse_capture
 from evt.runtime.layout import TensorArgument
-from evt.runtime.overlap import find_overlap
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensor_checks import PLAIN, plain_value, reaches_memory, signed
 
@@ -39,22 +38,6 @@ _empty_like = torch.empty_like
 _increment_version = torch._C._increment_version
 #: The name of the offsets among a call's tensors: that of no input.
 _OFFSETS = ""
-
-
-@remembered
-def ragged_request(request: Request) -> Request:
-    """Return the program of all groups: the mode l counts the groups of inputs without rows."""
-    return replace(request.member, dag=with_groups(request.dag))
-
-
-def with_groups(dag: Dag) -> Dag:
-    """Return a graph whose inputs without rows have the mode l."""
-    inputs = tuple(replace(value, modes=("l", *value.modes)) if _has_groups(value) else value for value in dag.inputs)
-    return replace(dag, inputs=inputs)
-
-
-def _has_groups(value: Input) -> bool:
-    return not {"m", "l"} & set(map(base, value.modes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +54,8 @@ class RaggedCaller:
     def __init__(self, request: Request) -> None:
         self.request = ragged_request(request)
         self._inputs, self._outputs = request.inputs, request.outputs
-        self._looped = request.settings.route == LOOP
+        #: The route that the user selected, if it takes other groups.
+        self._other = "" if is_ragged(request) else request.settings.route
         self._forms = Forms()
         self._known: dict[object, _Known] = {}
         self._launched: dict[object, _Known] = {}
@@ -144,14 +128,8 @@ class RaggedCaller:
 
     def _empty(self, bound: Bound, buffers: Mapping[str, Any]) -> list[torch.Tensor]:
         """Return outputs without elements, or buffers as they are."""
-        made = ((output, buffers.get(output.name)) for output in bound.dag.outputs)
-        return [
-            bound.values["A"].new_empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch))
-            if buffer is None
-            else buffer
-            for output, buffer in made
-            if output.dtype is not None
-        ]
+        outputs = bound.dag.outputs
+        return [buffers[each.name] if each.name in buffers else fresh_output(bound, each) for each in outputs]
 
     # Checks
 
@@ -169,9 +147,9 @@ class RaggedCaller:
         """Check a combination, and prepare its launch."""
         self._refuse_others(values)
         given = {name: value for name, value in zip(self._names, values, strict=True) if value is not None}
-        if self._looped:
-            message = "`offsets` is on the GPU; reading it would wait for the device"
-            raise ArgumentError(Diagnostic("E0605", message, help='leave out route="loop", or pass a list'))
+        if self._other:
+            message = f"`offsets` is on the GPU, and the route {self._other} reads it on the host"
+            raise ArgumentError(Diagnostic("E0605", message, help="leave out the route, or pass a list"))
         bound = bind_groups(self.request, given)
         if 0 in (bound.sizes["m"], bound.sizes["n"], bound.sizes["l"]):
             return _Known(None, bound)
@@ -214,7 +192,8 @@ def bind_groups(request: Request, given: Mapping[str, Any]) -> Bound:
     groups = _groups(given["A"], b, offsets)
     stacked = {value.name: given[value.name] for value in request.dag.inputs if _is_stacked(value, given, groups)}
     stacked["B"] = b
-    alone = {**given, **{name: value[0] if groups else value.new_empty(value.shape[1:]) for name, value in stacked.items()}}
+    first = {name: value[0] if groups else value.new_empty(value.shape[1:]) for name, value in stacked.items()}
+    alone = {**given, **first}
     inputs = {name: alone[name] for name in request.inputs if name in alone}
     buffers = {name: alone[name] for name in request.outputs if name in alone}
     bound = bind(request, alone["A"], alone["B"], inputs, buffers)
@@ -261,7 +240,8 @@ def _is_stacked(value: Input, given: Mapping[str, Any], groups: int) -> bool:
 
 def _by_group(bound: Bound, groups: int, stacked: Mapping[str, torch.Tensor]) -> Bound:
     """Return the call of all groups from the call of the first group."""
-    values = {value.name: value for value in (*bound.dag.inputs, *bound.dag.outputs)}
+    listed: tuple[Input | Output, ...] = (*bound.dag.inputs, *bound.dag.outputs)
+    values = {value.name: value for value in listed}
     tensors: dict[str, TensorArgument] = {}
     for name, argument in bound.tensors.items():
         step = stacked[name].stride(0) if name in stacked and groups > 1 else 0

@@ -8,8 +8,9 @@ import torch
 import evt
 from evt.ir.dtype import BY_NAME
 from evt.ir.node import base, divisor
+from evt.plan import survey
 from evt.reference.compare import relative_error
-from evt.request import typed_graph
+from evt.request import grouped_problem, typed_graph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,18 +81,15 @@ def expected(op, a, b, inputs, rows):
             for name, value in inputs.items()
         }
         if count:
-            result = evt_member(op).reference(a[part], b[group], float64=True, **mine)
+            result = op._member.reference(a[part], b[group], float64=True, **mine)
             found.append(result if isinstance(result, tuple) else (result,))
         first += count
     return [torch.cat(each) for each in zip(*found, strict=True)]
 
 
-def evt_member(op):
-    return op._member
-
-
-def check(op, a, b, inputs, ends, rows):
+def check(call, rows):
     """Compare a call into poisoned buffers; rows of no group keep their values."""
+    op, a, b, inputs, ends = call
     fresh = op(a, b, offsets=ends, **inputs)
     fresh = fresh if isinstance(fresh, tuple) else (fresh,)
     total = sum(rows)
@@ -114,29 +112,16 @@ def check(op, a, b, inputs, ends, rows):
 @pytest.mark.parametrize("case", CASES)
 def test_results(case, rows) -> None:
     for n, k in SIZES.values():
-        op, *call = made(case, GROUPS[rows], n, k, beyond=5 if n == 336 else 0)
-        check(op, *call, GROUPS[rows])
+        check(made(case, GROUPS[rows], n, k, beyond=5 if n == 336 else 0), GROUPS[rows])
 
 
 @pytest.mark.parametrize("case", ["vectors", "e4m3", "bare"])
 def test_every_configuration(case) -> None:
     rows = (300, 0, 1, 257, 40)
-    names = [each.config.name for each in evt_plans(case)]
-    for name in names:
-        op, *call = made(case, rows, 400, 192, config=name)
-        check(op, *call, rows)
-
-
-def evt_plans(case):
-    from dataclasses import replace
-
-    from evt.plan import survey
-    from evt.request import packed_problem
-    from evt.runtime.ragged import ragged_request
-
     text, dtype = CASES[case]
-    request = ragged_request(evt.grouped_gemm(text).request)
-    return survey(replace(packed_problem(request, "sm90", dtype, dtype), ragged=True)).defaults
+    op = evt.grouped_gemm(text, route="gemm-own-ragged")
+    for config in survey(grouped_problem(op.request, "sm90", dtype, dtype)).defaults:
+        check(made(case, rows, 400, 192, config=config.config.name), rows)
 
 
 def test_graph_with_other_groups() -> None:

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC
 
 PLAN = evt.gemm("D = gelu(alpha*acc + bias)", route="gemm-own-3x").plan("sm90", "f16", "f16")
 SIZES = {"m": 1000, "n": 768, "k": 512, "l": 1, "stride_m_of_A": 512, "stride_k_of_B": 768, "stride_m_of_out_D": 768}
-PARAMETERS = 1280
 
 
 class Driver:
@@ -36,6 +35,7 @@ class Driver:
         self.launched: list[tuple[tuple[int, ...], int, bytes]] = []
         self.maps: list[tuple[int, int]] = []
         self.size: int | None = None
+        self.params_bytes = 0
         self.thread_has_context = True
 
     def _say(self, name: str) -> int:
@@ -79,7 +79,7 @@ class Driver:
         at = ctypes.c_void_p.from_address(params).value
         assert at is not None
         assert at % 128 == 0
-        self.launched.append((tuple(given.grid), given.stream or 0, ctypes.string_at(at, PARAMETERS)))
+        self.launched.append((tuple(given.grid), given.stream or 0, ctypes.string_at(at, self.params_bytes)))
         return self._say("launch")
 
 
@@ -94,7 +94,11 @@ def cubin(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
 
 @pytest.fixture
 def made(cubin: tuple[bytes, str]) -> Callable[[Driver], Launcher]:
-    return lambda driver: Launcher(PLAN, *cubin, find=lambda: driver)  # type: ignore[return-value]
+    def make(driver: Driver) -> Launcher:
+        driver.params_bytes = Kernel.of(PLAN, *cubin).layouts[0].size
+        return Launcher(PLAN, *cubin, find=lambda: driver)  # type: ignore[return-value]
+
+    return make
 
 
 def arguments(*, first: int = 0x10000, alpha: float = 1.5, **sizes: int) -> bytes:

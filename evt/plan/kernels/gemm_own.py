@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from evt.ir import Input, Output
 from evt.ir.node import base
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
@@ -33,7 +34,8 @@ class RaggedProductKernel:
 
     def __call__(self, selection: Selection) -> Plan:
         draft = Draft(selection)
-        having_rows = {value.name for value in (*draft.dag.inputs, *draft.dag.outputs) if "m" in map(base, value.modes)}
+        values: tuple[Input | Output, ...] = (*draft.dag.inputs, *draft.dag.outputs)
+        having_rows = {value.name for value in values if "m" in map(base, value.modes)}
         signature = draft.signature
         tensors = tuple(
             (name, replace(layout, batch="shared") if name in having_rows else layout)
