@@ -35,9 +35,12 @@ class GroupedProgram(Described):
     is a list, one tensor or number for all groups, or a stacked tensor with the groups along its first dimension. A, B
     and the buffers in ``out`` may be stacked as well.
 
-    With ``offsets`` (a list, or a tensor on the CPU) the rows of the groups are consecutive: A is ``[total, k]``,
-    inputs and outputs with rows have ``total`` rows, and group i has the rows from ``offsets[i]`` to ``offsets[i +
-    1]``.
+    With ``offsets`` the rows of the groups are consecutive: A is ``[total, k]``, inputs and outputs with rows have
+    ``total`` rows, and group i has the rows from ``offsets[i]`` to ``offsets[i + 1]``. With an offset for each B, the
+    offsets are the ends of the groups, as in ``torch._grouped_mm``; rows after the last end are not computed. Offsets
+    are a list, or a tensor on the CPU. Ends may also be a packed tensor of int32 on the GPU; the other arguments are
+    then tensors, stacked or with all rows, and numbers. Each call, or each replay of a CUDA graph, takes the values
+    that the tensor has at that time. Ends that descend give empty groups.
 
     CUDA tensors run one fused kernel on the current stream, without synchronisation. CPU tensors run the reference.
     ``route="loop"`` launches one kernel per group instead. This supports cases that a grouped kernel does not: other

@@ -54,6 +54,7 @@ PLANS = {
     "sm120": lambda: plan(EPILOGUE, "sm120"),
     "grouped": lambda: plan("in s: f32[m?], q: f32; D = relu(q*acc + C + bias)*s", "sm90", "grouped_gemm"),
     "own_product": lambda: plan(EPILOGUE, "sm90", route="own"),
+    "own_ragged": lambda: plan(EPILOGUE, "sm90", "grouped_gemm", route="gemm-own-ragged"),
     "conv_2x": lambda: plan(EPILOGUE, "sm80", "conv2d"),
     "conv_stock_2x": lambda: plan("D = relu(acc + bias)", "sm80", "conv2d", route="stock"),
     "conv_mainloop_2x": lambda: plan("A = relu(s[k]*A); D = acc", "sm80", "conv2d"),

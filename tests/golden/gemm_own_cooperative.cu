@@ -227,7 +227,7 @@ extern "C" __constant__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, k_blocks),
     EVT_MEMBER(Params, row_clusters),
     EVT_MEMBER(Params, column_clusters),
-    EVT_MEMBER(Params, group),
+    EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
     EVT_MEMBER(Params, epilogue.in_bias.ptr),

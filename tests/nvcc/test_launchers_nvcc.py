@@ -248,6 +248,17 @@ def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("config", ["own_pingpong_64x128x64", "own_cooperative_256x128x64_1x2"])
+def test_groups_of_rows(config: str, fake: Path, tmp_path: Path) -> None:
+    text = "in w: f32[m], t: f32[n?]; D = w*gelu(alpha*acc + bias) + t + residual"
+    plan = evt.grouped_gemm(text, route="gemm-own-ragged", config=config).plan("sm90", "f16", "f16")
+    calls = [
+        arguments(plan, {"m": m, "n": 768, "k": 512, "l": groups}) for m, groups in ((1, 1), (1000, 64), (70000, 1024))
+    ]
+    compare(plan, calls, fake, tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("operation", "x", "w", "settings", "route"), CONVOLUTIONS)
 def test_convolutions(operation, x, w, settings, route, fake, tmp_path) -> None:
     op = getattr(evt, operation)("D = relu(acc + bias[n]); s = sum[m](D)", route=route, **settings)

@@ -1,0 +1,193 @@
+"""Grouped calls with offsets: ends of groups, on the host and, up to the launch, on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import evt
+from evt.errors import ArgumentError, EvtError, TargetError
+from evt.launch.gemm import shape
+from evt.plan import Plan, find_target
+from evt.plan.gemm import MAX_GROUPS, Size, Tile, microseconds, waves
+from evt.plan.plan import OwnProduct
+from evt.request.ragged import ragged_request
+from evt.runtime.kernels import plan_kernels
+from evt.runtime.ragged import bind_groups
+
+HEADER = "gemm(A: bf16[m, k], B: bf16[n, k])\n"
+EXPERTS = HEADER + "in bias: f32[n], w: f32[m], t: f32[n?], alpha = 1.0\nD = alpha*w*silu(acc + bias) + t + residual"
+GROUPS, ROWS, COLUMNS, DEPTH = 4, 30, 64, 32
+
+
+def given(**change: Any) -> dict[str, Any]:
+    """Return the arguments of EXPERTS by name, the offsets as ""."""
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, Any] = {
+        "A": torch.randn(ROWS, DEPTH, generator=generator).bfloat16(),
+        "B": torch.randn(GROUPS, COLUMNS, DEPTH, generator=generator).bfloat16(),
+        "": torch.tensor([7, 7, 20, 28], dtype=torch.int32),
+        "bias": torch.randn(GROUPS, COLUMNS, generator=generator),
+        "w": torch.randn(ROWS, generator=generator),
+        "t": torch.randn(COLUMNS, generator=generator),
+        "residual": torch.randn(ROWS, COLUMNS, generator=generator).bfloat16(),
+    }
+    return {**found, **change}
+
+
+def planned(text: str = EXPERTS, **change: Any) -> tuple[Plan, ...]:
+    """Return the plans of a call for sm90."""
+    request = ragged_request(evt.grouped_gemm(text).request)
+    values = {name: value for name, value in given(**change).items() if value is not None}
+    return plan_kernels(request, bind_groups(request, values), find_target("sm90"))
+
+
+# Ends on the host
+
+
+@pytest.mark.parametrize("kind", [list, lambda x: x, lambda x: x.long()])
+def test_ends_of_groups(kind) -> None:
+    op, (a, b, offsets, *_) = evt.grouped_gemm(EXPERTS), given().values()
+    inputs = {name: value for name, value in given().items() if name not in ("A", "B", "")}
+    got = op(a, b, offsets=kind(offsets), **inputs)
+    assert got.shape == (ROWS, COLUMNS)
+    begun = {name: value[:28] if name in ("w", "residual") else value for name, value in inputs.items()}
+    assert torch.equal(got[:28], op(a[:28], b, offsets=[0, 7, 7, 20, 28], **begun))
+    buffer = torch.full((ROWS, COLUMNS), 3.0).bfloat16()
+    op(a, b, offsets=kind(offsets), out=buffer, **inputs)
+    assert torch.equal(buffer[:28], got[:28])
+    assert bool((buffer[28:] == 3).all())
+
+
+# Ends on the GPU, up to the launch
+
+
+def test_tensors_without_rows_have_a_stride_from_group_to_group() -> None:
+    request = ragged_request(evt.grouped_gemm(EXPERTS).request)
+    bound = bind_groups(request, given(alpha=torch.ones(GROUPS)))
+    assert bound.sizes == {"m": ROWS, "n": COLUMNS, "k": DEPTH, "l": GROUPS}
+    steps = {name: argument.strides["l"] for name, argument in bound.tensors.items()}
+    assert steps == {"A": 0, "B": COLUMNS * DEPTH, "bias": COLUMNS, "w": 0, "t": 0, "residual": 0, "alpha": 1, "D": 0}
+    one = bind_groups(request, given(t=2.0, bias=torch.randn(COLUMNS), alpha=torch.ones(1)))
+    assert {one.tensors[name].strides["l"] for name in ("bias", "alpha")} == {0}
+    assert "t" not in one.tensors
+
+
+def test_the_kernel_reads_the_ends() -> None:
+    plans = planned()
+    made = plans[0]
+    assert (made.route, made.template) == ("gemm-own-ragged", "own_sm90")
+    assert isinstance(made.mainloop, OwnProduct)
+    assert made.mainloop.ends is not None
+    members = {field.name for field in made.fields}
+    assert {"ends", "l", "stride_l_of_B", "stride_l_of_in_bias", "stride_l_of_in_alpha", "stride_l_of_in_t"} <= members
+    assert not {"stride_l_of_A", "stride_l_of_out_D", "stride_l_of_in_w", "stride_l_of_in_residual"} & members
+    text = evt.grouped_gemm(EXPERTS, route="gemm-own-ragged").emit()
+    assert ", false, true>>;" in text
+    assert all(plan.config.cluster[2] == 1 for plan in plans)
+
+
+def test_b_may_be_along_n() -> None:
+    b = torch.randn(GROUPS, DEPTH, COLUMNS).bfloat16()
+    (loop, *_) = (
+        each.mainloop for each in planned("in bias: f32[n]\nD = acc + bias", B=b, w=None, t=None, residual=None)
+    )
+    assert isinstance(loop, OwnProduct)
+    assert loop.transposes_filters
+
+
+def test_descriptors() -> None:
+    """B has the groups as a third dimension. A part of D ends with any row: its rows are two dimensions of one step."""
+    made = planned()[0]
+    sizes = {"m": ROWS, "n": COLUMNS, "k": DEPTH, "l": GROUPS}
+    steps = {"stride_m_of_A": DEPTH, "stride_n_of_B": DEPTH, "stride_l_of_B": COLUMNS * DEPTH}
+    steps |= {"stride_m_of_out_D": COLUMNS, "stride_m_of_in_residual": COLUMNS}
+    found = shape(made, {**sizes, **steps}, 132)
+    maps = {each.member: each for each in found.maps}
+    assert maps["b"].extents == (DEPTH, COLUMNS, GROUPS)
+    assert maps["source"].extents == (COLUMNS, ROWS)
+    d, part = maps["destination"], maps["source"].box[1]
+    assert (d.extents, d.box) == ((COLUMNS, part, ROWS + 1), (64, part, 1))
+    assert d.strides == (2 * COLUMNS, 2 * COLUMNS)
+    assert d.before == 2 * COLUMNS * part
+    for end in range(1, ROWS + 1):  # the address of the first row that is stored, and the number of rows
+        for first in range(end):
+            rows = min(end - first, part)
+            inner, outer = part - rows, first + rows
+            assert -d.before + d.strides[0] * inner + d.strides[1] * outer == 2 * COLUMNS * first
+            assert d.extents[1] - inner == rows
+            assert outer < d.extents[2]
+    assert found.values["row_clusters"] == ROWS // made.config.tile[0] + GROUPS
+    assert found.values["groups"] == GROUPS
+
+
+def test_small_groups_take_small_tiles() -> None:
+    """A tile has rows of one group only."""
+    size = Size(64 * 8, 4096, 4096, 4.0, 132, groups=64)
+    few, many = Tile(16, 1, True), Tile(128, 2, True)
+    assert microseconds(few, size) < microseconds(many, size)
+    assert waves(many, size) == 64 * 4096 / 128 / 132
+    large = size._replace(rows=64 * 512)
+    assert microseconds(few, large) > microseconds(many, large)
+
+
+#: Changes of a call, and a part of its error.
+WRONG = {
+    "int64": ({"": torch.zeros(GROUPS, dtype=torch.int64)}, "torch.int32"),
+    "count": ({"": torch.zeros(GROUPS + 1, dtype=torch.int32)}, "B has 4 groups"),
+    "strided": ({"": torch.zeros(2 * GROUPS, dtype=torch.int32)[::2]}, "packed"),
+    "2-d": ({"B": torch.randn(COLUMNS, DEPTH).bfloat16()}, "`B` is of 2 dimensions"),
+    "list": ({"B": [torch.randn(COLUMNS, DEPTH)]}, "`B` is no tensor"),
+    "groups": ({"bias": torch.randn(GROUPS + 1, COLUMNS)}, "given for 5 groups; there are 4"),
+    "columns": ({"bias": torch.randn(GROUPS, COLUMNS + 1)}, "`bias`"),
+    "rows": ({"w": torch.randn(ROWS - 2)}, "`w`"),
+    "depth": ({"B": torch.randn(GROUPS, COLUMNS, DEPTH + 8).bfloat16()}, "k is 32 in A and 40 in B"),
+    "type": ({"A": torch.randn(ROWS, DEPTH)}, "`A` is torch.float32"),
+    "many": (
+        {
+            "B": torch.empty(MAX_GROUPS + 1, COLUMNS, DEPTH, dtype=torch.bfloat16),
+            "": torch.zeros(MAX_GROUPS + 1, dtype=torch.int32),
+        },
+        f"at most {MAX_GROUPS}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_calls(name) -> None:
+    change, said = WRONG[name]
+    with pytest.raises(ArgumentError) as caught:
+        planned(**change)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("out s: f32[n]; s = sum[m](acc)", "a reduction over rows"),
+        ("out D: bf16[m, n], s: f32; D = acc; s = max[m, n](acc)", "a reduction over rows"),
+        ("D = where(iota(n) <= iota(m), acc, 0)", "the rows of a group are not counted"),
+        ("D = acc/size(m)", "the rows of a group are not counted"),
+        ("D = dropout(acc, 0.1, 1, 2)", "random numbers"),
+        ("out D: f64[m, n]; D = acc", "f64"),
+    ],
+)
+def test_refusals(text, reason) -> None:
+    with pytest.raises(TargetError) as caught:
+        planned(HEADER + text, bias=None, w=None, t=None, residual=None)
+    assert reason in str(caught.value)
+
+
+def test_other_targets_refuse() -> None:
+    request = ragged_request(evt.grouped_gemm(EXPERTS).request)
+    with pytest.raises(TargetError, match="the target is sm80"):
+        plan_kernels(request, bind_groups(request, given()), find_target("sm80"))
+
+
+def test_routes_by_name() -> None:
+    op = evt.grouped_gemm("D = acc", route="gemm-own-ragged")
+    assert evt.supports(op, "sm90").route == "gemm-own-ragged"
+    with pytest.raises(EvtError, match="gemm-own-ragged, evt-3x-grouped, loop"):
+        evt.grouped_gemm("D = acc", route="gemm-own-3x")
