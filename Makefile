@@ -12,6 +12,8 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 INSTALLED := $(VENV)/.installed
 FORMULA := D = relu(alpha*acc + beta*C) + residual
+# Excerpt of the checks: one sample.
+ONE_SAMPLE := | sed -n '/conv_relu_add/,/out /p; $$ s/.*/.../p'
 # Excerpt of the C++: the heading, the formula's functor, and the visitor that calls it.
 EXCERPT := | sed -n '1,/^$$/p; /^struct Region0 /,/^};/p; /^\/\/ The visitor/,/^using Visitor/p; $$ s/.*/.../p'
 
@@ -42,7 +44,7 @@ define step
 endef
 
 demo: $(INSTALLED)
-	$(call step,Check the samples. A mistake would be shown in the text of its program.,evt check samples/*.evt)
+	$(call step,Check the samples. A mistake would be shown in the text of its program.,evt check samples/*.evt,$(ONE_SAMPLE))
 	$(call step,Emit CUTLASS 3.x C++ for Hopper. This is an excerpt; -o FILE writes it all.,evt emit '$(FORMULA)' --op gemm --arch sm90 --dtype f16,$(EXCERPT))
 	$(call step,Emit CUTLASS 2.x C++ for Ampere.,evt emit '$(FORMULA)' --op gemm --arch sm80 --dtype f16,$(EXCERPT))
 	$(call step,Explain the choice of the kernel.,evt explain '$(FORMULA)' --arch sm90 --dtype f16)

@@ -9,6 +9,6 @@ from tests.support.documents import run_examples
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("mark", ["", "slow", "model"])
+@pytest.mark.parametrize("mark", ["", "slow", "model", "after"])
 def test_examples_run(mark: str) -> None:
     assert run_examples(mark, gpu=True) == {}

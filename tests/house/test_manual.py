@@ -19,7 +19,7 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 
 def test_marks_are_known() -> None:
     """An example is run by `make test`, or its mark says when."""
-    assert {block.mark for block in blocks("python")} == {"", "slow", "model"}
+    assert {block.mark for block in blocks("python")} == {"", "slow", "model", "after"}
 
 
 def test_examples_run() -> None:
@@ -27,9 +27,15 @@ def test_examples_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mark", ["slow", "model"])
+@pytest.mark.parametrize("mark", ["slow", "model", "after"])
 def test_slow_examples_run(mark: str) -> None:
     assert run_examples(mark) == {}
+
+
+def test_a_tutorial_needs_nothing_of_the_reader() -> None:
+    """A reader who pastes the examples of the front page and the tutorial one after the other can run them all."""
+    pages = ("README.md", "docs/tutorial.md")
+    assert [block.place for block in blocks("python") if block.mark == "model" and block.place.startswith(pages)] == []
 
 
 def test_examples_are_short() -> None:

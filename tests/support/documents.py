@@ -69,15 +69,16 @@ x = torch.randn(256, 512, device=device).half()
 #: Run the examples of standard input one after the other, and print the failures by place. Examples with a model share
 #: the namespace of their page; every other example has its own namespace.
 _RUNNER = f"""
-import contextlib, io, json, sys, traceback
+import contextlib, io, json, sys, traceback, types
 failures, spaces = {{}}, {{}}
-for place, mark, text in json.load(sys.stdin):
-    space = {{"__name__": "__main__"}}
+for number, (place, mark, text) in enumerate(json.load(sys.stdin)):
+    name = f"example{{number}}"  # a module, because TorchDynamo looks up globals there
+    space = vars(sys.modules.setdefault(name, types.ModuleType(name)))
     if mark == "model":
         space = spaces.setdefault(place.partition(":")[0], space)
     try:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            if mark == "model" and len(space) == 1:
+            if mark == "model" and "model" not in space:
                 exec({_MODEL!r}, space)
             exec(compile(text, place, "exec"), space)
     except BaseException:
@@ -91,9 +92,22 @@ print(json.dumps(failures))
 """
 
 
+def _continued() -> list[tuple[Block, str]]:
+    """Return the examples with their texts; one with the mark ``after`` continues the example before it on its page."""
+    found: list[tuple[Block, str]] = []
+    for block in blocks("python"):
+        text = block.text
+        if block.mark == "after":
+            before, earlier = found[-1]
+            assert before.place.partition(":")[0] == block.place.partition(":")[0]
+            text = earlier + text
+        found.append((block, text))
+    return found
+
+
 def run_examples(mark: str, *, gpu: bool = False) -> dict[str, str]:
     """Run the examples with a mark in one process, on the GPU or without one, and return the failures by place."""
-    texts = [(block.place, mark, block.text) for block in blocks("python") if block.mark == mark]
+    texts = [(block.place, mark, text) for block, text in _continued() if block.mark == mark]
     assert texts
     # On a GPU, Inductor issues other warnings.
     without_gpu = {"PYTHONWARNINGS": _WARNINGS, "CUDA_VISIBLE_DEVICES": ""}
