@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tests.support.documents import ROOT, blocks
@@ -19,6 +20,11 @@ def test_it_is_a_front_page() -> None:
 def test_it_shows_a_picture() -> None:
     (picture,) = re.findall(r"^!\[.+\]\((\S+)\)$", README, re.MULTILINE)
     assert (ROOT / picture).read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_the_picture_is_of_the_card_of_the_results() -> None:
+    results = json.loads((ROOT / "docs/benchmarks/models.json").read_text(encoding="utf-8"))
+    assert f"on an {results['card']}](docs/images/speed.svg)" in README
 
 
 def test_every_page_of_the_manual_is_reached() -> None:
