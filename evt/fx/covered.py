@@ -123,6 +123,4 @@ def uncovered(plan: Plan, product: Product) -> str:
     types = sorted({each.dtype.name for each in plan.parameters if each.kind == "operand"})
     groups = product.geometry.get("groups", 1)
     what = f"{product.operation} of {groups} groups" if groups != 1 else product.operation
-    return (
-        f"no measurements of {what} ({', '.join((*types, f'route {plan.route}', plan.target.name))}) say that it wins"
-    )
+    return f"no measurement covers {what} ({', '.join((*types, f'route {plan.route}', plan.target.name))})"

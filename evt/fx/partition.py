@@ -337,8 +337,10 @@ class _Search:
         if isinstance(found, SkipReason):
             return found
         if state.needed(node, index) >> index & 1:
-            return SkipReason(node, "E1012", "it reads what another kernel computes from the product's own result")
-        return SkipReason(node, "E1013", "the product would wait for another one's result, and more bytes be moved")
+            return SkipReason(node, "E1012", "it also reads the result of another kernel that reads the product")
+        return SkipReason(
+            node, "E1013", "the product would wait for another product, and its kernel would move more bytes"
+        )
 
 
 def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:

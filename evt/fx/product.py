@@ -56,7 +56,7 @@ class Product:
 def find_product(node: Node) -> Product | SkipReason | None:
     """Return the product that a node computes, why evt cannot compute it, or None for other operators."""
     if is_backward(node):
-        return SkipReason(node, "E1021", "gradients of filters and of biases are PyTorch's work")
+        return SkipReason(node, "E1021", "PyTorch computes the gradients of filters and biases")
     if (operands := norm_of(node)) is not None:
         return _normed(node, *operands)
     split = backward_of(node)

@@ -61,13 +61,13 @@ def fit(node: Node, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReaso
     if LEFT in node.meta:
         return SkipReason(node, *node.meta[LEFT])
     if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
-        return SkipReason(node, "E1003", "an operator reads its memory as it lies")
+        return SkipReason(node, "E1003", "an operator reads its memory regardless of its shape")
     if is_arranged(node) and not index_maps[node.all_input_nodes[0]].is_packed:
-        return SkipReason(node, "E1003", "it is a copy in the order in which a product, or attention, reads it")
+        return SkipReason(node, "E1003", "it copies the result into the order that a product or attention reads")
     if is_view(node):
         index_map = follow(node, index_maps[node.all_input_nodes[0]])
         return index_map or SkipReason(
-            node, "E1003", "the view shows a part of the product, or mixes its rows and columns"
+            node, "E1003", "the view selects a part of the product, or mixes its rows and columns"
         )
     if not is_tensor(node):
         return SkipReason(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
@@ -82,7 +82,7 @@ def fit(node: Node, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReaso
     first = inside[0]
     if not all(map(first.equals, inside[1:])):
         if any(each.reduced != first.reduced for each in inside):
-            return SkipReason(node, "E1009", "it reads a reduction of the product beside the product's elements")
+            return SkipReason(node, "E1009", "it reads a reduction of the product together with the product's elements")
         return SkipReason(node, "E1005", "it combines the product with another view of it")
     if isinstance(found, Reduced):
         return _reduced(node, found, first)
@@ -121,7 +121,7 @@ def _elementwise(
 def _reduced(node: Node, found: Reduced, index_map: IndexMap) -> IndexMap | SkipReason:
     made = index_map.reduce(found.places, found.keep)
     if made is None or index_map.reduced or not set(made.reduced) <= {"m", "n"} or not made.reduced:
-        return SkipReason(node, "E1008", "it reduces other elements than whole rows or whole columns")
+        return SkipReason(node, "E1008", "it reduces neither whole rows nor whole columns")
     return made
 
 

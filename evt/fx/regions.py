@@ -165,7 +165,9 @@ def _outcome(
         made = _build(region, owned, settings) if _computes(region) else None
         return Outcome(node, None, reason, behind, possible=made if isinstance(made, RegionProgram) else None)
     if not _computes(region):
-        return Outcome(node, None, SkipReason(node, "E1014", "nothing behind it can be computed with it"), behind)
+        return Outcome(
+            node, None, SkipReason(node, "E1014", "no operator after it can be computed in its kernel"), behind
+        )
     whole = _build(region, owned, settings)
     if isinstance(whole, RegionProgram):
         return Outcome(node, whole, None, behind)

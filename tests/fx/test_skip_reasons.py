@@ -25,18 +25,18 @@ WIDE = torch.randn(2, 6, 6)
 #: By code: a function, its inputs, and a part of the sentence.
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
     "E1001": (lambda a, b: torch.softmax(a @ b + 1, -1), (A, B), "evt has no function for softmax.int"),
-    "E1003": (lambda a, b: (a @ b + 1)[:, :3].relu(), (A, B), "shows a part of the product"),
+    "E1003": (lambda a, b: (a @ b + 1)[:, :3].relu(), (A, B), "selects a part of the product"),
     "E1004": (lambda a, b, c: a @ b + 1 + c, (A, B, WIDE), "its shape [2, 6, 6] is not the product's"),
     "E1005": (lambda a, b: (x := a @ b + 1) + x.t(), (A, B), "another view of it"),
     "E1006": (
         lambda x, w, s: functional.linear(x, w) * 2 + s[:, None],
         *((WIDE, A, torch.randn(2, 6)), "varies over a part of the rows"),
     ),
-    "E1008": (lambda a, b: (a @ b + 1).view(6, 2, 3).sum(-1), (A, B), "other elements than whole rows"),
-    "E1009": (lambda a, b: (x := a @ b + 1) / x.sum(-1, keepdim=True), (A, B), "beside the product's elements"),
-    "E1012": (lambda a, b: (x := a @ b + 1) * torch.softmax(x, -1), (A, B), "from the product's own result"),
+    "E1008": (lambda a, b: (a @ b + 1).view(6, 2, 3).sum(-1), (A, B), "neither whole rows nor whole columns"),
+    "E1009": (lambda a, b: (x := a @ b + 1) / x.sum(-1, keepdim=True), (A, B), "together with the product's elements"),
+    "E1012": (lambda a, b: (x := a @ b + 1) * torch.softmax(x, -1), (A, B), "of another kernel that reads the product"),
     "E1013": (lambda a, b: functional.silu(a @ b) * (b @ a + 1), (A, B), "it is computed with"),
-    "E1014": (lambda a, b: torch.softmax(a @ b, -1), (A, B), "nothing behind it"),
+    "E1014": (lambda a, b: torch.softmax(a @ b, -1), (A, B), "no operator after it"),
 }
 
 
