@@ -66,6 +66,7 @@ class Support:
 
     @property
     def supported(self) -> bool:
+        """True if the target has a kernel."""
         return self.route is not None
 
     def __bool__(self) -> bool:

@@ -123,7 +123,8 @@ def command(
     except OSError as error:
         raise _unwritable(folder, error.strerror or str(error)) from error
     kernels = sum(path.endswith(".cu") for path in files)
-    made = f"{len(named)} program{'s' * (len(named) > 1)}, {kernels} kernel{'s' * (kernels > 1)}"
+    prefix = f"torch.ops.{package}." if extension is not None else ""
+    made = f"{', '.join(f'{prefix}{each.name}' for each in named)}; {kernels} kernel{'s' * (kernels > 1)}"
     # pip reads a path without a separator as a package, and a path with a leading hyphen as an option.
     path = shlex.quote(folder if os.path.dirname(folder) else os.path.join(".", folder))
     how = f"pip install --no-build-isolation {path}" if extension is not None else f"cmake -S {path} -B build"

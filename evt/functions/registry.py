@@ -52,7 +52,8 @@ def function(
     the language: the derivative with respect to the first parameter, or a sequence with one for every parameter.
     ``facts`` are not checked.
 
-    Registration compares the three at points of a grid; it compares the C++ if g++ (or ``CXX``) compiles it.
+    Registration compares the three at points of a grid. It compares the C++ if there is a compiler, g++ or ``CXX``, and
+    the C++ calls no function that only the device has.
     ``check=False`` skips the comparison, for a derivative that differs on purpose, such as a straight-through
     estimator.
 

@@ -87,9 +87,9 @@ def package(
     torch.export.export. Rows and batches may vary. Products with dynamic columns or contractions are not fused.
     ``options`` are the options of ``torch.compile(backend="evt")``. ``replace`` allows an existing folder.
 
-    Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020);
-    BuildError where the operators cannot be built; OSError where the folder cannot be written. Warn with
-    NoKernelWarning where the model has products and none of them is fused.
+    Call it on a machine with nvcc and the GPU of the package. Raise ArgumentError for arguments of other kinds (E0607),
+    and if torch.export cannot capture the module (E1020); BuildError if the operators cannot be built; OSError if the
+    folder cannot be written. Warn with NoKernelWarning if the model has products and none of them is fused.
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")

@@ -35,7 +35,8 @@ def read(folder: Path) -> dict[str, str]:
 def extension(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("exports") / "my_ops"
     told = ok("export", "--torch", str(folder), *BOTH)
-    assert told == f"{folder}: 2 programs, 4 kernels for sm89, sm90; pip install --no-build-isolation {folder}\n"
+    names = "torch.ops.my_ops.conv_relu_add, torch.ops.my_ops.scaled"
+    assert told == f"{folder}: {names}; 4 kernels for sm89, sm90; pip install --no-build-isolation {folder}\n"
     assert os.listdir(folder.parent) == ["my_ops"]
     return read(folder)
 
