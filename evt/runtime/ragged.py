@@ -127,7 +127,7 @@ class RaggedCaller:
         return results
 
     def _empty(self, bound: Bound, buffers: Mapping[str, Any]) -> list[torch.Tensor]:
-        """Return outputs without elements, or buffers as they are."""
+        """Return outputs without elements, or unchanged buffers."""
         outputs = bound.dag.outputs
         return [buffers[each.name] if each.name in buffers else fresh_output(bound, each) for each in outputs]
 
