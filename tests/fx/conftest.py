@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _operators_are_listed_once() -> Iterator[None]:
+    """Keep PyTorch's list of composite operators: torch.export makes it for each graph, in a quarter of its time."""
+    from torch.export import exported_program
+
+    with pytest.MonkeyPatch.context() as patch:
+        listed = functools.cache(exported_program._collect_all_valid_cia_ops)
+        patch.setattr(exported_program, "_collect_all_valid_cia_ops", lambda: set(listed()))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -62,12 +62,17 @@ def fused(module: torch.nn.Module, *inputs: torch.Tensor) -> Any:
     return fuse(module, inputs, rule="lossless")
 
 
+#: The rows of inputs: each number is planned.
+FEW, MANY = (16, 16, 5, 1, 17), (16, 16, 5, 1, *range(2, 18))
+
+
+@pytest.mark.parametrize("counts", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [fused, compiled])
-def test_every_bit_of_twenty_inputs_is_eagers(make: Callable[..., Any]) -> None:
+def test_every_bit_of_all_inputs_is_eagers(make: Callable[..., Any], counts: tuple[int, ...]) -> None:
     module = model()
     made = make(module, whole(16, 64))
     with torch.no_grad():
-        for count in (16, 16, 5, 1, *range(2, 18)):
+        for count in counts:
             x = whole(count, 64)
             for got, want in zip(made(x), module(x), strict=True):
                 assert torch.equal(got, want)
