@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from evt.compilation.cache import LIBRARY, Cache, Failure
+from evt.compilation.cache import Cache
+from evt.compilation.claims import Claims, Target
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.inputs import Inputs, find_inputs
 from evt.compilation.jit import Missing, Nvrtc
 from evt.compilation.own import find_way, is_cubin, make_own, own_key
 from evt.compilation.policy import may_compile, uncompiled
-from evt.compilation.pool import Workers, run_all
 from evt.compilation.progress import shown
 from evt.compilation.source import KernelSource, cache_key, jit_versions, part_key, source_key
 from evt.compilation.toolchain import NVRTC, Toolchain, find_toolchain, require_target, way
@@ -236,20 +234,12 @@ def build_and_use(
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """An artifact to make, and the position of its source, or of the first source that needs it."""
-
-    index: int
-    recipe: Recipe
-
-
-@dataclass(frozen=True, slots=True)
 class _Divided:
     """A kernel's split, the tools for it, and its parts by their keys: the skeleton, then the launcher."""
 
     split: Split
     jit: Jit
-    parts: dict[str, _Target]
+    parts: dict[str, Recipe]
 
 
 class _Build:
@@ -265,40 +255,46 @@ class _Build:
     ) -> None:
         self._wanted, self._cache, self._toolchain, self._read = wanted, cache, toolchain, read
         self._report = report
-        #: Libraries and parts by key, and the problems of others.
-        self._made: dict[str, Path] = {}
-        self._failed: dict[str, tuple[Diagnostic, ...]] = {}
+        #: Libraries and parts.
+        self._claims = Claims(cache, report)
 
     def run(self, jobs: int | None) -> dict[str, Path]:
         """Return the libraries by key."""
-        missing = [key for key in self._wanted if not self._found(key, LIBRARY)]
+        claims = self._claims
+        missing = [key for key, (index, _) in self._wanted.items() if not claims.find(key, index)]
         if not missing:
-            return self._made
+            return claims.made
         from evt.compilation.process import Supervisor
         from evt.compilation.recipe import whole
 
         self._cache.prepare()
         tools, _ = self._toolchain.linked()
         with Supervisor.start() as supervisor:
+
+            def make(recipes: Mapping[str, tuple[int, Recipe]]) -> None:
+                targets = {key: self._target(key, *each, supervisor) for key, each in recipes.items()}
+                claims.make(targets, supervisor, jobs)
+
+            def as_whole(keys: Iterable[str]) -> dict[str, tuple[int, Recipe]]:
+                return {key: (index, whole(source, tools)) for key in keys for index, source in (self._wanted[key],)}
+
             divided = self._divided(missing)
-            alone = {
-                key: self._target(key, whole(self._wanted[key][1], tools)) for key in missing if key not in divided
+            parts = {
+                part: (self._wanted[key][0], recipe)
+                for key, each in divided.items()
+                for part, recipe in each.parts.items()
             }
-            self._make(
-                {**{key: each for given in divided.values() for key, each in given.parts.items()}, **alone},
-                supervisor,
-                jobs,
-            )
-            self._make(self._by_parts(divided), supervisor, jobs)
-            rest = [key for key in divided if key not in self._made]
+            make({**parts, **as_whole(key for key in missing if key not in divided)})
+            make(self._by_parts(divided))
+            rest = [key for key in divided if key not in claims.made]
             for key in rest:
-                failed = [problem for each in (*divided[key].parts, key) for problem in self._failed.get(each, ())]
+                failed = [problem for each in (*divided[key].parts, key) for problem in claims.failed.get(each, ())]
                 if failed:
-                    self._report(self._event("fallback", key, f"nvcc for the whole file: {failed[0].message}"))
-            self._make({key: self._target(key, whole(self._wanted[key][1], tools)) for key in rest}, supervisor, jobs)
-        if problems := [problem for key in self._wanted for problem in self._failed.get(key, ())]:
+                    self._fall_back(key, failed[0].message)
+            make(as_whole(rest))
+        if problems := [problem for key in self._wanted for problem in claims.failed.get(key, ())]:
             raise BuildError(problems)
-        return self._made
+        return claims.made
 
     def _divided(self, keys: Sequence[str]) -> dict[str, _Divided]:
         """Return the kernels that are linked from parts and a formula."""
@@ -315,11 +311,11 @@ class _Build:
                 continue
             jit = find_jit(self._toolchain)
             if isinstance(jit, Missing):
-                self._report(self._event("fallback", key, f"nvcc for the whole file: {jit.reason}"))
+                self._fall_back(key, jit.reason)
                 continue
             recipes = parts(source, divided, tools)
             keyed = {self._part_key(each.source.text, name, source.gencode): each for name, each in recipes.items()}
-            found[key] = _Divided(divided, jit, {part: self._target(key, each) for part, each in keyed.items()})
+            found[key] = _Divided(divided, jit, keyed)
         return found
 
     def _part_key(self, text: str, artifact: str, gencode: str) -> str:
@@ -328,119 +324,31 @@ class _Build:
         found, _ = self._cache.find(imported, artifact)
         return imported if found else part_key(text, artifact, gencode, self._read)
 
-    def _by_parts(self, divided: Mapping[str, _Divided]) -> dict[str, _Target]:
-        """Return the targets whose parts are made; the others fall back."""
+    def _by_parts(self, divided: Mapping[str, _Divided]) -> dict[str, tuple[int, Recipe]]:
+        """Return the recipes of the libraries whose parts are made; the others fall back."""
         from evt.compilation.recipe import Formula, by_parts
 
         tools, _ = self._toolchain.linked()
-        found = {}
+        made, found = self._claims.made, {}
         for key, each in divided.items():
-            source = self._wanted[key][1]
-            if not all(part in self._made for part in each.parts):
+            index, source = self._wanted[key]
+            if not all(part in made for part in each.parts):
                 continue
-            skeleton, launcher = (self._made[part] for part in each.parts)
+            skeleton, launcher = (made[part] for part in each.parts)
             formula = Formula(each.split, source.gencode, each.jit, skeleton, launcher)
-            found[key] = self._target(key, by_parts(source, formula, tools))
+            found[key] = index, by_parts(source, formula, tools)
         return found
 
-    def _target(self, key: str, recipe: Recipe) -> _Target:
-        return _Target(self._wanted[key][0], recipe)
-
-    def _make(self, targets: Mapping[str, _Target], supervisor: Supervisor, jobs: int | None) -> None:
-        """Make the artifacts, or note their problems."""
-        from evt.compilation.places import places
-
-        for key in targets:
-            self._failed.pop(key, None)
-        missing = [key for key, target in targets.items() if not self._is_part_made(key, target)]
-        earlier = {key: self._cache.failure(key) for key in missing}
-        while missing:
-            with places(self._cache.root, jobs) as workers, ExitStack() as held:
-                self._compile(self._claimed(missing, targets, earlier, supervisor, held), workers)
-            if any(key in self._failed and key in self._wanted for key in missing):
-                return
-            missing = [key for key in missing if key not in self._made and key not in self._failed]
-            if missing:
-                self._wait(missing[0], targets[missing[0]])
-
-    def _is_part_made(self, key: str, target: _Target) -> bool:
-        return key not in self._wanted and self._found(key, target.recipe.artifact)
-
-    def _found(self, key: str, artifact: str, locked: bool = False) -> bool:
-        made, damage = self._cache.find(key, artifact)
-        if made is not None:
-            self._made[key] = made
-            if key in self._wanted:
-                self._report(self._event("hit", key))
-        elif damage and locked:
-            self._report(self._event("damaged", key, damage))
-        return made is not None
-
-    def _claimed(
-        self,
-        missing: Sequence[str],
-        targets: Mapping[str, _Target],
-        earlier: Mapping[str, Failure | None],
-        supervisor: Supervisor,
-        held: ExitStack,
-    ) -> Iterator[Compilation]:
-        """Yield the compilations of the keys that no other process builds or has built; ``held`` closes them.
-
-        A key is locked when its compilation is requested. This function waits for no lock, so that processes which
-        build keys in different orders cannot deadlock.
-        """
-        for key in missing:
-            lock = self._cache.lock(key, wait=False)
-            if lock is None:
-                continue
-            supervisor.keep(lock)
-            held.callback(supervisor.release, lock)
-            failure = self._cache.failure(key)
-            if self._found(key, targets[key].recipe.artifact, locked=True):  # built by another process meanwhile
-                supervisor.release(lock)
-            elif failure is not None and failure != earlier[key]:  # not built by another process since then
-                supervisor.release(lock)
-                self._failed[key] = failure.problems
-                if not targets[key].recipe.has_fallback:
-                    self._report(self._event("failed", key, failure.problems[0].message))
-            else:
-                compilation = self._compilation(key, targets[key], lock, supervisor)
-                held.callback(compilation.close)
-                yield compilation
-
-    def _wait(self, key: str, target: _Target) -> None:
-        """Wait until another process has built a key, without holding a lock."""
-        self._report(self._event("wait", key, index=target.index))
-        if lock := self._cache.lock(key, wait=True):
-            lock.release()
-
-    def _compilation(self, key: str, target: _Target, lock: KeyLock, supervisor: Supervisor) -> Compilation:
+    def _target(self, key: str, index: int, recipe: Recipe, supervisor: Supervisor) -> Target:
         from evt.compilation.compilation import Compilation
 
-        tools = self._toolchain
-        return Compilation(key, target.index, target.recipe, tools, self._cache, lock, supervisor, self._unchanged)
+        def begin(lock: KeyLock) -> Compilation:
+            return Compilation(key, index, recipe, self._toolchain, self._cache, lock, supervisor, self._unchanged)
+
+        return Target(index, begin, recipe.artifact, recipe.has_fallback)
 
     def _unchanged(self) -> bool:
         return find_inputs(self._toolchain, self._cache.digests()) == self._read
 
-    def _compile(self, claimed: Iterator[Compilation], workers: Workers) -> None:
-        """Compile all sources, ``jobs`` steps at a time; a source is claimed when its first step can start."""
-        begun: list[Compilation] = []
-
-        def steps() -> Iterator[Callable[[], None]]:
-            for each in claimed:
-                begun.append(each)
-                yield from (partial(each.run, step, self._report) for step in each.steps)
-
-        def give_up() -> None:
-            for each in begun:
-                each.kill()
-
-        run_all(steps(), workers, give_up)
-        self._made |= {each.key: each.made for each in begun if each.made}
-        self._failed |= {each.key: each.problems for each in begun if each.problems}
-
-    def _event(
-        self, kind: Literal["hit", "damaged", "wait", "fallback", "failed"], key: str, text: str = "", index: int = 0
-    ) -> BuildEvent:
-        return BuildEvent(kind, key, self._wanted[key][0] if key in self._wanted else index, text=text)
+    def _fall_back(self, key: str, reason: str) -> None:
+        self._report(BuildEvent("fallback", key, self._wanted[key][0], text=f"nvcc for the whole file: {reason}"))

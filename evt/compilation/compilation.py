@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from evt.compilation.cache import SOURCE, Cache
@@ -60,6 +61,14 @@ class Compilation:
         self._done: list[dict[str, object]] = []
         self._of_parts: Read = {}
         self._work = cache.workspace(key, {SOURCE: recipe.source.text, **recipe.files}, self._links)
+
+    @property
+    def has_fallback(self) -> bool:
+        return self.recipe.has_fallback
+
+    def tasks(self, report: Reporter) -> list[Callable[[], None]]:
+        """Return a call of ``run`` for each step."""
+        return [partial(self.run, step, report) for step in self.steps]
 
     def run(self, step: Pass | Formula, report: Reporter) -> None:
         """Run one step; the last one to finish runs the recipe's last step and publishes."""

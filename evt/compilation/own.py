@@ -10,17 +10,16 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
 
 from evt import resources
-from evt.compilation.cache import LIBRARY, SOURCE, Cache, Failure
+from evt.compilation.cache import LIBRARY, SOURCE, Cache
+from evt.compilation.claims import Claims, Target
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.jit import JitError, Missing, Nvrtc, find_nvrtc
 from evt.compilation.lock import KeyLock
-from evt.compilation.pool import Workers, run_all
 from evt.compilation.source import SCHEMA, KernelSource
 from evt.compilation.verdict import verdict_of_nvrtc
 from evt.diagnostics import Diagnostic
@@ -99,102 +98,50 @@ def make_own(
 ) -> tuple[dict[str, Path], list[Diagnostic]]:
     """Return the cubins by key, found or built now, and the problems of the texts that NVRTC refuses.
 
-    Other processes build each key once, as in :mod:`evt.compilation.builder`. Raise BuildError for other failures.
+    Raise BuildError for other failures.
     """
-    return _Build(wanted, nvrtc, cache, report).run(jobs)
+    claims = Claims(cache, report)
+    if not all(claims.find(key, index) for key, (index, _) in wanted.items()):
+        cache.prepare()
+        targets = {
+            key: Target(index, partial(OwnCompilation, key, index, source, nvrtc, cache), has_fallback=True)
+            for key, (index, source) in wanted.items()
+        }
+        claims.make(targets, _InProcess(), jobs)
+        if claims.lost:
+            raise BuildError([problem for key in wanted if key in claims.lost for problem in claims.failed[key]])
+    return claims.made, [problem for problems in claims.failed.values() for problem in problems]
 
 
-class _Build:
-    """The sources of one call, by their keys and with their positions, and their state."""
+class _InProcess:
+    """The keeper of locks for work that ends with this process."""
 
-    def __init__(
-        self, wanted: Mapping[str, tuple[int, KernelSource]], nvrtc: Nvrtc, cache: Cache, report: Reporter
-    ) -> None:
-        self._wanted, self._nvrtc, self._cache, self._report = wanted, nvrtc, cache, report
-        self._made: dict[str, Path] = {}
-        self._refused: dict[str, tuple[Diagnostic, ...]] = {}
+    def keep(self, lock: KeyLock) -> None:
+        """Do nothing: the lock is held by this process."""
 
-    def run(self, jobs: int | None) -> tuple[dict[str, Path], list[Diagnostic]]:
-        missing = [key for key in self._wanted if not self._found(key)]
-        if missing:
-            from evt.compilation.places import places
-
-            self._cache.prepare()
-            earlier = {key: self._cache.failure(key) for key in missing}
-            while missing:
-                with places(self._cache.root, jobs) as workers:
-                    self._compile(missing, earlier, workers)
-                missing = [key for key in missing if key not in self._made and key not in self._refused]
-                if missing:
-                    self._wait(missing[0])
-        return self._made, [problem for problems in self._refused.values() for problem in problems]
-
-    def _found(self, key: str, locked: bool = False) -> bool:
-        cubin, damage = self._cache.find(key)
-        if cubin is not None:
-            self._made[key] = cubin
-            self._say("hit", key)
-        elif damage and locked:
-            self._say("damaged", key, damage)
-        return cubin is not None
-
-    def _compile(self, missing: Sequence[str], earlier: Mapping[str, Failure | None], workers: Workers) -> None:
-        """Compile the keys that no other process compiles. Raise BuildError."""
-        begun: list[OwnCompilation] = []
-
-        def steps() -> Iterator[Callable[[], None]]:
-            for key in missing:
-                lock = self._cache.lock(key, wait=False)
-                if lock is None:
-                    continue
-                failure = self._cache.failure(key)
-                if self._found(key, locked=True):
-                    lock.release()
-                elif failure is not None and failure != earlier[key]:  # of another process
-                    lock.release()
-                    self._refused[key] = failure.problems
-                else:
-                    begun.append(OwnCompilation(key, *self._wanted[key], self._nvrtc, self._cache, lock))
-                    yield partial(begun[-1].run, self._report)
-
-        def give_up() -> None:
-            for each in begun:
-                each.kill()
-
-        try:
-            run_all(steps(), workers, give_up)
-        finally:
-            for each in begun:
-                each.close()
-        self._made |= {each.key: each.library for each in begun if each.library}
-        self._refused |= {each.key: each.problems for each in begun if each.refused}
-        if problems := [problem for each in begun if not each.refused for problem in each.problems]:
-            raise BuildError(problems)
-
-    def _wait(self, key: str) -> None:
-        """Wait until another process has built a key, without holding a lock."""
-        self._say("wait", key)
-        if lock := self._cache.lock(key, wait=True):
-            lock.release()
-
-    def _say(self, kind: Literal["hit", "damaged", "wait"], key: str, text: str = "") -> None:
-        self._report(BuildEvent(kind, key, self._wanted[key][0], text=text))
+    def release(self, lock: KeyLock) -> None:
+        """Release a lock; a second call does nothing."""
+        lock.release()
 
 
 class OwnCompilation:
     """The compilation of one key by NVRTC, whose lock it holds until ``close``; it ends with this process.
 
-    A failure does not raise: it is added to ``problems``. ``refused``: NVRTC does not accept the text.
+    A failure does not raise: it is added to ``problems``. It has a fallback if NVRTC does not accept the text.
     """
 
     def __init__(self, key: str, index: int, source: KernelSource, nvrtc: Nvrtc, cache: Cache, lock: KeyLock) -> None:
         self.key, self.index, self.source = key, index, source
         self.problems: tuple[Diagnostic, ...] = ()
-        self.refused = False
-        self.library: Path | None = None
+        self.has_fallback = False
+        self.made: Path | None = None
         self._nvrtc, self._cache, self._lock = nvrtc, cache, lock
         self._killed = False
         self._work = cache.workspace(key, {SOURCE: source.text})
+
+    def tasks(self, report: Reporter) -> list[Callable[[], None]]:
+        """Return the call of ``run``."""
+        return [partial(self.run, report)]
 
     def run(self, report: Reporter) -> None:
         """Compile and publish."""
@@ -207,12 +154,12 @@ class OwnCompilation:
             try:
                 cubin = compile_own(self.source, self._nvrtc)
             except JitError as error:
-                self.refused = True
+                self.has_fallback = True
                 raise BuildError(self._verdict(text, error)) from error
             seconds = time.monotonic() - started
             report(BuildEvent("end", self.key, self.index, _STAGE, seconds))
             self._write(cubin)
-            self.library = self._cache.publish(self.key, self._work, self._record(text, seconds))
+            self.made = self._cache.publish(self.key, self._work, self._record(text, seconds))
             report(BuildEvent("built", self.key, self.index, seconds=time.monotonic() - started))
         except BuildError as error:
             self._fail(error, report)

@@ -157,7 +157,7 @@ def test_other_errors_of_a_build_are_raised(model: Net, x: torch.Tensor, monkeyp
     assert not builders()
 
 
-#: Two processes, one after the other, that compile a model as on an H200, by the nvcc and in the cache of the arguments.
+#: Two processes, one after the other, that compile a model as on an H200, by the nvcc and in the cache of arguments.
 #: Each prints the number of emitted texts, and of the compilers that have started. They are forks of a process that has
 #: imported PyTorch and compiled nothing.
 _PROCESSES = """
