@@ -7,8 +7,8 @@ formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`recipe` (the commands for a li
 :mod:`compilation` (one recipe, by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that
 compilers read, :mod:`verdict` judges failures), :mod:`own` (own kernels by NVRTC), :mod:`claims` (each key is built by
 one process), :mod:`policy` (whether this process may compile), :mod:`builder` (many sources at once, by :mod:`pool`, in
-the :mod:`places` of the machine; :mod:`progress` shows it), :mod:`each` (sources that may
-fail), :mod:`pack` (kernels from and for other machines), :mod:`doctor` (missing parts).
+the :mod:`places` of the machine; :mod:`progress` shows it), :mod:`each` (sources that may fail), :mod:`pack` (kernels
+from and for other machines), :mod:`doctor` (missing parts).
 """
 
 from evt.compilation.builder import build, build_and_use, has_tools, missing_tools, tools_digest

@@ -44,7 +44,7 @@ class Work(Protocol):
         """End the running tasks and start no more."""
 
     def close(self) -> None:
-        """Remove what is left and release the lock; a second call does nothing."""
+        """Remove temporary files and release the lock; a second call does nothing."""
 
 
 class Keeper(Protocol):

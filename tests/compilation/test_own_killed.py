@@ -74,7 +74,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def killed_at(change: int, root: Path, source: KernelSource) -> bool:
-    """Build in a fork that is killed at its n-th change within ``root``; return whether it had as many."""
+    """Build in a fork that is killed at its n-th change within ``root``; return whether it was killed."""
 
     def work() -> None:
         left = change
@@ -129,7 +129,8 @@ def left_over(root: Path) -> list[str]:
 def test_a_build_is_killed_at_each_change_of_the_cache(source: KernelSource, tmp_path: Path) -> None:
     """The next build waits for nobody and makes the same, and other kernels stay.
 
-    It also removes what the killed build left. If the killed build had published its kernel, clearing the cache does.
+    It also removes the files of the killed build. If the killed build had published its kernel, clearing the cache
+    removes them.
     """
     root, last = tmp_path / "cache", False
     changes = 0
