@@ -13,9 +13,10 @@ def _operators_are_listed_once() -> Iterator[None]:
     """Keep PyTorch's list of composite operators: torch.export makes it for each graph, in a quarter of its time."""
     from torch.export import exported_program
 
+    name = "_collect_all_valid_cia_ops"
+    listed = functools.cache(getattr(exported_program, name))
     with pytest.MonkeyPatch.context() as patch:
-        listed = functools.cache(exported_program._collect_all_valid_cia_ops)
-        patch.setattr(exported_program, "_collect_all_valid_cia_ops", lambda: set(listed()))
+        patch.setattr(exported_program, name, lambda: set(listed()))
         yield
 
 
