@@ -57,7 +57,7 @@ def own(plan: Plan) -> OwnText | None:
                 problem=tuple(sizes),
                 operands=tuple(operands),
                 structs=structs(plan),
-                refused="arguments->l != 1" if loop.ends is None else "arguments->ends == nullptr",
+                refused="arguments->l != 1" if loop.ends is None else "",
             )
         case DepthwiseConvolution() as loop:
             return OwnText(

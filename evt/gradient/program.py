@@ -32,6 +32,8 @@ def gradient_of(
     ``wanted`` are inputs and :data:`ACCUMULATOR`; ``arriving`` are the outputs with a gradient, by default all.
     Mainloop fusions are not part of the program: their values are the operands. Raise ArgumentError (E0614).
     """
+    if request.ragged:
+        raise refused("autograd does not record grouped products", "pass the tensors detached")
     precise = replace(request, settings=replace(request.settings, numerics="precise"))
     dag = epilogue_of(typed_for(precise, operands, absent))
     for message, help_text in _missing(dag, wanted):

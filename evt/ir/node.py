@@ -50,6 +50,8 @@ MODES = ("l", "m", "n")
 #: The parts of an operand, input or output that inference completes.
 Inferred: TypeAlias = Literal["type", "modes"]
 INFERRED: tuple[Inferred, ...] = get_args(Inferred)
+#: The input with the ends of groups of rows, of a program whose groups have a B each. No node reads it.
+OFFSETS = "offsets"
 #: The modes of the operands' elements, in canonical order.
 ELEMENT_MODES = {"A": ("m", "k"), "B": ("n", "k")}
 

@@ -7,6 +7,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
+from evt.ir.node import OFFSETS
+
 #: Version of a kernel's arguments and functions; a library of another version is rebuilt, never called.
 ABI = 2
 
@@ -89,7 +91,7 @@ class Fields:
 
     def ends(self) -> Field:
         """Return the address of the ends of groups of rows."""
-        return self.add(Field("ends", "pointer", "", "ends"))
+        return self.add(Field("ends", "pointer", OFFSETS, "ends"))
 
     def workspace(self) -> Field:
         """Return the memory that the kernel works in."""

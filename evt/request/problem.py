@@ -47,7 +47,8 @@ def packed_problem(
     elif extents is not None:
         sizes = Sizes(has_batches=extents["l"] > 1)
     asked = options(request.settings, request.settings.deterministic is False)
-    return Problem(dag, natural_signature(dag, of, extents), find_target(arch), asked, sizes=sizes)
+    signature = natural_signature(dag, of, extents)
+    return Problem(dag, signature, find_target(arch), asked, ragged=request.ragged, sizes=sizes)
 
 
 @remembered

@@ -28,8 +28,9 @@ GROUPED = "grouped_gemm"
 class Request:
     """A program: its graph, its settings, and the geometry of its convolution, if any.
 
-    ``grouped`` means that it computes groups of matrix products; the graph then describes one group. ``functions`` are
-    the rows of the user's functions that the graph applies: their definition is part of the program.
+    ``grouped`` means that it computes groups of matrix products; the graph then describes one group. ``ragged`` means
+    that the groups are consecutive rows, and the graph describes all of them: see :mod:`evt.request.ragged`.
+    ``functions`` are the rows of the user's functions that the graph applies: their definition is part of the program.
 
     Requests are equal if their graphs are equal, even if their texts differ. A request caches its hash, and pickles as
     text and numbers: see :mod:`evt.request.stored`.
@@ -39,6 +40,7 @@ class Request:
     settings: Settings
     convolution: Convolution | None = None
     grouped: bool = False
+    ragged: bool = False
     functions: tuple[Function, ...] = field(init=False)
     #: Results derived from this object. Equal graphs may have different texts, and results show the text.
     _answers: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -53,7 +55,7 @@ class Request:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.dag, self.settings, self.convolution, self.grouped, self.functions))
+        return hash((self.dag, self.settings, self.convolution, self.grouped, self.ragged, self.functions))
 
     def __copy__(self) -> Request:
         return self
@@ -62,11 +64,10 @@ class Request:
         return self
 
     def __getstate__(self) -> dict[str, object]:
-        return write_state(self.dag, self.settings, self.convolution, self.grouped, self.functions)
+        return write_state(self.dag, self.settings, self.convolution, self.functions, self.grouped, self.ragged)
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
-        dag, settings, convolution, grouped = read_state(state)
-        self.__init__(dag, settings, convolution, grouped)  # type: ignore[misc]
+        self.__init__(*read_state(state))  # type: ignore[misc]
 
     @property
     def operation(self) -> str:
@@ -103,7 +104,7 @@ class Request:
     @property
     def may_be_measured(self) -> bool:
         """True if measurements choose the kernel: neither the user nor ``batch_invariant`` does."""
-        return not (self.is_forced or self.settings.batch_invariant)
+        return not (self.is_forced or self.settings.batch_invariant or self.ragged)
 
     def forced(self, route: str | None, config: str | None) -> Request:
         """Return the program with a selected route and configuration."""

@@ -21,7 +21,7 @@ from evt.ir import Apply, Dag, Input, Operand, Output, format_dag, infer, parse_
 from evt.ir.convolution import CONVOLUTIONS, Convolution
 from evt.ir.dtype import F16
 from evt.ir.lower import OPERATIONS
-from evt.ir.node import INFERRED, Inferred
+from evt.ir.node import INFERRED, OFFSETS, Inferred
 from evt.ir.origin import Foreign, Origin, Place
 from evt.request.check import check_graph
 from evt.settings import Settings
@@ -40,7 +40,12 @@ FORM = 2
 
 
 def write_state(
-    dag: Dag, settings: Settings, convolution: Convolution | None, grouped: bool, functions: Sequence[Function]
+    dag: Dag,
+    settings: Settings,
+    convolution: Convolution | None,
+    functions: Sequence[Function],
+    grouped: bool = False,
+    ragged: bool = False,
 ) -> dict[str, object]:
     """Return a program as built-in types."""
     return {
@@ -52,11 +57,12 @@ def write_state(
         "settings": asdict(settings),
         "convolution": None if convolution is None else asdict(convolution),
         "grouped": grouped,
+        **({"ragged": True} if ragged else {}),
         "functions": {row.name: (str(row), _digest(row)) for row in functions},
     }
 
 
-def read_state(state: object) -> tuple[Dag, Settings, Convolution | None, bool]:
+def read_state(state: object) -> tuple[Dag, Settings, Convolution | None, bool, bool]:
     """Return the program that :func:`write_state` wrote.
 
     Raise ArgumentError: E0613 for a state that is damaged or has an unknown form, E0657 if a user's function is not
@@ -76,7 +82,7 @@ def read_state(state: object) -> tuple[Dag, Settings, Convolution | None, bool]:
     raise ArgumentError(missing)
 
 
-def _program(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | None, bool]:
+def _program(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | None, bool, bool]:
     """Return the program of a state. Raise one of :data:`_DAMAGE` for an invalid state."""
     dag, geometry, grouped = parse_dag(state["graph"]), state["convolution"], state["grouped"]
     if dag.operation not in OPERATIONS:
@@ -92,7 +98,10 @@ def _program(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | Non
     convolution = None if geometry is None else _convolution(dag.operation, geometry)
     if not isinstance(grouped, bool) or (dag.operation in CONVOLUTIONS and (grouped or convolution is None)):
         raise ValueError(f"it is not a program of {dag.operation}")
-    return placed, Settings.of(**state["settings"]), convolution, grouped
+    ragged = state.get("ragged", False)
+    if not isinstance(ragged, bool) or (ragged and (grouped or dag.operation != "gemm" or OFFSETS not in dag.input)):
+        raise ValueError("it has no groups of rows")
+    return placed, Settings.of(**state["settings"]), convolution, grouped, ragged
 
 
 def _source(text: object, name: object) -> Source:

@@ -26,6 +26,7 @@ from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
 from evt.runtime.given import given_buffers, given_inputs, is_absent
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
+from evt.runtime.ragged import check_offsets, check_operands, of_all_groups
 from evt.runtime.report import CallDiagnostics, copied_back
 from evt.runtime.tensor_checks import fault, is_number, plain, tracing_fault
 from evt.runtime.tensors import (
@@ -86,11 +87,14 @@ def bind(
             report("E0608", message, f"pass {name}=..., or out=...; what no index names keeps what the buffer holds")
         else:
             result[output.name] = fresh_argument(bound, output)
+    if request.ragged:
+        check_offsets(bound, tensors, report)
     report.check()
     found = {name: argument for name, argument in result.items() if argument is not None}
     if bound.offsets:
         found = {name: _moved(argument, bound.offsets[name], tensors[name]) for name, argument in found.items()}
-    return replace(bound, tensors=found, leads=leads)
+    bound = replace(bound, tensors=found, leads=leads)
+    return of_all_groups(bound, tensors["B"]) if request.ragged else bound
 
 
 def outline(
@@ -130,6 +134,7 @@ def _outline(
         values=values,
         absent=absent,
         invariant=request.settings.batch_invariant,
+        ragged=request.ragged,
     )
     if request.convolution is None:
         sizes, leads = _sizes(request, tensors["A"], tensors["B"], report)
@@ -347,6 +352,9 @@ def _sizes(
         if tensor.dim() < 2 and not (request.dag.operation == "linear" and name == "A" and tensor.dim() == 1):
             report("E0604", f"`{name}` has shape {_shape(tensor)}; expected at least two dimensions")
     report.check()
+    if request.ragged:
+        check_operands(a, b, report)
+        report.check()
     modes_a, modes_b = request.operand_modes
     if request.dag.operation == "linear" and modes_a == ("m", "k"):
         leads = {"l": (), "m": tuple(a.shape[:-1]), "k": (a.shape[-1],)}

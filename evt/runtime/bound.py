@@ -28,8 +28,8 @@ class Bound:
     ``tensors`` then describe one launch. ``dag`` is the program without the ``absent`` inputs: tensors with a default
     that the call leaves out. ``values`` are the call's values by name, tensors as plain memory.
 
-    ``invariant``: layout classes do not depend on the number of rows, also if that is 1. ``ragged``: groups of rows
-    have a B each, and l counts the groups.
+    ``invariant``: layout classes do not depend on the number of rows, also if that is 1. ``ragged``: the rows of all
+    groups, which l counts, are consecutive.
 
     In a ``convolution``, ``copied`` names the tensors that are not channels_last. ``tensors`` describes their copies:
     the kernel reads a copy of an input, and writes a copy of a buffer.
@@ -95,9 +95,13 @@ class Bound:
     def extent(self, mode: str) -> int:
         return math.prod(self.dims(mode))
 
+    def memory_modes(self, output: Output) -> tuple[str, ...]:
+        """Return an output's modes in memory: after the batch's if no ``l`` is written."""
+        return output.modes if self.ragged else output.memory_modes
+
     def output_shape(self, output: Output) -> tuple[int, ...]:
         """Return an output's shape in memory: its modes' dimensions, after the batch's if no ``l`` is written."""
-        shape = tuple(size for mode in output.memory_modes for size in self.dims(mode))
+        shape = tuple(size for mode in self.memory_modes(output) for size in self.dims(mode))
         return packed(shape) if output.dtype == B1 else shape
 
 

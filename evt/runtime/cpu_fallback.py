@@ -11,6 +11,7 @@ from evt.reference.convolution import to_view
 from evt.request import Request
 from evt.runtime.bound import Bound
 from evt.runtime.memory_format import channels_last, contiguous_image, follows_channels_last
+from evt.runtime.ragged import evaluate_groups
 from evt.runtime.tensor_checks import write
 
 
@@ -28,6 +29,8 @@ def evaluate(request: Request, bound: Bound, float64: bool = False) -> dict[str,
 
 def run_reference(request: Request, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """Return the reference's outputs, in order, written into the caller's buffers where there are any."""
+    if request.ragged:
+        return evaluate_groups(bound, {name: bound.values[name] for name in buffers})
     results = evaluate(request, bound)
     for name, buffer in buffers.items():
         found, memory = results[name], bound.values[name]

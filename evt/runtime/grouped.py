@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -20,13 +20,13 @@ from evt.compilation import build_and_use
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
-from evt.ir.node import base
+from evt.ir.node import OFFSETS, base
 from evt.measured import Timing, applicable, is_measured, measurements, size_class
 from evt.plan import LayoutClass, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.request import LOOP, Request, common_signature, optimised_for, options
-from evt.request.ragged import is_ragged
+from evt.request.ragged import is_ragged, ragged_request
 from evt.runtime.arguments import WHOLE, bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
@@ -37,7 +37,6 @@ from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import KernelWarnings
 from evt.runtime.overlap import MemoryRange, check_groups, find_overlap
-from evt.runtime.ragged import RaggedCaller
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensor_checks import reaches_memory, tracing_fault, write
@@ -55,11 +54,12 @@ class GroupedCaller:
         self.request = request.member
         #: Launches a kernel for each group: where that was asked for, or measured to be the fastest.
         self._loop = Caller(self.request)
-        self._ragged = RaggedCaller(request)
         self._inputs, self._outputs = self.request.inputs, self.request.outputs
         self._forms = Forms()
         self._looped = request.settings.route == LOOP
-        self._is_ragged = is_ragged(request)
+        self._grouped, self._is_ragged = request, is_ragged(request)
+        #: The route that the user selected, if it is not for groups of rows.
+        self._other = None if self._is_ragged else request.settings.route
         self._forced = request.is_forced
         self._gather = gather(request.outputs)
         #: Whether some input is i32; its numbers are checked individually.
@@ -75,8 +75,7 @@ class GroupedCaller:
         if traced := tracing_fault():
             raise ArgumentError(traced)
         if isinstance(offsets, torch.Tensor) and offsets.device.type == "cuda":
-            read, buffers = given_arguments(self.request, a, b, inputs, out, offsets)
-            return self._gather(self._ragged(a, b, read, buffers, offsets))
+            return self._call_ragged(a, b, inputs, out, offsets)
         groups = split(self.request, a, b, inputs, out, offsets)
         given = [dict(group.buffers) for group in groups.members]
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
@@ -97,6 +96,18 @@ class GroupedCaller:
             for name in self.request.outputs
         ]
         return self._gather(results)
+
+    def _call_ragged(self, a: Any, b: Any, inputs: Mapping[str, object], out: object, offsets: torch.Tensor) -> Any:
+        """Call the program of groups of rows, whose ends the host does not read."""
+        if self._other is not None:
+            message = f"`offsets` is on the GPU, and the route {self._other} reads it on the host"
+            raise ArgumentError(Diagnostic("E0605", message, help="leave out the route, or pass a list"))
+        read, buffers = given_arguments(self.request, a, b, inputs, out, offsets)
+        return self._ragged(a, b, {**read, OFFSETS: offsets}, buffers or None)
+
+    @cached_property
+    def _ragged(self) -> Caller:
+        return Caller(ragged_request(self._grouped))
 
     # Checks
 
@@ -326,7 +337,8 @@ class GroupedCaller:
             for found in self._kernels.values():
                 found.choices.clear()
                 found.measured = self._is_measured(found.problem)
-        self._ragged.forget()
+        if "_ragged" in self.__dict__:
+            self._ragged.forget()
 
     def _problem(self, bound: Bound, signature: Signature, target: Target) -> Problem:
         optimised = optimised_for(self.request, bound.dag.operands, bound.absent)

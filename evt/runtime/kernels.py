@@ -113,7 +113,7 @@ def call_problem(request: Request, bound: Bound, target: Target, atomic: bool = 
     dag = optimised_for(request, bound.dag.operands, bound.absent)
     signature = bound.signature.only({*dag.input, *dag.output})
     asked = options(request.settings, atomic)
-    return Problem(dag, signature, target, asked, ragged=bound.ragged, sizes=bound.plan_sizes)
+    return Problem(dag, signature, target, asked, ragged=request.ragged, sizes=bound.plan_sizes)
 
 
 def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Request:

@@ -72,7 +72,7 @@ def shapes_of(bound: Bound, value: Input | Output, tensor: torch.Tensor | None) 
     own: _Groups = [(base(mode), bound.dims(mode)) for mode in value.modes]
     flat: _Groups = [(base(mode), (bound.extent(mode),)) for mode in value.modes]
     shapes = [own, flat]
-    if value.batchable and bound.leads["l"]:
+    if value.batchable and bound.leads["l"] and not bound.ragged:
         batched: _Groups = [("l", bound.leads["l"]), *own]
         shapes = [batched] if isinstance(value, Output) else [batched, own]
     if value.dtype == B1:
@@ -81,7 +81,7 @@ def shapes_of(bound: Bound, value: Input | Output, tensor: torch.Tensor | None) 
 
 
 def _indexed_shapes(bound: Bound, value: Input | Output, tensor: torch.Tensor) -> list[_Groups]:
-    modes = value.memory_modes if isinstance(value, Output) else value.modes
+    modes = bound.memory_modes(value) if isinstance(value, Output) else value.modes
     shapes = []
     for dims in (bound.dims, lambda mode: (bound.extent(mode),)):
         groups: _Groups = []
@@ -274,7 +274,7 @@ def fresh_argument(bound: Bound, output: Output) -> TensorArgument:
     """Return an output that the call allocates, packed, as the kernel will see it."""
     strides: dict[str, int] = {"l": 0}
     step = 1
-    for mode in reversed(output.memory_modes):
+    for mode in reversed(bound.memory_modes(output)):
         strides[base(mode)] = step
         extent = bound.extent(mode)
         step *= -(-extent // 8) if output.dtype == B1 and base(mode) == "n" else extent

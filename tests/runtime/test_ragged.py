@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import evt
 from evt.errors import ArgumentError, EvtError, TargetError
@@ -13,9 +16,13 @@ from evt.launch.gemm import shape
 from evt.plan import Plan, find_target
 from evt.plan.gemm import MAX_GROUPS, Size, Tile, microseconds, waves
 from evt.plan.plan import OwnProduct
+from evt.request import Request, read_request
 from evt.request.ragged import ragged_request
+from evt.runtime.arguments import bind
+from evt.runtime.bound import Bound
+from evt.runtime.call import Caller
 from evt.runtime.kernels import plan_kernels
-from evt.runtime.ragged import bind_groups
+from evt.runtime.operator import write_program
 
 HEADER = "gemm(A: bf16[m, k], B: bf16[n, k])\n"
 EXPERTS = HEADER + "in bias: f32[n], w: f32[m], t: f32[n?], alpha = 1.0\nD = alpha*w*silu(acc + bias) + t + residual"
@@ -23,12 +30,12 @@ GROUPS, ROWS, COLUMNS, DEPTH = 4, 30, 64, 32
 
 
 def given(**change: Any) -> dict[str, Any]:
-    """Return the arguments of EXPERTS by name, the offsets as ""."""
+    """Return the arguments of EXPERTS by name."""
     generator = torch.Generator().manual_seed(0)
     found: dict[str, Any] = {
         "A": torch.randn(ROWS, DEPTH, generator=generator).bfloat16(),
         "B": torch.randn(GROUPS, COLUMNS, DEPTH, generator=generator).bfloat16(),
-        "": torch.tensor([7, 7, 20, 28], dtype=torch.int32),
+        "offsets": torch.tensor([7, 7, 20, 28], dtype=torch.int32),
         "bias": torch.randn(GROUPS, COLUMNS, generator=generator),
         "w": torch.randn(ROWS, generator=generator),
         "t": torch.randn(COLUMNS, generator=generator),
@@ -37,11 +44,17 @@ def given(**change: Any) -> dict[str, Any]:
     return {**found, **change}
 
 
+def bound_of(request: Request, values: dict[str, Any]) -> Bound:
+    """Return a checked call of a program of groups of rows."""
+    a, b, *others = values.values()
+    return bind(request, a, b, dict(zip(list(values)[2:], others, strict=True)), {})
+
+
 def planned(text: str = EXPERTS, **change: Any) -> tuple[Plan, ...]:
     """Return the plans of a call for sm90."""
     request = ragged_request(evt.grouped_gemm(text).request)
     values = {name: value for name, value in given(**change).items() if value is not None}
-    return plan_kernels(request, bind_groups(request, values), find_target("sm90"))
+    return plan_kernels(request, bound_of(request, values), find_target("sm90"))
 
 
 # Ends on the host
@@ -50,7 +63,7 @@ def planned(text: str = EXPERTS, **change: Any) -> tuple[Plan, ...]:
 @pytest.mark.parametrize("kind", [list, lambda x: x, lambda x: x.long()])
 def test_ends_of_groups(kind) -> None:
     op, (a, b, offsets, *_) = evt.grouped_gemm(EXPERTS), given().values()
-    inputs = {name: value for name, value in given().items() if name not in ("A", "B", "")}
+    inputs = {name: value for name, value in given().items() if name not in ("A", "B", "offsets")}
     got = op(a, b, offsets=kind(offsets), **inputs)
     assert got.shape == (ROWS, COLUMNS)
     begun = {name: value[:28] if name in ("w", "residual") else value for name, value in inputs.items()}
@@ -61,16 +74,58 @@ def test_ends_of_groups(kind) -> None:
     assert bool((buffer[28:] == 3).all())
 
 
+@pytest.mark.parametrize("in_graphs", [False, True])
+def test_the_program_of_all_groups_on_the_cpu(in_graphs) -> None:
+    """Graphs call it with the ends as an input: torch.ops.evt.run, and its reference."""
+    request, values = ragged_request(evt.grouped_gemm(EXPERTS).request), given(alpha=torch.arange(1.0, GROUPS + 1))
+    a, b, *_ = values.values()
+    inputs = {name: value for name, value in values.items() if name not in ("A", "B")}
+    op = evt.grouped_gemm(EXPERTS)
+    wanted = op(a, b, **inputs)
+    if in_graphs:
+        names = list(inputs)
+        (got,) = torch.ops.evt.run(a, b, [inputs[name] for name in names], write_program(request), names)
+        fake = FakeTensorMode()
+        with fake:
+            shown = [fake.from_tensor(each) for each in (a, b, *inputs.values())]
+            (empty,) = torch.ops.evt.run(shown[0], shown[1], shown[2:], write_program(request), names)
+        assert empty.shape == got.shape
+    else:
+        got = Caller(request)(a, b, inputs)
+    assert torch.equal(got[:28], wanted[:28])
+    buffer = torch.full((ROWS, COLUMNS), 3.0).bfloat16()
+    Caller(request)(a, b, inputs, buffer)
+    assert torch.equal(buffer[:28], wanted[:28])
+    assert bool((buffer[28:] == 3).all())
+
+
+def test_gradients_are_refused() -> None:
+    request, values = ragged_request(evt.grouped_gemm(EXPERTS).request), given()
+    a, b, *_ = values.values()
+    inputs = {name: value for name, value in values.items() if name not in ("A", "B")}
+    with pytest.raises(ArgumentError, match="autograd does not record grouped products"):
+        Caller(request)(a.requires_grad_(), b, inputs)
+
+
+def test_a_program_of_all_groups_is_a_value() -> None:
+    request = ragged_request(evt.grouped_gemm(EXPERTS).request)
+    assert pickle.loads(pickle.dumps(request)) == request
+    assert read_request(write_program(request)) == request
+    assert read_request(write_program(replace(request, ragged=False))) != request
+    with pytest.raises(ArgumentError, match="has the name of an argument"):
+        ragged_request(evt.grouped_gemm("in offsets: f32[n]; D = acc + offsets").request)
+
+
 # Ends on the GPU, up to the launch
 
 
 def test_tensors_without_rows_have_a_stride_from_group_to_group() -> None:
     request = ragged_request(evt.grouped_gemm(EXPERTS).request)
-    bound = bind_groups(request, given(alpha=torch.ones(GROUPS)))
+    bound = bound_of(request, given(alpha=torch.ones(GROUPS)))
     assert bound.sizes == {"m": ROWS, "n": COLUMNS, "k": DEPTH, "l": GROUPS}
-    steps = {name: argument.strides["l"] for name, argument in bound.tensors.items()}
+    steps = {name: argument.strides.get("l", 0) for name, argument in bound.tensors.items()}
     assert steps == {"A": 0, "B": COLUMNS * DEPTH, "bias": COLUMNS, "w": 0, "t": 0, "residual": 0, "alpha": 1, "D": 0}
-    one = bind_groups(request, given(t=2.0, bias=torch.randn(COLUMNS), alpha=torch.ones(1)))
+    one = bound_of(request, given(t=2.0, bias=torch.randn(COLUMNS), alpha=torch.ones(1)))
     assert {one.tensors[name].strides["l"] for name in ("bias", "alpha")} == {0}
     assert "t" not in one.tensors
 
@@ -135,12 +190,15 @@ def test_small_groups_take_small_tiles() -> None:
 
 #: Changes of a call, and a part of its error.
 WRONG = {
-    "int64": ({"": torch.zeros(GROUPS, dtype=torch.int64)}, "torch.int32"),
-    "count": ({"": torch.zeros(GROUPS + 1, dtype=torch.int32)}, "B has 4 groups"),
-    "strided": ({"": torch.zeros(2 * GROUPS, dtype=torch.int32)[::2]}, "packed"),
-    "2-d": ({"B": torch.randn(COLUMNS, DEPTH).bfloat16()}, "`B` is of 2 dimensions"),
-    "list": ({"B": [torch.randn(COLUMNS, DEPTH)]}, "`B` is no tensor"),
-    "groups": ({"bias": torch.randn(GROUPS + 1, COLUMNS)}, "given for 5 groups; there are 4"),
+    "int64": ({"offsets": torch.zeros(GROUPS, dtype=torch.int64)}, "expected torch.int32"),
+    "count": ({"offsets": torch.zeros(GROUPS + 1, dtype=torch.int32)}, "`offsets` has shape [5]; expected [4]"),
+    "strided": ({"offsets": torch.zeros(2 * GROUPS, dtype=torch.int32)[::2]}, "packed"),
+    "number": ({"offsets": 3}, "`offsets` is a number"),
+    "none": ({"offsets": None}, "the input `offsets` is missing"),
+    "2-d": ({"B": torch.randn(COLUMNS, DEPTH).bfloat16()}, "`B` has 2 dimensions"),
+    "3-d": ({"A": torch.randn(GROUPS, ROWS, DEPTH).bfloat16()}, "`A` has 3 dimensions"),
+    "list": ({"B": [torch.randn(COLUMNS, DEPTH)]}, "`B` is of type list"),
+    "groups": ({"bias": torch.randn(GROUPS + 1, COLUMNS)}, "`bias` has shape [5, 64]"),
     "columns": ({"bias": torch.randn(GROUPS, COLUMNS + 1)}, "`bias`"),
     "rows": ({"w": torch.randn(ROWS - 2)}, "`w`"),
     "depth": ({"B": torch.randn(GROUPS, COLUMNS, DEPTH + 8).bfloat16()}, "k is 32 in A and 40 in B"),
@@ -148,7 +206,7 @@ WRONG = {
     "many": (
         {
             "B": torch.empty(MAX_GROUPS + 1, COLUMNS, DEPTH, dtype=torch.bfloat16),
-            "": torch.zeros(MAX_GROUPS + 1, dtype=torch.int32),
+            "offsets": torch.zeros(MAX_GROUPS + 1, dtype=torch.int32),
         },
         f"at most {MAX_GROUPS}",
     ),
@@ -183,7 +241,7 @@ def test_refusals(text, reason) -> None:
 def test_other_targets_refuse() -> None:
     request = ragged_request(evt.grouped_gemm(EXPERTS).request)
     with pytest.raises(TargetError, match="the target is sm80"):
-        plan_kernels(request, bind_groups(request, given()), find_target("sm80"))
+        plan_kernels(request, bound_of(request, given()), find_target("sm80"))
 
 
 def test_routes_by_name() -> None:

@@ -71,6 +71,8 @@ def of_rows(problem: Problem) -> Verdict:
     for output in dag.outputs:
         if "m" not in map(base, output.modes):
             return Refusal(f"`{output.name}` would have a result for each group", output.span)
+        if not output.is_tile and not dag.reduced[dag.stores[output.name]]:
+            return Refusal(f"`{output.name}` is a vector that is stored by the first group alone", output.span)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if value.is_indexed and any(index_of(mode) and base(mode) == "n" for mode in value.modes):
