@@ -24,10 +24,11 @@ from evt.fx.region import FusionRegion
 from evt.fx.views import is_view
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Store
 from evt.ir.dtype import F32, F64
-from evt.ir.node import ELEMENT_MODES
+from evt.ir.node import ELEMENT_MODES, OFFSETS
 from evt.ir.origin import Foreign
 from evt.program import Program, program_of
 from evt.request import Request, from_dag
+from evt.request.ragged import ENDS
 
 #: The most operators on vectors that a kernel recomputes for one operand.
 _MAX_VECTOR_NODES = 24
@@ -169,13 +170,17 @@ class _Building:
             output, result = self.output(name, node)
             declared.append(output)
             results.append(result)
-        inputs = [each for each, _ in self.loads.values()]
+        ragged = product.ends is not None
+        inputs = [*(each for each, _ in self.loads.values()), *([ENDS] if ragged else [])]
         dag: Dag = builder.finish(product.operation, (), inputs, declared)
         request = _request(replace(dag, origins=()), (*settings.items(), *product.geometry.items()))
         assert len(request.dag) == len(dag)
-        program = program_of(replace(request, dag=replace(request.dag, origins=dag.origins)))
-        arguments = tuple(each for _, each in self.loads.values())
-        return RegionProgram(self.region, program, arguments, tuple(results), self.batches)
+        program = program_of(replace(request, dag=replace(request.dag, origins=dag.origins), ragged=ragged))
+        arguments = [each for _, each in self.loads.values()]
+        if product.ends is not None:
+            groups = shape_of(product.ends)
+            arguments.append(RegionArgument(OFFSETS, product.ends, Arrangement(groups, (0,), groups)))
+        return RegionProgram(self.region, program, tuple(arguments), tuple(results), self.batches)
 
     def in_order(self) -> list[Node]:
         """Return the nodes in topological order, from the results.

@@ -41,7 +41,7 @@ from torch.fx import Node
 
 from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
-from evt.fx.aten import dtype_of, type_name
+from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import RegionProgram
 from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, uncovered
@@ -178,8 +178,9 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
     elements = _elements(fused)
     terms = round(_multiplications(fused) / elements)
     if isinstance(kernel.mainloop, OwnProduct):
-        sizes = {"m": rows, "n": columns, "k": terms}
-        library = library_microseconds(Size(rows, columns, terms * kernel.operand_bits // 8, 2.0, _PROCESSORS))
+        groups = 1 if fused.region.product.ends is None else hint(shape_of(fused.region.product.b)[0])
+        sizes = {"m": rows, "n": columns, "k": terms, "l": groups}
+        library = library_microseconds(Size(rows, columns, terms * kernel.operand_bits // 8, 2.0, _PROCESSORS, groups))
         inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
         own = product_microseconds(kernel, sizes, _PROCESSORS)
         return own - library - inputs + _further(fused) * _FURTHER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +45,15 @@ def _normal(size: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     return torch.randn(size, device=like.device, dtype=torch.float32)
 
 
+def _or_ends(make: Callable[[Node, Any], torch.Tensor], ends: Node, rows: int, node: Node, device: Any) -> torch.Tensor:
+    """Return a tensor of a node; of the ends of groups of rows, the ends of equal groups."""
+    made = make(node, device)
+    if node is ends:
+        groups = made.numel()
+        made.copy_(torch.arange(1, groups + 1) * rows // groups)
+    return made
+
+
 def example(
     fused: RegionProgram, device: torch.device | str = "meta", make: Callable[[Node, Any], torch.Tensor] = tensor_of
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
@@ -54,6 +64,8 @@ def example(
         batches = tuple(map(hint, fused.batches))
         a, b = (each.reshape((*batches, *each.shape[-2:])) for each in (a, b))
     inputs = {}
+    if product.ends is not None and str(device) != "meta":
+        make = partial(_or_ends, make, product.ends, a.shape[0])
     for argument in fused.arguments:
         how = argument.arrangement
         split = make(argument.node, device).reshape(tuple(map(hint, how.split)))

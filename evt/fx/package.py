@@ -198,6 +198,8 @@ def _named(node: Node, fused: RegionProgram) -> tuple[Named, Target] | SkipReaso
 
 def _planned(fused: RegionProgram) -> tuple[Named, Target]:
     product, request = fused.region.product, fused.program.request
+    if request.ragged:
+        raise ArgumentError(Diagnostic("E0607", "packages contain no products of groups of rows"))
     fixed = shape_of(product.b) if request.convolution is not None else shape_of(product.b)[-2:]
     if not all(isinstance(size, int) for size in fixed):
         raise ArgumentError(Diagnostic("E0604", _UNKNOWN))

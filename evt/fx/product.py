@@ -31,7 +31,8 @@ class Product:
     """A matrix product or convolution.
 
     ``operation`` is evt's operation with the operands ``a`` and ``b``. ``alpha`` scales the product; then ``terms``
-    scale it or are added, in this order. In a convolution, terms are vectors of the output channels.
+    scale it or are added, in this order. In a convolution, terms are vectors of the output channels. ``ends`` are the
+    ends of groups of rows, if each group has its own B.
     """
 
     node: Node
@@ -42,6 +43,7 @@ class Product:
     alpha: float = 1.0
     terms: tuple[Term, ...] = ()
     geometry: Mapping[str, Any] = field(default_factory=dict)
+    ends: Node | None = None
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -144,6 +146,18 @@ def _normed(
     found = _matrix(node, x, weight, terms=tuple(terms))
     assert isinstance(found, Product)
     return found
+
+
+def _grouped_mm(node: Node, arguments: Arguments) -> Product | str:
+    """Return the products of groups of consecutive rows; each group has its own B."""
+    a, b, ends = (arguments[name] for name in ("self", "mat2", "offs"))
+    if not isinstance(ends, Node) or len(shape_of(a)) != 2 or len(shape_of(b)) != 3:
+        return "its groups are not consecutive rows"
+    if arguments["bias"] is not None:
+        return "it has a bias"
+    if dtype_of(node) != dtype_of(a):
+        return "its result has another type than its operands"
+    return _matrix(node, a, b, ends=ends)
 
 
 def _scaled_mm(node: Node, arguments: Arguments) -> Product | str:
@@ -256,6 +270,7 @@ _READERS: Mapping[str, Callable[[Node, Arguments], Product | str]] = {
     "linear": _linear,
     "_int_mm": _mm,
     "_scaled_mm": _scaled_mm,
+    "_grouped_mm": _grouped_mm,
     "convolution": _convolution,
     "conv1d": _convolution,
     "conv2d": _convolution,

@@ -206,7 +206,8 @@ def _check_kernel(fused: RegionProgram) -> None:
     if device.type == "cuda" and torch.cuda.is_available():
         target = "sm{}{}".format(*torch.cuda.get_device_capability(device))
         shapes = [shape_of(each) for each in operands]
-        known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
+        known = all(isinstance(size, int) for shape in shapes for size in shape)
+        known = known and fused.batches is None and fused.region.product.ends is None
         a, b = (type_name(dtype_of(each)) for each in operands)
         program_of(shared_request(fused)).plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
 
