@@ -287,7 +287,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
 extern "C" __attribute__((visibility("default"))) int golden_run(
     Arguments const* arguments, std::size_t size, void* stream) {
   if (arguments == nullptr || size != sizeof(Arguments)) return evt::report(evt::Failure::arguments);
-  if (arguments->A == nullptr || arguments->B == nullptr || arguments->in_C == nullptr || arguments->out_D == nullptr || arguments->in_w == nullptr || arguments->in_bias == nullptr) {
+  if (arguments->A == nullptr || arguments->B == nullptr || arguments->ends == nullptr || arguments->in_C == nullptr || arguments->out_D == nullptr || arguments->in_w == nullptr || arguments->in_bias == nullptr) {
     return evt::report(evt::Failure::arguments);
   }
   if (evt::no_extent(arguments->m, arguments->n, arguments->k, arguments->l)) {
@@ -296,7 +296,6 @@ extern "C" __attribute__((visibility("default"))) int golden_run(
   if (evt::no_int(arguments->stride_m_of_A, arguments->stride_k_of_B)) {
     return evt::report(evt::Failure::arguments);
   }
-  if (arguments->ends == nullptr) return evt::report(evt::Failure::arguments);
   evt::Device device;
   if (cudaError_t error = evt::current_device(device)) return evt::report(evt::Failure::device, error);
   static bool const can_encode = evt::driver_has("cuTensorMapEncodeTiled");
