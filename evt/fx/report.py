@@ -41,7 +41,8 @@ class Report:
         if not self.rows:
             return _NOTHING
         where = f" on {self.target}" if self.target else ""
-        lines = [f"{_counted(self.rows)} fused{where}, with {sum(len(row.absorbed) for row in self.fused)} operators"]
+        count = sum(len(row.absorbed) for row in self.fused)
+        lines = [f"{_counted(self.rows)} fused{where}, with {count} operator{'s' * (count != 1)}"]
         elsewhere = all(row.reason.startswith("E1016") for row in self.rows)
         lines += [_ELSEWHERE] if elsewhere else []
         lines += [f"calls: {self.calls}"] if self.calls else []

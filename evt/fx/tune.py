@@ -17,7 +17,7 @@ from evt.fx.kernels import bound_example, build_all, program_text, region_kernel
 from evt.fx.prebuild import regions_of
 from evt.request.given import check_kind
 from evt.tuning.table import Tuning
-from evt.tuning.tune import Options
+from evt.tuning.tune import Options, need_gpu
 from evt.tuning.tune import tune as tune_call
 
 Progress = Callable[[str], object]
@@ -45,6 +45,8 @@ def tune(
     if rounds < 1:
         raise ArgumentError(Diagnostic("E0607", f"`rounds` is {rounds}; expected at least 1"))
     regions = distinct(regions_of(model, inputs, **keywords))
+    if not regions:
+        need_gpu()  # a model on the CPU has no regions
     build_all([source for fused in regions for source in region_kernels(fused, every=True).sources])
     results = []
     for number, fused in enumerate(regions, 1):

@@ -120,6 +120,11 @@ def check_program(request: Request) -> None:
         if getattr(request.settings, name) is not None:
             message = f"the program's `{name}` is forced, but tuning chooses it"
             raise ArgumentError(Diagnostic("E0602", message, help="leave it out"))
+    need_gpu()
+
+
+def need_gpu() -> None:
+    """Raise LaunchError (E0801) without a GPU."""
     if not torch.cuda.is_available():
         help_text = "run `evt doctor` to see what is missing"
         raise LaunchError(Diagnostic("E0801", "no CUDA GPU to measure on: PyTorch finds none", help=help_text))

@@ -54,6 +54,13 @@ def test_equal_layers_are_tuned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[0].startswith("[1/2] ")
 
 
+def test_a_model_on_the_cpu_is_not_tuned_in_silence() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("the message is about machines without a GPU")
+    with torch.no_grad(), pytest.raises(evt.LaunchError, match="E0801"):
+        evt.tune(Blocks(), (torch.zeros(64, 256).half(),))
+
+
 def test_arguments() -> None:
     for keywords in ({"rounds": 0}, {"wide": 3}, {"rounds": "many"}):
         with pytest.raises(ArgumentError, match="E0607"):
