@@ -85,7 +85,17 @@ def explain(
         costs,
         expected,
         _proof(problem, plans),
+        _emitted(taken),
     )
+
+
+def _emitted(taken: Survey) -> str:
+    """Return the route whose text is printed, if it is not the chosen one."""
+    try:
+        printed = taken.printed.chosen.route.name
+    except TargetError:  # no route that is printed compiles the program
+        return ""
+    return "" if printed == taken.chosen.route.name else printed
 
 
 def _in_full(error: TargetError) -> TargetError:

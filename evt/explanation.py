@@ -103,7 +103,7 @@ class Explanation:
     ``signature`` has them in one line. ``chosen_by`` is rules, force or measurement; ``gpus`` are the GPUs on which the
     problem was measured. ``costs`` are the costs of a problem of known sizes, and ``estimate`` is the estimate of the
     kernel that a call of these sizes takes. ``proof`` is why a row does not depend on the number of rows, with
-    ``batch_invariant``.
+    ``batch_invariant``. ``emitted`` is the route whose text ``evt emit`` prints, if calls take another one.
     """
 
     target: str
@@ -118,6 +118,7 @@ class Explanation:
     costs: Costs | None = None
     estimate: Estimate | None = None
     proof: str = ""
+    emitted: str = ""
 
     @property
     def route(self) -> str:
@@ -159,6 +160,7 @@ class Explanation:
             "costs": self.costs.to_json() if self.costs else None,
             "estimate": self.estimate.to_json() if self.estimate else None,
             "batch_invariant": self.proof or None,
+            "emitted_route": self.emitted or self.route,
         }
 
     def __str__(self) -> str:
@@ -197,6 +199,8 @@ class Explanation:
             yield f"   measured      {timing.ms:.4f} ms by {timing.route} {timing.config}".rstrip()
         if self.gpus:
             yield f"   measured on   {', '.join(self.gpus)}"
+        if self.emitted:
+            yield f"   evt emit      prints {self.emitted}, unless --route own asks for this kernel"
         yield f"   epilogue      {self._epilogue_in_short}"
         yield f"   tiles         {', '.join(self.configurations)}"
         yield f"   resources     {self._resources}"

@@ -91,7 +91,8 @@ def find_target(name: str | int) -> Target:
         names = {plain(each): each for each in (*TARGETS, NATIVE, *(gpu for gpus in GPUS.values() for gpu in gpus))}
         guess = names.get(closest(plain(text), names) or "")
         examples = ", ".join(each[0] for each in GPUS.values())
-        hint = f"did you mean `{guess}`?" if guess else f"targets: {', '.join(TARGETS)}; GPUs such as {examples}; {NATIVE}"
+        known = f"targets: {', '.join(TARGETS)}; GPUs such as {examples}; {NATIVE}"
+        hint = f"did you mean `{guess}`?" if guess else known
         raise TargetError(Diagnostic("E0501", f"there is no target `{text}`", help=hint))
     said = f"`{text}` is {key}, and evt" if key != _architecture(text) else f"evt has no target `{text}`: it"
     number = int(key[2:])

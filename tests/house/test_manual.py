@@ -93,9 +93,10 @@ def test_the_options_of_a_command_exist(command: str) -> None:
 
     command = re.sub(r" --import \S+", "", command)  # a module of the reader
     _, name, *words = shlex.split(command, comments=True)
-    found = main.get_command(click.Context(main), name)
+    context = click.Context(main, help_option_names=["-h", "--help"])  # a command keeps its first help option
+    found = main.get_command(context, name)
     assert found is not None
-    found.make_context(name, words)
+    found.make_context(name, words, parent=context)
 
 
 def test_named_commands_exist() -> None:

@@ -81,4 +81,17 @@ def test_the_help_of_a_careless_call(name: str, monkeypatch: pytest.MonkeyPatch,
 
 def test_an_explanation_names_the_route() -> None:
     assert GEMM.explain("h100").route == evt.supports(GEMM, arch="h100").route
+
+
+def test_an_explanation_names_the_route_that_is_emitted() -> None:
+    found = GEMM.explain("h100")
+    assert (found.route, found.emitted) == ("gemm-own-3x", "stock-3x")
+    assert "evt emit      prints stock-3x, unless --route own asks for this kernel" in str(found)
+    assert GEMM.plan("h100").route == found.emitted
+    own = evt.gemm("D = acc", route="own")
+    assert own.explain("h100").emitted == ""
+    assert own.plan("h100").route == own.explain("h100").route
+
+
+def test_a_forced_route_is_explained() -> None:
     assert evt.gemm("D = acc", route="evt-2x").explain("h100").route == "evt-2x"
