@@ -210,7 +210,8 @@ class _Building:
         arrangement = stored.arrange(stored.sizes, index_map)
         if arrangement is None:
             raise UnbuiltError("a result's dimensions are not made of the product's")
-        return Output(name, dtype_in(dtype_of(node)), tuple(modes), batchable=False), RegionResult(
+        ragged = self.region.product.ends is not None  # values may vary over groups
+        return Output(name, dtype_in(dtype_of(node)), tuple(modes), batchable=ragged), RegionResult(
             node, stored.sizes, arrangement
         )
 
@@ -243,9 +244,20 @@ class _Building:
 
     def term(self, product: Product, term: Term) -> int:
         index_map = product.index_map
-        if product.is_convolution:  # one value for each output channel
-            index_map = index_map.only(("n",))
+        if "l" in term.modes:
+            return self.of_groups(term.value)
+        modes = ("n",) if product.is_convolution else term.modes  # one value for each output channel
+        if modes:
+            index_map = index_map.only(modes)
         return self.operand(term.value, index_map)
+
+    def of_groups(self, node: Node) -> int:
+        """Load a vector of columns for each group of rows."""
+        shape = shape_of(node)
+        name = f"x{len(self.loads)}"
+        found = Input(name, dtype_in(dtype_of(node)), ("l", "n"))
+        self.loads[node, "groups"] = found, RegionArgument(name, node, Arrangement(shape, (0, 1), shape))
+        return self.arithmetic.add(Load(name), dtype=found.dtype)
 
     def value(self, found: Semantics, index_map: IndexMap, node: Node) -> int:
         def read(operand: Node) -> int:

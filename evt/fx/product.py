@@ -11,19 +11,25 @@ from torch.fx import Node
 
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of, type_name
 from evt.fx.gradient import backward_of, is_backward
-from evt.fx.index_map import IndexMap, Size, same
+from evt.fx.index_map import IndexMap, Size, all_same, same
 from evt.fx.norms import norm_of
 from evt.fx.skip_reason import SkipReason
+
+_OTHER_TYPE = "its result has another type than its operands"
 
 
 @dataclass(frozen=True)
 class Term:
-    """A factor or summand of the product: ``factor * value * by``, which broadcasts to the product."""
+    """A factor or summand of the product: ``factor * value * by``.
+
+    The value broadcasts to the product, unless ``modes`` has its modes: rows, or columns for each group of rows.
+    """
 
     value: Node
     factor: float = 1.0
     scales: bool = False
     by: Node | None = None
+    modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def _matrix(node: Node, a: Any, b: Any, operation: str = "gemm", **others: Any) 
 
 def _mm(node: Node, arguments: Arguments) -> Product | str:
     if arguments["out_dtype"] is not None:
-        return "its result has another type than its operands"
+        return _OTHER_TYPE
     return _matrix(node, arguments["self"], arguments["mat2"])
 
 
@@ -150,14 +156,27 @@ def _normed(
 
 def _grouped_mm(node: Node, arguments: Arguments) -> Product | str:
     """Return the products of groups of consecutive rows; each group has its own B."""
+    return _of_groups(node, arguments) if dtype_of(node) == dtype_of(arguments["self"]) else _OTHER_TYPE
+
+
+def _scaled_grouped_mm(node: Node, arguments: Arguments) -> Product | str:
+    """Return ``scale_a * scale_b * acc`` of groups of rows, with a scale for each row, and for each group's columns."""
+    b, scale_a, scale_b = (arguments[name] for name in ("mat2", "scale_a", "scale_b"))
+    if arguments["scale_result"] is not None:
+        return "its result is scaled for an 8-bit type"
+    rows, columns = shape_of(node)[-2:]
+    if not (all_same(shape_of(scale_a), (rows,)) and all_same(shape_of(scale_b), (*shape_of(b)[:1], columns))):
+        return "its scales are of blocks"
+    return _of_groups(
+        node, arguments, (Term(scale_a, scales=True, modes=("m",)), Term(scale_b, scales=True, modes=("l", "n")))
+    )
+
+
+def _of_groups(node: Node, arguments: Arguments, terms: tuple[Term, ...] = ()) -> Product | str:
     a, b, ends = (arguments[name] for name in ("self", "mat2", "offs"))
     if not isinstance(ends, Node) or len(shape_of(a)) != 2 or len(shape_of(b)) != 3:
         return "its groups are not consecutive rows"
-    if arguments["bias"] is not None:
-        return "it has a bias"
-    if dtype_of(node) != dtype_of(a):
-        return "its result has another type than its operands"
-    return _matrix(node, a, b, ends=ends)
+    return "it has a bias" if arguments["bias"] is not None else _matrix(node, a, b, ends=ends, terms=terms)
 
 
 def _scaled_mm(node: Node, arguments: Arguments) -> Product | str:
@@ -271,6 +290,7 @@ _READERS: Mapping[str, Callable[[Node, Arguments], Product | str]] = {
     "_int_mm": _mm,
     "_scaled_mm": _scaled_mm,
     "_grouped_mm": _grouped_mm,
+    "_scaled_grouped_mm": _scaled_grouped_mm,
     "convolution": _convolution,
     "conv1d": _convolution,
     "conv2d": _convolution,

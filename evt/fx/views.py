@@ -17,7 +17,7 @@ _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
 MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
 #: Operators whose operands Inductor copies if their strides differ from the trace: matrix products, and attention by
 #: the beginning of its names.
-_MATRICES = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm")
+_MATRICES = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
 _ATTENTION = "_scaled_dot_product"
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import silu
 
 import evt
-from evt.fx.kernels import kernel_of
+from evt.fx.kernels import kernel_of, program_text
 from evt.fx.regions import find_regions
 from tests.fx.compiling import ALWAYS, compiled, seen_on_a_gpu
 
@@ -96,6 +96,26 @@ def test_other_groups_stay_with_pytorch(call, reason) -> None:
     (outcome,) = find_regions(graph).outcomes
     assert outcome.fused is None
     assert reason in str(outcome.reason)
+
+
+def test_scales_of_rows_and_columns() -> None:
+    def call(x, weight, scale_x, scale_w, ends):
+        found = torch._scaled_grouped_mm(x, weight.mT, scale_x, scale_w, offs=ends, out_dtype=torch.bfloat16)
+        return silu(found)
+
+    x, _, weights = inputs()
+    weight = Experts().up.detach()
+    eight = torch.float8_e4m3fn
+    given = (x.to(eight), weight.to(eight), weights, torch.rand(EXPERTS, WIDTH), ENDS)
+    graph = torch.fx.experimental.proxy_tensor.make_fx(call, tracing_mode="fake")(*given).graph
+    (region,) = find_regions(graph).regions
+    assert [each.modes for each in region.program.request.dag.inputs] == [("m",), ("l", "n"), ("l",)]
+    assert kernel_of(region, "sm90", 132).route == "gemm-own-ragged"
+    a, b, scale_x, scale_w, ends = given
+    (got,) = torch.ops.evt.run(a, b.mT, [scale_x, scale_w, ends], program_text(region))
+    for first, end, group in ((0, 9, 0), (9, 30, 2), (30, 40, 3)):
+        product = a[first:end].float() @ b[group].float().mT
+        close(got[first:end], silu(product * scale_x[first:end, None] * scale_w[group]))
 
 
 def test_plan() -> None:
