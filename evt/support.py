@@ -165,7 +165,7 @@ def _fastest(
 ) -> tuple[Plan, Estimate | None]:
     """Return the kernel that a call takes, and its estimate unless the product is empty."""
     card, costs = find_card(arch), costs_of(found.problem.dag, sizes, shapes)
-    made = plans[fastest(plans, sizes, card.multiprocessors)]
+    made = plans[fastest(plans, sizes, card)]
     return made, estimate(made, sizes, costs, card) if costs.flops else None
 
 

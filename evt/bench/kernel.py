@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from evt.bench.case import Case, Data
 from evt.plan import Plan
 from evt.plan.speed import fastest
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
-from evt.runtime.kernels import device_target, is_atomic, measured_best, plan_kernels
+from evt.runtime.kernels import device_card, device_target, is_atomic, measured_best, plan_kernels
 
 
 def plans_of(case: Case, data: Data) -> tuple[Plan, ...]:
@@ -21,8 +19,7 @@ def kernel_taken(case: Case, data: Data) -> tuple[str, str]:
     """Return the route and the configuration that a call with this data takes. Raise EvtError."""
     bound = _bound(case, data)
     plans = _plans(case, bound)
-    count = torch.cuda.get_device_properties(bound.device).multi_processor_count
-    taken = plans[fastest(plans, bound.sizes, count)]
+    taken = plans[fastest(plans, bound.sizes, device_card(bound.index, plans[0].target.name))]
     return taken.route, taken.config.name
 
 

@@ -6,7 +6,7 @@ The duration of a kernel's tiles is the one by which calls choose among kernels:
 
 from evt.estimate.call import estimate_call, estimate_kernels, plan_taken
 from evt.estimate.costs import Costs, costs_of, total
-from evt.estimate.estimate import Estimate, estimate, estimates, kernel_us
+from evt.estimate.estimate import Estimate, estimate, estimates
 
 __all__ = [
     "Costs",
@@ -16,7 +16,6 @@ __all__ = [
     "estimate_call",
     "estimate_kernels",
     "estimates",
-    "kernel_us",
     "plan_taken",
     "total",
 ]

@@ -27,7 +27,7 @@ def plan_taken(found: Survey, sizes: Mapping[str, int], card: Card) -> Plan:
     able = [plan for plan, reason in zip(found.defaults, reasons, strict=True) if not reason]
     if not able:
         raise LaunchError(Diagnostic("E0804", reasons[0], help="leave `route` and `config` out, or take others"))
-    return able[fastest(able, sizes, card.multiprocessors)]
+    return able[fastest(able, sizes, card)]
 
 
 def estimate_kernels(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Estimate, ...]:

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evt.estimate.costs import Costs
-from evt.plan import Plan, Survey, gemm
+from evt.plan import Plan, Survey
 from evt.plan.cards import Card
 from evt.plan.configurations.config import Config
 from evt.plan.geometry.halo_schedule import EIGHTHS_A_CYCLE, LINE_BYTES, READ_BYTES
 from evt.plan.halo_cost import THREADS
-from evt.plan.plan import Convolution, DepthwiseConvolution, HaloConvolution, OwnProduct
-from evt.plan.speed import A_CYCLE, depth, duration, evaluation, refusal, waves
+from evt.plan.plan import DepthwiseConvolution, HaloConvolution
+from evt.plan.speed import depth, duration, evaluation, moved_bytes, rate, refusal, waves
 
 #: Warpgroups of an SM that evaluate epilogues at a time.
 _EVALUATING = 2
@@ -82,24 +82,13 @@ class Estimate:
 
 def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> Estimate:
     """Return the estimate of a kernel. ``sizes`` are the extents of a problem, and the other sizes of a convolution."""
-    start, work = kernel_us(plan, sizes, card)
-    memory = _moved(plan, sizes, costs) / card.bytes_per_us
-    bounds = _bounds(plan, sizes, costs, card)
+    found = duration(plan, sizes, card)
     rounds = waves(plan, sizes, card.multiprocessors)
-    idle = work * (1 - rounds / math.ceil(rounds)) if rounds else 0.0
-    bounds = {**bounds, "memory": memory, "launch": start, "waves": idle}
-    is_own = isinstance(plan.mainloop, OwnProduct)
-    of_memory = 0.0 if is_own else memory  # an own product's work has its traffic
-    us = max(start + (work**4 + of_memory**4) ** 0.25, *bounds.values())
-    source = gemm.SOURCE if is_own else card.source
-    source = source if card.is_fitted else "from its data sheet, not fitted to measurements"
-    return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs, source)
-
-
-def kernel_us(plan: Plan, sizes: Mapping[str, int], card: Card) -> tuple[float, float]:
-    """Return the microseconds of a kernel's start and of its tiles, without the memory traffic."""
-    found = duration(plan, sizes, card.multiprocessors)
-    return found.start / card.ghz / 1e3, card.microseconds(found.work * (A_CYCLE / _rate(plan, card)))
+    idle = found.work * (1 - rounds / math.ceil(rounds)) if rounds else 0.0
+    memory = moved_bytes(plan, sizes) / card.bytes_per_us
+    bounds = {**_bounds(plan, sizes, costs, card), "memory": memory, "launch": found.start, "waves": idle}
+    us = max(found.total, *bounds.values())
+    return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs, card.source)
 
 
 def estimates(
@@ -120,22 +109,6 @@ def estimates(
     return tuple(sorted((each for each in made if each.us < math.inf), key=lambda each: each.us))
 
 
-def _rate(plan: Plan, card: Card) -> float:
-    """Return the multiply-adds of a kernel in a cycle of an SM, in units of 16-bit ones."""
-    if plan.operand_bits == 64:
-        return card.double * 4
-    return (card.mma or card.tensor) if plan.family == "2x" else card.tensor
-
-
-def _moved(plan: Plan, sizes: Mapping[str, int], costs: Costs) -> float:
-    """Return the bytes of memory traffic. A filter without taps at some pixels of a stride does not load them."""
-    if not isinstance(plan.mainloop, Convolution) or plan.mainloop.operator != "fprop":
-        return costs.bytes
-    names = [name.removeprefix("stride_") for name in sizes if name.startswith("stride_")]
-    loaded = math.prod(min(1.0, sizes[f"filter_{name}"] / sizes[f"stride_{name}"]) for name in names)
-    return costs.bytes - (1 - loaded) * costs.operand_bytes
-
-
 def _bounds(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> dict[str, float]:
     """Return the microseconds that the resources of all SMs need."""
 
@@ -145,14 +118,14 @@ def _bounds(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> d
     elements = sizes["m"] * sizes["n"] * sizes.get("l", 1)
     evaluated = elements / (_EVALUATING * THREADS) * evaluation(plan)
     if isinstance(plan.mainloop, DepthwiseConvolution):
-        multiplied = card.microseconds(duration(plan, sizes, card.multiprocessors).work)
+        multiplied = duration(plan, sizes, card).work
         return {"multiply-adds": multiplied, "epilogue instructions": shared_out(evaluated)}
     config, element_bytes = plan.config, plan.operand_bits / 8
     multiplications = costs.flops / 2 * plan.operand_bits / 16
     terms = depth(plan, sizes)
     tiles = elements / (config.tile[0] * config.tile[1])
     return {
-        "tensor cores": shared_out(multiplications / _rate(plan, card)),
+        "tensor cores": shared_out(multiplications / rate(plan, card)),
         "L2": shared_out(tiles * _loaded(plan, sizes) * terms * element_bytes / _L2_BYTES),
         "shared memory": shared_out(tiles * _read(config) * terms * element_bytes / READ_BYTES),
         "epilogue instructions": shared_out(evaluated),

@@ -42,11 +42,11 @@ from evt.runtime.kernels import (
     best_of,
     call_key,
     call_problem,
+    device_card,
     device_target,
     is_atomic,
     kernel_sources,
     measured_best,
-    multiprocessors_of,
     own_plans,
     plan_kernels,
 )
@@ -105,7 +105,7 @@ def region_kernels(fused: RegionProgram, *, every: bool = False) -> RegionKernel
     if every or not _is_fixed(fused):
         caller.expect(bound)  # calls with other sizes use the same kernels
     else:
-        plans = (plans[best_of(plans, bound, multiprocessors_of(bound))],)
+        plans = (plans[best_of(plans, bound, device_card(bound.index, target.name))],)
         call = call_key(request, bound, target, atomic)
     return RegionKernels(program, plans, tuple(kernel_sources(plans)), call, note)
 

@@ -43,10 +43,11 @@ from evt.fx.report import Report
 from evt.fx.rewrite import listed, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.plan import Target, find_target
+from evt.plan.cards import Card
 from evt.plan.speed import fastest
 from evt.request.given import check_kind
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, is_atomic, measured_best, plan_kernels
+from evt.runtime.kernels import device_card, device_target, is_atomic, measured_best, plan_kernels
 from evt.runtime.operator import write_program
 from evt.version import __version__
 
@@ -206,12 +207,13 @@ def _planned(fused: RegionProgram) -> tuple[Named, Target]:
     with unset_fake_temporarily():
         left, right, inputs = example(fused)
         bound = bind(request, left, right, inputs, {}, memory=False)
-    target, count, asked, atomic = find_target(_ASSUMED), PROCESSORS, request, is_atomic(request)
+    target, asked, atomic = find_target(_ASSUMED), request, is_atomic(request)
+    card: Card | int = PROCESSORS
     if product.node.meta["val"].device.type == "cuda":
         target, asked = device_target(bound.index), measured_best(request, bound, atomic)
-        count = torch.cuda.get_device_properties(bound.index).multi_processor_count
+        card = device_card(bound.index, target.name)
     plans = plan_kernels(asked, bound, target, atomic)
-    best = plans[fastest(plans, bound.sizes, count)]
+    best = plans[fastest(plans, bound.sizes, card)]
     request = request.forced(best.route, best.config.name)
     types = [str(operand.dtype) for operand in bound.dag.operands]
     plain = altered(request, dag=altered(request.dag, origins=()))

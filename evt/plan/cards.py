@@ -1,14 +1,19 @@
 """GPUs as cost models see them: ``find_card("H200") -> Card``.
 
-Data sheets give the SMs, the clock rate, the tensor cores' rate and the bandwidth. For the measured cards, fitted
-constants replace the rates of the data sheet.
+Data sheets give the SMs, the clock rate, the tensor cores' rate and the bandwidth. :data:`FITS` has the constants of
+measured cards, which ``evt tune fit`` computes: they replace rates of the data sheet, and correct each kind of kernel.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from evt.plan.gpus import NATIVE, native_name, plain
 from evt.plan.target import find_target
@@ -18,14 +23,48 @@ _BUSY, _REACHED = 0.8, 0.85
 
 
 @dataclass(frozen=True, slots=True)
+class Fit:
+    """The constants of a card that are fitted to measurements; ``source`` names the measurements and their date.
+
+    ``busy_ghz`` is the clock rate under load, and ``moved`` are the bytes that kernels move in a microsecond.
+    ``kernels`` has a factor of the start and a factor of the work for each kind of kernels: see
+    :func:`evt.plan.speed.kind_of`.
+    """
+
+    source: str
+    busy_ghz: float
+    moved: float
+    kernels: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+
+    def factors(self, kind: str) -> tuple[float, float]:
+        """Return the factors of a kind of kernels."""
+        return self.kernels.get(kind, (1.0, 1.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dict ready for JSON."""
+        kernels = {kind: list(factors) for kind, factors in self.kernels.items()}
+        return {"source": self.source, "busy_ghz": self.busy_ghz, "moved": self.moved, "kernels": kernels}
+
+    @staticmethod
+    def from_json(value: Any) -> Fit:
+        """Return the constants in a dict of :meth:`to_json`. Raise ValueError for anything else."""
+        try:
+            kernels = {str(kind): (float(start), float(work)) for kind, (start, work) in value["kernels"].items()}
+            made = Fit(str(value["source"]), float(value["busy_ghz"]), float(value["moved"]), kernels)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError("it is no fit of a card") from error
+        if not all(0 < each < math.inf for each in (made.busy_ghz, made.moved, *sum(kernels.values(), ()))):
+            raise ValueError("a constant of a card is not positive")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A GPU.
 
     ``tensor`` is the rate of an SM's tensor cores: dense multiply-adds of 16 bits in a cycle. ``mma`` is the rate by
     the instructions of sm80, if it differs. ``double`` is the rate of 64 bits. ``ghz`` is the clock rate of short
-    kernels, and ``busy_ghz`` the clock rate under load. ``bandwidth`` is the peak of the memory, and ``moved`` the rate
-    that kernels reach, in bytes per microsecond. ``source`` tells where fitted constants come from, "" for a data sheet
-    alone.
+    kernels. ``bandwidth`` is the peak of the memory in bytes per microsecond.
     """
 
     name: str
@@ -36,26 +75,40 @@ class Card:
     double: int
     bandwidth: float
     mma: int = 0
-    busy_ghz: float = 0.0
-    moved: float = 0.0
-    source: str = ""
+    measured: Fit | None = None
 
     @property
     def is_fitted(self) -> bool:
         """Whether the constants are fitted to measurements on this card."""
-        return bool(self.source)
+        return self.measured is not None
+
+    @property
+    def fit(self) -> Fit:
+        """The fitted constants, or the usual fractions of the data sheet."""
+        return self.measured or Fit("", _BUSY * self.ghz, _REACHED * self.bandwidth)
+
+    @property
+    def source(self) -> str:
+        """The origin of the constants, in words."""
+        return self.fit.source or "from its data sheet, not fitted to measurements"
 
     def microseconds(self, cycles: float) -> float:
         """Return the duration of clock cycles under load."""
-        return cycles / (self.busy_ghz or _BUSY * self.ghz) / 1e3
+        return cycles / self.fit.busy_ghz / 1e3
 
     @property
     def bytes_per_us(self) -> float:
         """The bytes that kernels move in a microsecond."""
-        return self.moved or _REACHED * self.bandwidth
+        return self.fit.moved
 
 
-_FITTED = "fitted to 25 layers on an H200, 2026-11"
+def _fits() -> dict[str, Fit]:
+    found = json.loads(Path(__file__).with_name("fits.json").read_text(encoding="utf-8"))
+    return {name: Fit.from_json(value) for name, value in found.items()}
+
+
+#: The constants of measured cards.
+FITS: Mapping[str, Fit] = _fits()
 #: The cards of each target, its usual one first. Clock rates are boost rates; tensor rates accumulate in f32.
 CARDS: Mapping[str, Card] = {
     card.name: card
@@ -73,8 +126,8 @@ CARDS: Mapping[str, Card] = {
         Card("L40", "sm89", 142, 2.49, 256, 2, 0.864e6),
         Card("RTX 4090", "sm89", 128, 2.52, 256, 2, 1.008e6),
         Card("RTX 6000 Ada", "sm89", 142, 2.505, 512, 2, 0.96e6),
-        Card("H100", "sm90", 132, 1.98, 2048, 128, 3.35e6, 1270, 1.55, 2.9e6, f"{_FITTED}, and reads on an H100"),
-        Card("H200", "sm90", 132, 1.98, 2048, 128, 4.8e6, 1270, 1.55, 4.3e6, _FITTED),
+        Card("H100", "sm90", 132, 1.98, 2048, 128, 3.35e6, 1270, FITS["H100"]),
+        Card("H200", "sm90", 132, 1.98, 2048, 128, 4.8e6, 1270, FITS["H200"]),
         Card("H100 PCIe", "sm90", 114, 1.755, 2048, 128, 2.0e6, 1270),
         Card("H100 NVL", "sm90", 132, 1.785, 2048, 128, 3.9e6, 1270),
         Card("GH200", "sm90", 132, 1.98, 2048, 128, 4.0e6, 1270),
@@ -98,9 +151,20 @@ def find_card(name: str | int) -> Card:
     """
     target = find_target(name)
     text = native_name() if str(name).lower() == NATIVE else str(name)
-    words = re.split("[ _-]+", text.strip())
+    return _named(text, target.name) or next(card for card in CARDS.values() if card.target == target.name)
+
+
+def _named(name: str, target: str) -> Card | None:
+    """Return the card of a target with a name, which may end in the form or the memory."""
+    words = re.split("[ _-]+", name.strip())
     for count in range(len(words), 0, -1):
         card = _BY_NAME.get(plain("".join(words[:count])))
-        if card is not None and card.target == target.name:
+        if card is not None and card.target == target:
             return card
-    return next(card for card in CARDS.values() if card.target == target.name)
+    return None
+
+
+@lru_cache(maxsize=64)
+def card_of(name: str, target: str, multiprocessors: int) -> Card:
+    """Return the card of a device; the usual card of its target if the name is unknown."""
+    return replace(_named(name, target) or find_card(target), multiprocessors=multiprocessors)

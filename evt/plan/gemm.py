@@ -71,8 +71,6 @@ class Speed(NamedTuple):
     epilogue: float
 
 
-#: The origin of the constants.
-SOURCE = "fitted to 98 products on an H100, 2026-11"
 #: The measured tiles.
 _SPEEDS = {
     Tile(256, 1, False, (1, 2, 1)): Speed(0.644, 4.52),
@@ -207,13 +205,14 @@ class Size(NamedTuple):
     groups: int = 1
 
 
-def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
+def microseconds(tile: Tile, size: Size, evaluated: float = 0.0, clock: float = 1.0, memory: float = 1.0) -> float:
     """Return the estimated time of a product by a kernel with a tile.
 
     ``evaluated`` are the microseconds that a thread takes for an element of an epilogue beyond the measured one's.
+    ``clock`` and ``memory`` are the clock rate and the bandwidth of a card relative to an H100.
     """
     evaluated *= tile.blocks * tile.rows * FILTERS // _THREADS
-    return LAUNCH + _time(tile, size, 1.0, size.traffic / _TRAFFIC, evaluated, _LATENCY, _MOVED)
+    return LAUNCH + _time(tile, size, 1.0, size.traffic / _TRAFFIC, evaluated, _LATENCY, _MOVED * memory, clock)
 
 
 def library_microseconds(size: Size) -> float:
@@ -244,7 +243,14 @@ def _tiles(tile: Tile, size: Size) -> int:
 
 
 def _time(
-    tile: Tile, size: Size, stage: float, epilogue: float, evaluated: float, latency: float, moved: float
+    tile: Tile,
+    size: Size,
+    stage: float,
+    epilogue: float,
+    evaluated: float,
+    latency: float,
+    moved: float,
+    clock: float = 1.0,
 ) -> float:
     """Return the time after the launch; ``stage`` and ``epilogue`` are relative to the measured ones."""
     speed = _SPEEDS.get(tile) or _unmeasured(tile)
@@ -257,7 +263,7 @@ def _time(
     hidden = _norm(multiplied, completed) - multiplied if tile.pingpong else completed
     computed = ceil_div(tiles, at_a_time) * (multiplied + hidden) + completed * tile.pingpong
     operands = (size.rows + size.columns * min(size.groups, size.rows)) * size.row_bytes
-    return _norm(computed, latency + (operands + size.rows * size.columns * size.traffic) / moved)
+    return _norm(computed / clock, latency + (operands + size.rows * size.columns * size.traffic) / moved)
 
 
 def _norm(first: float, second: float) -> float:

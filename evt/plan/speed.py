@@ -1,13 +1,22 @@
-"""The choice of a problem's fastest kernel, by the waves of its tiles: ``fastest(plans, ...)``."""
+"""The duration of a kernel on a card, and the choice of a problem's fastest kernel: ``fastest(plans, sizes, card)``.
+
+    start    the launch, and the set-up of a kernel
+    work     its tiles, by their waves
+    memory   the memory traffic; the L4 norm combines it with the work
+
+Each kind of kernels has a model of its start and its work, in clock cycles of sm90 or in microseconds of an H100.
+Constants of the card correct them, so that the times of all kinds are comparable: see :mod:`evt.plan.cards`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, prod
+from dataclasses import replace
+from math import hypot, inf, prod, sqrt
 from typing import NamedTuple
 
 from evt.plan import gemm
-from evt.plan.cards import CARDS
+from evt.plan.cards import CARDS, Card, card_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.geometry.convolution import Axis
@@ -15,6 +24,7 @@ from evt.plan.halo import TOO_LARGE, beyond_windows, forward, tiles_of
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_cost import INSTRUCTION, Plane, start_of
 from evt.plan.plan import (
+    Convolution,
     Convolution2x,
     Convolution3x,
     DepthwiseConvolution,
@@ -26,8 +36,9 @@ from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of an SM of sm90, and the cycles of a launch.
 A_CYCLE, _LAUNCH = 2048, 8500
-#: The card that the speed of own products is fitted to.
-_H100 = CARDS["H100"]
+#: The card that the speed of own products is fitted to, its clock rate under load in GHz, and its bytes in a
+#: microsecond.
+_H100, _H100_GHZ, _H100_MOVED = CARDS["H100"], 1.55, 2.9e6
 #: The instructions of the epilogues that the constants are fitted to.
 _LIGHT = 4
 #: Cycles of an element of a thread in CUTLASS's kernels: a light epilogue, and each further instruction. Fitted to
@@ -40,26 +51,47 @@ _DOUBT = 1.05
 
 
 class Duration(NamedTuple):
-    """The duration of a kernel in clock cycles: of the ``start`` with its launch, and of the ``work`` of its tiles."""
+    """The microseconds of a kernel: of the ``start`` with its launch, of the ``work`` of its tiles, and of ``memory``.
+
+    The work of an own product has its memory traffic.
+    """
 
     start: float
     work: float
+    memory: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.start + self.work
+        return self.start + norm(self.work, self.memory)
 
 
-def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
+def norm(first: float, second: float) -> float:
+    """Combine the costs of overlapping work (L4 norm)."""
+    return sqrt(hypot(first * first, second * second))
+
+
+def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], card: Card | int) -> int:
     """Return the index of the fastest kernel for a problem's sizes; of equally fast kernels, the first.
 
     The first kernel belongs to the preferred route. A kernel of another route must be faster than all of that route's
-    by more than the error of the estimates.
+    by more than the error of the estimates. A number as ``card`` is the usual card of the target with so many SMs.
     """
     preferred = plans[0].route
     doubts = [1.0 if plan.route == preferred else _DOUBT for plan in plans]
-    times = [duration(plan, sizes, multiprocessors).total * doubt for plan, doubt in zip(plans, doubts, strict=True)]
+    times = [duration(plan, sizes, card).total * doubt for plan, doubt in zip(plans, doubts, strict=True)]
     return times.index(min(times))
+
+
+def kind_of(plan: Plan) -> str:
+    """Return the kind of a kernel, whose constants a card has."""
+    loop = plan.mainloop
+    if isinstance(loop, OwnProduct):
+        return "product"
+    if isinstance(loop, HaloConvolution):
+        return "windows" if loop.windows else "shared halo" if loop.shared else "halo"
+    if isinstance(loop, DepthwiseConvolution):
+        return "depthwise"
+    return f"CUTLASS {plan.generation}"
 
 
 def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
@@ -81,23 +113,62 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
     return ""
 
 
-def duration(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Duration:
-    """Return the duration of a kernel in clock cycles of sm90, or in relative units for other targets."""
-    heavy = max(0, plan.epilogue_instructions - _LIGHT)
+def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration:
+    """Return the duration of a kernel on a card; a number as ``card`` is as for :func:`fastest`."""
+    card = card if isinstance(card, Card) else card_of("", plan.target.name, card)
+    start_factor, work_factor = card.fit.factors(kind_of(plan))
     if isinstance(plan.mainloop, OwnProduct):
-        work = product_microseconds(plan, sizes, multiprocessors) - gemm.LAUNCH
-        return Duration(gemm.LAUNCH * _H100.ghz * 1e3, work * _H100.busy_ghz * 1e3)
+        start, work, memory = gemm.LAUNCH, _product_microseconds(plan, sizes, card) - gemm.LAUNCH, 0.0
+    else:
+        start, work = _cycles(plan, sizes, card.multiprocessors)
+        start, work = start / card.ghz / 1e3, card.microseconds(work * (A_CYCLE / rate(plan, card)))
+        memory = moved_bytes(plan, sizes) / card.bytes_per_us
+    return Duration(start * start_factor, work * work_factor, memory)
+
+
+def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[float, float]:
+    """Return the clock cycles of sm90 of a kernel's start and of its tiles, without the memory traffic."""
+    heavy = max(0, plan.epilogue_instructions - _LIGHT)
     if isinstance(plan.mainloop, HaloConvolution):
         start = start_of(plan.config.tile[0], shared=plan.mainloop.shared)
-        return Duration(start, _halo_time(plan, sizes, heavy) - start)
+        return start, _halo_time(plan, sizes, heavy) - start
     if isinstance(plan.mainloop, DepthwiseConvolution):
         assert isinstance(plan.config, ConfigDepthwise)
         unit, forward_sizes = plan.config.unit, forward(plan.mainloop.operator, sizes)
-        return Duration(_LAUNCH, plan.mainloop.filter.time(unit, forward_sizes, multiprocessors))
+        return _LAUNCH, plan.mainloop.filter.time(unit, forward_sizes, multiprocessors)
     rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
     steps = max(1, depth(plan, sizes) * plan.operand_bits // 16)
     work = time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic, heavy)
-    return Duration(_LAUNCH, work / A_CYCLE)
+    return _LAUNCH, work / A_CYCLE
+
+
+def rate(plan: Plan, card: Card) -> float:
+    """Return the multiply-adds of a kernel in a cycle of an SM, in units of 16-bit ones."""
+    if plan.operand_bits == 64:
+        return card.double * 4
+    return (card.mma or card.tensor) if plan.family == "2x" else card.tensor
+
+
+def moved_bytes(plan: Plan, sizes: Mapping[str, int]) -> float:
+    """Return the bytes of memory traffic: operands and tensors of the epilogue, each once; vectors are not counted.
+
+    A filter without taps at some pixels of a stride does not load them.
+    """
+    elements = sizes["m"] * sizes["n"] * sizes.get("l", 1)
+    epilogue = elements * (plan.read_bytes + plan.written_bytes)
+    if not isinstance(plan.mainloop, Convolution):
+        return epilogue + (sizes["m"] + sizes["n"]) * sizes["k"] * sizes.get("l", 1) * plan.operand_bits / 8
+    spatial = plan.mainloop.spatial
+    inputs, outputs, taps = (prod(sizes[f"{part}{name}"] for name in spatial) for part in ("", "output_", "filter_"))
+    operands: dict[str, float] = {
+        "A": sizes["images"] * inputs * sizes["channels"],
+        "B": sizes["filters"] * sizes["channels"] // sizes["groups"] * taps,
+        "D": sizes["images"] * outputs * sizes["filters"],
+    }
+    if plan.mainloop.operator == "fprop":
+        operands["A"] *= prod(min(1.0, sizes[f"filter_{name}"] / sizes[f"stride_{name}"]) for name in spatial)
+    read = {"fprop": ("A", "B"), "dgrad": ("D", "B"), "wgrad": ("D", "A")}[plan.mainloop.operator]
+    return epilogue + sum(operands[name] for name in read) * plan.operand_bits / 8
 
 
 def evaluation(plan: Plan) -> float:
@@ -177,8 +248,15 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return the microseconds of an own product on an H100, memory traffic included."""
+    return duration(plan, sizes, replace(_H100, multiprocessors=multiprocessors)).total
+
+
+def _product_microseconds(plan: Plan, sizes: Mapping[str, int], card: Card) -> float:
+    """Return the microseconds of an own product on a card, without the corrections of its fit."""
     heavy = max(0, plan.epilogue_instructions - _LIGHT)
-    return gemm.microseconds(*_product(plan, sizes, multiprocessors), heavy * INSTRUCTION / (_H100.ghz * 1e3))
+    clock, memory = card.fit.busy_ghz / _H100_GHZ, card.bytes_per_us / _H100_MOVED
+    evaluated = heavy * INSTRUCTION / (_H100.ghz * 1e3)
+    return gemm.microseconds(*_product(plan, sizes, card.multiprocessors), evaluated, clock, memory)
 
 
 def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[gemm.Tile, gemm.Size]:

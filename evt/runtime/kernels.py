@@ -15,10 +15,11 @@ from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import BuildError, LaunchError, TargetError
 from evt.ir import TypedDag
-from evt.measured import applicable, may_be_measured, measurements
+from evt.measured import applicable, fitted, may_be_measured, measurements
 from evt.plan import Plan, Problem, Route, Sizes, Target, find_target, survey
 from evt.plan.batches import launches
 from evt.plan.batches import refusal as refusal_of_batches
+from evt.plan.cards import Card, card_of
 from evt.plan.routes import order
 from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import fastest, refusal
@@ -56,28 +57,28 @@ class Kernels:
         new = [(plan, library) for plan, library in pairs if library not in self.libraries]
         return Kernels((*self.plans, *(plan for plan, _ in new)), (*self.libraries, *(library for _, library in new)))
 
-    def best(self, bound: Bound, multiprocessors: int) -> tuple[Plan, Library]:
+    def best(self, bound: Bound, card: Card) -> tuple[Plan, Library]:
         """Return the fastest kernel for a call by the cost model.
 
         It runs the call in one launch if one of the kernels can. Raise LaunchError (E0804) where none can run it.
         """
-        choice = best_of(self.plans, bound, multiprocessors)
+        choice = best_of(self.plans, bound, card)
         return self.plans[choice], self.libraries[choice]
 
 
-def best_of(plans: Sequence[Plan], bound: Bound, multiprocessors: int) -> int:
+def best_of(plans: Sequence[Plan], bound: Bound, card: Card | int) -> int:
     """Return the index of the fastest plan for a call; see :meth:`Kernels.best`."""
     able = [at for at, plan in enumerate(plans) if not refusal(plan, bound.sizes, bound.plan_sizes)]
     if not able:
         check_sizes(plans[0], bound.sizes, bound.plan_sizes)
     fitting = [at for at in able if len(launches_of(plans[at], bound.sizes["l"])) == 1] or able
-    return fitting[fastest([plans[at] for at in fitting], bound.sizes, multiprocessors)]
+    return fitting[fastest([plans[at] for at in fitting], bound.sizes, card)]
 
 
-def multiprocessors_of(bound: Bound) -> int:
-    """Return the number of multiprocessors of a call's device."""
-    count: int = torch.cuda.get_device_properties(bound.index).multi_processor_count
-    return count
+def device_card(index: int, target: str) -> Card:
+    """Return the card of a device with kernels for a target, as cost models see it."""
+    properties = torch.cuda.get_device_properties(index)
+    return fitted(card_of(getattr(properties, "name", ""), target, properties.multi_processor_count))
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def make_kernels(
     """
     plans = plan_kernels(request, bound, target, atomic)
     if alone:
-        plans = (plans[best_of(plans, bound, multiprocessors_of(bound))],)
+        plans = (plans[best_of(plans, bound, device_card(bound.index, target.name))],)
     return _made(request, partial(call_problem, request, bound, target, atomic), plans, _loaded)
 
 

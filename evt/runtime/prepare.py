@@ -17,7 +17,7 @@ from evt.reference import is_image
 from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
 from evt.runtime.fresh import prototype_of, without_memory
-from evt.runtime.kernels import Kernels, check_batches, launches_of, multiprocessors_of, route_of
+from evt.runtime.kernels import Kernels, check_batches, device_card, launches_of, route_of
 from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
@@ -160,7 +160,7 @@ def prepare(
     ``tensors`` and ``numbers`` are the call's values, in the order of its slots; ``buffers`` are the outputs among
     the tensors.
     """
-    chosen, library = kernels.best(bound, multiprocessors_of(bound))
+    chosen, library = kernels.best(bound, device_card(bound.index, kernels.plans[0].target.name))
 
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
     constants = (0, *(0 if value.default is None else value.default for value in dag.inputs))

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from evt.errors import EvtError
-from evt.estimate import kernel_us
 from evt.plan import Candidate, Config, Plan, Survey
 from evt.plan.batches import launches
 from evt.plan.cards import Card
-from evt.plan.speed import fastest
+from evt.plan.speed import duration, fastest
 from evt.runtime.kernels import check_batches, check_sizes
 from evt.tuning.table import KernelTime, Name
 
@@ -66,7 +65,7 @@ def candidates(
             plans[name] = _plan(candidate, config, sizes)
         except EvtError as error:
             failed[name] = KernelTime(*name, failure=_reason(error))
-    untuned = _untuned(plans, found.asked_for(None), sizes, card.multiprocessors)
+    untuned = _untuned(plans, found.asked_for(None), sizes, card)
     if not wide or found.problem.grouped:
         return Candidates(plans, failed, untuned)
     further: dict[Name, Plan] = {}
@@ -102,7 +101,7 @@ def _promising(
     plans: Mapping[Name, Plan], further: Mapping[Name, Plan], sizes: Mapping[str, int], card: Card, most: int
 ) -> dict[Name, Plan]:
     """Return the further plans that the cost model expects to be fast: stock epilogues stand for equal visitors."""
-    times = {name: sum(kernel_us(plan, sizes, card)) for name, plan in plans.items()}
+    times = {name: duration(plan, sizes, card).total for name, plan in plans.items()}
     limit = SLOWEST * min(times.values(), default=math.inf)
     fast = sorted((name for name in further if times[name] <= limit), key=lambda name: times[name])
     stock = {name[1] for name in plans if plans[name].route.startswith("stock")}
@@ -110,14 +109,14 @@ def _promising(
     return {name: further[name] for name in fast[:most]}
 
 
-def _untuned(plans: Mapping[Name, Plan], found: Survey, sizes: Mapping[str, int], multiprocessors: int) -> Name | None:
+def _untuned(plans: Mapping[Name, Plan], found: Survey, sizes: Mapping[str, int], card: Card) -> Name | None:
     """Return the kernel that a call takes without measurements, if it is among the plans."""
     if found.problem.grouped:
         return next(iter(plans), None)
     usable = [plan for plan in found.defaults if (plan.route, plan.config.name) in plans]
     if not usable:
         return None
-    taken = usable[fastest(usable, sizes, multiprocessors)]
+    taken = usable[fastest(usable, sizes, card)]
     return taken.route, taken.config.name
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import getpass
 import platform
 import subprocess
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 
-from evt.errors import TargetError
-from evt.plan import Target
-from evt.plan.cards import Card, find_card
+from evt.measured import fitted
+from evt.plan import Target, cards
+from evt.plan.cards import Card
 from evt.runtime.kernels import device_target
 from evt.tuning.clock import GpuClock, RoundTimer
 
@@ -92,11 +91,7 @@ def driver_version() -> str:
 
 def card_of(device: Device) -> Card:
     """Return the device as the cost model sees it; the usual GPU of its target if the model is unknown."""
-    try:
-        card = find_card(device.name)
-    except TargetError:
-        card = find_card(device.target.name)
-    return replace(card, multiprocessors=device.multiprocessors)
+    return fitted(cards.card_of(device.name, device.target.name, device.multiprocessors))
 
 
 def who() -> str:
