@@ -110,10 +110,9 @@ class Described:
         found = survey(problem) if looped else survey(problem, settings.route, settings.config)
         if not products:
             return explain(found, loop=loop, looped=looped)
-        from evt.measured import applicable, measurements, size_class
-        from evt.plan.cards import find_card
+        from evt.measured import applicable, measurements, named_card, size_class
 
         extents = [sizes for sizes, _ in products]
         measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
         best = applicable(found, measured[0]) if len(measured) == 1 and self.request.may_be_measured else None
-        return explain(found, products, measured, best, loop, looped=looped, card=find_card(arch))
+        return explain(found, products, measured, best, loop, looped=looped, card=named_card(arch))

@@ -13,9 +13,9 @@ from evt.described import Described
 from evt.diagnostics import visible
 from evt.errors import ArgumentError, EvtError, InternalError, ProgramError, TargetError
 from evt.estimate import Estimate, costs_of, estimate
+from evt.measured import named_card
 from evt.plan import Plan, Survey, survey
 from evt.plan.batches import refusal
-from evt.plan.cards import find_card
 from evt.plan.speed import fastest
 from evt.plan.verdict import Refusal
 from evt.program import DEFAULT_ARCH, Program
@@ -164,7 +164,7 @@ def _fastest(
     plans: Sequence[Plan], found: Survey, sizes: Any, shapes: Shapes, arch: str
 ) -> tuple[Plan, Estimate | None]:
     """Return the kernel that a call takes, and its estimate unless the product is empty."""
-    card, costs = find_card(arch), costs_of(found.problem.dag, sizes, shapes)
+    card, costs = named_card(arch), costs_of(found.problem.dag, sizes, shapes)
     made = plans[fastest(plans, sizes, card)]
     return made, estimate(made, sizes, costs, card) if costs.flops else None
 

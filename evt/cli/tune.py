@@ -286,6 +286,49 @@ def import_measured(file: str, replace: bool, json: bool) -> None:
         print_text(f"{len(new)} imported, {len(entries) - len(new)} kept as they were")
 
 
+@command.command("fit", epilog="Example: evt tune fit --keep")
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
+@click.option("--keep", is_flag=True, help="Let calls and estimates on this machine use the constants.")
+@json_option
+def fit_cards(files: tuple[str, ...], gpu: str, keep: bool, json: bool) -> None:
+    """Fit the constants of cards to measurements: of this machine, or in files of `evt tune export`.
+
+    The estimates of a card have a factor for the start and for the work of each kind of kernels, and the rate of the
+    memory. A third of the problems only judges them. The table has the relative errors before and after. `evt tune
+    samples/bench/calibration.toml --route own` takes suitable measurements in a few minutes.
+    """
+    from dataclasses import replace
+
+    from evt.farm.fit import fit, judged, rows_of
+    from evt.measured import Store, keep_fit
+    from evt.plan.cards import find_card
+
+    measured = [each for file in files for each in _read(file)] if files else Store().all(gpu=gpu)
+    found = []
+    for name, rows in rows_of((key, each) for key, each in measured if gpu in each.gpu).items():
+        card, latest = find_card(name), max(each.origin.when for _, each in measured)[:10] or "an unknown date"
+        made = fit(rows, card, f"fitted to {len(rows)} kernels on {name}, {latest}")
+        found.append((made, judged(rows, card), judged(rows, replace(card, measured=made))))
+        if keep:
+            keep_fit(card, made)
+    if not found:
+        raise click.UsageError("no measurement has an estimate: run `evt tune samples/bench/calibration.toml` first.")
+    if json:
+        print_json(
+            {
+                "ok": True,
+                "cards": [
+                    {"fit": made.to_json(), "before": before.to_json(), "after": after.to_json()}
+                    for made, before, after in found
+                ],
+            }
+        )
+        return
+    for made, before, after in found:
+        print_text(f"before: {before}\n\nafter: {after}\n\n{json_format.dumps(made.to_json(), indent=1)}")
+
+
 @command.command("forget", epilog="Example: evt tune forget 3f2a91")
 @click.argument("key", required=False)
 @click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")

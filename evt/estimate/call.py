@@ -8,8 +8,9 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LaunchError
 from evt.estimate.costs import Costs, costs_of
 from evt.estimate.estimate import Estimate, estimate, estimates
+from evt.measured import named_card
 from evt.plan import Plan, Survey
-from evt.plan.cards import Card, find_card
+from evt.plan.cards import Card
 from evt.plan.speed import fastest, refusal
 from evt.request import Request, Shapes, packed_problem, problem_sizes, surveyed
 
@@ -17,7 +18,7 @@ from evt.request import Request, Shapes, packed_problem, problem_sizes, surveyed
 def estimate_call(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> Estimate:
     """Return the estimate of the kernel that a call takes without measurements: see ``Program.estimate``."""
     found, costs = _survey(request, shapes, arch, a, b)
-    sizes, card = problem_sizes(request, shapes), find_card(arch)
+    sizes, card = problem_sizes(request, shapes), named_card(arch)
     return estimate(plan_taken(found, sizes, card), sizes, costs, card)
 
 
@@ -33,7 +34,7 @@ def plan_taken(found: Survey, sizes: Mapping[str, int], card: Card) -> Plan:
 def estimate_kernels(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Estimate, ...]:
     """Return the estimates of the kernels of all routes in all configurations, the fastest first."""
     found, costs = _survey(request, shapes, arch, a, b)
-    return estimates(found, problem_sizes(request, shapes), costs, find_card(arch))
+    return estimates(found, problem_sizes(request, shapes), costs, named_card(arch))
 
 
 def _survey(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Survey, Costs]:

@@ -7,7 +7,7 @@ In the order of the data: :mod:`key` (the identity of a problem), :mod:`measurem
 """
 
 from evt.measured.choice import applicable, is_measured, may_be_measured, measurements
-from evt.measured.fitted import fitted, keep_fit
+from evt.measured.fitted import fitted, keep_fit, named_card
 from evt.measured.key import groups_key, problem_key, size_class
 from evt.measured.measurement import Measurement, Origin, Timing
 from evt.measured.store import Store
@@ -24,6 +24,7 @@ __all__ = [
     "keep_fit",
     "may_be_measured",
     "measurements",
+    "named_card",
     "problem_key",
     "size_class",
 ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from evt.compilation import Cache
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
-from evt.plan.cards import Card, Fit
+from evt.plan.cards import Card, Fit, find_card
 from evt.storage.trust import read_private
 
 #: The largest size of the file, in bytes.
@@ -32,6 +32,11 @@ def fitted(card: Card) -> Card:
         return card
     fit = _read(path, (status.st_ino, status.st_mtime_ns, status.st_size)).get(card.name)
     return card if fit is None else replace(card, measured=fit)
+
+
+def named_card(name: str) -> Card:
+    """Return the card that is called so, with the constants that this machine fitted: see :func:`find_card`."""
+    return fitted(find_card(name))
 
 
 def keep_fit(card: Card, fit: Fit) -> Path:
