@@ -260,8 +260,9 @@ def _time(
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits)
     multiplied = stages * _norm(speed.stage, loaded) * stage
     completed = speed.epilogue * epilogue + evaluated
-    hidden = _norm(multiplied, completed) - multiplied if tile.pingpong else completed
-    computed = ceil_div(tiles, at_a_time) * (multiplied + hidden) + completed * tile.pingpong
+    # A consumer multiplies while the other one completes its tile.
+    each = _norm(multiplied, (multiplied + completed) / 2) if tile.pingpong else multiplied + completed
+    computed = (ceil_div(tiles, at_a_time) - 1) * each + multiplied + completed
     operands = (size.rows + size.columns * min(size.groups, size.rows)) * size.row_bytes
     return _norm(computed / clock, latency + (operands + size.rows * size.columns * size.traffic) / moved)
 
