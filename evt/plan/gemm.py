@@ -73,27 +73,27 @@ class Speed(NamedTuple):
 
 #: The measured tiles.
 _SPEEDS = {
-    Tile(256, 1, False, (1, 2, 1)): Speed(0.644, 4.52),
-    Tile(192, 2, True, (1, 2, 1)): Speed(0.506, 5.17),
-    Tile(192, 1, False, (1, 2, 1)): Speed(0.483, 3.18),
+    Tile(256, 1, False, (1, 2, 1)): Speed(0.647, 3.891),
+    Tile(192, 2, True, (1, 2, 1)): Speed(0.512, 4.011),
+    Tile(192, 1, False, (1, 2, 1)): Speed(0.484, 2.984),
     Tile(160, 2, True, (1, 2, 1)): Speed(0.424, 4.01),
-    Tile(160, 1, False, (1, 2, 1)): Speed(0.424, 1.55),
-    Tile(128, 2, True): Speed(0.323, 2.92),
-    Tile(128, 1, False): Speed(0.329, 0.9),
+    Tile(160, 1, False, (1, 2, 1)): Speed(0.419, 2.36),
+    Tile(128, 2, True): Speed(0.369, 1.839),
+    Tile(128, 1, False): Speed(0.359, 1.332),
     Tile(128, 1, False, (1, 1, 4)): Speed(0.34, 6.47),
-    Tile(128, 1, True): Speed(0.234, 0.5),
-    Tile(256, 1, True): Speed(0.49, 2.02),
-    Tile(64, 2, True): Speed(0.212, 0.36),
-    Tile(64, 1, False): Speed(0.231, 0.01),
+    Tile(128, 1, True): Speed(0.281, 0.001),
+    Tile(256, 1, True): Speed(0.472, 1.768),
+    Tile(64, 2, True): Speed(0.232, 0.559),
+    Tile(64, 1, False): Speed(0.235, 0.327),
     Tile(64, 1, False, (1, 1, 2)): Speed(0.234, 2.53),
-    Tile(64, 1, False, (1, 1, 4)): Speed(0.333, 1.61),
-    Tile(64, 1, True): Speed(0.152, 0.0),
-    Tile(32, 1, False): Speed(0.151, 0.0),
-    Tile(32, 1, True): Speed(0.101, 0.59),
-    Tile(16, 1, False): Speed(0.116, 0.0),
+    Tile(64, 1, False, (1, 1, 4)): Speed(0.333, 3.231),
+    Tile(64, 1, True): Speed(0.165, 0.0),
+    Tile(32, 1, False): Speed(0.158, 0.0),
+    Tile(32, 1, True): Speed(0.119, 0.058),
+    Tile(16, 1, False): Speed(0.13, 0.0),
     Tile(16, 1, False, (1, 1, 2)): Speed(0.219, 0.8),
-    Tile(16, 1, False, (1, 1, 4)): Speed(0.296, 1.23),
-    Tile(16, 1, True): Speed(0.092, 0.82),
+    Tile(16, 1, False, (1, 1, 4)): Speed(0.155, 2.712),
+    Tile(16, 1, True): Speed(0.056, 0.723),
 }
 #: The tiles that are built, the general one first: together 1.008 of the best of all measured ones.
 _OFFERED = (
@@ -119,12 +119,12 @@ _PROMOTED = (
     Tile(16, 1, False, (1, 1, 4)),
 )
 #: Microseconds of a launch, and of the first bytes from memory; bytes of memory in a microsecond.
-LAUNCH, _LATENCY, _MOVED = 3.93, 3.67, 2.5e6
+LAUNCH, _LATENCY, _MOVED = 4.8, 2.28, 2.41e6
 #: The library: its launch, first bytes and bytes in a microsecond; its stages and epilogues relative to the best tile.
-_LIBRARY_LAUNCH, _LIBRARY_LATENCY, _LIBRARY_MOVED = 5.62, 1.76, 2.47e6
-_LIBRARY_STAGE, _LIBRARY_EPILOGUE = 0.92, 0.61
+_LIBRARY_LAUNCH, _LIBRARY_LATENCY, _LIBRARY_MOVED = 5.13, 2.22, 2.39e6
+_LIBRARY_STAGE, _LIBRARY_EPILOGUE = 0.97, 0.55
 #: Lines of L2 in a microsecond, for all SMs of an H100.
-_LINES, _PROCESSORS = 90e3, 132
+_LINES, _PROCESSORS = 108e3, 132
 #: The CTAs of a cluster from which some SMs stay idle, and the part that is busy: 30 clusters of 4, 15 of 8.
 _LARGE_CLUSTER, _BUSY = 4, 120 / 132
 #: Threads of a consumer.
