@@ -189,7 +189,7 @@ def test_compare_ranks_formulas() -> None:
     assert [line.split("  ")[0].strip() for line in lines[1:4]] == [row["program"] for row in rows]
     lengths = [line.count("█") for line in lines[1:4]]
     assert lengths == sorted(lengths)
-    assert "H200" in lines[-1]
+    assert any("H200" in line for line in lines[-2:])
 
 
 def test_compare_ranks_routes_and_configurations() -> None:

@@ -71,7 +71,7 @@ class Attention(nn.Module):
 def network(width: int, blocks: int = 2) -> nn.Sequential:
     """Return blocks of attention and of MLPs."""
     torch.manual_seed(0)
-    kinds = (Attention, Block, Attention, Gated)
+    kinds = (Block, Attention, Gated)
     return nn.Sequential(*(kinds[at % len(kinds)](width) for at in range(blocks)))
 
 

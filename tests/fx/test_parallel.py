@@ -78,13 +78,13 @@ def check(folder: Path, strategies: Sequence[str], blocks: int) -> None:
             compare(compiled, fused, eager, 1e-4)
             collectives = sum(map(len, fused.graphs))
             assert (collectives > 0) == (strategy in ("tensor", "sequence"))
-            assert len(fused.graphs) > 2 or strategy in ("tensor", "sequence")
+            assert len(fused.graphs) >= 2
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    check(tmp_path, ("ddp", "sequence"), 2)
+    check(tmp_path, ("fsdp", "sequence"), 1)
 
 
 @pytest.mark.slow
 def test_all_strategies(tmp_path: Path) -> None:
-    check(tmp_path, tuple(STRATEGIES), 4)
+    check(tmp_path, tuple(STRATEGIES), 3)
