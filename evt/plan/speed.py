@@ -74,7 +74,7 @@ def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], card: Card | int) -
     """Return the index of the fastest kernel for a problem's sizes; of equally fast kernels, the first.
 
     The first kernel belongs to the preferred route. A kernel of another route must be faster than all of that route's
-    by more than the error of the estimates. A number as ``card`` is the usual card of the target with so many SMs.
+    by more than the error of the estimates. A number as ``card`` is the SMs of the target's usual card.
     """
     preferred = plans[0].route
     doubts = [1.0 if plan.route == preferred else _DOUBT for plan in plans]
