@@ -52,7 +52,7 @@ def memory(x: Tensor) -> Tensor:
 
 def test_every_sample_is_here() -> None:
     found = sorted(path.name for path in SAMPLES.iterdir() if path.is_file())
-    contracts = ("vllm_scaled_mm.py",)
+    contracts = ("vllm_scaled_mm.py", "vllm_fused_moe.py")
     assert found == sorted([*(f"{name}.evt" for name in (*MEANINGS, *OF_NO_RECORD)), *SCRIPTS, *contracts])
     assert sorted(MEANINGS) == sorted(RECORD_OF)
 
