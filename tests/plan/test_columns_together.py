@@ -14,6 +14,7 @@ from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.writes import BlockStore, HalfStore, MaskStore
 from evt.plan.survey import survey
 from evt.request import packed_problem
+from tests.support.depth import in_depth
 
 #: Outputs besides D, and their statements.
 FORMULAS = {
@@ -72,7 +73,7 @@ def plans(op: evt.Program, arch: str, dtype: str) -> Iterator[Plan]:
             yield from (each for each in made if isinstance(each, Plan))
 
 
-@pytest.mark.parametrize("d", ["f64", "f32", "f16", "e4m3"])
+@pytest.mark.parametrize("d", in_depth(["f64", "f32", "f16", "e4m3"], quick=["f64", "e4m3"]))
 @pytest.mark.parametrize("name", FORMULAS)
 def test_columns_meet_in_every_kernel(name: str, d: str) -> None:
     outputs, statements = FORMULAS[name]

@@ -17,6 +17,7 @@ from evt.runtime.arguments import bind
 from tests.programs.checks import operand_types
 from tests.programs.draw import Profile
 from tests.programs.generator import generate
+from tests.support.depth import in_depth
 
 ROWS = (1, 2, 3, 5, 16, 64, 77, 256, 1000, 4096)
 
@@ -25,10 +26,11 @@ def plans_of(op: evt.Program, arch: str, a: str | None = None, b: str | None = N
     return surveyed(op.request, packed_problem(op.request, arch, a, b)).defaults
 
 
+@pytest.mark.parametrize("count", in_depth([100, 400], quick=[100]))
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100", "sm120"])
-def test_drawn_programs_have_one_order(arch: str) -> None:
+def test_drawn_programs_have_one_order(arch: str, count: int) -> None:
     proved = refused = several = 0
-    for seed in range(150):
+    for seed in range(count):
         program = generate(seed, Profile(operations=("gemm", "linear")))
         settings = {**dict(program.settings), "batch_invariant": True, "deterministic": None}
         try:

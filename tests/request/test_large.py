@@ -76,7 +76,7 @@ def test_little_stack(name: str) -> None:
     """Functions of the program's own nest up to 64 levels, a few frames each; nothing else nests."""
     for _, run in stages(SHAPES[name](2)):
         done(run)  # imports at first use
-    for stage, run in stages(SHAPES[name](600)):
+    for stage, run in stages(SHAPES[name](400)):
         with little_stack(350):
             try:
                 done(run)
@@ -84,15 +84,16 @@ def test_little_stack(name: str) -> None:
                 pytest.fail(f"{stage} recurses")
 
 
+@pytest.mark.parametrize("size", in_depth([60, 100], quick=[60]))
 @pytest.mark.parametrize("name", in_depth(SHAPES, QUICK))
-def test_work_is_linear(name: str) -> None:
+def test_work_is_linear(name: str, size: int) -> None:
     """Twice the program is at most 2.3 times the work; a small picture may have all the lanes of a large one."""
     for _, run in stages(SHAPES[name](20)):
         done(run)  # values that are computed once
     works: list[dict[str, int]] = []
-    for size in (100, 200):
+    for count in (size, 2 * size):
         works.append({})
-        for stage, run in ((stage, run) for stage, run in stages(SHAPES[name](size)) if stage != "draw svg"):
+        for stage, run in ((stage, run) for stage, run in stages(SHAPES[name](count)) if stage != "draw svg"):
             with count_calls() as calls:
                 done(run)
             works[-1][stage] = calls[0]
