@@ -227,6 +227,8 @@ def test_wrong_calls(name) -> None:
     [
         ("out s: f32[n]; s = sum[m](acc)", "a reduction over rows"),
         ("out D: bf16[m, n], s: f32; D = acc; s = max[m, n](acc)", "a reduction over rows"),
+        ("out D: bf16[m, n], s: f32[m]; D = acc; s = sum[n](acc)", "rows of no group"),
+        ("in w: f32[m]; out D: bf16[m, n], s: f32[m]; D = acc; s = 2*w", "the first group alone"),
         ("D = where(iota(n) <= iota(m), acc, 0)", "the rows of a group are not counted"),
         ("D = acc/size(m)", "the rows of a group are not counted"),
         ("D = dropout(acc, 0.1, 1, 2)", "random numbers"),
@@ -235,7 +237,7 @@ def test_wrong_calls(name) -> None:
 )
 def test_refusals(text, reason) -> None:
     with pytest.raises(TargetError) as caught:
-        planned(HEADER + text, bias=None, w=None, t=None, residual=None)
+        planned(HEADER + text, bias=None, w=given()["w"] if "in w" in text else None, t=None, residual=None)
     assert reason in str(caught.value)
 
 

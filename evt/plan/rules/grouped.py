@@ -57,13 +57,16 @@ def one_tensor(problem: Problem) -> Verdict:
 def of_rows(problem: Problem) -> Verdict:
     """Check groups of rows: tensors with rows have the rows of all groups, and other inputs one value for each group.
 
-    A reduction over rows, or an output without rows, would have a result for each group.
+    A reduction over rows, or an output without rows, would have a result for each group. A reduction over columns ends
+    with a kernel that stores a result for all rows, and some rows may belong to no group.
     """
     dag = problem.dag
     for node, (op, _) in enumerate(dag.table):
         match op:
             case Reduce() if set(op.modes) & {"m", "l"}:
                 return Refusal("a reduction over rows would have a result for each group", node)
+            case Reduce():
+                return Refusal("a reduction would be stored for rows of no group, too", node)
             case Random():
                 return Refusal("random numbers are counted over one problem", node)
             case Index("m" | "l") | Extent("m" | "l"):
@@ -71,7 +74,7 @@ def of_rows(problem: Problem) -> Verdict:
     for output in dag.outputs:
         if "m" not in map(base, output.modes):
             return Refusal(f"`{output.name}` would have a result for each group", output.span)
-        if not output.is_tile and not dag.reduced[dag.stores[output.name]]:
+        if not output.is_tile:
             return Refusal(f"`{output.name}` is a vector that is stored by the first group alone", output.span)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
