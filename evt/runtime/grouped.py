@@ -55,6 +55,8 @@ class GroupedCaller:
         #: Launches a kernel for each group: where that was asked for, or measured to be the fastest.
         self._loop = Caller(self.request)
         self._inputs, self._outputs = self.request.inputs, self.request.outputs
+        #: The outputs that are stored by an index: groups may share a buffer.
+        self._scattered = {output.name for output in request.dag.outputs if output.is_indexed}
         self._forms = Forms()
         self._looped = request.settings.route == LOOP
         self._grouped, self._is_ragged = request, is_ragged(request)
@@ -186,7 +188,8 @@ class GroupedCaller:
             buffers = [name for name in names if name in group.buffers]
             each.overlap = each.overlap or find_overlap(each.bound, tensors, buffers)
             each.overlap.check(addresses, len(buffers), partial(list, names))
-            ranges += each.overlap.ranges(index, names, addresses, len(buffers))
+            found = each.overlap.ranges(index, names, addresses, len(buffers))
+            ranges += [place for place in found if place.name not in self._scattered]
         check_groups(ranges)
 
     # Results

@@ -220,6 +220,8 @@ class _Splitter:
         if isinstance(value, torch.Tensor):
             if self.offsets and _has_rows(modes) and value.dim() == len(modes):
                 return self.rows(name, value, _mode(modes))
+            if self.offsets and any(map(index_of, modes)) and value.dim() == len(modes):
+                return [value] * self.count  # an index names the rows of all groups in it
             if value.dim() == len(modes) + 1:
                 return self.checked(name, value.unbind(0))
         if isinstance(value, list | tuple):

@@ -58,7 +58,9 @@ def of_all_groups(bound: Bound, b: torch.Tensor) -> Bound:
 def evaluate_groups(bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """Return the reference's outputs. Rows of no group are not written."""
     dag, values = bound.dag, bound.values
-    results = {each.name: buffers.get(each.name, fresh_output(bound, each)) for each in dag.outputs}
+    results = {
+        each.name: buffers[each.name] if each.name in buffers else fresh_output(bound, each) for each in dag.outputs
+    }
     if 0 not in (bound.sizes["m"], bound.sizes["n"], bound.sizes["l"]):
         first = 0
         for group, end in enumerate(values[OFFSETS].tolist()):

@@ -147,6 +147,22 @@ def test_graph_with_other_groups() -> None:
         assert relative_error(out.double(), wanted.double()) < BOUND
 
 
+def test_rows_of_d_named_by_an_index() -> None:
+    rows = (40, 0, 100, 20)
+    _, a, b, _, ends = made("bare", rows, 256, 128)
+    op = evt.grouped_gemm("in place: i32[m], w: f32[m]\nout D: bf16[place[m], n]\nD = w*acc")
+    generator = torch.Generator("cuda").manual_seed(1)
+    place = torch.randperm(200, device="cuda", generator=generator)[:160].to(torch.int32)
+    w = torch.randn(160, device="cuda", generator=generator)
+    out = torch.full((200, 256), 3.0, device="cuda", dtype=torch.bfloat16)
+    op(a, b, offsets=ends, place=place, w=w, out=out)
+    (wanted,) = expected(evt.grouped_gemm("in w: f32[m]\nD = w*acc"), a, b, {"w": w}, rows)
+    assert relative_error(out[place.long()].double(), wanted.double()) < BOUND
+    left = torch.ones(200, dtype=torch.bool, device="cuda")
+    left[place.long()] = False
+    assert bool((out[left] == 3).all())
+
+
 def test_wrong_offsets_stay_in_bounds() -> None:
     op, a, b, inputs, ends = made("bare", (8, 8, 8, 8), 64, 64)
     out = torch.zeros((32, 64), device="cuda", dtype=torch.bfloat16)

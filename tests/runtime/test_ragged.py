@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,7 +49,9 @@ def given(**change: Any) -> dict[str, Any]:
 def bound_of(request: Request, values: dict[str, Any]) -> Bound:
     """Return a checked call of a program of groups of rows."""
     a, b, *others = values.values()
-    return bind(request, a, b, dict(zip(list(values)[2:], others, strict=True)), {})
+    named = dict(zip(list(values)[2:], others, strict=True))
+    buffers = {name: named.pop(name) for name in request.outputs if name in named}
+    return bind(request, a, b, named, buffers)
 
 
 def planned(text: str = EXPERTS, **change: Any) -> tuple[Plan, ...]:
@@ -97,6 +101,23 @@ def test_the_program_of_all_groups_on_the_cpu(in_graphs) -> None:
     Caller(request)(a, b, inputs, buffer)
     assert torch.equal(buffer[:28], wanted[:28])
     assert bool((buffer[28:] == 3).all())
+
+
+def test_rows_of_d_named_by_an_index() -> None:
+    op = evt.grouped_gemm(HEADER + "in place: i32[m], w: f32[m]; out D: bf16[place[m], n]; D = w*acc")
+    a, b, offsets, *_ = given().values()
+    place, w = torch.randperm(2 * ROWS)[:ROWS].to(torch.int32), given()["w"]
+    plain = evt.grouped_gemm(HEADER + "in w: f32[m]; D = w*acc")(a, b, offsets=offsets, w=w)
+    wanted = torch.full((2 * ROWS, COLUMNS), 3.0).bfloat16()
+    wanted[place[:28].long()] = plain[:28]
+    request, inputs = ragged_request(op.request), {"place": place, "w": w, "offsets": offsets}
+    for call in (partial(op, a, b, **inputs), lambda out: Caller(request)(a, b, inputs, out)):
+        buffer = torch.full((2 * ROWS, COLUMNS), 3.0).bfloat16()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", evt.NoKernelWarning)
+            call(out=buffer)
+        assert torch.equal(buffer, wanted)
+    assert planned(op.request.source.text, place=place, D=wanted, bias=None, t=None, residual=None)
 
 
 def test_gradients_are_refused() -> None:
