@@ -31,7 +31,7 @@ from evt.runtime.arguments import WHOLE, bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.given import split_held
-from evt.runtime.groups import Group, Groups, given_arguments, split
+from evt.runtime.groups import Group, Groups, split
 from evt.runtime.identity import Forms, alignments
 from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
@@ -74,10 +74,10 @@ class GroupedCaller:
 
     @untraced
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
+        if isinstance(offsets, torch.Tensor) and offsets.device.type == "cuda":
+            return self._call_ragged(a, b, {**inputs, OFFSETS: offsets}, out)
         if traced := tracing_fault():
             raise ArgumentError(traced)
-        if isinstance(offsets, torch.Tensor) and offsets.device.type == "cuda":
-            return self._call_ragged(a, b, inputs, out, offsets)
         groups = split(self.request, a, b, inputs, out, offsets)
         given = [dict(group.buffers) for group in groups.members]
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
@@ -99,13 +99,12 @@ class GroupedCaller:
         ]
         return self._gather(results)
 
-    def _call_ragged(self, a: Any, b: Any, inputs: Mapping[str, object], out: object, offsets: torch.Tensor) -> Any:
+    def _call_ragged(self, a: Any, b: Any, inputs: Mapping[str, object], out: object) -> Any:
         """Call the program of groups of rows, whose ends the host does not read."""
         if self._other is not None:
             message = f"`offsets` is on the GPU, and the route {self._other} reads it on the host"
             raise ArgumentError(Diagnostic("E0605", message, help="leave out the route, or pass a list"))
-        read, buffers = given_arguments(self.request, a, b, inputs, out, offsets)
-        return self._ragged(a, b, {**read, OFFSETS: offsets}, buffers or None)
+        return self._ragged(a, b, inputs, out)
 
     @cached_property
     def _ragged(self) -> Caller:

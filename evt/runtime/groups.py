@@ -72,10 +72,8 @@ class Groups:
         return _rows(whole, dim, self.offsets)
 
 
-def given_arguments(
-    request: Request, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the inputs and the buffers of a grouped call by name. Raise ArgumentError for names and tensors."""
+def split(request: Request, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
+    """Divide a grouped call. Raise ArgumentError for arguments that do not divide; check the groups no further."""
     known = [*request.inputs, *request.outputs]
     for name in inputs:
         if name not in known:
@@ -87,12 +85,6 @@ def given_arguments(
         refused = fault(name, value, written=name in buffers) if isinstance(value, torch.Tensor) else None
         if refused is not None:
             raise ArgumentError(refused)
-    return read, buffers
-
-
-def split(request: Request, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
-    """Divide a grouped call. Raise ArgumentError for arguments that do not divide; check the groups no further."""
-    read, buffers = given_arguments(request, a, b, inputs, out, offsets)
     bounds, total = _offsets(request, offsets, a, b)
     splitter = _Splitter(request, _count(a, b, bounds), bounds, total)
     operands = [splitter.operand(name, value) for name, value in (("A", a), ("B", b))]
