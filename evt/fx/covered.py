@@ -30,6 +30,12 @@ def _is_aligned(product: Product) -> bool:
     return filters % 8 == 0 and channels % 8 == 0 and max(taps) <= _MOST_TAPS
 
 
+def _has_taps_in_slices(product: Product) -> bool:
+    """Return whether a 3-d convolution is aligned, and its filters have several taps in a slice, or one tap in all."""
+    *_, taps, rows, columns = map(hint, product.b.meta["val"].shape)
+    return _is_aligned(product) and (max(rows, columns) > 1 or taps == 1)
+
+
 def _is_first(product: Product) -> bool:
     """Return whether a convolution is a first layer: few channels, and filters that fill multiples of 16 bytes."""
     filters, channels, *_ = map(hint, product.b.meta["val"].shape)
@@ -92,7 +98,15 @@ COVERED = (
         takes=_is_first,
     ),
     Class(
-        "gradients of the inputs of such convolutions",
+        "3-d convolutions without groups whose filters are no columns in time",
+        operations=("conv3d",),
+        routes=(halo_3x.HALO, *_PRODUCTS),
+        types=_HALF,
+        source="30 layers of r3d_18, r2plus1d_18, video VAEs and a 3-d U-Net on an H100",
+        takes=_has_taps_in_slices,
+    ),
+    Class(
+        "gradients of the inputs of such 2-d convolutions",
         operations=("conv2d_dgrad",),
         routes=_CONVOLUTIONS,
         types=_HALF,

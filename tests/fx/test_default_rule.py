@@ -47,16 +47,17 @@ def convolution(
     rank: int = 2,
     channels: int = 128,
     filters: int = 128,
-    taps: int = 3,
+    taps: int | tuple[int, int, int] = 3,
     groups: int = 1,
     transposed: bool = False,
     stride: int = 1,
 ) -> Case:
     """Return a convolution, large enough to be taken, and an activation."""
     call = getattr(functional, f"conv{'_transpose' if transposed else ''}{rank}d")
-    options = {"padding": taps // 2, "groups": groups, "stride": stride}
+    size = taps if isinstance(taps, tuple) else (taps,) * rank
+    options = {"padding": tuple(each // 2 for each in size), "groups": groups, "stride": stride}
     weights = (channels, filters // groups) if transposed else (filters, channels // groups)
-    shapes = ((8, channels, *(56,) * min(rank, 2), *(8,) * (rank - 2)), (*weights, *(taps,) * rank))
+    shapes = ((8, channels, *(56,) * min(rank, 2), *(8,) * (rank - 2)), (*weights, *size))
     return lambda x, w: torch.relu(call(x, w, **options)), shapes, dtype, target
 
 
@@ -66,6 +67,9 @@ def covered() -> Iterator[Case]:
         for channels, filters, taps in ((64, 64, 3), (128, 256, 1), (256, 128, 5), (1024, 256, 1)):
             yield convolution(dtype, channels=channels, filters=filters, taps=taps)
         yield convolution(dtype, transposed=True)
+        for volume in ((3, 3, 3), (1, 3, 3), (2, 1, 3), (1, 1, 1)):
+            yield convolution(dtype, rank=3, taps=volume)
+        yield convolution(dtype, rank=3, stride=2)
         for taps in (3, 7):
             yield convolution(dtype, channels=3, filters=64, taps=taps)
             yield convolution(dtype, groups=128, taps=taps)
@@ -81,7 +85,7 @@ def uncovered() -> Iterator[Case]:
         yield linear(dtype, k=1022)
         yield linear(dtype, columns=4095)
         yield convolution(dtype, rank=1)
-        yield convolution(dtype, rank=3)
+        yield convolution(dtype, rank=3, taps=(3, 1, 1))
         for channels, groups in product((128, 256), (2, 4, 8, 32)):
             yield convolution(dtype, channels=channels, filters=channels, groups=groups)
         for channels, filters in ((18, 18), (20, 64), (64, 60), (100, 100), (3, 21)):
