@@ -32,7 +32,7 @@ def own(plan: Plan) -> OwnText | None:
         case HaloConvolution() as loop:
             tile = tuple((name, extent(f"tile_{name}")) for name in ("rows", "columns"))
             return OwnText(
-                mainloop=_mainloop(plan, loop.rank, loop.windows),
+                mainloop=_mainloop(plan, loop),
                 kernel=_kernel(loop.shared),
                 remark="The convolution, and the size of tiles if the caller gives one.",
                 problem=(*_sizes(loop), *tile),
@@ -86,11 +86,11 @@ def _gemm(config: Config, operand: DType, grouped: bool) -> str:
     return f"evt::kit::Gemm<Mma, Epilogue, {config.tile[2]}, evt::kit::GemmTile<{', '.join(numbers)}>>"
 
 
-def _mainloop(plan: Plan, rank: int, windows: tuple[int, int] | None) -> str:
+def _mainloop(plan: Plan, loop: HaloConvolution) -> str:
     channels = plan.config.tile[2]
-    if windows:
-        return f"evt::kit::WindowsMainloop<Mma, {channels}, {windows[0]}, {windows[1]}>"
-    return f"evt::kit::HaloMainloop<Mma, {channels}, {rank}>"
+    if loop.windows:
+        return f"evt::kit::WindowsMainloop<Mma, {channels}, {loop.windows[0]}, {loop.windows[1]}>"
+    return f"evt::kit::HaloMainloop<Mma, {channels}, {loop.rank}{', true' if loop.residues else ''}>"
 
 
 def _filter(plan: Plan, loop: DepthwiseConvolution) -> str:
@@ -102,14 +102,14 @@ def _filter(plan: Plan, loop: DepthwiseConvolution) -> str:
 
 
 def _sizes(loop: Convolution) -> Assignments:
-    """Return the members of the kernel's Problem. A dgrad is the fprop of :func:`evt.plan.halo.forward`."""
+    """Return the members of the kernel's Problem. A dgrad is the convolution of :func:`evt.plan.halo.forward`."""
     names = ["images", *loop.spatial, "channels", "filters"]
     names += [f"{part}_{name}" for part in _PARTS for name in loop.spatial]
     sizes = {name: extent(name) for name in names}
     if loop.operator == "dgrad":
         for one, other in (("channels", "filters"), *((name, f"output_{name}") for name in loop.spatial)):
             sizes |= {one: extent(other), other: extent(one)}
-        for name in loop.spatial:
+        for name in () if isinstance(loop, HaloConvolution) and loop.residues else loop.spatial:
             size, dilation, pad = (f"arguments.{part}_{name}" for part in ("filter", "dilation", "pad"))
             sizes[f"pad_{name}"] = as_int(f"{dilation} * ({size} - 1) - {pad}")
     return tuple((f"problem.{_member(name)}", value) for name, value in sizes.items())

@@ -5,9 +5,10 @@ The C++ launcher of codegen/include/evt/kit/params.hpp makes the same values; a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from itertools import accumulate
+from dataclasses import fields, replace
+from itertools import accumulate, product
 from operator import mul
 
 from evt.launch.shape import Shape, TensorMap, tensor_map
@@ -15,6 +16,7 @@ from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.halo import (
     FILTERS,
+    MAX_CLASSES,
     MAX_TAPS,
     SHARED_BYTES,
     STEP_PIXELS,
@@ -22,10 +24,11 @@ from evt.plan.geometry.halo import (
     WINDOW_BYTES,
     Geometry,
     KernelClass,
+    over_residues,
     over_windows,
 )
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, scheduled
-from evt.plan.halo import forward
+from evt.plan.halo import forward, reaches
 from evt.plan.plan import HaloConvolution, Image
 from evt.plan.signature import bytes_of
 
@@ -44,6 +47,12 @@ MEMBERS = (
     *(f"{name}.{part}" for name in _DIVISORS for part in ("multiplier", "shift")),
     *(f"depth.{name}" for name in _DEPTH),
 )
+OF_RESIDUES = (
+    *(f"operands.residues.{name}" for name in ("number", "stride_height", "stride_width")),
+    *(f"operands.residues.{name}[0]" for name in ("row", "column", "first_tap")),
+    "operands.work_tiles",
+    *(f"operands.{name}[{index}]" for name in ("source", "destination") for index in range(MAX_CLASSES - 1)),
+)
 _OPERANDS = ("a_image", "a_row", "b_filter", "b_row", "a_pixel", "b_pixel", "height", "width", "filter_width", "pad")
 OF_WINDOWS = (
     *("operands.a", "operands.b"),
@@ -55,6 +64,12 @@ _EPILOGUE_ROW = 2 * FILTERS
 _MOST_PADDING = 32767
 _LARGEST_STEP = 8
 _INT32_MAX = (1 << 31) - 1
+
+
+def members(plan: Plan) -> tuple[str, ...]:
+    """Return the members of the parameters of a plan's kernel."""
+    residues = isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.residues
+    return (*MEMBERS, *(OF_WINDOWS if has_windows(plan) else ()), *(OF_RESIDUES if residues else ()))
 
 
 def has_windows(plan: Plan) -> bool:
@@ -76,25 +91,28 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     loop, kernel = plan.mainloop, class_of(plan)
     assert isinstance(loop, HaloConvolution)
     given = problem_of(plan, sizes)
-    problem = over_windows(given, kernel) if kernel.has_windows else given
+    problem = _multiplied(given, kernel)
     tile = sizes["tile_rows"], sizes["tile_columns"]
     made = geometry_of(problem, kernel, *tile)
+    classes = given.height.remainders * given.width.remainders if kernel.residues else 1
     if made.input_stages == 0 or not _can_implement(plan, given, problem):
         return None
-    tiles = made.tiles(given) * made.cluster_size, ceil_div(given.filters, FILTERS) * (FILTERS // 16)
+    tiles = made.tiles(problem) * classes * made.cluster_size, ceil_div(given.filters, FILTERS) * (FILTERS // 16)
     made = scheduled(problem, kernel, made, multiprocessors)
     filter_blocks = ceil_div(problem.filters, FILTERS * (2 if made.cooperative else 1))
-    work_tiles = made.tiles(problem) * filter_blocks
+    of_class = made.tiles(problem) * filter_blocks
+    work_tiles = of_class * classes
     grid = work_tiles * made.cluster_size
     if not kernel.shared:
         grid = grid_of(work_tiles, filter_blocks, multiprocessors, made.resident)
     stores_rows = made.accumulator_pitch > made.columns and made.tiles_wide > 1
+    taps = _taps_of_residues(given, made) if kernel.residues else _taps(problem, made, loop.transposes_filters)
     values: dict[str, int | Sequence[int]] = {
-        **{f"taps.{name}": value for name, value in _taps(problem, made, loop.transposes_filters).items()},
+        **taps,
         **{f"geometry.{each.name}": int(getattr(made, each.name)) for each in fields(Geometry)},
         "images": problem.images,
-        "output_height": problem.height.output,
-        "output_width": problem.width.output,
+        "output_height": given.height.output,
+        "output_width": (given if kernel.residues else problem).width.output,
         "filter_count": problem.filters,
         "stride_height": problem.height.stride,
         "stride_width": problem.width.stride,
@@ -120,7 +138,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
         maps = []
     else:
         maps = [_input(plan, sizes, given, made, kernel), _filters(plan, sizes, given, kernel)]
-    maps += _tiles(plan, sizes, given, made, stores_rows=stores_rows, shared=kernel.shared)
+    if kernel.residues:
+        values["operands.work_tiles"] = of_class
+    firsts = _firsts(given) if kernel.residues else ((0, 0),)
+    maps += _tiles(plan, sizes, given, made, stores_rows=stores_rows, shared=kernel.shared, firsts=firsts)
     threads = (1 + kernel.consumers) * WARP_GROUP
     return Shape(values, tuple(maps), tiles, grid, threads, SHARED_BYTES, made.cluster_size)
 
@@ -134,7 +155,14 @@ def class_of(plan: Plan) -> KernelClass:
     volume = loop.rank == 3
     pixel_bytes = WINDOW_BYTES if has_windows(plan) else block_bytes
     staged = plan.source is not None or plan.destination is not None
-    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared)
+    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, loop.residues)
+
+
+def _multiplied(given: Problem, kernel: KernelClass) -> Problem:
+    """Return the convolution that the main loop multiplies."""
+    if kernel.residues:
+        return over_residues(given)
+    return over_windows(given, kernel) if kernel.has_windows else given
 
 
 def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
@@ -142,7 +170,13 @@ def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
     assert isinstance(loop, HaloConvolution)
     stride = problem.depth.stride * problem.height.stride * problem.width.stride
     pads = (problem.height.pad, problem.width.pad)
-    if (loop.transposes_filters and stride != 1) or problem.tap_count > MAX_TAPS:
+    if loop.residues:
+        classes = given.height.remainders * given.width.remainders
+        if classes > MAX_CLASSES or given.tap_count > MAX_TAPS or not all(map(reaches, (given.height, given.width))):
+            return False
+    elif loop.transposes_filters and stride != 1:
+        return False
+    if problem.tap_count > MAX_TAPS:
         return False
     if min(pads) < 0 or max(pads) > _MOST_PADDING:
         return False
@@ -153,6 +187,51 @@ def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
     is_window = given.channels == channels and width.stride == step and width.dilation == 1
     block_bytes = plan.config.tile[2] * bytes_of(loop.a.dtype)
     return is_window and given.height.stride <= _LARGEST_STEP and width.taps * (WINDOW_BYTES // step) <= block_bytes
+
+
+def _remainder(axis: Axis, tap: int) -> int:
+    """Return the remainder of the output's coordinates that a tap contributes to."""
+    return (tap * axis.dilation - axis.pad) % axis.stride
+
+
+def _firsts(given: Problem) -> list[tuple[int, int]]:
+    """Return the first row and column of each residue class, those with the most taps first."""
+    height, width = given.height, given.width
+    rows, columns = (Counter(_remainder(axis, tap) for tap in range(axis.taps)) for axis in (height, width))
+    classes = product(range(height.remainders), range(width.remainders))
+    return sorted(classes, key=lambda first: -rows[first[0]] * columns[first[1]])
+
+
+def _taps_of_residues(given: Problem, made: Geometry) -> dict[str, int | Sequence[int]]:
+    """Return the residue classes of a gradient with a stride, and their taps, as taps.hpp does."""
+    height, width = given.height, given.width
+    before = [axis.of_residue.pad for axis in (height, width)]
+    words: list[int] = []
+    first_tap, firsts = [], _firsts(given)
+    for row, column in firsts:
+        first_tap.append(len(words))
+        for y, x in product(range(height.taps), range(width.taps)):
+            if (_remainder(height, y), _remainder(width, x)) != (row, column):
+                continue
+            down = (height.pad - y * height.dilation + row) // height.stride + before[0]
+            right = (width.pad - x * width.dilation + column) // width.stride + before[1]
+            enters = len(words) == first_tap[-1]
+            words.append((down * made.input_pitch + right | x << 16 | y << 22 | enters << 31) & 0xFFFFFFFF)
+    residues = "operands.residues"
+    return {
+        **_words(words, [-before[1] & 0xFFFF | (-before[0] & 0xFFFF) << 16]),
+        f"{residues}.number": len(firsts),
+        f"{residues}.stride_height": height.stride,
+        f"{residues}.stride_width": width.stride,
+        f"{residues}.row[0]": [row for row, _ in firsts],
+        f"{residues}.column[0]": [column for _, column in firsts],
+        f"{residues}.first_tap[0]": [*first_tap, len(words)],
+    }
+
+
+def _words(words: Sequence[int], starts: Sequence[int]) -> dict[str, int | Sequence[int]]:
+    """Return the members of the taps and of the places of their boxes."""
+    return {"taps.number": len(words), "taps.groups": len(starts), "taps.starts[0]": starts, "taps.tap[0].word": words}
 
 
 def _taps(problem: Problem, made: Geometry, backwards: bool) -> dict[str, int | Sequence[int]]:
@@ -173,7 +252,7 @@ def _taps(problem: Problem, made: Geometry, backwards: bool) -> dict[str, int | 
                     at = (width.taps - 1 - x, height.taps - 1 - y) if backwards else (x, y)
                     words.append((shift | at[0] << 16 | at[1] << 22 | enters << 31) & 0xFFFFFFFF)
                     enters = False
-    return {"number": len(words), "groups": len(starts), "starts[0]": starts, "tap[0].word": words}
+    return _words(words, starts)
 
 
 def _divisors(filter_blocks: int, made: Geometry) -> dict[str, int]:
@@ -245,7 +324,8 @@ def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry,
     operand = plan.mainloop.a
     assert isinstance(operand, Image)
     height, width = given.height, given.width
-    box = [kernel.channels, (made.input_pitch - 1) * width.stride + 1, (made.box_rows - 1) * height.stride + 1]
+    steps = (1, 1) if kernel.residues else (width.stride, height.stride)
+    box = [kernel.channels, (made.input_pitch - 1) * steps[0] + 1, (made.box_rows - 1) * steps[1] + 1]
     extents = [given.channels, width.size, height.size]
     if kernel.volume:
         extents.append(given.depth.size)
@@ -253,7 +333,6 @@ def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry,
     extents.append(given.images)
     box.append(made.images)
     strides = _strides(operand, sizes)[::-1]
-    steps = (width.stride, height.stride)
     return tensor_map("input", operand.pointer, operand.dtype, extents, strides, box, kernel.block_bytes, steps=steps)
 
 
@@ -279,9 +358,16 @@ def _pitch(plan: Plan, sizes: Mapping[str, int], role: str) -> int:
 
 
 def _tiles(
-    plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry, *, stores_rows: bool, shared: bool
+    plan: Plan,
+    sizes: Mapping[str, int],
+    given: Problem,
+    made: Geometry,
+    *,
+    stores_rows: bool,
+    shared: bool,
+    firsts: Sequence[tuple[int, int]],
 ) -> list[TensorMap]:
-    """Return the descriptors of C and D."""
+    """Return the descriptors of C and D, of each residue class apart, given the first row and column of each."""
     rows = made.box_rows if made.images > 1 else made.rows
     volume = class_of(plan).volume
     slice_box = (1,) if volume else ()
@@ -296,5 +382,26 @@ def _tiles(
         extents = [given.filters, given.width.output, given.height.output]
         extents += [given.depth.output, given.images] if volume else [given.images]
         strides = list(accumulate(extents[1:-1], mul, initial=pitch))
-        found.append(tensor_map(name, tensor.pointer, tensor.dtype, extents, strides, (FILTERS, *box), _EPILOGUE_ROW))
+        whole_map = tensor_map(name, tensor.pointer, tensor.dtype, extents, strides, (FILTERS, *box), _EPILOGUE_ROW)
+        if class_of(plan).residues:
+            found += [_of_residue(whole_map, given, index, first) for index, first in enumerate(firsts)]
+        else:
+            found.append(whole_map)
     return found
+
+
+def _of_residue(whole: TensorMap, given: Problem, index: int, first: tuple[int, int]) -> TensorMap:
+    """Return the descriptor of the pixels of a residue class of C or D."""
+    member = whole.member if index == 0 else f"operands.{whole.member}[{index - 1}]"
+    columns, rows = (
+        ceil_div(given.width.output - first[1], given.width.stride),
+        ceil_div(given.height.output - first[0], given.height.stride),
+    )
+    pixel, row, image = whole.strides
+    return replace(
+        whole,
+        member=member,
+        extents=(whole.extents[0], columns, rows, whole.extents[3]),
+        strides=(pixel * given.width.stride, row * given.height.stride, image),
+        before=-(first[0] * row + first[1] * pixel),
+    )

@@ -100,7 +100,7 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
     elif isinstance(plan.mainloop, OwnProduct):
         names, pointers = gemm.members(plan.mainloop), {**gemm.pointers(plan.mainloop)}
     else:
-        names = (*halo.MEMBERS, *(halo.OF_WINDOWS if halo.has_windows(plan) else ()))
+        names = halo.members(plan)
         pointers = {"operands.a": a.pointer, "operands.b": b.pointer}
     if plan.destination and "d" in names:
         pointers["d"] = plan.destination.pointer

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import inf
+from math import inf, prod
 from typing import NamedTuple
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_TAPS, WINDOW_BYTES, Geometry
+from evt.plan.geometry.convolution import Axis
+from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES, Geometry
 from evt.plan.halo_cost import Cycles, Plane, choose
 
 #: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
@@ -77,13 +77,16 @@ NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and 
 
 
 def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the sizes of the fprop that computes a convolution, or a dgrad of stride 1."""
+    """Return the sizes of the fprop that computes a convolution, or a dgrad of stride 1.
+
+    A dgrad with a stride exchanges input and output, and keeps the padding: see ``Axis.of_residue``.
+    """
     if operator == "fprop":
         return sizes
     spatial = [name for name in SPATIAL if name in sizes]
     swapped = [("channels", "filters"), *((name, f"output_{name}") for name in spatial)]
     found = {**sizes, **{one: sizes[other] for pair in swapped for one, other in (pair, pair[::-1])}}
-    for name in spatial:
+    for name in spatial if all(sizes[f"stride_{name}"] == 1 for name in spatial) else ():
         reach = sizes[f"dilation_{name}"] * (sizes[f"filter_{name}"] - 1)
         found[f"pad_{name}"] = reach - sizes[f"pad_{name}"]
     return found
@@ -98,20 +101,31 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
     """Return how the halo kernel serves a convolution of operands of a type."""
     if geometry.operator == "wgrad" or geometry.groups > 1:
         return Halo((), reason="it is no fprop or dgrad without groups")
-    if geometry.operator == "dgrad" and not geometry.is_unit_stride:
-        return Halo((), reason="it is a dgrad with a stride")
+    residues = geometry.operator == "dgrad" and not geometry.is_unit_stride
+    if residues and (geometry.rank == 3 or prod(geometry.stride) > MAX_CLASSES):
+        return Halo((), reason=f"it is a dgrad of volumes with a stride, or of more than {MAX_CLASSES} residue classes")
     if max(geometry.stride) > _LARGEST_STEP:
         return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
     if problem is None:
         return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
     sizes = forward(geometry.operator, problem.sizes)
     depth = Axis.of(sizes, "depth") if "depth" in sizes else None
-    return _halo(depth, Axis.of(sizes, "height"), Axis.of(sizes, "width"), sizes["channels"], sizes["filters"], operand)
+    axes = depth, Axis.of(sizes, "height"), Axis.of(sizes, "width")
+    return _halo(*axes, sizes["channels"], sizes["filters"], operand, residues)
+
+
+def reaches(axis: Axis) -> bool:
+    """Return whether the taps reach all of the padding, in the gradient of a convolution with a stride."""
+    return axis.pad <= (axis.taps - 1) * axis.dilation
 
 
 @lru_cache(maxsize=1024)
-def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters: int, operand: DType) -> Halo:
+def _halo(
+    depth: Axis | None, height: Axis, width: Axis, channels: int, filters: int, operand: DType, residues: bool
+) -> Halo:
     axes = [axis for axis in (depth, height, width) if axis is not None]
+    if residues and not all(map(reaches, axes)):
+        return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
     if height.taps * width.taps > MAX_TAPS:
         return Halo((), reason=f"the filters have more than {MAX_TAPS} taps")
     if min(axis.pad for axis in axes) < 0:
@@ -119,8 +133,8 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     if max(height.pad, width.pad) > _MOST_PADDING:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
-    fast = _is_fast(depth, height, width, channels, channel_bytes, filters)
-    planes = (Plane.cut(height, width, depth, channel_bytes, each) for each in _PLANES)
+    fast = residues or _is_fast(depth, height, width, channels, channel_bytes, filters)
+    planes = (Plane.cut(height, width, depth, channel_bytes, each, residues=residues) for each in _PLANES)
     known = _kernels(tuple(planes), widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
@@ -185,14 +199,15 @@ def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operan
 class Tiled(NamedTuple):
     """A convolution of one image, the tile of a kernel, and the costs of its tiles."""
 
-    problem: Problem
+    plane: Plane
     tile: Geometry
     cycles: Cycles
     shared: bool
 
     def tiles(self, images: int, filters: int) -> int:
         """Return the number of tiles, of all blocks of filters."""
-        return self.tile.tiles(replace(self.problem, images=images)) * -(-filters // FILTERS)
+        tiles = self.tile.tiles(replace(self.plane.problem, images=images)) * max(self.plane.classes, 1)
+        return tiles * -(-filters // FILTERS)
 
     def time(self, images: int, filters: int, instructions: float = 0) -> float:
         """Return the clock cycles of sm90 for numbers of images and filters."""
@@ -207,6 +222,7 @@ def _kernels(planes: tuple[Plane, ...], widths: range) -> Mapping[Variant, Tiled
     made = {
         Variant(plane.block_bytes, pixels, shared): _kernel(plane, pixels, shared)
         for plane, shared, pixels in product(planes, (False, True), widths)
+        if not (shared and plane.classes)
     }
     return {variant: each for variant, each in made.items() if each is not None}
 
@@ -227,7 +243,7 @@ def _kernel(plane: Plane, pixels: int, shared: bool) -> Tiled | None:
     cycles = Cycles.of(plane, tile, pixels, shared=shared)
     if shared and not cycles.sharing.cluster_sizes:
         return None
-    return Tiled(plane.problem, tile, cycles, shared)
+    return Tiled(plane, tile, cycles, shared)
 
 
 def time(

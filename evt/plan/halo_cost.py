@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from evt.plan.geometry import halo, halo_schedule
-from evt.plan.geometry.convolution import Axis, Problem
+from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
 from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
 
@@ -37,27 +37,45 @@ _WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A convolution whose channels are cut into blocks of ``block_bytes``; its channels are counted in bytes."""
+    """A convolution whose channels are cut into blocks of ``block_bytes``; its channels are counted in bytes.
+
+    The gradient of a convolution with a stride has ``classes`` of pixels, which share ``taps``.
+    """
 
     problem: Problem
     block_bytes: int
     volume: bool = False
+    classes: int = 0
+    taps: int = 0
 
     @staticmethod
-    def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
+    def of(sizes: Mapping[str, int], channels: int, element_bytes: int, *, residues: bool = False) -> Plane:
         """Return a convolution of given sizes with blocks of some channels."""
         height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
         depth = Axis.of(sizes, "depth") if "depth" in sizes else None
-        return Plane.cut(height, width, depth, sizes["channels"] * element_bytes, channels * element_bytes)
+        return Plane.cut(
+            height, width, depth, sizes["channels"] * element_bytes, channels * element_bytes, residues=residues
+        )
 
     @staticmethod
-    def cut(height: Axis, width: Axis, depth: Axis | None, channel_bytes: int, block_bytes: int) -> Plane:
+    def cut(
+        height: Axis,
+        width: Axis,
+        depth: Axis | None,
+        channel_bytes: int,
+        block_bytes: int,
+        *,
+        residues: bool = False,
+    ) -> Plane:
         """Return a convolution with blocks of some bytes of its pixels' channels; a volume has a depth.
 
         Pixels and filters are taken to be dense. If the bytes of a pixel are no multiple of a line of L2, many pixels
         begin within a line. TMA takes as long for each line that a pixel touches as for a whole line.
         """
         problem = Problem(1, channel_bytes, 0, height, width)
+        if residues:
+            classes = height.remainders * width.remainders
+            return Plane(halo.over_residues(problem), block_bytes, classes=classes, taps=problem.tap_count)
         return Plane(replace(problem, depth=depth) if depth else problem, block_bytes, depth is not None)
 
     @staticmethod
@@ -71,7 +89,8 @@ class Plane:
     def kernel(self, pixels: int, *, shared: bool = False) -> KernelClass:
         """Return the kernel of an instruction's width, with a buffer for C and D."""
         pixel_bytes = WINDOW_BYTES if self.problem.width.window > 1 else self.block_bytes
-        return KernelClass(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared)
+        residues = self.classes > 0
+        return KernelClass(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared, residues)
 
 
 def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Geometry | None:
@@ -103,6 +122,8 @@ class Cycles:
             sharing = halo_schedule.sharing_of(problem, kernel, tile)
         else:
             blocks, cycles = problem.mean_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
+            if plane.classes:  # the mean of all classes
+                cycles = ceil_div(cycles * plane.taps, problem.tap_count * plane.classes)
             sharing = Sharing(blocks, cycles, 0, 0)
         filters = problem.tap_count // tile.taps_per_stage * sharing.channel_blocks
         if not kernel.has_windows:  # filters of windows are resident

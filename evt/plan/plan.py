@@ -200,11 +200,12 @@ class HaloConvolution(Convolution):
     """A convolution that loads each pixel once a tile: see evt.plan.geometry.halo.
 
     ``windows`` are the channels, and the pixels of a step, where a row of taps is one tap. ``shared``: whether the
-    thread blocks of a cluster share tiles.
+    thread blocks of a cluster share tiles. ``residues``: the gradient of a convolution with a stride.
     """
 
     windows: tuple[int, int] | None = None
     shared: bool = False
+    residues: bool = False
 
     @property
     def transposes_filters(self) -> bool:

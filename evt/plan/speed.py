@@ -242,7 +242,7 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
     if loop.windows:
         plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
     else:
-        plane = Plane.of(sizes, channels, element_bytes)
+        plane = Plane.of(sizes, channels, element_bytes, residues=loop.residues)
     return plane, pixels, sizes["images"], sizes["filters"]
 
 

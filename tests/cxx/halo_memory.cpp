@@ -5,8 +5,8 @@
 // "taps": of each convolution on the standard input, the tile, where the boxes begin, and the taps; of a volume also
 // the multiplied data, for each slice of the output and each plane. A line has the problem, whether it is of windows,
 // the pixels
-// of the instruction, the channels of a plane, the bytes of an element, whether filters are read backwards, and whether it is
-// a volume.
+// of the instruction, the channels of a plane, the bytes of an element, whether filters are read backwards, whether it is
+// a volume, and whether it is a gradient with a stride, whose residue classes and their first taps then follow.
 
 #include <cstdio>
 #include <cstring>
@@ -56,12 +56,12 @@ void print_operands() {
 
 void print_taps() {
   evt::kit::Problem p{};
-  int windows, pixels, channels, element_bytes, backwards, volume;
+  int windows, pixels, channels, element_bytes, backwards, volume, residues;
   auto &y = p.height, &x = p.width, &z = p.depth;
   int* const numbers[] = {&p.images, &y.size, &x.size, &p.channels, &p.filters, &y.taps, &x.taps, &y.output, &x.output,
                           &y.pad, &x.pad, &y.stride, &x.stride, &y.dilation, &x.dilation, &z.size, &z.taps, &z.output,
                           &z.pad, &z.stride, &z.dilation, &windows, &pixels, &channels, &element_bytes, &backwards,
-                          &volume};
+                          &volume, &residues};
   auto const read = [&] {
     for (int* number : numbers) {
       if (std::scanf("%d", number) != 1) return false;
@@ -72,14 +72,18 @@ void print_taps() {
     int const bytes = channels * element_bytes;
     y.window = x.window = z.window = 1;
     evt::kit::KernelClass const kernel{pixels, channels, bytes, windows ? evt::kit::kWindowBytes : bytes, true,
-                                        volume != 0};
+                                        volume != 0, false, residues != 0};
+    evt::kit::Problem const given = p;
+    if (residues) p = evt::kit::over_residues(p);
     if (windows) p = evt::kit::over_windows(p, kernel);
     evt::kit::Geometry const made = evt::kit::choose(p, kernel);
     if (made.input_stages == 0) {
       std::printf("none\n");
       continue;
     }
-    evt::kit::Taps taps = evt::kit::taps_of(p, made.input_pitch);
+    evt::kit::Residues classes;
+    evt::kit::Taps taps = residues ? evt::kit::taps_of_residues(given, made.input_pitch, classes)
+                                   : evt::kit::taps_of(p, made.input_pitch);
     if (backwards) taps.reverse(p);
     std::printf("%d %d %d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.input_pitch, made.accumulator_pitch,
                 made.next_eight(), made.box_rows, made.guard, taps.groups, taps.number);
@@ -97,6 +101,9 @@ void print_taps() {
         std::printf(" %d %d %d %d", slice, depth.input(slice, plane), depth.channels_of(plane),
                     depth.tap_of_filters(plane, backwards));
       }
+    }
+    for (int i = 0; residues && i < classes.number; ++i) {
+      std::printf(" %d %d %d %d", classes.row[i], classes.column[i], classes.taps(i).first, classes.taps(i).number);
     }
     std::printf("\n");
   }

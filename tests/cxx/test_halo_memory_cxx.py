@@ -186,9 +186,9 @@ PLANE = 16
 OUTPUT = ("output_depth", "output_height", "output_width")
 
 
-def line_of(sizes: dict[str, int], pixels: int, backwards: bool) -> str:
+def line_of(sizes: dict[str, int], pixels: int, backwards: bool, residues: bool = False) -> str:
     depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
-    last = (0, pixels, PLANE, 2, int(backwards), int("depth" in sizes))
+    last = (0, pixels, PLANE, 2, int(backwards), int("depth" in sizes), int(residues))
     return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
 
 
@@ -237,6 +237,42 @@ def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Pat
         assert torch.equal(got.movedim(-1, 1), want), (line, problem)
     assert several > 1
     assert volumes or eights > 1
+
+
+def computed_by_residues(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+    """Return the gradient of the input of a convolution with a stride: each residue class by some of the taps."""
+    steps = [sizes[f"stride_{name}"] for name in ("height", "width")]
+    results = [sizes[f"output_{name}"] for name in ("height", "width")]
+    out = torch.full((sizes["images"], *results, sizes["filters"]), torch.nan, dtype=x.dtype)
+    all_taps, counts = tile.taps, [number for *_, number in tile.planes]
+    assert sum(counts) == len(all_taps)
+    assert counts == sorted(counts, reverse=True)
+    for row, column, first, number in tile.planes:
+        tile.taps = all_taps[first : first + number]
+        high, wide = -(-(results[0] - row) // steps[0]), -(-(results[1] - column) // steps[1])
+        of_class = {**sizes, "output_height": high, "output_width": wide, "stride_height": 1, "stride_width": 1}
+        out[:, row :: steps[0], column :: steps[1]] = computed(tile, x, filters, of_class)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_residue_classes_make_the_gradient(seed: int, program: Path) -> None:
+    draw = random.Random(seed)
+    taps, steps = (draw.randint(1, 5), draw.randint(1, 5)), draw.choice(((2, 2), (2, 1), (1, 2), (1, 4)))
+    dilation = draw.randint(1, 2), draw.randint(1, 3)
+    reach = [each * (count - 1) for each, count in zip(dilation, taps, strict=True)]
+    pads = [(draw.randint(0, each), draw.randint(0, each)) for each in reach]
+    sizes = [draw.randint(each + 1, 30) for each in reach]
+    given = {"stride": steps, "padding": pads, "dilation": dilation}
+    problem = Convolution.of("conv2d", given).problem((3, 20, *sizes), (5, 20, *taps))
+    moved = dict(forward("dgrad", problem.sizes))
+    (line,) = run(program, "taps", [line_of(moved, (64, 104, 176)[seed % 3], False, residues=True)])
+    _, y, weight = tensors(problem)
+    x = torch.zeros(3, 20, *sizes, dtype=y.dtype, requires_grad=True)
+    out = conv2d(pad(x, [*pads[1], *pads[0]]), weight, stride=steps, dilation=dilation)
+    (want,) = torch.autograd.grad(out, x, y)
+    got = computed_by_residues(Tile(line), y.movedim(1, -1), weight.permute(2, 3, 0, 1), moved)
+    assert torch.equal(got.movedim(-1, 1), want)
 
 
 # Windows
@@ -304,7 +340,7 @@ def test_windows_are_the_taps_of_a_row(seed: int, program: Path) -> None:
     copy = pad(copy, (0, 0, 0, copy.shape[2] * padded % PART // padded)).flatten(2).unflatten(2, (-1, PART))
     filters = pad(weight.permute(2, 3, 1, 0), (0, 0, 0, padded - channels)).flatten(1, 2)
     filters = pad(filters, (0, 0, 0, window - filters.shape[1]))
-    numbers = (*(problem.sizes[name] for name in MEMBERS), 1, 1, 1, 0, 1, 1, 1, 104, window, 2, 0, 0)
+    numbers = (*(problem.sizes[name] for name in MEMBERS), 1, 1, 1, 0, 1, 1, 1, 104, window, 2, 0, 0, 0)
     line = " ".join(map(str, numbers))
     tile = Tile(run(program, "taps", [line])[0])
     got = computed_of_windows(tile, copy, filters, problem.sizes)

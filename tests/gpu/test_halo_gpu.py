@@ -112,6 +112,18 @@ PAIRED_VOLUMES: tuple[Shape, ...] = (
     ((8, 256, 6, 28, 28), (256, 3, 1, 1), {"padding": (1, 0, 0)}),
     ((16, 320, 7, 28, 28), (256, 3, 1, 1), {"padding": (1, 0, 0), "stride": (2, 1, 1)}),
 )
+#: Gradients of convolutions with a stride, whose classes of pixels have other taps each, or none.
+STRIDED_GRADIENTS: tuple[Shape, ...] = (
+    ((2, 128, 28, 28), (64, 3, 3), {"padding": 1, "stride": 2, "output_padding": 1}),
+    ((3, 64, 17, 5), (72, 3, 3), {"padding": 1, "stride": 2}),
+    ((40, 256, 14, 14), (128, 1, 1), {"stride": 2, "output_padding": 1}),
+    ((9, 64, 13, 9), (40, 5, 4), {"padding": (2, 1), "stride": (2, 1)}),
+    ((2, 64, 9, 13), (64, 2, 2), {"stride": 2}),
+    ((5, 256, 7, 7), (136, 3, 3), {"padding": 1, "stride": 2, "output_padding": (1, 0)}),
+    ((2, 64, 9, 23), (64, 4, 5), {"padding": ((1, 2), (0, 1)), "stride": (1, 4), "dilation": (3, 1)}),
+    ((2, 64, 11, 8), (64, 3, 3), {"padding": 2, "stride": 2, "dilation": 3}),
+    ((64, 64, 28, 28), (192, 3, 3), {"padding": 1, "stride": 2, "output_padding": 1}),
+)
 
 #: Few tiles of many channels, which several thread blocks share.
 SHARED: tuple[Shape, ...] = (
@@ -260,6 +272,17 @@ CASES = {
     ),
     "u8-i8-narrow-planes": Case("D = relu(acc + C)", channels(32, also=(16, 48, 80)), "u8", "i8"),
     "dgrad": Case("D = where(z > 0, acc, 0) + C", GRADIENTS, operation="conv2d_dgrad"),
+    "dgrad-strides": Case("D = where(z > 0, acc, 0) + C", STRIDED_GRADIENTS, operation="conv2d_dgrad"),
+    "dgrad-strides-wide": Case(
+        "out D, E: f32[m, n], t: f32[n], r: f32[m]; E = acc * silu'(z); D = E; t = sum[m](E); r = max[n](abs(E))",
+        STRIDED_GRADIENTS,
+        "bf16",
+        operation="conv2d_dgrad",
+        config="halo_248x64x64",
+    ),
+    "dgrad-strides-planes-of-16": Case(
+        "out D: f32[m, n]; D = acc + bias", STRIDED_GRADIENTS[:8], operation="conv2d_dgrad", config="halo_104x64x16"
+    ),
     "dgrad-bf16-planes-of-32": Case(
         "D = acc * gelu'(z)", (*channels(96, also=(24, 32, 40)), *GRADIENTS[5:]), "bf16", operation="conv2d_dgrad"
     ),

@@ -55,6 +55,21 @@ class Axis:
         return found
 
     @property
+    def of_residue(self) -> Axis:
+        """The dimension that a residue class of the output multiplies, in the gradient of a convolution with a stride.
+
+        Pixels whose coordinates have one remainder meet some of the taps; the taps of all classes reach this far.
+        """
+        before = max(0, (self.taps - 1) * self.dilation - self.pad) // self.stride
+        reach = before + ceil_div(self.pad, self.stride)
+        return Axis(self.size, ceil_div(self.output, self.stride), reach + 1, 1, 1, before)
+
+    @property
+    def remainders(self) -> int:
+        """Remainders that coordinates of the output have modulo the stride."""
+        return min(self.stride, self.output)
+
+    @property
     def taps_inside(self) -> Int64:
         """Taps that read the input, summed over the output; each output has one at least."""
         found = Int64(0)

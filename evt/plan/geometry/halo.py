@@ -9,6 +9,9 @@ a stride, the taps form groups that read the same pixels of every ``stride``; ea
 stack of slices; its taps along the depth are further blocks of channels. Taps outside of the volume are left out. A
 tile may hold a slice of several volumes, which leave out the same taps.
 
+The gradient of a convolution with a stride has residue classes of pixels, each with some of the taps. The taps of a
+class are next to each other: a tile has the pixels of one class, and every ``stride``-th pixel of the output.
+
 With few channels, a row of taps is one tap over a window. A pixel then has 16 bytes: the pixels of one step of the
 stride. Successive windows of a row begin at successive pixels, and their rows overlap in shared memory.
 
@@ -55,6 +58,8 @@ WINDOW_BYTES = 16
 LARGEST_BOX = 256
 #: Pixels of an operand that follow one another; the descriptor gives the distance to the next eight.
 EIGHT = 8
+#: Residue classes of the pixels of a gradient with a stride, at most.
+MAX_CLASSES = 4
 #: Threads of a warpgroup.
 WARP_GROUP = 128
 #: Accumulator pixels of one step of the epilogue.
@@ -82,6 +87,8 @@ class KernelClass:
     volume: bool = False
     #: The CTAs of a cluster share each tile; each has one consumer.
     shared: bool = False
+    #: A tile has pixels of one residue class: the gradient of a convolution with a stride.
+    residues: bool = False
 
     @property
     def consumers(self) -> int:
@@ -251,7 +258,7 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     beside = min(most, max(left - needed * made.filter_stage_bytes, 0) // made.input_stage_bytes) // warps * warps
     # The filters of a product take the room of boxes. A tile needs a box for each block of channels.
     enough = min(blocks, ENOUGH_INPUT_STAGES) if problem.tap_count == 1 and not kernel.shared else fewest
-    if may_stay and needed <= MAX_FILTER_STAGES and beside >= max(fewest, enough):
+    if may_stay and not kernel.residues and needed <= MAX_FILTER_STAGES and beside >= max(fewest, enough):
         stays = replace(made, resident=True, input_stages=beside, filter_stages=needed)
         return replace(stays, handover=handover_of(problem, kernel, stays))
     fewest_filters = min(FEWEST_FILTER_STAGES * consumers, needed)
@@ -313,7 +320,7 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
         epilogue_bytes=aligned_bytes(max(kernel.pixels, stored) * 2 * FILTERS) if has_buffer else 0,
     )
     for length in TAPS_PER_STAGE:
-        if problem.tap_count % length == 0:
+        if problem.tap_count % length == 0 and (length == 1 or not kernel.residues):
             fitted = fit(problem, kernel, made, length, True)
             if fitted.input_stages > 0:
                 return fitted
@@ -375,6 +382,11 @@ def choose(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 
         if output <= EIGHT:
             best = better(best, most_images(problem, kernel, True))
     return best
+
+
+def over_residues(problem: Problem) -> Problem:
+    """Return the convolution that a residue class of the output multiplies at most, in a gradient with a stride."""
+    return replace(problem, height=problem.height.of_residue, width=problem.width.of_residue)
 
 
 def over_windows(problem: Problem, kernel: KernelClass) -> Problem:

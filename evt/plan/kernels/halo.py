@@ -37,7 +37,8 @@ def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
     if over_windows:  # threads load them element by element
         a, b = replace(a, alignment=1), replace(b, alignment=1)
         return HaloConvolution(shape.operator, shape.rank, a, b, (shape.few_channels, shape.geometry.stride[-1]))
-    return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared)
+    residues = shape.operator == "dgrad" and not shape.unit_stride
+    return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared, residues=residues)
 
 
 HALO = HaloKernel()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from evt.ir import Input, Interleave, Output, Pick, Reduce, ReduceBlocks
 from evt.ir.dtype import B1, BF16, F16, F64
+from evt.plan.geometry.halo import MAX_CLASSES
 from evt.plan.problem import Problem
 from evt.plan.rules import gemm
 from evt.plan.rules.convolution import collective_types
@@ -20,13 +23,18 @@ def on_sm90(problem: Problem) -> Verdict:
     return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
 
 
-@rule("the operation is a fprop, or a dgrad of stride 1, without groups")
+@rule(
+    "the operation is a fprop or a dgrad, without groups; the strides of a dgrad are of images, their product at most 4"
+)
 def operator(problem: Problem) -> Verdict:
     convolution = problem.convolution
     if convolution.operator == "wgrad":
         return Refusal("the operation is wgrad")
     if convolution.operator == "dgrad" and not convolution.unit_stride:
-        return Refusal("the dgrad has a stride, with which a pixel meets some of the taps only")
+        if convolution.rank == 3:
+            return Refusal("the dgrad of volumes has a stride")
+        if prod(convolution.geometry.stride) > MAX_CLASSES:
+            return Refusal(f"the dgrad has more than {MAX_CLASSES} classes of pixels, which meet other taps each")
     return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 

@@ -43,7 +43,12 @@ struct Pixels {
       image += row / geometry.box_rows;
       row %= geometry.box_rows;
     }
-    int const y = tile.row + row, x = tile.column + column;
+    int y = tile.row + row, x = tile.column + column;
+    if constexpr (Traits::kResidues) {
+      Residues const& residues = params.operands.residues;
+      y = y * residues.stride_height + residues.row[tile.residue];
+      x = x * residues.stride_width + residues.column[tile.residue];
+    }
     bool const has = row < geometry.rows && column < geometry.columns && y < params.output_height &&
                      x < params.output_width && image < min(tile.image + geometry.images, params.images);
     int const slice = Traits::kVolume ? image * params.depth.output + tile.slice : image;
@@ -69,7 +74,7 @@ CUTLASS_DEVICE void load_tile(Params<Traits> const& params, WorkTile const& tile
   if constexpr (Traits::kVolume) {
     tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.row, tile.slice, tile.image);
   } else {
-    tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.row, tile.image);
+    tma_load(buffer, params.source_of(tile.residue), loaded, tile.filter, tile.column, tile.row, tile.image);
   }
 }
 
@@ -92,7 +97,7 @@ CUTLASS_DEVICE void store_tile(Params<Traits> const& params, WorkTile const& til
     if constexpr (Traits::kVolume) {
       tma_store(params.destination, from, tile.filter, tile.column, row, tile.slice, tile.image);
     } else {
-      tma_store(params.destination, from, tile.filter, tile.column, row, tile.image);
+      tma_store(params.destination_of(tile.residue), from, tile.filter, tile.column, row, tile.image);
     }
   };
   if (params.stores_rows) {

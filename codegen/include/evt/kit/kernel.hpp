@@ -108,23 +108,23 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     CtaWork const work(params);
     int const taps = geometry.taps_per_stage;
-    int const filter_stages = params.taps.number / taps, input_stages = params.taps.groups;  // of a block of channels
-    BlockRange blocks = work.blocks(params, work.first);
+    constexpr bool kVaries = Traits::kVolume || Traits::kResidues;  // the stages of a tile
+    TileWork part = work.of_tile(params, work.first);
     PipelineState input, filters;
     if (geometry.cooperative) {
       filters.index = consumer;
     } else if (consumer == 1) {
       if (threadIdx.x % 32 == 0) barrier_arrive(storage.order(0));
-      input.advance(blocks.number * input_stages, geometry.input_stages);
-      if (!geometry.resident) filters.advance(blocks.number * filter_stages, geometry.filter_stages);
+      input.advance(part.input_stages, geometry.input_stages);
+      if (!geometry.resident) filters.advance(part.filter_stages, geometry.filter_stages);
     }
     uint32_t phase = 0;
     ConsumerWork const tiles(params, work, consumer);
     for (int number = tiles.first; number < params.work_tiles; number += tiles.stride, phase ^= 1) {
       WorkTile const tile(params, number, consumer);
-      if constexpr (Traits::kVolume) {
-        blocks = work.blocks(params, number);
-        if (!Shared && geometry.resident) filters.index += blocks.first * filter_stages * (geometry.cooperative ? 2 : 1);
+      if constexpr (kVaries) part = work.of_tile(params, number);
+      if (Traits::kVolume && !Shared && geometry.resident) {
+        filters.index += part.blocks.first * params.taps.number / taps * (geometry.cooperative ? 2 : 1);
       }
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const columns{tile.filter + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows,
@@ -136,9 +136,9 @@ struct Kernel {
       for (auto& each : accumulators) each = 0;
       if (is_pingpong(params)) barrier_wait(storage.order(consumer), phase);
       switch (taps) {
-        case 3: multiply<3>(params, storage, consumer, blocks.number, input, filters, accumulators); break;
-        case 5: multiply<5>(params, storage, consumer, blocks.number, input, filters, accumulators); break;
-        default: multiply<1>(params, storage, consumer, blocks.number, input, filters, accumulators);
+        case 3: multiply<3>(params, storage, consumer, part, input, filters, accumulators); break;
+        case 5: multiply<5>(params, storage, consumer, part, input, filters, accumulators); break;
+        default: multiply<1>(params, storage, consumer, part, input, filters, accumulators);
       }
       if constexpr (Shared) {
         switch (geometry.cluster_size) {
@@ -150,12 +150,13 @@ struct Kernel {
         return;
       }
       // Advance beyond the stages of the other consumer's tile.
-      if constexpr (Traits::kVolume) blocks = work.blocks(params, number + work.stride);
-      input.advance(geometry.cooperative ? 1 : 1 + blocks.number * input_stages, geometry.input_stages);
+      int const last = Traits::kResidues && part.input_stages == 0 ? 0 : 1;  // the stage of the tile's last box
+      if constexpr (kVaries) part = work.of_tile(params, number + work.stride);
+      input.advance(geometry.cooperative ? last : last + part.input_stages, geometry.input_stages);
       if (geometry.resident) {
         filters = {geometry.cooperative ? consumer : 0, 0};
       } else if (!geometry.cooperative) {
-        filters.advance(blocks.number * filter_stages, geometry.filter_stages);
+        filters.advance(part.filter_stages, geometry.filter_stages);
       }
       if constexpr (Traits::kStaged) barrier_wait(storage.source_loaded(consumer), phase);
       complete<Traits, Traits::kPixels>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
@@ -171,9 +172,9 @@ struct Kernel {
 
   template <int Taps>
   CUTLASS_DEVICE static void multiply(Params const& params, SharedStorage const& storage, int consumer,
-                                      int channel_blocks, PipelineState& input, PipelineState& filters,
+                                      TileWork const& part, PipelineState& input, PipelineState& filters,
                                       typename Traits::Accumulator (&accumulators)[Traits::kPixels / 2]) {
-    Mainloop::template multiply<Taps>(params, storage, consumer, channel_blocks, input, filters, accumulators);
+    Mainloop::template multiply<Taps>(params, storage, consumer, part, input, filters, accumulators);
   }
 };
 

@@ -14,6 +14,7 @@
 // The main loop of this header is that of a convolution whose input TMA loads once for each tile: see geometry.hpp.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "evt/kit/descriptor.hpp"
 #include "evt/kit/params.hpp"
@@ -77,27 +78,39 @@ struct KBlock {
 };
 
 /// A convolution of blocks of Channels channels, of 2 dimensions, or 3 of a volume. Mma has kElementBytes, Accumulator,
-/// kPixels, kType, kTransposed (the filters, for the gradient of the input) and `fma`.
-template <class Mma_, int Channels, int Dimensions>
+/// kPixels, kType, kTransposed (the filters, for the gradient of the input) and `fma`. Residues: the gradient of a
+/// convolution with a stride.
+template <class Mma_, int Channels, int Dimensions, bool Residues = false>
 struct HaloMainloop {
   using Mma = Mma_;
   using Filters = FilterRows<Mma::kElementBytes, Channels, Mma::kTransposed>;
-  struct Operands {};  // TMA's descriptors are all
+  struct NoOperands {};  // TMA's descriptors are all
+  struct OfResidues {
+    kit::Residues residues;
+    int work_tiles;  // of a class
+    CUtensorMap source[kMaxClasses - 1], destination[kMaxClasses - 1];  // of the classes after the first
+  };
+  using Operands = std::conditional_t<Residues, OfResidues, NoOperands>;
 
   static constexpr int kChannels = Channels;
   static constexpr int kDimensions = Dimensions;
-  static constexpr bool kVolume = Dimensions == 3;
+  static constexpr bool kVolume = Dimensions == 3, kResidues = Residues;
   static constexpr int kBlockBytes = Channels * Mma::kElementBytes, kPixelBytes = kBlockBytes;
   static constexpr int kInstructions = kBlockBytes / kDepthBytes;  // of a tap
   static constexpr bool kLoadsByThreads = false;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
 #if !defined(EVT_DEVICE_PASS)
-  static Problem multiplied(Problem const& problem, KernelClass const&) { return problem; }
+  static Problem multiplied(Problem const& problem, KernelClass const&) {
+    return Residues ? over_residues(problem) : problem;
+  }
 
   template <class Traits>
-  static bool can_implement(Arguments<Traits> const&) {
-    return true;
+  static bool can_implement(Arguments<Traits> const& arguments) {
+    Axis const &height = arguments.problem.height, &width = arguments.problem.width;
+    auto const reaches = [](Axis const& axis) { return axis.pad >= 0 && axis.pad <= (axis.taps - 1) * axis.dilation; };
+    return !Residues || (height.remainders() * width.remainders() <= kMaxClasses && reaches(height) && reaches(width) &&
+                         arguments.problem.tap_count() <= kMaxTaps);
   }
 
   /// Encode the TMA descriptors. Return whether the driver accepts them.
@@ -122,17 +135,23 @@ struct HaloMainloop {
   /// Multiply the blocks of channels of a tile, Taps taps of a filter stage at a time.
   template <int Taps, class Traits>
   CUTLASS_DEVICE static void multiply(Params<Traits> const& params, SharedStorage const& storage, int consumer,
-                                      int channel_blocks, PipelineState& input, PipelineState& filters,
+                                      TileWork const& part, PipelineState& input, PipelineState& filters,
                                       typename Mma::Accumulator (&accumulators)[Mma::kPixels / 2]) {
     Geometry const& geometry = params.geometry;
     constexpr int kMany = Taps * kInstructions, kHalf = (kMany - 1) / 2;
-    int const k_blocks = channel_blocks * params.taps.number / Taps;
-    int handover = geometry.handover;  // before the last k-block by an equal number
-    if constexpr (kVolume) {
-      handover = max(0, handover - (params.channel_blocks - channel_blocks) * params.taps.number / Taps);
+    int const k_blocks = part.filter_stages;
+    int handover = geometry.handover;
+    if constexpr (Residues) {
+      handover = max(0, k_blocks - 2);
+      if (k_blocks == 0) {
+        if (threadIdx.x % 32 == 0 && is_pingpong(params)) barrier_arrive(storage.order(1 - consumer));
+        return;
+      }
+    } else if constexpr (kVolume) {  // before the last k-block by an equal number
+      handover = max(0, handover - (params.channel_blocks - part.blocks.number) * params.taps.number / Taps);
     }
     bool const leads = threadIdx.x % 32 == 0;
-    int first_tap = 0;
+    int first_tap = part.taps.first;
     KBlock<Taps> now(params, storage, first_tap, true, input, filters), last = now;
     for (int i = 0; i < k_blocks; ++i) {
       now.wait(storage);
@@ -153,7 +172,7 @@ struct HaloMainloop {
         if (j == (kMany > 1)) {
           // Look up the next k-block meanwhile, without a branch: after a branch WGMMA would begin another group, and
           // the tensor cores would wait for it between two k-blocks.
-          first_tap = first_tap + Taps == params.taps.number ? 0 : first_tap + Taps;
+          first_tap = first_tap + Taps == part.taps.first + part.taps.number ? part.taps.first : first_tap + Taps;
           filters.advance_once(!Traits::kShared && geometry.cooperative ? 2 : 1, geometry.filter_stages);
           bool const ends = i + 1 == k_blocks;
           PipelineState then = input;
@@ -178,8 +197,9 @@ struct HaloMainloop {
     Problem const& problem = arguments.problem;
     Axis const &height = problem.height, &width = problem.width, &depth = problem.depth;
     auto const& strides = arguments.a_strides;
-    int const columns = (geometry.input_pitch - 1) * width.stride + 1;
-    int const rows = (geometry.box_rows - 1) * height.stride + 1;
+    int const step_x = Residues ? 1 : width.stride, step_y = Residues ? 1 : height.stride;
+    int const columns = (geometry.input_pitch - 1) * step_x + 1;
+    int const rows = (geometry.box_rows - 1) * step_y + 1;
     if constexpr (kVolume) {
       return TmaTensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
                           {problem.channels, width.size, height.size, depth.size, problem.images},
@@ -189,7 +209,7 @@ struct HaloMainloop {
       return TmaTensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
                           {problem.channels, width.size, height.size, problem.images},
                           {strides[2], strides[1], strides[0]},
-                          {kChannels, columns, rows, geometry.images}, {width.stride, height.stride}, kBlockBytes};
+                          {kChannels, columns, rows, geometry.images}, {step_x, step_y}, kBlockBytes};
     }
   }
 
@@ -223,8 +243,9 @@ struct HaloMainloop {
     int const bytes = geometry.box_pixels() * kPixelBytes;
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
-      BlockRange const blocks = work.blocks(params, number);
-      for (int block = blocks.first; block < blocks.first + blocks.number; ++block) {
+      TileWork const part = work.of_tile(params, number);
+      if (Residues && part.taps.number == 0) continue;
+      for (int block = part.blocks.first; block < part.blocks.first + part.blocks.number; ++block) {
         for (int group = 0; group < params.taps.groups; ++group) {
           uint32_t const start = params.taps.starts[group];
           int const column = tile.column * params.stride_width + int16_t(start);
@@ -256,9 +277,11 @@ struct HaloMainloop {
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       int const filter = WorkTile(params, number, 0).filter, taps = geometry.taps_per_stage;
       bool const all = !Traits::kShared && geometry.resident;
-      BlockRange const blocks = all ? BlockRange{0, params.channel_blocks} : work.blocks(params, number);
+      TileWork const part = work.of_tile(params, number);
+      BlockRange const blocks = all ? BlockRange{0, params.channel_blocks} : part.blocks;
+      int const end = part.taps.first + part.taps.number;
       for (int block = blocks.first; block < blocks.first + blocks.number; ++block) {
-        for (int first_tap = 0; first_tap < params.taps.number; first_tap += taps) {
+        for (int first_tap = part.taps.first; first_tap < end; first_tap += taps) {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             storage.filters.producer_acquire(state);
             uint32_t const full = storage.filters.full(state.index);

@@ -59,6 +59,23 @@ struct Params {
   bool stores_rows;  // a row of pixels at a time: the pixels between the rows of a tile belong to its neighbours
   bool encoded;
   Depth depth;
+
+  /// The classes of pixels, and the descriptors of their C and D.
+  CUTLASS_HOST_DEVICE int classes() const {
+    if constexpr (Traits::kResidues) {
+      return operands.residues.number;
+    } else {
+      return 1;
+    }
+  }
+  CUTLASS_HOST_DEVICE CUtensorMap const& source_of(int residue) const {
+    if constexpr (Traits::kResidues) return residue == 0 ? source : operands.source[residue - 1];
+    return source;
+  }
+  CUTLASS_HOST_DEVICE CUtensorMap const& destination_of(int residue) const {
+    if constexpr (Traits::kResidues) return residue == 0 ? destination : operands.destination[residue - 1];
+    return destination;
+  }
 };
 
 /// The strips of 16 filters in whole blocks of filters.
@@ -82,7 +99,8 @@ template <class Traits>
 fragment::Tiles tiles(Arguments<Traits> const& arguments) {
   Problem const& problem = arguments.problem;
   Geometry const geometry = geometry_of(arguments);
-  return {geometry.tiles(problem) * geometry.cluster_size, strips_of(problem.filters)};
+  int const classes = Traits::kResidues ? problem.height.remainders() * problem.width.remainders() : 1;
+  return {geometry.tiles(problem_of(arguments)) * classes * geometry.cluster_size, strips_of(problem.filters)};
 }
 
 template <class T>
@@ -95,8 +113,8 @@ template <class Traits>
 bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
   Problem const& problem = arguments.problem;
   Geometry const& geometry = params.geometry;
-  auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows,
-                         int images) {
+  auto const image = [&]([[maybe_unused]] int residue, CUtensorMapDataType type, void const* pointer, int64_t stride,
+                         int columns, int rows, int images) {
     int64_t const row = stride * problem.width.output, slice = row * problem.height.output;
     if constexpr (Traits::kVolume) {
       return TmaTensor<5>{type, 2, pointer,
@@ -104,6 +122,15 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
                            problem.images},
                           {stride, row, slice, slice * problem.depth.output},
                           {kFilters, columns, rows, 1, images}, {1, 1}, Traits::kEpilogueRow};
+    } else if constexpr (Traits::kResidues) {
+      Residues const& residues = params.operands.residues;
+      int const steps_x = residues.stride_width, steps_y = residues.stride_height;
+      int64_t const first = residues.row[residue] * row + residues.column[residue] * stride;
+      return TmaTensor<4>{type, 2, static_cast<char const*>(pointer) + 2 * first,
+                          {problem.filters, ceil_div(problem.width.output - residues.column[residue], steps_x),
+                           ceil_div(problem.height.output - residues.row[residue], steps_y), problem.images},
+                          {stride * steps_x, row * steps_y, slice}, {kFilters, columns, rows, images}, {1, 1},
+                          Traits::kEpilogueRow};
     } else {
       return TmaTensor<4>{type, 2, pointer,
                           {problem.filters, problem.width.output, problem.height.output, problem.images},
@@ -114,8 +141,10 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
   int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
   if constexpr (Traits::kLoadsSource) {
     CUtensorMapDataType const type = map_type<typename Traits::Source>();
-    done = image(type, arguments.c, arguments.c_stride, geometry.accumulator_pitch, rows, geometry.images)
-               .encode(params.source);
+    for (int i = 0; i < params.classes(); ++i) {
+      done = done && image(i, type, arguments.c, arguments.c_stride, geometry.accumulator_pitch, rows, geometry.images)
+                         .encode(const_cast<CUtensorMap&>(params.source_of(i)));
+    }
   }
   if constexpr (Traits::kStoresDestination && Traits::kShared) {
     constexpr int kStored = sizeof(uint4);  // bytes at a time
@@ -123,10 +152,12 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
            arguments.d_stride * sizeof(typename Traits::Destination) % kStored == 0;
   } else if constexpr (Traits::kStoresDestination) {
     CUtensorMapDataType const type = map_type<typename Traits::Destination>();
-    done = done && (params.stores_rows ? image(type, arguments.d, arguments.d_stride, geometry.columns, 1, 1)
-                                       : image(type, arguments.d, arguments.d_stride, geometry.accumulator_pitch, rows,
-                                               geometry.images))
-                       .encode(params.destination);
+    int const columns = params.stores_rows ? geometry.columns : geometry.accumulator_pitch;
+    for (int i = 0; i < params.classes(); ++i) {
+      done = done && image(i, type, arguments.d, arguments.d_stride, columns, params.stores_rows ? 1 : rows,
+                           params.stores_rows ? 1 : geometry.images)
+                         .encode(const_cast<CUtensorMap&>(params.destination_of(i)));
+    }
   }
   return done;
 }
@@ -139,11 +170,15 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   Geometry const& geometry = params.geometry =
       scheduled(problem, Traits::kClass, geometry_of(arguments), arguments.multiprocessors);
   params.epilogue = arguments.epilogue;
-  params.taps = taps_of(problem, geometry.input_pitch);
-  if (Traits::Mma::kTransposed) params.taps.reverse(problem);
+  if constexpr (Traits::kResidues) {
+    params.taps = taps_of_residues(arguments.problem, geometry.input_pitch, params.operands.residues);
+  } else {
+    params.taps = taps_of(problem, geometry.input_pitch);
+    if (Traits::Mma::kTransposed) params.taps.reverse(problem);
+  }
   params.images = problem.images;
-  params.output_height = problem.height.output;
-  params.output_width = problem.width.output;
+  params.output_height = Traits::kResidues ? arguments.problem.height.output : problem.height.output;
+  params.output_width = Traits::kResidues ? arguments.problem.width.output : problem.width.output;
   params.filter_count = problem.filters;
   params.stride_height = problem.height.stride;
   params.stride_width = problem.width.stride;
@@ -151,6 +186,8 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.depth = Depth::of(problem, Traits::kChannels);
   params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.cooperative ? 2 : 1));
   params.work_tiles = geometry.tiles(problem) * params.filter_blocks;
+  if constexpr (Traits::kResidues) params.operands.work_tiles = params.work_tiles;
+  params.work_tiles *= params.classes();
   params.grid = grid_of(params.work_tiles, params.filter_blocks, arguments.multiprocessors, geometry.resident);
   if (Traits::kShared) params.grid = params.work_tiles * geometry.cluster_size;  // each CTA has one tile
   params.by_filter_blocks = FastDivisor::of(params.filter_blocks);

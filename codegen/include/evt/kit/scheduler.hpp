@@ -10,11 +10,16 @@ namespace kit {
 
 /// A tile of the output, for one block of filters.
 struct WorkTile {
-  int tile, filter, column, row, image, slice = 0;  // a slice of volumes
+  int tile, filter, column, row, image;
+  int slice = 0, residue = 0;  // a slice of volumes, a class of pixels
 
   template <class Traits>
   CUTLASS_DEVICE WorkTile(Params<Traits> const& params, int number, int consumer) {
     Geometry const& geometry = params.geometry;
+    if constexpr (Traits::kResidues) {
+      residue = number / params.operands.work_tiles;
+      number -= residue * params.operands.work_tiles;
+    }
     tile = params.by_filter_blocks.quotient(number);
     int const block = number - tile * params.filter_blocks;
     filter = (geometry.cooperative ? 2 * block + consumer : block) * kFilters;
@@ -28,7 +33,14 @@ struct WorkTile {
     } else {
       image = tiles * geometry.images;
     }
+    if constexpr (Traits::kResidues) tile += residue * (params.operands.work_tiles / params.filter_blocks);
   }
+};
+
+/// The blocks of channels and the taps that a CTA multiplies for a work tile, and their stages in both pipelines.
+struct TileWork {
+  BlockRange blocks, taps;
+  int input_stages, filter_stages;
 };
 
 /// The work tiles of a CTA. A CTA that shares a tile also completes some steps of the epilogue, from `first_step` on:
@@ -46,6 +58,16 @@ struct CtaWork {
       first_step = rank * params.steps_per_cta;
       quads = min(2 * params.steps_per_cta, Traits::kQuads - 2 * first_step);
     }
+  }
+
+  /// Return the part of a work tile that the CTA multiplies.
+  template <class Traits>
+  CUTLASS_DEVICE TileWork of_tile(Params<Traits> const& params, int number) const {
+    BlockRange const range = blocks(params, number);
+    BlockRange taps{0, params.taps.number};
+    if constexpr (Traits::kResidues) taps = params.operands.residues.taps(WorkTile(params, number, 0).residue);
+    int const groups = Traits::kResidues && taps.number == 0 ? 0 : params.taps.groups;
+    return {range, taps, range.number * groups, range.number * taps.number / params.geometry.taps_per_stage};
   }
 
   /// Return the blocks of channels that the CTA multiplies for a work tile: none outside of a volume.

@@ -120,6 +120,65 @@ inline Taps taps_of(Problem const& problem, int pitch) {
 }
 #endif
 
+/// The residue classes of the output's pixels in the gradient of a convolution with a stride, those with the most taps
+/// first. The pixels of a class begin at a row and a column, and are a stride apart.
+struct Residues {
+  int number = 0;
+  int stride_height, stride_width;
+  int row[kMaxClasses], column[kMaxClasses];
+  int first_tap[kMaxClasses + 1];
+
+  CUTLASS_HOST_DEVICE BlockRange taps(int residue) const {
+    return {first_tap[residue], first_tap[residue + 1] - first_tap[residue]};
+  }
+
+#if !defined(EVT_DEVICE_PASS)
+  /// The remainder of the output's coordinates that a tap contributes to.
+  static int remainder(Axis const& axis, int tap) {
+    return (tap * axis.dilation + axis.pad * (axis.stride - 1)) % axis.stride;
+  }
+  /// The distance of a tap's pixels from the first one of a box.
+  static int shift(Axis const& axis, int tap) {
+    return (axis.pad - tap * axis.dilation + remainder(axis, tap)) / axis.stride + axis.of_residue().pad;
+  }
+#endif
+};
+
+#if !defined(EVT_DEVICE_PASS)
+inline Taps taps_of_residues(Problem const& problem, int pitch, Residues& residues) {
+  Axis const &height = problem.height, &width = problem.width;
+  Taps result;
+  residues.stride_height = height.stride;
+  residues.stride_width = width.stride;
+  result.groups = 1;
+  result.starts[0] = uint32_t(uint16_t(-width.of_residue().pad)) | uint32_t(uint16_t(-height.of_residue().pad)) << 16;
+  for (int count = problem.tap_count(); count >= 0; --count) {
+    for (int row = 0; row < height.remainders(); ++row) {
+      for (int column = 0; column < width.remainders(); ++column) {
+        int const first = result.number;
+        for (int y = 0; y < height.taps; ++y) {
+          for (int x = 0; x < width.taps; ++x) {
+            if (Residues::remainder(height, y) != row || Residues::remainder(width, x) != column) continue;
+            int const shift = Residues::shift(height, y) * pitch + Residues::shift(width, x);
+            result.tap[result.number] = Tap::of(shift, x, y, result.number == first);
+            ++result.number;
+          }
+        }
+        if (result.number - first != count) {
+          result.number = first;
+          continue;
+        }
+        residues.row[residues.number] = row;
+        residues.column[residues.number] = column;
+        residues.first_tap[residues.number++] = first;
+      }
+    }
+  }
+  residues.first_tap[residues.number] = result.number;
+  return result;
+}
+#endif
+
 }  // namespace kit
 }  // namespace evt
 

@@ -23,6 +23,7 @@ struct KernelTraits {
 
   static constexpr int kDimensions = Mainloop::kDimensions;
   static constexpr bool kVolume = kDimensions == 3;
+  static constexpr bool kResidues = Mainloop::kResidues;
   static constexpr int kChannels = Mainloop::kChannels;
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPixelBytes = Mainloop::kPixelBytes;
@@ -35,7 +36,7 @@ struct KernelTraits {
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr KernelClass kClass{kPixels, kChannels,        Mainloop::kBlockBytes, kPixelBytes,
-                                      kStaged, kVolume,         kShared};
+                                      kStaged, kVolume,         kShared,               kResidues};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
 
   static constexpr int kConsumers = kShared ? 1 : 2;
