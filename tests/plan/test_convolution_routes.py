@@ -253,9 +253,21 @@ REFUSALS = {
         "conv-halo-3x", "the operation is wgrad", "conv2d_wgrad", "sm90", keywords=kw(kernel_size=3)
     ),
     "halo of a strided dgrad": Refusal(
-        *("conv-halo-3x", "the dgrad has a stride, with which a pixel meets some of the taps only", "conv2d_dgrad"),
+        *("conv-halo-3x", "the dgrad has more than 4 classes of pixels, which meet other taps each", "conv2d_dgrad"),
         arch="sm90",
-        keywords=kw(stride=2),
+        keywords=kw(stride=(2, 3)),
+        text="D = acc",
+    ),
+    "halo of a strided dgrad of volumes": Refusal(
+        *("conv-halo-3x", "the dgrad of volumes has a stride", "conv3d_dgrad", "sm90"),
+        keywords=kw(stride=(2, 1, 1)),
+        text="D = acc",
+    ),
+    "halo of a padded, strided dgrad": Refusal(
+        *("conv-halo-3x", "the padding of the dgrad is larger than dilation * (filter size - 1)", "conv2d_dgrad"),
+        arch="sm90",
+        shapes=TYPICAL,
+        keywords=kw(stride=2, padding=3),
         text="D = acc",
     ),
     "halo of a padded dgrad": Refusal(
@@ -325,7 +337,7 @@ REFUSALS = {
 }
 #: For these, no other route is left.
 NOTHING_LEFT = {
-    *("strided dgrad, 2x", "strided dgrad, 3x", "strided dgrad, 3-D", "strided, dilated dgrad"),
+    *("strided dgrad, 2x", "strided dgrad, 3-D", "strided, dilated dgrad"),
     *("bits of a wgrad", "pairs of a wgrad", "depthwise", "depthwise, stock", "narrow groups of 8 bits"),
     *("filters of groups", "groups of volumes", "groups of dgrad", "groups of wgrad", "narrow volumes"),
     *("e4m3 dgrad", "halo of an e4m3 dgrad", "i8 wgrad", "e4m3 on sm80"),

@@ -177,10 +177,10 @@ def test_what_has_no_gradient_says_why(name: str) -> None:
 
 
 def test_a_backward_kernel_that_there_is_not_is_refused_before_the_forward_pass(monkeypatch: Any) -> None:
-    """The gradient of the input with a stride is no kernel's that multiplies by a mask."""
+    """No kernel computes the gradient of the input with a stride of 3 and multiplies by a mask."""
     monkeypatch.setattr(autograd, "_target", lambda bound: "sm90")
     a, b = torch.ones(1, 8, 4, 4, requires_grad=True), torch.ones(8, 8, 3, 3)
-    for stride, has in ((1, True), (2, False)):
+    for stride, has in ((1, True), (2, True), (3, False)):
         op = evt.conv2d_dgrad("D = relu(acc)", stride=stride, padding=1, recompute=True)
         if has:
             op(a.half(), b.half()).sum().backward()
@@ -188,7 +188,7 @@ def test_a_backward_kernel_that_there_is_not_is_refused_before_the_forward_pass(
         with pytest.raises(evt.ArgumentError, match=r"E0614.*no route compiles"):
             op(a.half(), b.half())
         assert not op(a.half().detach(), b.half()).requires_grad
-    recomputed = evt.conv2d_dgrad("D = acc", stride=2, padding=1, recompute=True)
+    recomputed = evt.conv2d_dgrad("D = acc", stride=3, padding=1, recompute=True)
     recomputed(a.half(), b.half()).sum().backward()  # nothing of the product is read
 
 
