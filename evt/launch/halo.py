@@ -24,6 +24,8 @@ from evt.plan.geometry.halo import (
     WINDOW_BYTES,
     Geometry,
     KernelClass,
+    flattened,
+    has_columns,
     over_residues,
     over_windows,
 )
@@ -83,7 +85,21 @@ def problem_of(plan: Plan, sizes: Mapping[str, int]) -> Problem:
     assert isinstance(loop, HaloConvolution)
     found = forward(loop.operator, sizes)
     axes = {name: Axis.of(found, name) for name in loop.spatial}
-    return Problem(found["images"], found["channels"], found["filters"], **axes)
+    problem = Problem(found["images"], found["channels"], found["filters"], **axes)
+    return flattened(problem) if _is_flattened(plan, sizes, problem) else problem
+
+
+def _is_flat(sizes: Mapping[str, int], given: Problem) -> bool:
+    """Return whether a convolution is a volume as an image."""
+    return sizes.get("filter_depth", 1) > given.depth.taps
+
+
+def _is_flattened(plan: Plan, sizes: Mapping[str, int], problem: Problem) -> bool:
+    """Return whether a volume is computed as an image whose rows are the slices, each of one pitch."""
+    if plan.mainloop.rank < 3 or not has_columns(problem):
+        return False
+    *_, row, pixel = _strides(plan.mainloop.a, sizes)
+    return row == problem.width.size * pixel
 
 
 def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape | None:
@@ -314,10 +330,11 @@ def _windows(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometr
 # Descriptors.
 
 
-def _strides(operand: object, sizes: Mapping[str, int]) -> list[int]:
-    """Return the strides of an operand except the channels', outermost first."""
+def _strides(operand: object, sizes: Mapping[str, int], *, flat: bool = False) -> list[int]:
+    """Return the strides of an operand except the channels', outermost first; ``flat`` if the slices are the rows."""
     assert isinstance(operand, Image)
-    return [sizes[stride.name] for stride in operand.strides]
+    found = [sizes[stride.name] for stride in operand.strides]
+    return [found[0], found[0], found[1], found[3]] if flat else found
 
 
 def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry, kernel: KernelClass) -> TensorMap:
@@ -332,7 +349,7 @@ def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry,
         box.append(1)
     extents.append(given.images)
     box.append(made.images)
-    strides = _strides(operand, sizes)[::-1]
+    strides = _strides(operand, sizes, flat=_is_flat(sizes, given))[::-1]
     return tensor_map("input", operand.pointer, operand.dtype, extents, strides, box, kernel.block_bytes, steps=steps)
 
 
@@ -345,7 +362,7 @@ def _filters(plan: Plan, sizes: Mapping[str, int], given: Problem, kernel: Kerne
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
     taps = [given.width.taps, given.height.taps, *([given.depth.taps] if kernel.volume else [])]
-    first, *others = _strides(operand, sizes)
+    first, *others = _strides(operand, sizes, flat=_is_flat(sizes, given))
     row_bytes = box[0] * bytes_of(operand.dtype)
     strides, box = [first, *others[::-1]], [*box, *(1 for _ in taps)]
     return tensor_map("filters", operand.pointer, operand.dtype, [*extents, *taps], strides, box, row_bytes)

@@ -278,7 +278,7 @@ def _is_fast(depth: Axis | None, height: Axis, width: Axis, channels: int, chann
     pixels = height.output * width.output
     if channels <= _FEW_CHANNELS:
         return False
-    if depth is not None and taps > 1:
+    if depth is not None and depth.taps * taps > 1:
         return True
     if taps == 1:
         return channel_bytes <= 1024 and (unit or filters % _FILLED != 0)

@@ -76,7 +76,10 @@ class Plane:
         if residues:
             classes = height.remainders * width.remainders
             return Plane(halo.over_residues(problem), block_bytes, classes=classes, taps=problem.tap_count)
-        return Plane(replace(problem, depth=depth) if depth else problem, block_bytes, depth is not None)
+        if depth is None:
+            return Plane(problem, block_bytes)
+        problem = replace(problem, depth=depth)
+        return Plane(halo.flattened(problem) if halo.has_columns(problem) else problem, block_bytes, volume=True)
 
     @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:

@@ -85,6 +85,14 @@ STRIDED_VOLUMES: tuple[Shape, ...] = (
     ((2, 64, 9, 28, 28), (64, 3, 3, 3), {"padding": 1, "stride": 2}),
     ((2, 64, 8, 15, 13), (64, 3, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
 )
+#: Filters that are columns along the depth.
+COLUMNS: tuple[Shape, ...] = (
+    ((3, 64, 16, 15, 13), (64, 3, 1, 1), {"padding": (1, 0, 0)}),
+    ((2, 144, 9, 28, 28), (72, 3, 1, 1), {"padding": ((2, 0), (0, 0), (0, 0))}),
+    ((1, 256, 21, 7, 3), (136, 5, 1, 1), {"padding": (4, 0, 0), "dilation": (2, 1, 1)}),
+    ((2, 64, 17, 9, 8), (40, 4, 1, 1), {"padding": ((1, 2), (0, 0), (0, 0)), "stride": (2, 1, 1)}),
+    ((2, 64, 16, 9, 8), (64, 3, 1, 1), {"padding": (1, 0, 0)}),
+)
 CAUSAL = {"padding": ((2, 0), (1, 1), (1, 1))}
 #: A slice of several volumes, slices that no tap reaches, and taps before the first slice.
 SMALL_VOLUMES: tuple[Shape, ...] = (
@@ -303,6 +311,10 @@ CASES = {
     "few-f32": Case(RESIDUAL, FEW_FLOATS, "f32", keywords=WIDENED),
     "volumes": Case(RESIDUAL, (*VOLUMES, *STRIDED_VOLUMES), operation="conv3d"),
     "volumes-dgrad-bf16": Case("D = where(z > 0, acc, 0)", VOLUMES, "bf16", operation="conv3d_dgrad"),
+    "columns": Case(RESIDUAL, COLUMNS, operation="conv3d"),
+    "columns-dgrad-bf16": Case(
+        "out D, a: f32[m]; D = where(z > 0, acc, 0); a = sum[n](D)", COLUMNS[:3], "bf16", operation="conv3d_dgrad"
+    ),
     "small-volumes": Case(RESIDUAL, SMALL_VOLUMES, operation="conv3d", config="halo_248x64x64"),
     "small-volumes-places": Case(
         "out D: f32[m, n], a: f32[m]; D = where(iota(n) <= iota(m) - 32, acc, 1); a = sum[n](acc)",

@@ -227,6 +227,9 @@ CONVOLUTIONS = [
     pytest.param("conv2d", (8, 3, 64, 64), (64, 3, 7, 7), {"padding": 3, "stride": 2}, "conv-halo-padded-3x", id="few"),
     pytest.param("conv3d", (2, 32, 8, 14, 14), (64, 32, 3, 3, 3), {"padding": 1}, "conv-halo-3x", id="volume"),
     pytest.param(
+        *("conv3d", (2, 32, 8, 14, 14), (64, 32, 3, 1, 1), {"padding": (1, 0, 0)}, "conv-halo-3x"), id="columns"
+    ),
+    pytest.param(
         *("conv2d_dgrad", (2, 64, 15, 9), (64, 32, 3, 4)),
         {"padding": 1, "stride": 2, "output_padding": (0, 1), "dilation": (2, 1)},
         *("conv-halo-3x",),

@@ -102,3 +102,32 @@ def test_it_is_preferred(taps) -> None:
     shapes = (2, 64, 6, 14, 14), (64, 64, *taps)
     assert evt.conv3d(RESIDUAL).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"
     assert evt.conv3d(RESIDUAL).plan("sm90", "f32", shapes=shapes).route != "conv-halo-3x"
+
+
+@pytest.mark.parametrize(
+    ("shape", "taps", "settings", "flat"),
+    [
+        ((2, 64, 8, 14, 11), (3, 1, 1), {"padding": ((2, 0), (0, 0), (0, 0))}, True),
+        ((2, 64, 9, 14, 11), (4, 1, 1), {"stride": (2, 1, 1), "padding": (3, 0, 0)}, False),
+        ((2, 64, 5, 14, 11), (3, 1, 1), {"padding": (1, 0, 0)}, False),
+        ((2, 64, 8, 14, 11), (3, 1, 1), {"padding": (1, 0, 1)}, False),
+        ((2, 64, 8, 14, 11), (3, 1, 3), {"padding": (1, 0, 1)}, False),
+        ((2, 64, 8, 14, 11), (1, 1, 1), {}, False),
+    ],
+)
+def test_slices_are_rows_for_filters_that_are_columns(shape, taps, settings, flat) -> None:
+    """A volume of many slices is an image if its filters have one tap in each slice, and its rows are dense."""
+    op = evt.conv3d(RESIDUAL, route="own", **settings)
+    weight = (64, 64, *taps)
+    made = op.plan("sm90", "f16", shapes=(shape, weight))
+    problem = op.request.convolution.problem(shape, weight)
+    strides = {"outer": 64 * 14 * 11 * shape[2], "depth": 64 * 14 * 11, "height": 64 * 11, "width": 64}
+    for row in (64 * 11, 64 * 12):
+        sizes = {**problem.sizes, **{f"stride_{name}_of_A": value for name, value in strides.items()}}
+        sizes["stride_height_of_A"] = row
+        found = problem_of(made, sizes)
+        if flat and row == 64 * 11:
+            assert (found.height, found.depth.output) == (Axis.of(problem.sizes, "depth"), 1)
+            assert found.width == Axis(14 * 11, 14 * 11, 1, 1, 1, 0)
+        else:
+            assert found.depth == Axis.of(problem.sizes, "depth")

@@ -7,7 +7,8 @@ pixels between ``columns`` and ``input_pitch``, which are not stored. A tile of 
 rows: the descriptor gives the distance from eight pixels to the next eight. A tile may hold several small images. With
 a stride, the taps form groups that read the same pixels of every ``stride``; each group has its own box. A volume is a
 stack of slices; its taps along the depth are further blocks of channels. Taps outside of the volume are left out. A
-tile may hold a slice of several volumes, which leave out the same taps.
+tile may hold a slice of several volumes, which leave out the same taps. If filters are columns along the depth, the
+slices are the rows of an image.
 
 The gradient of a convolution with a stride has residue classes of pixels, each with some of the taps. The taps of a
 class are next to each other: a tile has the pixels of one class, and every ``stride``-th pixel of the output.
@@ -382,6 +383,23 @@ def choose(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 
         if output <= EIGHT:
             best = better(best, most_images(problem, kernel, True))
     return best
+
+
+def has_columns(problem: Problem) -> bool:
+    """Return whether filters are columns along the depth of a volume of many slices: few taps are outside then."""
+    height = problem.height
+    width = problem.width
+    depth = problem.depth
+    single = problem.tap_count == 1 and height.stride == 1 and width.stride == 1
+    whole = height.output == height.size and width.output == width.size
+    return single and whole and depth.taps > 1 and depth.output >= 2 * depth.taps
+
+
+def flattened(problem: Problem) -> Problem:
+    """Return a volume with such filters as an image: a row has the pixels of a slice."""
+    pixels = problem.height.size * problem.width.size
+    depth = Axis(1, 1, 1, 1, 1, 0)
+    return replace(problem, height=problem.depth, width=Axis(pixels, pixels, 1, 1, 1, 0), depth=depth)
 
 
 def over_residues(problem: Problem) -> Problem:

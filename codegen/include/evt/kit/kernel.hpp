@@ -50,13 +50,13 @@ struct Kernel {
   static constexpr int SharedStorageSize = kSharedBytes;
 
 #if !defined(EVT_DEVICE_PASS)
-  static bool can_implement(Arguments const& arguments) { return kit::can_implement(arguments); }
+  static bool can_implement(Arguments const& arguments) { return kit::can_implement(flattened(arguments)); }
 
   static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
-    return kit::to_underlying_arguments(arguments);
+    return kit::to_underlying_arguments(flattened(arguments));
   }
 
-  static fragment::Tiles tiles(Arguments const& arguments) { return kit::tiles(arguments); }
+  static fragment::Tiles tiles(Arguments const& arguments) { return kit::tiles(flattened(arguments)); }
 
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
   static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.cluster_size); }

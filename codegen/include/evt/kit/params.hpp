@@ -82,6 +82,23 @@ struct Params {
 CUTLASS_HOST_DEVICE int strips_of(int filters) { return ceil_div(filters, kFilters) * (kFilters / Lanes::kStrip); }
 
 #if !defined(EVT_DEVICE_PASS)
+/// Return a volume whose filters are columns along the depth as an image, whose rows are the slices.
+template <class Traits>
+Arguments<Traits> flattened(Arguments<Traits> arguments) {
+  if constexpr (Traits::kVolume) {
+    auto& a = arguments.a_strides;
+    auto& b = arguments.b_strides;
+    if (has_columns(arguments.problem) && a[2] == arguments.problem.width.size * a[3]) {
+      arguments.problem = flattened(arguments.problem);
+      for (int64_t* strides : {a, b}) {
+        strides[2] = strides[1];
+        strides[1] = strides[0];
+      }
+    }
+  }
+  return arguments;
+}
+
 /// Return the convolution that the main loop multiplies.
 template <class Traits>
 Problem problem_of(Arguments<Traits> const& arguments) {
