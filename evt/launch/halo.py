@@ -96,9 +96,11 @@ def _is_flat(sizes: Mapping[str, int], given: Problem) -> bool:
 
 def _is_flattened(plan: Plan, sizes: Mapping[str, int], problem: Problem) -> bool:
     """Return whether a volume is computed as an image whose rows are the slices, each of one pitch."""
-    if plan.mainloop.rank < 3 or not has_columns(problem):
+    loop = plan.mainloop
+    assert isinstance(loop, HaloConvolution)
+    if loop.rank < 3 or not has_columns(problem):
         return False
-    *_, row, pixel = _strides(plan.mainloop.a, sizes)
+    *_, row, pixel = _strides(loop.a, sizes)
     return row == problem.width.size * pixel
 
 

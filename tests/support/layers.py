@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 from evt.plan.geometry import depthwise
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import WINDOW_BYTES, Geometry, KernelClass, over_windows
+from evt.plan.geometry.halo import (
+    WINDOW_BYTES,
+    Geometry,
+    KernelClass,
+    flattened,
+    has_columns,
+    over_residues,
+    over_windows,
+)
 from evt.plan.geometry.halo_schedule import geometry_of, scheduled
 
 _SIZES = (5, 7, 8, 13, 14, 17, 28, 56, 57, 112, 130, 224, 300)
@@ -36,20 +44,26 @@ def _problem(draw: random.Random, kind: str) -> Problem:
 
 
 def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator[tuple[Problem, KernelClass, Geometry]]:
-    """Yield layers of halo kernels of all kinds: convolutions, products, volumes, windows and shared tiles."""
+    """Yield layers of halo kernels of all kinds: convolutions, products, volumes, windows, gradients, shared tiles."""
     draw = random.Random(seed)
     for _ in range(count):
-        kind = draw.choice(("image", "image", "image", "product", "volume", "windows"))
+        kind = draw.choice(("image", "image", "image", "product", "volume", "windows", "residues"))
         problem, element_bytes = _problem(draw, kind), draw.choice((1, 2, 2, 4))
         pixels = draw.randrange(64, 257, 16 if element_bytes == 1 else 8)
-        block_bytes, shared = draw.choice((128, 128, 64, 32)), kind != "windows" and draw.random() < 0.4
+        alone = kind in ("windows", "residues")
+        block_bytes, shared = draw.choice((128, 128, 64, 32)), not alone and draw.random() < 0.4
         pixel_bytes = WINDOW_BYTES if kind == "windows" else block_bytes
         staged, volume = draw.random() < 0.7, kind == "volume"
         kernel = KernelClass(
-            pixels, block_bytes // element_bytes, block_bytes, pixel_bytes, staged, volume=volume, shared=shared
+            *(pixels, block_bytes // element_bytes, block_bytes, pixel_bytes, staged, volume, shared),
+            residues=kind == "residues",
         )
         if kind == "windows":
             problem = over_windows(problem, kernel)
+        elif kind == "residues":
+            problem = over_residues(problem)
+        elif volume and has_columns(problem):
+            problem = flattened(problem)
         yield problem, kernel, scheduled(problem, kernel, geometry_of(problem, kernel), multiprocessors)
 
 
