@@ -48,6 +48,8 @@ class Kernel:
     channels: int = 64  # of a problem that it serves
     #: The taps, strides and dilations that a depthwise kernel is made for.
     filter: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
+    #: A gradient of convolutions with a stride.
+    strided: bool = False
 
     @property
     def dimensions(self) -> int:
@@ -66,8 +68,16 @@ KERNELS = {
     "e4m3": Kernel("out D: f16; D = acc + C", "e4m3", "halo_120x64x64"),
     "i8": Kernel("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_176x64x32"),
     "dgrad": Kernel("D = where(z > 0, acc, 0)", "bf16", "halo_208x64x32", "conv2d_dgrad"),
+    "dgrad-strides": Kernel(
+        "out D, s: f32[n]; D = where(z > 0, acc, 0); s = sum[m](D)",
+        "f16",
+        "halo_176x64x64",
+        "conv2d_dgrad",
+        strided=True,
+    ),
     "few": Kernel("D = relu(acc + bias + C)", "f16", "halo_208x64x32", route="conv-halo-padded-3x", channels=3),
     "volumes": Kernel("D = relu(acc + bias)", "bf16", "halo_152x64x32", "conv3d"),
+    "shared-volumes": Kernel("D = relu(acc + bias + C)", "f16", "halo_shared_120x64x64", "conv3d", channels=256),
     "reductions": Kernel(
         "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)", "f16", "halo_88x64x16"
     ),
@@ -128,6 +138,8 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     taps = [draw.choice((1, 1, 2, 3, 3, 3, 4, 5, 7)) for _ in each_one]
     dilation = [draw.choice((1, 1, 1, 2, 3, 13)) for _ in each_one]
     stride = [1 if backwards else draw.choice((1, 1, 1, 2, 3, 7)) for _ in each_one]
+    if kernel.strided:
+        stride = list(draw.choice(((2, 2), (2, 2), (2, 1), (1, 2), (1, 4), (3, 1))))
     if kernel.filter:
         taps, stride, dilation = map(list, kernel.filter)
     reach = [d * (t - 1) for t, d in zip(taps, dilation, strict=True)]

@@ -148,8 +148,8 @@ def suits_windows(problem: Problem) -> Verdict:
     "the operands have 8 or 16 bits; images have at least 100 output pixels and 9 to 640 channels of 16 bits, or more "
     "of at least 2048 output pixels (with a stride to 128 channels, of at most 64 filters), or there are one tap and 9 "
     "to 512 channels; unless there is one tap and no stride, the number of filters is no multiple of 640; or they are "
-    "volumes, with several taps in a slice; other layers of more than 8 channels only for some numbers of images; and "
-    "the epilogue reads and writes a matrix each at most and has no pairs or blocks of columns"
+    "volumes with several taps, or gradients with a stride; other layers of more than 8 channels only for some numbers "
+    "of images; and the epilogue reads and writes a matrix each at most and has no pairs or blocks of columns"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
