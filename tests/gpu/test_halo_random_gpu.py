@@ -253,7 +253,7 @@ def sources_of(name: str, launches: int) -> list[KernelSource]:
         taps, stride, dilation = kernel.filter
         geometry = {"stride": stride, "dilation": dilation, "padding": 1, "groups": kernel.channels}
         return kernel_sources(plans(kernel, (geometry, a, (kernel.channels, 1, *taps))))
-    return kernel_sources(plans(kernel, ({"padding": 1}, a, b)))
+    return kernel_sources(plans(kernel, ({"padding": 1, "stride": 2 if kernel.strided else 1}, a, b)))
 
 
 @pytest.fixture(scope="session")
