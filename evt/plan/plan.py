@@ -197,10 +197,9 @@ class Convolution3x(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class HaloConvolution(Convolution):
-    """A convolution that loads each pixel once a tile: see evt.plan.geometry.halo.
+    """A convolution that loads each pixel once a tile (:mod:`evt.plan.geometry.halo`). ``shared``: by clusters.
 
-    ``windows`` are the channels, and the pixels of a step, where a row of taps is one tap. ``shared``: whether the
-    thread blocks of a cluster share tiles. ``residues``: the gradient of a convolution with a stride.
+    ``windows``: the channels and the pixels of a step, if a row of taps is one tap. ``residues``: dgrad with a stride.
     """
 
     windows: tuple[int, int] | None = None
