@@ -5,7 +5,6 @@ The C++ launcher of codegen/include/evt/kit/params.hpp makes the same values; a 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate, product
@@ -31,6 +30,7 @@ from evt.plan.geometry.halo import (
 )
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, scheduled
 from evt.plan.halo import forward, reaches
+from evt.plan.halo_cost import remainder, residue_classes
 from evt.plan.plan import HaloConvolution, Image
 from evt.plan.signature import bytes_of
 
@@ -207,17 +207,9 @@ def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
     return is_window and given.height.stride <= _LARGEST_STEP and width.taps * (WINDOW_BYTES // step) <= block_bytes
 
 
-def _remainder(axis: Axis, tap: int) -> int:
-    """Return the remainder of the output's coordinates that a tap contributes to."""
-    return (tap * axis.dilation - axis.pad) % axis.stride
-
-
 def _firsts(given: Problem) -> list[tuple[int, int]]:
-    """Return the first row and column of each residue class, those with the most taps first."""
-    height, width = given.height, given.width
-    rows, columns = (Counter(_remainder(axis, tap) for tap in range(axis.taps)) for axis in (height, width))
-    classes = product(range(height.remainders), range(width.remainders))
-    return sorted(classes, key=lambda first: -rows[first[0]] * columns[first[1]])
+    """Return the first row and column of each residue class."""
+    return [first for first, _ in residue_classes(given.height, given.width)]
 
 
 def _taps_of_residues(given: Problem, made: Geometry) -> dict[str, int | Sequence[int]]:
@@ -229,7 +221,7 @@ def _taps_of_residues(given: Problem, made: Geometry) -> dict[str, int | Sequenc
     for row, column in firsts:
         first_tap.append(len(words))
         for y, x in product(range(height.taps), range(width.taps)):
-            if (_remainder(height, y), _remainder(width, x)) != (row, column):
+            if (remainder(height, y), remainder(width, x)) != (row, column):
                 continue
             down = (height.pad - y * height.dilation + row) // height.stride + before[0]
             right = (width.pad - x * width.dilation + column) // width.stride + before[1]

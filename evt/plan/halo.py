@@ -206,14 +206,17 @@ class Tiled(NamedTuple):
 
     def tiles(self, images: int, filters: int) -> int:
         """Return the number of tiles, of all blocks of filters."""
-        tiles = self.tile.tiles(replace(self.plane.problem, images=images)) * max(self.plane.classes, 1)
-        return tiles * -(-filters // FILTERS)
+        return self._of_class(images) * max(len(self.plane.classes), 1) * -(-filters // FILTERS)
 
     def time(self, images: int, filters: int, instructions: float = 0) -> float:
         """Return the clock cycles of sm90 for numbers of images and filters."""
         if self.shared:
             return self.cycles.shared(self.tiles(images, filters))
-        return self.cycles.alone(self.tiles(images, 1), filters, instructions)
+        return self.cycles.alone(self._of_class(images), filters, instructions)
+
+    def _of_class(self, images: int) -> int:
+        """Return the number of tiles of a residue class, of one block of filters."""
+        return self.tile.tiles(replace(self.plane.problem, images=images))
 
 
 @lru_cache(maxsize=256)

@@ -5,12 +5,14 @@ Constants are fitted to times of an H200, 2026-11. The geometry is that of :mod:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import inf
 
 from evt.plan.geometry import halo, halo_schedule
-from evt.plan.geometry.convolution import Axis, Problem, ceil_div
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
 from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
 
@@ -39,14 +41,13 @@ _WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
 class Plane:
     """A convolution whose channels are cut into blocks of ``block_bytes``; its channels are counted in bytes.
 
-    The gradient of a convolution with a stride has ``classes`` of pixels, which share ``taps``.
+    ``classes`` are the taps of each residue class of pixels, in the gradient of a convolution with a stride.
     """
 
     problem: Problem
     block_bytes: int
     volume: bool = False
-    classes: int = 0
-    taps: int = 0
+    classes: tuple[int, ...] = ()
 
     @staticmethod
     def of(sizes: Mapping[str, int], channels: int, element_bytes: int, *, residues: bool = False) -> Plane:
@@ -74,8 +75,8 @@ class Plane:
         """
         problem = Problem(1, channel_bytes, 0, height, width)
         if residues:
-            classes = height.remainders * width.remainders
-            return Plane(halo.over_residues(problem), block_bytes, classes=classes, taps=problem.tap_count)
+            classes = tuple(taps for _, taps in residue_classes(height, width))
+            return Plane(halo.over_residues(problem), block_bytes, classes=classes)
         if depth is None:
             return Plane(problem, block_bytes)
         problem = replace(problem, depth=depth)
@@ -92,8 +93,24 @@ class Plane:
     def kernel(self, pixels: int, *, shared: bool = False) -> KernelClass:
         """Return the kernel of an instruction's width, with a buffer for C and D."""
         pixel_bytes = WINDOW_BYTES if self.problem.width.window > 1 else self.block_bytes
-        residues = self.classes > 0
+        residues = bool(self.classes)
         return KernelClass(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared, residues)
+
+
+def residue_classes(height: Axis, width: Axis) -> list[tuple[tuple[int, int], int]]:
+    """Return the residue classes of pixels in the gradient of a convolution with a stride, those with most taps first.
+
+    A class is the row and the column of its first pixel, and the number of its taps.
+    """
+    rows, columns = (Counter(remainder(axis, tap) for tap in range(axis.taps)) for axis in (height, width))
+    firsts = product(range(height.remainders), range(width.remainders))
+    classes = [((row, column), rows[row] * columns[column]) for row, column in firsts]
+    return sorted(classes, key=lambda each: -each[1])
+
+
+def remainder(axis: Axis, tap: int) -> int:
+    """Return the remainder of the coordinates that a tap contributes to, modulo the stride."""
+    return (tap * axis.dilation - axis.pad) % axis.stride
 
 
 def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Geometry | None:
@@ -116,6 +133,8 @@ class Cycles:
     pixels: int
     held_up: float
     waits: bool
+    #: The share of the taps that a tile of each residue class has.
+    shares: tuple[float, ...] = (1.0,)
 
     @staticmethod
     def of(plane: Plane, tile: Geometry, pixels: int, *, shared: bool = False) -> Cycles:
@@ -125,8 +144,6 @@ class Cycles:
             sharing = halo_schedule.sharing_of(problem, kernel, tile)
         else:
             blocks, cycles = problem.mean_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
-            if plane.classes:  # the mean of all classes
-                cycles = ceil_div(cycles * plane.taps, problem.tap_count * plane.classes)
             sharing = Sharing(blocks, cycles, 0, 0)
         filters = problem.tap_count // tile.taps_per_stage * sharing.channel_blocks
         if not kernel.has_windows:  # filters of windows are resident
@@ -134,23 +151,26 @@ class Cycles:
         left = halo.bytes_for_stages(kernel, tile) - filters * tile.filter_stage_bytes
         held_up = max(1.0, problem.groups / max(left // tile.input_stage_bytes, 1))
         waits = problem.tap_count == 1 and halo_schedule.has_many_channels(problem, kernel)
-        return Cycles(sharing, pixels, held_up, waits)
+        shares = tuple(taps / problem.tap_count for taps in plane.classes) or (1.0,)
+        return Cycles(sharing, pixels, held_up, waits, shares)
 
     def alone(self, tiles: int, filters: int, instructions: float = 0) -> float:
-        """Return the time of tiles, for each block of filters, that CTAs do not share.
+        """Return the time of tiles of each residue class, for each block of filters, that CTAs do not share.
 
         ``instructions`` are the ones of the epilogue for each element.
         """
-        items, pairs = tiles * -(-filters // FILTERS), tiles * -(-filters // (2 * FILTERS))
-        multiplied = self.sharing.channel_blocks * self.sharing.block * self.held_up
         epilogue = _EPILOGUE + self.pixels * (_EPILOGUE_PER_PIXEL + INSTRUCTION * instructions * FILTERS / THREADS)
-        start = start_of(self.pixels)
+        return start_of(self.pixels) + sum(self._of_class(tiles, filters, share, epilogue) for share in self.shares)
+
+    def _of_class(self, tiles: int, filters: int, share: float, epilogue: float) -> float:
+        items, pairs = tiles * -(-filters // FILTERS), tiles * -(-filters // (2 * FILTERS))
+        multiplied = self.sharing.channel_blocks * self.sharing.block * self.held_up * share
         if self.waits and filters > FILTERS:
             if halo_schedule.pairs_fill_waves(tiles, filters, MULTIPROCESSORS):
-                return start + 2 * -(-pairs // MULTIPROCESSORS) * (multiplied + _NOT_HIDDEN * epilogue)
+                return 2 * -(-pairs // MULTIPROCESSORS) * (multiplied + _NOT_HIDDEN * epilogue)
             multiplied *= _NOT_PAIRED if 2 * items > MULTIPROCESSORS else 1
         # One consumer completes its tile while the other multiplies.
-        return start + -(-items // MULTIPROCESSORS) * max(multiplied, (multiplied + epilogue) / 2)
+        return -(-items // MULTIPROCESSORS) * max(multiplied, (multiplied + epilogue) / 2)
 
     def shared(self, tiles: int) -> float:
         """Return the time of tiles that CTAs share; infinity if none of the clusters fits."""

@@ -17,8 +17,12 @@ struct WorkTile {
   CUTLASS_DEVICE WorkTile(Params<Traits> const& params, int number, int consumer) {
     Geometry const& geometry = params.geometry;
     if constexpr (Traits::kResidues) {
-      residue = number / params.operands.work_tiles;
-      number -= residue * params.operands.work_tiles;
+      // One tile of each CTA, then the next class of these tiles: L2 keeps the pixels between those of a class.
+      int const all = params.grid * params.operands.residues.number, first = number / all * params.grid;
+      int const tiles = min(params.grid, params.operands.work_tiles - first);
+      int const rest = number - first * params.operands.residues.number;
+      residue = rest / tiles;
+      number = first + rest - residue * tiles;
     }
     tile = params.by_filter_blocks.quotient(number);
     int const block = number - tile * params.filter_blocks;
@@ -60,9 +64,10 @@ struct CtaWork {
     }
   }
 
-  /// Return the part of a work tile that the CTA multiplies.
+  /// Return the part of a work tile that the CTA multiplies: nothing after the last one.
   template <class Traits>
   CUTLASS_DEVICE TileWork of_tile(Params<Traits> const& params, int number) const {
+    if (Traits::kResidues && number >= params.work_tiles) return {};
     BlockRange const range = blocks(params, number);
     BlockRange taps{0, params.taps.number};
     if constexpr (Traits::kResidues) taps = params.operands.residues.taps(WorkTile(params, number, 0).residue);
