@@ -67,6 +67,7 @@ def covered() -> Iterator[Case]:
         for channels, filters, taps in ((64, 64, 3), (128, 256, 1), (256, 128, 5), (1024, 256, 1)):
             yield convolution(dtype, channels=channels, filters=filters, taps=taps)
         yield convolution(dtype, transposed=True)
+        yield convolution(dtype, transposed=True, taps=2, stride=2)
         for volume in ((3, 3, 3), (1, 3, 3), (2, 1, 3), (1, 1, 1)):
             yield convolution(dtype, rank=3, taps=volume)
         yield convolution(dtype, rank=3, stride=2)
@@ -91,7 +92,8 @@ def uncovered() -> Iterator[Case]:
         for channels, filters in ((18, 18), (20, 64), (64, 60), (100, 100), (3, 21)):
             yield convolution(dtype, channels=channels, filters=filters)
         yield convolution(dtype, taps=7)
-        yield convolution(dtype, transposed=True, taps=2, stride=2)
+        yield convolution(dtype, transposed=True, taps=2, stride=3)
+        yield convolution(dtype, transposed=True, rank=3, stride=2)
     for dtype in (torch.float32, torch.float64):
         yield linear(dtype)
     yield lambda a, b: torch._int_mm(a, b).float() * 0.5, ((4096, 1024), (1024, 4096)), torch.int8, "sm90"
