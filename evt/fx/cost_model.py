@@ -40,7 +40,6 @@ from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
 from evt.errors import EvtError
-from evt.estimate import kernel_us
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import RegionProgram
@@ -57,7 +56,7 @@ from evt.plan.cards import CARDS
 from evt.plan.epilogue.cost import cost
 from evt.plan.gemm import Size, library_microseconds
 from evt.plan.plan import DepthwiseConvolution, HaloConvolution, OwnProduct, Plan
-from evt.plan.speed import product_microseconds
+from evt.plan.speed import duration, product_microseconds
 from evt.request.graphs import optimised_graph
 
 #: Bytes, and 16-bit multiply-adds, per microsecond that kernels reach on sm90, the only measured target.
@@ -241,7 +240,7 @@ def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
     if math.prod(b[3:]) == 1 or not convolution.is_unit_stride:
         return 0.0
     rate = next((rate for most, rate in _VOLUME_RATES if min(b[:2]) <= most), _VOLUME_RATE)
-    own = sum(kernel_us(kernel, convolution.problem(a, b).sizes, CARDS["H100"]))
+    own = duration(kernel, convolution.problem(a, b).sizes, CARDS["H100"]).total
     return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _VOLUME_DOUBT * own)
 
 
