@@ -17,7 +17,7 @@ struct WorkTile {
   CUTLASS_DEVICE WorkTile(Params<Traits> const& params, int number, int consumer) {
     Geometry const& geometry = params.geometry;
     if constexpr (Traits::kResidues) {
-      // One tile of each CTA, then the next class of these tiles: L2 keeps the pixels between those of a class.
+      // One tile of each CTA, then these tiles of the next class: L2 still has the pixels around them.
       int const all = params.grid * params.operands.residues.number, first = number / all * params.grid;
       int const tiles = min(params.grid, params.operands.work_tiles - first);
       int const rest = number - first * params.operands.residues.number;
