@@ -6,6 +6,10 @@ from evt.functions import TABLE, TRANSCENDENTAL
 from evt.ir import Apply, Dag, Node, Reduce, ReduceBlocks, TypedDag
 from evt.ir.node import base
 
+#: Further instructions of a reduction for each element, to combine lanes and parts: along columns, and along rows.
+#: At 16384x1024x1024, sums of rows take 1.08 of a bare store and sums of columns 1.22: H200, 2026-11-21.
+_COMBINED, _COMBINED_ALONG_ROWS = 10, 14
+
 
 def cost(op: Node) -> int:
     """Return the cost of one operation; loads, stores and constants are free here."""
@@ -15,8 +19,15 @@ def cost(op: Node) -> int:
 def instructions_of(dag: TypedDag) -> int:
     """Return the instructions of an epilogue for each element of the product; values of a row or column are free."""
     tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
-    reduced = (node for node in range(len(dag)) if isinstance(dag[node], Reduce | ReduceBlocks))
-    return sum(cost(dag[node]) for node in dict.fromkeys((*tiles, *reduced)))
+    reduced = [node for node in range(len(dag)) if isinstance(dag[node], Reduce | ReduceBlocks)]
+    combined = sum(_combined(dag[node]) for node in reduced)
+    return combined + sum(cost(dag[node]) for node in dict.fromkeys((*tiles, *reduced)))
+
+
+def _combined(op: Node) -> int:
+    if not isinstance(op, Reduce):
+        return 0
+    return _COMBINED_ALONG_ROWS if op.modes == ("m",) else _COMBINED
 
 
 def is_light(dag: Dag) -> bool:
