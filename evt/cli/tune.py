@@ -292,11 +292,11 @@ def import_measured(file: str, replace: bool, json: bool) -> None:
 @click.option("--keep", is_flag=True, help="Let calls and estimates on this machine use the constants.")
 @json_option
 def fit_cards(files: tuple[str, ...], gpu: str, keep: bool, json: bool) -> None:
-    """Fit the constants of cards to measurements of this machine, or to files of `evt tune export`.
+    """Fit the constants of cards to measurements.
 
-    Each kind of kernels has a factor of its start and of its work. The rate of the memory is fitted too. A third of the
-    problems is held out. The table has the relative errors before and after. Run `evt tune
-    samples/bench/calibration.toml --route own` first.
+    Files of `evt tune export` replace the measurements of this machine. Each kind of kernels has a factor of its start
+    and of its work. The rate of the memory is fitted too. A third of the problems is held out. The table has the
+    relative errors before and after. Run `evt tune samples/bench/calibration.toml --route own` first.
     """
     from dataclasses import replace
 
