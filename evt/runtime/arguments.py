@@ -27,7 +27,7 @@ from evt.runtime.convolution import convolution_views
 from evt.runtime.given import given_buffers, given_inputs, is_absent
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.ragged import check_offsets, check_operands, of_all_groups
-from evt.runtime.report import CallDiagnostics, copied_back
+from evt.runtime.report import CallDiagnostics, argument, copied_back
 from evt.runtime.tensor_checks import fault, is_number, plain, tracing_fault
 from evt.runtime.tensors import (
     buffer_argument,
@@ -84,7 +84,9 @@ def bind(
         elif output.is_indexed:
             name, shape = output.name, ", ".join(written(mode) for mode in output.modes)
             message = f"`{name}` is stored as [{shape}], and the call gives no buffer that has the rows"
-            report("E0608", message, f"pass {name}=..., or out=...; what no index names keeps what the buffer holds")
+            report(
+                "E0608", message, f"pass {argument(name)}, or out=...; what no index names keeps what the buffer holds"
+            )
         else:
             result[output.name] = fresh_argument(bound, output)
     if request.ragged:
@@ -212,7 +214,8 @@ def _check_names(
             report(
                 "E0601",
                 f"the input `{value.name}` is missing",
-                f"pass {value.name}=..., {_wanted(value)} of [{', '.join(map(written, value.modes))}]",
+                f"pass {argument(value.name)}, {_wanted(value)}"
+                + (f" of [{', '.join(map(written, value.modes))}]" if value.modes else ""),
             )
     for name in buffers:
         if name not in dag.output:

@@ -95,3 +95,15 @@ def test_an_explanation_names_the_route_that_is_emitted() -> None:
 
 def test_a_forced_route_is_explained() -> None:
     assert evt.gemm("D = acc", route="evt-2x").explain("h100").route == "evt-2x"
+
+
+@pytest.mark.parametrize("name", ["lambda", "None", "class", "is", "scale", "x1"])
+def test_a_missing_input_is_passed_as_the_help_says(name: str) -> None:
+    op = evt.gemm(f"in {name}: f32; D = acc * {name}")
+    with pytest.raises(evt.ArgumentError) as caught:
+        op(A, B.mT)
+    (each,) = caught.value.diagnostics
+    code, _, rest = each.help.removeprefix("pass ").partition(", ")
+    assert rest == "a number or a one-element tensor"
+    filled = code.replace("...", "2.0")
+    assert torch.allclose(eval(f"op(A, B.mT, {filled})", {"op": op, "A": A, "B": B}), 2 * (A @ B.mT))
