@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from evt.described import Described
 from evt.diagnostics import Source
 from evt.ir.interface import in_one_line
 from evt.program import DEFAULT_ARCH, Program, program_of
 from evt.request import LOOP, Shapes, from_text, problem_sizes
-from evt.request.given import check_kind
+from evt.request.given import check_kind, refuse_positional
 from evt.settings import Keywords
 from evt.untraced import skip_frames, untraced
 
@@ -191,12 +191,14 @@ class GroupedProgram(Described):
         A: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803
         B: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803
         /,
-        *,
+        *others: NoReturn,
         out: Any = None,
         offsets: Any = None,
         **inputs: Any,
     ) -> Any:
         """Run the program on all groups; see the class."""
+        if others:
+            refuse_positional(self.request.inputs, others)
         return self._caller(A, B, inputs, out, offsets)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from evt.described import Described
 from evt.diagnostics import Source
@@ -14,7 +14,7 @@ from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
 from evt.request import Request, Shapes, Traced, from_dag, from_text, problem_sizes, traced
-from evt.request.given import check_kind
+from evt.request.given import check_kind, refuse_positional
 from evt.settings import ConvolutionKeywords, Keywords
 from evt.untraced import inlined_as, skip_frames, untraced
 
@@ -275,15 +275,21 @@ class Program(Described):
         skip_frames()
         return Caller(self.request)
 
-    def _call_in_graph(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
+    def _call_in_graph(
+        self, A: torch.Tensor, B: torch.Tensor, /, *others: NoReturn, out: Any = None, **inputs: Any
+    ) -> Any:
         """Call the program under TorchDynamo: the graph gets a custom operator."""
         from evt.runtime.operator import call_traced
 
+        if others:
+            refuse_positional(self.request.inputs, others)
         return call_traced(self._traced, A, B, out, inputs)
 
     @inlined_as(_call_in_graph)
-    def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
+    def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *others: NoReturn, out: Any = None, **inputs: Any) -> Any:
         """Run the program; see :class:`Program`."""
+        if others:
+            refuse_positional(self.request.inputs, others)
         return self._caller(A, B, inputs, out)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from evt.diagnostics import Diagnostic, Source, shown
 from evt.errors import ArgumentError, TargetError
@@ -24,6 +26,20 @@ def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
     """Raise ArgumentError (E0607) for a value of another kind."""
     if not isinstance(value, kind):
         raise ArgumentError(Diagnostic("E0607", f"`{name}` is {shown(value)}; expected {wanted}"))
+
+
+def refuse_positional(inputs: Sequence[str], given: Sequence[object]) -> NoReturn:
+    """Raise ArgumentError (E0602) for inputs that a call gives by position, after A and B."""
+    count = f"{len(given)} input{'s' * (len(given) > 1)}"
+    named = ", ".join(as_keyword(name) for name in inputs)
+    help_text = f"pass them by keyword: op(A, B, {named})" if inputs else "the program has no inputs"
+    message = f"a call takes A and B by position, and no other argument; {count} given"
+    raise ArgumentError(Diagnostic("E0602", message, help=help_text))
+
+
+def as_keyword(name: str) -> str:
+    """Return a keyword argument as Python code: ``lambda`` and similar names are no keywords there."""
+    return f'**{{"{name}": ...}}' if iskeyword(name) else f"{name}=..."
 
 
 def read_dtype(name: object) -> DType:

@@ -20,6 +20,7 @@ from evt.ir.interface import declaration
 from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.layout import span
 from evt.request import Request, typed_for
+from evt.request.given import as_keyword
 from evt.request.shapes import transposed_hint
 from evt.runtime.batch_strides import aligned, outer_batches, spread, unfolded
 from evt.runtime.bound import Bound
@@ -27,7 +28,7 @@ from evt.runtime.convolution import convolution_views
 from evt.runtime.given import given_buffers, given_inputs, is_absent
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.ragged import check_offsets, check_operands, of_all_groups
-from evt.runtime.report import CallDiagnostics, argument, copied_back
+from evt.runtime.report import CallDiagnostics, copied_back
 from evt.runtime.tensor_checks import fault, is_number, plain, tracing_fault
 from evt.runtime.tensors import (
     buffer_argument,
@@ -85,7 +86,9 @@ def bind(
             name, shape = output.name, ", ".join(written(mode) for mode in output.modes)
             message = f"`{name}` is stored as [{shape}], and the call gives no buffer that has the rows"
             report(
-                "E0608", message, f"pass {argument(name)}, or out=...; what no index names keeps what the buffer holds"
+                "E0608",
+                message,
+                f"pass {as_keyword(name)}, or out=...; what no index names keeps what the buffer holds",
             )
         else:
             result[output.name] = fresh_argument(bound, output)
@@ -214,7 +217,7 @@ def _check_names(
             report(
                 "E0601",
                 f"the input `{value.name}` is missing",
-                f"pass {argument(value.name)}, {_wanted(value)}"
+                f"pass {as_keyword(value.name)}, {_wanted(value)}"
                 + (f" of [{', '.join(map(written, value.modes))}]" if value.modes else ""),
             )
     for name in buffers:

@@ -26,12 +26,12 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.imported import when_imported
 from evt.request import Request, Traced, traced
+from evt.request.given import as_keyword
 from evt.runtime import inductor
 from evt.runtime.arguments import outline
 from evt.runtime.autograd import run_recorded
 from evt.runtime.call import caller_of, named_values, run_values
 from evt.runtime.fresh import returned
-from evt.runtime.report import argument
 from evt.runtime.tensor_checks import gradient_fault, tangent_fault
 from evt.runtime.vmap import refuse_batched, run_batched
 
@@ -175,7 +175,7 @@ def _allocate(
     for name in outputs:
         if bound.dag.output[name].is_indexed:
             message = f"`{name}` is stored by an index, and the call gives no buffer that has the rows"
-            raise ArgumentError(Diagnostic("E0608", message, help=f"pass {argument(name)}"))
+            raise ArgumentError(Diagnostic("E0608", message, help=f"pass {as_keyword(name)}"))
     return [returned(bound, bound.dag.output[name]) for name in outputs]
 
 

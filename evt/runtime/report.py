@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from keyword import iskeyword
-
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 
@@ -24,11 +22,6 @@ class CallDiagnostics:
     def check(self) -> None:
         if self.diagnostics:
             raise ArgumentError(self.diagnostics)
-
-
-def argument(name: str) -> str:
-    """Return a keyword argument as Python code: ``lambda`` and similar names are no keywords there."""
-    return f'**{{"{name}": ...}}' if iskeyword(name) else f"{name}=..."
 
 
 def copied_back(name: str, copy: str, back: str = "") -> str:

@@ -106,4 +106,24 @@ def test_a_missing_input_is_passed_as_the_help_says(name: str) -> None:
     code, _, rest = each.help.removeprefix("pass ").partition(", ")
     assert rest == "a number or a one-element tensor"
     filled = code.replace("...", "2.0")
-    assert torch.allclose(eval(f"op(A, B.mT, {filled})", {"op": op, "A": A, "B": B}), 2 * (A @ B.mT))
+    assert torch.allclose(eval(f"op(A, B.mT, {filled})", {"op": op, "A": A, "B": B}), 2 * (A @ B.mT), atol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_inputs_by_position_are_named(compiled: bool) -> None:
+    op = evt.gemm("D = lambda*acc + C")
+    C = torch.randn(8, 24)  # noqa: N806
+    calls: list[Callable[..., Any]] = [lambda *given: op(A, B.mT, *given)]
+    if compiled:
+        torch.compiler.reset()
+        calls = [torch.compile(calls[0], backend="eager")]
+    with pytest.raises(evt.ArgumentError) as caught:
+        calls[0](2.0, C)
+    (each,) = caught.value.diagnostics
+    assert each.code == "E0602"
+    assert each.message == "a call takes A and B by position, and no other argument; 2 inputs given"
+    assert each.help == 'pass them by keyword: op(A, B, **{"lambda": ...}, C=...)'
+    with pytest.raises(evt.ArgumentError, match="the program has no inputs"):
+        GEMM(A, B.mT, C)
+    with pytest.raises(evt.ArgumentError, match="E0602"):
+        evt.grouped_gemm("D = acc + C")([A], [B.mT], [C])
