@@ -271,9 +271,17 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
 def depth(plan: Plan, sizes: Mapping[str, int]) -> int:
     """Return the contraction dimension; for a convolution, ``k`` alone counts only the channels.
 
-    TMA's im2col mode loads whole tiles of each tap's channels.
+    TMA's im2col mode loads whole tiles of each tap's channels. The halo kernel leaves out taps: of other residue
+    classes in gradients with a stride, and outside of volumes.
     """
     channels = sizes["k"]
     if isinstance(plan.mainloop, Convolution3x) and plan.mainloop.operator != "wgrad":
         channels = ceil_div(channels, plan.config.tile[2]) * plan.config.tile[2]
-    return channels * prod(size for name, size in sizes.items() if name.startswith("filter_"))
+    taps = prod(size for name, size in sizes.items() if name.startswith("filter_"))
+    loop = plan.mainloop
+    if isinstance(loop, HaloConvolution) and loop.residues:
+        taps = ceil_div(taps, prod(sizes[f"stride_{name}"] for name in loop.spatial))
+    elif isinstance(loop, HaloConvolution) and loop.rank == 3:
+        axis = Axis.of(forward(loop.operator, sizes), "depth")
+        taps = ceil_div(taps * axis.taps_inside, axis.taps * axis.output)
+    return channels * taps

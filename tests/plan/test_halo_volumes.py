@@ -17,7 +17,7 @@ from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import forward, halo_of
 from evt.plan.halo_cost import Plane, choose
-from evt.plan.speed import fastest
+from evt.plan.speed import depth, fastest
 from tests.support.convolutions import convolution
 
 AXIS = ("output", "pad", "stride", "dilation")
@@ -102,6 +102,18 @@ def test_it_is_preferred(taps) -> None:
     shapes = (2, 64, 6, 14, 14), (64, 64, *taps)
     assert evt.conv3d(RESIDUAL).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"
     assert evt.conv3d(RESIDUAL).plan("sm90", "f32", shapes=shapes).route != "conv-halo-3x"
+
+
+def test_the_estimate_counts_taps_that_are_multiplied() -> None:
+    """A single slice meets one of three taps along the depth, a pixel of a gradient of stride 2 a quarter of the taps."""
+    shapes = (2, 64, 1, 14, 14), (64, 64, 3, 3, 3)
+    sizes = Convolution.of("conv3d", {"padding": 1}).problem(*shapes).sizes
+    assert depth(planned(shapes=shapes), sizes) == 64 * 9
+    gradient = (2, 64, 14, 14), (64, 64, 4, 4)
+    made = evt.conv2d_dgrad("D = acc*2", stride=2, padding=1).plan("sm90", "f16", shapes=gradient)
+    sizes = Convolution.of("conv2d_dgrad", {"stride": 2, "padding": 1}).problem(*gradient).sizes
+    assert made.route == "conv-halo-3x"
+    assert depth(made, sizes) == 64 * 4
 
 
 @pytest.mark.parametrize(
