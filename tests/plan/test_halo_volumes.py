@@ -105,7 +105,7 @@ def test_it_is_preferred(taps) -> None:
 
 
 def test_the_estimate_counts_taps_that_are_multiplied() -> None:
-    """A single slice meets one of three taps along the depth, a pixel of a gradient of stride 2 a quarter of the taps."""
+    """A single slice meets one of three taps along the depth; a pixel of a strided gradient meets a quarter of them."""
     shapes = (2, 64, 1, 14, 14), (64, 64, 3, 3, 3)
     sizes = Convolution.of("conv3d", {"padding": 1}).problem(*shapes).sizes
     assert depth(planned(shapes=shapes), sizes) == 64 * 9
