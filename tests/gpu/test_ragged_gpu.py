@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -45,7 +47,7 @@ SIZES = {"even": (256, 128), "odd": (336, 200), "narrow": (48, 64)}
 BOUND = 0.01
 
 
-def random(shape, dtype, generator):
+def randomly(shape, dtype, generator):
     if dtype in ("i8", "i32"):
         made = torch.randint(-9, 10, shape, device="cuda", generator=generator)
     else:
@@ -59,14 +61,14 @@ def made(case: str, rows: tuple[int, ...], n: int, k: int, beyond: int = 0, **ke
     op = evt.grouped_gemm(text, **keywords)
     generator = torch.Generator("cuda").manual_seed(len(case) + n)
     total, groups = sum(rows) + beyond, len(rows)
-    a = random((total, k), dtype, generator)
+    a = randomly((total, k), dtype, generator)
     along_k = op.request.operand_modes[1] == ("n", "k")
-    b = random((groups, n, k) if along_k else (groups, k, n), dtype, generator)
+    b = randomly((groups, n, k) if along_k else (groups, k, n), dtype, generator)
     inputs = {}
     for value in typed_graph(op.request, dtype, dtype).inputs:
         extents = {"m": total, "n": n}
         shape = tuple(extents[base(mode)] // divisor(mode) for mode in value.modes)
-        inputs[value.name] = random((*(() if "m" in value.modes else (groups,)), *shape), str(value.dtype), generator)
+        inputs[value.name] = randomly((*(() if "m" in value.modes else (groups,)), *shape), str(value.dtype), generator)
     ends = torch.tensor(rows, device="cuda").cumsum(0).to(torch.int32)
     return op, a, b, inputs, ends
 
@@ -113,6 +115,15 @@ def check(call, rows):
 def test_results(case, rows) -> None:
     for n, k in SIZES.values():
         check(made(case, GROUPS[rows], n, k, beyond=5 if n == 336 else 0), GROUPS[rows])
+
+
+@pytest.mark.parametrize("case", ["vectors", "residual", "gated", "e4m3"])
+def test_random_groups(case) -> None:
+    draw = random.Random(case)
+    for _ in range(12):
+        count = draw.choice((1, 3, 8, 40, 300))
+        rows = tuple(draw.choice((0, 1, draw.randint(0, 3000 // count))) for _ in range(count))
+        check(made(case, rows, 16 * draw.randint(1, 60), 16 * draw.randint(1, 20), beyond=draw.randint(0, 99)), rows)
 
 
 @pytest.mark.parametrize("case", ["vectors", "e4m3", "bare"])

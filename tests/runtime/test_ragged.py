@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -101,6 +102,53 @@ def test_the_program_of_all_groups_on_the_cpu(in_graphs) -> None:
     Caller(request)(a, b, inputs, buffer)
     assert torch.equal(buffer[:28], wanted[:28])
     assert bool((buffer[28:] == 3).all())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_groups(seed: int) -> None:
+    """The program of all groups gives the results of each group's call, for any groups, inputs and outputs."""
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    groups, n, k = draw.randint(1, 9), 8 * draw.randint(1, 6), 8 * draw.randint(1, 5)
+    rows = [draw.choice((0, 0, 1, draw.randint(1, 40))) for _ in range(groups)]
+    total = sum(rows) + draw.randint(0, 5)
+    terms = {"w": "w*", "alpha": "alpha*", "bias": "(acc + bias)", "t": " + t", "C": " + C"}
+    terms = {name: draw.choice((text, "")) for name, text in terms.items()}
+    inputs = {"w": "f32[m]", "alpha": "f32", "bias": "f32[n]", "t": "f32[n?]", "C": "bf16[m, n]"}
+    declared = "".join(f"in {name}: {inputs[name]}\n" for name, text in terms.items() if text)
+    formula = f"{terms['w']}{terms['alpha']}{terms['bias'] or 'acc'}{terms['t']}{terms['C']}"
+    gated = draw.random() < 0.5
+    outputs = "out D: bf16[m, n], gate: bf16[m, n/2]\n" if gated else ""
+    text = f"{HEADER}{declared}{outputs}D = {formula}" + "\ngate = silu(even(acc))*odd(acc)" * gated
+    op = evt.grouped_gemm(text)
+
+    def made(name: str) -> torch.Tensor:
+        own = () if draw.random() < 0.5 else (groups,)
+        shape = {"w": (total,), "alpha": own, "bias": (*own, n), "t": draw.choice(((), (*own, n))), "C": (total, n)}
+        found = torch.randn(shape[name], generator=generator)
+        return found.bfloat16() if name == "C" else found
+
+    given = {name: made(name) for name, text in terms.items() if text}
+    a, b = (
+        torch.randn(total, k, generator=generator).bfloat16(),
+        torch.randn(groups, n, k, generator=generator).bfloat16(),
+    )
+    ends = torch.tensor(rows).cumsum(0).to(torch.int32)
+    got = Caller(ragged_request(op.request))(a, b, {**given, "offsets": ends})
+    first = 0
+    for group, count in enumerate(rows):
+        part = slice(first, first + count)
+        first += count
+        if not count:
+            continue
+        mine = {name: value[part] if name in ("w", "C") else value for name, value in given.items()}
+        mine = {
+            name: value[group] if name not in ("w", "C") and value.dim() > (name in ("bias", "t")) else value
+            for name, value in mine.items()
+        }
+        wanted = op._member(a[part], b[group], **mine)
+        pairs = zip(got, wanted, strict=True) if gated else [(got, wanted)]
+        assert all(torch.equal(whole[part], each) for whole, each in pairs)
 
 
 def test_rows_of_d_named_by_an_index() -> None:
