@@ -1,4 +1,4 @@
-"""Constants of a card, fitted to measurements: ``fit(rows) -> Fit``, ``judged(rows) -> Judgement``.
+"""Constants of a card, fitted to measurements: ``fit(rows, card, source) -> Fit``, ``judged(rows, card) -> Judgement``.
 
 The model of each kind of kernels gives a start, a work and a memory traffic. Two factors for each kind, and the rate of
 the memory, minimise the median of the relative errors. One third of the problems is held out: it only judges.
