@@ -354,8 +354,13 @@ def test_a_full_disk_loses_nothing(own_cache: Path) -> None:
 def test_processes_time_one_after_the_other_on_a_gpu() -> None:
     with Store().alone(GPU) as waited:
         assert not waited
-        code = f"from evt.measured import Store\nwith Store().alone({GPU!r}) as waited: print(waited)"
+        code = (
+            "from evt.measured import Store\nprint('go', flush=True)\n"
+            f"with Store().alone({GPU!r}) as waited: print(waited)"
+        )
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "go\n"
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(1.5)
         with Store().alone("another GPU") as waited:
