@@ -70,7 +70,7 @@ def test_holds_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"evt", info}
     kinds = {Path(name).suffix for name in names if name.startswith("evt/")}
-    assert kinds <= {".py", ".typed", ".md", ".lark", ".jinja", ".hpp", ".cpp"}
+    assert kinds <= {".py", ".typed", ".md", ".lark", ".jinja", ".hpp", ".cpp", ".json"}
     assert f"{info}/licenses/LICENSE" in names
 
 
