@@ -132,6 +132,7 @@ _TABLE = (
     Code("E1021", "a gradient that evt leaves to PyTorch"),
     Code("E1022", "a kernel whose speed has not been measured"),
     Code("E1023", "a region whose bits differ from eager's"),
+    Code("E1024", "a norm that stays a kernel of Inductor's"),
     # warnings
     Code("W0401", "an input that is a matrix and reads like a scalar"),
 )

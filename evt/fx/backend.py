@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.output_code import CompiledFxGraph
 from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import Cache, KernelSource, tools_digest
@@ -46,6 +47,7 @@ from evt.fx.records import Owner, ProductReport, Record, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.fx.stored import StoredGraph
+from evt.runtime.folded import Refresh
 
 #: The attributes in which versions of Dynamo keep the backend that a wrapper calls.
 _WRAPPED = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable")
@@ -69,6 +71,8 @@ class FusePass(RegionPass):
         self._failures: dict[KernelSource, str] = {}
         self._kernels: dict[Node, RegionKernels] = {}
         self._compiled: list[_CompiledGraph] = []
+        #: The folds of the graphs that :meth:`record` has recorded last.
+        self.refreshed: list[Refresh] = []
         #: The digests of graphs that this pass has seen: they were not loaded.
         self._seen: set[str] = set()
         #: Part of the identity, after PyTorch has loaded a graph that is not valid.
@@ -83,16 +87,29 @@ class FusePass(RegionPass):
                 self._failures |= failures
                 choice = self.choose(graph)
         rewrite(graph, choice.regions, LAUNCH)
-        restore(graph)
+        refresh = self._folded(graph)
         notes = {node: each.note for node, each in self._kernels.items()}
         rows = rows_of(choice.outcomes, choice.benefits, graph_name(), notes)
         if self._background is not None:
-            made = _CompiledGraph(rows, self._kernels_of(choice))
+            made = _CompiledGraph(rows, self._kernels_of(choice), refresh)
             self._compiled.append(made)
             self._seen.add(made.digest)
             stored.count(made.digest)
         else:
             keep(Record(rows, self.owner, self.options))
+
+    def _folded(self, graph: Graph) -> Refresh | None:
+        """Restore a graph; return its folds if :meth:`compile` can call them before each replay of a CUDA graph."""
+        replayed = self._background is not None and torch._inductor.config.triton.cudagraphs
+        folds = restore(graph, self.frozen or replayed)
+        if folds is None or not replayed:
+            return None
+        inputs = graph.find_nodes(op="placeholder")
+        tensors, text, _ = folds.args
+        if any(each not in inputs for each in tensors):  # type: ignore[union-attr]
+            folds.args = (tensors, text, self.frozen)
+            return None
+        return Refresh(text, tuple(map(inputs.index, tensors)))  # type: ignore[arg-type]
 
     def uuid(self) -> str | None:
         """Return the identity of the pass for PyTorch's keys, None if its graphs are not kept."""
@@ -141,6 +158,11 @@ class FusePass(RegionPass):
                 builds = background.wait()
             made, self._compiled = self._compiled, []
             if not builds.failures and self.record(before, made, builds.libraries):
+                for refresh in self.refreshed:
+                    assert isinstance(compiled, CompiledFxGraph)
+                    assert compiled.current_callable is not None
+                    compiled.current_callable = refresh.before(compiled.current_callable)
+                    compiled._fx_graph_cache_key = None  # autograd's cache would keep the graph without the call
                 return compiled
             self._failures |= builds.failures
             self.expire()
@@ -173,6 +195,7 @@ class FusePass(RegionPass):
                     each.take()
                 found[digest] = loaded
         self._seen |= found.keys()
+        self.refreshed = [each.refresh for each in found.values() if each.refresh is not None]
         for graph in found.values():
             keep(Record(graph.rows, self.owner, self.options))
         return True
@@ -188,19 +211,21 @@ class _CompiledGraph:
 
     rows: tuple[ProductReport, ...]
     kernels: Sequence[RegionKernels]
+    refresh: Refresh | None = None
 
     @cached_property
     def digest(self) -> str:
         """A digest of the rows and the kernels; equal graphs share it."""
         kernels = [(each.program, str(each.call), [source.text for source in each.sources]) for each in self.kernels]
-        return hashlib.sha256(repr((self.rows, kernels)).encode()).hexdigest()
+        return hashlib.sha256(repr((self.rows, kernels, self.refresh)).encode()).hexdigest()
 
     def finish(self, libraries: Mapping[KernelSource, Path]) -> StoredGraph:
         """Give the kernels to the programs, and return the graph to store."""
         provided = [made for each in self.kernels for made in each.provide(libraries)]
         sources = _sources_of(self.kernels)
         paths = dict.fromkeys(libraries[each] for each in sources)
-        return StoredGraph(self.rows, tuple(provided), tuple(paths), tools_digest(Cache()) if paths else "")
+        tools = tools_digest(Cache()) if paths else ""
+        return StoredGraph(self.rows, tuple(provided), tuple(paths), tools, self.refresh)
 
 
 def _sources_of(kernels: Iterable[RegionKernels]) -> list[KernelSource]:
@@ -219,7 +244,7 @@ def backend(
     while True:
         before = stored.counts()
         compiled: Any = compile_fx(module, list(inputs), inner_compile=fuse.compile, config_patches=patches)
-        if fuse.record(before):
+        if fuse.record(before) and not fuse.refreshed:
             return owner.follow(module, compiled)
         fuse.expire()
 

@@ -20,18 +20,24 @@ from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_con
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
+from evt.fx import covered
 from evt.fx.build import RegionProgram
-from evt.fx.cost_model import Benefit, estimate
+from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
+from evt.fx.example import bytes_of
 from evt.fx.measure import measured
-from evt.fx.norms import apply_norms, split_moments
+from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, split_moments, undo
 from evt.fx.op_semantics import UNMEASURED
 from evt.fx.options import Options
+from evt.fx.region import LEFT
 from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.skip_reason import SkipReason
 from evt.runtime.kernels import device_target
 
 #: The codes of regions that are found and then skipped, so that their operators are free again.
 _FREEING = ("E1015", "E1017", "E1018", "E1019", "E1022")
+#: The part of a GPU's memory that the default rule gives to weights with norms folded in.
+_MOST_FOLDED = 0.1
+_PARTLY = "the norm is a kernel of Inductor's: no region computes one of its readers"
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,9 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     measures = True
 
     def __init__(self, options: Options) -> None:
-        self.rule, self.devices = options.rule, options.devices
+        self.rule, self.devices, self.frozen = options.rule, options.devices, options.frozen
+        #: The bytes of weights with norms folded in, of all graphs of the model.
+        self._weight_bytes = 0
 
     @abstractmethod
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
@@ -72,26 +80,69 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     def choose(self, graph: Graph) -> Choice:
         """Return the regions that get kernels; products take the operators that a skipped region frees.
 
-        :func:`evt.fx.norms.restore` puts back the operators that no region takes.
+        A norm is part of all products that read it, or of none. :func:`evt.fx.norms.restore` puts back the operators
+        that no region takes.
         """
         skipped: dict[Node, Outcome] = {}
         benefits: dict[Node, Benefit] = {}
-        if self.rule == "always":
-            split_moments(graph)
-            if _may_keep_weights():
-                apply_norms(graph)
-        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.var.correction):
-            if self.rule != "always":
-                node.meta[UNMEASURED] = True
+        norms, stay = self._norms(graph)
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
             found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons))
             outcomes = tuple(skipped.get(each.product, each) for each in found.outcomes)
-            benefits = {**found.benefits, **benefits}
+            benefits = {**found.benefits, **{node: benefits[node] for node in skipped if node in benefits}}
+            products = {each.product for each in outcomes if each.fused is not None}
+            computed = {node for each in outcomes if each.fused is not None for node in each.fused.nodes}
+            if partly := [each for each in norms if not each.holds(products, computed)]:
+                norms = [each for each in norms if each not in partly]
+                for product, norm in ((product, each.norm) for each in partly for product in each.products):
+                    undo(product)
+                    skipped.pop(product, None)
+                    stay[product] = SkipReason(norm, STAYS, _PARTLY)
+                continue
+            if _leave_reductions(outcomes, skipped):
+                continue
             new = {each.product: each for each in outcomes if each.reason is not None and each.reason.code in _FREEING}
             if new.keys() <= skipped.keys() or not _may_grow(outcomes, skipped | new):
-                return Choice(outcomes, benefits)
+                return Choice(tuple(_with(each, stay.get(each.product)) for each in outcomes), benefits)
             skipped |= new
+
+    def _norms(self, graph: Graph) -> tuple[list[Applied], dict[Node, SkipReason]]:
+        """Let products read the operands of norms; return the norms, and by product why its norm stays."""
+        norms, stay = list[Applied](), dict[Node, SkipReason]()
+        if self.rule in ("always", "estimate"):
+            split_moments(graph)
+            norms, stay = apply_norms(graph, self._judge_norm)
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.var.correction):
+            if self.rule != "always":
+                node.meta[UNMEASURED] = True
+        return norms, stay
+
+    def _judge_norm(self, norm: Candidate) -> str:
+        """Return a reason against a norm, or "" and note the gain for the estimates of its products."""
+        device = norm.x.meta["val"].device
+        if device.type not in self.devices:
+            return f"its products are on {device.type}"
+        if graph_name():
+            return "gradients are recorded, and the gradient of a weight reads the norm"
+        if torch._inductor.config.cpp_wrapper:
+            return "a graph in C++ does not fold weights"
+        if self.rule == "always":
+            return ""
+        if not covered.NORMS:
+            return "no measurement says that it wins in the products that read it"
+        kept = sum(map(bytes_of, norm.weights))
+        if device.type == "cuda":
+            known = torch.cuda.get_device_properties(device)
+            if self._weight_bytes + kept > _MOST_FOLDED * known.total_memory:
+                return f"folded weights would take more than {_MOST_FOLDED:.0%} of the GPU's memory"
+        gain, folding = norm_gain(norm, self.frozen or bool(torch._inductor.config.triton.cudagraphs))
+        if gain - folding < LEAST_GAIN:
+            return f"it saves about {gain:.1f} us, and folds of a captured graph take about {folding:.1f} us"
+        self._weight_bytes += kept
+        for product in norm.products:
+            product.meta[NORM_GAIN] = (gain - folding) / len(norm.products)
+        return ""
 
     def _judge(self, found: Fusion) -> Choice:
         """Return which regions get kernels: the rule skips regions that lose, ``prepare`` those without a kernel."""
@@ -123,10 +174,9 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         return None
 
 
-def _may_keep_weights() -> bool:
-    """Return whether calls of a graph may keep folded weights: for inference, from Python, outside of CUDA graphs."""
-    config = torch._inductor.config
-    return not (graph_name() or config.cpp_wrapper or config.triton.cudagraphs)
+def _with(outcome: Outcome, reason: SkipReason | None) -> Outcome:
+    """Return an outcome with a further reason behind it."""
+    return outcome if reason is None else replace(outcome, behind=(*outcome.behind, reason))
 
 
 def _may_grow(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcome]) -> bool:
@@ -134,6 +184,18 @@ def _may_grow(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcome]) -> b
     free = {node for each in skipped.values() for node in each.wanted}
     kept = (each for each in outcomes if each.product not in skipped)
     return any(reason.code == "E1013" and reason.node in free for each in kept for reason in each.behind)
+
+
+def _leave_reductions(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcome]) -> bool:
+    """Leave the reductions of regions that lose to Inductor; return whether there are any."""
+    found = False
+    for each in outcomes:
+        if each.product in skipped or each.possible is None or each.reason is None or each.reason.code != "E1017":
+            continue
+        for node, index_map in each.possible.region.index_maps.items():
+            if index_map.reduced:
+                node.meta[LEFT], found = ("E1017", f"with it, `{each.product.name}` {each.reason.reason}"), True
+    return found
 
 
 def _losers(benefits: Mapping[Node, Benefit]) -> dict[Node, SkipReason]:

@@ -47,6 +47,7 @@ from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
+from evt.fx.norms import Candidate
 from evt.fx.product import find_product
 from evt.fx.views import readers
 from evt.ir import Apply, TypedDag
@@ -59,8 +60,12 @@ from evt.plan.plan import DepthwiseConvolution, HaloConvolution, OwnProduct, Pla
 from evt.plan.speed import duration, product_microseconds
 from evt.request.graphs import optimised_graph
 
+#: The key in ``node.meta`` of a product's part of the gain of its norm, in microseconds.
+NORM_GAIN = "evt_norm_gain"
 #: Bytes, and 16-bit multiply-adds, per microsecond that kernels reach on sm90, the only measured target.
 _MOVED, _MULTIPLIED = 3.6e6, 3.2e8
+#: Bytes per microsecond of Inductor's norms and of folds.
+_MOVED_BY_NORMS = 2.5e6
 #: The least estimated gain of a region in microseconds; the estimate is no more exact.
 LEAST_GAIN = 1.0
 #: The gain of one launch less in a stream, in microseconds.
@@ -135,6 +140,16 @@ class Benefit:
         return f"{said}; the GPU waits {abs(self.waiting):.1f} us {'less' if self.waiting > 0 else 'more'} for the host"
 
 
+def norm_gain(norm: Candidate, frozen: bool) -> tuple[float, float]:
+    """Return the microseconds that a norm in its products saves, and the microseconds of its folds.
+
+    Inductor's kernel reads the operand and writes the norm; without it, a kernel reads the operand for its statistics.
+    A CUDA graph that a user captures folds the weights in each replay, unless they are frozen.
+    """
+    folding = sum(2 * bytes_of(each) / _MOVED_BY_NORMS + LAUNCH for each in norm.weights)
+    return bytes_of(norm.x) / _MOVED_BY_NORMS, 0.0 if frozen else folding
+
+
 def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here: bool = False) -> Benefit:
     """Estimate the gain and the loss of a region on a target, for the sizes of the call that is compiled.
 
@@ -144,7 +159,9 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here:
     product = fused.region.product
     result = bytes_of(product.node)
     convolution = product.is_convolution
-    if len(fused.nodes) == 1 and not convolution:  # the library computes alpha and the terms as well
+    of_norm = product.node.meta.get(NORM_GAIN, 0.0)
+    alone = len(fused.nodes) == 1 and not convolution  # the library computes alpha and the terms as well
+    if alone and not of_norm:
         return Benefit(0.0, LAUNCH)
     try:
         kernel = kernel_of(fused, target, _PROCESSORS, here=here)
@@ -166,9 +183,11 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here:
     copies = copied(fused)
     copying = 2 * sum(map(bytes_of, copies)) / _MOVED + len(copies) * LAUNCH
     launches = (not read) + summed
+    if alone:
+        saved, spared, launches = 0, 0.0, 0
     by_product = isinstance(kernel.mainloop, OwnProduct) or not convolution
     lost = (_lost_by_product if by_product else _lost_by_convolution)(fused, kernel, time)
-    gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copying
+    gain, loss = spared + launches * LAUNCH + max(0.0, -lost) + of_norm, max(0.0, lost) + copying
     if replayed:
         return Benefit(gain, loss, saved)
     calls = 1 + len(copies)

@@ -130,6 +130,10 @@ COVERED = (
 )
 
 
+#: Whether measurements say that norms win inside the products that read them.
+NORMS = False
+
+
 def uncovered(plan: Plan, product: Product) -> str:
     """Return why the default rule skips a product, or "" if measurements cover its kernel."""
     if any(known.covers(plan, product) for known in COVERED):

@@ -24,7 +24,7 @@ from evt.runtime.inductor import call_in_cpp, is_cpp
 from evt.runtime.site import Site
 
 _OPERATOR = torch.ops.evt.launch.default
-_FOLDED = torch.ops.evt.fold_norm.default
+_FOLDED = torch.ops.evt.fold_norms.default
 _NAME = "evt_site"
 
 

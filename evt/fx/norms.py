@@ -15,18 +15,19 @@ memory, so the normalised tensor disappears with its last reader.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-import evt.runtime.folded  # noqa: F401  registers the operator
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, operator_name, shape_of
 from evt.fx.index_map import all_same
 from evt.fx.sizes import shaped
+from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view, readers
+from evt.runtime.folded import Fold, shapes, text_of
 
 aten = torch.ops.aten
 #: The key in ``node.meta`` of a product's own operator, while :func:`normed` is in its place.
@@ -35,12 +36,20 @@ _OWN = "evt_product"
 _MEAN = "evt_mean"
 #: The key in ``node.meta`` of a tensor whose statistics are of its rounded elements, as a product reads them.
 ROUNDED = "evt_rounded"
+#: The code of a norm that stays a kernel of Inductor's.
+STAYS = "E1024"
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
+_PRODUCTS = ("mm", "addmm")
 _CASTS = ("convert_element_type", "_to_copy")
 
 
 def normed(*_: Any) -> Any:
     """Stand for a product of a norm in a graph: its own arguments, and then the ones of the :class:`Norm`."""
+    raise AssertionError("a pass replaces it")
+
+
+def folding(*_: Any) -> Any:
+    """Stand for a :class:`Fold` in a graph: weight, gain, shift and bias, or None; contraction, centred, offset."""
     raise AssertionError("a pass replaces it")
 
 
@@ -55,6 +64,15 @@ class Norm:
     gain: Node | None
     offset: float
     shift: Node | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A norm that could be part of the products that read it: its operand, the products and their weights."""
+
+    x: Node
+    products: Sequence[Node]
+    weights: Sequence[Node]
 
 
 def split_moments(graph: Graph) -> None:
@@ -85,29 +103,115 @@ def split_moments(graph: Graph) -> None:
         graph.erase_node(node)
 
 
-def apply_norms(graph: Graph) -> None:
-    """Let products with constant weights read the operands of norms, where no other operator reads a norm."""
+@dataclass(frozen=True)
+class Applied:
+    """A norm that is part of the products that read it. ``added``: additions read it as well.
+
+    The regions of these additions have to compute the norm again from its operand.
+    """
+
+    norm: Node
+    products: tuple[Node, ...]
+    added: bool
+
+    def holds(self, products: Set[Node], computed: Set[Node]) -> bool:
+        """Return whether regions compute all products, and the norm again for its other readers."""
+        mine = {*self.products}
+        again = not self.added or self.norm in computed or readers(self.norm) <= mine
+        return products >= mine and again
+
+
+def apply_norms(
+    graph: Graph, judge: Callable[[Candidate], str] = lambda _: ""
+) -> tuple[list[Applied], dict[Node, SkipReason]]:
+    """Let products with constant weights read the operands of norms, where only they and additions read a norm.
+
+    Return these norms, and by product why its norm stays a kernel of Inductor's (E1024). ``judge`` returns a reason
+    against a norm, or "".
+    """
     graph.eliminate_dead_code()  # its operators read nothing
+    made, left = list[Applied](), dict[Node, SkipReason]()
     for node in list(graph.nodes):
-        for norm in [_norm(node)] if _is_last(node) else []:
-            found = [_weights(reader, node) for reader in readers(node)]
-            if norm is None or not found or not all(found):
-                continue
-            norm.x.meta[ROUNDED] = True
-            for product in [each for each in graph.nodes if each in readers(node)]:
-                _apply(graph, product, norm)
+        if not _is_last(node):
+            continue
+        norm = _norm(node)
+        if norm is None:
+            continue
+        known = readers(node)
+        sums = {each for each in known if operator_name(each) == "add.Tensor"}
+        products = tuple(each for each in graph.nodes if each in known and base_name(each) in _PRODUCTS)
+        weights = [found[0] for each in products if (found := _weights(each, node)) is not None]
+        other = next((each for each in graph.nodes if each in known - sums and each not in products), None)
+        if other is not None:
+            reason = f"`{other.name}` reads the norm too"
+        elif dtype_of(node) == torch.float32 and node.meta["val"].is_cuda:
+            # tensor cores round x to tf32, and with it a mean that is not subtracted yet
+            reason = "tensor cores would round x in float32 before its mean is subtracted"
+        elif len(weights) < len(products):
+            reason = "the weight of a product that reads the norm is no parameter"
+        else:
+            reason = judge(Candidate(norm.x, products, weights))
+        if reason:
+            left |= {
+                each: SkipReason(node, STAYS, f"the norm is a kernel of Inductor's: {reason}") for each in products
+            }
+            continue
+        norm.x.meta[ROUNDED] = True
+        for each in products:
+            _apply(graph, each, norm)
+        made.append(Applied(node, products, bool(sums)))
+    return made, left
 
 
-def restore(graph: Graph) -> None:
-    """Put the operators back that no region computes: products of norms, and joint variances and means."""
+def restore(graph: Graph, frozen: bool = False) -> Node | None:
+    """Put the operators back that no region computes: products of norms, and joint variances and means.
+
+    Return the one operator that folds the weights of all other norms, if there are any. ``frozen``: see
+    :func:`evt.runtime.folded.fold_norms`.
+    """
     for node in list(graph.nodes):
         if node.target is normed:
-            node.target, node.kwargs = node.meta.pop(_OWN)
-            node.args = node.args[0]
+            undo(node)
         mean = node.meta.pop(_MEAN, None)
         if mean is not None and not mean._erased and _are_one(node, mean):
             _join(graph, node, mean)
     graph.eliminate_dead_code()
+    return _fold_together(graph, frozen)
+
+
+def undo(node: Node) -> None:
+    """Let a product read its norm again."""
+    node.target, node.kwargs = node.meta.pop(_OWN)
+    node.args = node.args[0]  # type: ignore[assignment]
+
+
+def _fold_together(graph: Graph, frozen: bool) -> Node | None:
+    """Replace all folds of a graph by one operator, and return it."""
+    found = graph.find_nodes(op="call_function", target=folding)
+    if not found:
+        return None
+    tensors = list(dict.fromkeys(operand for node in found for operand in node.all_input_nodes))
+    first = next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
+    for each in tensors:
+        if each.op == "get_attr":
+            first.prepend(each)
+    folds = []
+    for node in found:
+        *given, dim, centred, offset = node.args
+        places = (-1 if each is None else tensors.index(each) for each in given)
+        folds.append(Fold(*places, dim, centred, offset))  # type: ignore[call-arg, arg-type]
+    text = text_of(folds, [each.meta["val"] for each in tensors])
+    with graph.inserting_before(first):
+        every = graph.call_function(torch.ops.evt.fold_norms.default, (tensors, text, frozen))
+        every.meta["val"] = [value for node in found for value in node.meta["val"]]
+        for place, node in enumerate(found):
+            for user in list(node.users):
+                part = graph.call_function(operator.getitem, (every, 3 * place + user.args[1]))
+                part.meta = dict(user.meta)
+                user.replace_all_uses_with(part)
+                graph.erase_node(user)
+            graph.erase_node(node)
+    return every
 
 
 def _squares(node: Node) -> tuple[Node, Any, bool] | None:
@@ -139,7 +243,7 @@ def _is_last(node: Node) -> bool:
     """Return whether a node may be the result of a norm: a tensor that products read through views."""
     if not is_tensor(node) or is_view(node) or node.op != "call_function" or dtype_of(node) not in _TYPES:
         return False
-    return any(base_name(reader) in ("mm", "addmm") for reader in readers(node))
+    return any(base_name(reader) in _PRODUCTS for reader in readers(node))
 
 
 # The norm.
@@ -176,8 +280,6 @@ def _norm(node: Node) -> Norm | None:
             return None
     if not all_same(shape_of(x), shape) or dtype_of(x) != dtype or isinstance(shape[-1], torch.SymInt):
         return None
-    if dtype == torch.float32 and x.meta["val"].is_cuda:
-        return None  # tensor cores round x to tf32, and with it a mean that is not subtracted yet
     return Norm(x, rows[0], mean, mean is not None and _is_mean(mean, x), gain, offset, shift)
 
 
@@ -273,7 +375,7 @@ def _weights(product: Node, norm: Node) -> tuple[Node, int, Node | None] | None:
 
 
 def _apply(graph: Graph, product: Node, norm: Norm) -> None:
-    """Replace a product of a norm by one of the norm's operand."""
+    """Let a product read the norm's operand."""
     a, b = product.args[-2:]
     assert isinstance(a, Node)
     assert isinstance(b, Node)
@@ -282,11 +384,8 @@ def _apply(graph: Graph, product: Node, norm: Norm) -> None:
     weight, dim, bias = found
     rows = (shape_of(a)[0], 1)
     with graph.inserting_before(product):
-        given = (weight, norm.gain, norm.shift, bias, norm.offset, dim, norm.centred)
-        folded = graph.call_function(torch.ops.evt.fold_norm.default, given)
-        value: torch.Tensor = weight.meta["val"]
-        columns = value.new_empty(value.shape[1 - dim], dtype=torch.promote_types(value.dtype, torch.float32))
-        folded.meta["val"] = (torch.empty_like(value), columns, torch.empty_like(columns))
+        folded = graph.call_function(folding, (weight, norm.gain, norm.shift, bias, dim, norm.centred, norm.offset))
+        folded.meta["val"] = shapes(weight.meta["val"], dim)
         parts = [graph.call_function(operator.getitem, (folded, place)) for place in range(3)]
         for part, each in zip(parts, folded.meta["val"], strict=True):
             part.meta["val"] = each
@@ -299,10 +398,8 @@ def _apply(graph: Graph, product: Node, norm: Norm) -> None:
         mean = None if norm.mean is None else shaped(graph, norm.mean, rows)
         has_constant = norm.shift is not None or bias is not None
         operands = (x, made, rstd, mean, None if mean is None else sums, constant if has_constant else None)
-        replaced = graph.call_function(normed, (product.args, operands))
-    replaced.meta = {**product.meta, _OWN: (product.target, product.kwargs)}
-    product.replace_all_uses_with(replaced)
-    graph.erase_node(product)
+    product.meta[_OWN] = (product.target, product.kwargs)
+    product.target, product.args, product.kwargs = normed, (product.args, operands), {}
 
 
 def _base(node: Node) -> Node:
@@ -332,4 +429,15 @@ def _join(graph: Graph, variance: Node, mean: Node) -> None:
     graph.erase_node(mean)
 
 
-__all__ = ["ROUNDED", "apply_norms", "norm_of", "normed", "restore", "split_moments"]
+__all__ = [
+    "ROUNDED",
+    "STAYS",
+    "Applied",
+    "Candidate",
+    "apply_norms",
+    "norm_of",
+    "normed",
+    "restore",
+    "split_moments",
+    "undo",
+]

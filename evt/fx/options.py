@@ -17,18 +17,22 @@ LOSSLESS = "lossless"
 #: The rules that decide which regions are fused: if the cost model or a measurement predicts a gain, always, or if all
 #: bits equal eager PyTorch's.
 RULES = ("estimate", "measure", "always", LOSSLESS)
-_OWN = ("evt.rule", "evt.devices", "evt.tune")
+_OWN = ("evt.rule", "evt.devices", "evt.tune", "evt.frozen")
 #: Options of Inductor that choose kernels by measurement. They select the rule "measure".
 _MEASURES = ("max_autotune", "max_autotune_gemm")
 
 
 @dataclass(frozen=True)
 class Options:
-    """The rule, the kinds of devices whose products are fused, and Inductor's own options (``patches``)."""
+    """The rule, the kinds of devices whose products are fused, and Inductor's own options (``patches``).
+
+    ``frozen``: parameters do not change between the replays of a CUDA graph.
+    """
 
     rule: str = "estimate"
     devices: Sequence[str] = ("cuda",)
     patches: Mapping[str, Any] = field(default_factory=dict)
+    frozen: bool = False
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -43,7 +47,8 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
 
     ``evt.rule`` is one of :data:`RULES`; ``evt.tune=True`` and Inductor's max-autotune modes select "measure". With
     "lossless" Inductor does not run: evt fuses regions without a different bit, and PyTorch runs the other operators.
-    ``evt.devices`` are kinds of devices. All other options are Inductor's.
+    ``evt.devices`` are kinds of devices. ``evt.frozen=True`` promises that parameters do not change between the replays
+    of a CUDA graph. All other options are Inductor's.
     """
     patches: dict[str, Any] = {}
     if mode not in (None, "default"):
@@ -55,7 +60,8 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if unknown := next((name for name in own if name not in _OWN), None):
         message = f"there is no option `{unknown}`"
         raise ArgumentError(Diagnostic("E0602", message, help=f"options: {', '.join(_OWN)}; others are Inductor's"))
-    check_kind("evt.tune", own.get("evt.tune", False), bool, "True or False")
+    for name in ("evt.tune", "evt.frozen"):
+        check_kind(name, own.get(name, False), bool, "True or False")
     inductors = {name.replace("-", "_"): value for name, value in given.items()}
     known = torch._inductor.list_options() if inductors else ()
     if unknown := next((name for name in inductors if name not in known), None):
@@ -64,4 +70,4 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     patches.update(inductors)
     measures = own.get("evt.tune", any(patches.get(name) for name in _MEASURES))
     rule = own.get("evt.rule", "measure" if measures else "estimate")
-    return Options(rule, own.get("evt.devices", ("cuda",)), patches)
+    return Options(rule, own.get("evt.devices", ("cuda",)), patches, own.get("evt.frozen", False))

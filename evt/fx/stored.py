@@ -30,6 +30,7 @@ from evt.fx.kernels import Provided
 from evt.fx.options import Options
 from evt.fx.records import ProductReport
 from evt.measured import Store
+from evt.runtime.folded import Refresh
 from evt.storage import derived
 from evt.version import __version__
 
@@ -41,12 +42,16 @@ MOST = 1024
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """The rows of a graph's report and its kernels. ``tools`` is the digest of the tools that built the kernels."""
+    """The rows of a graph's report and its kernels. ``tools`` is the digest of the tools that built the kernels.
+
+    ``refresh`` are the folds before each replay of a CUDA graph, if there are any.
+    """
 
     rows: tuple[ProductReport, ...]
     kernels: tuple[Provided, ...] = ()
     libraries: tuple[Path, ...] = ()
     tools: str = ""
+    refresh: Refresh | None = None
 
     def is_valid(self) -> bool:
         """Return whether the kernels would be the same if they were built now, and are in the cache."""

@@ -14,11 +14,15 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import evt.fx.backend  # noqa: F401  registers the backend
-from evt.fx.norms import apply_norms, normed, restore, split_moments
+import evt.fx.backend  # registers the backend
+from evt.fx import choose, covered
+from evt.fx.cost_model import norm_gain
+from evt.fx.norms import Candidate, apply_norms, normed, restore, split_moments
+from evt.fx.options import read_options
 from evt.fx.regions import find_regions
 from evt.ir import Reduce
-from evt.runtime.folded import fold_norm
+from evt.runtime import folded
+from evt.runtime.folded import Fold, fold_norms, text_of
 
 WIDTH = 32
 
@@ -179,8 +183,9 @@ def test_errors_beside_eagers_where_means_are_large(name: str, dtype: torch.dtyp
 def test_folded_weights_are_kept_until_a_tensor_changes() -> None:
     weight, gain, shift, bias = nn.Parameter(torch.randn(8, 6)), *(torch.randn(each) for each in (6, 6, 8))
 
-    def folded() -> tuple[torch.Tensor, ...]:
-        return fold_norm(weight, gain, shift, bias, 0.0, 1, True)
+    def folded() -> list[torch.Tensor]:
+        tensors = (weight, gain, shift, bias)
+        return fold_norms(tensors, text_of([Fold(0, 1, 2, 3, 1, True, 0.0)], tensors), False)
 
     first = folded()
     assert all(one is two for one, two in zip(first, folded(), strict=True))
@@ -188,11 +193,100 @@ def test_folded_weights_are_kept_until_a_tensor_changes() -> None:
     assert torch.allclose(first[0].double(), scaled - scaled.mean(1, keepdim=True), atol=1e-6)
     assert torch.allclose(first[1], first[0].sum(1), atol=1e-6)
     assert torch.allclose(first[2], weight @ shift + bias, atol=1e-5)
+    before = first[0].clone()
     gain.add_(1)
     second = folded()
-    assert not torch.equal(first[0], second[0])
+    assert second[0] is first[0]  # at the same address
+    assert not torch.equal(before, second[0])
     weight.data = torch.zeros(8, 6)
     assert not folded()[0].any()
     with torch.inference_mode():
         gain = torch.ones(6)
         assert folded()[0] is not folded()[0]
+
+
+class PostNorm(nn.Module):
+    """A block of BERT's: the second product's sum reads the norm that the first product reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.last = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.norm(x)
+        return self.last(h + self.down(nn.functional.gelu(self.up(h))))
+
+
+def test_a_sum_computes_the_norm_that_it_reads_again() -> None:
+    model, x = PostNorm().eval(), torch.randn(4, WIDTH)
+    torch._dynamo.reset()
+    run = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+    first, second = evt.report(run).rows
+    assert "x0*x1" in first.formula  # the correction
+    assert "(x0 - x1)" in second.formula
+    assert second.formula.count("f32[m, n]") == 2  # x, and the sum
+
+
+def test_weights_are_folded_before_a_cuda_graph_replays() -> None:
+    """Also in a graph that PyTorch loads from disk instead of compiling it."""
+    x, model = torch.randn(4, WIDTH), blocks("layer", 2)
+    options = {"evt.rule": "always", "evt.devices": ("cpu",), "triton.cudagraphs": True}
+    for _ in range(2):
+        torch._dynamo.reset()
+        folded._kept.clear()
+        run: Any = torch.compile(model, backend="evt", options=options, dynamic=False)
+        with torch.no_grad():
+            run(x)
+            (kept,) = folded._kept.values()
+            assert len(kept.results) == 6
+            first = [each.data_ptr() for each in kept.results]
+            for parameter in model.parameters():
+                parameter.mul_(1.25)
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+            assert [each.data_ptr() for each in kept.results] == first
+
+
+def test_a_norm_is_part_of_all_products_that_read_it_or_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default rule skips the narrow product, so the wide one keeps its norm."""
+
+    class Two(nn.Module):
+        def __init__(self, narrow: int) -> None:
+            super().__init__()
+            self.norm, self.wide, self.narrow = nn.LayerNorm(512), nn.Linear(512, 2048), nn.Linear(512, narrow)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            h = self.norm(x)
+            return nn.functional.gelu(self.wide(h)), nn.functional.gelu(self.narrow(h))
+
+    monkeypatch.setattr(covered, "NORMS", True)
+    monkeypatch.setattr(choose, "norm_gain", lambda norm, frozen: (4.0, 0.0))
+    found = {}
+    for narrow in (7, 2048):
+        torch._dynamo.reset()
+        x = torch.zeros(16384, 512, dtype=torch.bfloat16)
+        with torch.no_grad():
+            report = evt.report(Two(narrow).bfloat16(), (x,), arch="sm90")
+        found[narrow] = [row.fused and "f32[m]" in row.formula for row in report.rows]
+        assert any("E1024" in each for row in report.rows for each in row.behind) is (narrow == 7)
+    assert found == {7: [False, False], 2048: [True, True]}
+
+
+def test_the_gain_of_a_norm_counts_the_folds_of_captured_graphs() -> None:
+    def gain(rows: int, frozen: bool) -> float:
+        graph = torch.fx.Graph()
+        x, weight = graph.placeholder("x"), graph.placeholder("weight")
+        for node, shape in ((x, (rows, 768)), (weight, (3072, 768))):
+            node.meta["val"] = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+        saved, folding = norm_gain(Candidate(x, [x], [weight]), frozen)
+        return saved - folding
+
+    assert gain(512, False) < 0 < gain(512, True) < gain(32768, False) < gain(32768, True)
+
+
+def test_an_option_of_another_kind_is_refused() -> None:
+    with pytest.raises(evt.ArgumentError, match=r"evt\.frozen"):
+        read_options(None, {"evt.frozen": 1})
+    assert read_options(None, {"evt.frozen": True}).frozen

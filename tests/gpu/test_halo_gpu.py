@@ -220,8 +220,8 @@ CASES = {
     ),
     "moments": Case(
         "out D, mu: f32[m], r: f32[m], c: f32[n], s: f32[n], a: f32\n"
-        "x = acc + 4000; D = acc; mu = mean[n](x); r = rsqrt(var[n](x) + 0.1)\n"
-        "c = mean[m](x); s = sqrt(var[m](x, 1)); a = var[m, n](x)",
+        "x = acc + 500; D = acc; mu = mean[n](x); r = rsqrt(var[n](x) + 0.1)\n"
+        "c = mean[m](x); s = sqrt(var[m](x, 0.5)); a = var[m, n](x)",
         (*LAYERS[:4], *ODD[:3], LARGE[1], STRIDES[0]),
     ),
     "atomic": Case(

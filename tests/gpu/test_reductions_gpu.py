@@ -40,6 +40,18 @@ SCALED = """
 """
 
 
+MOMENTS = """
+    out D, mu: f32[m], r: f32[m], c: f32[n], s: f32[n], a: f32
+    x = acc + 500
+    D = acc
+    mu = mean[n](x)
+    r = rsqrt(var[n](x) + 0.1)
+    c = mean[m](x)
+    s = sqrt(var[m](x, 0.5))
+    a = var[m, n](x)
+"""
+
+
 @dataclass(frozen=True)
 class Case:
     """A program, the type of A and B, and its routes; ``whole``: of whole numbers, many of them equal."""
@@ -67,6 +79,8 @@ CASES = {
         """,
         batched=True,
     ),
+    "moments": Case(MOMENTS),
+    "moments-convolution": Case(MOMENTS, routes=("conv-evt-3x", "conv-evt-2x"), convolved=True),
     "pairs": Case(PAIRS.format(""), routes=("evt-2x",)),
     "pairs-32": Case(PAIRS.format(", 32")),
     "blocks": Case(

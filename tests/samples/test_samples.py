@@ -26,7 +26,7 @@ from tests.support.records import MEANINGS, RECORD_OF, RECORDS, SAMPLES
 SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
 #: Samples of convolutions, which come from no record.
-OF_NO_RECORD = ("conv_relu_add", "one_epilogue", "rope")
+OF_NO_RECORD = ("conv_relu_add", "norm_applied", "norm_moments", "one_epilogue", "rope")
 SCRIPTS = ("one_epilogue.py", "resnet_bottleneck.py")
 
 
@@ -52,8 +52,8 @@ def memory(x: Tensor) -> Tensor:
 
 def test_every_sample_is_here() -> None:
     found = sorted(path.name for path in SAMPLES.iterdir() if path.is_file())
-    contracts = ("vllm_scaled_mm.py", "vllm_fused_moe.py")
-    assert found == sorted([*(f"{name}.evt" for name in (*MEANINGS, *OF_NO_RECORD)), *SCRIPTS, *contracts])
+    others = ("norms.py", "vllm_scaled_mm.py", "vllm_fused_moe.py")
+    assert found == sorted([*(f"{name}.evt" for name in (*MEANINGS, *OF_NO_RECORD)), *SCRIPTS, *others])
     assert sorted(MEANINGS) == sorted(RECORD_OF)
 
 
@@ -178,13 +178,24 @@ def test_one_epilogue_is_for_every_operation(operation: str, arch: str) -> None:
     assert f"for {arch}" in op.emit(arch).splitlines()[0]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_run_without_a_gpu(name: str) -> None:
+def run(script: str) -> str:
+    """Return the output of a script that runs without a GPU."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "error"}
-    command = [sys.executable, str(SAMPLES / name)]
+    command = [sys.executable, str(SAMPLES / script)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
     assert done.returncode == 0, done.stderr
-    assert "on sm90: own_sm90" in done.stdout
-    errors = [float(number) for number in re.findall(r"relative \w+ (\S+)", done.stdout)]
+    return done.stdout
+
+
+def test_a_norm_between_two_products() -> None:
+    ours, eager = (float(number) for number in re.findall(r"relative error (\S+)", run("norms.py")))
+    assert ours < eager < 4e-3
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_run_without_a_gpu(name: str) -> None:
+    output = run(name)
+    assert "on sm90: own_sm90" in output
+    errors = [float(number) for number in re.findall(r"relative \w+ (\S+)", output)]
     assert len(errors) == 2
     assert max(errors) < 5e-3
