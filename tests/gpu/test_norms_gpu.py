@@ -121,9 +121,10 @@ def test_the_kernel_folds_as_pytorch_does(dtype, sizes, dim) -> None:
             for shape in ((n, k) if dim else (k, n), (k,), (k,), (n,))
         )
         given = [each if case & bit else None for bit, each in ((1, gain), (2, shift), (2, bias))]
-        offset, centred = 1.0 if case & 1 else 0.0, bool(case & 4)
-        found = folded(weight, *given, offset, dim, centred)
-        wanted = folded(weight.cpu(), *(each if each is None else each.cpu() for each in given), offset, dim, centred)
+        kind = (1.0 if case & 1 else 0.0, dim, bool(case & 4))
+        found = folded(weight, given[0], given[1], given[2], *kind)
+        on_cpu = [each if each is None else each.cpu() for each in given]
+        wanted = folded(weight.cpu(), on_cpu[0], on_cpu[1], on_cpu[2], *kind)
         torch.testing.assert_close(found[0].cpu(), wanted[0], rtol=2e-2, atol=1e-6)
         assert distance(found[0].cpu(), wanted[0].double() + 1e-30) < 1e-3
         torch.testing.assert_close(found[1], found[0].float().sum(dim), rtol=1e-4, atol=2e-3)
