@@ -19,7 +19,7 @@ from evt.plan import (
 )
 from evt.plan.sizes import UNKNOWN
 from evt.request.graphs import optimised_graph
-from evt.request.ragged import is_ragged, ragged_request
+from evt.request.ragged import ragged_request, selects_ragged
 from evt.request.request import Request, remembered
 from evt.request.shapes import Shapes, problem_of, problem_sizes
 from evt.settings import Settings
@@ -68,7 +68,7 @@ def grouped_problem(
     The groups are consecutive rows if the user selected a route for such groups. Raise the errors of
     :func:`packed_problem`.
     """
-    ragged = is_ragged(request)
+    ragged = selects_ragged(request)
     dag = optimised_graph(ragged_request(request) if ragged else request, a, b)
     found = [natural_signature(dag, None, problem_sizes(request, each)) for each in shapes or ()]
     signature = common_signature(found) if found else natural_signature(dag)

@@ -38,7 +38,7 @@ def _of_group(value: Input) -> tuple[str, ...]:
     return () if {"m", "l"} & set(map(base, value.modes)) else ("l",)
 
 
-def is_ragged(request: Request) -> bool:
+def selects_ragged(request: Request) -> bool:
     """Return whether the user selected a route for groups of consecutive rows."""
     from evt.plan import ROUTES
 

@@ -27,7 +27,7 @@ from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
 from evt.runtime.given import given_buffers, given_inputs, is_absent
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
-from evt.runtime.ragged import check_offsets, check_operands, of_all_groups
+from evt.runtime.ragged import check_groups, check_operands, of_all_groups
 from evt.runtime.report import CallDiagnostics, copied_back
 from evt.runtime.tensor_checks import fault, is_number, plain, tracing_fault
 from evt.runtime.tensors import (
@@ -93,7 +93,7 @@ def bind(
         else:
             result[output.name] = fresh_argument(bound, output)
     if request.ragged:
-        check_offsets(bound, tensors, report)
+        check_groups(bound, tensors, report)
     report.check()
     found = {name: argument for name, argument in result.items() if argument is not None}
     if bound.offsets:

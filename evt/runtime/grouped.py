@@ -26,7 +26,7 @@ from evt.plan import LayoutClass, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.request import LOOP, Request, common_signature, optimised_for, options
-from evt.request.ragged import is_ragged, ragged_request
+from evt.request.ragged import ragged_request, selects_ragged
 from evt.runtime.arguments import WHOLE, bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
@@ -59,7 +59,7 @@ class GroupedCaller:
         self._scattered = {output.name for output in request.dag.outputs if output.is_indexed}
         self._forms = Forms()
         self._looped = request.settings.route == LOOP
-        self._grouped, self._is_ragged = request, is_ragged(request)
+        self._grouped, self._is_ragged = request, selects_ragged(request)
         #: The route that the user selected, if it is not for groups of rows.
         self._other = None if self._is_ragged else request.settings.route
         self._forced = request.is_forced

@@ -34,13 +34,15 @@ def check_operands(a: torch.Tensor, b: torch.Tensor, report: CallDiagnostics) ->
         report("E0604", f"there are {groups} groups; at most {MAX_GROUPS}")
 
 
-def check_offsets(bound: Bound, tensors: Mapping[str, torch.Tensor], report: CallDiagnostics) -> None:
-    """Report offsets that are no packed tensor, and products without terms: no kernel computes their groups."""
+def check_groups(bound: Bound, tensors: Mapping[str, torch.Tensor], report: CallDiagnostics) -> None:
+    """Report offsets that are no packed tensor, an expanded B, and products without terms: kernels compute none."""
     ends = tensors.get(OFFSETS)
     if ends is None:
         report("E0607", f"`{OFFSETS}` is a number; expected a tensor with the end of each group")
     elif not ends.is_contiguous():
         report("E0606", f"`{OFFSETS}` is not packed", f"pass {OFFSETS}.contiguous()")
+    if bound.sizes["l"] > 1 and not bound.values["B"].stride(0):
+        report("E0606", "`B` is expanded: all groups share a matrix", "pass B.contiguous(), or one product of all rows")
     if bound.device.type == "cuda" and bound.sizes["k"] == 0 and 0 not in (bound.sizes["m"], bound.sizes["n"]):
         report("E0604", "with `offsets` on the GPU, k must be at least 1")
 
@@ -48,9 +50,9 @@ def check_offsets(bound: Bound, tensors: Mapping[str, torch.Tensor], report: Cal
 def of_all_groups(bound: Bound, b: torch.Tensor) -> Bound:
     """Return a call whose B has a legal step from group to group, also if there is one group."""
     argument = bound.tensors["B"]
-    if argument.strides["l"] or not b.shape[0]:
+    if b.shape[0] != 1:
         return bound
-    step = b.stride(0) if b.stride(0) else b.shape[-1] * b.shape[-2]
+    step = b.shape[-1] * b.shape[-2]  # nothing steps by it, and TMA needs a multiple of 16 bytes
     given = replace(argument, strides={**argument.strides, "l": step})
     return replace(bound, tensors={**bound.tensors, "B": given})
 

@@ -267,6 +267,7 @@ WRONG = {
     "none": ({"offsets": None}, "the input `offsets` is missing"),
     "2-d": ({"B": torch.randn(COLUMNS, DEPTH).bfloat16()}, "`B` has 2 dimensions"),
     "3-d": ({"A": torch.randn(GROUPS, ROWS, DEPTH).bfloat16()}, "`A` has 3 dimensions"),
+    "expanded": ({"B": torch.randn(COLUMNS, DEPTH).bfloat16().expand(GROUPS, -1, -1)}, "`B` is expanded"),
     "list": ({"B": [torch.randn(COLUMNS, DEPTH)]}, "`B` is of type list"),
     "groups": ({"bias": torch.randn(GROUPS + 1, COLUMNS)}, "`bias` has shape [5, 64]"),
     "columns": ({"bias": torch.randn(GROUPS, COLUMNS + 1)}, "`bias`"),
