@@ -134,7 +134,7 @@ def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("explain", "--m", "4"), "Give --m, --n and --k together; --n and --k is missing."),
+        (("explain", "--m", "4"), "Give --m, --n and --k together; --n and --k are missing."),
         (("run", "--a-shape", "4,5", "--b-shape", "5,6"), "are for convolutions; give --m, --n and --k."),
         (("explain", "--op", "linear", "--m", "4", "--n", "4", "--k", "4", "--l", "2"), "--l is for gemm"),
     ],
@@ -357,6 +357,8 @@ def test_run_says_that_no_kernel_could() -> None:
         "D = silu(acc)",
         "--op",
         "conv2d_dgrad",
+        "--dtype",
+        "f64",
         "--stride",
         "2",
         "--a-shape",
@@ -365,7 +367,7 @@ def test_run_says_that_no_kernel_could() -> None:
         "8,8,3,3",
     )
     result = run("run", *arguments)
-    assert "D: f16[1, 8, 9, 9]" in result.stdout
+    assert "D: f64[1, 8, 9, 9]" in result.stdout
     assert "warning: no kernel of evt computes this call on any GPU" in result.stderr
     assert "E0503: CUTLASS permutes the rows of a dgrad with a stride" in result.stderr
     assert "warning" not in run("run", "D = acc", *arguments[1:]).stderr
