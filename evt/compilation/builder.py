@@ -115,16 +115,17 @@ def tools_digest(cache: Cache) -> str:
     return hashlib.sha256(f"{made} {nvrtc}".encode()).hexdigest()
 
 
-def missing_tools(sources: Sequence[KernelSource]) -> str:
+def missing_tools(sources: Callable[[], Iterable[KernelSource]]) -> str:
     """Return the message of the tools that sources need and this machine lacks, or "".
 
-    Imported libraries need no tools. Own kernels need NVRTC only, which is not looked for.
+    Imported libraries need no tools. Own kernels need NVRTC only, which is not looked for. ``sources`` is called on a
+    machine without tools.
     """
     try:
         find_toolchain()
     except BuildError as error:
         cache = Cache()
-        if not all(each.alone or cache.find(source_key(each))[0] for each in sources):
+        if not all(each.alone or cache.find(source_key(each))[0] for each in sources()):
             return error.diagnostics[0].message
     return ""
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -116,7 +116,7 @@ def _plans_here(request: Request, bound: Bound, target: Target, atomic: bool) ->
     Own kernels need NVRTC only, so they take the place of kernels that this machine cannot build.
     """
     plans = plan_kernels(request, bound, target, atomic)
-    if request.is_forced or not may_compile() or not (missing := missing_tools(kernel_sources(plans))):
+    if request.is_forced or not may_compile() or not (missing := missing_tools(partial(kernel_sources, plans))):
         return plans, ""
     try:
         own = own_plans(call_problem(request, bound, target, atomic))

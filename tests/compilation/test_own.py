@@ -165,7 +165,9 @@ def _build(path: Path, made: KernelSource) -> None:
     build([made], cache=Cache(path))
 
 
+@pytest.mark.slow
 def test_processes_build_a_kernel_once_and_a_killed_one_leaves_no_lock(tmp_path):
+    """By NVRTC itself; :mod:`tests.compilation.test_own_killed` has a stand-in."""
     _, made = source("convolution")
     context = multiprocessing.get_context("spawn")
     killed = context.Process(target=_build, args=(tmp_path, made))

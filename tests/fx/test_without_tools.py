@@ -88,8 +88,8 @@ def test_the_estimate_is_of_the_own_kernel(asked: list[KernelSource], monkeypatc
 
 def test_imported_kernels_need_no_tools(asked: list[KernelSource]) -> None:
     source = KernelSource("__global__ void kernel() {}", "sm_90a")
-    assert missing_tools([source]) == _MESSAGE
+    assert missing_tools(lambda: [source]) == _MESSAGE
     cache = Cache()
     cache.prepare()
     cache.put(source_key(source), lambda: {"kernel.so": b"library", "kernel.cu": b"source"}, {})
-    assert missing_tools([source]) == ""
+    assert missing_tools(lambda: [source]) == ""
