@@ -356,18 +356,16 @@ def test_run_says_that_no_kernel_could() -> None:
     arguments = (
         "D = silu(acc)",
         "--op",
-        "conv2d_dgrad",
-        "--dtype",
-        "f64",
+        "conv3d_dgrad",
         "--stride",
         "2",
         "--a-shape",
-        "1,8,4,4",
+        "1,8,4,4,4",
         "--b-shape",
-        "8,8,3,3",
+        "8,8,3,3,3",
     )
     result = run("run", *arguments)
-    assert "D: f64[1, 8, 9, 9]" in result.stdout
+    assert "D: f16[1, 8, 9, 9, 9]" in result.stdout
     assert "warning: no kernel of evt computes this call on any GPU" in result.stderr
     assert "E0503: CUTLASS permutes the rows of a dgrad with a stride" in result.stderr
     assert "warning" not in run("run", "D = acc", *arguments[1:]).stderr
