@@ -97,11 +97,13 @@ def fit(rows: Sequence[Row], card: Card, source: str) -> Fit:
     times = {kind: found for kind, found in times.items() if len(found) >= _FEWEST}
     ratios = {kind: [measured / each.total for each, measured in found] for kind, found in sorted(times.items())}
     factors = {(kind, part): statistics.median(found) for kind, found in ratios.items() for part in ("start", "work")}
-    factors["", "memory"] = statistics.median(itertools.chain.from_iterable(ratios.values())) if ratios else 1.0
+    moving = [kind for kind in ratios if kind not in _WITH_TRAFFIC]
+    if moving:
+        factors["", "memory"] = statistics.median(ratio for kind in moving for ratio in ratios[kind])
 
     def loss(kinds: Iterable[str]) -> float:
         """Return the sum of the logarithmic errors of kinds of kernels."""
-        memory = factors["", "memory"]
+        memory = factors.get(("", "memory"), 1.0)
         return sum(
             abs(math.log((each.start * start + norm(each.work * work, each.memory * memory)) / measured))
             for kind in kinds
@@ -111,10 +113,10 @@ def fit(rows: Sequence[Row], card: Card, source: str) -> Fit:
 
     for _ in range(_PASSES):
         for name in factors:
-            kinds = [name[0]] if name[0] else [kind for kind in times if kind not in _WITH_TRAFFIC]
-            _search(factors, name, partial(loss, kinds))
+            _search(factors, name, partial(loss, [name[0]] if name[0] else moving))
     kernels = {kind: (round(factors[kind, "start"], 3), round(factors[kind, "work"], 3)) for kind in sorted(times)}
-    return replace(given, moved=float(f"{given.moved / factors['', 'memory']:.3g}"), kernels=kernels)
+    moved = given.moved / factors.get(("", "memory"), 1.0)
+    return replace(given, moved=float(f"{moved:.3g}"), kernels=kernels)
 
 
 def _search(values: dict[tuple[str, str], float], name: tuple[str, str], loss: Callable[[], float]) -> None:

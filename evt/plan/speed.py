@@ -247,8 +247,8 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
 
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return the microseconds of an own product on an H100, memory traffic included."""
-    return duration(plan, sizes, replace(_H100, multiprocessors=multiprocessors)).total
+    """Return the microseconds of an own product on an H100, as :func:`evt.plan.gemm.library_microseconds` has them."""
+    return _product_microseconds(plan, sizes, replace(_H100, multiprocessors=multiprocessors))
 
 
 def _product_microseconds(plan: Plan, sizes: Mapping[str, int], card: Card) -> float:
