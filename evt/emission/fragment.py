@@ -17,7 +17,7 @@ from evt.plan.epilogue.broadcasts import ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
 from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
-from evt.plan.epilogue.values import Number
+from evt.plan.epilogue.values import Number, ResultShape
 from evt.plan.epilogue.writes import Reduction
 from evt.plan.plan import HaloConvolution, OwnProduct
 
@@ -83,6 +83,7 @@ class _Passes:
                 comment(step.origin),
                 fetched=step.fetches,
                 finished=isinstance(step, Reduction),
+                keeps_rows=isinstance(step, Reduction) and step.shape is ResultShape.COLUMN,
             )
         if step.passes:
             self.values.append(self.values[step.operands[0]])

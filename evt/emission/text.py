@@ -45,7 +45,8 @@ class NodeText:
     """A step of the epilogue as a C++ object: its ``type``, and the assignments to its arguments.
 
     ``aliases`` are (name, type) declarations that the type uses. ``origin`` is a comment: the part of the formula.
-    Own kernels: ``fetched`` elements are loaded ahead of their use; ``finished`` objects act at the end of a tile.
+    Own kernels: ``fetched`` elements are loaded ahead of their use; ``finished`` objects act at the end of a tile,
+    and also at the end of a step if they have a result for each row (``keeps_rows``).
     """
 
     name: str
@@ -55,6 +56,7 @@ class NodeText:
     aliases: Assignments = ()
     fetched: bool = False
     finished: bool = False
+    keeps_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,11 @@ from evt.launch.members import (
 )
 from evt.launch.shape import Shape, TensorMap
 from evt.plan import Field, Plan
+from evt.plan.geometry.convolution import ceil_div
 from evt.plan.plan import DepthwiseConvolution, OwnProduct
 
-#: Threads of a block of the small kernels: kFinishThreads of finish.hpp.
-_FINISH_THREADS = 256
+#: Threads of a block of the small kernels, and of a place: kFinishThreads and kFinishLanes of finish.hpp.
+_FINISH_THREADS, _FINISH_LANES = 256, 8
 #: Parts of the workspace begin at multiples of this number of bytes: evt::aligned of entry.hpp.
 _ALIGNMENT = 256
 
@@ -203,4 +204,5 @@ class _Writer:
         """Return the grid of a small kernel: the most blocks that a job can use, and the jobs."""
         members = dict(struct.members)
         kept = [self._number("", members[f"{job}.kept"]) for job in struct.jobs]
-        return max(1, *(-(-each // _FINISH_THREADS) for each in kept if isinstance(each, int))), len(struct.jobs)
+        places = _FINISH_THREADS // (_FINISH_LANES if struct.kernel == "finish" else 1)
+        return max(1, *(ceil_div(each, places) for each in kept if isinstance(each, int))), len(struct.jobs)

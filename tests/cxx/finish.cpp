@@ -1,17 +1,16 @@
-// Arithmetic after reductions, and keys with their indices, on the host: the computations of single threads.
+// The kernel that combines the parts of reductions, arithmetic after reductions, and keys with their indices, on the
+// host: the threads of a block run one at a time.
 
+#include "threads.hpp"
+
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <vector>
 
-#include <cuda_runtime.h>
-#include <device_launch_parameters.h>
-
-// Collective operations of threads, which nothing here calls.
-template <class At, class Value> void atomicAdd(At*, Value);
-template <class At, class Value> void atomicMax(At*, Value);
-template <class At, class Value> void atomicMin(At*, Value);
-template <class T> T __shfl_xor_sync(unsigned, T, int);
-void __syncthreads();
+// The threads of a block share a variable.
+#undef __shared__
+#define __shared__ static
 
 #include "evt/finish_place.hpp"
 #include "evt/epilogue/key.hpp"
@@ -23,6 +22,38 @@ void expect(double found, double expected, char const* what) {
   if (found != expected) {
     std::printf("%s is %g, expected %g\n", what, found, expected);
     ++failures;
+  }
+}
+
+/// `compute(l, at)` by a warp; each of its lanes gets the result.
+template <class Compute>
+auto by_warp(Compute const& compute) {
+  decltype(compute()) result{};
+  host::run(32, [&] {
+    auto const found = compute();
+    if (threadIdx.x == 0) result = found;
+  });
+  return result;
+}
+
+// Parts of `kept` results, of which the blocks have more and fewer places than threads.
+template <class Op>
+void test_parts(int64_t parts, int64_t kept, int64_t batches, bool over_batch) {
+  std::vector<float> given(size_t(batches * parts * kept)), found(size_t(over_batch ? kept : batches * kept), NAN);
+  for (size_t i = 0; i < given.size(); ++i) given[i] = float(i * 7919 % 1013) - 506;
+  evt::FinishJob<Op, float, float> const job{given.data(), found.data(), parts, kept, batches, kept, over_batch};
+  int64_t const blocks = evt::finish_blocks(job);
+  gridDim = dim3(unsigned(blocks > 1 ? blocks - 1 : 1));  // some places come in a second round
+  for (unsigned number = 0; number < gridDim.x; ++number) {
+    blockIdx.x = number;
+    host::run(evt::kFinishThreads, [&] { evt::finish(job); });
+  }
+  int64_t const all = over_batch ? parts * batches : parts;
+  for (size_t i = 0; i < found.size(); ++i) {
+    float wanted = Op::template identity<float>();
+    float const* const from = &given[i / size_t(kept) * size_t(all * kept) + i % size_t(kept)];
+    for (int64_t part = 0; part < all; ++part) wanted = Op::apply(wanted, from[part * kept]);
+    expect(found[i], wanted, "a combined result");
   }
 }
 
@@ -51,13 +82,14 @@ void test_results() {
   int const columns[] = {0, 1, 4, 5};
   for (int l = 0; l < kBatches; ++l) {
     for (int j = 0; j < 4; ++j) {
-      auto const found = evt::detail::compute(
-          job, [&](auto const& operand) { return operand.by_thread(l, j); }, cute::make_seq<4>{});
+      auto const found = by_warp([&] {
+        return evt::detail::compute(job, evt::detail::ByLanes{l, j}, cute::make_seq<4>{});
+      });
       expect(found, 100 * l + 10 + columns[j] + (j + 4 * l) + 1000 * j, "a result");
     }
   }
-  expect(Size{7, nullptr, 0, 0}.by_thread(5, 9), 7, "a value that is given as one");
-  expect(evt::Place<true>{}.by_thread(5, 9), 5, "a batch");
+  expect(Size{7, nullptr, 0, 0}.by_lanes(5, 9), 7, "a value that is given as one");
+  expect(evt::Place<true>{}.by_lanes(5, 9), 5, "a batch");
 }
 
 struct Chosen {
@@ -76,8 +108,9 @@ void test_kinds() {
   job.operands = cute::make_tuple(Mask{0, mask, 1, 0}, Wide{0, wide, 1, 0}, Mask{1, nullptr, 0, 0});
   bool const expected[] = {false, true, true, false};
   for (int m = 0; m < 4; ++m) {
-    auto const found = evt::detail::compute(
-        job, [&](auto const& operand) { return operand.by_thread(0, m); }, cute::make_seq<3>{});
+    auto const found = by_warp([&] {
+      return evt::detail::compute(job, evt::detail::ByLanes{0, m}, cute::make_seq<3>{});
+    });
     expect(found, expected[m], "a truth value");
   }
 }
@@ -88,7 +121,7 @@ void test_places() {
     for (int m = 0; m < 4; ++m) keys[part][m] = evt::key_of<false>(float(part * m % 2), 10 * part + m);
   evt::CombinedPlace const places{{&keys[0][0], 2, 4}};
   int const expected[] = {0, 11, 2, 13};
-  for (int m = 0; m < 4; ++m) expect(places.by_thread(0, m), expected[m], "a place");
+  for (int m = 0; m < 4; ++m) expect(by_warp([&] { return places.by_lanes(0, m); }), expected[m], "a place");
 }
 
 // Eight elements of one row.
@@ -121,6 +154,12 @@ void test_keys() {
 }
 
 int main() {
+  for (bool over_batch : {false, true}) {
+    test_parts<evt::Sum>(37, 71, 3, over_batch);
+    test_parts<evt::Max>(5, 33, 2, over_batch);
+    test_parts<evt::Sum>(300, 1, 2, over_batch);
+    test_parts<evt::Min>(1, 2, 1, over_batch);
+  }
   test_results();
   test_kinds();
   test_places();

@@ -37,6 +37,7 @@ inline int max(int a, int b) { return a > b ? a : b; }
 #include "evt/epilogue/key.hpp"
 #include "evt/epilogue/lanes_2x.hpp"
 #include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/moments_own.hpp"
 #include "evt/epilogue/lanes_sm100.hpp"
 #include "evt/epilogue/lanes_sm90.hpp"
 #include "evt/epilogue/mask.hpp"
@@ -79,7 +80,7 @@ struct Family3x {
   using Lanes = Lanes_;
   static constexpr int kThreads = Threads, kSteps = Lanes::kSteps, kTileM = Lanes::kTileM, kTileN = Lanes::kTileN;
   static constexpr bool kExchangesSteps = false, kReducesSteps = true;
-  static constexpr int kLeastBlock = 8;
+  static constexpr int kLeastBlock = 8, kColumns = kN;
 
   static Lanes make(int tile_m, int tile_n, int thread) {
     Uninitialised<Lanes> made;
@@ -120,7 +121,7 @@ struct Family2x {
   static constexpr int kThreads = 32 * Lanes::kWarps, kSteps = Lanes::kSteps;
   static constexpr int kTileM = Lanes::kTileM, kTileN = Lanes::kTileN;
   static constexpr bool kExchangesSteps = false, kReducesSteps = false;
-  static constexpr int kLeastBlock = Size;
+  static constexpr int kLeastBlock = Size, kColumns = kN;
 
   static Lanes make(int tile_m, int tile_n, int thread) {
     return Lanes({tile_m, tile_n, 0}, thread, cute::make_shape(kM, kN, 1));
@@ -134,17 +135,17 @@ struct Family2x {
   }
 };
 
-/// Own kernels: one warp has a strip of columns.
+/// Own kernels: one warp has a strip of columns. There are strips beyond the matrix.
 template <class Warp>
 struct FamilyOwn {
   using Lanes = evt::own::Lanes<Warp>;
+  static constexpr int kColumns = 128, kStrips = kColumns / Warp::kStrip;
   static constexpr int kThreads = 32, kSteps = 2, kTileM = 4 * Warp::kRows * kSteps, kTileN = Warp::kStrip;
   static constexpr bool kExchangesSteps = true, kReducesSteps = false;
   static constexpr int kLeastBlock = 8;
 
   static Lanes make(int tile_m, int tile_n, int thread) {
-    int const first = tile_n * kTileN + thread / Warp::kRows * (Warp::kDistance == 1 ? 2 : 1);
-    return Lanes({first, kN, tile_m, tile_n, kN / kTileN});
+    return Lanes({tile_n * kTileN + thread / Warp::kRows * (Warp::kDistance == 1 ? 2 : 1), kN, tile_m, tile_n, kStrips});
   }
   static typename Lanes::Step step(int number, int tile_m, int thread) {
     evt::fragment::Places places;
@@ -155,7 +156,7 @@ struct FamilyOwn {
     return places;
   }
   static int64_t parts(epilogue::Kept kept) {
-    evt::fragment::Tiles const tiles{(kM + kTileM - 1) / kTileM, kN / kTileN};
+    evt::fragment::Tiles const tiles{(kM + kTileM - 1) / kTileM, kStrips};
     return kept == epilogue::Kept::kRows ? tiles.strips
                                          : tiles.number * (kept == epilogue::Kept::kColumns ? 1 : tiles.strips);
   }
@@ -164,13 +165,19 @@ struct FamilyOwn {
 using Halo = FamilyOwn<evt::fragment::LanesOfWgmma>;
 using Depthwise = FamilyOwn<evt::fragment::Lanes<16, 1>>;
 
+/// Whether an operation is a reduction with a result for each row.
+template <class Operation>
+constexpr bool keeps_rows = false;
+template <class Op, class Element, class Write>
+constexpr bool keeps_rows<epilogue::ColReduction<Op, Element, Write>> = true;
+
 /// Every thread's `visit(state, lanes, step, tile)` for all tiles; then the state's end.
 template <class Family, class Operation, class Visit>
 void run(typename Operation::Arguments const& arguments, Visit const& visit) {
   using Lanes = typename Family::Lanes;
   using State = typename Operation::template On<Lanes>;
   for (int tile_m = 0; tile_m < (kM + Family::kTileM - 1) / Family::kTileM; ++tile_m) {
-    for (int tile_n = 0; tile_n < (kN + Family::kTileN - 1) / Family::kTileN; ++tile_n) {
+    for (int tile_n = 0; tile_n * Family::kTileN < Family::kColumns; ++tile_n) {
       typename epilogue::SharedOf<State>::type shared;
       host::run(Family::kThreads, [&] {
         int const thread = int(threadIdx.x);
@@ -216,6 +223,7 @@ void put(typename Operation::Arguments const& arguments, Input const& input) {
       auto const at = Lanes::at(step, f);
       state.visit(at, fragment<float>(lanes, at, input));
     }
+    if constexpr (Family::kExchangesSteps && keeps_rows<Operation>) state.template end_step<4>(step);
   });
 }
 

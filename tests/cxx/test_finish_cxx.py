@@ -19,7 +19,15 @@ INCLUDE = Path(__file__).parents[2] / "codegen/include"
 def test_results_and_places(tmp_path: Path) -> None:
     program = tmp_path / "finish"
     # CUTLASS's device code is not g++'s: its headers have warnings and extensions.
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    flags = [
+        "-std=c++17",
+        "-O1",
+        "-w",
+        "-fpermissive",
+        f"-I{INCLUDE}",
+        f"-I{Path(__file__).with_name('host')}",
+        *include_flags(),
+    ]
     made = subprocess.run(
         [GXX, *flags, "-o", str(program), str(Path(__file__).with_name("finish.cpp"))],
         capture_output=True,

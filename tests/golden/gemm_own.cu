@@ -242,6 +242,7 @@ struct Epilogue {
       reduction_12.put(v8, i, places);
       store(i, v8);
     }
+    reduction_11.template end_step<N>(places);
   }
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {

@@ -151,6 +151,7 @@ struct Epilogue {
       reduction_4.put(v3, i, places);
       store(i, v2);
     }
+    reduction_4.template end_step<N>(places);
   }
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {

@@ -48,13 +48,14 @@ RESIDUAL = "D = relu(acc + bias + residual)"
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and the types of A and of B: ``weight``, if it is another."""
+    """A program, and the types of A and of B: ``weight``, if it is another. ``every``: all offered configurations."""
 
     text: str
     dtype: str = "f16"
     weight: str = ""
     operation: str = "linear"
     deterministic: bool | None = None
+    every: bool = False
 
     @property
     def types(self) -> tuple[str, str]:
@@ -73,11 +74,13 @@ class Case:
                 asked.setdefault((config.cluster, config.schedule), []).append(config)
         draw = random.Random(self.text)
         drawn = draw.sample(list(asked.values()), min(len(asked), 3))
-        return (*found.default_configs, *(config for each in drawn for config in draw.sample(each, min(len(each), 2))))
+        first, *rest = found.default_configs
+        offered = rest if self.every else draw.sample(rest, 2)
+        return (first, *offered, *(draw.choice(each) for each in drawn))
 
 
 CASES = {
-    "residual": Case(RESIDUAL),
+    "residual": Case(RESIDUAL, every=True),
     "residual-bf16-gemm": Case(RESIDUAL, "bf16", operation="gemm"),
     "residual-f32": Case(RESIDUAL, "f32"),
     "f32-output-gemm": Case("out D: f32[m, n]; D = acc + C", operation="gemm"),

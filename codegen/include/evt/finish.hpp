@@ -14,6 +14,8 @@
 namespace evt {
 
 constexpr int kFinishThreads = 256;
+/// The lanes of a warp that combine the parts of a place.
+constexpr int kFinishLanes = 8;
 
 /// Combine parts [l][part][kept], a compact array, to out[l * out_stride_l + kept]; over_batch: one result for all l.
 template <class Op_, class Element_, class Output_>
@@ -41,11 +43,20 @@ struct InitialiseJob {
 };
 
 #if !defined(EVT_DEVICE_PASS)
+namespace detail {
+
+/// Blocks for places with kFinishLanes threads each, or for batches with one place, which a block has.
+inline int64_t finish_blocks(int64_t kept, int64_t batches) {
+  constexpr int kPlaces = kFinishThreads / kFinishLanes;
+  return kept == 1 ? batches : (kept * batches + kPlaces - 1) / kPlaces;
+}
+
+}  // namespace detail
+
 /// The number of blocks in x that a job can use. The grid is (the maximum of all jobs, the number of jobs).
 template <class Op, class Element, class Output>
 inline int64_t finish_blocks(FinishJob<Op, Element, Output> const& job) {
-  int64_t const batches = job.over_batch ? 1 : job.batches;
-  return job.kept == 1 ? batches : (job.kept * batches + kFinishThreads - 1) / kFinishThreads;
+  return detail::finish_blocks(job.kept, job.over_batch ? 1 : job.batches);
 }
 
 template <class Op, class Element>
@@ -56,22 +67,37 @@ inline int64_t finish_blocks(InitialiseJob<Op, Element> const& job) {
 
 namespace detail {
 
-// One thread per kept element combines the parts in order.
+/// Combine the parts of a place, `stride` apart: lane i of the place combines parts i, i + 8..., and a tree combines the
+/// lanes. All of them get the result.
+template <class Op, class Element>
+CUTLASS_DEVICE Element combine_by_lanes(Element const* from, int64_t parts, int64_t stride) {
+  constexpr int kApart = 32 / kFinishLanes;  // lanes of a place
+  Element total = Op::template identity<Element>();
+#pragma unroll 4
+  for (int64_t part = threadIdx.x % 32 / kApart; part < parts; part += kFinishLanes) {
+    total = Op::apply(total, from[part * stride]);
+  }
+  return reduce_over_lanes<Op, kFinishLanes, kApart>(total);
+}
+
+/// Call `function(l, kept, writes)` by the lanes of each place; one of them writes. Neighbouring lanes have neighbouring
+/// places. All lanes of a warp take part.
+template <class Function>
+CUTLASS_DEVICE void for_each_place(int64_t kept, int64_t batches, Function const& function) {
+  constexpr int kPlaces = 32 / kFinishLanes, kWarps = kFinishThreads / 32;
+  int64_t const places = kept * batches, step = int64_t(gridDim.x) * kWarps * kPlaces;
+  for (int64_t first = (int64_t(blockIdx.x) * kWarps + threadIdx.x / 32) * kPlaces; first < places; first += step) {
+    int64_t const place = first + threadIdx.x % kPlaces, i = place < places ? place : places - 1;
+    function(i / kept, i % kept, place < places && threadIdx.x % 32 < kPlaces);
+  }
+}
+
 template <class Job>
 CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts) {
-  using Op = typename Job::Op;
-  using Element = typename Job::Element;
-  int64_t const step = int64_t(gridDim.x) * kFinishThreads;
-  for (int64_t i = int64_t(blockIdx.x) * kFinishThreads + threadIdx.x; i < job.kept * batches; i += step) {
-    int64_t const l = i / job.kept, kept = i - l * job.kept;
-    Element const* const from = job.parts_ptr + l * parts * job.kept + kept;
-    Element total = Op::template identity<Element>();
-#pragma unroll 8
-    for (int64_t part = 0; part < parts; ++part) {
-      total = Op::apply(total, from[part * job.kept]);
-    }
-    job.out[l * job.out_stride_l + kept] = convert<typename Job::Output>(total);
-  }
+  for_each_place(job.kept, batches, [&](int64_t l, int64_t kept, bool writes) {
+    auto const total = combine_by_lanes<typename Job::Op>(job.parts_ptr + l * parts * job.kept + kept, parts, job.kept);
+    if (writes) job.out[l * job.out_stride_l + kept] = convert<typename Job::Output>(total);
+  });
 }
 
 // One block per scalar: thread i combines parts i, i + 256..., and a tree combines the threads.

@@ -25,15 +25,8 @@ struct Combined {
 
   CUTLASS_DEVICE static int64_t column(int64_t kept) { return kept / Distance * Width + kept % Distance; }
 
-  /// Combine by one thread, in the order of the parts.
-  CUTLASS_DEVICE Element by_thread(int64_t l, int64_t at) const {
-    Element const* const from = ptr + l * parts * kept + column(at);
-    Element total = Op::template identity<Element>();
-#pragma unroll 8
-    for (int64_t part = 0; part < parts; ++part) {
-      total = Op::apply(total, from[part * kept]);
-    }
-    return total;
+  CUTLASS_DEVICE Element by_lanes(int64_t l, int64_t at) const {
+    return detail::combine_by_lanes<Op>(ptr + l * parts * kept + column(at), parts, kept);
   }
 
   /// Combine by a block: thread i combines parts i, i + 256... All lanes of the first warp get the result.
@@ -62,17 +55,17 @@ struct Given {
   Element const* ptr;
   int64_t stride, stride_l;
 
-  CUTLASS_DEVICE Element by_thread(int64_t l, int64_t at) const {
+  CUTLASS_DEVICE Element by_lanes(int64_t l, int64_t at) const {
     return ptr == nullptr ? value : ptr[l * stride_l + at * stride];
   }
-  CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const { return by_thread(l, at); }
+  CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const { return by_lanes(l, at); }
 };
 
 /// The row or column of a place, or its batch.
 template <bool OfBatch>
 struct Place {
-  CUTLASS_DEVICE int32_t by_thread(int64_t l, int64_t at) const { return int32_t(OfBatch ? l : at); }
-  CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return by_thread(l, at); }
+  CUTLASS_DEVICE int32_t by_lanes(int64_t l, int64_t at) const { return int32_t(OfBatch ? l : at); }
+  CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return by_lanes(l, at); }
 };
 
 /// out[l * out_stride_l + kept] = Functor(operands at [l, kept]); over_batch: one for all l.
@@ -91,8 +84,7 @@ struct ComputeJob {
 #if !defined(EVT_DEVICE_PASS)
 template <class Functor, class Output, class... Operands>
 inline int64_t finish_blocks(ComputeJob<Functor, Output, Operands...> const& job) {
-  int64_t const batches = job.over_batch ? 1 : job.batches;
-  return job.kept == 1 ? batches : (job.kept * batches + kFinishThreads - 1) / kFinishThreads;
+  return detail::finish_blocks(job.kept, job.over_batch ? 1 : job.batches);
 }
 #endif
 
@@ -108,13 +100,13 @@ struct ByBlock {
   }
 };
 
-/// The values of a place, by one thread.
-struct ByThread {
+/// The values of a place, by its lanes.
+struct ByLanes {
   int64_t l, at;
 
   template <class Operand>
   CUTLASS_DEVICE auto operator()(Operand const& operand) const {
-    return operand.by_thread(l, at);
+    return operand.by_lanes(l, at);
   }
 };
 
@@ -128,8 +120,8 @@ CUTLASS_DEVICE typename Job::Output compute(Job const& job, Get const& get, cute
 
 }  // namespace detail
 
-/// Called by all threads of the blocks with this blockIdx.y. Each place has a thread, or each batch with one place a
-/// block.
+/// Called by all threads of the blocks with this blockIdx.y. Each place has lanes of a warp, or each batch with one place
+/// a block.
 template <class Functor, class Output, class... Operands>
 CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) {
   cute::make_seq<sizeof...(Operands)> const all{};
@@ -142,11 +134,10 @@ CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) 
       }
     }
   } else {
-    int64_t const step = int64_t(gridDim.x) * kFinishThreads;
-    for (int64_t i = int64_t(blockIdx.x) * kFinishThreads + threadIdx.x; i < job.kept * batches; i += step) {
-      int64_t const l = i / job.kept, at = i - l * job.kept;
-      job.out[l * job.out_stride_l + at] = detail::compute(job, detail::ByThread{l, at}, all);
-    }
+    detail::for_each_place(job.kept, batches, [&](int64_t l, int64_t at, bool writes) {
+      Output const result = detail::compute(job, detail::ByLanes{l, at}, all);
+      if (writes) job.out[l * job.out_stride_l + at] = result;
+    });
   }
 }
 

@@ -13,7 +13,7 @@ namespace evt {
 struct CombinedPlace {
   Combined<MaxKey, int64_t> keys;
 
-  CUTLASS_DEVICE int32_t by_thread(int64_t l, int64_t at) const { return place_of(keys.by_thread(l, at)); }
+  CUTLASS_DEVICE int32_t by_lanes(int64_t l, int64_t at) const { return place_of(keys.by_lanes(l, at)); }
   CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return place_of(keys.by_block(l, at)); }
 };
 

@@ -25,6 +25,9 @@ struct alignas(4 * sizeof(T)) Moments {
   /// The moments of one value.
   CUTLASS_HOST_DEVICE explicit Moments(T x) : count(T(1)), pivot(x), offset(T(0)), squares(T(0)) {}
 
+  /// The moments of values whose differences from the pivot, one of them, have these sums.
+  CUTLASS_HOST_DEVICE Moments(T count, T pivot, T sum, T sum_of_squares);
+
   /// NaN if a value is infinite or NaN.
   CUTLASS_HOST_DEVICE T mean() const { return pivot + offset + fault(); }
   CUTLASS_HOST_DEVICE T variance() const { return squares / count + fault(); }
@@ -47,6 +50,13 @@ CUTLASS_HOST_DEVICE float weight_of(float a, float b) {
 }
 
 }  // namespace detail
+
+template <class T>
+CUTLASS_HOST_DEVICE Moments<T>::Moments(T count, T pivot, T sum, T sum_of_squares) : count(count), pivot(pivot) {
+  offset = detail::weight_of(sum, count > T(0) ? count : T(1));
+  T const centred = sum_of_squares - sum * offset;
+  squares = centred < T(0) ? T(0) : centred;
+}
 
 /// The reduction of moments.
 struct MergeMoments {
@@ -81,6 +91,28 @@ struct ReducedValue<Moments<T>> {
 /// In a fragment the compiler knows the counts, so that weights are constants.
 template <>
 inline constexpr bool kByFragment<MergeMoments> = true;
+
+/// A thread adds differences from its first value, and their squares.
+template <class T>
+class Running<MergeMoments, Moments<T>> {
+ public:
+  CUTLASS_DEVICE Running() : count(0), pivot(0), sum(0), squares(0) {}
+
+  CUTLASS_DEVICE void add(Moments<T> const& x) {
+    pivot = count == T(0) ? x.pivot : pivot;
+    T const difference = x.pivot - pivot;
+    count += T(1);
+    sum += difference;
+    squares += difference * difference;
+  }
+
+  CUTLASS_DEVICE Moments<T> total() const {
+    return count == T(0) ? MergeMoments::identity<Moments<T>>() : Moments<T>(count, pivot, sum, squares);
+  }
+
+ private:
+  T count, pivot, sum, squares;
+};
 
 template <class T>
 CUTLASS_DEVICE Moments<T> shuffle_xor(Moments<T> x, int mask) {

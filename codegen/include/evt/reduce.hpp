@@ -144,6 +144,18 @@ struct ReducedValue {
   using type = Element;
 };
 
+/// The total of the elements that a thread has added.
+template <class Op, class Element>
+class Running {
+ public:
+  CUTLASS_DEVICE Running() : total_(Op::template identity<Element>()) {}
+  CUTLASS_DEVICE void add(Element const& x) { total_ = Op::apply(total_, x); }
+  CUTLASS_DEVICE Element total() const { return total_; }
+
+ private:
+  Element total_;
+};
+
 /// Whether a thread reduces each fragment alone before it adds the fragment to a row's total.
 template <class Op>
 inline constexpr bool kByFragment = false;

@@ -19,6 +19,9 @@ namespace own {
 
 using epilogue::Kept;
 
+template <class Lanes, class Op, class Element>
+struct RowTotals;
+
 template <class Warp>
 struct Lanes : epilogue::TypesOwn {
   static constexpr int kSize = 1;
@@ -51,6 +54,10 @@ struct Lanes : epilogue::TypesOwn {
 
   CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
   CUTLASS_DEVICE int column_of_tile(int column, int) const { return tile.first + Warp::kDistance * column; }
+
+  /// The first column of the warp's strip, and the number of its columns in the matrix.
+  CUTLASS_DEVICE int first_of_strip() const { return tile.first / Warp::kStrip * Warp::kStrip; }
+  CUTLASS_DEVICE int columns_of_strip() const { return max(0, min(tile.columns - first_of_strip(), Warp::kStrip)); }
 
   CUTLASS_DEVICE static bool is_row(int row) { return row >= 0; }
   CUTLASS_DEVICE bool has_row(At const& at, int) const { return row(at, 0) >= 0; }
@@ -197,11 +204,9 @@ struct Lanes : epilogue::TypesOwn {
       return Warp::column_of(at.element) == 1 && fragment::lane() / Warp::kRows == 0;
     }
     CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int) { return lanes.row(at, 0); }
-    CUTLASS_DEVICE static int column(Lanes const& lanes, At const&, int) {
-      return lanes.tile.first / Warp::kStrip * Warp::kStrip;
-    }
+    CUTLASS_DEVICE static int column(Lanes const& lanes, At const&, int) { return lanes.first_of_strip(); }
     CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int) {
-      return lanes.has_row(at, 0) ? min(lanes.tile.columns - column(lanes, at, 0), Warp::kStrip) : 0;
+      return lanes.has_row(at, 0) ? lanes.columns_of_strip() : 0;
     }
 
     CUTLASS_DEVICE static void gather(Lanes const& lanes, At const& at, uint32_t (&words)[1], Held& held,
@@ -259,6 +264,56 @@ struct Lanes : epilogue::TypesOwn {
     return arguments.kept;
   }
 
+  /// The number of the row, of the first Rows rows of a step, that a lane completes: see total_of_lane.
+  template <int Rows>
+  CUTLASS_DEVICE static int row_of_lane() {
+    int number = 0, mask = Warp::kRows;
+    for (int kept = Rows / 2; kept > 0; kept /= 2, mask *= 2) number += (fragment::lane() & mask) != 0 ? kept : 0;
+    return number;
+  }
+
+  template <int Rows, class Values>
+  CUTLASS_DEVICE static auto of_lane(Values const& values) {
+    int const number = row_of_lane<Rows>();
+    auto value = values(0);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 1; i < Rows; ++i) value = number == i ? values(i) : value;
+    return value;
+  }
+
+  /// Combine the totals of the lanes of a row. Each of two lanes keeps half of the rows and gives the other half away,
+  /// until it has one row. Then both keep it. So most shuffles serve two rows.
+  template <int Rows, class Op, class Element>
+  CUTLASS_DEVICE static Element total_of_lane(Element (&totals)[kRows]) {
+    int mask = Warp::kRows;
+    CUTLASS_PRAGMA_UNROLL
+    for (int kept = Rows / 2; kept > 0; kept /= 2, mask *= 2) {
+      bool const is_second = (fragment::lane() & mask) != 0;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kept; ++i) {
+        Element const mine = is_second ? totals[kept + i] : totals[i];
+        Element const given = is_second ? totals[i] : totals[kept + i];
+        totals[i] = Op::apply(mine, shuffle_xor(given, mask));
+      }
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (; mask < 32; mask *= 2) totals[0] = Op::apply(totals[0], shuffle_xor(totals[0], mask));
+    return totals[0];
+  }
+
+  /// The value of the first lane of each row.
+  template <class T>
+  CUTLASS_DEVICE static T of_first_lane(T x) {
+    return __shfl_sync(0xffffffffu, x, fragment::lane() % Warp::kRows);
+  }
+
+  /// Write the total of a lane's row.
+  template <int Rows, class Write, class Element>
+  CUTLASS_DEVICE void write_row(Step const& step, Write const& write, Element const& total) const {
+    int const row = of_lane<Rows>([&](int i) { return row_of_step(step, i); });
+    if (fragment::lane() < Rows * Warp::kRows && is_row(row) && tile.exists()) write(row, total);
+  }
+
   template <Kept K, class Op, class Element>
   struct Totals;
 
@@ -267,22 +322,20 @@ struct Lanes : epilogue::TypesOwn {
   struct Totals<Kept::kColumns, Op, Element> {
     struct SharedStorage {};
 
-    Element totals[2];
+    Running<Op, Element> totals[2];
 
-    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&)
-        : totals{Op::template identity<Element>(), Op::template identity<Element>()} {}
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {}
 
     template <class Write>
     CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, Array<Element, 1> const& value, Write const&) {
-      Element& total = totals[column_number(at)];
-      if (lanes.has_row(at, 0)) total = Op::apply(total, value[0]);
+      if (lanes.has_row(at, 0)) totals[column_number(at)].add(value[0]);
     }
 
     template <class Write>
     CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
       CUTLASS_PRAGMA_UNROLL
       for (int half = 0; half < 2; ++half) {
-        Element const total = reduce_over_lanes<Op, Warp::kRows>(totals[half]);
+        Element const total = reduce_over_lanes<Op, Warp::kRows>(totals[half].total());
         if (fragment::lane() % Warp::kRows == 0 && lanes.has_column(half)) {
           write(lanes.column_of_tile(half, 0), total);
         }
@@ -290,31 +343,11 @@ struct Lanes : epilogue::TypesOwn {
     }
   };
 
-  // The lanes of a row combine their totals when the row is complete. Each warp writes its own part.
   template <class Op, class Element>
-  struct Totals<Kept::kRows, Op, Element> {
+  struct Totals<Kept::kRows, Op, Element> : RowTotals<Lanes, Op, Element> {
     struct SharedStorage {};
 
-    Element totals[fragment::kRows];
-
     CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {}
-
-    template <class Write>
-    CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, Array<Element, 1> const& value, Write const& write) {
-      Element const own = lanes.has_column(column_number(at)) ? value[0] : Op::template identity<Element>();
-      Element& total = totals[row_number(at)];
-      if (column_number(at) == 0) {
-        total = own;
-        return;
-      }
-      total = reduce_over_lanes<Op, Warp::kColumns, Warp::kRows>(Op::apply(total, own));
-      if (fragment::lane() / Warp::kRows == 0 && lanes.has_row(at, 0) && lanes.tile.exists()) {
-        write(lanes.row(at, 0), total);
-      }
-    }
-
-    template <class Write>
-    CUTLASS_DEVICE void end(Lanes const&, Write const&) const {}
   };
 
   // At the end of a tile, the lanes of a warp combine their totals.
@@ -322,21 +355,47 @@ struct Lanes : epilogue::TypesOwn {
   struct Totals<Kept::kNothing, Op, Element> {
     struct SharedStorage {};
 
-    Element total;
+    Running<Op, Element> total;
 
-    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) : total(Op::template identity<Element>()) {}
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {}
 
     template <class Write>
     CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, Array<Element, 1> const& value, Write const&) {
-      if (lanes.has(at, 0)) total = Op::apply(total, value[0]);
+      if (lanes.has(at, 0)) total.add(value[0]);
     }
 
     template <class Write>
     CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
-      Element const all = reduce_over_lanes<Op, 32>(total);
+      Element const all = reduce_over_lanes<Op, 32>(total.total());
       if (fragment::lane() == 0 && lanes.tile.exists()) write(0, all);
     }
   };
+};
+
+/// The totals of a thread's rows. At the end of a step, the lanes of a row combine them. Each warp writes its own part.
+template <class Lanes, class Op, class Element>
+struct RowTotals {
+  using At = typename Lanes::At;
+  using Step = typename Lanes::Step;
+
+  Element totals[Lanes::kRows];
+
+  template <class Write>
+  CUTLASS_DEVICE void add(
+      Lanes const& lanes, At const& at, typename Lanes::template Array<Element, 1> const& value, Write const&) {
+    int const column = Lanes::column_number(at);
+    Element const own = lanes.has_column(column) ? value[0] : Op::template identity<Element>();
+    Element& total = totals[Lanes::row_number(at)];
+    total = column == 0 ? own : Op::apply(total, own);
+  }
+
+  template <int Rows, class Write>
+  CUTLASS_DEVICE void end_step(Lanes const& lanes, Step const& step, Write const& write) {
+    lanes.template write_row<Rows>(step, write, Lanes::template total_of_lane<Rows, Op>(totals));
+  }
+
+  template <class Write>
+  CUTLASS_DEVICE void end(Lanes const&, Write const&) const {}
 };
 
 /// The values of the elements of a step.
@@ -389,6 +448,12 @@ struct Part {
   CUTLASS_DEVICE auto exchange(typename Lanes::template Array<Input, Size> const& inputs,
                                fragment::Places const& places) const {
     return state.visit(At{0, places}, inputs);
+  }
+
+  /// Complete the rows of a step of N elements.
+  template <int N>
+  CUTLASS_DEVICE void end_step(fragment::Places const& places) {
+    state.template end_step<N / Lanes::kColumns>(places);
   }
 
   CUTLASS_DEVICE void finish() { state.end(); }

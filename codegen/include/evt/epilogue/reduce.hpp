@@ -59,6 +59,10 @@ struct Reduction {
     }
 
     CUTLASS_DEVICE void reduce(typename Lanes::At const& at) { totals.reduce(this->lanes, at); }
+    template <int Rows>
+    CUTLASS_DEVICE void end_step(typename Lanes::Step const& step) {
+      totals.template end_step<Rows>(this->lanes, step, writer());
+    }
     CUTLASS_DEVICE void end() { totals.end(this->lanes, writer()); }
 
    private:
