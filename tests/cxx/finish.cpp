@@ -25,7 +25,7 @@ void expect(double found, double expected, char const* what) {
   }
 }
 
-/// `compute(l, at)` by a warp; each of its lanes gets the result.
+/// The result of a function that a warp calls.
 template <class Compute>
 auto by_warp(Compute const& compute) {
   decltype(compute()) result{};
@@ -36,7 +36,7 @@ auto by_warp(Compute const& compute) {
   return result;
 }
 
-// Parts of `kept` results, of which the blocks have more and fewer places than threads.
+// Parts of `kept` results: more and fewer than the places of a block.
 template <class Op>
 void test_parts(int64_t parts, int64_t kept, int64_t batches, bool over_batch) {
   std::vector<float> given(size_t(batches * parts * kept)), found(size_t(over_batch ? kept : batches * kept), NAN);
