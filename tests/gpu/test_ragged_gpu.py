@@ -191,3 +191,30 @@ def test_equals_grouped_mm_of_torch() -> None:
     assert torch.equal(op(a, b, offsets=ends), torch._grouped_mm(a, b, offs=ends))
     transposed = b.mT.contiguous().mT
     assert torch.equal(op(a, transposed, offsets=ends), torch._grouped_mm(a, transposed, offs=ends))
+
+
+def test_compiled_experts() -> None:
+    """torch.compile fuses torch._grouped_mm; one compiled graph serves other groups, and gradients are eager's."""
+    if not hasattr(torch, "_grouped_mm"):
+        pytest.skip("this PyTorch has no _grouped_mm")
+    generator = torch.Generator("cuda").manual_seed(0)
+    weight = torch.randn((4, 512, 256), device="cuda", generator=generator).bfloat16() / 16
+    x = torch.randn((300, 256), device="cuda", generator=generator).bfloat16()
+    chances = torch.rand(300, device="cuda", generator=generator)
+
+    def experts(x, weight, ends, chances):
+        found = torch.nn.functional.silu(torch._grouped_mm(x, weight.mT, offs=ends))
+        return found * chances[:, None].to(found.dtype)
+
+    compiled = torch.compile(experts, backend="evt", options={"evt.rule": "always"})
+    for rows in ((100, 0, 150, 50), (0, 300, 0, 0)):
+        ends = torch.tensor(rows, device="cuda").cumsum(0).to(torch.int32)
+        grads = []
+        for call in (experts, compiled):
+            given = [each.clone().requires_grad_() for each in (x, weight)]
+            found = call(*given, ends, chances)
+            found.float().square().mean().backward()
+            grads.append([found, *(each.grad for each in given)])
+        for mine, theirs in zip(*grads, strict=True):
+            assert relative_error(theirs.double(), mine.double()) < 2 * BOUND
+    assert evt.report(compiled).fused
