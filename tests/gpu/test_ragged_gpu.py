@@ -212,7 +212,7 @@ def test_compiled_experts() -> None:
         grads = []
         for call in (experts, compiled):
             given = [each.clone().requires_grad_() for each in (x, weight)]
-            found = call(*given, ends, chances)
+            found = call(given[0], given[1], ends, chances)
             found.float().square().mean().backward()
             grads.append([found, *(each.grad for each in given)])
         for mine, theirs in zip(*grads, strict=True):
