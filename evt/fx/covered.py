@@ -18,6 +18,8 @@ from evt.plan.routes.route import Route
 
 #: The most channels of a first layer, and the most taps of the other measured filters in each dimension.
 FEW_CHANNELS, _MOST_TAPS = 8, 5
+#: The pixels of the smallest measured slices of volumes.
+_SMALL_SLICE = 100
 
 
 def _is_any(product: Product) -> bool:
@@ -30,10 +32,11 @@ def _is_aligned(product: Product) -> bool:
     return filters % 8 == 0 and channels % 8 == 0 and max(taps) <= _MOST_TAPS
 
 
-def _has_taps_in_slices(product: Product) -> bool:
-    """Return whether a 3-d convolution is aligned, and its filters have several taps in a slice, or one tap in all."""
+def _has_measured_slices(product: Product) -> bool:
+    """Return whether a 3-d convolution is aligned, its filters are no columns in time, and slices are not small."""
     *_, taps, rows, columns = map(hint, product.b.meta["val"].shape)
-    return _is_aligned(product) and (max(rows, columns) > 1 or taps == 1)
+    *_, height, width = map(hint, product.node.meta["val"].shape)
+    return _is_aligned(product) and (max(rows, columns) > 1 or taps == 1) and height * width >= _SMALL_SLICE
 
 
 def _is_first(product: Product) -> bool:
@@ -103,7 +106,7 @@ COVERED = (
         routes=(halo_3x.HALO, *_PRODUCTS),
         types=_HALF,
         source="30 layers of r3d_18, r2plus1d_18, video VAEs and a 3-d U-Net on an H100",
-        takes=_has_taps_in_slices,
+        takes=_has_measured_slices,
     ),
     Class(
         "gradients of the inputs of such 2-d convolutions",

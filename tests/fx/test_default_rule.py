@@ -87,6 +87,8 @@ def uncovered() -> Iterator[Case]:
         yield linear(dtype, columns=4095)
         yield convolution(dtype, rank=1)
         yield convolution(dtype, rank=3, taps=(3, 1, 1))
+        small = (8, 512, 2, 7, 7), (512, 512, 3, 3, 3)
+        yield lambda x, w: torch.relu(functional.conv3d(x, w, padding=1)), small, dtype, "sm90"
         for channels, groups in product((128, 256), (2, 4, 8, 32)):
             yield convolution(dtype, channels=channels, filters=channels, groups=groups)
         for channels, filters in ((18, 18), (20, 64), (64, 60), (100, 100), (3, 21)):

@@ -17,12 +17,8 @@ struct WorkTile {
   CUTLASS_DEVICE WorkTile(Params<Traits> const& params, int number, int consumer) {
     Geometry const& geometry = params.geometry;
     if constexpr (Traits::kResidues) {
-      // One tile of each CTA, then these tiles of the next class: L2 still has the pixels around them.
-      int const all = params.grid * params.operands.residues.number, first = number / all * params.grid;
-      int const tiles = min(params.grid, params.operands.work_tiles - first);
-      int const rest = number - first * params.operands.residues.number;
-      residue = rest / tiles;
-      number = first + rest - residue * tiles;
+      residue = number / params.operands.work_tiles;
+      number -= residue * params.operands.work_tiles;
     }
     tile = params.by_filter_blocks.quotient(number);
     int const block = number - tile * params.filter_blocks;
