@@ -22,12 +22,13 @@ OF_DEPTH = tuple(f"{part}depth" for part in ("", "filter_", "output_", "pad_", "
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
 
 
-def compiled(name: str, folder: Path) -> Path:
-    """Compile one of the programs beside this file."""
+def compiled(name: str, folder: Path, *before: Path) -> Path:
+    """Compile one of the programs beside this file; folders of headers that stand in for others come ``before``."""
     for header, (modules, namespace) in GENERATED.items():
         (folder / "evt/kit").mkdir(parents=True, exist_ok=True)
         (folder / "evt" / header).write_text(f"#pragma once\n{translate.header(modules, namespace)}\n")
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", f"-I{folder}", *include_flags()]
+    folders = [f"-I{each}" for each in (*before, INCLUDE, folder)]
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", *folders, *include_flags()]
     command = [GXX, *flags, "-o", str(folder / name), str(Path(__file__).with_name(f"{name}.cpp"))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]

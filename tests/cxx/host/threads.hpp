@@ -1,4 +1,5 @@
-// The threads of a block on the host, one running at a time: each gives way where it waits for its warp or its block.
+// The threads of a block, or of the blocks of a cluster, on the host, one running at a time: each gives way where it
+// waits for its warp, its block or its cluster.
 
 #pragma once
 
@@ -34,7 +35,9 @@ struct Block {
   std::vector<ucontext_t> threads;
   std::vector<bool> done;
   std::vector<Warp> warps;
-  Barrier all;
+  std::vector<Barrier> of_blocks;
+  Barrier of_cluster;
+  int threads_of_block = 0;
   ucontext_t caller;
   int current = 0;
   unsigned progress = 0;
@@ -43,6 +46,9 @@ struct Block {
 inline Block* block = nullptr;
 inline std::vector<std::unique_ptr<char[]>> stacks;  // all blocks use them
 
+inline int rank_of_block() { return block->current / block->threads_of_block; }
+inline void yield() { swapcontext(&block->threads[size_t(block->current)], &block->caller); }
+
 inline void wait(Barrier& barrier) {
   unsigned const before = barrier.passed;
   if (++barrier.waiting == barrier.expected) {
@@ -50,9 +56,7 @@ inline void wait(Barrier& barrier) {
     ++barrier.passed;
     ++block->progress;
   }
-  while (barrier.passed == before) {
-    swapcontext(&block->threads[size_t(block->current)], &block->caller);
-  }
+  while (barrier.passed == before) yield();
 }
 
 inline void enter() {
@@ -61,8 +65,9 @@ inline void enter() {
   ++block->progress;
 }
 
-/// Run a function in each of `count` threads. Exits where all of them wait.
-inline void run(int count, std::function<void()> body) {
+/// Run a function in each of the threads of some blocks. Exits where all of them wait.
+inline void run(int threads_of_block, std::function<void()> body, int blocks = 1) {
+  int const count = threads_of_block * blocks;
   constexpr size_t kStack = 1 << 18;
   Block made;
   made.body = std::move(body);
@@ -71,7 +76,10 @@ inline void run(int count, std::function<void()> body) {
   made.done.assign(size_t(count), false);
   made.warps.resize(size_t(count) / 32);
   for (Warp& warp : made.warps) warp.barrier.expected = 32;
-  made.all.expected = count;
+  made.threads_of_block = threads_of_block;
+  made.of_blocks.resize(size_t(blocks));
+  for (Barrier& each : made.of_blocks) each.expected = threads_of_block;
+  made.of_cluster.expected = count;
   block = &made;
   for (int i = 0; i < count; ++i) {
     ucontext_t& thread = made.threads[size_t(i)];
@@ -87,7 +95,7 @@ inline void run(int count, std::function<void()> body) {
     for (made.current = 0; made.current < count; ++made.current) {
       if (!made.done[size_t(made.current)]) {
         left = true;
-        threadIdx = {unsigned(made.current), 0, 0};
+        threadIdx = {unsigned(made.current % threads_of_block), 0, 0};
         swapcontext(&made.caller, &made.threads[size_t(made.current)]);
       }
     }
@@ -116,7 +124,13 @@ template <class T>
 T __shfl_sync(unsigned, T value, int source) { return host::exchange(value, source); }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) { return host::exchange(value, (host::block->current % 32) ^ mask); }
-inline void __syncthreads() { host::wait(host::block->all); }
+template <class T>
+T __shfl_up_sync(unsigned, T value, int distance) {
+  int const lane = host::block->current % 32;
+  return host::exchange(value, lane < distance ? lane : lane - distance);
+}
+inline void __syncwarp() { host::wait(host::block->warps[size_t(host::block->current / 32)].barrier); }
+inline void __syncthreads() { host::wait(host::block->of_blocks[size_t(host::rank_of_block())]); }
 
 // One thread runs at a time.
 template <class T>

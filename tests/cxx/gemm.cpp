@@ -1,0 +1,222 @@
+// The GEMM kernel of evt on the host: the threads of a cluster run one at a time, over instructions of host/evt/kit. Each
+// result is compared with a loop over the matrices.
+
+#include "threads.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+
+inline uint32_t __ballot_sync(unsigned, bool vote) {
+  uint32_t votes = 0;
+  for (int lane = 0; lane < 32; ++lane) votes |= uint32_t(host::exchange(vote, lane)) << lane;
+  return votes;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
+inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+void* __cvta_shared_to_generic(size_t address);
+
+#include "evt/element.hpp"
+
+namespace evt {
+namespace element {
+
+/// bf16, rounded by integer arithmetic.
+struct Stored : bf16 {};
+
+inline uint32_t rounded(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+inline void store_two(Stored, uint32_t& to, float first, float second) { to = rounded(first) | rounded(second) << 16; }
+
+}  // namespace element
+}  // namespace evt
+
+#include "evt/kit/gemm.hpp"
+
+void* __cvta_shared_to_generic(size_t address) { return host::at(uint32_t(address)); }
+
+#include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/reduce.hpp"
+
+namespace {
+
+namespace epilogue = evt::epilogue;
+using evt::element::bf16;
+
+float value(bf16 x) { return evt::element::load(x); }
+
+/// WGMMA over 16 elements of k, by the threads of a warp group: each computes its own sums.
+template <int Pixels>
+struct Mma {
+  static constexpr int kElementBytes = 2, kPixels = Pixels;
+  static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  static constexpr bool kTransposed = false;
+  using Accumulator = float;
+
+  /// An element of an operand whose rows begin where its descriptor says.
+  static float element(uint32_t descriptor, uint32_t layout, int row, int k) {
+    int const swizzle = int(layout >> 30), row_bytes = swizzle == 1 ? 128 : swizzle == 2 ? 64 : 32;
+    uint32_t const begin = (descriptor & 0x3fff) << 4, next_eight = (layout & 0x3fff) << 4;
+    uint32_t const address = begin + uint32_t(row / 8) * next_eight + uint32_t(row % 8 * row_bytes + 2 * k);
+    return value(*reinterpret_cast<bf16*>(host::at(host::swizzled(address, row_bytes))));
+  }
+
+  static void fma(float (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
+                  int adds = 1) {
+    int const thread = int(threadIdx.x) % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    for (int i = 0; i < kPixels / 2; ++i) {
+      float sum = adds ? sums[i] : 0;
+      for (int k = 0; k < 16; ++k) {
+        sum += element(a, layout_of_a, row + i / 2 % 2 * 8, k) * element(b, layout_of_b, i / 4 * 8 + column + i % 2, k);
+      }
+      sums[i] = sum;
+    }
+  }
+};
+
+/// D = acc + C, or D = acc, and the sums of the rows and of the columns of acc.
+template <bool HasSource>
+struct Epilogue {
+  using Source = std::conditional_t<HasSource, bf16, void>;
+  using Destination = evt::element::Stored;
+  using Result = float;
+  static constexpr bool kPlaces = true;
+  template <epilogue::Kept Kept>
+  using Sums = evt::own::Part<evt::kit::Lanes, epilogue::Reduction<Kept, evt::Sum, float, evt::Partial>>;
+  using Rows = Sums<epilogue::Kept::kRows>;
+  using Columns = Sums<epilogue::Kept::kColumns>;
+
+  struct Params {
+    typename Rows::Params rows;
+    typename Columns::Params columns;
+  };
+  struct Fetched {};
+
+  Rows rows;
+  Columns columns;
+
+  Epilogue(Params const& params, evt::fragment::Tile const& tile)
+      : rows(params.rows, tile), columns(params.columns, tile) {}
+  void fetch(Fetched&, evt::fragment::Places const&) const {}
+
+  template <int N, class Accumulator, class Loaded, class Store>
+  void visit(Accumulator const& acc, Loaded const& source, Store const& store, Fetched const&,
+             evt::fragment::Places const& places) {
+    for (int i = 0; i < N; ++i) {
+      rows.put(acc(i), i, places);
+      columns.put(acc(i), i, places);
+      store(i, acc(i) + source(i));
+    }
+    rows.template end_step<N>(places);
+  }
+  void finish(evt::fragment::Tile const&) {
+    rows.finish();
+    columns.finish();
+  }
+};
+
+struct Size {
+  int rows, columns, depth, multiprocessors;
+  std::vector<int32_t> ends;
+};
+
+int failures = 0, cases = 0;
+
+void expect(double found, double wanted, double scale, char const* what, int row, int column) {
+  if (std::fabs(found - wanted) <= 0.01 * scale) return;
+  if (++failures < 20) std::printf("case %d: %s of (%d, %d) is %g, not %g\n", cases, what, row, column, found, wanted);
+}
+
+/// Small whole numbers: sums are exact.
+std::vector<bf16> numbers(size_t count, int seed) {
+  std::vector<bf16> found(count);
+  for (size_t i = 0; i < count; ++i) found[i].bits = uint16_t(evt::element::rounded(float(int(i * 7919 + seed) % 7 - 3)));
+  return found;
+}
+
+template <class Tile, int Pixels, bool HasSource>
+void check(Size const& size) {
+  using Kernel = evt::kit::Gemm<Mma<Pixels>, Epilogue<HasSource>, 64, Tile>;
+  ++cases;
+  int const m = size.rows, n = size.columns, k = size.depth, groups = Tile::kGrouped ? int(size.ends.size()) : 1;
+  std::vector<bf16> const a = numbers(size_t(m * k), 1), b = numbers(size_t(groups * n * k), 2), c = numbers(size_t(m * n), 3);
+  std::vector<bf16> d(size_t((m + 1) * n), bf16{0x7fc0});  // a row beyond the matrix stays NaN
+  typename Kernel::Arguments arguments{};
+  arguments.rows = m, arguments.columns = n, arguments.depth = k;
+  arguments.a = a.data(), arguments.a_stride = k, arguments.b = b.data(), arguments.b_stride = k;
+  arguments.b_group_stride = n * k;
+  arguments.c = c.data(), arguments.c_stride = n, arguments.d = d.data(), arguments.d_stride = n;
+  arguments.ends = size.ends.data(), arguments.groups = groups;
+  arguments.multiprocessors = size.multiprocessors;
+  evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
+  std::vector<float> row_parts(size_t(tiles.strips * m), 0), column_parts(size_t(tiles.number * n), 0);
+  arguments.epilogue.rows.ptr = row_parts.data(), arguments.epilogue.rows.kept = m;
+  arguments.epilogue.columns.ptr = column_parts.data(), arguments.epilogue.columns.kept = n;
+  typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
+  int const cluster = int(Kernel::get_cluster_shape(params).x);
+  gridDim = Kernel::get_grid_shape(params);
+  for (unsigned first = 0; first < gridDim.x; first += unsigned(cluster)) {
+    blockIdx.x = first;
+    host::barriers.clear();
+    std::memset(host::memory, 0xff, sizeof(host::memory));
+    host::run(Kernel::MaxThreadsPerBlock, [&] { Kernel()(params, host::memory[host::rank_of_block()] + 16); }, cluster);
+  }
+  std::vector<double> of_columns(size_t(n), 0);
+  int const rows = Tile::kGrouped ? size.ends.back() : m;
+  for (int i = 0; i < m + 1; ++i) {
+    int group = 0;
+    while (Tile::kGrouped && i < rows && i >= size.ends[size_t(group)]) ++group;
+    double of_row = 0;
+    for (int j = 0; j < n; ++j) {
+      float const found = value(d[size_t(i * n + j)]);
+      if (i >= rows) {
+        if (found == found && ++failures < 20) std::printf("row %d is written\n", i);
+        continue;
+      }
+      double sum = 0;
+      for (int x = 0; x < k; ++x) sum += value(a[size_t(i * k + x)]) * value(b[size_t((group * n + j) * k + x)]);
+      expect(found, sum + (HasSource ? value(c[size_t(i * n + j)]) : 0), 1 + std::fabs(sum), "D", i, j);
+      of_row += sum;
+      of_columns[size_t(j)] += sum;
+    }
+    if (i >= rows) continue;
+    double parts = 0;
+    for (int64_t strip = 0; strip < tiles.strips; ++strip) parts += row_parts[size_t(strip * m + i)];
+    expect(parts, of_row, 1, "the sum of a row", i, 0);
+  }
+  for (int j = 0; j < n && !Tile::kGrouped; ++j) {
+    double parts = 0;
+    for (int64_t tile = 0; tile < tiles.number; ++tile) parts += column_parts[size_t(tile * n + j)];
+    expect(parts, of_columns[size_t(j)], 1, "the sum of a column", 0, j);
+  }
+}
+
+}  // namespace
+
+int main() {
+  using evt::kit::GemmTile;
+  check<GemmTile<1, true, 1, 1, 1>, 16, true>({37, 144, 136, 2, {}});
+  check<GemmTile<2, true, 1, 1, 1>, 64, false>({150, 264, 200, 2, {}});
+  check<GemmTile<2, true, 1, 1, 1, true>, 24, true>({61, 136, 72, 1, {}});
+  check<GemmTile<1, false, 2, 1, 1>, 32, true>({90, 520, 136, 4, {}});
+  check<GemmTile<1, false, 1, 2, 1>, 64, true>({200, 136, 72, 2, {}});
+  check<GemmTile<2, true, 2, 2, 1>, 16, false>({70, 600, 136, 4, {}});
+  check<GemmTile<1, false, 1, 1, 4>, 64, true>({100, 136, 520, 4, {}});
+  check<GemmTile<1, false, 1, 1, 2>, 16, false>({20, 72, 200, 2, {}});
+  check<GemmTile<2, true, 1, 1, 1, false, true>, 64, false>({150, 136, 72, 2, {0, 70, 70, 71, 140}});
+  check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false>({90, 264, 72, 4, {33, 33, 90}});
+  std::printf("%d failures\n", failures);
+  return failures != 0;
+}

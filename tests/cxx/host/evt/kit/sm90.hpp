@@ -1,0 +1,232 @@
+// The instructions of codegen/include/evt/kit/sm90.hpp on the host, for the threads of threads.hpp: barriers that count
+// arrivals and bytes, TMA's boxes, clusters with their shared memory, ldmatrix and stmatrix. Copies are done at once, so
+// that a stage or a buffer that is written too early has wrong values. The program ends if no thread can go on.
+
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "cutlass/cutlass.h"
+
+namespace host {
+
+constexpr int kMaxBlocks = 8;
+constexpr uint32_t kBytes = 1 << 18;  // of a block's memory; the address of another block has its rank, from 1, above
+
+struct TransactionBarrier {
+  int expected = 0, pending = 0;
+  int64_t bytes = 0;
+  unsigned phase = 0;
+};
+
+struct TmaMap {
+  char* pointer;
+  int dimensions, element_bytes, row_bytes;
+  int64_t extents[5], strides[5];  // strides in bytes
+  int box[5];
+};
+
+inline char memory[kMaxBlocks][kBytes];
+inline std::map<std::pair<int, uint32_t>, TransactionBarrier> barriers;
+inline std::vector<TmaMap> maps;
+
+inline int rank_of(uint32_t address) { return address >= kBytes ? int(address / kBytes) - 1 : rank_of_block(); }
+inline char* at(uint32_t address) { return memory[rank_of(address)] + address % kBytes; }
+inline TransactionBarrier& barrier_at(uint32_t address) { return barriers[{rank_of(address), address % kBytes}]; }
+
+inline void arrive(TransactionBarrier& barrier, int arrivals, int64_t bytes) {
+  barrier.pending -= arrivals;
+  barrier.bytes += bytes;
+  if (barrier.pending == 0 && barrier.bytes == 0) {
+    ++barrier.phase;
+    barrier.pending = barrier.expected;
+  }
+  ++block->progress;
+}
+
+/// The place of a byte of a swizzled tile.
+inline uint32_t swizzled(uint32_t address, int row_bytes) {
+  uint32_t const mask = row_bytes == 128 ? 7 : row_bytes == 64 ? 3 : row_bytes == 32 ? 1 : 0;
+  return address ^ (address >> 7 & mask) << 4;
+}
+
+/// `copy(is_inside, in global memory, in shared memory)` for the elements of a box.
+template <class Copy>
+void for_each_element(TmaMap const& map, uint32_t shared, std::vector<int> const& first, Copy const& copy) {
+  if (int(first.size()) != map.dimensions) std::abort();
+  int64_t count = 1;
+  for (int i = 0; i < map.dimensions; ++i) count *= map.box[i];
+  for (int64_t number = 0; number < count; ++number) {
+    int64_t rest = number, offset = 0;
+    bool is_inside = true;
+    for (int i = 0; i < map.dimensions; ++i) {
+      int64_t const place = first[size_t(i)] + rest % map.box[i];
+      rest /= map.box[i];
+      is_inside = is_inside && place >= 0 && place < map.extents[i];
+      offset += place * map.strides[i];
+    }
+    copy(is_inside, map.pointer + offset, at(swizzled(shared + uint32_t(number) * map.element_bytes, map.row_bytes)));
+  }
+}
+
+inline TmaMap const& map_of(CUtensorMap const& map) {
+  size_t number;
+  std::memcpy(&number, &map, sizeof(number));
+  return maps.at(number);
+}
+
+/// Elements outside of the tensor are zeros.
+inline void load(uint32_t to, CUtensorMap const& from, uint32_t barrier, std::vector<int> const& first) {
+  TmaMap const& map = map_of(from);
+  int64_t bytes = 0;
+  for_each_element(map, to, first, [&](bool is_inside, char const* global, char* shared) {
+    is_inside ? std::memcpy(shared, global, size_t(map.element_bytes)) : std::memset(shared, 0, size_t(map.element_bytes));
+    bytes += map.element_bytes;
+  });
+  arrive(barrier_at(barrier), 0, -bytes);
+}
+
+/// Move `Count` transposed 8 x 8 matrices of 16-bit elements between the registers of a warp and shared memory.
+template <int Count, class Move>
+void move_matrices(uint32_t address, Move const& move) {
+  int const lane = int(threadIdx.x) % 32;
+  for (int i = 0; i < Count; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      uint32_t const row = exchange(address, 8 * i + 2 * (lane % 4) + half);
+      move(i, half, reinterpret_cast<uint16_t*>(at(row + 2 * uint32_t(lane / 4))));
+    }
+  }
+}
+
+template <int Count>
+void load_matrices(uint32_t (&to)[4], uint32_t address) {
+  move_matrices<Count>(address, [&](int i, int half, uint16_t const* from) {
+    to[i] = half == 0 ? *from : to[i] | uint32_t(*from) << 16;
+  });
+}
+
+template <int Count>
+void store_matrices(uint32_t address, uint32_t const (&from)[4]) {
+  move_matrices<Count>(address, [&](int i, int half, uint16_t* to) { *to = uint16_t(from[i] >> 16 * half); });
+}
+
+}  // namespace host
+
+namespace evt {
+namespace kit {
+
+inline uint32_t cast_smem_ptr_to_uint(void const* pointer) {
+  return uint32_t(static_cast<char const*>(pointer) - host::memory[host::rank_of_block()]);
+}
+inline int canonical_warp_idx_sync() { return int(threadIdx.x) / 32; }
+inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
+
+inline void barrier_init(uint32_t barrier, int arrivals) { host::barrier_at(barrier) = {arrivals, arrivals, 0, 0}; }
+inline void fence_barrier_init() {}
+inline void barrier_arrive(uint32_t barrier) { host::arrive(host::barrier_at(barrier), 1, 0); }
+inline void arrive_and_expect_tx(uint32_t barrier, int bytes) { host::arrive(host::barrier_at(barrier), 1, bytes); }
+inline void barrier_wait(uint32_t barrier, uint32_t phase) {
+  while (host::barrier_at(barrier).phase % 2 == phase) host::yield();
+}
+inline void fence_view_async_shared() {}
+
+inline void cluster_arrive_relaxed() {}
+inline void cluster_wait() { host::wait(host::block->of_cluster); }
+inline int block_rank_in_cluster() { return host::rank_of_block(); }
+inline uint32_t set_block_rank(uint32_t address, int block) { return address + host::kBytes * uint32_t(block + 1); }
+inline void barrier_arrive_cluster(uint32_t barrier) { barrier_arrive(barrier); }
+inline void barrier_wait_cluster(uint32_t barrier) { barrier_wait(barrier, 0); }
+inline void store_async(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
+  std::memcpy(host::at(to), words, sizeof(words));
+  host::arrive(host::barrier_at(barrier), 0, -int64_t(sizeof(words)));
+}
+
+template <class Accumulator>
+uint32_t word_of(Accumulator sum) {
+  uint32_t word;
+  std::memcpy(&word, &sum, sizeof(word));
+  return word;
+}
+template <class Accumulator>
+Accumulator sum_of(uint32_t word) {
+  Accumulator sum;
+  std::memcpy(&sum, &word, sizeof(sum));
+  return sum;
+}
+inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
+
+inline void prefetch_tma_descriptor(CUtensorMap const&) {}
+template <class... Places>
+void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, Places... places) {
+  host::load(to, map, barrier, {places...});
+}
+template <class... Places>
+void tma_load_multicast(uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, Places... places) {
+  for (int rank = 0; rank < host::kMaxBlocks; ++rank) {
+    if (receivers >> rank & 1) host::load(set_block_rank(to, rank), map, set_block_rank(barrier, rank), {places...});
+  }
+}
+template <class... Places>
+void tma_store(CUtensorMap const& map, uint32_t from, Places... places) {
+  host::TmaMap const& to = host::map_of(map);
+  host::for_each_element(to, from, {places...}, [&](bool is_inside, char* global, char const* shared) {
+    if (is_inside) std::memcpy(global, shared, size_t(to.element_bytes));
+  });
+}
+inline void tma_store_arrive() {}
+inline void tma_store_wait() {}
+
+inline void warpgroup_arrive() {}
+inline void warpgroup_commit_batch() {}
+/// The lanes of a warp multiply together.
+template <int Pending>
+void warpgroup_wait() {
+  __syncwarp();
+}
+template <class Accumulator>
+void warpgroup_fence_operand(Accumulator&) {}
+template <int Registers>
+void warpgroup_reg_alloc() {}
+template <int Registers>
+void warpgroup_reg_dealloc() {}
+
+inline void ldmatrix_x4(uint32_t (&to)[4], uint32_t address) { host::load_matrices<4>(to, address); }
+inline void ldmatrix_x2(uint32_t (&to)[4], uint32_t address) { host::load_matrices<2>(to, address); }
+inline void stmatrix_x4(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<4>(address, from); }
+inline void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<2>(address, from); }
+
+template <int Dimensions>
+struct TmaTensor {
+  CUtensorMapDataType type;
+  int element_bytes;
+  void const* pointer;
+  int64_t extents[Dimensions];
+  int64_t strides[Dimensions - 1];
+  int box[Dimensions];
+  int steps[2];
+  int row_bytes;
+
+  bool encode(CUtensorMap& map) const {
+    host::TmaMap made{static_cast<char*>(const_cast<void*>(pointer)), Dimensions, element_bytes, row_bytes, {}, {}, {}};
+    for (int i = 0; i < Dimensions; ++i) {
+      made.extents[i] = extents[i];
+      made.strides[i] = (i == 0 ? 1 : strides[i - 1]) * element_bytes;
+      made.box[i] = box[i];
+    }
+    size_t const number = host::maps.size();
+    host::maps.push_back(made);
+    std::memcpy(&map, &number, sizeof(number));
+    return true;
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
