@@ -17,7 +17,7 @@ from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import MERGED
-from evt.plan.geometry import convolution, depthwise, halo, halo_schedule
+from evt.plan.geometry import convolution, depthwise, halo, halo_groups, halo_schedule
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -57,6 +57,10 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["convolution_3x.hpp"]
         case HaloConvolution(windows=windows) if windows:
             return ["kit/kernel.hpp", "kit/mainloop_windows.hpp"]
+        case HaloConvolution(groups="words"):
+            return ["kit/kernel.hpp", "kit/mainloop_words.hpp"]
+        case HaloConvolution(groups=groups) if groups != "one":
+            return ["kit/kernel.hpp", "kit/mainloop_groups.hpp"]
         case HaloConvolution():
             return ["kit/kernel.hpp", "kit/mainloop.hpp"]
         case OwnProduct():
@@ -121,7 +125,7 @@ def _is_of_cutlass(step: Step, family: Family) -> bool:
 _NAMESPACE = re.compile(r"\bnamespace (?=evt\b)|(?<![\w:])::(?=evt::)")
 #: Headers that are modules of the planner, with their namespaces.
 GENERATED = {
-    "kit/geometry.hpp": ((convolution, halo, halo_schedule), "kit"),
+    "kit/geometry.hpp": ((convolution, halo, halo_groups, halo_schedule), "kit"),
     "kit/depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
 }
 _GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)

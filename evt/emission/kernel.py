@@ -106,6 +106,10 @@ def _destination(plan: Plan) -> TensorText:
     return tensor(plan, "D", plan.destination)
 
 
+#: The alignment of all that TMA moves; threads load operands that are aligned to less.
+_TMA_BYTES = 16
+
+
 def _aligned(plan: Plan) -> tuple[str, ...]:
     """Return the addresses of operands and tiles that TMA moves, and their strides in bytes; copies need no check.
 
@@ -115,7 +119,9 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
         return ()
     found = []
     moved: list[Matrix | Image | Tensor] = [
-        each for each in (plan.mainloop.a, plan.mainloop.b) if isinstance(each, Matrix | Image) and each.alignment > 1
+        each
+        for each in (plan.mainloop.a, plan.mainloop.b)
+        if isinstance(each, Matrix | Image) and each.alignment * bytes_of(each.dtype) >= _TMA_BYTES
     ]
     for each in (*moved, *filter(None, (plan.source, plan.destination))):
         strides = (each.leading, each.batch) if isinstance(each, Matrix) else each.strides

@@ -30,7 +30,9 @@ def own(plan: Plan) -> OwnText | None:
     """Return the own kernel of a plan that has one."""
     match plan.mainloop:
         case HaloConvolution() as loop:
-            tile = tuple((name, extent(f"tile_{name}")) for name in ("rows", "columns"))
+            numbers = [(name, f"tile_{name}") for name in ("rows", "columns")]
+            numbers += [("groups", "groups")] * (loop.groups != "one")
+            tile = tuple((name, extent(size)) for name, size in numbers)
             return OwnText(
                 mainloop=_mainloop(plan, loop),
                 kernel=_kernel(loop.shared),
@@ -90,7 +92,18 @@ def _mainloop(plan: Plan, loop: HaloConvolution) -> str:
     channels = plan.config.tile[2]
     if loop.windows:
         return f"evt::kit::WindowsMainloop<Mma, {channels}, {loop.windows[0]}, {loop.windows[1]}>"
-    return f"evt::kit::HaloMainloop<Mma, {channels}, {loop.rank}{', true' if loop.residues else ''}>"
+    match loop.groups:
+        case "one":
+            return f"evt::kit::HaloMainloop<Mma, {channels}, {loop.rank}{', true' if loop.residues else ''}>"
+        case "single":
+            return f"evt::kit::GroupsMainloop<Mma, {channels}>"
+        case "multiple":
+            assert isinstance(loop.b, Image)
+            backwards = ", true" if loop.operator == "dgrad" else ""
+            return f"evt::kit::PackedGroupsMainloop<Mma, {channels}, {loop.b.alignment}{backwards}>"
+        case "words":
+            assert isinstance(loop.b, Image)
+            return f"evt::kit::WordsMainloop<Mma, {channels}, {loop.b.alignment}>"
 
 
 def _filter(plan: Plan, loop: DepthwiseConvolution) -> str:

@@ -224,12 +224,8 @@ class ConvolutionProblem:
     @property
     def extents(self) -> dict[str, int]:
         """The extents of the modes, and of the operands' channels in memory."""
-        groups = self.geometry.groups
-        filters, channels = self.filters // groups, self.channels // groups
-        first = channels if self.geometry.operator == "fprop" else filters
-        if self.is_depthwise:  # the channels of a pixel are contiguous, and no group has several
-            first = self.channels
-        return {**self.sizes, "A": first, "B": channels}
+        first = self.channels if self.geometry.operator == "fprop" else self.filters
+        return {**self.sizes, "A": first, "B": self.channels // self.geometry.groups}
 
     @property
     def is_depthwise(self) -> bool:

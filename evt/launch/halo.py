@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from itertools import accumulate, product
 from operator import mul
 
+from evt.launch.halo_groups import DIVISOR, OF_GROUPS, OF_PACKED_GROUPS, OF_WORDS, Blocks, copied, divisor, packed
 from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
@@ -27,10 +28,12 @@ from evt.plan.geometry.halo import (
     has_columns,
     over_residues,
     over_windows,
+    swizzled_row,
 )
+from evt.plan.geometry.halo_groups import over_groups
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, scheduled
 from evt.plan.halo import forward, reaches
-from evt.plan.halo_cost import remainder, residue_classes
+from evt.plan.halo_cost import flags_of, remainder, residue_classes
 from evt.plan.plan import HaloConvolution, Image
 from evt.plan.signature import bytes_of
 
@@ -46,7 +49,7 @@ MEMBERS = (
     *("taps.number", "taps.groups", "taps.starts[0]", "taps.tap[0].word"),
     *(f"geometry.{each.name}" for each in fields(Geometry)),
     *_SINGLE,
-    *(f"{name}.{part}" for name in _DIVISORS for part in ("multiplier", "shift")),
+    *(f"{name}.{part}" for name in _DIVISORS for part in DIVISOR),
     *(f"depth.{name}" for name in _DEPTH),
 )
 OF_RESIDUES = (
@@ -68,15 +71,20 @@ _LARGEST_STEP = 8
 _INT32_MAX = (1 << 31) - 1
 
 
-def members(plan: Plan) -> tuple[str, ...]:
-    """Return the members of the parameters of a plan's kernel."""
-    residues = isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.residues
-    return (*MEMBERS, *(OF_WINDOWS if has_windows(plan) else ()), *(OF_RESIDUES if residues else ()))
-
-
 def has_windows(plan: Plan) -> bool:
     """Return whether a row of taps is one tap over a window."""
     return isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.windows is not None
+
+
+def members(plan: Plan) -> tuple[str, ...]:
+    """Return the members of the parameters of a plan's kernel."""
+    loop = plan.mainloop
+    assert isinstance(loop, HaloConvolution)
+    if loop.windows:
+        return (*MEMBERS, *OF_WINDOWS)
+    if loop.residues:
+        return (*MEMBERS, *OF_RESIDUES)
+    return (*MEMBERS, *{"one": (), "single": OF_GROUPS, "multiple": OF_PACKED_GROUPS, "words": OF_WORDS}[loop.groups])
 
 
 def problem_of(plan: Plan, sizes: Mapping[str, int]) -> Problem:
@@ -109,13 +117,13 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     loop, kernel = plan.mainloop, class_of(plan)
     assert isinstance(loop, HaloConvolution)
     given = problem_of(plan, sizes)
-    problem = _multiplied(given, kernel)
+    problem = _multiplied(given, kernel, sizes)
     tile = sizes["tile_rows"], sizes["tile_columns"]
     made = geometry_of(problem, kernel, *tile)
     classes = given.height.remainders * given.width.remainders if kernel.residues else 1
     if made.input_stages == 0 or not _can_implement(plan, given, problem):
         return None
-    tiles = made.tiles(problem) * classes * made.cluster_size, ceil_div(given.filters, FILTERS) * (FILTERS // 16)
+    tiles = made.tiles(problem) * classes * made.cluster_size, ceil_div(problem.filters, FILTERS) * (FILTERS // 16)
     made = scheduled(problem, kernel, made, multiprocessors)
     filter_blocks = ceil_div(problem.filters, FILTERS * (2 if made.cooperative else 1))
     of_class = made.tiles(problem) * filter_blocks
@@ -124,14 +132,15 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     if not kernel.shared:
         grid = grid_of(work_tiles, filter_blocks, multiprocessors, made.resident)
     stores_rows = made.accumulator_pitch > made.columns and made.tiles_wide > 1
-    taps = _taps_of_residues(given, made) if kernel.residues else _taps(problem, made, loop.transposes_filters)
+    stored = Blocks.of(given, kernel, sizes["groups"]).step if kernel.grouped else FILTERS
+    taps = _taps_of_residues(given, made) if kernel.residues else _taps(problem, made, loop.operator == "dgrad")
     values: dict[str, int | Sequence[int]] = {
         **taps,
         **{f"geometry.{each.name}": int(getattr(made, each.name)) for each in fields(Geometry)},
         "images": problem.images,
         "output_height": given.height.output,
         "output_width": (given if kernel.residues else problem).width.output,
-        "filter_count": problem.filters,
+        "filter_count": given.filters,
         "stride_height": problem.height.stride,
         "stride_width": problem.width.stride,
         "channel_blocks": problem.channel_blocks(kernel.channels),
@@ -141,7 +150,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
         "d": 0,
         "d_stride": _pitch(plan, sizes, "destination"),
         "grid": grid,
-        "source_bytes": made.stored_pixels * _EPILOGUE_ROW,
+        "source_bytes": made.stored_pixels * 2 * stored,
         "input_layout": _layout(kernel.pixel_bytes, made.next_eight),
         "stores_rows": int(stores_rows),
         "encoded": 1,
@@ -155,11 +164,22 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
         values |= operands
         maps = []
     else:
-        maps = [_input(plan, sizes, given, made, kernel), _filters(plan, sizes, given, kernel)]
+        maps = [] if kernel.words else [_input(plan, sizes, given, made, kernel)]
+        if kernel.grouped:
+            values |= Blocks.of(given, kernel, sizes["groups"]).members()
+        if kernel.packed:
+            values |= packed(given, sizes["groups"], _strides(loop.b, sizes), backwards=loop.operator == "dgrad")
+        else:
+            maps.append(_filters(plan, sizes, given, kernel))
+        if kernel.words:
+            words = copied(given, made, Blocks.of(given, kernel, sizes["groups"]), _strides(loop.a, sizes))
+            if words is None:
+                return None
+            values |= words
     if kernel.residues:
         values["operands.work_tiles"] = of_class
     firsts = _firsts(given) if kernel.residues else ((0, 0),)
-    maps += _tiles(plan, sizes, given, made, stores_rows=stores_rows, shared=kernel.shared, firsts=firsts)
+    maps += _tiles(plan, sizes, given, made, kernel, stores_rows=stores_rows, firsts=firsts)
     threads = (1 + kernel.consumers) * WARP_GROUP
     return Shape(values, tuple(maps), tiles, grid, threads, SHARED_BYTES, made.cluster_size)
 
@@ -171,16 +191,19 @@ def class_of(plan: Plan) -> KernelClass:
     pixels, _, channels = plan.config.tile
     block_bytes = channels * bytes_of(loop.a.dtype)
     volume = loop.rank == 3
-    pixel_bytes = WINDOW_BYTES if has_windows(plan) else block_bytes
+    pixel_bytes = WINDOW_BYTES if has_windows(plan) else swizzled_row(block_bytes)
     staged = plan.source is not None or plan.destination is not None
-    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, loop.residues)
+    flags = loop.residues, *flags_of(loop.groups)
+    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, *flags)
 
 
-def _multiplied(given: Problem, kernel: KernelClass) -> Problem:
+def _multiplied(given: Problem, kernel: KernelClass, sizes: Mapping[str, int]) -> Problem:
     """Return the convolution that the main loop multiplies."""
     if kernel.residues:
         return over_residues(given)
-    return over_windows(given, kernel) if kernel.has_windows else given
+    if kernel.has_windows:
+        return over_windows(given, kernel)
+    return over_groups(given, kernel, sizes["groups"]) if kernel.grouped else given
 
 
 def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
@@ -192,9 +215,9 @@ def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
         classes = given.height.remainders * given.width.remainders
         if classes > MAX_CLASSES or given.tap_count > MAX_TAPS or not all(map(reaches, (given.height, given.width))):
             return False
-    elif loop.transposes_filters and stride != 1:
+    elif loop.operator == "dgrad" and stride != 1:
         return False
-    if problem.tap_count > MAX_TAPS:
+    if problem.tap_count > MAX_TAPS or problem.filters == 0:
         return False
     if min(pads) < 0 or max(pads) > _MOST_PADDING:
         return False
@@ -269,9 +292,8 @@ def _divisors(filter_blocks: int, made: Geometry) -> dict[str, int]:
     """Return the numbers of divisor.hpp that stand for divisors."""
     found: dict[str, int] = {}
     numbers = (filter_blocks, made.tiles_wide, made.tiles_high, made.cluster_size)
-    for name, divisor in zip(_DIVISORS, numbers, strict=True):
-        shift = 31 + (divisor - 1).bit_length()
-        found |= {f"{name}.multiplier": ceil_div(1 << shift, divisor), f"{name}.shift": shift}
+    for name, number in zip(_DIVISORS, numbers, strict=True):
+        found |= {f"{name}.{part}": value for part, value in divisor(number).items()}
     return found
 
 
@@ -316,8 +338,8 @@ def _windows(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometr
     )
     found = {f"operands.{name}": value for name, value in zip(_OPERANDS, numbers, strict=True)}
     small = {"by_pitch": made.input_pitch, "by_box_rows": made.box_rows if made.images > 1 else 0}
-    for name, divisor in small.items():
-        found[f"operands.{name}.multiplier"] = ceil_div(1 << 31, divisor) if divisor else 0
+    for name, by in small.items():
+        found[f"operands.{name}.multiplier"] = ceil_div(1 << 31, by) if by else 0
     return found
 
 
@@ -344,7 +366,11 @@ def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry,
     extents.append(given.images)
     box.append(made.images)
     strides = _strides(operand, sizes, flat=_is_flat(sizes, given))[::-1]
-    return tensor_map("input", operand.pointer, operand.dtype, extents, strides, box, kernel.block_bytes, steps=steps)
+    if kernel.grouped:
+        channels = Blocks.of(given, kernel, sizes["groups"]).channels
+        extents = [channels, *extents[1:], given.channels // channels]
+        box, strides = [*box, 1], [*strides, channels]
+    return tensor_map("input", operand.pointer, operand.dtype, extents, strides, box, kernel.pixel_bytes, steps=steps)
 
 
 def _filters(plan: Plan, sizes: Mapping[str, int], given: Problem, kernel: KernelClass) -> TensorMap:
@@ -355,9 +381,11 @@ def _filters(plan: Plan, sizes: Mapping[str, int], given: Problem, kernel: Kerne
     extents, box = [given.channels, given.filters], [kernel.channels, FILTERS]
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
+    if kernel.grouped:
+        extents[0] //= sizes["groups"]
     taps = [given.width.taps, given.height.taps, *([given.depth.taps] if kernel.volume else [])]
     first, *others = _strides(operand, sizes, flat=_is_flat(sizes, given))
-    row_bytes = box[0] * bytes_of(operand.dtype)
+    row_bytes = swizzled_row(box[0] * bytes_of(operand.dtype))
     strides, box = [first, *others[::-1]], [*box, *(1 for _ in taps)]
     return tensor_map("filters", operand.pointer, operand.dtype, [*extents, *taps], strides, box, row_bytes)
 
@@ -373,28 +401,32 @@ def _tiles(
     sizes: Mapping[str, int],
     given: Problem,
     made: Geometry,
+    kernel: KernelClass,
     *,
     stores_rows: bool,
-    shared: bool,
     firsts: Sequence[tuple[int, int]],
 ) -> list[TensorMap]:
     """Return the descriptors of C and D, of each residue class apart, given the first row and column of each."""
     rows = made.box_rows if made.images > 1 else made.rows
-    volume = class_of(plan).volume
-    slice_box = (1,) if volume else ()
+    slice_box = (1,) if kernel.volume else ()
     whole = (made.accumulator_pitch, rows, *slice_box, made.images)
     found = []
-    tensors = {"source": plan.source, "destination": None if shared else plan.destination}
+    tensors = {"source": plan.source, "destination": None if kernel.shared else plan.destination}
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         box = (made.columns, 1, *slice_box, 1) if name == "destination" and stores_rows else whole
         pitch = _pitch(plan, sizes, name)
         extents = [given.filters, given.width.output, given.height.output]
-        extents += [given.depth.output, given.images] if volume else [given.images]
+        extents += [given.depth.output, given.images] if kernel.volume else [given.images]
         strides = list(accumulate(extents[1:-1], mul, initial=pitch))
-        whole_map = tensor_map(name, tensor.pointer, tensor.dtype, extents, strides, (FILTERS, *box), _EPILOGUE_ROW)
-        if class_of(plan).residues:
+        whole_box = [FILTERS, *box]
+        if kernel.grouped:
+            blocks = Blocks.of(given, kernel, sizes["groups"])
+            extents = [blocks.filters, *extents[1:], given.filters // blocks.filters]
+            strides, whole_box = [*strides, blocks.filters], [blocks.step, *box, 1]
+        whole_map = tensor_map(name, tensor.pointer, tensor.dtype, extents, strides, whole_box, _EPILOGUE_ROW)
+        if kernel.residues:
             found += [_of_residue(whole_map, given, index, first) for index, first in enumerate(firsts)]
         else:
             found.append(whole_map)

@@ -7,7 +7,7 @@ stride 1 is the fprop of ``forward``: over the gradient of the output, by the fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -16,14 +16,21 @@ from typing import NamedTuple
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.plan.geometry.convolution import Axis
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES, Geometry
-from evt.plan.halo_cost import Cycles, Plane, choose
+from evt.plan.geometry.halo_groups import groups_together
+from evt.plan.halo_cost import Cycles, Groups, Plane, choose, kernel_of_groups
 
 #: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 #: The bytes of a pixel in a plane.
 _PLANES = (128, 64, 32)
+#: The bytes of a plane of groups. A row of 96 bytes has the place of 128.
+_PLANES_OF_GROUPS = (128, 96, 64, 32)
+#: The channels of a group, at most, whose pixels threads copy.
+MOST_WORDS = 64
+#: The filters of a warp.
+STRIP = 16
 #: The number of kernels that are built, to choose from by the number of tiles.
 _OFFERED = 5
 #: Batch sizes scored jointly; 256 has double weight.
@@ -42,11 +49,15 @@ _LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32
 
 
 class Variant(NamedTuple):
-    """A kernel: the bytes of a plane, the pixels of its instruction, and whether thread blocks share its tiles."""
+    """A kernel: the bytes of a plane, the pixels of its instruction, and whether thread blocks share its tiles.
+
+    ``groups``: how they relate to its blocks of filters.
+    """
 
     plane_bytes: int
     pixels: int
     shared: bool = False
+    groups: Groups = "one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,7 @@ class Halo:
 UNKNOWN, UNKNOWN_INTEGERS = (
     Halo(tuple(Variant(max(_PLANES), each) for each in pixels)) for pixels in ((232, 176, 120), (240, 176, 128))
 )
-NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and B")
+NO_GROUPS = NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and B")
 
 
 def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
@@ -126,12 +137,8 @@ def _halo(
     axes = [axis for axis in (depth, height, width) if axis is not None]
     if residues and not all(map(reaches, axes)):
         return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
-    if height.taps * width.taps > MAX_TAPS:
-        return Halo((), reason=f"the filters have more than {MAX_TAPS} taps")
-    if min(axis.pad for axis in axes) < 0:
-        return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
-    if max(height.pad, width.pad) > _MOST_PADDING:
-        return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
+    if reason := _unreachable(axes, (height, width)):
+        return Halo((), reason=reason)
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
     fast = residues or _is_fast(depth, height, width, channels, channel_bytes, filters)
     planes = (Plane.cut(height, width, depth, channel_bytes, each, residues=residues) for each in _PLANES)
@@ -140,6 +147,99 @@ def _halo(
         return Halo((), reason=TOO_LARGE)
     for_some = channels > _FEW_CHANNELS
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast, for_some)
+
+
+def groups_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: bool) -> Halo:
+    """Return how the halo kernel serves a convolution with groups.
+
+    ``by_strips``: blocks of filters must begin where strips of a warp begin.
+    """
+    if problem is None:
+        return NO_GROUPS
+    geometry = problem.geometry
+    if geometry.groups == 1:
+        return Halo((), reason="there are no groups")
+    if geometry.operator == "wgrad" or geometry.rank > 2:
+        return Halo((), reason="it is no fprop or dgrad of two dimensions")
+    if geometry.operator == "dgrad" and not geometry.is_unit_stride:
+        return Halo((), reason="it is a dgrad with a stride")
+    if operand.bits != 16:
+        return Halo((), reason=f"the operands are {operand}, and not of 16 bits")
+    if max(geometry.stride) > _LARGEST_STEP:
+        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
+    sizes = forward(geometry.operator, problem.sizes)
+    axes = Axis.of(sizes, "height"), Axis.of(sizes, "width")
+    if reason := _unreachable(axes, axes):
+        return Halo((), reason=reason)
+    return _grouped(Problem(1, sizes["channels"], sizes["filters"], *axes), sizes["groups"], operand, by_strips)
+
+
+@lru_cache(maxsize=1024)
+def _grouped(given: Problem, groups: int, operand: DType, by_strips: bool) -> Halo:
+    planes, widths = tuple(_planes_of_groups(given, groups, operand.bits // 8, by_strips)), pixels_of(operand)
+    if not planes:
+        multiple = f"multiples of {STRIP}, as packed bits and exchanges between columns need" if by_strips else ""
+        return Halo(
+            (), reason=f"neither a group nor several in 64 filters are {multiple or 'whole vectors of 16 bytes'}"
+        )
+    known = _kernels(planes, widths)
+    if not known:
+        return Halo((), reason=TOO_LARGE)
+    return Halo(fastest_kernels(known, given.filters), *_limits(known, widths), fast=True)
+
+
+def _planes_of_groups(given: Problem, number: int, element_bytes: int, by_strips: bool) -> Iterator[Plane]:
+    """Yield the convolution in blocks: of several groups where they fit, else of one."""
+    filters, channel_bytes = given.filters // number, given.channels // number * element_bytes
+    for block_bytes in _PLANES_OF_GROUPS:
+        channels = block_bytes // element_bytes
+        together = groups_together(given, kernel_of_groups(channels, "multiple"), number)
+        groups: Groups = "multiple" if together > 1 or channel_bytes % WINDOW_BYTES else "single"
+        step = filters * (together if groups == "multiple" else 1)  # each block begins at a multiple of it, or of 64
+        if step and not (by_strips and step % STRIP):
+            yield Plane.of_groups(given, number, channels, element_bytes, groups)
+
+
+def words_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: bool) -> Halo:
+    """Return how the halo kernel serves a convolution whose input threads copy in words: see :func:`groups_of`."""
+    if problem is None:
+        return NO_GROUPS
+    geometry, channels = problem.geometry, problem.channels // problem.geometry.groups
+    if geometry.operator != "fprop" or geometry.rank > 2:
+        return Halo((), reason="it is no fprop of one or two dimensions")
+    if operand.bits != 16:
+        return Halo((), reason=f"the operands are {operand}, and not of 16 bits")
+    if channels % 2:
+        return Halo((), reason=f"a group has {channels} channels, which are no whole words of 4 bytes")
+    if channels > MOST_WORDS:
+        return Halo((), reason=f"a group has {channels} channels, and a tile at most {MOST_WORDS}")
+    axes = Axis.of(problem.sizes, "height"), Axis.of(problem.sizes, "width")
+    if reason := _unreachable(axes, axes):
+        return Halo((), reason=reason)
+    return _words(Problem(1, problem.channels, problem.filters, *axes), geometry.groups, operand, by_strips)
+
+
+@lru_cache(maxsize=1024)
+def _words(given: Problem, number: int, operand: DType, by_strips: bool) -> Halo:
+    element_bytes, widths = operand.bits // 8, pixels_of(operand)
+    if by_strips and number > 1:
+        return Halo((), reason="blocks of groups begin within the strips of a warp")
+    sizes = [each // element_bytes for each in _PLANES_OF_GROUPS if each >= given.channels // number * element_bytes]
+    planes = tuple(Plane.of_groups(given, number, each, element_bytes, "words") for each in sizes)
+    known = _kernels(planes, widths)
+    if not known:
+        return Halo((), reason=TOO_LARGE)
+    return Halo(fastest_kernels(known, given.filters), *_limits(known, widths), fast=True)
+
+
+def _unreachable(axes: Collection[Axis], plane: tuple[Axis, Axis]) -> str:
+    """Return why TMA's boxes do not reach all taps of a convolution, or ""."""
+    if plane[0].taps * plane[1].taps > MAX_TAPS:
+        return f"the filters have more than {MAX_TAPS} taps"
+    if min(axis.pad for axis in axes) < 0:
+        return "the padding of the dgrad is larger than dilation * (filter size - 1)"
+    most = max(axis.pad for axis in plane)
+    return f"the padding is beyond {_MOST_PADDING}" if most > _MOST_PADDING else ""
 
 
 def widened_channels(channels: int, element_bytes: int, stride: int) -> int:
@@ -197,7 +297,10 @@ def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operan
 
 
 class Tiled(NamedTuple):
-    """A convolution of one image, the tile of a kernel, and the costs of its tiles."""
+    """A convolution of one image, the tile of a kernel, and the costs of its tiles.
+
+    With groups, the convolution has the filters of whole blocks, otherwise none.
+    """
 
     plane: Plane
     tile: Geometry
@@ -206,13 +309,17 @@ class Tiled(NamedTuple):
 
     def tiles(self, images: int, filters: int) -> int:
         """Return the number of tiles, of all blocks of filters."""
-        return self._of_class(images) * max(len(self.plane.classes), 1) * -(-filters // FILTERS)
+        return (
+            self._of_class(images)
+            * max(len(self.plane.classes), 1)
+            * -(-(self.plane.problem.filters or filters) // FILTERS)
+        )
 
     def time(self, images: int, filters: int, instructions: float = 0) -> float:
         """Return the clock cycles of sm90 for numbers of images and filters."""
         if self.shared:
             return self.cycles.shared(self.tiles(images, filters))
-        return self.cycles.alone(self._of_class(images), filters, instructions)
+        return self.cycles.alone(self._of_class(images), self.plane.problem.filters or filters, instructions)
 
     def _of_class(self, images: int) -> int:
         """Return the number of tiles of a residue class, of one block of filters."""
@@ -223,17 +330,17 @@ class Tiled(NamedTuple):
 def _kernels(planes: tuple[Plane, ...], widths: range) -> Mapping[Variant, Tiled]:
     """Return the kernels whose tiles fit."""
     made = {
-        Variant(plane.block_bytes, pixels, shared): _kernel(plane, pixels, shared)
+        Variant(plane.block_bytes, pixels, shared, plane.groups): _kernel(plane, pixels, shared)
         for plane, shared, pixels in product(planes, (False, True), widths)
-        if not (shared and plane.classes)
+        if not shared or (plane.groups == "one" and not plane.classes)
     }
     return {variant: each for variant, each in made.items() if each is not None}
 
 
 def _limits(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, ...], tuple[Variant, ...]]:
     """Return the widest kernels of each kind whose tiles fit, and the narrower ones whose tiles do not."""
-    kinds = dict.fromkeys((each.plane_bytes, each.shared) for each in known)
-    most = tuple(max(each for each in known if (each.plane_bytes, each.shared) == kind) for kind in kinds)
+    kinds = dict.fromkeys(each._replace(pixels=0) for each in known)
+    most = tuple(max(each for each in known if each._replace(pixels=0) == kind) for kind in kinds)
     narrower = (each._replace(pixels=pixels) for each in most for pixels in widths if pixels < each.pixels)
     return most, tuple(each for each in narrower if each not in known)
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
+from typing import Literal
 
-from evt.plan.geometry import halo, halo_schedule
+from evt.plan.geometry import halo, halo_groups, halo_schedule
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
+from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass, swizzled_row
 from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
 
 #: A kernel with its launch, and each pixel of its tile.
@@ -33,8 +34,15 @@ _CONTENTION = 0.06
 _NOT_PAIRED = 1.3
 #: Part of an epilogue that cooperating consumers do not hide.
 _NOT_HIDDEN = 0.25
+#: Words of the input that a warp copies at a time, in bytes, and the cycles of three warps for them.
+_COPIED_BYTES, _COPIED = 128, 6
 #: Windows: each tile, pixel and row of taps. First layers have a large C and D.
 _WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
+
+
+#: How a tile's columns relate to the groups: there is one group, the tile lies in one, or it has several whole ones,
+#: whose filters threads write. With "words", threads also copy the input, which TMA cannot load.
+Groups = Literal["one", "single", "multiple", "words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class Plane:
     block_bytes: int
     volume: bool = False
     classes: tuple[int, ...] = ()
+    groups: Groups = "one"
 
     @staticmethod
     def of(sizes: Mapping[str, int], channels: int, element_bytes: int, *, residues: bool = False) -> Plane:
@@ -83,6 +92,13 @@ class Plane:
         return Plane(halo.flattened(problem) if halo.has_columns(problem) else problem, block_bytes, volume=True)
 
     @staticmethod
+    def of_groups(given: Problem, number: int, channels: int, element_bytes: int, groups: Groups) -> Plane:
+        """Return a convolution with groups whose blocks have some channels; its filters fill whole blocks."""
+        problem = halo_groups.over_groups(given, kernel_of_groups(channels, groups), number)
+        problem = replace(problem, channels=problem.channels * element_bytes)
+        return Plane(problem, channels * element_bytes, groups=groups)
+
+    @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
         """Return a convolution with some output columns in which a tap multiplies the bytes of a window."""
         width = Axis(columns, columns, 1, 1, 1, 0)
@@ -92,9 +108,9 @@ class Plane:
 
     def kernel(self, pixels: int, *, shared: bool = False) -> KernelClass:
         """Return the kernel of an instruction's width, with a buffer for C and D."""
-        pixel_bytes = WINDOW_BYTES if self.problem.width.window > 1 else self.block_bytes
-        residues = bool(self.classes)
-        return KernelClass(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared, residues)
+        pixel_bytes = WINDOW_BYTES if self.problem.width.window > 1 else swizzled_row(self.block_bytes)
+        flags = bool(self.classes), *flags_of(self.groups)
+        return KernelClass(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared, *flags)
 
 
 def residue_classes(height: Axis, width: Axis) -> list[tuple[tuple[int, int], int]]:
@@ -113,8 +129,20 @@ def remainder(axis: Axis, tap: int) -> int:
     return (tap * axis.dilation - axis.pad) % axis.stride
 
 
+def flags_of(groups: Groups) -> tuple[bool, bool, bool]:
+    """Return the members of a KernelClass: whether there are groups, several in a block, and an input to copy."""
+    return groups != "one", groups in ("multiple", "words"), groups == "words"
+
+
+def kernel_of_groups(channels: int, groups: Groups) -> KernelClass:
+    """Return the facts that cut the groups of a convolution into blocks."""
+    return KernelClass(0, channels, 0, 0, True, False, False, False, *flags_of(groups))
+
+
 def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Geometry | None:
-    """Return the tile of a kernel, before CTAs share it; None if none fits."""
+    """Return the tile of a kernel, before CTAs share it; None if none fits, or no group fits in a block."""
+    if plane.groups != "one" and plane.problem.filters == 0:
+        return None
     made = halo.choose(plane.problem, plane.kernel(pixels, shared=shared))
     return made if made.input_stages else None
 
@@ -146,11 +174,11 @@ class Cycles:
             blocks, cycles = problem.mean_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
             sharing = Sharing(blocks, cycles, 0, 0)
         filters = problem.tap_count // tile.taps_per_stage * sharing.channel_blocks
-        if not kernel.has_windows:  # filters of windows are resident
+        if not kernel.filters_stay:
             filters = min(halo.FEWEST_FILTER_STAGES, filters)
         left = halo.bytes_for_stages(kernel, tile) - filters * tile.filter_stage_bytes
         held_up = max(1.0, problem.groups / max(left // tile.input_stage_bytes, 1))
-        waits = problem.tap_count == 1 and halo_schedule.has_many_channels(problem, kernel)
+        waits = problem.tap_count == 1 and plane.groups == "one" and halo_schedule.has_many_channels(problem, kernel)
         shares = tuple(taps / problem.tap_count for taps in plane.classes) or (1.0,)
         return Cycles(sharing, pixels, held_up, waits, shares)
 
@@ -186,6 +214,9 @@ def start_of(pixels: int, *, shared: bool = False) -> float:
 
 
 def _cycles_of_block(problem: Problem, kernel: KernelClass, tile: Geometry) -> int:
+    if kernel.words:
+        copied = problem.groups * tile.box_pixels * -(-problem.channels // _COPIED_BYTES) * _COPIED
+        return max(halo_schedule.cycles_of_block(problem, kernel, tile), copied)
     if not kernel.has_windows:
         return halo_schedule.cycles_of_block(problem, kernel, tile)
     multiplied = problem.tap_count * (kernel.block_bytes // halo.DEPTH_BYTES) * kernel.pixels // 2

@@ -35,6 +35,7 @@ from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Number, Single, Size, Strides
 from evt.plan.epilogue.writes import Reduction
 from evt.plan.fields import ABI, Field
+from evt.plan.halo_cost import Groups
 from evt.plan.options import Options
 from evt.plan.signature import LayoutClass
 from evt.plan.stock.operators import FusionOperation
@@ -168,8 +169,6 @@ class Convolution:
 
 #: How taps are found: in tables made on the host, by division, or as contiguous channels.
 Iterators = Literal["optimized", "analytic", "fixed channels"]
-#: How a tile's columns relate to the groups: there is one group, the tile lies in one, or it has several whole ones.
-Groups = Literal["one", "single", "multiple"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +204,12 @@ class HaloConvolution(Convolution):
     windows: tuple[int, int] | None = None
     shared: bool = False
     residues: bool = False
+    groups: Groups = "one"
 
     @property
     def transposes_filters(self) -> bool:
         """Whether filters are rows of columns for each channel: see FilterRows in kit/taps.hpp."""
-        return self.operator == "dgrad"
+        return self.operator == "dgrad" and self.groups != "multiple"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from evt.ir import TypedDag
+from evt.ir import Input, Output, TypedDag
 from evt.ir.columns import columns_together
+from evt.ir.dtype import B1
 from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
-from evt.plan.halo import Halo, halo_of, windows_of
+from evt.plan.halo import Halo, groups_of, halo_of, windows_of, words_of
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
 from evt.plan.sizes import UNKNOWN, Sizes
@@ -60,6 +61,22 @@ class Problem:
     def windows(self) -> Halo:
         """The halo kernels that run it after they have widened its channels."""
         return windows_of(self.sizes.convolution, self.dag.operands[0].dtype)
+
+    @cached_property
+    def grouped_halo(self) -> Halo:
+        """The halo kernels that run a convolution with groups."""
+        return groups_of(self.sizes.convolution, self.dag.operands[0].dtype, by_strips=self._takes_strips)
+
+    @cached_property
+    def words(self) -> Halo:
+        """The halo kernels that run a convolution whose input TMA cannot load."""
+        return words_of(self.sizes.convolution, self.dag.operands[0].dtype, by_strips=self._takes_strips)
+
+    @property
+    def _takes_strips(self) -> bool:
+        """Whether the epilogue has packed bits, or exchanges values between columns."""
+        values: tuple[Input | Output, ...] = (*self.dag.inputs, *self.dag.outputs)
+        return self.columns_together > 1 or any(value.dtype == B1 for value in values)
 
     @cached_property
     def depthwise(self) -> Depthwise:

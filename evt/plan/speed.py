@@ -19,7 +19,7 @@ from evt.plan import gemm
 from evt.plan.cards import CARDS, Card, card_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.registers import threads_of
-from evt.plan.geometry.convolution import Axis
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import TOO_LARGE, beyond_windows, forward, tiles_of
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_cost import INSTRUCTION, Plane, start_of
@@ -241,6 +241,9 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
     sizes = forward(loop.operator, sizes)
     if loop.windows:
         plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
+    elif loop.groups != "one":
+        given = Problem(1, sizes["channels"], sizes["filters"], Axis.of(sizes, "height"), Axis.of(sizes, "width"))
+        plane = Plane.of_groups(given, sizes["groups"], channels, element_bytes, loop.groups)
     else:
         plane = Plane.of(sizes, channels, element_bytes, residues=loop.residues)
     return plane, pixels, sizes["images"], sizes["filters"]

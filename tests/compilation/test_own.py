@@ -36,6 +36,9 @@ PLANS = {
     "convolution": lambda: evt.conv2d("D = relu(acc + bias[n] + residual)", padding=1, route="conv-halo-3x").plan(
         "sm90", "f16", "f16", **WEIGHTS
     ),
+    "groups": lambda: evt.conv2d("D = relu(acc + bias)", padding=1, groups=9, route="own").plan(
+        "sm90", "f16", "f16", shapes=((8, 216, 28, 28), (216, 24, 3, 3))
+    ),
     "depthwise": lambda: evt.conv2d("D = relu(acc)", padding=1, groups=64, route="conv-depthwise-3x").plan(
         "sm90", "f16", "f16", shapes=((8, 64, 28, 28), (64, 1, 3, 3))
     ),

@@ -136,8 +136,10 @@ def case(request: pytest.FixtureRequest, plans: dict[str, Plan], library: ctypes
 
 def test_every_route_has_a_case(plans: dict[str, Plan]) -> None:
     assert {each.name for each in ROUTES} - {made.route for made in plans.values()} <= {
-        "conv-padded-3x",  # the template and the members of conv-evt-3x and conv-halo-3x, with copies
+        "conv-padded-3x",  # the template and the members of conv-evt-3x and conv-halo-3x, with copies or groups
         "conv-halo-padded-3x",
+        "conv-halo-groups-3x",
+        "conv-halo-words-3x",
     }
 
 

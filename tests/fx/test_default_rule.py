@@ -120,7 +120,7 @@ def test_the_report_says_so() -> None:
     assert outcome.fused is None
     assert outcome.reason is not None
     assert outcome.reason.code == "E1022"
-    said = "no measurement covers conv2d of 32 groups (f16, route conv-stock-2x, sm90)"
+    said = "no measurement covers conv2d of 32 groups (f16, route conv-halo-groups-3x, sm90)"
     assert outcome.reason.reason == said
 
 

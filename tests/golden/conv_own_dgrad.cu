@@ -84,6 +84,7 @@ typedef struct golden_arguments {
 // evt/kit/geometry.hpp
 // evt/kit/descriptor.hpp
 // evt/kit/divisor.hpp
+// evt/kit/group_blocks.hpp
 // evt/kit/sm90.hpp
 // evt/kit/taps.hpp
 // evt/kit/traits.hpp
@@ -123,8 +124,7 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: /// The epilogue: a thread calls `visit` for every
 
-  struct Params {
-  };
+// ... as in conv_own_group: struct Params {
 
 // ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 

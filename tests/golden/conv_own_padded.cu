@@ -83,6 +83,7 @@ typedef struct golden_arguments {
 // evt/kit/geometry.hpp
 // evt/kit/descriptor.hpp
 // evt/kit/divisor.hpp
+// evt/kit/group_blocks.hpp
 // evt/kit/sm90.hpp
 // evt/kit/taps.hpp
 // evt/kit/traits.hpp

@@ -45,7 +45,8 @@ class Kernel:
     config: str
     operation: str = "conv2d"
     route: str = "conv-halo-3x"
-    channels: int = 64  # of a problem that it serves
+    channels: int = 64  # of a problem that it serves, in some groups
+    groups: int = 1
     #: The taps, strides and dilations that a depthwise kernel is made for.
     filter: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
     #: A gradient of convolutions with a stride.
@@ -121,6 +122,39 @@ KERNELS = {
         "conv-depthwise-3x",
         filter=((3, 5), (1, 1), (1, 1)),
     ),
+    "groups": Kernel("D = relu(acc + bias + C)", "f16", "halo_groups_208x64x64", route="conv-halo-groups-3x", groups=8),
+    "groups-reductions": Kernel(
+        "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)",
+        "bf16",
+        "halo_groups_120x64x32",
+        route="conv-halo-groups-3x",
+        groups=8,
+    ),
+    "groups-dgrad": Kernel(
+        "D = where(z > 0, acc, 0)",
+        "bf16",
+        "halo_groups_176x64x64",
+        "conv2d_dgrad",
+        "conv-halo-groups-3x",
+        groups=8,
+    ),
+    "group": Kernel(
+        "out D, s: f32[n], r: f32[m]; D = relu(acc + bias + C); s = sum[m](acc*acc); r = max[n](D)",
+        "f16",
+        "halo_group_216x64x64",
+        route="conv-halo-groups-3x",
+        channels=256,
+        groups=2,
+    ),
+    "group-dgrad": Kernel("D = acc + C", "f16", "halo_group_120x64x32", "conv2d_dgrad", "conv-halo-groups-3x", 256, 2),
+    "words": Kernel("D = relu(acc + bias + C)", "f16", "halo_words_120x64x32", route="conv-halo-words-3x", channels=30),
+    "words-wide": Kernel(
+        "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)",
+        "bf16",
+        "halo_words_104x64x64",
+        route="conv-halo-words-3x",
+        channels=62,
+    ),
     "implicit": Kernel(
         "out D, s: f32[n]; D = gelu(acc + bias) + C; s = sum[m](acc*acc)",
         "f16",
@@ -153,9 +187,19 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     channels = 128 // BY_NAME[kernel.dtype].bits * draw.choice((draw.randint(1, 8), draw.randint(1, 40)))
     if "padded" in kernel.route:
         channels = draw.randint(1, 8)
+    if "words" in kernel.route:
+        channels = 2 * draw.randint(2, kernel.config.count("64") * 16)
     columns = 8 * draw.choice((draw.randint(1, 9), draw.randint(1, 40)))
+    groups = 1
+    if kernel.groups > 1:
+        groups = draw.choice((2, 3, 4, 7, 8, 9, 16, 30, 32))
+        narrow = "groups" in kernel.config
+        inner, outer = (
+            draw.choice((4, 8, 24, draw.randint(1, 32))) if narrow else 8 * draw.randint(5, 30) for _ in "AB"
+        )
+        channels, columns, geometry["groups"] = groups * inner, groups * outer, groups
     a = (images, channels, *sizes)
-    b = (channels, columns, *taps) if backwards else (columns, channels, *taps)
+    b = (channels, columns // groups, *taps) if backwards else (columns, channels // groups, *taps)
     if kernel.filter:
         geometry["groups"], b = channels, (channels, 1, *taps)
     try:
@@ -248,12 +292,15 @@ def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Probl
 def sources_of(name: str, launches: int) -> list[KernelSource]:
     """Return the kernel, as it is built for a problem that each of them takes."""
     kernel = KERNELS[name]
-    a, b = (2, kernel.channels, *[14] * kernel.dimensions), (64, kernel.channels, *[3] * kernel.dimensions)
+    pair = (kernel.channels, 64) if kernel.backwards else (64, kernel.channels)
+    a = (2, kernel.channels, *[14] * kernel.dimensions)
+    b = (pair[0], pair[1] // kernel.groups, *[3] * kernel.dimensions)
     if kernel.filter:
         taps, stride, dilation = kernel.filter
         geometry = {"stride": stride, "dilation": dilation, "padding": 1, "groups": kernel.channels}
         return kernel_sources(plans(kernel, (geometry, a, (kernel.channels, 1, *taps))))
-    return kernel_sources(plans(kernel, ({"padding": 1, "stride": 2 if kernel.strided else 1}, a, b)))
+    geometry = {"padding": 1, "stride": 2 if kernel.strided else 1, "groups": kernel.groups}
+    return kernel_sources(plans(kernel, (geometry, a, b)))
 
 
 @pytest.fixture(scope="session")

@@ -238,6 +238,28 @@ CONVOLUTIONS = [
     pytest.param(
         "conv2d", (8, 64, 56, 56), (64, 1, 7, 7), {"padding": 3, "groups": 64}, "conv-depthwise-3x", id="depth"
     ),
+    pytest.param(
+        "conv2d", (8, 128, 28, 28), (128, 4, 3, 3), {"padding": 1, "groups": 32}, "conv-halo-groups-3x", id="groups"
+    ),
+    pytest.param(
+        "conv2d",
+        (8, 336, 28, 28),
+        (336, 168, 3, 3),
+        {"padding": 1, "stride": 2, "groups": 2},
+        "conv-halo-groups-3x",
+        id="wide-groups",
+    ),
+    pytest.param(
+        "conv2d", (8, 30, 28, 28), (40, 30, 3, 3), {"padding": 1, "stride": 2}, "conv-halo-words-3x", id="words"
+    ),
+    pytest.param(
+        "conv2d",
+        (8, 54, 28, 28),
+        (96, 18, 3, 3),
+        {"padding": 1, "groups": 3},
+        "conv-halo-words-3x",
+        id="words-of-groups",
+    ),
 ]
 
 

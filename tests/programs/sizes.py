@@ -15,6 +15,7 @@ class Scale:
 
     ``channels`` and ``filters`` are drawn, as multiples of ``inner`` and ``outer``; ``channels`` are contracted.
     ``pixels`` is the range that the image exceeds the filter by. ``depthwise``: each channel has one filter.
+    ``groups`` are drawn, if given.
     """
 
     channels: tuple[int, ...] = (1, 2, 3)
@@ -24,6 +25,7 @@ class Scale:
     pixels: tuple[int, int] = (2, 4)
     images: tuple[int, ...] = (1, 2, 3)
     depthwise: bool = False
+    groups: tuple[int, ...] = ()
 
 
 SMALL = Scale()
@@ -60,9 +62,10 @@ def geometry(draw: Draw, operation: str, step: int, scale: Scale = SMALL) -> Geo
     stride = tuple(draw.pick((1, 1, 2, 3)) if strided else 1 for _ in range(rank))
     dilation = tuple(draw.pick((1, 1, 2)) for _ in range(rank))
     grouped = (operator == "fprop" and rank < 3) or draw.chance(8)
-    groups = draw.pick((1, 1, 1, 2)) if grouped else 1
+    groups = draw.pick(scale.groups or (1, 1, 1, 2)) if grouped or scale.groups else 1
     others = groups * scale.inner * draw.pick(scale.channels)
     last = math.lcm(step if step > 1 else groups, scale.outer) * draw.pick(scale.filters)
+    last = math.lcm(last, groups) if scale.groups else last
     if scale.depthwise:
         groups = others = last
     channels, filters = (last, others) if operator == "dgrad" else (others, last)

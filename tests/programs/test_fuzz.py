@@ -43,11 +43,10 @@ LAYOUTS = 7
 
 @cache
 def case_of(route: str) -> Case:
-    """Return the first case of a route."""
-    slot = next(each for each in schedule(200) if each.kind.route == route)
-    case = draw_case(slot, 0, SM90, launches=2)
-    assert case is not None
-    return case
+    """Return the first case of a route; few sizes may take its kernel."""
+    slots = (each for each in schedule(200) if each.kind.route == route)
+    cases = (draw_case(slot, 0, SM90, launches=2) for slot in slots)
+    return next(case for case in cases if case is not None and len(case.problems) == 2)
 
 
 def test_the_schedule_has_every_route_and_type() -> None:

@@ -166,6 +166,7 @@ def test_a_text_depends_on_sizes_only_through_the_configuration(seed: int) -> No
 MOST = {
     "conv-halo-3x": (150, 5),
     "conv-halo-padded-3x": (75, 5),
+    "conv-halo-groups-3x": (200, 5),
     "conv-depthwise-3x": (24, 3),
     "conv-padded-3x": (28, 4),
     "conv-evt-3x": (28, 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from evt.plan.geometry import depthwise
 from evt.plan.geometry.convolution import Axis, Problem
@@ -16,6 +17,7 @@ from evt.plan.geometry.halo import (
     over_residues,
     over_windows,
 )
+from evt.plan.geometry.halo_groups import over_groups
 from evt.plan.geometry.halo_schedule import geometry_of, scheduled
 
 _SIZES = (5, 7, 8, 13, 14, 17, 28, 56, 57, 112, 130, 224, 300)
@@ -47,10 +49,10 @@ def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator
     """Yield layers of halo kernels of all kinds: convolutions, products, volumes, windows, gradients, shared tiles."""
     draw = random.Random(seed)
     for _ in range(count):
-        kind = draw.choice(("image", "image", "image", "product", "volume", "windows", "residues"))
+        kind = draw.choice(("image", "image", "image", "product", "volume", "windows", "residues", "groups"))
         problem, element_bytes = _problem(draw, kind), draw.choice((1, 2, 2, 4))
         pixels = draw.randrange(64, 257, 16 if element_bytes == 1 else 8)
-        alone = kind in ("windows", "residues")
+        alone = kind in ("windows", "residues", "groups")
         block_bytes, shared = draw.choice((128, 128, 64, 32)), not alone and draw.random() < 0.4
         pixel_bytes = WINDOW_BYTES if kind == "windows" else block_bytes
         staged, volume = draw.random() < 0.7, kind == "volume"
@@ -62,6 +64,11 @@ def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator
             problem = over_windows(problem, kernel)
         elif kind == "residues":
             problem = over_residues(problem)
+        elif kind == "groups":
+            kernel = replace(kernel, grouped=True, packed=draw.random() < 0.5)
+            groups, channels, filters = draw.choice((2, 3, 8, 32, 63)), *(draw.randrange(1, 200) for _ in range(2))
+            given = replace(problem, channels=groups * channels, filters=groups * filters)
+            problem = over_groups(given, kernel, groups)
         elif volume and has_columns(problem):
             problem = flattened(problem)
         yield problem, kernel, scheduled(problem, kernel, geometry_of(problem, kernel), multiprocessors)

@@ -37,13 +37,14 @@ struct Lanes {
 using LanesOfWgmma = Lanes<8, 8>;
 
 /// The thread's columns, and its warp's tile of rows (`number`) and strip of columns. Reductions keep a result for
-/// each.
+/// each. The tile's columns end at `end`: before the matrix's where they belong to groups.
 struct Tile {
   int first;    // column of the thread
   int columns;  // of the matrix
   int number;
   int strip, strips;
   int batch = 0;  // or the group
+  int end = columns;
 
   /// The second of two blocks of strips that are computed together may be beyond the matrix.
   CUTLASS_DEVICE bool exists() const { return strip < strips; }

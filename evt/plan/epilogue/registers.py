@@ -53,6 +53,8 @@ def register_limit(config: Config) -> int:
         return config.registers
     if isinstance(config, ConfigDepthwise):
         return _DEPTHWISE
+    if config.schedule == "halo_words":
+        return BESIDE_WIDENERS
     m, n, _ = config.tile
     return 240 if m * n // threads_of(config) >= 208 else 232
 

@@ -46,7 +46,7 @@ TAPS_PER_STAGE = (3, 5, 1)
 FEWEST_FILTER_STAGES = 3
 #: Filters of this many taps in flight hide the latency of a load.
 MANY_TAPS = 9
-#: Warps that load windows of few channels, each into separate stages.
+#: Warps that load windows or words of the input, each into separate stages.
 WIDENERS = 3
 #: Shared memory of a CTA, and the alignment of swizzled memory.
 SHARED_BYTES = 232448
@@ -55,6 +55,8 @@ ALIGNMENT = 1024
 BARRIER_BYTES = 8 * (2 * MAX_INPUT_STAGES + 2 * MAX_FILTER_STAGES + 8)
 #: Bytes of a pixel of windows.
 WINDOW_BYTES = 16
+#: Elements of 16 bits that TMA moves at least.
+VECTOR = 8
 #: Elements of a TMA box in each dimension, at most.
 LARGEST_BOX = 256
 #: Pixels of an operand that follow one another; the descriptor gives the distance to the next eight.
@@ -72,6 +74,11 @@ def aligned_bytes(size: int) -> int:
     return ceil_div(size, ALIGNMENT) * ALIGNMENT
 
 
+def swizzled_row(size: int) -> int:
+    """Return the distance in shared memory between the rows of a box, which TMA swizzles."""
+    return 32 if size <= 32 else 64 if size <= 64 else 128
+
+
 @dataclass(frozen=True, slots=True)
 class KernelClass:
     """Compile-time facts of a kernel that decide its geometry."""
@@ -81,7 +88,7 @@ class KernelClass:
     #: Channels of a block, and the bytes that a tap multiplies for each pixel.
     channels: int
     block_bytes: int
-    #: Bytes of a pixel in a box: fewer than block_bytes if a tap multiplies windows.
+    #: Bytes of a pixel in a box: fewer than block_bytes if a tap multiplies windows, more if a swizzled row is longer.
     pixel_bytes: int
     #: C or D is moved by TMA through shared memory.
     staged: bool
@@ -90,6 +97,11 @@ class KernelClass:
     shared: bool = False
     #: A tile has pixels of one residue class: the gradient of a convolution with a stride.
     residues: bool = False
+    #: The convolution has groups. With ``packed``, a block of filters has several; threads load its filters, once.
+    grouped: bool = False
+    packed: bool = False
+    #: Threads copy the input word by word, whose pixels are not aligned as TMA needs.
+    words: bool = False
 
     @property
     def consumers(self) -> int:
@@ -100,6 +112,21 @@ class KernelClass:
     def has_windows(self) -> bool:
         """A row of taps is one tap over a window."""
         return self.pixel_bytes < self.block_bytes
+
+    @property
+    def loads_by_threads(self) -> bool:
+        """Threads load the input, a warp every third box."""
+        return self.has_windows or self.words
+
+    @property
+    def filters_stay(self) -> bool:
+        """Threads load the filters before the first tile, and all of them stay in shared memory."""
+        return self.has_windows or self.packed
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of a filter's row of channels in shared memory."""
+        return max(self.block_bytes, self.pixel_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +224,8 @@ def boxes_of_two_stages(height: Axis, width: Axis, length: int) -> int:
 
 
 def fewest_input_stages(problem: Problem, kernel: KernelClass, length: int) -> int:
-    """Return the fewest input stages: with windows, a multiple of the warps that load them."""
-    warps = WIDENERS if kernel.has_windows else 1
+    """Return the fewest input stages: a multiple of the warps that load them."""
+    warps = WIDENERS if kernel.loads_by_threads else 1
     return ceil_div(boxes_of_two_stages(problem.height, problem.width, length), warps) * warps
 
 
@@ -244,7 +271,7 @@ def handover_of(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
 
 def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, may_stay: bool) -> Geometry:
     """Return a tile with the pipeline stages that fit in shared memory, ``length`` taps in a filter stage."""
-    made = replace(arranged, taps_per_stage=length, filter_stage_bytes=length * FILTERS * kernel.block_bytes)
+    made = replace(arranged, taps_per_stage=length, filter_stage_bytes=length * FILTERS * kernel.filter_bytes)
     left = bytes_for_stages(kernel, made)
     fewest = fewest_input_stages(problem, kernel, length)
     # Boxes are the first in shared memory, and WGMMA must not read beyond its end.
@@ -252,7 +279,7 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     most = min(MAX_INPUT_STAGES, max(readable, 0) // made.input_stage_bytes)
     if most < fewest or left < fewest * made.input_stage_bytes:
         return Geometry()
-    warps = WIDENERS if kernel.has_windows else 1
+    warps = WIDENERS if kernel.loads_by_threads else 1
     consumers = 2 if made.cooperative else 1
     blocks = ceil_div(problem.channel_blocks(kernel.channels), made.cluster_size)
     needed = consumers * problem.tap_count // length * blocks
@@ -263,7 +290,7 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
         stays = replace(made, resident=True, input_stages=beside, filter_stages=needed)
         return replace(stays, handover=handover_of(problem, kernel, stays))
     fewest_filters = min(FEWEST_FILTER_STAGES * consumers, needed)
-    if kernel.has_windows or filter_stages_beside(left, made, fewest) < fewest_filters:
+    if kernel.filters_stay or filter_stages_beside(left, made, fewest) < fewest_filters:
         return Geometry()
     # A product takes one stage of each pipeline at a time. A box with many taps lasts while the next one is loaded: the
     # rest of shared memory is for filters.
@@ -301,7 +328,11 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
     pixels = ((images - 1) * box_rows + rows - 1) * accumulator_pitch + columns
     largest = max((pitch - 1) * width.stride, (box_rows - 1) * height.stride)
     # TMA moves C and D of all kernels, and the input of kernels without windows.
-    if pixels > kernel.pixels or accumulator_pitch > LARGEST_BOX or (not kernel.has_windows and largest >= LARGEST_BOX):
+    if (
+        pixels > kernel.pixels
+        or accumulator_pitch > LARGEST_BOX
+        or (not kernel.loads_by_threads and largest >= LARGEST_BOX)
+    ):
         return Geometry()
     guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     stored = (images * box_rows if images > 1 else rows) * accumulator_pitch

@@ -59,7 +59,7 @@ def has_many_channels(problem: Problem, kernel: KernelClass) -> bool:
 
 def cooperate(problem: Problem, kernel: KernelClass, made: Geometry, multiprocessors: int) -> Geometry:
     """Let both consumers multiply the same pixels if the tensor cores otherwise wait for them: few taps of a box."""
-    waits = problem.tap_count == 1 or problem.groups > 1
+    waits = (problem.tap_count == 1 or problem.groups > 1) and not kernel.grouped
     if not waits or not has_many_channels(problem, kernel) or problem.filters <= FILTERS:
         return made
     if not pairs_fill_waves(made.tiles(problem), problem.filters, multiprocessors):
@@ -76,7 +76,7 @@ def grid_of(work_tiles: int, filter_blocks: int, multiprocessors: int, resident:
 
 def stream_filters(problem: Problem, kernel: KernelClass, made: Geometry, multiprocessors: int) -> Geometry:
     """Load the filters of a product for each tile if resident filters leave fewer CTAs and thereby more waves."""
-    if not made.resident or problem.tap_count > 1 or kernel.has_windows:
+    if not made.resident or problem.tap_count > 1 or kernel.filters_stay:
         return made
     blocks = ceil_div(problem.filters, 2 * FILTERS if made.cooperative else FILTERS)
     work_tiles = made.tiles(problem) * blocks

@@ -11,7 +11,7 @@ from evt.plan.epilogue.facts import is_collective
 from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.program import epilogue_program
 from evt.plan.epilogue.values import Access
-from evt.plan.geometry.halo import SHARED_BYTES
+from evt.plan.geometry.halo import SHARED_BYTES, VECTOR
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.kernels.memory import is_tma
@@ -58,4 +58,13 @@ def _is_staged(draft: Draft, name: str) -> bool:
     if value.dtype not in _STAGED or not is_collective(value):
         return False
     layout = draft.signature[name]
-    return layout.contiguous == "n" and is_tma(draft, name, layout)
+    return layout.contiguous == "n" and is_tma(draft, name, layout) and not _is_cut(draft)
+
+
+def _is_cut(draft: Draft) -> bool:
+    """Return whether a tile lies in a group whose columns are no multiples of TMA's 16 bytes."""
+    if draft.selection.config.schedule not in ("halo_group", "halo_words"):
+        return False
+    shape = draft.problem.convolution
+    columns = shape.group_channels if shape.operator == "dgrad" else shape.group_filters
+    return columns % VECTOR > 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from evt.plan.configurations.config import Schedule
 from evt.plan.geometry.halo import SHARED_BYTES
+from evt.plan.halo_cost import Groups
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
@@ -13,33 +16,57 @@ from evt.plan.plan import HaloConvolution, Plan
 
 @dataclass(frozen=True, slots=True)
 class HaloKernel:
-    """The planner of the halo kernel. ``windows``: of few channels, a row of taps is one tap."""
+    """The planner of the halo kernel.
+
+    ``windows``: of few channels, a row of taps is one tap. ``grouped``: of convolutions with groups. ``words``: of
+    inputs that TMA cannot load, with groups or without.
+    """
 
     windows: bool = False
+    grouped: bool = False
+    words: bool = False
     template: str = "own_sm90"
 
     def __call__(self, selection: Selection) -> Plan:
         draft = Draft(selection, batched=False)
-        mainloop, epilogue = _mainloop(draft, self.windows), fragment_epilogue(draft)
+        mainloop, epilogue = self._mainloop(draft), fragment_epilogue(draft)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
         return draft.finish(_frame(self.template), mainloop, epilogue)
+
+    def _mainloop(self, draft: Draft) -> HaloConvolution:
+        shape, schedule = draft.problem.convolution, draft.selection.config.schedule
+        add_sizes(draft)
+        if self.grouped or self.words:
+            draft.fields.size("groups")
+        a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
+        if self.windows:  # threads load them element by element
+            a, b = replace(a, alignment=1), replace(b, alignment=1)
+            return HaloConvolution(shape.operator, shape.rank, a, b, (shape.few_channels, shape.geometry.stride[-1]))
+        if self.words:
+            a = replace(a, alignment=2)
+            return HaloConvolution(shape.operator, shape.rank, a, b, groups="words")
+        groups: Groups = next((groups for groups, of_groups in SCHEDULES.items() if schedule == of_groups), "one")
+        if groups == "multiple" and shape.operator == "dgrad":  # each filter is a column of B
+            b = replace(b, alignment=1)
+        residues, shared = shape.operator == "dgrad" and not shape.unit_stride, schedule == "halo_shared"
+        return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared, residues=residues, groups=groups)
+
+
+#: The schedule by the groups of a tile's filters.
+SCHEDULES: Mapping[Groups, Schedule] = {
+    "one": "halo",
+    "single": "halo_group",
+    "multiple": "halo_groups",
+    "words": "halo_words",
+}
 
 
 def _frame(template: str) -> KernelTemplate:
     return KernelTemplate("own", template, 90, SHARED_BYTES)
 
 
-def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
-    shape, shared = draft.problem.convolution, draft.selection.config.schedule == "halo_shared"
-    add_sizes(draft)
-    a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
-    if over_windows:  # threads load them element by element
-        a, b = replace(a, alignment=1), replace(b, alignment=1)
-        return HaloConvolution(shape.operator, shape.rank, a, b, (shape.few_channels, shape.geometry.stride[-1]))
-    residues = shape.operator == "dgrad" and not shape.unit_stride
-    return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared, residues=residues)
-
-
 HALO = HaloKernel()
 WINDOWS = HaloKernel(windows=True)
+GROUPED = HaloKernel(grouped=True)
+WORDS = HaloKernel(words=True)

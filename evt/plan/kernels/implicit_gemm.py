@@ -12,9 +12,10 @@ from dataclasses import replace
 from evt.ir import Operand
 from evt.ir.convolution import SPATIAL
 from evt.plan.fields import Field
+from evt.plan.halo_cost import Groups
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.work import plan_work
-from evt.plan.plan import Convolution2x, Convolution3x, Groups, Image, Iterators, PaddedCopy, RowPadding, Work
+from evt.plan.plan import Convolution2x, Convolution3x, Image, Iterators, PaddedCopy, RowPadding, Work
 
 
 def convolution_2x(draft: Draft) -> Convolution2x:
@@ -40,8 +41,8 @@ def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
             draft.fields.size(f"{part}{name}")
     few = draft.problem.has_few_channels
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
-    if shape.is_depthwise:  # an access does not reach into the next group
-        a = replace(a, alignment=b.alignment)
+    if shape.group_filters:  # an access does not reach into the next group
+        a = replace(a, alignment=min(a.alignment, b.alignment))
     alignments = [vector or image.alignment for image in (a, b)] if shape.rank == 2 else []
     iterators: Iterators = "analytic" if shape.large_filter or (groups == "multiple" and not work) else "optimized"
     return Convolution2x(

@@ -21,6 +21,16 @@ def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
     return _configs(problem, problem.windows)
 
 
+def configs_of_groups(problem: Problem) -> tuple[Config, ...]:
+    """Return the configurations for groups."""
+    return _configs(problem, problem.grouped_halo)
+
+
+def configs_of_words(problem: Problem) -> tuple[Config, ...]:
+    """Return the configurations for inputs that threads copy."""
+    return _configs(problem, problem.words)
+
+
 def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
     others = (
         each._replace(pixels=pixels)
@@ -31,7 +41,7 @@ def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
 
     def config(variant: Variant, use: Use) -> Config:
         tile = (variant.pixels, FILTERS, variant.plane_bytes // problem.operand_bytes)
-        schedule: Schedule = "halo_shared" if variant.shared else "halo"
+        schedule: Schedule = "halo_shared" if variant.shared else kernels.SCHEDULES[variant.groups]
         return Config(tile, schedule, epilogue_tile=(16, FILTERS), use=use)  # a thread has 8 elements of a step
 
     known = {*found.offered, *found.gaps}
@@ -78,5 +88,47 @@ PADDED = Route(
     ),
     suits=halo.suits_windows,
     kernels={"3x": Kernel(kernels.WINDOWS, configs_of_windows, max_batches=None)},
+    shapes=("convolution",),
+)
+
+GROUPED = Route(
+    name="conv-halo-groups-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a convolution of evt with groups, several narrow ones in a tile",
+    rules=(
+        halo.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        halo.has_groups,
+        halo.groups,
+        halo.operand_types,
+        halo.tma_of_groups,
+        gemm.row_major_columns,
+        halo.epilogue,
+        halo.columns_of_warp,
+    ),
+    kernels={"3x": Kernel(kernels.GROUPED, configs_of_groups, max_batches=None)},
+    shapes=("convolution",),
+)
+
+WORDS = Route(
+    name="conv-halo-words-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a convolution of evt that copies unaligned pixels word by word",
+    rules=(
+        halo.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        halo.unaligned,
+        halo.words,
+        halo.operand_types,
+        gemm.row_major_columns,
+        halo.epilogue,
+        halo.columns_of_warp,
+    ),
+    suits=halo.suits_words,
+    kernels={"3x": Kernel(kernels.WORDS, configs_of_words, max_batches=None)},
     shapes=("convolution",),
 )

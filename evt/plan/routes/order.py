@@ -26,6 +26,8 @@ ROUTES: tuple[Route, ...] = (
     halo_3x.PADDED,
     halo_3x.HALO,
     depthwise_3x.DEPTHWISE,
+    halo_3x.GROUPED,
+    halo_3x.WORDS,
     gemm_own_3x.PRODUCT,
     gemm_own_3x.RAGGED,
     gemm_3x.STOCK,

@@ -79,6 +79,40 @@ def windows(problem: Problem) -> Verdict:
     return Refusal(reason) if reason else HOLDS
 
 
+@rule("the operation is a fprop, or a dgrad of stride 1, with groups")
+def has_groups(problem: Problem) -> Verdict:
+    return HOLDS if problem.convolution.group_filters else Refusal("there are no groups")
+
+
+@rule("groups of 16-bit operands: several whole ones fill a block of 64 filters, or each has whole vectors of 16 bytes")
+def groups(problem: Problem) -> Verdict:
+    reason = problem.grouped_halo.reason
+    return Refusal(reason) if reason else HOLDS
+
+
+@rule("A can be moved by TMA, and so can B where a tile lies in one group: 16-byte aligned addresses and strides")
+def tma_of_groups(problem: Problem) -> Verdict:
+    signature, size = problem.signature, problem.operand_bytes
+    of_a = gemm.moved("A", signature.a, size)
+    by_threads = all(each.groups == "multiple" for each in problem.grouped_halo.offered)
+    return of_a if by_threads or isinstance(of_a, Refusal) else gemm.moved("B", signature.b, size)
+
+
+@rule("TMA cannot load A: its channels, or its strides, are no multiples of 16 bytes, but of 4")
+def unaligned(problem: Problem) -> Verdict:
+    layout = problem.signature.a
+    if layout.contiguous != "k":
+        return Refusal("the channels of `A` are not contiguous")
+    size = layout.alignment * problem.operand_bytes
+    return HOLDS if 4 <= size < 16 else Refusal(f"`A` is aligned to {size} bytes")
+
+
+@rule("16-bit operands of a fprop have an even number of channels in each group, at most 64")
+def words(problem: Problem) -> Verdict:
+    reason = problem.words.reason
+    return Refusal(reason) if reason else HOLDS
+
+
 @rule("the epilogue has no f64")
 def epilogue(problem: Problem) -> Verdict:
     values: tuple[Input | Output, ...] = (*problem.dag.inputs, *problem.dag.outputs)
@@ -163,6 +197,11 @@ def suits(problem: Problem) -> Verdict:
     return (
         HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for some numbers of images")
     )
+
+
+@rule("it was not measured: a kernel of CUTLASS is taken unless this route is asked for")
+def suits_words(problem: Problem) -> Verdict:
+    return Refusal("threads copy the input")
 
 
 def _moved_by_tma(problem: Problem, value: Input | Output) -> bool:

@@ -93,7 +93,7 @@ def _geometry(draw: Draw, kind: Kind, program: Program, units: Units, first: boo
     channels = tuple(dict.fromkeys(max(1, each // inner) for each in ((1, 3, 5, 8) if few else (8, 16, 40, 64, 136))))
     filters = tuple(dict.fromkeys(max(1, each // units.n) for each in (8, 24, 64, 72, 136)))
     images = (1, 1, 2, 3, 5, 9)
-    scale = Scale(channels, filters, inner, units.n, (2, most), images, kind.depthwise)
+    scale = Scale(channels, filters, inner, units.n, (2, most), images, kind.depthwise, kind.groups)
     while True:
         found = geometry(draw, program.operation, step_of(program), scale)
         if not first:  # the sizes alone differ

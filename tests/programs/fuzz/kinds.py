@@ -36,6 +36,7 @@ class Kind:
     feeds: bool = False
     stock: bool = False
     depthwise: bool = False
+    groups: tuple[int, ...] = ()
 
     @property
     def grouped(self) -> bool:
@@ -46,6 +47,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("gemm-own-3x", _PRODUCTS, _WIDE, 7, 3, (0, 16)),
     Kind("conv-halo-3x", (*_FPROPS, *_GRADIENTS), _WIDE, 7, 3, (0, 16)),
     Kind("conv-halo-padded-3x", ("conv2d",), _WIDE, 2, 3, (0, 0)),
+    Kind("conv-halo-groups-3x", ("conv1d", "conv2d", "conv2d_dgrad"), _HALVES, 4, 3, (0, 16), groups=(2, 3, 8)),
     Kind("conv-depthwise-3x", ("conv1d", "conv2d", "conv2d_dgrad"), _SCALAR, 4, 3, depthwise=True),
     Kind("evt-2x", _PRODUCTS, PAIRS, 6, 18, (0, 0)),
     Kind("stock-2x", _PRODUCTS, _WIDE, 2, 15, (0, 0), stock=True),

@@ -55,13 +55,15 @@ struct Lanes : epilogue::TypesOwn {
   CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
   CUTLASS_DEVICE int column_of_tile(int column, int) const { return tile.first + Warp::kDistance * column; }
 
-  /// The first column of the warp's strip, and the number of its columns in the matrix.
-  CUTLASS_DEVICE int first_of_strip() const { return tile.first / Warp::kStrip * Warp::kStrip; }
-  CUTLASS_DEVICE int columns_of_strip() const { return max(0, min(tile.columns - first_of_strip(), Warp::kStrip)); }
+  /// The first column of the warp's strip, and the number of its columns in the tile.
+  CUTLASS_DEVICE int first_of_strip() const {
+    return tile.first - fragment::lane() / Warp::kRows * (Warp::kDistance == 1 ? 2 : 1);
+  }
+  CUTLASS_DEVICE int columns_of_strip() const { return max(0, min(tile.end - first_of_strip(), Warp::kStrip)); }
 
   CUTLASS_DEVICE static bool is_row(int row) { return row >= 0; }
   CUTLASS_DEVICE bool has_row(At const& at, int) const { return row(at, 0) >= 0; }
-  CUTLASS_DEVICE bool has_column(int number) const { return column_of_tile(number, 0) < tile.columns; }
+  CUTLASS_DEVICE bool has_column(int number) const { return column_of_tile(number, 0) < tile.end; }
   CUTLASS_DEVICE bool has(At const& at, int i) const { return has_column(column_number(at)) && has_row(at, i); }
 
   template <int Width>

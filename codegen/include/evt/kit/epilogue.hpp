@@ -68,11 +68,28 @@ struct Pixels {
   }
 };
 
+/// The columns of a consumer's thread; `number` is its tile of rows.
+template <class Traits>
+CUTLASS_DEVICE fragment::Tile columns_of(Params<Traits> const& params, WorkTile const& tile, int number) {
+  constexpr int kStrips = kFilters / Lanes::kStrip;
+  int const thread = threadIdx.x % kWarpGroup, strip = thread / 32;
+  int const first = tile.filter + strip * Lanes::kStrip + thread % 32 / Lanes::kRows;
+  if constexpr (Traits::kGrouped) {
+    GroupPlace const& place = tile.place;
+    int const strips = params.filter_blocks * kStrips;
+    return {first, params.filter_count, number, place.block * kStrips + strip, strips, 0, place.end};
+  } else {
+    return {first, params.filter_count, number, tile.filter / Lanes::kStrip + strip, strips_of(params.filter_count)};
+  }
+}
+
 /// Load a tile of C into its buffer.
 template <class Traits>
 CUTLASS_DEVICE void load_tile(Params<Traits> const& params, WorkTile const& tile, uint32_t buffer, uint32_t loaded) {
   if constexpr (Traits::kVolume) {
     tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.row, tile.slice, tile.image);
+  } else if constexpr (Traits::kGrouped) {
+    tma_load(buffer, params.source, loaded, tile.place.filter, tile.column, tile.row, tile.image, tile.place.slice);
   } else {
     tma_load(buffer, params.source_of(tile.residue), loaded, tile.filter, tile.column, tile.row, tile.image);
   }
@@ -96,6 +113,8 @@ CUTLASS_DEVICE void store_tile(Params<Traits> const& params, WorkTile const& til
   auto const store = [&](uint32_t from, int row) {
     if constexpr (Traits::kVolume) {
       tma_store(params.destination, from, tile.filter, tile.column, row, tile.slice, tile.image);
+    } else if constexpr (Traits::kGrouped) {
+      tma_store(params.destination, from, tile.place.filter, tile.column, row, tile.image, tile.place.slice);
     } else {
       tma_store(params.destination_of(tile.residue), from, tile.filter, tile.column, row, tile.image);
     }

@@ -10,14 +10,16 @@
 // ordered barriers. Cooperating consumers share a tile of pixels, each with a block of filters. Filters stay in
 // shared memory where they fit; a CTA then keeps to one block of 64 filters.
 //
+// With groups, a work tile has the filters of some groups, and multiplies their channels only.
+//
 // For few tiles of many channels, the CTAs of a cluster share each tile, in a separate kernel. A CTA then has one tile
 // and one consumer. It multiplies some blocks of channels, sends its partial sums to the CTAs that complete them, and
 // completes some pixels itself. The order of addition is fixed.
 //
 // geometry.hpp decides tiles, pipeline stages and schedule: it is evt.plan.geometry, written as C++. taps.hpp orders
 // taps, params.hpp makes the kernel's parameters, scheduler.hpp gives a CTA its work tiles, storage.hpp places
-// pipelines (pipeline.hpp) in shared memory. mainloop.hpp and mainloop_windows.hpp are main loops, epilogue.hpp
-// completes a tile, and cluster.hpp a shared one. sm90.hpp and descriptor.hpp have the instructions.
+// pipelines (pipeline.hpp) in shared memory. mainloop.hpp, mainloop_windows.hpp and mainloop_groups.hpp are main loops,
+// epilogue.hpp completes a tile, and cluster.hpp a shared one. sm90.hpp and descriptor.hpp have the instructions.
 
 #include <cstdint>
 
@@ -107,6 +109,10 @@ struct Kernel {
   CUTLASS_DEVICE static void consume(Params const& params, SharedStorage const& storage, int consumer) {
     Geometry const& geometry = params.geometry;
     CtaWork const work(params);
+    if constexpr (Mainloop::kFiltersByThreads && !Mainloop::kLoadsByThreads) {
+      Mainloop::prepare(params, storage, threadIdx.x - kWarpGroup);
+      consumers_sync();
+    }
     int const taps = geometry.taps_per_stage;
     constexpr bool kVaries = Traits::kVolume || Traits::kResidues;  // the stages of a tile
     TileWork part = work.of_tile(params, work.first);
@@ -127,9 +133,7 @@ struct Kernel {
         filters.index += part.blocks.first * params.taps.number / taps * (geometry.cooperative ? 2 : 1);
       }
       int const thread = threadIdx.x % kWarpGroup;
-      fragment::Tile const columns{tile.filter + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows,
-                                   params.filter_count, tile.tile * geometry.cluster_size + work.rank,
-                                   tile.filter / Lanes::kStrip + thread / 32, strips_of(params.filter_count)};
+      fragment::Tile const columns = columns_of(params, tile, tile.tile * geometry.cluster_size + work.rank);
       Epilogue epilogue(params.epilogue, columns);
       typename Traits::Accumulator accumulators[Traits::kPixels / 2];
       CUTLASS_PRAGMA_UNROLL

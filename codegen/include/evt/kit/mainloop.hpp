@@ -4,7 +4,11 @@
 // A main loop is a class with these members, which the kernel of kernel.hpp calls:
 //
 //   Mma, kChannels, kDimensions, Filters    the multiplication, and the types and constants of kernel traits
+//   kGrouped, kPacked                       whether there are groups, and several in a block: see mainloop_groups.hpp
+//   kWords                                  whether threads copy the input in words: see mainloop_words.hpp
+//   kBackwards                              whether filters are read backwards
 //   kLoadsByThreads                         whether threads load operands before the kernel's barriers, instead of TMA
+//   kFiltersByThreads                       whether threads load the filters in `prepare`
 //   kProducerRegisters, kConsumerRegisters  registers of a thread, for warpgroup_reg_dealloc and warpgroup_reg_alloc
 //   can_implement, encode                   on the host: limits of the problem, and the operands' TMA descriptors
 //   prefetch, prepare                       by all warps, before the kernel's first tile
@@ -95,13 +99,14 @@ struct HaloMainloop {
   static constexpr int kChannels = Channels;
   static constexpr int kDimensions = Dimensions;
   static constexpr bool kVolume = Dimensions == 3, kResidues = Residues;
-  static constexpr int kBlockBytes = Channels * Mma::kElementBytes, kPixelBytes = kBlockBytes;
+  static constexpr int kBlockBytes = Channels * Mma::kElementBytes, kPixelBytes = swizzled_row(kBlockBytes);
   static constexpr int kInstructions = kBlockBytes / kDepthBytes;  // of a tap
-  static constexpr bool kLoadsByThreads = false;
+  static constexpr bool kGrouped = false, kPacked = false, kWords = false, kBackwards = Mma::kTransposed;
+  static constexpr bool kLoadsByThreads = false, kFiltersByThreads = false;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
 #if !defined(EVT_DEVICE_PASS)
-  static Problem multiplied(Problem const& problem, KernelClass const&) {
+  static Problem multiplied(Problem const& problem, KernelClass const&, int) {
     return Residues ? over_residues(problem) : problem;
   }
 
@@ -190,7 +195,7 @@ struct HaloMainloop {
     last.release(storage, geometry.resident, true);
   }
 
- private:
+ protected:
 #if !defined(EVT_DEVICE_PASS)
   template <class Traits>
   static auto input_of(Arguments<Traits> const& arguments, Geometry const& geometry) {
@@ -204,12 +209,18 @@ struct HaloMainloop {
       return TmaTensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
                           {problem.channels, width.size, height.size, depth.size, problem.images},
                           {strides[3], strides[2], strides[1], strides[0]},
-                          {kChannels, columns, rows, 1, geometry.images}, {width.stride, height.stride}, kBlockBytes};
+                          {kChannels, columns, rows, 1, geometry.images}, {width.stride, height.stride}, kPixelBytes};
+    } else if constexpr (Traits::kGrouped) {
+      int const channels = GroupBlocks::of(problem, Traits::kClass, arguments.groups).channels;
+      return TmaTensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
+                          {channels, width.size, height.size, problem.images, problem.channels / channels},
+                          {strides[2], strides[1], strides[0], channels},
+                          {kChannels, columns, rows, geometry.images, 1}, {width.stride, height.stride}, kPixelBytes};
     } else {
       return TmaTensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
                           {problem.channels, width.size, height.size, problem.images},
                           {strides[2], strides[1], strides[0]},
-                          {kChannels, columns, rows, geometry.images}, {step_x, step_y}, kBlockBytes};
+                          {kChannels, columns, rows, geometry.images}, {step_x, step_y}, kPixelBytes};
     }
   }
 
@@ -218,7 +229,8 @@ struct HaloMainloop {
     Problem const& problem = arguments.problem;
     Axis const &height = problem.height, &width = problem.width, &depth = problem.depth;
     auto const& strides = arguments.b_strides;
-    int const along = Mma::kTransposed ? problem.filters : problem.channels;
+    int const groups = Traits::kGrouped ? arguments.groups : 1;
+    int const along = (Mma::kTransposed ? problem.filters : problem.channels) / groups;
     int const rows = Mma::kTransposed ? problem.channels : problem.filters;
     if constexpr (kVolume) {
       return TmaTensor<5>{Mma::kType, Mma::kElementBytes, arguments.b,
@@ -240,7 +252,7 @@ struct HaloMainloop {
     Geometry const& geometry = params.geometry;
     CtaWork const work(params);
     PipelineState state;
-    int const bytes = geometry.box_pixels() * kPixelBytes;
+    int const bytes = geometry.box_pixels() * kBlockBytes;
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
       TileWork const part = work.of_tile(params, number);
@@ -258,6 +270,9 @@ struct HaloMainloop {
             Depth const& depth = params.depth;
             tma_load(to, params.input, full, depth.channels_of(block) * kChannels, column, row,
                      depth.input(tile.slice, block), tile.image);
+          } else if constexpr (Traits::kGrouped) {
+            int const channel = tile.place.channel + block * kChannels;
+            tma_load(to, params.input, full, channel, column, row, tile.image, tile.place.slice);
           } else {
             tma_load(to, params.input, full, block * kChannels, column, row, tile.image);
           }
@@ -275,7 +290,8 @@ struct HaloMainloop {
     PipelineState state;
     int const consumers = geometry.cooperative ? 2 : 1;
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
-      int const filter = WorkTile(params, number, 0).filter, taps = geometry.taps_per_stage;
+      WorkTile const tile(params, number, 0);
+      int const taps = geometry.taps_per_stage;
       bool const all = !Traits::kShared && geometry.resident;
       TileWork const part = work.of_tile(params, number);
       BlockRange const blocks = all ? BlockRange{0, params.channel_blocks} : part.blocks;
@@ -285,9 +301,13 @@ struct HaloMainloop {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             storage.filters.producer_acquire(state);
             uint32_t const full = storage.filters.full(state.index);
-            arrive_and_expect_tx(full, taps * Filters::kBytes);
-            int const channel = (kVolume ? params.depth.channels_of(block) : block) * kChannels;
-            int const first = filter + consumer * kFilters;
+            arrive_and_expect_tx(full, taps * Filters::kLoadedBytes);
+            int channel = (kVolume ? params.depth.channels_of(block) : block) * kChannels;
+            int first = tile.filter + consumer * kFilters;
+            if constexpr (Traits::kGrouped && Mma::kTransposed) {
+              channel += tile.place.slice * params.operands.groups.channels;
+              first = tile.place.filter;
+            }
             int const along = Mma::kTransposed ? first : channel, row = Mma::kTransposed ? channel : first;
             for (int i = 0; i < taps; ++i) {
               Tap const tap = params.taps.tap[first_tap + i];

@@ -67,7 +67,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
 
   static_assert(!Mma::kTransposed, "windows require a forward convolution");
   static constexpr int kPixelBytes = kWindowBytes;
-  static constexpr bool kLoadsByThreads = true;
+  static constexpr bool kLoadsByThreads = true, kFiltersByThreads = true;
   static constexpr int kProducerRegisters = 104, kConsumerRegisters = 200;
 
   struct Operands {
@@ -79,7 +79,9 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
   };
 
 #if !defined(EVT_DEVICE_PASS)
-  static Problem multiplied(Problem const& problem, KernelClass const& kernel) { return over_windows(problem, kernel); }
+  static Problem multiplied(Problem const& problem, KernelClass const& kernel, int) {
+    return over_windows(problem, kernel);
+  }
 
   /// Return whether a row of taps is one window, and the next window begins kWindowBytes later.
   template <class Traits>

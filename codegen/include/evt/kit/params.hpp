@@ -14,6 +14,7 @@
 #include "evt/kit/descriptor.hpp"
 #include "evt/kit/divisor.hpp"
 #include "evt/kit/geometry.hpp"
+#include "evt/kit/group_blocks.hpp"
 #include "evt/kit/sm90.hpp"
 #include "evt/kit/taps.hpp"
 #include "evt/kit/traits.hpp"
@@ -37,6 +38,7 @@ struct Arguments {
   typename Traits::Epilogue::Params epilogue;
   int multiprocessors;
   int rows, columns;  // of a tile; 0: the best
+  int groups;         // of a main loop with groups
 };
 
 template <class Traits>
@@ -102,7 +104,7 @@ Arguments<Traits> flattened(Arguments<Traits> arguments) {
 /// Return the convolution that the main loop multiplies.
 template <class Traits>
 Problem problem_of(Arguments<Traits> const& arguments) {
-  return Traits::Mainloop::multiplied(arguments.problem, Traits::kClass);
+  return Traits::Mainloop::multiplied(arguments.problem, Traits::kClass, arguments.groups);
 }
 
 /// Return the geometry for any number of SMs; without input stages if there is none.
@@ -114,10 +116,21 @@ Geometry geometry_of(Arguments<Traits> const& arguments) {
 /// The tiles of rows and the strips that reductions keep parts of; each CTA of a shared tile has a part.
 template <class Traits>
 fragment::Tiles tiles(Arguments<Traits> const& arguments) {
-  Problem const& problem = arguments.problem;
+  Problem const problem = problem_of(arguments);
   Geometry const geometry = geometry_of(arguments);
-  int const classes = Traits::kResidues ? problem.height.remainders() * problem.width.remainders() : 1;
-  return {geometry.tiles(problem_of(arguments)) * classes * geometry.cluster_size, strips_of(problem.filters)};
+  Axis const &height = arguments.problem.height, &width = arguments.problem.width;
+  int const classes = Traits::kResidues ? height.remainders() * width.remainders() : 1;
+  return {geometry.tiles(problem) * classes * geometry.cluster_size, strips_of(problem.filters)};
+}
+
+/// The filters of a box of C and D. A row of fewer than 64 is shorter than its place in shared memory.
+template <class Traits>
+int stored_filters(Arguments<Traits> const& arguments) {
+  if constexpr (Traits::kGrouped) {
+    return GroupBlocks::of(arguments.problem, Traits::kClass, arguments.groups).step;
+  } else {
+    return kFilters;
+  }
 }
 
 template <class T>
@@ -148,6 +161,13 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
                            ceil_div(problem.height.output - residues.row[residue], steps_y), problem.images},
                           {stride * steps_x, row * steps_y, slice}, {kFilters, columns, rows, images}, {1, 1},
                           Traits::kEpilogueRow};
+    } else if constexpr (Traits::kGrouped) {
+      GroupBlocks const& groups = params.operands.groups;
+      return TmaTensor<5>{type, 2, pointer,
+                          {groups.filters, problem.width.output, problem.height.output, problem.images,
+                           problem.filters / groups.filters},
+                          {stride, row, slice, groups.filters},
+                          {groups.step, columns, rows, images, 1}, {1, 1}, Traits::kEpilogueRow};
     } else {
       return TmaTensor<4>{type, 2, pointer,
                           {problem.filters, problem.width.output, problem.height.output, problem.images},
@@ -191,12 +211,12 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
     params.taps = taps_of_residues(arguments.problem, geometry.input_pitch, params.operands.residues);
   } else {
     params.taps = taps_of(problem, geometry.input_pitch);
-    if (Traits::Mma::kTransposed) params.taps.reverse(problem);
+    if (Mainloop::kBackwards) params.taps.reverse(problem);
   }
   params.images = problem.images;
   params.output_height = Traits::kResidues ? arguments.problem.height.output : problem.height.output;
   params.output_width = Traits::kResidues ? arguments.problem.width.output : problem.width.output;
-  params.filter_count = problem.filters;
+  params.filter_count = arguments.problem.filters;
   params.stride_height = problem.height.stride;
   params.stride_width = problem.width.stride;
   params.channel_blocks = problem.channel_blocks(Traits::kChannels);
@@ -216,7 +236,7 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.d_stride = arguments.d_stride;
   params.input_layout = operand_layout(Traits::kPixelBytes, geometry.next_eight());
   params.stores_rows = geometry.accumulator_pitch > geometry.columns && geometry.tiles_wide > 1;
-  params.source_bytes = geometry.stored_pixels() * Traits::kEpilogueRow;
+  params.source_bytes = geometry.stored_pixels() * 2 * stored_filters(arguments);
   params.encoded = Mainloop::encode(arguments, params) && encode_tiles(arguments, params);
   return params;
 }
@@ -225,8 +245,8 @@ template <class Traits>
 bool can_implement(Arguments<Traits> const& arguments) {
   constexpr int kMostPadding = 32767;  // the place of a box is kept in 16 bits
   Problem const problem = problem_of(arguments);
-  return (!Traits::Mma::kTransposed || problem.depth.stride * problem.height.stride * problem.width.stride == 1) &&
-         problem.tap_count() <= kMaxTaps && std::min(problem.height.pad, problem.width.pad) >= 0 &&
+  return (!Traits::Mainloop::kBackwards || problem.depth.stride * problem.height.stride * problem.width.stride == 1) &&
+         problem.filters > 0 && problem.tap_count() <= kMaxTaps && std::min(problem.height.pad, problem.width.pad) >= 0 &&
          std::max(problem.height.pad, problem.width.pad) <= kMostPadding &&
          Traits::Mainloop::can_implement(arguments) && geometry_of(arguments).input_stages > 0 &&
          to_underlying_arguments(arguments).encoded;

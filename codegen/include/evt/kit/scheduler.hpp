@@ -3,15 +3,17 @@
 
 // The persistent tile scheduler: the work tiles and blocks of channels of a CTA, and of each of its consumers.
 
+#include "evt/kit/group_blocks.hpp"
 #include "evt/kit/params.hpp"
 
 namespace evt {
 namespace kit {
 
-/// A tile of the output, for one block of filters.
+/// A tile of the output, for one block of filters. With groups, `place` is the block's place among them.
 struct WorkTile {
   int tile, filter, column, row, image;
   int slice = 0, residue = 0;  // a slice of volumes, a class of pixels
+  GroupPlace place;
 
   template <class Traits>
   CUTLASS_DEVICE WorkTile(Params<Traits> const& params, int number, int consumer) {
@@ -22,7 +24,12 @@ struct WorkTile {
     }
     tile = params.by_filter_blocks.quotient(number);
     int const block = number - tile * params.filter_blocks;
-    filter = (geometry.cooperative ? 2 * block + consumer : block) * kFilters;
+    if constexpr (Traits::kGrouped) {
+      place = params.operands.groups.place(block);
+      filter = place.slice * params.operands.groups.filters + place.filter;
+    } else {
+      filter = (geometry.cooperative ? 2 * block + consumer : block) * kFilters;
+    }
     int const tile_row = params.by_tiles_wide.quotient(tile), tiles = params.by_tiles_high.quotient(tile_row);
     column = (tile - tile_row * geometry.tiles_wide) * geometry.columns;
     row = (tile_row - tiles * geometry.tiles_high) * geometry.rows;

@@ -78,6 +78,9 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t phase) {
 /// Make writes of threads to shared memory visible to TMA and WGMMA.
 CUTLASS_DEVICE void fence_view_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/// Wait for all consumers, of two warpgroups.
+CUTLASS_DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+
 // Clusters. The shared memory of another CTA has another address.
 
 /// Arrive at the cluster's barrier, after fence_barrier_init: initialized barriers are then visible to the threads that

@@ -67,7 +67,7 @@ CUTLASS_DEVICE void initialize(Params<Traits> const& params, SharedStorage const
     }
     for (int i = warp; i < geometry.filter_stages; i += kAllWarps) {
       storage.filters.initialize(i, kWarps);
-      if (Mainloop::kLoadsByThreads) barrier_arrive(storage.filters.full(i));  // before any thread waits for it
+      if (Mainloop::kFiltersByThreads) barrier_arrive(storage.filters.full(i));  // before any thread waits for it
     }
     if (warp < Traits::kConsumers) barrier_init(storage.source_loaded(warp), 1);
     if (!Traits::kShared && warp < Traits::kConsumers) {

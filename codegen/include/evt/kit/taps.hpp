@@ -18,8 +18,8 @@ template <int ElementBytes, int Channels, bool Transposed>
 struct FilterRows {
   static constexpr int kRows = Transposed ? Channels : kFilters;
   static constexpr int kLength = Transposed ? kFilters : Channels;
-  static constexpr int kRowBytes = kLength * ElementBytes;
-  static constexpr int kBytes = kRows * kRowBytes;
+  static constexpr int kRowBytes = swizzled_row(kLength * ElementBytes);
+  static constexpr int kBytes = kRows * kRowBytes, kLoadedBytes = kRows * kLength * ElementBytes;
   static constexpr uint32_t kLayout = operand_layout(kRowBytes);
   static constexpr uint32_t kNextK =
       Transposed ? next_k_of_transposed(kRowBytes, ElementBytes) : kit::kNextK;

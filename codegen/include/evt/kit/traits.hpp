@@ -28,6 +28,7 @@ struct KernelTraits {
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPixelBytes = Mainloop::kPixelBytes;
   static constexpr bool kShared = Shared;
+  static constexpr bool kGrouped = Mainloop::kGrouped;
 
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr int kQuads = kPixels / 8, kQuadBytes = 16;  // four sums of a thread, in half a step
@@ -35,8 +36,8 @@ struct KernelTraits {
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
-  static constexpr KernelClass kClass{kPixels, kChannels,        Mainloop::kBlockBytes, kPixelBytes,
-                                      kStaged, kVolume,         kShared,               kResidues};
+  static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes,       kStaged,         kVolume,
+                                      kShared, kResidues, kGrouped,              Mainloop::kPacked, Mainloop::kWords};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
 
   static constexpr int kConsumers = kShared ? 1 : 2;
