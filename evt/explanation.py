@@ -139,6 +139,7 @@ class Explanation:
             "routes": [route.to_json() for route in self.routes],
             "configurations": list(self.configurations),
             "visitors": list(self.visitors),
+            "factors": self.factors or None,
             "tree": self.plan.tree,
             "shared_memory_bytes": self.plan.shared_memory,
             "registers": self.plan.registers,
@@ -202,6 +203,8 @@ class Explanation:
         if self.emitted:
             yield f"   evt emit      prints {self.emitted}, unless --route own asks for this kernel"
         yield f"   epilogue      {self._epilogue_in_short}"
+        if self.factors:
+            yield f"   factors       {self.factors}"
         yield f"   tiles         {', '.join(self.configurations)}"
         yield f"   resources     {self._resources}"
         if self.proof:
@@ -219,6 +222,14 @@ class Explanation:
     def timings(self) -> tuple[Timing, ...]:
         """The measurements of all routes."""
         return tuple(timing for route in self.routes for timing in route.timings)
+
+    @property
+    def factors(self) -> str:
+        """The use of the operands' factors, in words."""
+        found = [each.origin.partition(" ")[2] or each.operand for each in self.plan.factors]
+        if not found:
+            return ""
+        return f"{', '.join(found)}: sums of {self.plan.config.tile[2]} elements of k times factors are added in f32"
 
     @property
     def _epilogue_in_short(self) -> str:
@@ -258,6 +269,8 @@ class Explanation:
         )
         lines.append("epilogue, of CUTLASS's own:" if is_stock(self.plan) else f"visitors, {kind}:")
         lines += [f"   {visitor}" for visitor in self.visitors]
+        if self.factors:
+            lines.append(f"factors of operands: {self.factors}")
         if self.proof:
             lines.append(f"a row does not depend on the number of rows: {self.proof}")
         for when, kernels in self.kernels:

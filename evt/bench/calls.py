@@ -16,7 +16,7 @@ from evt.ir import Input, Operand, TypedDag
 from evt.ir.convolution import Convolution
 from evt.ir.dag import index_inputs
 from evt.ir.dtype import BOOL
-from evt.ir.node import base, divisor
+from evt.ir.node import base, blocks_of
 from evt.reference import is_image
 from evt.reference.convolution import from_view
 from evt.reference.rounding import torch_type
@@ -128,5 +128,5 @@ def _random_input(
         return random_index(shape, shape[-1], value.dtype, generator)
     batch = sizes.get("l", 0)
     own_batch = [batch] if value.is_tile and value.batchable and batch else []
-    shape = [*own_batch, *(sizes.get(base(mode), 1) // divisor(mode) for mode in value.modes)]
+    shape = [*own_batch, *(blocks_of(mode, sizes.get(base(mode), 1)) for mode in value.modes)]
     return random_tensor(shape, value.dtype, generator)

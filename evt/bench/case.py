@@ -17,7 +17,7 @@ from evt.ir import TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dag import index_inputs
 from evt.ir.dtype import B1, DType
-from evt.ir.node import base, divisor
+from evt.ir.node import base, blocks_of, divisor
 from evt.program import Program
 from evt.reference import is_image
 from evt.reference.convolution import from_view
@@ -103,7 +103,7 @@ class Case:
     def dims(self, mode: str) -> tuple[int, ...]:
         """Return the dimensions of a mode in shapes: output pixels of a convolution have several."""
         lead = (self.sizes[base(mode)],) if self.problem is None else self.problem.leads[base(mode)]
-        return lead if divisor(mode) == 1 else (math.prod(lead) // divisor(mode),)
+        return lead if divisor(mode) == 1 else (blocks_of(mode, math.prod(lead)),)
 
     @property
     def flops(self) -> int:

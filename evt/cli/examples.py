@@ -16,6 +16,7 @@ from evt.ir import Interleave, TypedDag
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import DType
 from evt.ir.node import distance, divisor, is_divided
+from evt.ir.operand import epilogue_of
 from evt.program import program_of
 from evt.reference.compare import limit
 from evt.reference.rounding import torch_type
@@ -73,7 +74,8 @@ def _stored(exact: torch.Tensor, dtype: DType | None) -> torch.Tensor:
 def _shapes(request: Request, dag: TypedDag) -> Shapes:
     if request.convolution is not None:
         return _images(request.convolution)
-    widths = {divisor(mode) * distance(mode) for value in dag.types for mode in value.modes if is_divided(mode)}
+    modes = {mode for value in epilogue_of(dag).types for mode in value.modes if is_divided(mode)}
+    widths = {divisor(mode) * distance(mode) for mode in modes}
     widths |= {2 * op.block for op, _ in dag.table if isinstance(op, Interleave)}
     widths = {width for width in widths if width} or {1}
     width = math.lcm(16, *widths)

@@ -30,6 +30,7 @@ from evt.ir import (
     Random,
     Reduce,
     ReduceBlocks,
+    Scale,
     Store,
     TypedDag,
 )
@@ -157,6 +158,8 @@ def _box(dag: Dag, node: int) -> Box:
         case Feed(name):
             operand = next((each for each in dag.operands if each.name == name), None)
             return Box("store", printable(name), _type(operand.dtype, operand.modes) if operand else "")
+        case Scale(name):
+            return Box("store", f"scale of {printable(name)}", "")
         case Store(name):
             output = dag.output[name]
             return Box("store", printable(name), _type(output.dtype, output.modes))

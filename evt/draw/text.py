@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evt.draw.box import Box, boxes, edges, heading
-from evt.ir import Dag, Feed, Store
+from evt.ir import Dag
+from evt.ir.node import ROOTS
 
 _DEPTH = 12
 _WIDEST_COLUMN = 60
@@ -30,7 +31,7 @@ _WIDEST_COLUMN = 60
 def draw_text(dag: Dag) -> str:
     drawn, named = boxes(dag), _named(dag)
     roots = [(f"%{node} = {drawn[node].title}", node) for node in sorted(named)]
-    roots += [(drawn[node].title, node) for node in (*dag.feeds.values(), *dag.stores.values())]
+    roots += [(drawn[node].title, node) for node in (*dag.feeds.values(), *dag.scales.values(), *dag.stores.values())]
     paragraphs = [[(title, node), *_branches(dag, drawn, named, node)] for title, node in roots]
     lengths = (len(text) for rows in paragraphs for text, _ in rows)
     column = max((length for length in lengths if length <= _WIDEST_COLUMN), default=0)
@@ -49,7 +50,7 @@ def _named(dag: Dag) -> set[int]:
     named: set[int] = set()
     depth = [0] * len(dag)
     for node in reversed(range(len(dag))):
-        if not dag.arguments(node) or isinstance(dag[node], Store | Feed):
+        if not dag.arguments(node) or isinstance(dag[node], ROOTS):
             continue  # a leaf or an output already has a name
         if len(readers[node]) != 1 or depth[readers[node][0]] == _DEPTH:
             named.add(node)

@@ -53,7 +53,7 @@ from evt.ir import (
     TypedDag,
 )
 from evt.ir.convolution import ConvolutionProblem
-from evt.ir.dtype import B1, I32, DType
+from evt.ir.dtype import B1, I32, DType, converts
 from evt.ir.node import MODES, MOMENTS, PLACES, base, divisor, index_of
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
@@ -148,6 +148,7 @@ class _Writer(Dialect[Value]):
             acc, dtype = convolve(self.problem, self.dag.operands, a, b, self.device, self.call)
             return (acc if self.on_images else self.flat(to_view(acc), ("m", "n"))), dtype
         first, second = self.dag.operands
+        b = b.to(torch_type(first.dtype)) if converts(first.dtype, second.dtype) else b
         modes = first.modes, second.modes
         left = a if first.modes == ("m", "k") else a.mT
         right = b if second.modes == ("k", "n") else b.mT
@@ -174,6 +175,9 @@ class _Writer(Dialect[Value]):
 
     def feed(self, operand: Operand, x: Argument[Value]) -> Any:
         return self.element(operand.name)
+
+    def scale(self, x: Argument[Value]) -> Any:
+        raise UnwrittenError("a factor of an operand is a separate pass over memory in PyTorch")
 
     def load(self, source: Input) -> Value:
         return self.loads[source.name]

@@ -17,6 +17,7 @@ from evt.plan.epilogue.regions import Call, Constant, Copy, Operand, Region, Rou
 def functors(plan: Plan) -> tuple[FunctorText, ...]:
     """Return the functors that compute a plan's regions, by their numbers."""
     origins = {work.region: work.origin for work in plan.work}
+    origins |= {factor.region: factor.origin for factor in plan.factors}
     origins |= dict(plan.epilogue.regions) if isinstance(plan.epilogue, EpilogueProgram) else {}
     results = {result.region for result in plan.results}
     found = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from evt.emission.expressions import REGISTER
 from evt.emission.text import MultiplicationText
 from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, TF32, U8, DType
@@ -34,7 +36,8 @@ def multiplication(plan: Plan) -> MultiplicationText:
     a, b, transposed = loop.a.dtype, loop.b.dtype, loop.transposes_filters
     pixels, size = plan.config.tile[0], a.bits // 8
     count = FILTERS * pixels // _THREADS
-    of_pixels, of_filters = _MULTIPLIED[a], _MULTIPLIED[b]
+    converts = isinstance(loop, OwnProduct) and loop.converts
+    of_pixels, of_filters = _MULTIPLIED[a], _MULTIPLIED[a if converts else b]
     of_sums, change = _SUMS[plan.accumulator]
     return MultiplicationText(
         element_bytes=size,
@@ -46,11 +49,41 @@ def multiplication(plan: Plan) -> MultiplicationText:
         f".{of_sums}.{of_filters}.{of_pixels}",
         registers=_lines([f"%{i}" for i in range(count)]),
         operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
-        a=f"{{%{count}, %{count + 2}}}",
-        b=f"{{%{count + 1}, %{count + 3}}}",
-        adds=f"%{count + 4}",
-        flags=_flags(a, transposed),
+        **(_converted if converts else _described)(count),
+        flags=", 1, 1, 0" if converts else _flags(a, transposed),
     )
+
+
+def _described(first: int) -> dict[str, Any]:
+    """Return the parts of an instruction whose operands are in shared memory; ``first`` is its first input."""
+    return {
+        "a": "a",
+        "remark": (
+            "`a` and `b` are the lower words of the operands' descriptors. Their",
+            "layouts are the upper words.",
+        ),
+        "parameters": "uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b",
+        "inputs": '"r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b)',
+        "declared": ".reg .b64 a, b;",
+        "moves": f"mov.b64 a, {{%{first}, %{first + 2}}};\\nmov.b64 b, {{%{first + 1}, %{first + 3}}};",
+        "adds": f"%{first + 4}",
+    }
+
+
+def _converted(first: int) -> dict[str, Any]:
+    """Return the parts of an instruction whose filters are in registers."""
+    return {
+        "a": f"{{%{first}, %{first + 1}, %{first + 2}, %{first + 3}}}",
+        "remark": (
+            "`a` are registers of the filters, and `b` is the lower word of the",
+            "other operand's descriptor. Its layout is the upper word.",
+        ),
+        "parameters": "uint32_t const (&a)[4], uint32_t b, uint32_t layout_of_b",
+        "inputs": '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(layout_of_b)',
+        "declared": ".reg .b64 b;",
+        "moves": f"mov.b64 b, {{%{first + 4}, %{first + 5}}};",
+        "adds": f"%{first + 6}",
+    }
 
 
 def _flags(operand: DType, transposed: bool) -> str:

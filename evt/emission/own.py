@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evt.emission.convolution import extent
-from evt.emission.expressions import as_int, fragment_element, read
-from evt.emission.text import Assignments, OwnText
+from evt.emission.expressions import as_int, comment, fragment_element, read
+from evt.emission.text import Assignments, FactorText, OwnText
 from evt.ir.convolution import SPATIAL
-from evt.ir.dtype import DType
 from evt.launch.members import structs
-from evt.plan.configurations.config import Config, ConfigDepthwise
-from evt.plan.gemm import promotes, tile_of
+from evt.plan.configurations.config import ConfigDepthwise
+from evt.plan.fusions import Factor, FactorInput
+from evt.plan.gemm import Tile, promotes, tile_of
 from evt.plan.plan import (
     Convolution,
     DepthwiseConvolution,
@@ -54,12 +54,13 @@ def own(plan: Plan) -> OwnText | None:
                 operands.append(("ends", f"static_cast<int32_t const*>({read(loop.ends)})"))
             return OwnText(
                 mainloop="",
-                kernel=_gemm(plan.config, loop.a.dtype, loop.ends is not None),
+                kernel=_gemm(plan, loop),
                 remark="The matrix product." if loop.ends is None else "The matrix products of the groups.",
                 problem=tuple(sizes),
-                operands=tuple(operands),
+                operands=(*operands, *_factor_arguments(loop)),
                 structs=structs(plan),
                 refused="arguments->l != 1" if loop.ends is None else "",
+                factors=tuple(map(_factor, loop.factors)),
             )
         case DepthwiseConvolution() as loop:
             return OwnText(
@@ -78,14 +79,47 @@ def _kernel(shared: bool) -> str:
     return f"evt::kit::Kernel<Mainloop, Epilogue{', true' if shared else ''}>"
 
 
-def _gemm(config: Config, operand: DType, grouped: bool) -> str:
+def _gemm(plan: Plan, loop: OwnProduct) -> str:
     """Return the kernel of a product."""
-    tile = tile_of(config, bytes_of(operand))
+    operand, depth = loop.a.dtype, plan.config.tile[2]
+    tile = tile_of(plan.config, bytes_of(operand))
     down, across, splits = tile.cluster
     numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
-    flags = promotes(operand), grouped
-    numbers += [str(flag).lower() for flag in flags[: 2 if grouped else int(promotes(operand))]]
-    return f"evt::kit::Gemm<Mma, Epilogue, {config.tile[2]}, evt::kit::GemmTile<{', '.join(numbers)}>>"
+    flags = promotes(operand, bool(loop.factors)), loop.ends is not None
+    numbers += [str(flag).lower() for flag in flags[: 2 if flags[1] else int(flags[0])]]
+    scales = f", {_scales(loop, tile)}" if loop.factors else ", evt::kit::NoScales" if loop.converts else ""
+    if loop.converts:
+        scales += f", evt::kit::Converted<{fragment_element(loop.b.dtype)}, {fragment_element(operand)}>"
+    return f"evt::kit::Gemm<Mma, Epilogue, {depth}, evt::kit::GemmTile<{', '.join(numbers)}>{scales}>"
+
+
+def _scales(loop: OwnProduct, tile: Tile) -> str:
+    """Return the factors of a product, and whether they vary over the rows and over the columns of a tile."""
+    factors = {each.operand: each for each in loop.factors}
+    names = [f"FactorOf{name}" if name in factors else "evt::kit::NoFactor" for name in ("A", "B")]
+    of_rows = "A" in factors and factors["A"].varies(tile.rows)
+    of_columns = "B" in factors and factors["B"].varies(tile.columns)
+    return f"evt::kit::Scales<{', '.join(names)}, {str(of_rows).lower()}, {str(of_columns).lower()}>"
+
+
+def _factor(factor: Factor) -> FactorText:
+    inputs = tuple((each.pointer.name, _block_values(each)) for each in factor.inputs)
+    return FactorText(factor.operand, factor.region.name, inputs, comment(factor.origin))
+
+
+def _block_values(given: FactorInput) -> str:
+    outer, depth = (max(block, 1) for block in given.blocks)
+    return f"evt::kit::BlockValues<{fragment_element(given.dtype)}, {outer}, {depth}>"
+
+
+def _factor_arguments(loop: OwnProduct) -> Iterator[tuple[str, str]]:
+    for factor in loop.factors:
+        for each in factor.inputs:
+            member = f"scales.{factor.operand.lower()}.{each.pointer.name}"
+            yield f"{member}.pointer", f"static_cast<{fragment_element(each.dtype)} const*>({read(each.pointer)})"
+            for name, stride in zip(("outer", "depth", "group"), each.strides, strict=True):
+                if stride != 0:
+                    yield f"{member}.{name}", read(stride)
 
 
 def _mainloop(plan: Plan, loop: HaloConvolution) -> str:

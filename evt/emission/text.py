@@ -99,7 +99,9 @@ class StepText:
 class MultiplicationText:
     """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, the sums in lines of several.
 
-    ``transposed``: whether operand A is, the filters. ``a`` and ``b`` are the words of the descriptors.
+    ``transposed``: whether operand A is, the filters. ``a`` is operand A: its descriptor, or registers. The function
+    has a ``remark`` and ``parameters``, and passes ``inputs`` to the asm statement. ``declared`` and ``moves`` make the
+    descriptors.
     """
 
     element_bytes: int
@@ -111,7 +113,11 @@ class MultiplicationText:
     registers: tuple[str, ...]
     operands: tuple[str, ...]
     a: str
-    b: str
+    remark: tuple[str, ...]
+    parameters: str
+    inputs: str
+    declared: str
+    moves: str
     adds: str
     flags: str
 
@@ -218,11 +224,25 @@ class ConvolutionText:
 
 
 @dataclass(frozen=True, slots=True)
+class FactorText:
+    """The factor of the operand ``operand``: the functor ``region`` of ``inputs``, as (name, type) each.
+
+    ``origin`` is a comment: its part of the formula.
+    """
+
+    operand: str
+    region: str
+    inputs: tuple[tuple[str, str], ...]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class OwnText:
     """An own kernel: its types, and the members of its arguments for the problem and for the operands.
 
-    ``mainloop`` is "" for a kernel without one. ``remark`` describes the problem. A call that meets ``refused`` fails.
-    ``structs`` are the members of each kernel's parameters that a launcher outside of the text fills.
+    ``mainloop`` is "" for a kernel without one, and ``factors`` multiply the sums of a stage. ``remark`` describes the
+    problem. A call that meets ``refused`` fails. ``structs`` are the members of each kernel's parameters that a
+    launcher outside of the text fills.
     """
 
     mainloop: str
@@ -232,6 +252,7 @@ class OwnText:
     operands: Assignments
     structs: tuple[Struct, ...]
     refused: str = ""
+    factors: tuple[FactorText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from evt.emission.expressions import comment, element, input_pointer, number, si
 from evt.emission.text import WorkText
 from evt.plan import Plan
 from evt.plan.epilogue.values import Number, Single, Size
-from evt.plan.plan import Convolution2x, Work, WorkVector
+from evt.plan.fusions import Work, WorkVector
+from evt.plan.plan import Convolution2x
 
 #: The type that stands for an operand without a mainloop fusion.
 _NONE = "evt::mainloop::None"

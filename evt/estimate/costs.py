@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evt.ir import Input, Output, TypedDag
-from evt.ir.node import base, divisor
+from evt.ir.node import base, blocks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def costs_of(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int
 
     def bytes_of(value: Input | Output) -> int:
         assert value.dtype is not None
-        elements = math.prod(modes[base(mode)] // divisor(mode) for mode in value.modes)
+        elements = math.prod(blocks_of(mode, modes[base(mode)]) for mode in value.modes)
         if value.batchable and "l" not in value.modes and (isinstance(value, Output) or value.is_tile):
             elements *= modes["l"]
         return -(-elements * value.dtype.bits // 8)

@@ -149,6 +149,9 @@ def _check(program: Named) -> None:
             f"`{program.name}` is a convolution of {request.convolution.groups} groups, whose kernels depend on sizes"
         )
         raise TargetError(Diagnostic("E0502", message, help="export convolutions of one group"))
+    if request.dag.scales:
+        message = f"`{program.name}` has factors for blocks of k, which an extension does not check"
+        raise TargetError(Diagnostic("E0502", message, help="print the kernel: `evt emit`"))
     if isinstance(layouts, Signature):
         return
     modes = {name: value.modes for name, value in program.values.items()}

@@ -15,6 +15,7 @@ from evt.ir import Input, Interleave, Operand, Output, TypedDag
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import B1, BOOL, I32, I64, DType
 from evt.ir.node import base, distance, divisor, index_of, is_divided, written
+from evt.ir.operand import epilogue_of
 from evt.plan import Field
 
 _SCALAR_TYPES = {
@@ -124,7 +125,7 @@ def _geometry(given: Convolution | None) -> str:
 
 def _columns(dag: TypedDag) -> list[str]:
     """Return the required divisors of the program's numbers of columns."""
-    found = {mode for value in dag.types for mode in value.modes if is_divided(mode)}
+    found = {mode for value in epilogue_of(dag).types for mode in value.modes if is_divided(mode)}
     found |= {f"n/2@{op.block}" for op, _ in dag.table if isinstance(op, Interleave)}
     made = {}
     for mode in sorted(found):

@@ -19,10 +19,10 @@ from evt.fx.aten import dtype_of, shape_of
 from evt.fx.index_map import Arrangement, IndexMap, Size, same
 from evt.fx.norms import ROUNDED
 from evt.fx.op_semantics import Applied, Reduced, Semantics, number_of, operands_of, semantics
-from evt.fx.product import Product, Term
+from evt.fx.product import Factor, Product, Term
 from evt.fx.region import FusionRegion
 from evt.fx.views import is_view
-from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Store
+from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Scale, Store
 from evt.ir.dtype import F32, F64
 from evt.ir.node import ELEMENT_MODES, OFFSETS
 from evt.ir.origin import Foreign
@@ -159,6 +159,8 @@ class _Building:
                 self.values[node] = self.value(found, index_map, node)
             if node.meta.get(ROUNDED):
                 self.values[node] = self.arithmetic.rounded(self.values[node], dtype_of(node))
+        for factor in product.factors:
+            self.scale(factor)
         outputs = self.region.outputs
         whole = [node for node in outputs if not self.region.index_maps[node].reduced]
         last = [*whole[-1:], *whole[:-1], *(node for node in outputs if node not in whole)]  # D is computed last
@@ -236,6 +238,14 @@ class _Building:
                 operand = add(Apply("mul"), operand, number(term.factor))
             value = add(Apply("mul" if term.scales else "add"), value, operand)
         return add(Cast(dtype_in(dtype)), value) if rounds else self.arithmetic.wrapped(value, dtype)
+
+    def scale(self, factor: Factor) -> None:
+        """Add the factor of an operand."""
+        shape = shape_of(factor.value)
+        name, arrangement = f"x{len(self.loads)}", Arrangement(shape, tuple(range(len(shape))), shape)
+        value = Input(name, dtype_in(dtype_of(factor.value)), factor.modes)
+        self.loads[factor.value, factor.operand] = value, RegionArgument(name, factor.value, arrangement)
+        self.arithmetic.builder.add(Scale(factor.operand), self.arithmetic.add(Load(name), dtype=value.dtype))
 
     def adds_matrix(self, product: Product) -> bool:
         """Return whether a product adds a tensor that varies over rows."""

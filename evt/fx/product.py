@@ -33,12 +33,21 @@ class Term:
 
 
 @dataclass(frozen=True)
+class Factor:
+    """A factor of the operand ``operand``, A or B, with the modes of its dimensions: ``("m", "k/128")``."""
+
+    operand: str
+    value: Node
+    modes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Product:
     """A matrix product or convolution.
 
     ``operation`` is evt's operation with the operands ``a`` and ``b``. ``alpha`` scales the product; then ``terms``
     scale it or are added, in this order. In a convolution, terms are vectors of the output channels. ``ends`` are the
-    ends of groups of rows, if each group has its own B.
+    ends of groups of rows, if each group has its own B. ``factors`` scale blocks of the operands.
     """
 
     node: Node
@@ -48,6 +57,7 @@ class Product:
     index_map: IndexMap
     alpha: float = 1.0
     terms: tuple[Term, ...] = ()
+    factors: tuple[Factor, ...] = ()
     geometry: Mapping[str, Any] = field(default_factory=dict)
     ends: Node | None = None
 
@@ -87,7 +97,8 @@ def _fault(product: Product) -> str:
     """Return why evt has no kernel for a product, or ""."""
     a, b = dtype_of(product.a), dtype_of(product.b)
     fp8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-    if a != b and not (a in fp8 and b in fp8):
+    converted = (torch.int8, torch.uint8, *fp8) if a in (torch.float16, torch.bfloat16) else ()
+    if a != b and not (a in fp8 and b in fp8) and (product.is_convolution or b not in converted):
         return f"its operands are {type_name(a)} and {type_name(b)}"
     if a not in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, *fp8):
         return f"its operands are {type_name(a)}"
@@ -179,20 +190,54 @@ def _of_groups(node: Node, arguments: Arguments, terms: tuple[Term, ...] = ()) -
     return "it has a bias" if arguments["bias"] is not None else _matrix(node, a, b, ends=ends, terms=terms)
 
 
+#: The extents of PyTorch's blocks of scales.
+_BLOCK = 128
+
+
 def _scaled_mm(node: Node, arguments: Arguments) -> Product | str:
-    """Return ``scale_a * scale_b * acc + bias``, with a single scale, or a scale for each row and column."""
+    """Return ``scale_a * scale_b * acc + bias``, with a single scale, one for each row and column, or for blocks."""
     if arguments["scale_result"] is not None:
         return "its result is scaled for an 8-bit type"
     rows, columns = shape_of(node)
-    for name, whole in (("scale_a", (rows, 1)), ("scale_b", (1, columns))):
-        shape = shape_of(arguments[name])
-        single = all(same(size, 1) for size in shape)
-        if not (single or (len(shape) == 2 and all(map(same, shape, whole)))):
-            return "its scales are of blocks"
-    terms = [Term(arguments[name], scales=True) for name in ("scale_a", "scale_b")]
+    depth = shape_of(arguments["self"])[1]
+    terms: list[Term] = []
+    factors: list[Factor] = []
+    for operand, name, extents in (
+        ("A", "scale_a", {"m": rows, "k": depth}),
+        ("B", "scale_b", {"k": depth, "n": columns}),
+    ):
+        scale, whole = arguments[name], [1 if mode == "k" else size for mode, size in extents.items()]
+        shape = shape_of(scale)
+        if all(same(size, 1) for size in shape) or (len(shape) == 2 and all(map(same, shape, whole))):
+            terms.append(Term(scale, scales=True))
+        elif modes := _modes_of_blocks(shape, extents):
+            factors.append(Factor(operand, scale, modes))
+        else:
+            return "its scales are of other blocks"
     if isinstance(arguments["bias"], Node):
         terms.append(Term(arguments["bias"]))
-    return _matrix(node, arguments["self"], arguments["mat2"], terms=tuple(terms))
+    return _matrix(node, arguments["self"], arguments["mat2"], terms=tuple(terms), factors=tuple(factors))
+
+
+def _modes_of_blocks(shape: Sequence[Size], extents: Mapping[str, Size]) -> tuple[str, ...]:
+    """Return the modes of a scale for each block of k, and for each element or block of the other mode; else ()."""
+    if len(shape) != 2:
+        return ()
+    modes = []
+    for size, (mode, extent) in zip(shape, extents.items(), strict=True):
+        if mode != "k" and same(size, extent):
+            modes.append(mode)
+        elif isinstance(extent, int) and same(size, -(-extent // _BLOCK)):
+            modes.append(f"{mode}/{_BLOCK}")
+        else:
+            return ()
+    return tuple(modes)
+
+
+def _weight_int8pack_mm(node: Node, arguments: Arguments) -> Product | str:
+    """Return ``scales * acc`` of a weight of int8, which the kernel converts."""
+    x, weight, scales = (arguments[name] for name in ("self", "mat2", "scales"))
+    return _matrix(node, x, weight, "linear", terms=(Term(scales, scales=True),))
 
 
 def _convolution(node: Node, arguments: Arguments) -> Product | str:
@@ -289,6 +334,7 @@ _READERS: Mapping[str, Callable[[Node, Arguments], Product | str]] = {
     "linear": _linear,
     "_int_mm": _mm,
     "_scaled_mm": _scaled_mm,
+    "_weight_int8pack_mm": _weight_int8pack_mm,
     "_grouped_mm": _grouped_mm,
     "_scaled_grouped_mm": _scaled_grouped_mm,
     "convolution": _convolution,

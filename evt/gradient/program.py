@@ -36,6 +36,7 @@ def gradient_of(
         raise refused("autograd does not record grouped products", "pass the tensors detached")
     precise = replace(request, settings=replace(request.settings, numerics="precise"))
     dag = epilogue_of(typed_for(precise, operands, absent))
+    refuse_factors(request.dag)
     for message, help_text in _missing(dag, wanted):
         raise refused(message, help_text)
     try:
@@ -100,6 +101,14 @@ def _no_kernel(error: EvtError) -> ArgumentError:
 def declared(dag: Dag) -> Dag:
     """Return a typed graph with declared operands, inputs and outputs."""
     return Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
+
+
+def refuse_factors(dag: Dag) -> None:
+    """Raise ArgumentError (E0614) for a program whose operands have factors for blocks of k."""
+    if dag.scales:
+        names = " and ".join(f"`{name}`" for name in dag.scales)
+        help_text = "multiply in a separate kernel, or call the program under torch.no_grad()"
+        raise refused(f"factors for blocks of k, of {names}, have no gradient", help_text)
 
 
 def refused(message: str, help_text: str) -> ArgumentError:

@@ -23,12 +23,12 @@ from evt.ir.lower.derivative import add_formula, partial, times
 from evt.ir.node import (
     MODES,
     MOMENTS,
+    ROOTS,
     Acc,
     Apply,
     Cast,
     Const,
     Extent,
-    Feed,
     Input,
     Interleave,
     Load,
@@ -140,7 +140,7 @@ class _Reverse:
             own = (isinstance(op, Acc) and ACCUMULATOR in self.wanted) or (
                 isinstance(op, Load) and op.name in self.wanted
             )
-            passes = not isinstance(op, Store | Feed) and any(active[operand] for operand in operands)
+            passes = not isinstance(op, ROOTS) and any(active[operand] for operand in operands)
             active.append((own or passes) and self.dag.types[node].dtype.is_float)
         return active
 

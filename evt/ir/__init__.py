@@ -22,6 +22,7 @@ from evt.ir.node import (
     Random,
     Reduce,
     ReduceBlocks,
+    Scale,
     Store,
     ValueType,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Random",
     "Reduce",
     "ReduceBlocks",
+    "Scale",
     "Store",
     "TypedDag",
     "ValueType",

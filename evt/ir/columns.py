@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from evt.diagnostics import Diagnostic, Label
 from evt.ir.culprit import assumed_tile, find_culprit, label_of
-from evt.ir.dag import Dag, TypedDag
+from evt.ir.dag import Dag, TypedDag, below
 from evt.ir.node import (
     PLACES,
     Interleave,
@@ -53,7 +53,10 @@ def check_columns(dag: Dag, types: Sequence[ValueType]) -> Iterator[Diagnostic]:
     if whole and not any(isinstance(op, Interleave) for op, _ in dag.table):
         return
     distances = pair_distances(dag, types)
+    factors = {node for scale in dag.scales.values() for node in below(dag, scale)}  # their blocks may differ
     for node in range(len(dag)):
+        if node in factors:
+            continue
         if found := _mistake(dag, node, types, distances):
             message, label, hint = found
             labels: tuple[Label, ...] = ()

@@ -16,7 +16,21 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from evt.diagnostics import Source, Span
-from evt.ir.node import MODES, Acc, Feed, Input, Load, Node, Operand, Output, Reduce, Store, ValueType, index_of
+from evt.ir.node import (
+    MODES,
+    Acc,
+    Feed,
+    Input,
+    Load,
+    Node,
+    Operand,
+    Output,
+    Reduce,
+    Scale,
+    Store,
+    ValueType,
+    index_of,
+)
 from evt.ir.origin import Origin, Place
 
 #: A node and its operands, by slot.
@@ -132,6 +146,12 @@ class Dag:
         found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Feed)}
         return dict(sorted(found.items()))
 
+    @cached_property
+    def scales(self) -> Mapping[str, int]:
+        """The Scale node of each operand that has one, A first."""
+        found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Scale)}
+        return dict(sorted(found.items()))
+
     def __str__(self) -> str:
         from evt.ir.text import format_dag
 
@@ -234,13 +254,25 @@ def read_inputs(dag: Dag) -> set[str]:
 def live_nodes(dag: Dag) -> list[int]:
     """Return the nodes that outputs and operands need, in id order."""
     live: set[int] = set()
-    stack = [*dag.stores.values(), *dag.feeds.values()]
+    stack = [*dag.stores.values(), *dag.feeds.values(), *dag.scales.values()]
     while stack:
         node = stack.pop()
         if node not in live:
             live.add(node)
             stack.extend(dag.arguments(node))
     return sorted(live)
+
+
+def below(dag: Dag, root: int) -> list[int]:
+    """Return the nodes that a root depends on, operands first."""
+    needed: set[int] = set()
+    stack = [*dag.arguments(root)]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(dag.arguments(node))
+    return sorted(needed)
 
 
 def reads_accumulator(dag: Dag) -> bool:

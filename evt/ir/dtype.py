@@ -141,6 +141,15 @@ OPERANDS = (F16, BF16, F32, TF32, F64, E4M3, E5M2, I8, U8)
 MIXED_OPERANDS = (frozenset({F32, TF32}), frozenset({E4M3, E5M2}), frozenset({I8, U8}))
 
 
+#: Types of A, and narrower types of B that are converted to them exactly.
+_CONVERTING, _CONVERTED = (F16, BF16), (I8, U8, E4M3, E5M2)
+
+
+def converts(a: DType, b: DType) -> bool:
+    """Return whether a matrix product converts B to the type of A."""
+    return a in _CONVERTING and b in _CONVERTED
+
+
 def accumulator(operand: DType) -> DType:
     """Return the accumulator type of operands: f64 for f64, i32 for integers, else f32."""
     return operand.compute

@@ -28,6 +28,7 @@ from evt.ir.node import (
     Random,
     Reduce,
     ReduceBlocks,
+    Scale,
     Store,
     shown,
 )
@@ -84,8 +85,11 @@ class _Printer:
         for node, (op, _) in enumerate(dag.table):
             if isinstance(op, Store):
                 lines.append(f"{_target(dag.output[op.name])} = {self.read(dag.arguments(node)[0], 0)}")
-            elif isinstance(op, Feed):
+            elif isinstance(op, Feed) and op.name not in dag.scales:
                 lines.append(f"{op.name} = {self.read(dag.arguments(node)[0], 0)}")
+            elif isinstance(op, Scale):
+                element = self.read(dag.arguments(dag.feeds[op.name])[0], 6) if op.name in dag.feeds else op.name
+                lines.append(f"{op.name} = {self.read(dag.arguments(node)[0], 5)}*{element}")
             elif node in self.names:
                 lines.append(f"{self.names[node]} = {self.text(self.write(node)[0])}")
         return lines
@@ -158,7 +162,7 @@ class _Printer:
                 return word(f"size({mode})")
             case Random():
                 return call("rand")
-            case Store() | Feed():
+            case Store() | Feed() | Scale():
                 raise ValueError("a statement has no value")
 
 

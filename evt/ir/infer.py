@@ -30,8 +30,6 @@ from evt.ir.dtype import (
     F64,
     I32,
     I64,
-    MIXED_OPERANDS,
-    OPERANDS,
     OUTPUTS,
     SCALARS,
     STORAGE,
@@ -39,6 +37,7 @@ from evt.ir.dtype import (
     DType,
     accumulator,
 )
+from evt.ir.factors import multiply_sums
 from evt.ir.interface import declaration
 from evt.ir.node import (
     ELEMENT_MODES,
@@ -63,6 +62,7 @@ from evt.ir.node import (
     Random,
     Reduce,
     ReduceBlocks,
+    Scale,
     Store,
     ValueType,
     base,
@@ -73,6 +73,7 @@ from evt.ir.node import (
     shown,
     written,
 )
+from evt.ir.operand_types import check_operand_types
 from evt.ir.origin import Origin, Place, at
 
 _Value = TypeVar("_Value", Input, Output)
@@ -88,14 +89,15 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     operands = tuple(operands) or dag.operands
     if len(operands) != 2:
         raise ValueError("the types of A and B are needed: the program has no header")
-    diagnostics = [*_check_operands(dag, operands)]
+    diagnostics = [*check_operand_types(dag, operands)]
     if diagnostics:
         raise ProgramError(first(diagnostics))
+    dag = multiply_sums(replace(dag, operands=operands))
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
     indices = index_inputs(dag)
     inputs = tuple(
-        _with_type(value, I32 if value.name in indices else scalar if value.is_scalar else primary)
+        _with_type(value, I32 if value.name in indices else scalar if value.is_scalar or value.is_blocked else primary)
         for value in dag.inputs
     )
     values = replace(dag, operands=operands, inputs=inputs)
@@ -149,7 +151,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(F64 if reduced_type(dag, operands[0]) == F64 else F32, modes)
         case Reduce() | ReduceBlocks():
             return ValueType.of(reduced_type(dag, operands[0]), modes)
-        case Pick() | Store() | Feed():
+        case Pick() | Store() | Feed() | Scale():
             return ValueType.of(operands[0].dtype, modes, operands[0].constant)
         case Interleave():
             return ValueType.of(interleaved_type(dag, operands), modes, all(value.constant for value in operands))
@@ -281,21 +283,6 @@ def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DTyp
     return I32 if compute == B1 else compute  # bits are packed along the columns of a matrix
 
 
-def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnostic]:
-    for operand in operands:
-        if operand.dtype not in OPERANDS:
-            allowed = ", ".join(map(str, OPERANDS))
-            message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
-            yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
-    a, b = operands
-    if a.dtype != b.dtype and frozenset({a.dtype, b.dtype}) not in MIXED_OPERANDS:
-        message = (
-            f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: the tensor cores do not multiply these two types"
-        )
-        help_text = "convert one of them; e4m3 with e5m2 and i8 with u8 are supported"
-        yield at(b.span, dag.source, Diagnostic("E0308", message, help=help_text))
-
-
 def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
     values: tuple[Input | Output, ...] = (*inputs, *outputs)
     for value in values:
@@ -353,6 +340,8 @@ def _moved(value: Input | Output) -> str:
 
 def _wrong_columns(value: Input) -> str:
     """Return the reason that an input with fewer columns than the accumulator cannot be read, or ""."""
+    if value.is_blocked:
+        return ""
     widths = [divisor(mode) for mode in value.modes if divisor(mode) > 1]
     if widths and not value.is_tile:
         return "only a matrix may have half the columns: [m, n/2]"

@@ -18,12 +18,14 @@
          | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars, i32 or i64)
          | Store(name)          an output; its facts are in Dag.outputs
          | Feed(name)           the value that replaces the operand A or B in the product, rounded to its type
+         | Scale(name)          the factor of A or B that is constant over blocks of k: it multiplies sums in f32
 
 Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value with half the columns has the mode ``n/2@1``, or
 ``n/2@32`` if the pairs lie 32 columns apart. A tensor with half the columns has ``n/2``, which fits either. A value for
 each block of 32 columns has ``n/32``; for each block of 32 half-width columns it has ``n/64``. The operands' formulas,
 from Element to Feed, have the contraction mode ``k``: formulas of A vary over m and k, formulas of B over k and n.
-Their values do not reach the epilogue.
+Their values do not reach the epilogue. A value for each block of 128 elements of k has ``k/128``. The inputs of a Scale
+have such blocks of m, n and k. The last block may be partial.
 
 A tensor that is gathered or scattered by rows has the mode ``index[m]``: any extent, and its value varies over m.
 ``index`` is an integer for each row, ``[m]`` or ``[l, m]``. A place out of range reads as 0 and is not stored. Likewise
@@ -207,6 +209,13 @@ class Feed:
     instructions: ClassVar[int] = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    name: str
+    arity: ClassVar[int] = 1
+    instructions: ClassVar[int] = 0
+
+
 Node: TypeAlias = (
     Acc
     | Element
@@ -223,7 +232,11 @@ Node: TypeAlias = (
     | Random
     | Store
     | Feed
+    | Scale
 )
+
+#: The nodes that nothing reads: the results of a program.
+ROOTS = (Store, Feed, Scale)
 
 
 @cache
@@ -251,6 +264,11 @@ def divisor(mode: str) -> int:
     """Return the number of elements of the base mode for each element of this mode."""
     number = mode.partition("/")[2].partition("@")[0]
     return int(number) if number else 1
+
+
+def blocks_of(mode: str, extent: int) -> int:
+    """Return the extent of a mode whose base mode has an extent; the last block may be partial."""
+    return -(-extent // divisor(mode))
 
 
 def distance(mode: str) -> int:
@@ -343,6 +361,11 @@ class Input:
     @property
     def is_scalar(self) -> bool:
         return not set(map(base, self.modes)) & {"m", "n", "k"}
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if it has a value for each block of k: only the factor of an operand reads it."""
+        return any(base(mode) == "k" and is_divided(mode) for mode in self.modes)
 
     @property
     def is_tile(self) -> bool:

@@ -44,6 +44,7 @@ from evt.ir.node import (
     Random,
     Reduce,
     ReduceBlocks,
+    Scale,
     Store,
 )
 from evt.ir.origin import describe
@@ -106,6 +107,8 @@ def format_node(op: Node) -> str:
             return f"store {name}"
         case Feed(name):
             return f"feed {name}"
+        case Scale(name):
+            return f"scale {name}"
 
 
 _HEADER = re.compile(r"(\w+)\((.*)\)")
@@ -165,6 +168,8 @@ def _node(word: str, attribute: str | None) -> Node:
             return Store(name)
         case "feed", str(name):
             return Feed(name)
+        case "scale", str(name):
+            return Scale(name)
         case "interleave", str(block):
             return Interleave(int(block))
         case "index", str(mode):

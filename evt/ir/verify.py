@@ -12,6 +12,7 @@ from evt.ir.node import (
     MOMENTS,
     PLACES,
     REDUCTIONS,
+    ROOTS,
     Apply,
     Cast,
     Element,
@@ -19,6 +20,7 @@ from evt.ir.node import (
     Load,
     Reduce,
     ReduceBlocks,
+    Scale,
     Store,
 )
 from evt.ir.operand import sides_of
@@ -54,13 +56,16 @@ def verify(dag: Dag) -> None:
         _require(dag, len(operands) == arity, node, f"it has {len(operands)} operands and needs {arity}")
         _require(
             dag,
-            not any(isinstance(dag[operand], Store | Feed) for operand in operands),
+            not any(isinstance(dag[operand], ROOTS) for operand in operands),
             node,
             "it reads a store",
         )
         if isinstance(op, Feed):
             _require(dag, not dag.users[node], node, "a feed has users")
             _require(dag, dag.feeds[op.name] == node, node, f"`{op.name}` is fed twice")
+        if isinstance(op, Scale):
+            _require(dag, not dag.users[node], node, "a scale has users")
+            _require(dag, dag.scales[op.name] == node, node, f"`{op.name}` is scaled twice")
         if not isinstance(op, Apply | Cast | Store):
             _require(dag, not any(dag.reduced[operand] for operand in operands), node, "it reads a reduction")
         else:

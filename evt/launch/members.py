@@ -106,6 +106,12 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         pointers["d"] = plan.destination.pointer
     for name in names:
         yield name, pointers.get(name, SHAPED)
+    for factor in plan.factors:
+        for each in factor.inputs:
+            member = f"scales.{factor.operand.lower()}.{each.pointer.name}"
+            values: tuple[Value, ...] = (each.pointer, *each.strides)
+            names = tuple(f"{member}.{name}" for name in ("pointer", "outer", "depth", "group"))
+            yield from zip(names, values, strict=True)
 
 
 # The epilogue.

@@ -18,10 +18,10 @@ from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator, 
 from evt.ir.dtype import B1, F64, DType
 from evt.ir.infer import alone, domain, interleaved_type, reduced_type, value_type
 from evt.ir.node import (
+    ROOTS,
     Apply,
     Cast,
     Const,
-    Feed,
     Interleave,
     Node,
     Pick,
@@ -203,7 +203,7 @@ class _Rewriter:
         return self.builder.add(Cast(wanted), node)
 
     def converted(self, node: int, wanted: ValueType) -> int:
-        return node if isinstance(self.builder[node], Store | Feed) else self.cast(node, wanted.dtype.compute)
+        return node if isinstance(self.builder[node], ROOTS) else self.cast(node, wanted.dtype.compute)
 
     def apply_rules(self, op: Node, operands: tuple[int, ...], pinned: bool) -> int:
         builder = self.builder
@@ -213,7 +213,7 @@ class _Rewriter:
                 continue
             # A rule's result is smaller than its input in a measure common to all rules, so this terminates.
             replaced, arguments = builder[new], builder.arguments(new)
-            if (replaced, arguments) == (op, operands) or isinstance(replaced, Store | Feed):
+            if (replaced, arguments) == (op, operands) or isinstance(replaced, ROOTS):
                 return new
             return self.apply_rules(replaced, arguments, pinned)
         return builder.add(op, *operands)

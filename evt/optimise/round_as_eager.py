@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evt.functions import TABLE
-from evt.ir.dag import TypedDag
+from evt.ir.dag import TypedDag, below
 from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
-from evt.ir.node import Acc, Apply, Cast, Const, Extent, Interleave, Load, Node, Pick, ReduceBlocks
+from evt.ir.node import Acc, Apply, Cast, Const, Extent, Interleave, Load, Node, Pick, ReduceBlocks, Scale
 from evt.optimise.rewrite import TypedBuilder
 
 #: Functions that PyTorch composes of operators, by the formula ``f(apply, number, x)``.
@@ -40,7 +40,8 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
         alpha*acc + C, acc + beta*C, ...       addmm and baddbmm: alpha and beta are numbers, ``1*acc`` included
         scale_a*(scale_b*acc) + bias[n]        _scaled_mm, for 8-bit floats
 
-    An addend has the type of the product. A convolution rounds before it adds its bias.
+    An addend has the type of the product. A convolution rounds before it adds its bias. Factors for blocks of k, which
+    PyTorch does not have, are not rounded.
     """
     return _Rounding(dag).run()
 
@@ -71,11 +72,20 @@ class _Rounding:
             if product is not None:
                 return product
             return _operation(self.builder, op, arguments, types)
+        if isinstance(op, Scale):
+            return self.unrounded(node), None
         dtype = _held(self.dag, op, node, types)
         new = self.builder.add(op, *arguments)
         if isinstance(op, Acc):
             self.products[node] = _Product(new)
         return _rounded(self.builder, new, dtype) if isinstance(op, Acc | ReduceBlocks) else new, dtype
+
+    def unrounded(self, root: int) -> int:
+        """Return a node of the new graph, without a rounding of the values that it depends on."""
+        renamed: dict[int, int] = {}
+        for node in (*below(self.dag, root), root):
+            renamed[node] = self.builder.add(self.dag[node], *(renamed[each] for each in self.dag.arguments(node)))
+        return renamed[root]
 
     def product(self, op: Apply, operands: Sequence[int]) -> tuple[int, DType | None] | None:
         """Return the result of a product's operator that an application ends, rounded once; None for others.

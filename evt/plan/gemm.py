@@ -118,6 +118,16 @@ _PROMOTED = (
     Tile(64, 1, False, (1, 1, 4)),
     Tile(16, 1, False, (1, 1, 4)),
 )
+#: Filters that are converted take registers.
+_CONVERTED = (
+    Tile(128, 1, False),
+    Tile(192, 1, False, (1, 2, 1)),
+    Tile(64, 1, True),
+    Tile(32, 1, True),
+    Tile(16, 1, True),
+    Tile(64, 1, False, (1, 1, 4)),
+    Tile(16, 1, False, (1, 1, 4)),
+)
 #: Microseconds of a launch, and of the first bytes from memory; bytes of memory in a microsecond.
 LAUNCH, _LATENCY, _MOVED = 4.8, 2.28, 2.41e6
 #: The library: its launch, first bytes and bytes in a microsecond; its stages and epilogues relative to the best tile.
@@ -133,14 +143,20 @@ _THREADS = 128
 _TRAFFIC = 4.0
 
 
-def promotes(operand: DType) -> bool:
-    """Return whether sums of a stage are added in f32: tensor cores add products of 8-bit floats with few bits."""
-    return operand.is_float and operand.bits == 8
+def promotes(operand: DType, scaled: bool = False) -> bool:
+    """Return whether sums of a stage are added in f32: if they have factors, or are sums of 8-bit floats.
+
+    Tensor cores add products of 8-bit floats with few bits.
+    """
+    return scaled or (operand.is_float and operand.bits == 8)
 
 
 @lru_cache(maxsize=16)
-def tiles_of(operand: DType) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
-    """Return the tiles that are built for operands of a type, and the others that fit."""
+def tiles_of(operand: DType, scaled: bool = False, converts: bool = False) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
+    """Return the tiles that are built for operands of a type, and the others that fit.
+
+    ``scaled``: the sums of a stage have factors. ``converts``: B is converted to the type.
+    """
     found = (
         Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes)
         for pingpong in (True, False)
@@ -151,24 +167,27 @@ def tiles_of(operand: DType) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
         for row_bytes in _ROW_BYTES
         if operand.is_float or rows <= _MOST_OF_INTEGERS or rows % STEP_PIXELS == 0
     )
-    offered = _PROMOTED if promotes(operand) else _OFFERED
-    return offered, tuple(each for each in found if fits(each, operand) and each not in offered)
+    offered = _PROMOTED if promotes(operand, scaled) else _CONVERTED if converts else _OFFERED
+    return offered, tuple(each for each in found if fits(each, operand, scaled, converts) and each not in offered)
 
 
-def fits(tile: Tile, operand: DType) -> bool:
+def fits(tile: Tile, operand: DType, scaled: bool = False, converts: bool = False) -> bool:
     """Return whether registers hold a tile, shared memory two stages and C, and CTAs load and complete whole parts."""
     down, across, splits = tile.cluster
     sums = tile.blocks * tile.rows * FILTERS // 128
-    if promotes(operand):
+    if promotes(operand, scaled):
         sums *= 2
         if tile.pingpong or tile.row_bytes != MAX_ROW_BYTES:
             return False
+    if converts and (tile.row_bytes != MAX_ROW_BYTES or tile.blocks > 1):
+        return False
     if sums > _MOST_SUMS or down * across * splits > _MOST_CTAS:
         return False
     if tile.rows % (EIGHT * across) or tile.columns // FILTERS % down or tile.rows * tile.row_bytes % ALIGNMENT:
         return False
-    stages, of_c = 2 * tile.row_bytes * (tile.rows + tile.columns), 2 * completed_rows(tile.rows, splits) * tile.columns
-    if stages + of_c > SHARED_BYTES - _BARRIERS:
+    factors = 4 * (tile.rows + STEP_PIXELS + tile.columns) if scaled else 0
+    stages = 2 * (tile.row_bytes * (tile.rows + tile.columns) + factors)
+    if stages + 2 * completed_rows(tile.rows, splits) * tile.columns > SHARED_BYTES - _BARRIERS:
         return False
     if splits == 1:
         return True
@@ -194,7 +213,8 @@ def rows_of_part(rows: int, splits: int, pingpong: bool) -> int:
 class Size(NamedTuple):
     """A product: rows, columns, and bytes of k of a row; bytes of C and D of an element, and the SMs.
 
-    ``groups`` of rows have columns each. Their numbers of rows are assumed to vary.
+    ``groups`` of rows have columns each. Their numbers of rows are assumed to vary. ``column_bytes`` are the bytes
+    of a column's k, relative to a row's.
     """
 
     rows: int
@@ -203,6 +223,7 @@ class Size(NamedTuple):
     traffic: float
     multiprocessors: int
     groups: int = 1
+    column_bytes: float = 1.0
 
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0, clock: float = 1.0, memory: float = 1.0) -> float:
@@ -255,7 +276,9 @@ def _time(
     """Return the time after the launch; ``stage`` and ``epilogue`` are relative to the measured ones."""
     speed = _SPEEDS.get(tile) or _unmeasured(tile)
     tiles, at_a_time, (down, across, splits) = _tiles(tile, size), _at_a_time(tile, size), tile.cluster
-    lines = (tile.rows / across + tile.columns / down) * (2 if size.row_bytes % MAX_ROW_BYTES else 1)
+    lines = (tile.rows / across + tile.columns / down * size.column_bytes) * (
+        2 if size.row_bytes % MAX_ROW_BYTES else 1
+    )
     loaded = lines * min(tiles, at_a_time) / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits)
     multiplied = stages * _norm(speed.stage, loaded) * stage
@@ -263,7 +286,8 @@ def _time(
     # A consumer multiplies while the other one completes its tile.
     each = _norm(multiplied, (multiplied + completed) / 2) if tile.pingpong else multiplied + completed
     computed = (ceil_div(tiles, at_a_time) - 1) * each + multiplied + completed
-    operands = (size.rows + size.columns * min(size.groups, size.rows)) * size.row_bytes
+    columns = size.columns * min(size.groups, size.rows) * size.column_bytes
+    operands = (size.rows + columns) * size.row_bytes
     return _norm(computed / clock, latency + (operands + size.rows * size.columns * size.traffic) / moved)
 
 

@@ -24,7 +24,7 @@ _INSTRUCTIONS = {"2x": "mma.sync", "3x": "wgmma", "own": "wgmma", "sm100": "tcge
 class Accumulation:
     """The order in which a kernel sums: kernels of equal orders compute equal bits.
 
-    ``promoted`` is the number of k after which partial sums of 8-bit floats are added in f32, else 0. ``tile`` is the
+    ``promoted`` is the number of k after which partial sums are added in f32, else 0. ``tile`` is the
     configuration of a kernel that sums over columns, since its tile cuts the sums into parts.
     """
 
@@ -49,7 +49,8 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
     if isinstance(loop, OwnProduct) and plan.config.cluster[2] > 1:
         return Refusal(f"{plan.config.name} shares the k of a tile among thread blocks")
     operand = problem.dag.operands[0].dtype
-    promoted = plan.config.tile[2] if operand.is_float and operand.bits == 8 else 0
+    narrow = operand.is_float and operand.bits == 8
+    promoted = plan.config.tile[2] if narrow or plan.factors else 0
     return Accumulation(_INSTRUCTIONS[plan.family], promoted, plan.config.name if _sums_columns(problem.dag) else "")
 
 

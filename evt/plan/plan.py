@@ -7,7 +7,7 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-              | OwnProduct(a, b, ends)              two matrices, by the GEMM kernel
+              | OwnProduct(a, b, ends, factors)     two matrices, by the GEMM kernel
               | HaloConvolution(operator, ...)      a convolution by the halo kernel
               | DepthwiseConvolution(operator, ...) a convolution without a matrix product
     Epilogue  = EpilogueProgram(steps, tree, results)   a visitor tree, a topological visitor, or straight-line code
@@ -20,7 +20,7 @@ A plan holds no graph and no C++, except the user's own functions and the classe
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from evt.ir.convolution import SPATIAL, Operator
@@ -32,9 +32,10 @@ from evt.plan.epilogue.regions import Region
 from evt.plan.epilogue.registers import BESIDE_WIDENERS, register_limit
 from evt.plan.epilogue.results import Result
 from evt.plan.epilogue.step import Step
-from evt.plan.epilogue.values import Number, Single, Size, Strides
+from evt.plan.epilogue.values import Single, Strides
 from evt.plan.epilogue.writes import Reduction
 from evt.plan.fields import ABI, Field
+from evt.plan.fusions import Factor, Work
 from evt.plan.halo_cost import Groups
 from evt.plan.options import Options
 from evt.plan.signature import LayoutClass
@@ -102,28 +103,6 @@ class PaddedCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkVector:
-    """An input of an operand's formula, with one value for each index along k or along the operand's other mode."""
-
-    dtype: DType
-    pointer: Field
-    along_k: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The mainloop fusion of the kernel's operand ``operand``: the region of its element, and the region's inputs.
-
-    ``origin`` is the part of the program that it comes from, in words.
-    """
-
-    operand: str
-    region: Region
-    inputs: tuple[Single | Size | Number | WorkVector, ...]
-    origin: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class MatrixProduct:
     """A matrix product: ``a`` and ``b`` as the kernel has them, exchanged in a transposed problem."""
 
@@ -136,15 +115,22 @@ class MatrixProduct:
 class OwnProduct(MatrixProduct):
     """A matrix product by the kernel of codegen/include/evt/kit/gemm.hpp. The columns of D are called filters.
 
-    ``ends`` are the ends of the groups of rows, if each group has its own B.
+    ``ends`` are the ends of the groups of rows, if each group has its own B. ``factors`` of its operands multiply the
+    sums of a stage.
     """
 
     ends: Field | None = None
+    factors: tuple[Factor, ...] = ()
 
     @property
     def transposes_filters(self) -> bool:
         """Whether filters are rows of columns for each channel: see FilterRows in kit/taps.hpp."""
         return self.b.contiguous == "n"
+
+    @property
+    def converts(self) -> bool:
+        """Whether B is converted to the type of A, in registers."""
+        return self.b.dtype.bits < self.a.dtype.bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +381,7 @@ class Plan:
     @property
     def origins(self) -> tuple[str, ...]:
         """The origins of the epilogue's steps and results, and of the mainloop fusions; equal plans may differ here."""
-        found: tuple[Step | Result | Work, ...] = (*self.steps, *self.results, *self.work)
+        found: tuple[Step | Result | Work | Factor, ...] = (*self.steps, *self.results, *self.work, *self.factors)
         return tuple(each.origin for each in found)
 
     @property
@@ -425,9 +411,14 @@ class Plan:
         return self.mainloop.work if isinstance(self.mainloop, MatrixProduct | Convolution2x) else ()
 
     @property
+    def factors(self) -> tuple[Factor, ...]:
+        """The factors of the operands that multiply the sums of a stage."""
+        return self.mainloop.factors if isinstance(self.mainloop, OwnProduct) else ()
+
+    @property
     def regions(self) -> tuple[Region, ...]:
         """The regions that functors of evt compute, by their numbers."""
-        found = [work.region for work in self.work]
+        found = [*(each.region for each in self.work), *(each.region for each in self.factors)]
         if isinstance(self.epilogue, EpilogueProgram):
             found += [region for region, _ in self.epilogue.regions]
         return tuple(sorted(found, key=lambda region: region.number))

@@ -8,7 +8,7 @@ from typing import Literal
 
 from evt.ir import Input, Output, TypedDag
 from evt.ir.columns import columns_together
-from evt.ir.dtype import B1
+from evt.ir.dtype import B1, converts
 from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
 from evt.plan.halo import Halo, groups_of, halo_of, windows_of, words_of
 from evt.plan.options import PLAIN, Options
@@ -83,6 +83,11 @@ class Problem:
         """The depthwise kernels that run it."""
         sizes = self.sizes.convolution
         return NO_DEPTHWISE if sizes is None else depthwise_of(sizes, self.operand_bytes)
+
+    @property
+    def converts(self) -> bool:
+        """Whether B is converted to the type of A."""
+        return converts(*(operand.dtype for operand in self.dag.operands))
 
     @property
     def operand_bytes(self) -> int:

@@ -178,6 +178,9 @@ def natural_signature(
             assert value.dtype is not None
             batched = convolution is None  # or may be
             shared = batched and isinstance(value, Input) and "l" not in value.modes and not value.batchable
+            if isinstance(value, Input) and value.is_blocked:
+                tensors.append((value.name, LayoutClass(None, 1)))  # elements are read one by one
+                continue
             layout = natural_layout(value.dtype, value.modes, "shared" if shared else "strided")
             tensors.append(
                 (value.name, aligned_to(layout, extents.get(layout.contiguous or "", 0) if value.is_tile else 0))

@@ -267,7 +267,8 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     operand_bytes, traffic = plan.operand_bits // 8, plan.read_bytes + plan.written_bytes
     assert isinstance(plan.mainloop, OwnProduct)
     groups = 1 if plan.mainloop.ends is None else sizes["l"]
-    size = gemm.Size(sizes["m"], sizes["n"], sizes["k"] * operand_bytes, traffic, multiprocessors, groups)
+    relative = plan.mainloop.b.dtype.bits / plan.operand_bits
+    size = gemm.Size(sizes["m"], sizes["n"], sizes["k"] * operand_bytes, traffic, multiprocessors, groups, relative)
     return gemm.tile_of(plan.config, operand_bytes), size
 
 

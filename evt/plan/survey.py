@@ -261,11 +261,12 @@ class Survey:
     def printed(self) -> Survey:
         """The survey whose plan is printed and exported: without a requested route, of the routes that are printed.
 
-        Raise TargetError as :attr:`plan`.
+        A program that only other routes compile is printed as they compile it. Raise TargetError as :attr:`plan`.
         """
         if self.named is not None or self.config is not None or self.chosen.route.printed:
             return self
-        return Survey(self.problem, self.candidates, tuple(each for each in self.asked if each.route.printed))
+        printed = tuple(each for each in self.asked if each.route.printed)
+        return Survey(self.problem, self.candidates, printed) if any(each.applies for each in printed) else self
 
     def _find_config(self, name: str) -> Config:
         """Return the configuration with a name. Raise TargetError (E0501), with the routes that have it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from evt.ir.dtype import B1, I32, I64
-from evt.ir.node import MODES, Input, Output, base, direct, divisor, index_of
+from evt.ir.node import MODES, Input, Output, base, blocks_of, direct, divisor, index_of
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
 #: The dimensions of each mode in shapes: a batch may have several, and so may the rows of ``linear``.
@@ -40,6 +40,8 @@ class Extents:
 
         ``dtype`` replaces f32.
         """
+        if "l" not in self.leads:  # an operand of one group
+            source = replace(source, modes=tuple(mode for mode in source.modes if mode != "l"))
         assert source.dtype is not None
         number = not isinstance(given, torch.Tensor)
         tensor = as_scalar(source, given, device) if number else given.to(device)
@@ -50,6 +52,8 @@ class Extents:
         if number or (source.flexible and tensor.numel() == 1):
             have = {base(mode): math.prod(self.dims(mode)) for mode in source.modes}
             return tensor.reshape(()).expand([have.get(mode, 1) for mode in self.order])
+        if source.is_blocked:
+            return self._spread_blocks(source, tensor)
         batch = [] if "l" in source.modes or not source.batchable else ["l"]
         for modes in ([*batch, *source.modes], source.modes):
             flat = [math.prod(self.dims(mode)) for mode in modes]
@@ -61,6 +65,23 @@ class Extents:
                 return tensor.reshape(flat).permute(places).reshape([have.get(mode, 1) for mode in self.order])
         shape, expected = tuple(tensor.shape), self.shape(source.modes)
         raise ValueError(f"the input {source.name} has shape {shape}; expected {expected}")
+
+    def _spread_blocks(self, source: Input, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the values of blocks, each repeated for the elements of its block."""
+        shape = [blocks_of(mode, self[base(mode)]) for mode in source.modes]
+        own = [
+            size
+            for mode, blocks in zip(source.modes, shape, strict=True)
+            for size in (self.leads[mode] if divisor(mode) == 1 else (blocks,))
+        ]
+        if tuple(tensor.shape) not in (tuple(own), tuple(shape)):
+            raise ValueError(f"the input {source.name} has shape {tuple(tensor.shape)}; expected {tuple(own)}")
+        tensor = tensor.reshape(shape)
+        for dim, mode in enumerate(source.modes):
+            tensor = tensor.repeat_interleave(divisor(mode), dim).narrow(dim, 0, self[base(mode)])
+        places = sorted(range(len(shape)), key=lambda position: self.order.index(base(source.modes[position])))
+        have = {base(mode): self[base(mode)] for mode in source.modes}
+        return tensor.permute(places).reshape([have.get(mode, 1) for mode in self.order])
 
     def around(self, modes: Sequence[str], shape: Sequence[int]) -> Extents:
         """Return the extents of a tensor: its own along indexed modes, and the call's along other modes."""

@@ -12,7 +12,7 @@ from evt.ir.convolution import Convolution
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import accumulator
 from evt.ir.node import ELEMENT_MODES, MODES
-from evt.ir.operand import epilogue_of, formula_of
+from evt.ir.operand import epilogue_of, factor_of, formula_of
 from evt.reference.convolution import as_image, as_view, convolve, from_view, to_view
 from evt.reference.exact import Exact
 from evt.reference.extents import Extents, Leads
@@ -68,8 +68,9 @@ def operand_values(
 ) -> torch.Tensor:
     """Return the operand after its mainloop fusion: its formula for each element, rounded to the operand's type.
 
-    The last dimension of ``tensor`` is k. The dimensions before are batches, and then m (of A) or n (of B), which may
-    be several for a vector along them. With ``dtype`` f64 floats are not rounded. Without a formula, return the tensor.
+    A factor that is constant over blocks of k is not rounded: the result is then f64. The last dimension of ``tensor``
+    is k. The dimensions before are batches, and then m (of A) or n (of B), which may be several for a vector along
+    them. With ``dtype`` f64 floats are not rounded. Without a formula, return the tensor.
     """
     with neutral(tensor.device):
         return fed_operand(dag, name, tensor, inputs, dtype, {})
@@ -143,7 +144,7 @@ def fed_operand(
     dialect: type[Exact] = Exact,
 ) -> torch.Tensor:
     """Return :func:`operand_values` for a call with these sizes, as a dialect computes them."""
-    if name not in dag.feeds:
+    if name not in (*dag.feeds, *dag.scales):
         return tensor
     outer, k = ELEMENT_MODES[name]
     dims = tuple(tensor.shape[:-1])
@@ -152,5 +153,10 @@ def fed_operand(
     batch = math.prod(dims[: len(dims) - len(leads[outer])])
     elements = tensor.reshape(batch, math.prod(leads[outer]), tensor.shape[-1]).to(working(operand, dtype))
     computed = dialect(dag, elements, Extents(leads, (outer, k), sizes), inputs, dtype)
-    fed: torch.Tensor = translate(dag, computed, [*formula_of(dag, name), dag.feeds[name]])[name]
+    fed = elements
+    if name in dag.feeds:
+        fed = translate(dag, computed, [*formula_of(dag, name), dag.feeds[name]])[name]
+    if name in dag.scales:
+        factor: torch.Tensor = translate(dag, computed, [*factor_of(dag, name), dag.scales[name]])[name]
+        fed = fed.to(torch.float64) * factor.to(torch.float64)
     return fed.reshape(tensor.shape)

@@ -34,6 +34,7 @@ from evt.ir.node import (
     Random,
     Reduce,
     ReduceBlocks,
+    Scale,
     Store,
     ValueType,
     base,
@@ -118,9 +119,13 @@ class Dialect(ABC, Generic[Value]):
     def feed(self, operand: Operand, x: Argument[Value]) -> Any:
         """Return the tensor that replaces A or B in the product."""
 
+    def scale(self, x: Argument[Value]) -> Any:
+        """Return the factor of an operand."""
+        return x.value
+
 
 def translate(dag: TypedDag, dialect: Dialect[Value], nodes: Iterable[int] | None = None) -> dict[str, Any]:
-    """Compute a graph, or some nodes of it, operands first. Return the stored and fed values by name, in that order."""
+    """Compute a graph, or some nodes of it, operands first. Return the results by name, in that order."""
     chosen = range(len(dag)) if nodes is None else list(nodes)
     last_use = {operand: node for node in chosen for operand in dag.arguments(node)}
     known: dict[int, Argument[Value]] = {}
@@ -133,6 +138,8 @@ def translate(dag: TypedDag, dialect: Dialect[Value], nodes: Iterable[int] | Non
             case Feed(name):
                 operand = next(each for each in dag.operands if each.name == name)
                 results[name] = dialect.feed(operand, *operands)
+            case Scale(name):
+                results[name] = dialect.scale(*operands)
             case _:
                 whole = isinstance(op, Acc | Element) or any(operand.whole for operand in operands)
                 known[node] = Argument(op, _value(dag, op, operands, dialect), dag.types[node], whole)
@@ -172,7 +179,7 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
             return dialect.extent(mode)
         case Random():
             return dialect.random(*operands)
-        case Store() | Feed():
+        case Store() | Feed() | Scale():
             raise AssertionError(op)
 
 

@@ -15,7 +15,9 @@ from evt.diagnostics import Diagnostic, shown
 from evt.errors import InternalError, ProgramError
 from evt.ir import (
     Acc,
+    Apply,
     Cast,
+    Const,
     Dag,
     Element,
     Extent,
@@ -30,6 +32,7 @@ from evt.ir import (
     Random,
     Reduce,
     ReduceBlocks,
+    Scale,
     format_dag,
     parse_dag,
     verify,
@@ -38,9 +41,9 @@ from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import reads_accumulator
 from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.lower import OPERATIONS
-from evt.ir.lower.words import FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
+from evt.ir.lower.words import FACTOR_BLOCKS, FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
 from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of, is_divided
-from evt.ir.operand import formula_of
+from evt.ir.operand import factor_of, formula_of
 from evt.language.tree import MOST_OPERATIONS
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -105,7 +108,9 @@ def _values(dag: Dag) -> Iterator[str]:
     for value in values:
         if not _NAME.fullmatch(value.name) or value.name in _TAKEN:
             yield f"`{shown(value.name)}` cannot be the name of an input or output"
-        known = _TENSOR_MODES | {"k"} if isinstance(value, Input) else _TENSOR_MODES
+        known: frozenset[str] = _TENSOR_MODES | {"k"} if isinstance(value, Input) else _TENSOR_MODES
+        if isinstance(value, Input) and value.is_blocked:
+            known = frozenset({*ELEMENT_MODES["A"], *ELEMENT_MODES["B"], *FACTOR_BLOCKS})
         bases = [base(mode) for mode in value.modes]
         if not known.issuperset(map(direct, value.modes)) or len(set(bases)) < len(bases):
             yield f"`{value.name}` has the modes {list(value.modes)}"
@@ -162,7 +167,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: a reduction over {list(modes)}; expected some of {list(MODES)}, in this order"
             case Reduce(kind, modes) if kind in PLACES and modes not in (("m",), ("n",)):
                 yield f"%{place}: {kind} along {list(modes)}; expected one of m and n"
-            case Feed(name) if name not in ELEMENT_MODES:
+            case Feed(name) | Scale(name) if name not in ELEMENT_MODES:
                 yield f"%{place}: `{shown(name)}` is no operand"
             case Load(name) if name not in dag.input:
                 yield f"%{place}: `{shown(name)}` is no input"
@@ -186,6 +191,18 @@ def _operand_formulas(dag: Dag) -> Iterator[str]:
         for value in (dag.input[node.name] for node in nodes if isinstance(node, Load)):
             if len(value.modes) > 1 or not along.issuperset(value.modes) or value.flexible:
                 yield f"`{value.name}` is neither a scalar nor a vector along `{name}`"
+    for name in dag.scales:
+        nodes = [dag[node] for node in factor_of(dag, name)]
+        if dag.operation in CONVOLUTIONS:
+            yield f"a factor of the operand `{name}` of {dag.operation} is not supported"
+        if not all(isinstance(node, Load | Const | Apply | Cast | Extent) for node in nodes):
+            yield f"the factor of the operand `{name}` is not elementwise"
+        loaded = [dag.input[node.name] for node in nodes if isinstance(node, Load)]
+        for value in loaded:
+            if not {*ELEMENT_MODES[name]}.issuperset(map(base, value.modes)) or "k" in value.modes or value.flexible:
+                yield f"`{value.name}` is not constant over blocks of `{name}`"
+        if not any(value.is_blocked for value in loaded):
+            yield f"the factor of the operand `{name}` does not vary over blocks of k"
     stack, seen = [*dag.stores.values()], set[int]()
     while stack:
         node = stack.pop()

@@ -15,9 +15,11 @@ import torch
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random, TypedDag
-from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, SCALARS, TF32
+from evt.ir.dtype import BOOL, F32, I32, I64, OPERANDS, SCALARS, TF32
 from evt.ir.interface import declaration
 from evt.ir.node import base, distance, divisor, is_divided, written
+from evt.ir.operand import epilogue_of
+from evt.ir.operand_types import are_multiplied
 from evt.layout import span
 from evt.request import Request, typed_for
 from evt.request.given import as_keyword
@@ -317,10 +319,13 @@ def _operand_types(
             report("E0603", f"`{name}` is {tensors[name].dtype}; operands may be {names}")
         else:
             operands.append(Operand(name, found, modes, None, ("type", "modes")))
-    types = {operand.dtype for operand in operands}
-    if len(operands) == 2 and len({each.torch for each in types}) > 1 and types not in MIXED_OPERANDS:
+    types = [operand.dtype for operand in operands]
+    alike = len({each.torch for each in types}) == 1
+    if len(types) == 2 and not alike and not are_multiplied(*types, convolved=request.convolution is not None):
         message = f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}, which are not multiplied with each other"
-        report("E0603", message, "convert one of them; only e4m3 with e5m2 and i8 with u8 may differ")
+        report(
+            "E0603", message, "convert one; e4m3 with e5m2, i8 with u8, and a B of 8 bits with f16 or bf16 may differ"
+        )
     report.check()
     return tuple(operands)
 
@@ -408,6 +413,9 @@ def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dic
     outer = outer_batches(dag, mode, lead, whole, shapes)
     if outer is None:
         return bound, tensors
+    if any(base(each) == "m" and divisor(each) > 1 for value in dag.inputs for each in value.modes):
+        message = "the rows of a tensor have no single stride, and an input has a value for each block of rows"
+        raise ArgumentError(Diagnostic("E0606", message, help="pass contiguous tensors"))
     offsets = {name: outer.offsets(name, tensor) for name, tensor in whole.items()}
     sizes, leads = {**bound.sizes, mode: math.prod(outer.inner)}, {**bound.leads, mode: outer.inner}
     bound = replace(bound, sizes=sizes, leads=leads, offsets=offsets)
@@ -431,7 +439,7 @@ def _shape(tensor: torch.Tensor) -> str:
 
 def check_divides(dag: TypedDag, columns: int, report: CallDiagnostics) -> None:
     """Check that columns divide evenly into the program's pairs and blocks."""
-    found = {mode for value in dag.types for mode in value.modes if is_divided(mode)}
+    found = {mode for value in epilogue_of(dag).types for mode in value.modes if is_divided(mode)}
     modes = sorted(found | {f"n/2@{op.block}" for op, _ in dag.table if isinstance(op, Interleave)})
     for mode in modes:
         apart = distance(mode)

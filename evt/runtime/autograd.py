@@ -20,7 +20,15 @@ import torch
 from evt.gradient import ACCUMULATOR, Gradient, differentiable_outputs
 from evt.gradient.evaluate import evaluate, is_symbol, operand
 from evt.gradient.products import convolution_gradients, product, product_gradients
-from evt.gradient.program import backward_of, declared, forward_of, gradient_of, has_kernel, refused
+from evt.gradient.program import (
+    backward_of,
+    declared,
+    forward_of,
+    gradient_of,
+    has_kernel,
+    refuse_factors,
+    refused,
+)
 from evt.ir.dag import reads_accumulator
 from evt.ir.node import base, index_of
 from evt.ir.operand import epilogue_of
@@ -61,6 +69,7 @@ def run_recorded(
     Raise ArgumentError (E0614) if there are no gradients.
     """
     request = _read(program)
+    refuse_factors(request.dag)
     order = tuple(request.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
     if transforming() or request.dag.feeds:

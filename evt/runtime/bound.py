@@ -12,7 +12,7 @@ import torch
 from evt.ir import Input, Output, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1
-from evt.ir.node import base, divisor
+from evt.ir.node import base, blocks_of, divisor
 from evt.plan import LayoutClass, Signature, Sizes, convolution_class
 from evt.runtime.layout import TensorArgument
 
@@ -90,7 +90,7 @@ class Bound:
 
     def dims(self, mode: str) -> tuple[int, ...]:
         """Return the dimensions that a mode stands for in shapes; divided modes have one."""
-        return self.leads[mode] if divisor(mode) == 1 else (self.sizes[base(mode)] // divisor(mode),)
+        return self.leads[mode] if divisor(mode) == 1 else (blocks_of(mode, self.sizes[base(mode)]),)
 
     def extent(self, mode: str) -> int:
         return math.prod(self.dims(mode))

@@ -103,7 +103,7 @@ def squeezed(bound: Bound, value: Input, tensor: torch.Tensor) -> torch.Tensor:
 
     A tensor of any other shape is returned unchanged.
     """
-    if value.is_tile or value.is_indexed:
+    if value.is_tile or value.is_indexed or value.is_blocked:
         return tensor
     shapes = shapes_of(bound, value, tensor)
     known = [tuple(size for _, dims in groups for size in dims) for groups in shapes]
@@ -154,7 +154,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Cal
         if isinstance(strides, str):
             report("E0606", f"the leading dimensions of `{name}` have no single stride", f"pass {name}.contiguous()")
             return None
-        if value.is_scalar:
+        if value.is_scalar or value.is_blocked:
             return TensorArgument(name, strides, LayoutClass(None, 1))
         if has_own_columns(value):
             if strides["n"] != 1 and groups[-1][1] != (1,):

@@ -16,7 +16,7 @@ from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Output, TypedDag
 from evt.ir.dag import index_inputs
 from evt.ir.dtype import B1, DType
-from evt.ir.node import base, divisor
+from evt.ir.node import base, blocks_of
 from evt.plan import find_target
 from evt.reference import is_image
 from evt.reference.convolution import from_view
@@ -89,7 +89,7 @@ def _empty_input(request: Request, dag: TypedDag, value: Input, shapes: Shapes, 
 def _shape(value: Input | Output, sizes: dict[str, int]) -> list[int]:
     """Return the shape of a matrix or vector, with the batches of A if it may have any."""
     batch = [sizes["l"]] if "l" in sizes and value.batchable else []
-    return [*batch, *(sizes.get(base(mode), 1) // divisor(mode) for mode in value.modes)]
+    return [*batch, *(blocks_of(mode, sizes.get(base(mode), 1)) for mode in value.modes)]
 
 
 def _empty(shape: Iterable[int], dtype: DType | None) -> torch.Tensor:

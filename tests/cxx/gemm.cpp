@@ -23,6 +23,13 @@ inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
 inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
+inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); }
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  uint64_t const bytes = uint64_t(y) << 32 | x;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) result |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return result;
+}
 void* __cvta_shared_to_generic(size_t address);
 
 #include "evt/element.hpp"
@@ -49,6 +56,24 @@ void* __cvta_shared_to_generic(size_t address) { return host::at(uint32_t(addres
 
 #include "evt/epilogue/lanes_own.hpp"
 #include "evt/epilogue/reduce.hpp"
+
+/// A byte with the value of a whole number.
+struct Byte {
+  int8_t bits;
+};
+
+namespace evt {
+namespace kit {
+
+template <>
+struct Converter<Byte, element::bf16> {
+  static uint32_t convert(uint32_t two) {
+    return element::rounded(float(int8_t(two))) | element::rounded(float(int8_t(two >> 8))) << 16;
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
 
 namespace {
 
@@ -80,6 +105,28 @@ struct Mma {
       float sum = adds ? sums[i] : 0;
       for (int k = 0; k < 16; ++k) {
         sum += element(a, layout_of_a, row + i / 2 % 2 * 8, k) * element(b, layout_of_b, i / 4 * 8 + column + i % 2, k);
+      }
+      sums[i] = sum;
+    }
+  }
+};
+
+/// Filters in registers: a thread has two elements of k of two rows, and two 8 elements later.
+template <int Pixels>
+struct MmaOfRegisters : Mma<Pixels> {
+  static void fma(float (&sums)[Pixels / 2], uint32_t const (&a)[4], uint32_t b, uint32_t layout_of_b, int adds = 1) {
+    int const lane = int(threadIdx.x) % 32, column = lane % 4 * 2;
+    float filters[2][16];
+    for (int i = 0; i < 4; ++i) {
+      for (int quad = 0; quad < 4; ++quad) {
+        uint32_t const two = host::exchange(a[i], lane / 4 * 4 + quad);
+        for (int j = 0; j < 2; ++j) filters[i % 2][i / 2 * 8 + quad * 2 + j] = value(bf16{uint16_t(two >> 16 * j)});
+      }
+    }
+    for (int i = 0; i < Pixels / 2; ++i) {
+      float sum = adds ? sums[i] : 0;
+      for (int k = 0; k < 16; ++k) {
+        sum += filters[i / 2 % 2][k] * Mma<Pixels>::element(b, layout_of_b, i / 4 * 8 + column + i % 2, k);
       }
       sums[i] = sum;
     }
@@ -146,9 +193,35 @@ std::vector<bf16> numbers(size_t count, int seed) {
   return found;
 }
 
-template <class Tile, int Pixels, bool HasSource>
+/// A factor of an operand: a value for each of some rows or columns and each 128 elements of k, powers of 2.
+template <int Outer>
+struct Factor {
+  using Values = evt::kit::BlockValues<float, Outer, 128>;
+  using Params = typename Values::Params;
+  using Place = typename Values::Place;
+  using Loaded = float;
+  static Place place(Params const& params, int outer, int group) { return Values::place(params, outer, group); }
+  static Loaded load(Params const& params, Place place, int k) { return Values::load(params, place, k); }
+  static float value(Loaded loaded) { return loaded; }
+};
+template <int Outer>
+using FactorOf = std::conditional_t<Outer == 0, evt::kit::NoFactor, Factor<Outer == 0 ? 1 : Outer>>;
+
+std::vector<float> powers(size_t count, int seed) {
+  std::vector<float> found(count);
+  for (size_t i = 0; i < count; ++i) found[i] = float(1 << (i * 31 + size_t(seed)) % 3);
+  return found;
+}
+
+/// The tile, the rows of a tile, and the rows and columns that share a factor, or 0.
+template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, bool Converts = false>
 void check(Size const& size) {
-  using Kernel = evt::kit::Gemm<Mma<Pixels>, Epilogue<HasSource>, 64, Tile>;
+  constexpr int kColumns = (Tile::kPingpong ? 1 : 2) * Tile::kBlocks * 64;
+  using Scales = evt::kit::Scales<FactorOf<OfRows>, FactorOf<OfColumns>, OfRows != 0 && OfRows % Pixels != 0,
+                                  OfColumns != 0 && OfColumns % kColumns != 0>;
+  using Multiplied = std::conditional_t<Converts, MmaOfRegisters<Pixels>, Mma<Pixels>>;
+  using Conversion = std::conditional_t<Converts, evt::kit::Converted<Byte, bf16>, evt::kit::AsStored<Multiplied>>;
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource>, 64, Tile, Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth, groups = Tile::kGrouped ? int(size.ends.size()) : 1;
   std::vector<bf16> const a = numbers(size_t(m * k), 1), b = numbers(size_t(groups * n * k), 2), c = numbers(size_t(m * n), 3);
@@ -156,10 +229,22 @@ void check(Size const& size) {
   typename Kernel::Arguments arguments{};
   arguments.rows = m, arguments.columns = n, arguments.depth = k;
   arguments.a = a.data(), arguments.a_stride = k, arguments.b = b.data(), arguments.b_stride = k;
+  std::vector<Byte> bytes;
+  for (bf16 each : b) bytes.push_back({int8_t(value(each))});
+  if (Converts) arguments.b = bytes.data();
   arguments.b_group_stride = n * k;
   arguments.c = c.data(), arguments.c_stride = n, arguments.d = d.data(), arguments.d_stride = n;
   arguments.ends = size.ends.data(), arguments.groups = groups;
   arguments.multiprocessors = size.multiprocessors;
+  int const k_blocks = (k + 127) / 128, columns_of = OfColumns ? (n + OfColumns - 1) / OfColumns : 0;
+  std::vector<float> const of_a = powers(OfRows ? size_t((m + OfRows - 1) / OfRows * k_blocks) : 1, 0);
+  std::vector<float> const of_b = powers(OfColumns ? size_t(groups * columns_of * k_blocks) : 1, 1);
+  if constexpr (OfRows != 0) arguments.scales.a = {of_a.data(), k_blocks, 1, 0};
+  if constexpr (OfColumns != 0) arguments.scales.b = {of_b.data(), k_blocks, 1, columns_of * k_blocks};
+  auto const factor = [&](int group, int row, int column, int at) {
+    float const one = OfRows ? of_a[size_t(row / std::max(OfRows, 1) * k_blocks + at / 128)] : 1;
+    return one * (OfColumns ? of_b[size_t((group * columns_of + column / std::max(OfColumns, 1)) * k_blocks + at / 128)] : 1);
+  };
   evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
   std::vector<float> row_parts(size_t(tiles.strips * m), 0), column_parts(size_t(tiles.number * n), 0);
   arguments.epilogue.rows.ptr = row_parts.data(), arguments.epilogue.rows.kept = m;
@@ -186,7 +271,7 @@ void check(Size const& size) {
         continue;
       }
       double sum = 0;
-      for (int x = 0; x < k; ++x) sum += value(a[size_t(i * k + x)]) * value(b[size_t((group * n + j) * k + x)]);
+      for (int x = 0; x < k; ++x) sum += value(a[size_t(i * k + x)]) * value(b[size_t((group * n + j) * k + x)]) * factor(group, i, j, x);
       expect(found, sum + (HasSource ? value(c[size_t(i * n + j)]) : 0), 1 + std::fabs(sum), "D", i, j);
       of_row += sum;
       of_columns[size_t(j)] += sum;
@@ -217,6 +302,18 @@ int main() {
   check<GemmTile<1, false, 1, 1, 2>, 16, false>({20, 72, 200, 2, {}});
   check<GemmTile<2, true, 1, 1, 1, false, true>, 64, false>({150, 136, 72, 2, {0, 70, 70, 71, 140}});
   check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false>({90, 264, 72, 4, {33, 33, 90}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 64, true, 1, 128>({150, 264, 400, 2, {}});
+  check<GemmTile<1, false, 2, 1, 1, true>, 32, true, 1, 1>({90, 520, 136, 4, {}});
+  check<GemmTile<1, false, 1, 2, 1, true>, 48, false, 64, 64>({200, 136, 264, 2, {}});
+  check<GemmTile<1, false, 1, 1, 4, true>, 64, true, 1, 128>({100, 136, 520, 4, {}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 16, false, 0, 256>({40, 300, 328, 2, {}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 192, false, 128, 0>({300, 136, 200, 2, {}});
+  check<GemmTile<1, false, 1, 1, 1, true, true>, 32, false, 1, 128>({90, 264, 200, 4, {33, 33, 90}});
+  check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, true>({37, 144, 144, 2, {}});
+  check<GemmTile<1, false, 1, 2, 1>, 64, false, 0, 0, true>({200, 136, 208, 2, {}});
+  check<GemmTile<1, false, 1, 1, 4, true>, 32, true, 0, 1, true>({100, 136, 528, 4, {}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 128, false, 0, 64, true>({150, 136, 208, 2, {}});
+  check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false, 0, 0, true>({90, 264, 80, 4, {33, 33, 90}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -176,6 +176,34 @@ def test_scaled_product() -> None:
     compare(expected, got, BF16)
 
 
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "expected"),
+    [
+        ((32, 3), (3, 2), "A = x1*A; B = x2*B; D = relu(acc + x0)"),
+        ((32, 3), (3, 200), "A = x1*A; B = x2*B; D = relu(acc + x0)"),
+        ((1, 3), (3, 200), "A = x1*A; B = x2*B; D = relu(acc + x0)"),
+    ],
+)
+def test_product_with_scales_of_blocks(of_a: tuple[int, int], of_b: tuple[int, int], expected: str) -> None:
+    a, b = of(32, 304).to(torch.float8_e4m3fn), of(200, 304).to(torch.float8_e4m3fn).t()
+    s, t, bias = of(*of_a).abs().float(), of(*of_b).abs().float(), of(200).to(BF16)
+
+    def run(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(a, b, s, t, bias, out_dtype=BF16).relu()
+
+    def spread(scale: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
+        for dim, size in enumerate(sizes):
+            if scale.shape[dim] != size:
+                scale = scale.repeat_interleave(128, dim).narrow(dim, 0, size)
+        return scale.double()
+
+    found = fusion(fuse(Function(run).eval(), (a, b, s, t, bias)))
+    assert formulas(found) == [expected]
+    exact = (a.double() * spread(s, (32, 304))) @ (b.double() * spread(t, (304, 200))) + bias.double()
+    (region,) = found.regions
+    compare(exact.relu().to(BF16), region.program(a, b, x0=bias, x1=s, x2=t), BF16)
+
+
 def test_two_products_meet() -> None:
     """The product of gate and value is computed with one of them, which reads the other."""
     gate, up, x = of(8, 5), of(8, 5) + 1, of(3, 5)

@@ -124,7 +124,7 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: /// The epilogue: a thread calls `visit` for every
 
-// ... as in conv_own_group: struct Params {
+// ... as in gemm_own_scales: struct Params {
 
 // ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 

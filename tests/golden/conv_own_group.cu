@@ -127,8 +127,7 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: /// The epilogue: a thread calls `visit` for every
 
-  struct Params {
-  };
+// ... as in gemm_own_scales: struct Params {
 
 // ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 

@@ -64,10 +64,12 @@ static_assert(sizeof(golden_arguments) == 13 * 8, "every member takes 8 bytes");
 // evt/element.hpp
 // evt/fragment.hpp
 // evt/kit/geometry.hpp
-// evt/kit/descriptor.hpp
 // evt/kit/sm90.hpp
+// evt/kit/converted.hpp
+// evt/kit/descriptor.hpp
 // evt/kit/pipeline.hpp
 // evt/kit/step.hpp
+// evt/kit/scales.hpp
 // evt/kit/taps.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp

@@ -66,10 +66,12 @@ typedef struct golden_arguments {
 // evt/element.hpp
 // evt/fragment.hpp
 // evt/kit/geometry.hpp
-// evt/kit/descriptor.hpp
 // evt/kit/sm90.hpp
+// evt/kit/converted.hpp
+// evt/kit/descriptor.hpp
 // evt/kit/pipeline.hpp
 // evt/kit/step.hpp
+// evt/kit/scales.hpp
 // evt/kit/taps.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp

@@ -17,6 +17,7 @@ import torch
 import evt
 from evt.compilation import KernelSource
 from evt.diagnostics import Source
+from evt.ir.node import base, blocks_of
 from evt.plan import Config, Plan, plan, survey
 from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import fastest, refusal
@@ -122,6 +123,20 @@ CASES = {
         "i8",
     ),
     "u8-i8": Case("D = relu(acc + C)", "u8", "i8"),
+    "block-scales": Case(
+        "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; D = silu(acc + bias) + C", "e4m3"
+    ),
+    "block-scales-of-columns": Case(
+        "in sa: bf16[m/256, k/256], sb: f32[n, k/128], t: f32[n]; A = sa*A; B = sb*t*B; out D, a: f32[m]; "
+        "D = acc; a = max[n](abs(D))",
+        "e4m3",
+        "e5m2",
+    ),
+    "converted": Case("in C: bf16[m, n]; B = s[n]*B; D = relu(acc + bias) + C", "bf16", "i8"),
+    "converted-u8": Case("D = acc", "f16", "u8"),
+    "converted-blocks": Case("in s: bf16[n, k/128]; B = s*B; D = silu(acc + bias)", "f16", "e4m3"),
+    "converted-e5m2": Case("out D, a: f32[n]; D = acc + bias; a = sum[m](D)", "bf16", "e5m2"),
+    "block-scales-bf16": Case("in s: f32[k/64], t: f32[m]; A = s*t*A; D = acc + C", "bf16", operation="gemm"),
 }
 #: Matrices of n columns with addresses that TMA does not move as C and D; and operands with a pitch.
 ODD = {"odd-columns": (77, 133, 72), "odd-columns-wide": (300, 1, 136)}
@@ -134,7 +149,7 @@ def kernels() -> Iterator[Any]:
 
 def sized(case: Case, m: int, n: int, k: int) -> tuple[int, int, int]:
     """Return sizes whose rows of A and of B TMA moves."""
-    return m, n, {"f32": k // 2, "i8": 2 * k, "u8": 2 * k, "e4m3": 2 * k}.get(case.dtype, k)
+    return m, n, {"f32": k // 2, "i8": 2 * k, "u8": 2 * k, "e4m3": 2 * k, "e5m2": 2 * k}.get(case.types[1], k)
 
 
 def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any, dict[str, Any]]:
@@ -145,7 +160,7 @@ def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any
         own_kernels.random(shape, dtype, generator, k**-0.25)
         for shape, dtype in zip(((m, k), of_b), case.types, strict=True)
     )
-    extents = {"m": m, "n": n}
+    extents = {"m": m, "n": n, "k": k}
     inputs: dict[str, Any] = {}
     for value in typed_graph(case.program().request, *case.types).inputs:
         dtype = str(value.dtype)
@@ -156,7 +171,9 @@ def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any
         elif value.flexible and m % 2:
             inputs[value.name] = 0.75
         else:
-            inputs[value.name] = own_kernels.random([extents[mode] for mode in value.modes], dtype, generator)
+            inputs[value.name] = own_kernels.random(
+                [blocks_of(mode, extents[base(mode)]) for mode in value.modes], dtype, generator
+            )
     return a, b, inputs
 
 
@@ -193,7 +210,7 @@ def test_products(name, config, record, refused) -> None:
 
 
 @pytest.mark.parametrize("launches", [30, pytest.param(300, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["residual", "residual-bf16-gemm", "reductions", "i8", "e4m3"])
+@pytest.mark.parametrize("name", ["residual", "residual-bf16-gemm", "reductions", "i8", "e4m3", "block-scales"])
 def test_random_sizes(name, launches, record) -> None:
     """The kernel that is expected to be the fastest for sizes that are drawn."""
     case, draw, worst = CASES[name], random.Random(launches), 0.0

@@ -52,7 +52,7 @@ PLANNER_ORDER = [
             "configurations",
             "gemm",
         ),
-        *("fields", "epilogue", "plan", "invariance"),
+        *("fields", "epilogue", "fusions", "plan", "invariance"),
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )
 ]

@@ -212,6 +212,14 @@ PRODUCTS = [
     pytest.param(RESIDUAL, "f16", "own_cooperative_64x256x32_2x1", id="cluster-of-rows", marks=SLOW),
     pytest.param("out D: f32; D = acc", "f16", "own_pingpong_40x64x128", id="no-tile", marks=SLOW),
     pytest.param("out D: bf16; D = acc + C", "e4m3", "own_cooperative_128x128x128", id="e4m3", marks=SLOW),
+    pytest.param(
+        "in sa: f32[m, k/128], sb: bf16[k/256]; A = sa*A; B = sb*B; out D: bf16; D = acc + C",
+        "e4m3",
+        "own_cooperative_128x128x128_1x2",
+        id="scales",
+        marks=SLOW,
+    ),
+    pytest.param("D = acc*s[n] + C", "bf16*i8", "own_cooperative_128x128x64", id="converted", marks=SLOW),
     pytest.param("out D: f16; D = acc*0.5", "i8", "own_pingpong_16x64x128", id="i8", marks=SLOW),
     pytest.param(REDUCED, "f16", "own_pingpong_192x128x64_1x2", id="reductions", marks=SLOW),
     pytest.param(
@@ -265,7 +273,7 @@ CONVOLUTIONS = [
 
 def drawn_products(plan: Plan) -> Iterator[tuple[int, int, int]]:
     """Yield sizes: whole tiles and odd ones, few tiles and many waves, aligned as TMA needs."""
-    draw, step = random.Random(plan.config.name), 128 // plan.operand_bits
+    draw, step = random.Random(plan.config.name), 128 // min(plan.operand_bits, plan.mainloop.b.dtype.bits)
     yield from ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 2048), (17, 4096, 1024), (4096, 256, 8192))
     for _ in range(40):
         m, n, k = (round(2 ** draw.uniform(0, most)) for most in (15, 11, 10))
@@ -274,7 +282,9 @@ def drawn_products(plan: Plan) -> Iterator[tuple[int, int, int]]:
 
 @pytest.mark.parametrize(("text", "dtype", "config"), PRODUCTS)
 def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path) -> None:
-    plan = evt.gemm(text, route="gemm-own-3x", config=config).plan("sm90", dtype, dtype)
+    a, _, b = dtype.partition("*")
+    operation = evt.linear if b else evt.gemm
+    plan = operation(text, route="gemm-own-3x", config=config).plan("sm90", a, b or a)
     compare(plan, [arguments(plan, of_product(*each)) for each in drawn_products(plan)], fake, tmp_path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .dtypes import TYPES
-from .interface import counts, memory_modes, output_type, type_of
+from .interface import counts, is_factor, memory_modes, output_type, type_of
 from .rounding import rounded
 from .tree import Expression, Input, Number, Output, Program, Read, Sizes, index_name
 from .values import Array, Maker, tensor
@@ -159,9 +159,9 @@ def _convolution(program: Program, maker: Maker) -> Data:
 
 
 def dims(data: Data, mode: str) -> tuple[int, ...]:
-    """Return the dimensions of a mode, which may be divided: n/2."""
+    """Return the dimensions of a mode, which may be divided: n/2; the last block of a factor may be partial."""
     name, _, number = mode.partition("/")
-    return (data.sizes[name] // int(number),) if number else data.leads[mode]
+    return (-(-data.sizes[name] // int(number)),) if number else data.leads[mode]
 
 
 def _input(program: Program, value: Input, data: Data, maker: Maker) -> tuple[Loaded, Any]:
@@ -183,6 +183,12 @@ def _input(program: Program, value: Input, data: Data, maker: Maker) -> tuple[Lo
     flat = tensor.reshape([math.prod(own[mode]) for mode in written])
     bases = [mode.partition("/")[0] for mode in written]
     order = sorted(range(len(bases)), key=lambda axis: MODES.index(bases[axis]))
+    if is_factor(value):  # its sums must not overflow
+        tensor = rounded(dtype, maker.random.uniform(0.5, 2.0, tuple(shape)))
+        flat = tensor.reshape([math.prod(own[mode]) for mode in written])
+        for axis, mode in enumerate(written):
+            base, _, width = mode.partition("/")
+            flat = flat.repeat(int(width or 1), axis).take(range(data.sizes[base]), axis)
     extents = {base: flat.shape[axis] for axis, base in enumerate(bases)}
     array = flat.transpose(order).reshape([extents.get(mode, 1) for mode in MODES])
     for each in value.indexed:
@@ -190,6 +196,16 @@ def _input(program: Program, value: Input, data: Data, maker: Maker) -> tuple[Lo
     if program.geometry and modes == ("m", "n") and dtype != "b1" and not value.indexed:
         tensor = np.moveaxis(tensor, -1, 1)
     return Loaded(array, dtype, frozenset(bases)), tensor
+
+
+def scaled_elements(program: Program, data: Data, name: str) -> Array:
+    """Return the elements of an operand times its factors, which are not rounded."""
+    x, order = data.elements[name], ("l", "m" if name == "A" else "n", "k")
+    for each in program.factors:
+        if each.operand == name:
+            factor = data.inputs[each.name].along(order)
+            x = x / factor if each.divides else x * factor
+    return x
 
 
 def read_at(array: Array, places: Array, axis: int) -> Array:

@@ -52,7 +52,7 @@ LANGUAGE = (
     *("sum", "max", "min", "mean", "var", "argmax", "argmin", "over batches", "after a reduction", "derivative", "def"),
     *("mainloop fusion", "header", "batches", "transposed output", "fewer modes", "bits in", "bits out", "bool"),
     *("n/w output", "n/2 input", "default", "left out", "[m?]", "gather", "scatter", "groups", "dilation", "padding"),
-    *("stride", "eager", "relaxed", "atomics"),
+    *("stride", "eager", "relaxed", "atomics", "block scales"),
 )
 #: Further features of the parser.
 WRITING = (
@@ -118,6 +118,7 @@ def _of_settings(program: Program) -> Iterator[str]:
     flags = {
         "def": program.defines,
         "mainloop fusion": program.feeds,
+        "block scales": program.factors,
         "header": program.header,
         "batches": program.sizes.batch and g is None and not program.groups,
         "eager": settings.get("numerics") == "eager",

@@ -25,6 +25,7 @@ from .tree import (
     Dropout,
     Element,
     Expression,
+    Factor,
     Input,
     Output,
     Pair,
@@ -62,6 +63,7 @@ class _Generator:
         self.operation = draw.pick(profile.operations)
         self.convolved = self.operation.startswith("conv")
         self.a, self.b = self.operands()
+        self.b = self.converted()
         #: 8-bit operands in the layout that kernels multiply.
         self.narrow = "tf32" not in (self.a, self.b) and self.a in ("e4m3", "e5m2", "i8", "u8") and not draw.chance(6)
         #: D may be of bits, which nothing undeclared can be then.
@@ -101,6 +103,7 @@ class _Generator:
         )
         if self.profile.tame:
             return made
+        made = with_factors(made)
         return reworded(made if grouped else with_indices(made))
 
     # Operands and settings
@@ -113,6 +116,14 @@ class _Generator:
             return self.draw.pick(_HALVES)
         found = self.draw.pick((*PAIRS, ("f64", "f64")))
         return ("f16", "f16") if self.draw.chance(4) or (self.convolved and "f64" in found) else found
+
+    def converted(self) -> str:
+        """Return the type of B, or now and then one of 8 bits that is converted to A's."""
+        source = random.Random(f"program {self.seed} converted")
+        halves = self.a == self.b and self.a in ("f16", "bf16") and self.operation in ("gemm", "linear")
+        if self.profile.pairs is not None or self.profile.tame or not halves or source.random() < 0.85:
+            return self.b
+        return source.choice(("i8", "u8", "e4m3", "e5m2"))
 
     def header(self) -> Layouts | None:
         """Return the modes of A and B where a header has them; empty ones where it has types only."""
@@ -257,6 +268,8 @@ class _Generator:
     def feeds(self) -> tuple[Assign, ...]:
         """Formulas of operands: of A of a convolution of one or two dimensions, of either of a product."""
         names: tuple[str, ...] = self.draw.pick((("A",), ("B",), ("A", "B")))
+        if (self.a, self.b) not in PAIRS and self.a != "f64":  # a converted B has factors only
+            names = ("A",)
         if self.convolved:
             names = ("A",) if self.operation in ("conv1d", "conv2d") else ()
         made = []
@@ -266,6 +279,28 @@ class _Generator:
                 value = Call("mul", (Element(name), value), "*")
             made.append(Assign(name, value))
         return tuple(made)
+
+
+def with_factors(program: Program) -> Program:
+    """Return the program with factors of its operands for blocks of k, or unchanged."""
+    source = random.Random(f"program {program.seed} factors")
+    floats = program.a in ("f16", "bf16", "e4m3", "e5m2")
+    if program.operation != "linear" or program.feeds or not floats or program.data == "edge" or source.random() < 0.4:
+        return program
+    factors, inputs = [], []
+    for operand, outer in source.choice(((("A", "m"),), (("B", "n"),), (("A", "m"), ("B", "n")))):
+        for number in range(source.choice((1, 1, 2))):
+            block = source.choice(("", "", "/32", "/128"))
+            modes: tuple[str, ...] = (
+                f"{outer}{block}",
+                f"k/{source.choice((128, 128, 256, 64 if program.a in ('f16', 'bf16') else 512))}",
+            )
+            if block.endswith("128") and len(program.sizes.rows) > 1 and outer == "m":
+                modes = modes[1:]  # rows of several dimensions have no blocks
+            name = f"s{operand}{number}"
+            inputs.append(Input(name, modes if source.random() < 0.8 else modes[::-1], source.choice(("f32", "bf16"))))
+            factors.append(Factor(operand, name, source.random() < 0.3))
+    return replace(program, factors=tuple(factors), inputs=(*program.inputs, *inputs))
 
 
 def with_indices(program: Program) -> Program:
@@ -304,6 +339,7 @@ def normalised(program: Program) -> Program:
     while True:
         nodes = list(program.expressions())
         read = stored | {node.name for node in nodes if isinstance(node, Read)}
+        read |= {each.name for each in program.factors}
         indexed = [each.indexed for each in program.inputs if each.name in read]
         indexed += [each.indexed for each in program.outputs]
         indices = {index_name(index) for each in indexed for index in each}

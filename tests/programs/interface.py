@@ -12,9 +12,16 @@ def type_of(program: Program, value: Input) -> str:
     """Return the type of an input."""
     if value.type is not None:
         return value.type
+    if is_factor(value):
+        return "f32"
     if not set(value.modes) - {"l"}:
         return "f64" if compute(program.a) == "f64" else "f32"
     return tensor_type(program)
+
+
+def is_factor(value: Input) -> bool:
+    """Return whether an input has a value for each block of k."""
+    return any(mode.startswith("k/") for mode in value.modes)
 
 
 def output_type(program: Program, output: Output, reduction: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .call import Data
+from .call import Data, scaled_elements
 from .number import NO_DOUBT, Arithmetic, Array, Number
 from .rounding import FLOATS, grain
 from .tree import Geometry, Program
@@ -22,7 +22,9 @@ def accumulated(
 
     Doubt in an operand is doubt in all of it.
     """
-    a, b = (formulas.get(name, Number(x[None], NO_DOUBT, t)) for name, x in (("A", data.a), ("B", data.b)))
+    stored = {"A": data.a, "B": data.b}
+    stored |= {each.operand: scaled_elements(program, data, each.operand) for each in program.factors}
+    a, b = (formulas.get(name, Number(x[None], NO_DOUBT, t)) for name, x in stored.items())
     multiply: Callable[[Array, Array], Array] = _matrices
     terms = data.sizes["k"]
     if (g := program.geometry) is not None:

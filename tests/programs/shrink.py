@@ -46,7 +46,15 @@ def _smaller(program: Program) -> Iterator[Program]:
     for output in program.outputs:
         if output.name != "D" and len(program.outputs) > 1:
             yield normalised(replace(program, outputs=tuple(each for each in program.outputs if each != output)))
-    plain = {"settings": (), "feeds": (), "header": None, "separator": "\n", "data": "plain", "views": False}
+    plain = {
+        "settings": (),
+        "feeds": (),
+        "factors": (),
+        "header": None,
+        "separator": "\n",
+        "data": "plain",
+        "views": False,
+    }
     for name, value in plain.items():
         if getattr(program, name) != value:
             yield normalised(replace(program, **{name: value}))

@@ -62,8 +62,19 @@ def statements(program: Program) -> Iterator[str]:
         yield f"out {', '.join(outputs)}"
     for define in program.defines:
         yield f"def {define.name}({', '.join(define.parameters)}) = {_shown(define.body, style)}"
+    for name in dict.fromkeys(each.operand for each in program.factors):
+        yield f"{name} = {_scaled(name, program)}"
     for assign in (*program.feeds, *program.assigns):
         yield f"{assign.name}{at_assignment.get(assign.name, '')} = {_shown(assign.value, style)}"
+
+
+def _scaled(name: str, program: Program) -> str:
+    """Return an operand times its factors."""
+    text = name
+    for each in program.factors:
+        if each.operand == name:
+            text = f"({text})/{each.name}" if each.divides else f"{each.name}*({text})"
+    return text
 
 
 def _subscript(value: Input | Output) -> str:

@@ -211,6 +211,15 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class Factor:
+    """An input, with a value for each block of k, by which an operand is multiplied or divided."""
+
+    operand: str
+    name: str
+    divides: bool
+
+
+@dataclass(frozen=True)
 class Sizes:
     """The extents of a problem: ``batch`` dimensions, rows (several of ``linear``), columns and k."""
 
@@ -284,6 +293,7 @@ class Program:
     defines: tuple[Define, ...] = ()
     assigns: tuple[Assign, ...] = ()
     feeds: tuple[Assign, ...] = ()
+    factors: tuple[Factor, ...] = ()
     settings: tuple[tuple[str, object], ...] = ()
     sizes: Sizes = field(default_factory=Sizes)
     geometry: Geometry | None = None

@@ -25,8 +25,8 @@ from tests.support.records import MEANINGS, RECORD_OF, RECORDS, SAMPLES
 
 SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
-#: Samples of convolutions, which come from no record.
-OF_NO_RECORD = ("conv_relu_add", "norm_applied", "norm_moments", "one_epilogue", "rope")
+#: Samples that come from no record.
+OF_NO_RECORD = ("conv_relu_add", "deepseek_block_scales", "norm_applied", "norm_moments", "one_epilogue", "rope")
 SCRIPTS = ("one_epilogue.py", "resnet_bottleneck.py")
 
 

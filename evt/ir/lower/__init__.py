@@ -10,11 +10,11 @@ from evt.ir.dag import Dag, prune, reads_accumulator
 from evt.ir.dtype import B1
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
-from evt.ir.lower.operands import check_operands, lower_operands
+from evt.ir.lower.operands import check_operands, lower_operands, split_factor
 from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
-from evt.ir.node import Feed, Input, Interleave, Output, Pick, ReduceBlocks, Store, is_divided
+from evt.ir.node import Element, Feed, Input, Interleave, Output, Pick, ReduceBlocks, Scale, Store, is_divided
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -53,7 +53,11 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
         builder.add(Store(output.name), expressions.values[output.name])
     for name, value in feeds.items():
         builder.origin = Place(statements.feeds[name].span)
-        builder.add(Feed(name), value)
+        factor, element = split_factor(expressions, name, value)
+        if factor is not None:
+            builder.add(Scale(name), factor)
+        if factor is None or builder[element] != Element(name):
+            builder.add(Feed(name), element)
     inputs = tuple(names.inputs.values())
     # An input that cancels out remains an input: the text, not the optimiser, determines the arguments of a call.
     dag = replace(prune(builder.finish(operation, operands, inputs, outputs, tree.source)), inputs=inputs)

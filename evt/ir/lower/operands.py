@@ -10,6 +10,7 @@ from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Builder
 from evt.ir.dtype import I64
+from evt.ir.factors import peel
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import SourceDiagnostics
@@ -17,6 +18,8 @@ from evt.ir.lower.statements import Statements
 from evt.ir.node import (
     ELEMENT_MODES,
     Acc,
+    Apply,
+    Const,
     Element,
     Index,
     Input,
@@ -28,6 +31,7 @@ from evt.ir.node import (
     Reduce,
     ReduceBlocks,
     base,
+    is_divided,
     shown,
 )
 from evt.ir.origin import Place
@@ -49,6 +53,33 @@ def lower_operands(statements: Statements, expressions: Expressions) -> dict[str
     return {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
 
 
+def split_factor(expressions: Expressions, name: str, value: int) -> tuple[int | None, int]:
+    """Return the factor of an operand that is constant over blocks of k, or None, and the formula of its elements.
+
+    Factors are the outermost ones. Without one that has blocks of k there are none: the product rounds the value.
+    """
+    builder = expressions.builder
+    factors: list[int] = []
+    kept: list[int] = []  # factors that vary within a block
+    found, element = peel(builder, name, value)
+    for factor, divides in found:
+        node = builder.add(Apply("div"), builder.add(Const.of(1.0)), factor) if divides else factor
+        (kept if "k" in expressions.modes()[node] else factors).append(node)
+    modes = expressions.modes()
+    if not any(_is_blocked(modes[each]) for each in factors):
+        return None, value
+    for each in reversed(kept):
+        element = builder.add(Apply("mul"), each, element)
+    factor = factors[0]
+    for each in factors[1:]:
+        factor = builder.add(Apply("mul"), factor, each)
+    return factor, element
+
+
+def _is_blocked(modes: Iterable[str]) -> bool:
+    return any(base(mode) == "k" and is_divided(mode) for mode in modes)
+
+
 def check_operands(
     operation: str,
     feeds: Mapping[str, int],
@@ -65,6 +96,7 @@ def check_operands(
             report.unsupported(f"work on the operand `{name}` of {operation} is", statement.target.span, hint)
         formula = _Formula(name, statement, _nodes(expressions, [value]), expressions.builder)
         _check_formula(formula, names, operation in CONVOLUTIONS, report)
+        _check_blocks(name, split_factor(expressions, name, value)[1], formula, names, expressions, report)
     stored = (expressions.values[output.name] for output in names.outputs if output.name in expressions.values)
     _check_epilogue(map(expressions.builder.__getitem__, _nodes(expressions, stored)), names, report)
 
@@ -131,16 +163,22 @@ def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Sou
     if (node := formula.find(lambda op: type(op) in _NOT_ELEMENTWISE)) is not None:
         message = f"the formula of `{name}` has {_NOT_ELEMENTWISE[type(formula.builder[node])]}"
         report("E0411", message, formula.place(node), "not elementwise", "compute it in a separate kernel")
-    for node in formula.nodes:
-        op = formula.builder[node]
-        if isinstance(op, Load) and op.name in names.inputs:
-            _check_input(name, names.inputs[op.name], formula.place(node), convolved, report)
+    loads = [
+        (names.inputs[op.name], formula.place(node))
+        for node in formula.nodes
+        if isinstance(op := formula.builder[node], Load) and op.name in names.inputs
+    ]
+    scaled = any(value.is_blocked for value, _ in loads)
+    for value, place in loads:
+        _check_input(name, value, place, scaled, convolved, report)
 
 
-def _check_input(operand: str, value: Input, place: Span | Place, convolved: bool, report: SourceDiagnostics) -> None:
+def _check_input(
+    operand: str, value: Input, place: Span | Place, scaled: bool, convolved: bool, report: SourceDiagnostics
+) -> None:
     name = value.name
     outer, summed = ELEMENT_MODES[operand]
-    if not set(value.modes) <= {"l", outer, summed}:
+    if not set(map(base, value.modes) if scaled else value.modes) <= {"l", outer, summed}:
         report(
             "E0411",
             f"`{name}` is [{shown(value.modes)}] and `{operand}` is [{outer}, {summed}]",
@@ -159,7 +197,9 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
         )
     elif "l" in value.modes:
         report.unsupported(f"work on an operand with one `{name}` for each batch is", place)
-    elif len(value.modes) > 1:
+    elif scaled and convolved:
+        report.unsupported("work on the input of a convolution with a factor for each block of k is", place)
+    elif len(value.modes) > 1 and not value.is_blocked:
         report.unsupported(f"work on an operand with a matrix, `{name}`, is", place)
     elif value.dtype == I64:
         report.unsupported("work on an operand with an i64 is", place, f"declare `{name}` i32")
@@ -167,6 +207,24 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
         report.unsupported(
             "work on an operand with a vector or a single value is", place, f"declare `{name}` as one of them"
         )
+
+
+def _check_blocks(
+    name: str, element: int, formula: _Formula, names: Names, expressions: Expressions, report: SourceDiagnostics
+) -> None:
+    """Report a value for each block of k that is no factor of the operand."""
+    for node in _nodes(expressions, [element]):
+        op = expressions.builder[node]
+        if isinstance(op, Load) and op.name in names.inputs and names.inputs[op.name].is_blocked:
+            shape = shown(names.inputs[op.name].modes)
+            report(
+                "E0411",
+                f"`{op.name}` is [{shape}], and not a factor of `{name}`",
+                formula.place(node),
+                "varies over blocks of k",
+                f"only a factor is constant over a block: `{name} = {op.name} * {name}`",
+            )
+            return
 
 
 def _check_epilogue(nodes: Iterable[Node], names: Names, report: SourceDiagnostics) -> None:

@@ -54,13 +54,17 @@ _F32_RANGE = "f32 holds magnitudes from 1.4e-45 to 3.4e38"
 #: Widths of the column blocks that a kernel can reduce, and distances of paired columns.
 FOLD_WIDTHS = (8, 16, 32, 64, 128)
 PAIR_BLOCKS = (1, 8, 16, 32)
+#: Blocks of m, n and k that share a factor of an operand.
+FACTOR_BLOCKS = tuple(f"{mode}/{width}" for mode in ("m", "n", "k") for width in (16, 32, 64, 128, 256, 512))
 #: Modes of fewer columns: pairs, and blocks of columns or of pairs.
 FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDTHS[-1])))
 
 
 def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
-    """Return the modes of a tensor's subscript, or None after a report. ``summed`` allows k."""
+    """Return the modes of a subscript, or None after a report. ``summed`` allows k, and blocks if one is of k."""
     allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
+    if summed and any(mode.subscript is None and mode.name.startswith("k/") for mode in subscript.modes):
+        allowed = (*MODES, *FACTOR_BLOCKS)
     names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
     for mode, name in zip(subscript.modes, names, strict=True):
         if not name:
@@ -71,6 +75,9 @@ def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: b
                 hint += f"; with places from the vector `{mode.name}`, write `{gather}`"
             if mode.name == "k":
                 hint = "the product has summed over k; only mainloop fusions have it: `A = s[k] * A`"
+            if mode.name.startswith("k/"):
+                widths = ", ".join(each for each in FACTOR_BLOCKS if base(each) == "k")
+                hint = f"only factors of operands have blocks of k, `A = s[m, k/128] * A`: one of {widths}"
             report("E0301", f"there is no mode `{mode.name}` here", mode.span, "unknown mode", hint)
             return None
     if len(set(map(base, names))) != len(names):

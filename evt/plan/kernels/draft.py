@@ -76,7 +76,7 @@ class Draft(Scope):
         self.problem = problem = selection.problem
         self.config = selection.config
         dag, signature = epilogue_of(problem.dag), problem.signature
-        if problem.dag.feeds:
+        if problem.dag.feeds or problem.dag.scales:
             signature = signature.only({*dag.input, *dag.output})
         program = problem.dag
         names = mangle([value.name for value in program.inputs], [value.name for value in program.outputs])

@@ -10,6 +10,7 @@ from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import fragment_epilogue
 from evt.plan.kernels.matrices import matrix_product
+from evt.plan.kernels.work import plan_factors
 from evt.plan.plan import OwnProduct, Plan
 
 
@@ -23,7 +24,8 @@ class OwnProductKernel:
         draft = Draft(selection, batched=False)
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
-        return draft.finish(frame, OwnProduct(product.a, product.b), fragment_epilogue(draft))
+        loop = OwnProduct(product.a, product.b, factors=plan_factors(draft))
+        return draft.finish(frame, loop, fragment_epilogue(draft))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class RaggedProductKernel:
         draft.signature = replace(signature, a=replace(signature.a, batch="shared"), tensors=tensors)
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
-        loop = OwnProduct(product.a, product.b, ends=draft.fields.ends())
+        loop = OwnProduct(product.a, product.b, ends=draft.fields.ends(), factors=plan_factors(draft))
         return draft.finish(frame, loop, fragment_epilogue(draft))
 
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 from evt.ir import Operand
 from evt.ir.convolution import SPATIAL
 from evt.plan.fields import Field
+from evt.plan.fusions import Work
 from evt.plan.halo_cost import Groups
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.work import plan_work
-from evt.plan.plan import Convolution2x, Convolution3x, Image, Iterators, PaddedCopy, RowPadding, Work
+from evt.plan.plan import Convolution2x, Convolution3x, Image, Iterators, PaddedCopy, RowPadding
 
 
 def convolution_2x(draft: Draft) -> Convolution2x:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from evt.ir import Operand
 from evt.ir.dtype import F64
+from evt.plan.fusions import Work
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.work import plan_work
-from evt.plan.plan import Matrix, MatrixProduct, Work
+from evt.plan.plan import Matrix, MatrixProduct
 from evt.plan.signature import LayoutClass
 
 

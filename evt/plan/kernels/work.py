@@ -1,16 +1,19 @@
-"""Mainloop fusions in CUTLASS 2.x: the operands' formulas as regions, and the inputs of these."""
+"""Mainloop fusions: the operands' formulas and factors as regions, and the inputs of these."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from evt.ir import Element, Extent, Input, Load
-from evt.ir.operand import formula_of
+from evt.ir.node import ELEMENT_MODES, base, divisor
+from evt.ir.operand import factor_of, formula_of
 from evt.ir.origin import quoted
 from evt.plan.epilogue.regions import Value, make_region
 from evt.plan.epilogue.values import Single
+from evt.plan.fields import Field
+from evt.plan.fusions import Factor, FactorInput, Work, WorkVector
 from evt.plan.kernels.draft import Draft
-from evt.plan.plan import Work, WorkVector
 
 
 def plan_work(draft: Draft) -> tuple[Work, ...]:
@@ -41,6 +44,33 @@ def _work_on(draft: Draft, name: str) -> Work:
     given = (_input(draft, program.input[each]) for each in loads.values())
     inputs = (*given, *map(draft.size, sizes.values()))
     return Work(name, region, inputs, quoted(program.origins[program.feeds[name]], program.source))
+
+
+def plan_factors(draft: Draft) -> tuple[Factor, ...]:
+    """Return the factors of the operands, A first."""
+    return tuple(_factor_of(draft, name) for name in draft.problem.dag.scales)
+
+
+def _factor_of(draft: Draft, name: str) -> Factor:
+    program = draft.problem.dag
+    loads = {node: op.name for node in factor_of(program, name) if isinstance(op := program[node], Load)}
+    scale = program.scales[name]
+    parameters = {node: draft.names[each] for node, each in loads.items()}
+    region = make_region(program, draft.next_region(), program.arguments(scale)[0], parameters)
+    inputs = tuple(_factor_input(draft, name, program.input[each]) for each in loads.values())
+    return Factor(name, region, inputs, quoted(program.origins[scale], program.source))
+
+
+def _factor_input(draft: Draft, operand: str, value: Input) -> FactorInput:
+    outer, summed = ELEMENT_MODES[operand]
+    widths = {base(mode): divisor(mode) for mode in value.modes}
+    assert value.dtype is not None
+
+    def stride(mode: str) -> Field | Literal[0]:
+        return draft.fields.stride(value.name, mode) if mode in widths else 0
+
+    pointer, blocks = draft.fields.pointer(value.name), (widths.get(outer, 0), widths.get(summed, 0))
+    return FactorInput(value.name, value.dtype, pointer, blocks, (stride(outer), stride(summed), stride("l")))
 
 
 def _input(draft: Draft, value: Input) -> Single | WorkVector:

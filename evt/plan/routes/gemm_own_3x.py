@@ -15,7 +15,7 @@ from evt.plan.rules import gemm, grouped, halo, mainloop
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations that are built."""
-    return tuple(_config(each, problem, "always") for each in tiles_of(problem.dag.operands[0].dtype)[0])
+    return tuple(_config(each, problem, "always") for each in _tiles(problem)[0])
 
 
 def configs_ragged(problem: Problem) -> tuple[Config, ...]:
@@ -30,8 +30,12 @@ def space_ragged(problem: Problem) -> Iterator[Config]:
 
 def space_sm90(problem: Problem) -> Iterator[Config]:
     """Yield the configurations of all other tiles that fit."""
-    for each in tiles_of(problem.dag.operands[0].dtype)[1]:
+    for each in _tiles(problem)[1]:
         yield _config(each, problem, "asked")
+
+
+def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
+    return tiles_of(problem.dag.operands[0].dtype, bool(problem.dag.scales), problem.converts)
 
 
 def _config(tile: Tile, problem: Problem, use: Use) -> Config:
@@ -47,7 +51,7 @@ PRODUCT = Route(
     summary="straight-line epilogue in a matrix product of evt, which is built in seconds (TMA, WGMMA, no CuTe)",
     rules=(
         halo.on_sm90,
-        mainloop.no_work,
+        mainloop.factors,
         gemm.matrices,
         gemm.few_tensors,
         halo.operands_along_k,
@@ -59,6 +63,7 @@ PRODUCT = Route(
     ),
     suits=halo.suits_products,
     kernels={"3x": Kernel(gemm_own.PRODUCT, configs_sm90, max_batches=1, space=space_sm90)},
+    alone=lambda problem: bool(problem.dag.scales) or problem.converts,
     printed=False,
 )
 
@@ -69,7 +74,7 @@ RAGGED = Route(
     summary="straight-line epilogue in a matrix product of evt, for groups of rows whose ends are in device memory",
     rules=(
         halo.on_sm90,
-        mainloop.no_work,
+        mainloop.factors,
         gemm.few_tensors,
         halo.operands_along_k,
         halo.tma,

@@ -11,7 +11,7 @@ from evt.ir.node import base, is_divided
 from evt.plan.epilogue.facts import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
-from evt.plan.signature import LayoutClass
+from evt.plan.signature import LayoutClass, bytes_of
 from evt.plan.target import Family, Generation
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
@@ -169,7 +169,7 @@ def moved_by_tma(problem: Problem) -> Verdict:
 def operands_moved_by_tma(problem: Problem) -> Verdict:
     dag, signature = problem.dag, problem.signature
     for operand, layout in zip(dag.operands, (signature.a, signature.b), strict=True):
-        verdict = moved(operand.name, layout, problem.operand_bytes)
+        verdict = moved(operand.name, layout, bytes_of(operand.dtype))
         if isinstance(verdict, Refusal):
             return verdict
     return HOLDS

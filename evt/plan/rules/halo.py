@@ -20,7 +20,11 @@ MOST_BITS = 16
 
 @rule("the target has WGMMA: sm90")
 def on_sm90(problem: Problem) -> Verdict:
-    return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
+    if problem.target.family("3x") == "3x":
+        return HOLDS
+    own = "has factors for blocks of k" if problem.dag.scales else "converts B" if problem.converts else ""
+    only = f"only evt's GEMM kernel for sm90 {own}, and " if own else ""
+    return Refusal(f"{only}the target is {problem.target.name}")
 
 
 @rule(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from evt.ir import Apply, Element, Load, TypedDag
-from evt.ir.node import ELEMENT_MODES
-from evt.ir.operand import formula_of
+from collections.abc import Mapping
+
+from evt.ir import Apply, Element, Extent, Load, TypedDag
+from evt.ir.dtype import F64, I64
+from evt.ir.node import ELEMENT_MODES, base, divisor
+from evt.ir.operand import factor_of, formula_of
+from evt.plan.gemm import MAX_ROW_BYTES
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
@@ -14,14 +18,55 @@ from evt.plan.verdict import HOLDS, Refusal, Verdict
 def no_work(problem: Problem) -> Verdict:
     """Refuse mainloop fusions, with the formula to write instead."""
     dag = problem.dag
+    if problem.converts:
+        a, b = dag.operands
+        return Refusal(f"{b.name} is {b.dtype} and {a.name} is {a.dtype}: only evt's GEMM kernel converts it", b.span)
+    if dag.scales:
+        has = "has a factor" if len(dag.scales) == 1 else "have factors"
+        return Refusal(f"{_operands(dag.scales)} {has} for each block of k", _first(dag.scales))
+    return _no_formula(dag)
+
+
+def _no_formula(dag: TypedDag) -> Verdict:
     if not dag.feeds:
         return HOLDS
-    reason = f"{_operands(dag)} has a mainloop fusion, which this main loop cannot do; without it: {_alternative(dag)}"
-    return Refusal(reason, _first(dag))
+    reason = f"{_operands(dag.feeds)} has a mainloop fusion, which this main loop cannot do; without it: "
+    return Refusal(reason + _alternative(dag), _first(dag.feeds))
+
+
+@rule("operands have no mainloop fusion but factors of vectors and blocks, which are constant over 128 bytes of k")
+def factors(problem: Problem) -> Verdict:
+    """Check that a stage of the main loop has one factor, which multiplies the sums of floats."""
+    dag = problem.dag
+    if isinstance(verdict := _no_formula(dag), Refusal) or not dag.scales:
+        return verdict
+    operand = dag.operands[0]
+    if not operand.dtype.is_float:
+        return Refusal(f"{operand.name} is {operand.dtype}, and factors multiply sums of floats", operand.span)
+    stage = MAX_ROW_BYTES // problem.operand_bytes
+    for node in (node for name in dag.scales for node in factor_of(dag, name)):
+        op = dag[node]
+        if isinstance(op, Extent):
+            return Refusal(f"the factor reads size({op.mode}): multiply `acc` by it", node)
+        value = dag.input[op.name] if isinstance(op, Load) else None
+        if value is None:
+            continue
+        if value.is_scalar or value.flexible:
+            return Refusal(f"the factor reads the single value `{value.name}`: multiply `acc` by it", node)
+        if value.dtype in (F64, I64):
+            return Refusal(f"`{value.name}` is {value.dtype}", node)
+        if problem.ragged and any(base(mode) == "m" and divisor(mode) > 1 for mode in value.modes):
+            return Refusal(f"`{value.name}` has blocks of rows, and groups of rows begin anywhere", node)
+        if any(base(mode) == "k" and divisor(mode) % stage for mode in value.modes):
+            reason = f"`{value.name}` is [{', '.join(value.modes)}], and a stage has {stage} elements of k"
+            return Refusal(reason, node)
+    return HOLDS
 
 
 @rule("there is a mainloop fusion")
 def work(problem: Problem) -> Verdict:
+    if problem.dag.scales or problem.converts:
+        return no_work.check(problem)
     return HOLDS if problem.dag.feeds else Refusal("A and B have no mainloop fusion")
 
 
@@ -50,20 +95,20 @@ def readable(problem: Problem) -> Verdict:
 def work_of_fprop(problem: Problem) -> Verdict:
     dag, convolution = problem.dag, problem.convolution
     if convolution.operator != "fprop" or "B" in dag.feeds:
-        reason = f"the mainloop fusion is on {_operands(dag)} of {convolution.operator}"
-        return Refusal(reason, _first(dag))
+        reason = f"the mainloop fusion is on {_operands(dag.feeds)} of {convolution.operator}"
+        return Refusal(reason, _first(dag.feeds))
     if convolution.rank == 3:
         return Refusal("it has three spatial dimensions")
     return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
-def _first(dag: TypedDag) -> int | None:
-    """Return the first operand's formula."""
-    return next(iter(dag.feeds.values()), None)
+def _first(roots: Mapping[str, int]) -> int | None:
+    """Return the first operand's formula or factor."""
+    return next(iter(roots.values()), None)
 
 
-def _operands(dag: TypedDag) -> str:
-    return " and ".join(f"`{name}`" for name in dag.feeds) or "nothing"
+def _operands(roots: Mapping[str, int]) -> str:
+    return " and ".join(f"`{name}`" for name in roots) or "nothing"
 
 
 def _alternative(dag: TypedDag) -> str:

@@ -16,6 +16,12 @@
 // sums to the CTAs that complete them, through the stages' shared memory, and completes some rows itself. The order of
 // addition is fixed.
 //
+// Filters of another type than the rows of A are converted in registers, from which WGMMA takes its operand A. Consumers
+// convert a stage while they multiply the one before.
+//
+// Factors of A and B that are constant over blocks of k multiply the sums of a stage when these are promoted. Warp 3
+// loads them, stages ahead.
+//
 // Tiles are computed in bands of rows, so that the tiles of a wave read few rows of A and of B from L2.
 //
 // Groups: consecutive rows of A and D have a matrix B each. The ends of the groups are in device memory. Each CTA tabulates
@@ -32,9 +38,11 @@
 
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
+#include "evt/kit/converted.hpp"
 #include "evt/kit/descriptor.hpp"
 #include "evt/kit/geometry.hpp"
 #include "evt/kit/pipeline.hpp"
+#include "evt/kit/scales.hpp"
 #include "evt/kit/sm90.hpp"
 #include "evt/kit/step.hpp"
 #include "evt/kit/taps.hpp"
@@ -72,20 +80,25 @@ CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
 inline constexpr int kMaxGroups = 1024;
 
 /// The types and constants of a product over stages of Depth elements of k.
-template <class Mma_, class Epilogue_, int Depth, class Tile>
+template <class Mma_, class Epilogue_, int Depth, class Tile, class Scales_, class Conversion_>
 struct GemmTraits {
   using Mma = Mma_;
   using Epilogue = Epilogue_;
+  using Scales = Scales_;
+  using Conversion = Conversion_;
   using Accumulator = typename Mma::Accumulator;
   using Source = typename Epilogue::Source;
   using Destination = typename Epilogue::Destination;
   // Boxes of k in a stage. TMA swizzles rows of at most 128 bytes.
   static constexpr int kBoxes = ceil_div(Depth * Mma::kElementBytes, kMaxRowBytes), kBoxDepth = Depth / kBoxes;
-  using Filters = FilterRows<Mma::kElementBytes, kBoxDepth, Mma::kTransposed>;
+  using Filters = FilterRows<Conversion::kBytes, kBoxDepth, Mma::kTransposed>;
+  using Fragments = typename Conversion::template Rows<Filters::kRowBytes>::Fragments;
 
   static constexpr int kDepth = Depth, kBlocks = Tile::kBlocks;
   // Tensor cores add products of 8-bit floats with few bits. Sums of a stage are added to the accumulators in f32.
   static constexpr bool kPromotes = Tile::kPromotes;
+  // Registers for the sums of two stages beside the accumulators.
+  static constexpr bool kPromotesBehind = 3 * Tile::kBlocks * Mma::kPixels / 2 <= (Conversion::kConverts ? 96 : 192);
   static constexpr bool kPingpong = Tile::kPingpong;
   static constexpr int kClusterColumns = Tile::kClusterColumns, kClusterRows = Tile::kClusterRows;
   static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
@@ -119,11 +132,14 @@ struct GemmTraits {
   static constexpr int kFewBuffers = kPingpong ? 3 : 4;
   static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
+  using Scaled = ScaleTile<Scales, kPixels, kColumns>;  // the factors of a stage
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kBuffers);
   static constexpr int kStages =
-      std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kTableBytes - kRings * kRingBytes) / kStageBytes);
+      std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kTableBytes - kRings * kRingBytes) /
+                               (kStageBytes + Scaled::kBytes));
   static_assert(kStages >= 2, "two stages fit in shared memory");
+  static_assert(kPromotes || !Scaled::kExists, "factors multiply the sums of a stage");
   static_assert(kPixels * kRowBytes % kAlignment == 0, "B begins where the swizzle does");
   static_assert(kPixels / kClusterColumns % 8 == 0, "a part of the rows of A begins where the swizzle does");
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
@@ -147,6 +163,7 @@ struct GemmArguments {
   int32_t const* ends;  // the end of each group's rows, in device memory
   int groups;
   typename Traits::Epilogue::Params epilogue;
+  typename Traits::Scales::Params scales;
   int multiprocessors;
 };
 
@@ -154,6 +171,7 @@ template <class Traits>
 struct GemmParams {
   CUtensorMap a, b, source, destination;
   typename Traits::Epilogue::Params epilogue;
+  typename Traits::Scales::Params scales;
   int rows, columns;
   int k_blocks;
   int row_clusters, column_clusters;  // tiles of clusters
@@ -167,17 +185,19 @@ struct GemmParams {
 /// Places in shared memory.
 template <class Traits>
 struct GemmStorage {
-  uint32_t stages, rings, barriers, table;
+  uint32_t stages, rings, factors, barriers, table;
 
   CUTLASS_DEVICE explicit GemmStorage(char* storage) {
     stages = (cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
     rings = stages + Traits::kStages * Traits::kStageBytes;
-    barriers = rings + Traits::kRings * Traits::kRingBytes;
+    factors = rings + Traits::kRings * Traits::kRingBytes;
+    barriers = factors + Traits::kStages * Traits::Scaled::kBytes;
     table = barriers + Traits::kBarrierBytes;
   }
 
   CUTLASS_DEVICE uint32_t rows(int stage) const { return stages + stage * Traits::kStageBytes; }
   CUTLASS_DEVICE uint32_t columns(int stage) const { return rows(stage) + Traits::kBoxes * Traits::kRowsBytes; }
+  CUTLASS_DEVICE uint32_t scales(int stage) const { return factors + stage * Traits::Scaled::kBytes; }
   CUTLASS_DEVICE uint32_t full(int stage) const { return barriers + 16 * stage; }
   CUTLASS_DEVICE uint32_t empty(int stage) const { return barriers + 16 * stage + 8; }
   /// The ordered barriers at which a pingpong consumer waits for the tensor cores, and for its epilogue.
@@ -270,9 +290,9 @@ struct GemmRows {
 };
 
 /// A matrix product with an epilogue of fragment.hpp.
-template <class Mma, class Epilogue, int Depth, class Tile>
+template <class Mma, class Epilogue, int Depth, class Tile, class Scales = NoScales, class Conversion = AsStored<Mma>>
 struct Gemm {
-  using Traits = GemmTraits<Mma, Epilogue, Depth, Tile>;
+  using Traits = GemmTraits<Mma, Epilogue, Depth, Tile, Scales, Conversion>;
   using Arguments = GemmArguments<Traits>;
   using Params = GemmParams<Traits>;
   using Storage = GemmStorage<Traits>;
@@ -282,7 +302,7 @@ struct Gemm {
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
   static constexpr int SharedStorageSize = kSharedBytes;
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = Scales::kExist ? 64 : 40, kConsumerRegisters = Scales::kExist ? 224 : 232;
 
 #if !defined(EVT_DEVICE_PASS)
   static bool can_implement(Arguments const& arguments) { return to_underlying_arguments(arguments).encoded; }
@@ -292,6 +312,7 @@ struct Gemm {
     constexpr int kClusterWidth = Traits::kColumns * Traits::kClusterColumns;
     Params params{};
     params.epilogue = arguments.epilogue;
+    params.scales = arguments.scales;
     params.rows = arguments.rows;
     params.columns = arguments.columns;
     params.k_blocks = std::max(ceil_div(arguments.depth, Depth), 1);
@@ -342,7 +363,9 @@ struct Gemm {
     if (group == 0) {
       warpgroup_reg_dealloc<kProducerRegisters>();
       int const warp = canonical_warp_idx_sync();
-      if (elect_one_sync()) {
+      if (Traits::Scaled::kExists && warp == 3) {
+        load_scales(params, storage, rank);
+      } else if (elect_one_sync()) {
         if (warp == 0) load(params, storage, rank);
         if (Traits::kStaged && warp >= 1 && warp <= Traits::kRings) move_parts(params, storage, rank, warp - 1);
       }
@@ -374,12 +397,12 @@ struct Gemm {
                     .encode(params.a);
     if constexpr (Traits::kGrouped) {
       done = done && arguments.groups <= kMaxGroups &&
-             TmaTensor<3>{Mma::kType, Mma::kElementBytes, arguments.b, {along, rows, arguments.groups},
+             TmaTensor<3>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows, arguments.groups},
                           {arguments.b_stride, arguments.b_group_stride}, {Filters::kLength, Filters::kRows, 1}, {1, 1},
                           Filters::kRowBytes}
                  .encode(params.b);
     } else {
-      done = done && TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.b, {along, rows}, {arguments.b_stride},
+      done = done && TmaTensor<2>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows}, {arguments.b_stride},
                                   {Filters::kLength, Filters::kRows}, {1, 1}, Filters::kRowBytes}
                          .encode(params.b);
     }
@@ -425,7 +448,7 @@ struct Gemm {
     // A CTA sends to the CTAs of its row and of its column of the cluster.
     constexpr int kReceivers = Traits::kClusterColumns + Traits::kClusterRows - 1;
     for (int i = warp; i < Traits::kStages; i += Traits::kThreads / 32) {
-      barrier_init(storage.full(i), 1);
+      barrier_init(storage.full(i), 1 + Traits::Scaled::kExists);
       barrier_init(storage.empty(i), kReceivers * kWarps * (Traits::kPingpong ? 1 : Traits::kConsumers));
     }
     if (warp < Traits::kConsumers) {
@@ -513,6 +536,44 @@ struct Gemm {
             }
           }
         }
+        state.advance_once(1, Traits::kStages);
+      }
+    }
+  }
+
+  /// Load the factors of the stages of all tiles. They wait in registers for the release of a stage.
+  CUTLASS_DEVICE static void load_scales(Params const& params, Storage const& storage, int rank) {
+    using Scaled = typename Traits::Scaled;
+    typename Scaled::Loaded ahead[Scaled::kAhead];
+    int number = first_work(), block = 0, stages = 0;
+    if (number >= work_of(params, storage)) return;
+    int const end = work_of(params, storage);
+    Work work(params, storage, number, rank);
+    typename Scaled::Places places;
+    Scaled::find(places, params.scales, work.row, work.end, work.column, params.columns, work.group);
+    auto const load_next = [&](int i) {
+      if (number >= end) return;
+      Scaled::load(ahead[i], params.scales, places, (work.first_block + block) * Depth);
+      ++stages;
+      if (++block < work.k_blocks) return;
+      block = 0;
+      number += next_work();
+      if (number >= end) return;
+      work = Work(params, storage, number, rank);
+      Scaled::find(places, params.scales, work.row, work.end, work.column, params.columns, work.group);
+    };
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Scaled::kAhead; ++i) load_next(i);
+    PipelineState state;
+    while (true) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Scaled::kAhead; ++i) {
+        if (stages-- == 0) return;
+        barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        Scaled::store(storage.scales(state.index), ahead[i]);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(storage.full(state.index));
+        load_next(i);
         state.advance_once(1, Traits::kStages);
       }
     }
@@ -618,7 +679,7 @@ struct Gemm {
     uint32_t phase = 0;
     for (int number = first; number < work_of(params, storage); number += stride, phase ^= 1) {
       Work const work(params, storage, number, rank);
-      typename Traits::Accumulator accumulators[Traits::kBlocks][Traits::kPixels / 2];
+      Sums accumulators;
       CUTLASS_PRAGMA_UNROLL
       for (auto& block : accumulators) {
         CUTLASS_PRAGMA_UNROLL
@@ -630,7 +691,7 @@ struct Gemm {
       fragment::Tile const second_columns = columns_of(params, work, rank, column + (Traits::kBlocks - 1) * kFilters);
       Epilogue epilogue(params.epilogue, columns), second(params.epilogue, second_columns);
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
-      multiply(params, storage, rank, consumer, work.k_blocks, state, accumulators);
+      multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
       if constexpr (Traits::kSplits > 1) {
         exchange_and_complete(params, storage, work, rank, consumer, epilogue, accumulators[0]);
         epilogue.finish(columns);
@@ -735,47 +796,115 @@ struct Gemm {
     complete_parts(storage, consumer, buffer, epilogue, sums, work.row + first, work.end);
   }
 
-  CUTLASS_DEVICE static void multiply(
-      Params const& params, Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state,
-      typename Traits::Accumulator (&accumulators)[Traits::kBlocks][Traits::kPixels / 2]) {
-    int last = 0, i = 0;
-    do {  // a CTA has a block of k or more
-      uint32_t const rows = operand_descriptor(storage.rows(state.index));
-      uint32_t const columns = operand_descriptor(storage.columns(state.index) + first_block_of(consumer) * Filters::kBytes);
-      barrier_wait(storage.full(state.index), state.phase);
-      warpgroup_arrive();
-      if constexpr (Traits::kPromotes) {
-        typename Traits::Accumulator partial[Traits::kBlocks][Traits::kPixels / 2];
-        multiply_stage(rows, columns, partial);
-        warpgroup_commit_batch();
-        hand_over_tensor_cores(storage, consumer, i + 1 == k_blocks);
-        warpgroup_wait<0>();
-        fence_operands(partial);
-        release(storage, rank, state.index);
-        CUTLASS_PRAGMA_UNROLL
-        for (int block = 0; block < Traits::kBlocks; ++block) {
+  using Sums = typename Traits::Accumulator[Traits::kBlocks][Traits::kPixels / 2];
+  using Fragments = typename Traits::Fragments[Traits::kBoxes][Traits::kBlocks];
+
+  /// The stages of a tile, as a consumer multiplies them.
+  struct Stages {
+    Storage const& storage;
+    int rank, consumer;
+    PipelineState& state;
+    int left;  // to be multiplied
+
+    /// Start the multiplications of a stage, and return the stage. The fragments of its filters stay until the sums
+    /// are there.
+    CUTLASS_DEVICE int start(Sums& sums, Fragments& fragments) {
+      int const stage = state.index;
+      uint32_t const rows = operand_descriptor(storage.rows(stage));
+      uint32_t const filters = storage.columns(stage) + first_block_of(consumer) * Filters::kBytes;
+      uint32_t const columns = operand_descriptor(filters);
+      barrier_wait(storage.full(stage), state.phase);
+      if constexpr (Conversion::kConverts) {
+        convert_stage(filters, fragments);
+        warpgroup_arrive();
+        multiply_converted(rows, fragments, sums);
+      } else {
+        warpgroup_arrive();
+        multiply_stage(rows, columns, sums);
+      }
+      warpgroup_commit_batch();
+      state.advance_once(1, Traits::kStages);
+      hand_over_tensor_cores(storage, consumer, --left == 0);
+      return stage;
+    }
+
+    /// Wait for the sums of a stage while `Pending` later ones are multiplied, and add them.
+    template <int Pending>
+    CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, int stage) {
+      warpgroup_wait<Pending>();
+      fence_operands(partial);
+      if constexpr (!Traits::Scaled::kExists) release(storage, rank, stage);
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        if constexpr (Traits::Scaled::kExists) {
+          int const column = (first_block_of(consumer) + block) * kFilters;
+          Traits::Scaled::add(accumulators[block], partial[block], storage.scales(stage), column);
+        } else {
           CUTLASS_PRAGMA_UNROLL
           for (int j = 0; j < Traits::kPixels / 2; ++j) accumulators[block][j] += partial[block][j];
         }
-      } else {
-        multiply_stage(rows, columns, accumulators);
-        warpgroup_commit_batch();
-        hand_over_tensor_cores(storage, consumer, i + 1 == k_blocks);
-        warpgroup_wait<1>();
-        if (i > 0) release(storage, rank, last);
       }
-      last = state.index;
-      state.advance_once(1, Traits::kStages);
-    } while (++i < k_blocks);
-    if constexpr (Traits::kPromotes) return;
-    warpgroup_wait<0>();
-    fence_operands(accumulators);
-    release(storage, rank, last);
+      if constexpr (Traits::Scaled::kExists) release(storage, rank, stage);
+    }
+  };
+
+  /// Multiply the stages of a tile; a CTA has one or more.
+  CUTLASS_DEVICE static void multiply(
+      Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state, Sums& accumulators) {
+    Stages stages{storage, rank, consumer, state, k_blocks};
+    if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
+      // A stage is multiplied while the sums of the stage before are added.
+      Sums first, second;
+      Fragments of_first, of_second;
+      int one = stages.start(first, of_first);
+      while (stages.left > 1) {
+        int const two = stages.start(second, of_second);
+        stages.template promote<1>(accumulators, first, one);
+        one = stages.start(first, of_first);
+        stages.template promote<1>(accumulators, second, two);
+      }
+      if (stages.left > 0) {
+        int const two = stages.start(second, of_second);
+        stages.template promote<1>(accumulators, first, one);
+        stages.template promote<0>(accumulators, second, two);
+      } else {
+        stages.template promote<0>(accumulators, first, one);
+      }
+    } else if constexpr (Traits::kPromotes) {
+      do {
+        Sums partial;
+        Fragments fragments;
+        int const stage = stages.start(partial, fragments);
+        stages.template promote<0>(accumulators, partial, stage);
+      } while (stages.left > 0);
+    } else {
+      int last = -1;
+      Fragments fragments, others;
+      auto const next = [&](Fragments& of_stage) {
+        int const stage = stages.start(accumulators, of_stage);
+        warpgroup_wait<1>();
+        if (last >= 0) release(storage, rank, last);
+        last = stage;
+      };
+      if constexpr (Conversion::kConverts) {
+        while (stages.left > 1) {
+          next(fragments);
+          next(others);
+        }
+        if (stages.left > 0) next(fragments);
+      } else {
+        do {
+          next(fragments);
+        } while (stages.left > 0);
+      }
+      warpgroup_wait<0>();
+      fence_operands(accumulators);
+      release(storage, rank, last);
+    }
   }
 
   /// Multiply a stage: add to the sums, or set them where they are promoted.
-  CUTLASS_DEVICE static void multiply_stage(
-      uint32_t rows, uint32_t columns, typename Traits::Accumulator (&sums)[Traits::kBlocks][Traits::kPixels / 2]) {
+  CUTLASS_DEVICE static void multiply_stage(uint32_t rows, uint32_t columns, Sums& sums) {
     constexpr uint32_t kLayoutOfRows = operand_layout(Traits::kRowBytes);
     CUTLASS_PRAGMA_UNROLL
     for (int box = 0; box < Traits::kBoxes; ++box) {
@@ -792,13 +921,40 @@ struct Gemm {
     }
   }
 
+  /// Convert the filters of a stage.
+  CUTLASS_DEVICE static void convert_stage(uint32_t filters, Fragments& to) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        Conversion::template Rows<Filters::kRowBytes>::load(
+            to[box][block], filters + (box * Traits::kColumnBlocks + block) * Filters::kBytes);
+      }
+    }
+  }
+
+  /// Multiply a stage by converted filters: add to the sums, or set them where they are promoted.
+  CUTLASS_DEVICE static void multiply_converted(uint32_t rows, Fragments const& filters, Sums& sums) {
+    constexpr uint32_t kLayoutOfRows = operand_layout(Traits::kRowBytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int k = 0; k < Traits::kInstructions; ++k) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          Mma::fma(sums[block], filters[box][block].words[k], rows + box * (Traits::kRowsBytes >> 4) + k * kNextK,
+                   kLayoutOfRows, !Traits::kPromotes || box + k > 0);
+        }
+      }
+    }
+  }
+
   /// Let the other pingpong consumer multiply, after a tile's last stage.
   CUTLASS_DEVICE static void hand_over_tensor_cores(Storage const& storage, int consumer, bool is_last) {
     if (Traits::kPingpong && threadIdx.x % 32 == 0 && is_last) barrier_arrive(storage.order(1 - consumer));
   }
 
-  CUTLASS_DEVICE static void fence_operands(
-      typename Traits::Accumulator (&sums)[Traits::kBlocks][Traits::kPixels / 2]) {
+  CUTLASS_DEVICE static void fence_operands(Sums& sums) {
     CUTLASS_PRAGMA_UNROLL
     for (auto& block : sums) {
       CUTLASS_PRAGMA_UNROLL

@@ -152,6 +152,20 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
                : "memory");
 }
 
+CUTLASS_DEVICE float load_shared_float(uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+CUTLASS_DEVICE void store_shared_float(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+CUTLASS_DEVICE uint32_t load_shared_half(uint32_t address) {
+  uint16_t half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");
+  return half;
+}
+
 // TMA: boxes of tensors of two to five dimensions, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_tma_descriptor(CUtensorMap const& map) {

@@ -161,6 +161,9 @@ Accumulator sum_of(uint32_t word) {
   std::memcpy(&sum, &word, sizeof(sum));
   return sum;
 }
+inline float load_shared_float(uint32_t address) { return *reinterpret_cast<float*>(host::at(address)); }
+inline void store_shared_float(uint32_t address, float value) { *reinterpret_cast<float*>(host::at(address)) = value; }
+inline uint32_t load_shared_half(uint32_t address) { return *reinterpret_cast<uint16_t*>(host::at(address)); }
 inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 
 inline void prefetch_tma_descriptor(CUtensorMap const&) {}

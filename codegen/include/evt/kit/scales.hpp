@@ -1,0 +1,168 @@
+#ifndef EVT_KIT_SCALES_HPP
+#define EVT_KIT_SCALES_HPP
+
+// Factors of A and B that are constant over blocks of k. They multiply the sums of a stage when these are promoted.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/step.hpp"
+
+namespace evt {
+namespace kit {
+
+/// An input of a factor: a value for each OuterBlock rows or columns and for each DepthBlock elements of k. The stride
+/// along a mode that it lacks is 0.
+template <class Element_, int OuterBlock, int DepthBlock>
+struct BlockValues {
+  using Element = Element_;
+  struct Params {
+    Element const* pointer;
+    int64_t outer, depth, group;  // strides
+  };
+
+  /// The values of a row or column.
+  using Place = Element const*;
+  CUTLASS_DEVICE static Place place(Params const& params, int outer, int group) {
+    return params.pointer + outer / OuterBlock * params.outer + group * params.group;
+  }
+  CUTLASS_DEVICE static Element load(Params const& params, Place place, int k) {
+    return place[k / DepthBlock * params.depth];
+  }
+};
+
+/// The factor of an operand that has none.
+struct NoFactor {
+  struct Params {};
+  struct Place {};
+  struct Loaded {};
+  CUTLASS_DEVICE static Place place(Params const&, int, int) { return {}; }
+  CUTLASS_DEVICE static Loaded load(Params const&, Place, int) { return {}; }
+  CUTLASS_DEVICE static float value(Loaded const&) { return 1.0f; }
+};
+
+/// The factors of A and B. OfRows, OfColumns: whether A's varies over the rows of a tile, and B's over the columns.
+template <class A_, class B_, bool OfRows, bool OfColumns>
+struct Scales {
+  using A = A_;
+  using B = B_;
+  static constexpr bool kExist = !std::is_same_v<A, NoFactor> || !std::is_same_v<B, NoFactor>;
+  static constexpr bool kOfRows = OfRows, kOfColumns = OfColumns;
+  struct Params {
+    typename A::Params a;
+    typename B::Params b;
+  };
+};
+using NoScales = Scales<NoFactor, NoFactor, false, false>;
+
+/// The factors of a stage in shared memory: one for each row, four of a step for each quad of lanes together, and one
+/// for each column; or one for the tile.
+template <class Scales, int Rows, int Columns>
+struct ScaleTile {
+  static constexpr bool kExists = Scales::kExist, kOfRows = Scales::kOfRows, kOfColumns = Scales::kOfColumns;
+  static constexpr int kSteps = ceil_div(Rows, kStepPixels);
+  static constexpr int kRowsBytes = kOfRows ? 4 * kSteps * kStepPixels : 0;
+  static constexpr int kBytes = !kExists ? 0 : kOfRows || kOfColumns ? kRowsBytes + (kOfColumns ? 4 * Columns : 0) : 16;
+  // Rows and columns of a lane of the warp that loads factors, and the stages that it loads ahead.
+  static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? Columns / 32 : 1;
+  static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane;
+  static constexpr int kAhead = kOfLane > 8 ? 2 : kOfLane > 5 ? 3 : kOfLane > 2 ? 4 : 8;
+
+  /// The place of a row: lanes `row % 8 / 2` of each four have rows 2q, 2q + 1, 2q + 8 and 2q + 9 of a step.
+  CUTLASS_DEVICE static uint32_t place_of_row(int row) {
+    return 4 * (row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2);
+  }
+  CUTLASS_DEVICE static uint32_t place_of_column(int column) { return kRowsBytes + 4 * column; }
+
+  /// The places of a lane's rows and columns of a tile.
+  struct Places {
+    typename Scales::A::Place a[kRowsOfLane];
+    typename Scales::B::Place b[kColumnsOfLane];
+  };
+
+  /// The values that a lane has loaded for a stage.
+  struct Loaded {
+    typename Scales::A::Loaded a[kRowsOfLane];
+    typename Scales::B::Loaded b[kColumnsOfLane];
+  };
+
+  /// Find the places of a tile. Beyond the matrix they are the last ones.
+  CUTLASS_DEVICE static void find(
+      Places& places, typename Scales::Params const& params, int row, int rows, int column, int columns, int group) {
+    int const lane = threadIdx.x % 32;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      places.a[i] = Scales::A::place(params.a, min(kOfRows ? row + lane + 32 * i : row, rows - 1), group);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kColumnsOfLane; ++i) {
+      places.b[i] = Scales::B::place(params.b, min(kOfColumns ? column + lane + 32 * i : column, columns - 1), group);
+    }
+  }
+
+  /// Load the factors of a stage.
+  CUTLASS_DEVICE static void load(Loaded& to, typename Scales::Params const& params, Places const& places, int k) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kRowsOfLane; ++i) to.a[i] = Scales::A::load(params.a, places.a[i], k);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kColumnsOfLane; ++i) to.b[i] = Scales::B::load(params.b, places.b[i], k);
+  }
+
+  /// Store them in a stage's place. The factor of an operand that is constant over a tile is part of the other one's.
+  CUTLASS_DEVICE static void store(uint32_t to, Loaded const& loaded) {
+    int const lane = threadIdx.x % 32;
+    float const of_a = kOfRows ? 1.0f : Scales::A::value(loaded.a[0]);
+    float const of_b = kOfColumns ? 1.0f : Scales::B::value(loaded.b[0]);
+    if constexpr (kOfRows) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRowsOfLane; ++i) {
+        int const row = lane + 32 * i;
+        if (Rows % 32 == 0 || row < Rows) {
+          store_shared_float(to + place_of_row(row), Scales::A::value(loaded.a[i]) * of_b);
+        }
+      }
+    }
+    if constexpr (kOfColumns) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kColumnsOfLane; ++i) {
+        store_shared_float(to + place_of_column(lane + 32 * i), Scales::B::value(loaded.b[i]) * of_a);
+      }
+    }
+    if constexpr (!kOfRows && !kOfColumns) {
+      if (lane == 0) store_shared_float(to, of_a * of_b);
+    }
+  }
+
+  /// Add the sums of a stage, times their factors, to the accumulators of a block of 64 columns.
+  template <int Sums>
+  CUTLASS_DEVICE static void add(float (&accumulators)[Sums], float const (&partial)[Sums], uint32_t from, int column) {
+    int const thread = threadIdx.x % kWarpGroup;
+    float of_columns[2] = {1.0f, 1.0f};
+    if constexpr (!kOfRows && !kOfColumns) of_columns[0] = of_columns[1] = load_shared_float(from);
+    if constexpr (kOfColumns) {
+      int const first = column + thread / 32 * 16 + thread % 32 / 4;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2; ++i) of_columns[i] = load_shared_float(from + place_of_column(first + 8 * i));
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t of_rows[4];
+      if constexpr (kOfRows) load_shared(of_rows, from + 64 * step + thread % 4 * 16);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < fragment::kElements; ++i) {
+        int const j = fragment::kElements * step + i;
+        if (j >= Sums) break;
+        float sum = partial[j];
+        if constexpr (kOfRows && kOfColumns) sum *= of_columns[i / 2 % 2];
+        float const factor = kOfRows ? __uint_as_float(of_rows[i / 4 * 2 + i % 2]) : of_columns[i / 2 % 2];
+        accumulators[j] += sum * factor;
+      }
+    }
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_SCALES_HPP
