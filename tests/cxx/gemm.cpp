@@ -1,58 +1,12 @@
 // The GEMM kernel of evt on the host: the threads of a cluster run one at a time, over instructions of host/evt/kit. Each
 // result is compared with a loop over the matrices.
 
-#include "threads.hpp"
+#include "kit.hpp"
 
-#include <cmath>
 #include <cstdio>
 #include <vector>
 
-#define __CUDA_ARCH_FEAT_SM90_ALL 1
-
-inline uint32_t __ballot_sync(unsigned, bool vote) {
-  uint32_t votes = 0;
-  for (int lane = 0; lane < 32; ++lane) votes |= uint32_t(host::exchange(vote, lane)) << lane;
-  return votes;
-}
-inline float __uint_as_float(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
-inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
-inline int min(int a, int b) { return a < b ? a : b; }
-inline int max(int a, int b) { return a > b ? a : b; }
-inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); }
-inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
-  uint64_t const bytes = uint64_t(y) << 32 | x;
-  uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) result |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
-  return result;
-}
-void* __cvta_shared_to_generic(size_t address);
-
-#include "evt/element.hpp"
-
-namespace evt {
-namespace element {
-
-/// bf16, rounded by integer arithmetic.
-struct Stored : bf16 {};
-
-inline uint32_t rounded(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-inline void store_two(Stored, uint32_t& to, float first, float second) { to = rounded(first) | rounded(second) << 16; }
-
-}  // namespace element
-}  // namespace evt
-
 #include "evt/kit/gemm.hpp"
-
-void* __cvta_shared_to_generic(size_t address) { return host::at(uint32_t(address)); }
 
 #include "evt/epilogue/lanes_own.hpp"
 #include "evt/epilogue/reduce.hpp"
@@ -80,36 +34,8 @@ namespace {
 namespace epilogue = evt::epilogue;
 using evt::element::bf16;
 
-float value(bf16 x) { return evt::element::load(x); }
-
-/// WGMMA over 16 elements of k, by the threads of a warp group: each computes its own sums.
-template <int Pixels>
-struct Mma {
-  static constexpr int kElementBytes = 2, kPixels = Pixels;
-  static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  static constexpr bool kTransposed = false;
-  using Accumulator = float;
-
-  /// An element of an operand whose rows begin where its descriptor says.
-  static float element(uint32_t descriptor, uint32_t layout, int row, int k) {
-    int const swizzle = int(layout >> 30), row_bytes = swizzle == 1 ? 128 : swizzle == 2 ? 64 : 32;
-    uint32_t const begin = (descriptor & 0x3fff) << 4, next_eight = (layout & 0x3fff) << 4;
-    uint32_t const address = begin + uint32_t(row / 8) * next_eight + uint32_t(row % 8 * row_bytes + 2 * k);
-    return value(*reinterpret_cast<bf16*>(host::at(host::swizzled(address, row_bytes))));
-  }
-
-  static void fma(float (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
-                  int adds = 1) {
-    int const thread = int(threadIdx.x) % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-    for (int i = 0; i < kPixels / 2; ++i) {
-      float sum = adds ? sums[i] : 0;
-      for (int k = 0; k < 16; ++k) {
-        sum += element(a, layout_of_a, row + i / 2 % 2 * 8, k) * element(b, layout_of_b, i / 4 * 8 + column + i % 2, k);
-      }
-      sums[i] = sum;
-    }
-  }
-};
+using host::Mma;
+using host::value;
 
 /// Filters in registers: a thread has two elements of k of two rows, and two 8 elements later.
 template <int Pixels>

@@ -6,6 +6,9 @@ import random
 import subprocess
 from pathlib import Path
 
+import torch
+from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
+
 from evt.emission import translate
 from evt.emission.headers import GENERATED
 from evt.ir.convolution import Convolution, ConvolutionProblem
@@ -17,9 +20,39 @@ MEMBERS = (
     *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
 )
 OF_DEPTH = tuple(f"{part}depth" for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"))
-
-
+#: The channels of a block.
+PLANE = 16
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
+
+
+def line_of(sizes: dict[str, int], pixels: int, backwards: bool, residues: bool = False) -> str:
+    depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
+    last = (0, pixels, PLANE, 2, int(backwards), int("depth" in sizes), int(residues))
+    return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
+
+
+def tensors(problem: ConvolutionProblem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return whole numbers: the input, the gradient of the output, the weight."""
+    torch.manual_seed(sum(problem.pixels))
+    shapes = (problem.images, problem.channels, *problem.pixels), (problem.images, problem.filters, *problem.results)
+    weight = problem.filters, problem.channels, *problem.filter_size
+    x, y, w = (torch.randint(-4, 5, shape).double() for shape in (*shapes, weight))
+    return x, y, w
+
+
+def expected(problem: ConvolutionProblem, operator: str) -> torch.Tensor:
+    """Return the convolution of a problem's tensors, or the gradient of its input."""
+    x, y, weight = tensors(problem)
+    steps = {"stride": problem.geometry.stride, "dilation": problem.geometry.dilation}
+    volumes = len(problem.pixels) == 3
+    if operator == "fprop":
+        padded = pad(x, [size for pads in reversed(problem.pads) for size in pads])
+        return (conv3d if volumes else conv2d)(padded, weight, **steps)
+    found = (conv_transpose3d if volumes else conv_transpose2d)(y, weight, **steps)
+    for axis, (size, (before, _)) in enumerate(zip(problem.pixels, problem.pads, strict=True), 2):
+        found = pad(found, [0, 0] * (found.dim() - 1 - axis) + [0, max(0, before + size - found.shape[axis])])
+        found = found.narrow(axis, before, size)
+    return found
 
 
 def compiled(name: str, folder: Path, *before: Path) -> Path:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
+from torch.nn.functional import conv2d, pad
 
-from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.convolution import Convolution
 from evt.plan.halo import forward
 from tests.cxx.cute import GXX, include_flags
-from tests.cxx.halo_problems import MEMBERS, OF_DEPTH, compiled, drawn
+from tests.cxx.halo_problems import MEMBERS, PLANE, compiled, drawn, expected, line_of, tensors
 
 pytestmark = [
     pytest.mark.cxx,
@@ -182,23 +182,7 @@ def computed_volume(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: d
     return out
 
 
-PLANE = 16
 OUTPUT = ("output_depth", "output_height", "output_width")
-
-
-def line_of(sizes: dict[str, int], pixels: int, backwards: bool, residues: bool = False) -> str:
-    depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
-    last = (0, pixels, PLANE, 2, int(backwards), int("depth" in sizes), int(residues))
-    return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
-
-
-def tensors(problem: ConvolutionProblem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return whole numbers: the input, the gradient of the output, the weight."""
-    torch.manual_seed(sum(problem.pixels))
-    shapes = (problem.images, problem.channels, *problem.pixels), (problem.images, problem.filters, *problem.results)
-    weight = problem.filters, problem.channels, *problem.filter_size
-    x, y, w = (torch.randint(-4, 5, shape).double() for shape in (*shapes, weight))
-    return x, y, w
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
@@ -223,16 +207,8 @@ def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Pat
         several += tile.images > 1
         eights += tile.next_eight != 8
         x, y, weight = tensors(problem)
-        steps = {"stride": problem.geometry.stride, "dilation": problem.geometry.dilation}
-        if backwards:
-            want = (conv_transpose3d if volumes else conv_transpose2d)(y, weight, **steps)
-            for axis, (before, after) in zip(spatial, problem.pads, strict=True):
-                want = want.narrow(axis, before, want.shape[axis] - before - after)
-            operand, filters = y, weight.permute(*spatial, 0, 1)
-        else:
-            padded = pad(x, [size for pads in reversed(problem.pads) for size in pads])
-            want = (conv3d if volumes else conv2d)(padded, weight, **steps)
-            operand, filters = x, weight.permute(*spatial, 1, 0)
+        want = expected(problem, operator)
+        operand, filters = (y, weight.permute(*spatial, 0, 1)) if backwards else (x, weight.permute(*spatial, 1, 0))
         got = (computed_volume if volumes else computed)(tile, operand.movedim(1, -1), filters, sizes)
         assert torch.equal(got.movedim(-1, 1), want), (line, problem)
     assert several > 1

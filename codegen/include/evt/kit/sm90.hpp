@@ -166,6 +166,10 @@ CUTLASS_DEVICE uint32_t load_shared_half(uint32_t address) {
   return half;
 }
 
+CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
 // TMA: boxes of tensors of two to five dimensions, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_tma_descriptor(CUtensorMap const& map) {

@@ -87,9 +87,7 @@ CUTLASS_DEVICE void initialize(Params<Traits> const& params, SharedStorage const
   for (int stage = 0; stage < geometry.input_stages; ++stage) {
     uint32_t const box = storage.input.buffers + stage * geometry.input_stage_bytes;
     uint32_t const end = box + geometry.box_pixels() * Traits::kPixelBytes;
-    for (int i = threadIdx.x; i < words; i += Traits::kThreads) {
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i * 4), "r"(0) : "memory");
-    }
+    for (int i = threadIdx.x; i < words; i += Traits::kThreads) store_shared(end + i * 4, 0);
   }
   fence_view_async_shared();
 }

@@ -31,7 +31,7 @@ struct TmaMap {
   char* pointer;
   int dimensions, element_bytes, row_bytes;
   int64_t extents[5], strides[5];  // strides in bytes
-  int box[5];
+  int box[5], steps[5];            // elements of a box, and places from one to the next
 };
 
 inline char memory[kMaxBlocks][kBytes];
@@ -68,7 +68,7 @@ void for_each_element(TmaMap const& map, uint32_t shared, std::vector<int> const
     int64_t rest = number, offset = 0;
     bool is_inside = true;
     for (int i = 0; i < map.dimensions; ++i) {
-      int64_t const place = first[size_t(i)] + rest % map.box[i];
+      int64_t const place = first[size_t(i)] + rest % map.box[i] * map.steps[i];
       rest /= map.box[i];
       is_inside = is_inside && place >= 0 && place < map.extents[i];
       offset += place * map.strides[i];
@@ -136,6 +136,7 @@ inline void arrive_and_expect_tx(uint32_t barrier, int bytes) { host::arrive(hos
 inline void barrier_wait(uint32_t barrier, uint32_t phase) {
   while (host::barrier_at(barrier).phase % 2 == phase) host::yield();
 }
+inline bool test_wait(uint32_t barrier, uint32_t phase) { return host::barrier_at(barrier).phase % 2 != phase; }
 inline void fence_view_async_shared() {}
 
 inline void cluster_arrive_relaxed() {}
@@ -165,6 +166,8 @@ inline float load_shared_float(uint32_t address) { return *reinterpret_cast<floa
 inline void store_shared_float(uint32_t address, float value) { *reinterpret_cast<float*>(host::at(address)) = value; }
 inline uint32_t load_shared_half(uint32_t address) { return *reinterpret_cast<uint16_t*>(host::at(address)); }
 inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
+
+inline void store_shared(uint32_t address, uint32_t word) { std::memcpy(host::at(address), &word, sizeof(word)); }
 
 inline void prefetch_tma_descriptor(CUtensorMap const&) {}
 template <class... Places>
@@ -218,11 +221,12 @@ struct TmaTensor {
   int row_bytes;
 
   bool encode(CUtensorMap& map) const {
-    host::TmaMap made{static_cast<char*>(const_cast<void*>(pointer)), Dimensions, element_bytes, row_bytes, {}, {}, {}};
+    host::TmaMap made{static_cast<char*>(const_cast<void*>(pointer)), Dimensions, element_bytes, row_bytes, {}, {}, {}, {}};
     for (int i = 0; i < Dimensions; ++i) {
       made.extents[i] = extents[i];
       made.strides[i] = (i == 0 ? 1 : strides[i - 1]) * element_bytes;
-      made.box[i] = box[i];
+      made.steps[i] = i == 1 || i == 2 ? steps[i - 1] : 1;
+      made.box[i] = (box[i] + made.steps[i] - 1) / made.steps[i];
     }
     size_t const number = host::maps.size();
     host::maps.push_back(made);

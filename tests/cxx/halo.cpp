@@ -1,0 +1,104 @@
+// The halo kernel on the host: the threads of a block run one at a time, over instructions of host/evt/kit. It reads a
+// line of numbers for each convolution, as halo_memory.cpp does, then the input and the filters in the order of memory,
+// and prints the bits of the output.
+
+#include "kit.hpp"
+
+#include <cstdio>
+#include <vector>
+
+#include "evt/epilogue/lanes_own.hpp"
+#include "evt/kit/kernel.hpp"
+#include "evt/kit/mainloop.hpp"
+
+namespace {
+
+using evt::element::bf16;
+
+/// D = acc.
+struct Epilogue {
+  using Source = void;
+  using Destination = evt::element::Stored;
+  using Result = float;
+  static constexpr bool kPlaces = false;
+  struct Params {};
+  struct Fetched {};
+
+  Epilogue(Params const&, evt::fragment::Tile const&) {}
+  void fetch(Fetched&, evt::fragment::Places const&) const {}
+  template <int N, class Accumulator, class Loaded, class Store>
+  void visit(Accumulator const& acc, Loaded const&, Store const& store, Fetched const&, evt::fragment::Places const&) {
+    for (int i = 0; i < N; ++i) store(i, acc(i));
+  }
+  void finish(evt::fragment::Tile const&) {}
+};
+
+std::vector<bf16> read(int64_t count) {
+  std::vector<bf16> found(static_cast<size_t>(count));
+  for (bf16& each : found) {
+    int number;
+    if (std::scanf("%d", &number) != 1) std::exit(2);
+    each.bits = uint16_t(evt::element::rounded(float(number)));
+  }
+  return found;
+}
+
+template <int Pixels, int Dimensions, bool Transposed, bool Residues>
+void compute(evt::kit::Problem const& problem) {
+  constexpr int kChannels = 16;
+  using Mainloop = evt::kit::HaloMainloop<host::Mma<Pixels, Transposed>, kChannels, Dimensions, Residues>;
+  using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+  auto const &x = problem.width, &y = problem.height, &z = problem.depth;
+  std::vector<bf16> const a = read(int64_t(problem.images) * z.size * y.size * x.size * problem.channels);
+  std::vector<bf16> const b = read(int64_t(problem.filters) * z.taps * y.taps * x.taps * problem.channels);
+  int64_t const pixels = int64_t(problem.images) * z.output * y.output * x.output;
+  std::vector<bf16> d(size_t((pixels + 1) * problem.filters), bf16{0x7fc0});
+  typename Kernel::Arguments arguments{};
+  arguments.problem = problem;
+  arguments.a = a.data(), arguments.b = b.data(), arguments.d = d.data(), arguments.d_stride = problem.filters;
+  auto const fill = [](int64_t* strides, int64_t inner, int columns, int rows, int slices) {
+    int64_t found[] = {inner, inner * columns, inner * columns * rows, inner * columns * rows * slices};
+    for (int i = 0; i <= Dimensions; ++i) strides[i] = i == 0 ? found[3] : found[Dimensions - i];
+  };
+  fill(arguments.a_strides, problem.channels, x.size, y.size, z.size);
+  fill(arguments.b_strides, Transposed ? problem.filters : problem.channels, x.taps, y.taps, z.taps);
+  arguments.multiprocessors = 3;
+  if (!Kernel::can_implement(arguments)) {
+    std::printf("none\n");
+    return;
+  }
+  auto const params = Kernel::to_underlying_arguments(arguments);
+  gridDim = Kernel::get_grid_shape(params);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    host::barriers.clear();
+    std::memset(host::memory, 0xff, sizeof(host::memory));
+    host::run(Kernel::MaxThreadsPerBlock, [&] { Kernel()(params, host::memory[0] + 16); });
+  }
+  for (bf16 each : d) std::printf("%d ", each.bits);
+  std::printf("\n");
+}
+
+}  // namespace
+
+int main() {
+  evt::kit::Problem p{};
+  int windows, pixels, channels, element_bytes, backwards, volume, residues;
+  auto &y = p.height, &x = p.width, &z = p.depth;
+  int* const numbers[] = {&p.images, &y.size, &x.size, &p.channels, &p.filters, &y.taps, &x.taps, &y.output, &x.output,
+                          &y.pad, &x.pad, &y.stride, &x.stride, &y.dilation, &x.dilation, &z.size, &z.taps, &z.output,
+                          &z.pad, &z.stride, &z.dilation, &windows, &pixels, &channels, &element_bytes, &backwards,
+                          &volume, &residues};
+  for (;;) {
+    for (int* number : numbers) {
+      if (std::scanf("%d", number) != 1) return 0;
+    }
+    y.window = x.window = z.window = 1;
+    if (residues) {
+      compute<104, 2, true, true>(p);
+    } else if (volume) {
+      backwards ? compute<104, 3, true, false>(p) : compute<104, 3, false, false>(p);
+    } else {
+      backwards ? compute<104, 2, true, false>(p) : compute<64, 2, false, false>(p);
+    }
+  }
+}
