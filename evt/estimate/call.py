@@ -8,7 +8,6 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LaunchError
 from evt.estimate.costs import Costs, costs_of
 from evt.estimate.estimate import Estimate, estimate, estimates
-from evt.measured import named_card
 from evt.plan import Plan, Survey
 from evt.plan.cards import Card
 from evt.plan.speed import fastest, refusal
@@ -18,7 +17,7 @@ from evt.request import Request, Shapes, packed_problem, problem_sizes, surveyed
 def estimate_call(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> Estimate:
     """Return the estimate of the kernel that a call takes without measurements: see ``Program.estimate``."""
     found, costs = _survey(request, shapes, arch, a, b)
-    sizes, card = problem_sizes(request, shapes), named_card(arch)
+    sizes, card = problem_sizes(request, shapes), _card(arch)
     return estimate(plan_taken(found, sizes, card), sizes, costs, card)
 
 
@@ -34,7 +33,7 @@ def plan_taken(found: Survey, sizes: Mapping[str, int], card: Card) -> Plan:
 def estimate_kernels(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Estimate, ...]:
     """Return the estimates of the kernels of all routes in all configurations, the fastest first."""
     found, costs = _survey(request, shapes, arch, a, b)
-    return estimates(found, problem_sizes(request, shapes), costs, named_card(arch))
+    return estimates(found, problem_sizes(request, shapes), costs, _card(arch))
 
 
 def _survey(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Survey, Costs]:
@@ -44,3 +43,10 @@ def _survey(request: Request, shapes: Shapes, arch: str, a: str | None, b: str |
     if not costs.flops:
         raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to estimate"))
     return found, costs
+
+
+def _card(arch: str) -> Card:
+    """Return a card with the constants of this machine. Its module imports sqlite3, which the playground lacks."""
+    from evt.measured import named_card
+
+    return named_card(arch)

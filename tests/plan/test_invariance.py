@@ -52,7 +52,7 @@ def test_drawn_programs_have_one_order(arch: str, count: int) -> None:
         assert not any(isinstance(plan.mainloop, OwnProduct) and plan.config.cluster[2] > 1 for plan in plans)
         assert str(order) in op.explain(arch, a, b).proof
         proved, several = proved + 1, several + (len(taken) > 1)
-    assert proved > 30
+    assert proved > count / 6
     assert refused
     assert several or arch != "sm90"  # the number of rows still chooses among tiles
 

@@ -91,7 +91,7 @@ def results() -> Iterator[tuple[str, Any, str]]:
     yield "gradient", op.gradient(), "saved_0"
     yield "fusion", fusion(evt.fuse(model, (x,))), "relu"
     with torch.no_grad():
-        yield "report", evt.report(model, (x,), arch="sm90"), "it reads a reduction of the product"
+        yield "report", evt.report(model, (x,), arch="sm90"), "it also reads the result of another kernel"
     yield "empty report", evt.report(Net()), "no graph"
     yield "tuning", tuning(), "no & never"
     yield "bench", measured(), "a < b"

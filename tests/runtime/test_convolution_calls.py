@@ -9,6 +9,7 @@ import torch
 
 import evt
 from evt.plan import LayoutClass
+from evt.plan.plan import Convolution2x
 from evt.request import packed_problem
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
@@ -174,11 +175,13 @@ def test_shapes_are_pytorchs() -> None:
         assert expected in str(caught.value)
 
 
-def test_groups_align_the_activation_to_the_channels_of_one() -> None:
+def test_accesses_do_not_reach_into_the_next_group() -> None:
     x, w = evt.channels_last(torch.zeros(2, 16, 8, 8).half()), evt.channels_last(torch.zeros(64, 2, 3, 3).half())
     op = evt.conv2d("D = acc", groups=8)
-    assert bind(op.request, x, w, {}, {}).signature.a.alignment == 2
-    assert packed_problem(op.request, "sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
+    assert bind(op.request, x, w, {}, {}).signature.a.alignment == 8
+    loop = op.plan("sm80", "f16", "f16", shapes=(x.shape, w.shape)).mainloop
+    assert isinstance(loop, Convolution2x)
+    assert loop.a.alignment == 2
 
 
 def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm() -> None:

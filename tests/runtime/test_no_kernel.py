@@ -42,11 +42,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, Callable[[], Any] | None]] = {
         r"on any GPU; .*\nE0503: CUTLASS permutes the rows of a dgrad with a stride",
         lambda: evt.conv2d_dgrad("D = silu(acc)*2", stride=1)(X, WEIGHT),
     ),
-    "two filters a channel": (
-        lambda: evt.conv2d("D = acc", groups=8)(X, torch.ones(16, 1, 3, 3, dtype=torch.float16)),
-        "E0503: a group's channels must be multiples of 4 bytes, and are 1 channels",
-        None,
-    ),
     "depthwise of doubles": (
         lambda: evt.conv2d("D = acc", groups=8)(X.double(), WEIGHT[:, :1].double()),
         "E0503: CUTLASS.s convolutions have no f64",
