@@ -1,6 +1,7 @@
 // The halo kernel on the host: the threads of a block run one at a time, over instructions of host/evt/kit. It reads a
-// line of numbers for each convolution, as halo_memory.cpp does, then the input and the filters in the order of memory,
-// and prints the bits of the output.
+// line of numbers for each convolution, as halo_memory.cpp does; the groups, the channels of a block and the elements of
+// a load of filters (0: each block lies in a group); the input and the filters in the order of memory. It prints the bits
+// of the output.
 
 #include "kit.hpp"
 
@@ -10,6 +11,7 @@
 #include "evt/epilogue/lanes_own.hpp"
 #include "evt/kit/kernel.hpp"
 #include "evt/kit/mainloop.hpp"
+#include "evt/kit/mainloop_groups.hpp"
 
 namespace {
 
@@ -43,14 +45,15 @@ std::vector<bf16> read(int64_t count) {
   return found;
 }
 
-template <int Pixels, int Dimensions, bool Transposed, bool Residues>
-void compute(evt::kit::Problem const& problem) {
-  constexpr int kChannels = 16;
-  using Mainloop = evt::kit::HaloMainloop<host::Mma<Pixels, Transposed>, kChannels, Dimensions, Residues>;
+template <class Mainloop>
+void compute(evt::kit::Problem const& problem, int groups = 1) {
   using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+  constexpr int Dimensions = Mainloop::kDimensions;
+  constexpr bool Transposed = Mainloop::Mma::kTransposed;
+  int const channels = problem.channels / groups;  // of a filter
   auto const &x = problem.width, &y = problem.height, &z = problem.depth;
   std::vector<bf16> const a = read(int64_t(problem.images) * z.size * y.size * x.size * problem.channels);
-  std::vector<bf16> const b = read(int64_t(problem.filters) * z.taps * y.taps * x.taps * problem.channels);
+  std::vector<bf16> const b = read(int64_t(problem.filters) * z.taps * y.taps * x.taps * channels);
   int64_t const pixels = int64_t(problem.images) * z.output * y.output * x.output;
   std::vector<bf16> d(size_t((pixels + 1) * problem.filters), bf16{0x7fc0});
   typename Kernel::Arguments arguments{};
@@ -61,8 +64,9 @@ void compute(evt::kit::Problem const& problem) {
     for (int i = 0; i <= Dimensions; ++i) strides[i] = i == 0 ? found[3] : found[Dimensions - i];
   };
   fill(arguments.a_strides, problem.channels, x.size, y.size, z.size);
-  fill(arguments.b_strides, Transposed ? problem.filters : problem.channels, x.taps, y.taps, z.taps);
+  fill(arguments.b_strides, Transposed ? problem.filters : channels, x.taps, y.taps, z.taps);
   arguments.multiprocessors = 3;
+  arguments.groups = groups;
   if (!Kernel::can_implement(arguments)) {
     std::printf("none\n");
     return;
@@ -78,27 +82,42 @@ void compute(evt::kit::Problem const& problem) {
   std::printf("\n");
 }
 
+template <int Pixels, int Dimensions, bool Transposed, bool Residues = false>
+using Halo = evt::kit::HaloMainloop<host::Mma<Pixels, Transposed>, 16, Dimensions, Residues>;
+
+template <int Channels>
+void compute_groups(evt::kit::Problem const& problem, int groups, int vector) {
+  using Mma = host::Mma<104>;
+  switch (vector) {
+    case 0: return compute<evt::kit::GroupsMainloop<Mma, Channels>>(problem, groups);
+    case 1: return compute<evt::kit::PackedGroupsMainloop<Mma, Channels, 1>>(problem, groups);
+    default: return compute<evt::kit::PackedGroupsMainloop<Mma, Channels, 4>>(problem, groups);
+  }
+}
+
 }  // namespace
 
 int main() {
   evt::kit::Problem p{};
-  int windows, pixels, channels, element_bytes, backwards, volume, residues;
+  int windows, pixels, channels, element_bytes, backwards, volume, residues, groups, of_block, vector;
   auto &y = p.height, &x = p.width, &z = p.depth;
   int* const numbers[] = {&p.images, &y.size, &x.size, &p.channels, &p.filters, &y.taps, &x.taps, &y.output, &x.output,
                           &y.pad, &x.pad, &y.stride, &x.stride, &y.dilation, &x.dilation, &z.size, &z.taps, &z.output,
                           &z.pad, &z.stride, &z.dilation, &windows, &pixels, &channels, &element_bytes, &backwards,
-                          &volume, &residues};
+                          &volume, &residues, &groups, &of_block, &vector};
   for (;;) {
     for (int* number : numbers) {
       if (std::scanf("%d", number) != 1) return 0;
     }
     y.window = x.window = z.window = 1;
-    if (residues) {
-      compute<104, 2, true, true>(p);
+    if (groups > 1) {
+      of_block == 64 ? compute_groups<64>(p, groups, vector) : compute_groups<48>(p, groups, vector);
+    } else if (residues) {
+      compute<Halo<104, 2, true, true>>(p);
     } else if (volume) {
-      backwards ? compute<104, 3, true, false>(p) : compute<104, 3, false, false>(p);
+      backwards ? compute<Halo<104, 3, true>>(p) : compute<Halo<104, 3, false>>(p);
     } else {
-      backwards ? compute<104, 2, true, false>(p) : compute<64, 2, false, false>(p);
+      backwards ? compute<Halo<104, 2, true>>(p) : compute<Halo<64, 2, false>>(p);
     }
   }
 }

@@ -66,17 +66,54 @@ def test_results_of_convolutions(kind: str, count: int, program: Path) -> None:
         x, y, weight = tensors(problem)
         data = [(x if operator == "fprop" else y).movedim(1, -1), weight.movedim(1, -1)]
         numbers = " ".join(str(int(each)) for tensor in data for each in tensor.flatten().tolist())
-        lines.append(f"{line_of(sizes, 104, operator == 'dgrad', kind == 'strides')} {numbers}")
-    done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True)
-    assert (done.stderr, done.returncode) == ("", 0)
-    results = done.stdout.splitlines()
+        lines.append(f"{line_of(sizes, 104, operator == 'dgrad', kind == 'strides')} 1 16 0 {numbers}")
+    results = run(program, lines)
     assert len(results) == count
     assert sum(each != "none" for each in results) > count / 2
     for problem, line in zip(given, results, strict=True):
         if line == "none":
             continue
-        bits = torch.tensor([int(each) for each in line.split()], dtype=torch.int32).to(torch.uint16)
-        found = bits.view(torch.bfloat16)
-        want = expected(problem, operator).movedim(1, -1).flatten().bfloat16()
-        assert torch.equal(found[: len(want)], want), problem
-        assert bool(found[len(want) :].isnan().all())
+        check(line, expected(problem, operator), str(problem))
+
+
+#: Groups, the channels and the filters of one, the channels of a block, and the elements of a load of filters.
+#: The last is 0 if each block lies in a group.
+GROUPS = [
+    (32, 4, 4, 64, 4),
+    (8, 8, 8, 64, 1),
+    (9, 24, 24, 48, 4),
+    (3, 16, 32, 64, 4),
+    (2, 64, 64, 64, 0),
+    (2, 112, 80, 64, 0),
+    (3, 40, 72, 48, 0),
+]
+
+
+@pytest.mark.parametrize("given", GROUPS)
+def test_results_of_groups(given: tuple[int, ...], program: Path) -> None:
+    groups, inner, outer, block, vector = given
+    draw = random.Random(str(given))
+    taps = draw.randint(1, 3), draw.randint(1, 3)
+    geometry = {"groups": groups, "stride": draw.choice((1, 2)), "padding": (draw.randint(0, 1), draw.randint(0, 1))}
+    shapes = (2, groups * inner, draw.randint(7, 11), draw.randint(7, 12)), (groups * outer, inner, *taps)
+    problem = Convolution.of("conv2d", geometry).problem(*shapes)
+    torch.manual_seed(groups)
+    x, weight = (torch.randint(-4, 5, shape).double() for shape in shapes)
+    data = " ".join(str(int(each)) for each in (*x.movedim(1, -1).flatten(), *weight.movedim(1, -1).flatten()))
+    (line,) = run(program, [f"{line_of(problem.sizes, 104, False)} {groups} {block} {vector} {data}"])
+    want = torch.nn.functional.conv2d(x, weight, None, problem.geometry.stride, geometry["padding"], 1, groups)
+    check(line, want, str(given))
+
+
+def run(program: Path, lines: list[str]) -> list[str]:
+    done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout.splitlines()
+
+
+def check(line: str, want: torch.Tensor, what: str) -> None:
+    """Compare the printed bits of pixels, channels last, and of a pixel more that is not written."""
+    bits = torch.tensor([int(each) for each in line.split()], dtype=torch.int32).to(torch.uint16)
+    found, flat = bits.view(torch.bfloat16), want.movedim(1, -1).flatten().bfloat16()
+    assert torch.equal(found[: len(flat)], flat), what
+    assert bool(found[len(flat) :].isnan().all())

@@ -31,6 +31,11 @@ inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   return result;
 }
 
+template <class T>
+T __ldg(T const* from) {
+  return *from;
+}
+
 #include "evt/element.hpp"
 
 namespace evt {

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -35,6 +36,7 @@ struct TmaMap {
 };
 
 inline char memory[kMaxBlocks][kBytes];
+inline Barrier consumers{256};  // of the only block
 inline std::map<std::pair<int, uint32_t>, TransactionBarrier> barriers;
 inline std::vector<TmaMap> maps;
 
@@ -58,7 +60,8 @@ inline uint32_t swizzled(uint32_t address, int row_bytes) {
   return address ^ (address >> 7 & mask) << 4;
 }
 
-/// `copy(is_inside, in global memory, in shared memory)` for the elements of a box.
+/// `copy(is_inside, in global memory, in shared memory)` for the elements of a box. A row that is narrower than the swizzle
+/// takes the swizzle's bytes of shared memory, as an H100 does it.
 template <class Copy>
 void for_each_element(TmaMap const& map, uint32_t shared, std::vector<int> const& first, Copy const& copy) {
   if (int(first.size()) != map.dimensions) std::abort();
@@ -73,7 +76,9 @@ void for_each_element(TmaMap const& map, uint32_t shared, std::vector<int> const
       is_inside = is_inside && place >= 0 && place < map.extents[i];
       offset += place * map.strides[i];
     }
-    copy(is_inside, map.pointer + offset, at(swizzled(shared + uint32_t(number) * map.element_bytes, map.row_bytes)));
+    int64_t const bytes = std::max(map.box[0] * map.element_bytes, map.row_bytes);
+    uint32_t const to = uint32_t(number / map.box[0] * bytes + number % map.box[0] * map.element_bytes);
+    copy(is_inside, map.pointer + offset, at(swizzled(shared + to, map.row_bytes)));
   }
 }
 
@@ -138,6 +143,7 @@ inline void barrier_wait(uint32_t barrier, uint32_t phase) {
 }
 inline bool test_wait(uint32_t barrier, uint32_t phase) { return host::barrier_at(barrier).phase % 2 != phase; }
 inline void fence_view_async_shared() {}
+inline void consumers_sync() { host::wait(host::consumers); }
 
 inline void cluster_arrive_relaxed() {}
 inline void cluster_wait() { host::wait(host::block->of_cluster); }
@@ -167,6 +173,9 @@ inline void store_shared_float(uint32_t address, float value) { *reinterpret_cas
 inline uint32_t load_shared_half(uint32_t address) { return *reinterpret_cast<uint16_t*>(host::at(address)); }
 inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 
+inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
+  std::memcpy(host::at(address), from, sizeof(from));
+}
 inline void store_shared(uint32_t address, uint32_t word) { std::memcpy(host::at(address), &word, sizeof(word)); }
 
 inline void prefetch_tma_descriptor(CUtensorMap const&) {}
