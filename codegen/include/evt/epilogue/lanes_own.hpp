@@ -27,6 +27,8 @@ struct Lanes : epilogue::TypesOwn {
   static constexpr int kSize = 1;
   static constexpr int kFragments = fragment::kElements;
   static constexpr int kRows = fragment::kRows, kColumns = 2;  // of a step
+  /// Whether a step visits both columns of a row before the next row.
+  static constexpr bool kRowByRow = Warp::element_of(1, 0) == 1;
 
   struct At {
     int element;  // of the step
@@ -303,6 +305,17 @@ struct Lanes : epilogue::TypesOwn {
     return totals[0];
   }
 
+  /// Combine a total over the lanes of its row; all of them get the result.
+  template <class Op, class Element>
+  CUTLASS_DEVICE static Element total_of_row(Element const& total) {
+    return reduce_over_lanes<Op, Warp::kColumns, Warp::kRows>(total);
+  }
+
+  template <class Write, class Element>
+  CUTLASS_DEVICE void write_total(At const& at, Write const& write, Element const& total) const {
+    if (fragment::lane() / Warp::kRows == 0 && has_row(at, 0) && tile.exists()) write(row(at, 0), total);
+  }
+
   /// The value of the first lane of each row.
   template <class T>
   CUTLASS_DEVICE static T of_first_lane(T x) {
@@ -374,7 +387,8 @@ struct Lanes : epilogue::TypesOwn {
   };
 };
 
-/// The totals of a thread's rows. At the end of a step, the lanes of a row combine them. Each warp writes its own part.
+/// The totals of a thread's rows. At the end of a step, the lanes of a row combine them. If a row is complete before the
+/// next one begins, they do so at once: fewer totals are in registers. Each warp writes its own part.
 template <class Lanes, class Op, class Element>
 struct RowTotals {
   using At = typename Lanes::At;
@@ -384,16 +398,21 @@ struct RowTotals {
 
   template <class Write>
   CUTLASS_DEVICE void add(
-      Lanes const& lanes, At const& at, typename Lanes::template Array<Element, 1> const& value, Write const&) {
+      Lanes const& lanes, At const& at, typename Lanes::template Array<Element, 1> const& value, Write const& write) {
     int const column = Lanes::column_number(at);
     Element const own = lanes.has_column(column) ? value[0] : Op::template identity<Element>();
     Element& total = totals[Lanes::row_number(at)];
     total = column == 0 ? own : Op::apply(total, own);
+    if constexpr (Lanes::kRowByRow) {
+      if (column == 1) lanes.write_total(at, write, Lanes::template total_of_row<Op>(total));
+    }
   }
 
   template <int Rows, class Write>
   CUTLASS_DEVICE void end_step(Lanes const& lanes, Step const& step, Write const& write) {
-    lanes.template write_row<Rows>(step, write, Lanes::template total_of_lane<Rows, Op>(totals));
+    if constexpr (!Lanes::kRowByRow) {
+      lanes.template write_row<Rows>(step, write, Lanes::template total_of_lane<Rows, Op>(totals));
+    }
   }
 
   template <class Write>
