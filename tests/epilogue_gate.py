@@ -371,6 +371,8 @@ def main() -> int:
     compares.add_argument("--tolerance", type=float, default=1.0, help="percent")
     given = parser.parse_args()
     if given.command == "run":
+        if not any(re.search(given.only, case.name) for case in (cases_of_ways() if given.way else cases())):
+            parser.error(f"no program is called so: {given.only}")
         return run(given.file, given.device, given.jobs, given.only, given.way)
     return compare(given.before, given.after, given.tolerance)
 

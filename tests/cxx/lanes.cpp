@@ -9,26 +9,6 @@
 #include <utility>
 #include <vector>
 
-inline uint32_t __ballot_sync(unsigned, bool vote) {
-  uint32_t votes = 0;
-  for (int lane = 0; lane < 32; ++lane) votes |= uint32_t(host::exchange(vote, lane)) << lane;
-  return votes;
-}
-
-template <class T>
-T __shfl_sync(unsigned, T value, int source, int width) {
-  return host::exchange(value, host::block->current % 32 / width * width + source);
-}
-inline float __uint_as_float(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
-inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
-inline int min(int a, int b) { return a < b ? a : b; }
-inline int max(int a, int b) { return a > b ? a : b; }
-
 #include "evt/epilogue/block.hpp"
 #include "evt/epilogue/first.hpp"
 #include "evt/epilogue/index.hpp"

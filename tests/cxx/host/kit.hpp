@@ -9,33 +9,6 @@
 
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
 
-inline uint32_t __ballot_sync(unsigned, bool vote) {
-  uint32_t votes = 0;
-  for (int lane = 0; lane < 32; ++lane) votes |= uint32_t(host::exchange(vote, lane)) << lane;
-  return votes;
-}
-inline float __uint_as_float(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
-inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
-inline int min(int a, int b) { return a < b ? a : b; }
-inline int max(int a, int b) { return a > b ? a : b; }
-inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); }
-inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
-  uint64_t const bytes = uint64_t(y) << 32 | x;
-  uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) result |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
-  return result;
-}
-
-template <class T>
-T __ldg(T const* from) {
-  return *from;
-}
-
 #include "evt/element.hpp"
 
 namespace evt {

@@ -5,6 +5,7 @@
 
 #include <ucontext.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -131,6 +132,40 @@ T __shfl_up_sync(unsigned, T value, int distance) {
 }
 inline void __syncwarp() { host::wait(host::block->warps[size_t(host::block->current / 32)].barrier); }
 inline void __syncthreads() { host::wait(host::block->of_blocks[size_t(host::rank_of_block())]); }
+
+inline uint32_t __ballot_sync(unsigned, bool vote) {
+  uint32_t votes = 0;
+  for (int lane = 0; lane < 32; ++lane) votes |= uint32_t(host::exchange(vote, lane)) << lane;
+  return votes;
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int source, int width) {
+  return host::exchange(value, host::block->current % 32 / width * width + source);
+}
+
+// Functions of numbers, and loads.
+
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
+inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline float __int_as_float(int bits) { return __uint_as_float(uint32_t(bits)); }
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  uint64_t const bytes = uint64_t(y) << 32 | x;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) result |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return result;
+}
+
+template <class T>
+T __ldg(T const* from) {
+  return *from;
+}
 
 // One thread runs at a time.
 template <class T>
