@@ -302,7 +302,11 @@ struct Gemm {
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
   static constexpr int SharedStorageSize = kSharedBytes;
-  static constexpr int kProducerRegisters = Scales::kExist ? 64 : 40, kConsumerRegisters = Scales::kExist ? 224 : 232;
+  static constexpr int kProducerRegisters = Scales::kExist ? 56 : 40, kConsumerRegisters = Scales::kExist ? 224 : 232;
+  // Consumers wait forever for registers that producers do not give back. A thread is launched with a multiple of 8.
+  static_assert(kProducerRegisters + Traits::kConsumers * kConsumerRegisters <=
+                    (1 + Traits::kConsumers) * (65536 / Traits::kThreads / 8 * 8),
+                "the registers that the CTA was launched with");
 
 #if !defined(EVT_DEVICE_PASS)
   static bool can_implement(Arguments const& arguments) { return to_underlying_arguments(arguments).encoded; }
