@@ -180,8 +180,10 @@ async function refresh() {
   const checked = await ask("check", typed());
   if (mine !== round) return;
   showProblems(checked);
-  if (!checked.ok && view !== "layout") {
-    $("panel").firstElementChild?.classList.add("stale");
+  const stale = !checked.ok && view !== "layout";  // the panel and the signature show the last right program
+  for (const each of ["panel", "signature"]) $(each).classList.toggle("stale", stale);
+  if (stale) {
+    $("download").disabled = true;
     say("The program has mistakes.");
     return;
   }

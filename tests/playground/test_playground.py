@@ -74,6 +74,10 @@ class Page:
     def ready(self) -> None:
         self.page.wait_for_function("document.getElementById('status').textContent.startsWith('Ready')")
 
+    def say(self, text: str) -> None:
+        """Replace the status, so that the next one is seen to come."""
+        self.page.evaluate("text => { document.getElementById('status').textContent = text; }", text)
+
     def type(self, text: str) -> None:
         """Replace the program by the keyboard."""
         self.page.click(".cm-content")
@@ -124,6 +128,9 @@ def test_a_mistake_is_shown_in_place_and_explained(opened: Page) -> None:
     opened.wait_for("#problems .error", "E0201")
     assert "did you mean `gelu`?" in opened.text("#problems")
     assert opened.page.locator(".cm-lintRange-error").inner_text() == "gellu"
+    opacity = "selector => getComputedStyle(document.querySelector(selector)).opacity"
+    for old in ("#signature", "#panel > :last-child"):
+        assert opened.page.evaluate(opacity, old) == "0.5"
     opened.page.click("#problems button >> text=E0201")
     opened.wait_for("#help[open] pre", "# E0201")
     opened.page.keyboard.press("Escape")
@@ -131,6 +138,7 @@ def test_a_mistake_is_shown_in_place_and_explained(opened: Page) -> None:
     opened.page.click("#problems button >> text=Go to it")
     opened.page.keyboard.insert_text("gelu")  # replaces the selection
     opened.wait_for("#panel", "evt::fn::gelu")
+    assert opened.page.evaluate(opacity, "#signature") == "1"
     assert opened.page.locator("#problems li").count() == 0
     opened.type("D = alpha*acc + scale*x")
     opened.wait_for("#problems .warning", "W0401")
@@ -205,11 +213,12 @@ def test_a_shared_link_opens_the_same_state(browser: Any, address: str, opened: 
 def test_every_example_shows_a_kernel(opened: Page) -> None:
     names = opened.page.eval_on_selector_all("#example option", "all => all.map((each) => each.value)")
     assert len(names) > 40
-    for name in ("first steps", "rope", "int8_scaled_bias", "conv_relu_add", "swiglu_blocks"):
+    for name in filter(None, names):
+        opened.say("")
         opened.page.select_option("#example", name)
         opened.ready()
-        opened.wait_for("#panel", "visitor")
-        assert opened.page.locator("#problems .error").count() == 0
+        assert opened.page.locator("#problems .error").count() == 0, name
+        assert "namespace" in opened.text("#panel"), name
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
