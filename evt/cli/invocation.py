@@ -191,6 +191,27 @@ _ARCH = click.option(
     shell_complete=targets,
     help=f"Target: {TARGET_HELP}.",
 )
+
+
+def _configurations(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    """Complete the name of a configuration of the routes that the program can take."""
+    from evt.errors import EvtError
+    from evt.request import packed_problem, surveyed
+
+    given = ctx.params
+    settings = {name: given[name] for name in ("route", *_GEOMETRY) if given.get(name) is not None}
+    a, b = (given.get(name) or given.get("dtype") for name in ("a", "b"))
+    program = given.get("program") or next(iter(ctx.args), "")  # click leaves it there if the line ends in an option
+    asked = Invocation(program, given.get("op"), a, b, settings=settings)
+    try:
+        request = asked.program.request
+        found = surveyed(request, packed_problem(request, given.get("arch") or DEFAULT_ARCH, a, b))
+    except (EvtError, click.UsageError):
+        return []
+    names = {config.name: None for each in found.asked if each.applies for config in each.configs}
+    return [name for name in names if name.startswith(text)]
+
+
 _ROUTE = (
     click.option(
         "--route",
@@ -198,7 +219,9 @@ _ROUTE = (
         shell_complete=routes,
         help="Use this route of `evt explain`, or a kind of route (stock, evt, ...). [default: the best]",
     ),
-    click.option("--config", metavar="NAME", help="Use this configuration of the route."),
+    click.option(
+        "--config", metavar="NAME", shell_complete=_configurations, help="Use this configuration of the route."
+    ),
 )
 _NUMERICS = (
     click.option(

@@ -250,7 +250,8 @@ def show(key: str, json: bool) -> None:
 @click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
 @click.option("--key", default="", help="Only problems whose keys begin with this.")
 @click.option("--anonymous", is_flag=True, help="Leave out the users and machines that measured.")
-def export(file: str, gpu: str, key: str, anonymous: bool) -> None:
+@json_option
+def export(file: str, gpu: str, key: str, anonymous: bool, json: bool) -> None:
     """Write measurements to a JSON file.
 
     `evt tune import` reads it on other machines with such GPUs.
@@ -258,10 +259,14 @@ def export(file: str, gpu: str, key: str, anonymous: bool) -> None:
     from evt.measured import Store
     from evt.measured.shipped import anonymous as without_user
 
+    if json and file == "-":
+        raise click.UsageError("`-` prints the measurements themselves, which are JSON: leave out --json.")
     found = [(name, without_user(each) if anonymous else each) for name, each in Store().all(key, gpu)]
     entries = [{"key": name, **each.to_json()} for name, each in found]
     write(file, json_format.dumps({"form": _FORM, "measurements": entries}, indent=1, allow_nan=False) + "\n")
-    if file != "-":
+    if json:
+        print_json({"ok": True, "exported": len(found)})
+    elif file != "-":
         print_text(f"{file}: {len(found)} {'measurement' if len(found) == 1 else 'measurements'}")
 
 

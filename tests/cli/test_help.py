@@ -7,9 +7,11 @@ import os
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 import evt
+from evt.cli import main
 from evt.cli.entry import COMMANDS as SECTIONS
 from evt.cli.sections import COMMANDS
 from evt.compilation import BuildEvent, Phases
@@ -80,8 +82,10 @@ def test_a_document_names_its_schema(name: str) -> None:
 def test_every_command_prints_json() -> None:
     without = [name for name in SECTIONS if "--json" not in ok(name, "--help")]
     assert without == ["lsp", "tune", "cache"]  # two of them are groups
-    for name in ("tune", "cache"):
-        assert "--json" in ok(name, "list", "--help")
+    for name in ("tune", "cache", "bench"):
+        group = main.get_command(click.Context(main), name)
+        assert isinstance(group, click.Group)
+        assert [each for each in group.commands if "--json" not in ok(name, each, "--help")] == []
 
 
 def test_documents_have_the_content_of_the_text(tmp_path: Path) -> None:
@@ -123,6 +127,11 @@ def test_documents_have_the_content_of_the_text(tmp_path: Path) -> None:
         ("evt bench --dtype e", ["e4m3", "e5m2"]),
         ("evt emit --route conv-", [route.name for route in ROUTES if route.name.startswith("conv-")]),
         ("evt show --op grouped", ["grouped_gemm"]),
+        ("evt emit D=relu(acc) --route evt-3x --config pingpong_19", ["pingpong_192x128x64_1x2"]),
+        ("evt emit --arch sm80 --op conv2d D=relu(acc) --config multistage_128x128", ["multistage_128x128x64"]),
+        ("evt run samples/conv_relu_add.evt --config halo_232", [f"halo_232x64x{k}" for k in (64, 32, 16)]),
+        ("evt emit D=gellu(acc) --config ", [""]),
+        ("evt emit --config p", [""]),
         ("evt graph --format ", ["text", "mermaid", "dot", "svg"]),
     ],
 )
@@ -194,6 +203,13 @@ def test_the_cache_lists_formulas_routes_and_targets(tmp_path: Path, monkeypatch
     text = ok("cache", "list")
     assert "sm90   evt-3x pingpong\n    D = relu(acc + bias)\n    E = D*2\n" in text
     assert os.linesep.join(text.splitlines()[-1:]).startswith("3 libraries")
+
+
+def test_measurements_are_exported_with_a_document(tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    assert json.loads(ok("tune", "export", str(file), "--json")) == {"schema": JSON_SCHEMA, "ok": True, "exported": 0}
+    assert json.loads(file.read_text()) == json.loads(ok("tune", "export", "-"))
+    assert run("tune", "export", "-", "--json").exit_code == 2
 
 
 def test_the_phases_of_builds() -> None:
