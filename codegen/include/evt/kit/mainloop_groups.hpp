@@ -133,31 +133,44 @@ struct PackedGroupsMainloop : GroupsMainloop<Mma, Channels> {
   /// Write the filters of the CTA's block: a swizzled row of channels for each filter, with zeros for other groups.
   template <int Threads, class Traits>
   CUTLASS_DEVICE static void write_filters(Params<Traits> const& params, SharedStorage const& storage, int thread) {
-    constexpr int kChunkBytes = 16, kChunks = Filters::kRowBytes / kChunkBytes, kInFlight = 5;
+    constexpr int kChunkBytes = 16, kChunks = Filters::kRowBytes / kChunkBytes, kInFlight = 9;
+    constexpr int kTogether = ceil_div(kFilters * kChunks, Threads);  // chunks of a thread
     Operands const& operands = params.operands;
     GroupPlace const place = WorkTile(params, CtaWork(params).first, 0).place;
     int const first_group = place.filter / operands.filters;  // of the slice
-    for (int chunk = thread; chunk < kFilters * kChunks; chunk += Threads) {
+    uint16_t const* from[kTogether];
+    int first[kTogether], channels[kTogether];
+    uint32_t to[kTogether];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kTogether; ++i) {
+      int const chunk = thread + i * Threads;
       int const filter = place.filter + chunk / kChunks, group = filter / operands.filters;
-      int const first = chunk % kChunks * Chunk::kElements - (group - first_group) * operands.channels;
-      int const channels = place.slice * operands.groups.filters + filter < place.end ? operands.channels : 0;
-      uint16_t const* const from = operands.b + (place.slice + group) * operands.b_group +
-                                   (filter - group * operands.filters) * operands.b_filter +
-                                   first * operands.b_channel;
+      first[i] = chunk % kChunks * Chunk::kElements - (group - first_group) * operands.channels;
+      channels[i] = place.slice * operands.groups.filters + filter < place.end ? operands.channels : 0;
+      from[i] = operands.b + (place.slice + group) * operands.b_group +
+                (filter - group * operands.filters) * operands.b_filter + first[i] * operands.b_channel;
       uint32_t const at = storage.filters.buffers + chunk * kChunkBytes;
-      uint32_t const to = at ^ (at >> 7 & kChunks - 1) * kChunkBytes;
-      for (int begin = 0; begin < params.taps.number; begin += kInFlight) {
-        uint32_t loaded[kInFlight][4];
+      to[i] = at ^ (at >> 7 & kChunks - 1) * kChunkBytes;
+    }
+    // All loads of a thread are in flight together, for filters of up to nine taps.
+    for (int begin = 0; begin < params.taps.number; begin += kInFlight) {
+      uint32_t loaded[kTogether][kInFlight][4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kInFlight; ++j) {
+        bool const exists = begin + j < params.taps.number;
+        Tap const tap = params.taps.tap[exists ? begin + j : 0];
+        int64_t const offset = tap.y() * operands.b_row + tap.x() * operands.b_column;
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kInFlight; ++i) {
-          bool const exists = begin + i < params.taps.number;
-          Tap const tap = params.taps.tap[exists ? begin + i : 0];
-          Chunk::load(loaded[i], from + tap.y() * operands.b_row + tap.x() * operands.b_column, operands.b_channel,
-                      first, exists ? channels : 0);
+        for (int i = 0; i < kTogether; ++i) {
+          Chunk::load(loaded[i][j], from[i] + offset, operands.b_channel, first[i], exists ? channels[i] : 0);
         }
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kInFlight; ++j) {
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kInFlight; ++i) {
-          if (begin + i < params.taps.number) store_shared(to + (begin + i) * Filters::kBytes, loaded[i]);
+        for (int i = 0; i < kTogether; ++i) {
+          bool const exists = begin + j < params.taps.number && thread + i * Threads < kFilters * kChunks;
+          if (exists) store_shared(to[i] + (begin + j) * Filters::kBytes, loaded[i][j]);
         }
       }
     }
