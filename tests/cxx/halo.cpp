@@ -1,7 +1,7 @@
 // The halo kernel on the host: the threads of a block run one at a time, over instructions of host/evt/kit. It reads a
 // line of numbers for each convolution, as halo_memory.cpp does; the groups, the channels of a block and the elements of
-// a load of filters (0: each block lies in a group); the input and the filters in the order of memory. It prints the bits
-// of the output.
+// a load of filters (0: each block lies in a group; -1: threads copy the input in words); the input and the filters in
+// the order of memory. It prints the bits of the output.
 
 #include "kit.hpp"
 
@@ -12,6 +12,7 @@
 #include "evt/kit/kernel.hpp"
 #include "evt/kit/mainloop.hpp"
 #include "evt/kit/mainloop_groups.hpp"
+#include "evt/kit/mainloop_words.hpp"
 
 namespace {
 
@@ -89,6 +90,7 @@ template <int Channels>
 void compute_groups(evt::kit::Problem const& problem, int groups, int vector) {
   using Mma = host::Mma<104>;
   switch (vector) {
+    case -1: return compute<evt::kit::WordsMainloop<Mma, Channels, 2>>(problem, groups);
     case 0: return compute<evt::kit::GroupsMainloop<Mma, Channels>>(problem, groups);
     case 1: return compute<evt::kit::PackedGroupsMainloop<Mma, Channels, 1>>(problem, groups);
     default: return compute<evt::kit::PackedGroupsMainloop<Mma, Channels, 4>>(problem, groups);
@@ -110,7 +112,7 @@ int main() {
       if (std::scanf("%d", number) != 1) return 0;
     }
     y.window = x.window = z.window = 1;
-    if (groups > 1) {
+    if (groups > 1 || vector < 0) {
       of_block == 64 ? compute_groups<64>(p, groups, vector) : compute_groups<48>(p, groups, vector);
     } else if (residues) {
       compute<Halo<104, 2, true, true>>(p);

@@ -13,14 +13,6 @@
 namespace evt {
 namespace kit {
 
-/// Copy a word to shared memory; zeros if it does not exist.
-CUTLASS_DEVICE void copy_word_async(uint32_t to, void const* from, bool exists) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
-}
-
-/// Wait until the thread's copies are in shared memory.
-CUTLASS_DEVICE void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
 /// A convolution of one block of Channels channels, with groups or without. Vector: see PackedGroupsMainloop.
 template <class Mma, int Channels, int Vector>
 struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {

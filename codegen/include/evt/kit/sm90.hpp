@@ -170,6 +170,16 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 
+// Copies by threads.
+
+/// Copy a word to shared memory; zeros if it does not exist.
+CUTLASS_DEVICE void copy_word_async(uint32_t to, void const* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
+
+/// Wait until the thread's copies are in shared memory.
+CUTLASS_DEVICE void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // TMA: boxes of tensors of two to five dimensions, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_tma_descriptor(CUtensorMap const& map) {

@@ -178,6 +178,13 @@ inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
 }
 inline void store_shared(uint32_t address, uint32_t word) { std::memcpy(host::at(address), &word, sizeof(word)); }
 
+inline void copy_word_async(uint32_t to, void const* from, bool exists) {
+  uint32_t word = 0;
+  if (exists) std::memcpy(&word, from, sizeof(word));
+  store_shared(to, word);
+}
+inline void copies_wait() {}
+
 inline void prefetch_tma_descriptor(CUtensorMap const&) {}
 template <class... Places>
 void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, Places... places) {
