@@ -39,6 +39,12 @@ def _has_measured_slices(product: Product) -> bool:
     return _is_aligned(product) and (max(rows, columns) > 1 or taps == 1) and height * width >= _SMALL_SLICE
 
 
+def _has_small_filters(product: Product) -> bool:
+    """Return whether the filter is not large."""
+    *_, rows, columns = map(hint, product.b.meta["val"].shape)
+    return max(rows, columns) <= _MOST_TAPS
+
+
 def _is_first(product: Product) -> bool:
     """Return whether a convolution is a first layer: few channels, and filters that fill multiples of 16 bytes."""
     filters, channels, *_ = map(hint, product.b.meta["val"].shape)
@@ -109,7 +115,15 @@ COVERED = (
         takes=_has_measured_slices,
     ),
     Class(
-        "gradients of the inputs of such 2-d convolutions",
+        "2-d convolutions with groups",
+        operations=("conv2d",),
+        routes=(halo_3x.GROUPED,),
+        types=_HALF,
+        source="layers of resnext50, resnext101, regnety_032, regnety_160 and ShuffleNet, 1 to 256 images, on an H100",
+        takes=_has_small_filters,
+    ),
+    Class(
+        "gradients of the inputs of such 2-d convolutions without groups",
         operations=("conv2d_dgrad",),
         routes=_CONVOLUTIONS,
         types=_HALF,

@@ -71,6 +71,8 @@ def covered() -> Iterator[Case]:
         for volume in ((3, 3, 3), (1, 3, 3), (2, 1, 3), (1, 1, 1)):
             yield convolution(dtype, rank=3, taps=volume)
         yield convolution(dtype, rank=3, stride=2)
+        for channels, groups in product((128, 256), (2, 4, 8, 32)):
+            yield convolution(dtype, channels=channels, filters=channels, groups=groups)
         for taps in (3, 7):
             yield convolution(dtype, channels=3, filters=64, taps=taps)
             yield convolution(dtype, groups=128, taps=taps)
@@ -89,8 +91,8 @@ def uncovered() -> Iterator[Case]:
         yield convolution(dtype, rank=3, taps=(3, 1, 1))
         small = (8, 512, 2, 7, 7), (512, 512, 3, 3, 3)
         yield lambda x, w: torch.relu(functional.conv3d(x, w, padding=1)), small, dtype, "sm90"
-        for channels, groups in product((128, 256), (2, 4, 8, 32)):
-            yield convolution(dtype, channels=channels, filters=channels, groups=groups)
+        yield convolution(dtype, groups=32, taps=7)
+        yield convolution(dtype, groups=32, rank=3)
         for channels, filters in ((18, 18), (20, 64), (64, 60), (100, 100), (3, 21)):
             yield convolution(dtype, channels=channels, filters=filters)
         yield convolution(dtype, taps=7)
@@ -115,8 +117,8 @@ def test_other_classes_stay_with_the_library(case: Case) -> None:
 
 def test_the_report_says_so() -> None:
     x = torch.zeros(2, 128, 28, 28).half().contiguous(memory_format=torch.channels_last)
-    w = torch.zeros(128, 4, 3, 3).half().contiguous(memory_format=torch.channels_last)
-    (outcome,) = outcomes(lambda x, w: torch.relu(torch.conv2d(x, w, padding=1, groups=32)), x, w)
+    w = torch.zeros(128, 4, 7, 7).half().contiguous(memory_format=torch.channels_last)
+    (outcome,) = outcomes(lambda x, w: torch.relu(torch.conv2d(x, w, padding=3, groups=32)), x, w)
     assert outcome.fused is None
     assert outcome.reason is not None
     assert outcome.reason.code == "E1022"
@@ -128,10 +130,10 @@ def test_what_an_uncovered_product_leaves_may_go_to_another() -> None:
     """The grouped convolution, which was given the sum, stays with the library; the other one takes the sum."""
     x = torch.zeros(32, 128, 56, 56).half().contiguous(memory_format=torch.channels_last)
     w = torch.zeros(128, 128, 3, 3).half().contiguous(memory_format=torch.channels_last)
-    grouped = torch.zeros(128, 4, 3, 3).half().contiguous(memory_format=torch.channels_last)
+    grouped = torch.zeros(128, 4, 7, 7).half().contiguous(memory_format=torch.channels_last)
 
     def both(x: torch.Tensor, w: torch.Tensor, grouped: torch.Tensor) -> torch.Tensor:
-        return torch.relu(torch.conv2d(x, grouped, padding=1, groups=32) + torch.conv2d(x, w, padding=1))
+        return torch.relu(torch.conv2d(x, grouped, padding=3, groups=32) + torch.conv2d(x, w, padding=1))
 
     first, second = outcomes(both, x, w, grouped)
     assert first.reason is not None
