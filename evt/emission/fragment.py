@@ -63,8 +63,9 @@ class _Passes:
 
     def __init__(self, plan: Plan, lanes: str) -> None:
         self.plan = plan
+        self.lanes = lanes
         self.names = Names(
-            lambda name, arguments: listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{name}", arguments))),
+            self.part,
             fragment_element,
             batched=False,
             ragged=isinstance(plan.mainloop, OwnProduct) and plan.mainloop.ends is not None,
@@ -72,6 +73,13 @@ class _Passes:
         self.parts: dict[str, NodeText] = {}
         self.passes = [_Pass()]
         self.values: list[_Value] = []  # of each step
+
+    def part(self, operation: str, arguments: tuple[str, ...]) -> str:
+        """Return the type of an operation's object. A column broadcast has values for all rows of a tile."""
+        lanes = self.lanes
+        if operation == "ColumnBroadcast" and isinstance(self.plan.mainloop, OwnProduct):
+            lanes = f"evt::fragment::LanesOfTile<{self.plan.config.tile[0]}>"
+        return listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{operation}", arguments)))
 
     def add(self, step: Step) -> None:
         """Add a step: its object, if it has one, its statement, and its value."""

@@ -31,7 +31,7 @@ from evt.plan.geometry.convolution import ceil_div
 from evt.plan.plan import DepthwiseConvolution, OwnProduct
 
 #: Threads of a block of the small kernels, and of a place: kFinishThreads and kFinishLanes of finish.hpp.
-_FINISH_THREADS, _FINISH_LANES = 256, 8
+_FINISH_THREADS, _FINISH_LANES, _FINISH_BLOCKS = 256, 8, 1056
 #: Parts of the workspace begin at multiples of this number of bytes: evt::aligned of entry.hpp.
 _ALIGNMENT = 256
 
@@ -204,5 +204,15 @@ class _Writer:
         """Return the grid of a small kernel: the most blocks that a job can use, and the jobs."""
         members = dict(struct.members)
         kept = [self._number("", members[f"{job}.kept"]) for job in struct.jobs]
-        places = _FINISH_THREADS // (_FINISH_LANES if struct.kernel == "finish" else 1)
-        return max(1, *(ceil_div(each, places) for each in kept if isinstance(each, int))), len(struct.jobs)
+        blocks = _finish_blocks if struct.kernel == "finish" else _initial_blocks
+        return max(1, *(blocks(each) for each in kept if isinstance(each, int))), len(struct.jobs)
+
+
+def _finish_blocks(kept: int) -> int:
+    """Return the blocks of a job that combines parts: see finish.hpp."""
+    few = min(ceil_div(kept, 32 // _FINISH_LANES), _FINISH_BLOCKS)
+    return 1 if kept == 1 else max(few, ceil_div(kept, _FINISH_THREADS // _FINISH_LANES))
+
+
+def _initial_blocks(kept: int) -> int:
+    return ceil_div(kept, _FINISH_THREADS)

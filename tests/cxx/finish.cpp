@@ -36,6 +36,15 @@ auto by_warp(Compute const& compute) {
   return result;
 }
 
+/// Run all blocks of a job.
+template <class Job>
+void run_job(Job const& job) {
+  for (unsigned number = 0; number < gridDim.x; ++number) {
+    blockIdx.x = number;
+    host::run(evt::kFinishThreads, [&] { evt::finish(job); });
+  }
+}
+
 // Parts of `kept` results: more and fewer than the places of a block.
 template <class Op>
 void test_parts(int64_t parts, int64_t kept, int64_t batches, bool over_batch) {
@@ -43,17 +52,17 @@ void test_parts(int64_t parts, int64_t kept, int64_t batches, bool over_batch) {
   for (size_t i = 0; i < given.size(); ++i) given[i] = float(i * 7919 % 1013) - 506;
   evt::FinishJob<Op, float, float> const job{given.data(), found.data(), parts, kept, batches, kept, over_batch};
   int64_t const blocks = evt::finish_blocks(job);
-  gridDim = dim3(unsigned(blocks > 1 ? blocks - 1 : 1));  // some places come in a second round
-  for (unsigned number = 0; number < gridDim.x; ++number) {
-    blockIdx.x = number;
-    host::run(evt::kFinishThreads, [&] { evt::finish(job); });
-  }
   int64_t const all = over_batch ? parts * batches : parts;
-  for (size_t i = 0; i < found.size(); ++i) {
-    float wanted = Op::template identity<float>();
-    float const* const from = &given[i / size_t(kept) * size_t(all * kept) + i % size_t(kept)];
-    for (int64_t part = 0; part < all; ++part) wanted = Op::apply(wanted, from[part * kept]);
-    expect(found[i], wanted, "a combined result");
+  for (int64_t grid : {blocks, blocks - 1, blocks / 9}) {  // with few blocks, some places come in a second round
+    gridDim = dim3(unsigned(grid > 1 ? grid : 1));
+    run_job(job);
+    for (size_t i = 0; i < found.size(); ++i) {
+      float wanted = Op::template identity<float>();
+      float const* const from = &given[i / size_t(kept) * size_t(all * kept) + i % size_t(kept)];
+      for (int64_t part = 0; part < all; ++part) wanted = Op::apply(wanted, from[part * kept]);
+      expect(found[i], wanted, "a combined result");
+      found[i] = NAN;
+    }
   }
 }
 
@@ -88,8 +97,40 @@ void test_results() {
       expect(found, 100 * l + 10 + columns[j] + (j + 4 * l) + 1000 * j, "a result");
     }
   }
-  expect(Size{7, nullptr, 0, 0}.by_lanes(5, 9), 7, "a value that is given as one");
-  expect(evt::Place<true>{}.by_lanes(5, 9), 5, "a batch");
+  expect(Size{7, nullptr, 0, 0}.by_lanes(5, 9, {}), 7, "a value that is given as one");
+  expect(evt::Place<true>{}.by_lanes(5, 9, {}), 5, "a batch");
+}
+
+struct Same {
+  using Parameters = cute::tuple<float>;
+  using Result = float;
+  static float apply(float x) { return x; }
+};
+
+// Sums of all parts of groups of columns, for each of several images.
+template <int Width>
+void test_groups(int64_t images, int64_t parts, int64_t groups) {
+  using Sums = evt::Combined<evt::Sum, float, Width, 1, true>;
+  int64_t const columns = groups * Width;
+  std::vector<float> given(size_t(images * parts * columns)), found(size_t(images * groups), NAN);
+  for (size_t i = 0; i < given.size(); ++i) given[i] = float(i * 7919 % 1013) - 506;
+  evt::ComputeJob<Same, float, Sums> job{};
+  job.operands = cute::make_tuple(Sums{given.data(), parts, columns});
+  job.out = found.data();
+  job.kept = job.out_stride_l = groups;
+  job.batches = images;
+  for (int64_t grid : {evt::finish_blocks(job), int64_t(1)}) {
+    gridDim = dim3(unsigned(grid));
+    run_job(job);
+    for (int64_t i = 0; i < images * groups; ++i) {
+      float wanted = 0;
+      for (int64_t part = 0; part < parts; ++part)
+        for (int64_t n = 0; n < Width; ++n)
+          wanted += given[size_t((i / groups * parts + part) * columns + i % groups * Width + n)];
+      expect(found[size_t(i)], wanted, "a group");
+      found[size_t(i)] = NAN;
+    }
+  }
 }
 
 struct Chosen {
@@ -121,7 +162,7 @@ void test_places() {
     for (int m = 0; m < 4; ++m) keys[part][m] = evt::key_of<false>(float(part * m % 2), 10 * part + m);
   evt::CombinedPlace const places{{&keys[0][0], 2, 4}};
   int const expected[] = {0, 11, 2, 13};
-  for (int m = 0; m < 4; ++m) expect(by_warp([&] { return places.by_lanes(0, m); }), expected[m], "a place");
+  for (int m = 0; m < 4; ++m) expect(by_warp([&] { return places.by_lanes(0, m, {}); }), expected[m], "a place");
 }
 
 // Eight elements of one row.
@@ -160,6 +201,9 @@ int main() {
     test_parts<evt::Sum>(300, 1, 2, over_batch);
     test_parts<evt::Min>(1, 2, 1, over_batch);
   }
+  test_groups<4>(3, 19, 32);
+  test_groups<10>(2, 7, 2);
+  test_groups<5>(4, 3, 1);
   test_results();
   test_kinds();
   test_places();

@@ -10,6 +10,7 @@
 
 #include "evt/epilogue/lanes_own.hpp"
 #include "evt/epilogue/reduce.hpp"
+#include "evt/epilogue/vector.hpp"
 
 /// A byte with the value of a whole number.
 struct Byte {
@@ -59,8 +60,8 @@ struct MmaOfRegisters : Mma<Pixels> {
   }
 };
 
-/// D = acc + C, or D = acc, and the sums of the rows and of the columns of acc.
-template <bool HasSource>
+/// D = acc + C + offset, or D = acc + offset, and the sums of the rows and of the columns of acc. A row has an offset.
+template <bool HasSource, int TileRows>
 struct Epilogue {
   using Source = std::conditional_t<HasSource, bf16, void>;
   using Destination = evt::element::Stored;
@@ -70,27 +71,30 @@ struct Epilogue {
   using Sums = evt::own::Part<evt::kit::Lanes, epilogue::Reduction<Kept, evt::Sum, float, evt::Partial>>;
   using Rows = Sums<epilogue::Kept::kRows>;
   using Columns = Sums<epilogue::Kept::kColumns>;
+  using Offset = evt::own::Part<evt::fragment::LanesOfTile<TileRows>, epilogue::ColumnBroadcast<float, float>>;
 
   struct Params {
     typename Rows::Params rows;
     typename Columns::Params columns;
+    typename Offset::Params offset;
   };
-  struct Fetched {};
+  using Fetched = typename Offset::Fetched;
 
   Rows rows;
   Columns columns;
+  Offset offset;
 
   Epilogue(Params const& params, evt::fragment::Tile const& tile)
-      : rows(params.rows, tile), columns(params.columns, tile) {}
-  void fetch(Fetched&, evt::fragment::Places const&) const {}
+      : rows(params.rows, tile), columns(params.columns, tile), offset(params.offset, tile) {}
+  void fetch(Fetched& fetched, evt::fragment::Places const& places) const { offset.fetch(fetched, places); }
 
   template <int N, class Accumulator, class Loaded, class Store>
-  void visit(Accumulator const& acc, Loaded const& source, Store const& store, Fetched const&,
+  void visit(Accumulator const& acc, Loaded const& source, Store const& store, Fetched const& fetched,
              evt::fragment::Places const& places) {
     for (int i = 0; i < N; ++i) {
       rows.put(acc(i), i, places);
       columns.put(acc(i), i, places);
-      store(i, acc(i) + source(i));
+      store(i, acc(i) + source(i) + offset.get(i, places, fetched));
     }
     rows.template end_step<N>(places);
   }
@@ -147,7 +151,7 @@ void check(Size const& size) {
                                   OfColumns != 0 && OfColumns % kColumns != 0>;
   using Multiplied = std::conditional_t<Converts, MmaOfRegisters<Pixels>, Mma<Pixels>>;
   using Conversion = std::conditional_t<Converts, evt::kit::Converted<Byte, bf16>, evt::kit::AsStored<Multiplied>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource>, 64, Tile, Scales, Conversion>;
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Pixels>, 64, Tile, Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth, groups = Tile::kGrouped ? int(size.ends.size()) : 1;
   std::vector<bf16> const a = numbers(size_t(m * k), 1), b = numbers(size_t(groups * n * k), 2), c = numbers(size_t(m * n), 3);
@@ -175,6 +179,9 @@ void check(Size const& size) {
   std::vector<float> row_parts(size_t(tiles.strips * m), 0), column_parts(size_t(tiles.number * n), 0);
   arguments.epilogue.rows.ptr = row_parts.data(), arguments.epilogue.rows.kept = m;
   arguments.epilogue.columns.ptr = column_parts.data(), arguments.epilogue.columns.kept = n;
+  std::vector<float> offsets(size_t(m), 0);
+  for (int i = 0; i < m; ++i) offsets[size_t(i)] = float(i * 37 % 31);
+  arguments.epilogue.offset.ptr = offsets.data(), arguments.epilogue.offset.stride = 1;
   typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
   int const cluster = int(Kernel::get_cluster_shape(params).x);
   gridDim = Kernel::get_grid_shape(params);
@@ -198,7 +205,8 @@ void check(Size const& size) {
       }
       double sum = 0;
       for (int x = 0; x < k; ++x) sum += value(a[size_t(i * k + x)]) * value(b[size_t((group * n + j) * k + x)]) * factor(group, i, j, x);
-      expect(found, sum + (HasSource ? value(c[size_t(i * n + j)]) : 0), 1 + std::fabs(sum), "D", i, j);
+      double const wanted = sum + (HasSource ? value(c[size_t(i * n + j)]) : 0) + offsets[size_t(i)];
+      expect(found, wanted, 1 + std::fabs(wanted), "D", i, j);
       of_row += sum;
       of_columns[size_t(j)] += sum;
     }

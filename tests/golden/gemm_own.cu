@@ -163,7 +163,7 @@ struct Epilogue {
   // 3:19 gate
   using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
   // 3:25 s
-  using in_s_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColumnBroadcast<float, float>>;
+  using in_s_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<float, float>>;
   // 3:33 bias
   using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
   // 3:39 iota(n)

@@ -101,7 +101,7 @@ struct Epilogue {
   static constexpr bool kPlaces = true;  // whether it uses the places of elements
 
   // 2:5 w
-  using in_w_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColumnBroadcast<float, float>>;
+  using in_w_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<float, float>>;
   // 2:12 alpha
   using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float, float>>;
   // 2:24 bias

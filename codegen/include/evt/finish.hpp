@@ -14,8 +14,10 @@
 namespace evt {
 
 constexpr int kFinishThreads = 256;
-/// The lanes of a warp that combine the parts of a place.
+/// The lanes of a warp that combine the parts of a place. For few places, all warps of a block combine parts of them.
 constexpr int kFinishLanes = 8;
+/// The blocks that few places are divided among: eight for each SM of an H100.
+constexpr int kFinishBlocks = 1056;
 
 /// Combine parts [l][part][kept], a compact array, to out[l * out_stride_l + kept]; over_batch: one result for all l.
 template <class Op_, class Element_, class Output_>
@@ -45,10 +47,13 @@ struct InitialiseJob {
 #if !defined(EVT_DEVICE_PASS)
 namespace detail {
 
-/// Blocks for places with kFinishLanes threads each, or for batches with one place, which a block has.
+/// Blocks for places with kFinishLanes threads each, or of a whole block if they are few, or for batches with one place,
+/// which a block has.
 inline int64_t finish_blocks(int64_t kept, int64_t batches) {
-  constexpr int kPlaces = kFinishThreads / kFinishLanes;
-  return kept == 1 ? batches : (kept * batches + kPlaces - 1) / kPlaces;
+  constexpr int kPlaces = kFinishThreads / kFinishLanes, kFewPlaces = 32 / kFinishLanes;
+  int64_t const places = kept * batches, few = (places + kFewPlaces - 1) / kFewPlaces;
+  int64_t const least = few < kFinishBlocks ? few : kFinishBlocks, blocks = (places + kPlaces - 1) / kPlaces;
+  return kept == 1 ? batches : least > blocks ? least : blocks;
 }
 
 }  // namespace detail
@@ -67,35 +72,57 @@ inline int64_t finish_blocks(InitialiseJob<Op, Element> const& job) {
 
 namespace detail {
 
-/// Combine the parts of a place, `stride` apart: lane i of the place combines parts i, i + 8..., and a tree combines the
-/// lanes. All of them get the result.
-template <class Op, class Element>
-CUTLASS_DEVICE Element combine_by_lanes(Element const* from, int64_t parts, int64_t stride) {
-  constexpr int kApart = 32 / kFinishLanes;  // lanes of a place
-  Element total = Op::template identity<Element>();
-#pragma unroll 4
-  for (int64_t part = threadIdx.x % 32 / kApart; part < parts; part += kFinishLanes) {
-    total = Op::apply(total, from[part * stride]);
-  }
-  return reduce_over_lanes<Op, kFinishLanes, kApart>(total);
-}
+/// The lanes that combine the parts of a place: of a warp, or of all warps of the block.
+struct FinishTeam {
+  static constexpr int kPlaces = 32 / kFinishLanes, kWarps = kFinishThreads / 32;
+  static_assert(kWarps == kFinishLanes, "the lanes of a place combine one total of each warp");
 
-/// Call `function(l, kept, writes)` by the lanes of each place; one of them writes. Neighbouring lanes have neighbouring
-/// places. All lanes of a warp take part.
+  bool is_block;
+
+  /// Combine `count` parts of a place: lane i combines parts i, i + the number of lanes..., and a tree combines the
+  /// lanes. All of them get the result.
+  template <class Op, class Element, class Part>
+  CUTLASS_DEVICE Element combine(int64_t count, Part const& part) const {
+    int const lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Element total = Op::template identity<Element>();
+    int64_t const step = is_block ? kFinishThreads / kPlaces : kFinishLanes;
+#pragma unroll 4
+    for (int64_t i = lane / kPlaces + (is_block ? warp * kFinishLanes : 0); i < count; i += step) {
+      total = Op::apply(total, part(i));
+    }
+    total = reduce_over_lanes<Op, kFinishLanes, kPlaces>(total);
+    if (!is_block) return total;
+    __shared__ Element of_warp[kWarps][kPlaces];
+    __syncthreads();  // of_warp has been read: operands of one type share it
+    if (lane < kPlaces) of_warp[warp][lane] = total;
+    __syncthreads();
+    return reduce_over_lanes<Op, kFinishLanes, kPlaces>(of_warp[lane / kPlaces][lane % kPlaces]);
+  }
+};
+
+/// Call `function(l, kept, team, writes)` by the lanes of each place; one of them writes. Neighbouring lanes have
+/// neighbouring places. All lanes of a team take part.
 template <class Function>
 CUTLASS_DEVICE void for_each_place(int64_t kept, int64_t batches, Function const& function) {
-  constexpr int kPlaces = 32 / kFinishLanes, kWarps = kFinishThreads / 32;
-  int64_t const places = kept * batches, step = int64_t(gridDim.x) * kWarps * kPlaces;
-  for (int64_t first = (int64_t(blockIdx.x) * kWarps + threadIdx.x / 32) * kPlaces; first < places; first += step) {
+  constexpr int kPlaces = FinishTeam::kPlaces, kWarps = FinishTeam::kWarps;
+  int64_t const places = kept * batches;
+  FinishTeam const team{places <= int64_t(gridDim.x) * kPlaces};
+  int const teams = team.is_block ? 1 : kWarps, number = team.is_block ? 0 : threadIdx.x / 32;
+  int64_t const step = int64_t(gridDim.x) * teams * kPlaces;
+  for (int64_t first = (int64_t(blockIdx.x) * teams + number) * kPlaces; first < places; first += step) {
     int64_t const place = first + threadIdx.x % kPlaces, i = place < places ? place : places - 1;
-    function(i / kept, i % kept, place < places && threadIdx.x % 32 < kPlaces);
+    bool const is_first = (team.is_block ? threadIdx.x : threadIdx.x % 32) < kPlaces;
+    function(i / kept, i % kept, team, place < places && is_first);
   }
 }
 
 template <class Job>
 CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts) {
-  for_each_place(job.kept, batches, [&](int64_t l, int64_t kept, bool writes) {
-    auto const total = combine_by_lanes<typename Job::Op>(job.parts_ptr + l * parts * job.kept + kept, parts, job.kept);
+  using Element = typename Job::Element;
+  for_each_place(job.kept, batches, [&](int64_t l, int64_t kept, FinishTeam team, bool writes) {
+    Element const* const from = job.parts_ptr + l * parts * job.kept + kept;
+    Element const total =
+        team.template combine<typename Job::Op, Element>(parts, [&](int64_t i) { return from[i * job.kept]; });
     if (writes) job.out[l * job.out_stride_l + kept] = convert<typename Job::Output>(total);
   });
 }

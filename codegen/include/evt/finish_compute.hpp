@@ -17,16 +17,20 @@ namespace evt {
 
 /// A reduction's value, combined from its parts [l][part][kept]. If the result has fewer columns than the parts,
 /// several columns hold each result, and the first is read. Distance of every Width columns have distinct results.
-template <class Op, class Element, int Width = 1, int Distance = 1>
+/// Merged: all Width columns are combined.
+template <class Op, class Element, int Width = 1, int Distance = 1, bool Merged = false>
 struct Combined {
+  static constexpr int kColumns = Merged ? Width : 1;  // that are combined
+
   Element const* ptr;
   int64_t parts;  // parts per batch, or all parts if the reduction is over the batch
   int64_t kept;
 
   CUTLASS_DEVICE static int64_t column(int64_t kept) { return kept / Distance * Width + kept % Distance; }
 
-  CUTLASS_DEVICE Element by_lanes(int64_t l, int64_t at) const {
-    return detail::combine_by_lanes<Op>(ptr + l * parts * kept + column(at), parts, kept);
+  CUTLASS_DEVICE Element by_lanes(int64_t l, int64_t at, detail::FinishTeam team) const {
+    Element const* const from = ptr + l * parts * kept + column(at);
+    return team.template combine<Op, Element>(parts * kColumns, [&](int64_t i) { return part(from, i); });
   }
 
   /// Combine by a block: thread i combines parts i, i + 256... All lanes of the first warp get the result.
@@ -35,9 +39,7 @@ struct Combined {
     __shared__ Element of_warp[kWarps];
     Element const* const from = ptr + l * parts * kept + column(at);
     Element total = Op::template identity<Element>();
-    for (int64_t part = threadIdx.x; part < parts; part += kFinishThreads) {
-      total = Op::apply(total, from[part * kept]);
-    }
+    for (int64_t i = threadIdx.x; i < parts * kColumns; i += kFinishThreads) total = Op::apply(total, part(from, i));
     total = reduce_over_lanes<Op, 32>(total);
     __syncthreads();  // of_warp has been read: operands of one type share it
     if (threadIdx.x % 32 == 0) {
@@ -45,6 +47,11 @@ struct Combined {
     }
     __syncthreads();
     return threadIdx.x < 32 ? reduce_over_lanes<Op, kWarps>(of_warp[threadIdx.x % kWarps]) : total;
+  }
+
+ private:
+  CUTLASS_DEVICE Element part(Element const* from, int64_t i) const {
+    return from[i / kColumns * kept + i % kColumns];
   }
 };
 
@@ -55,17 +62,17 @@ struct Given {
   Element const* ptr;
   int64_t stride, stride_l;
 
-  CUTLASS_DEVICE Element by_lanes(int64_t l, int64_t at) const {
+  CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const {
     return ptr == nullptr ? value : ptr[l * stride_l + at * stride];
   }
-  CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const { return by_lanes(l, at); }
+  CUTLASS_DEVICE Element by_lanes(int64_t l, int64_t at, detail::FinishTeam) const { return by_block(l, at); }
 };
 
 /// The row or column of a place, or its batch.
 template <bool OfBatch>
 struct Place {
-  CUTLASS_DEVICE int32_t by_lanes(int64_t l, int64_t at) const { return int32_t(OfBatch ? l : at); }
-  CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return by_lanes(l, at); }
+  CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return int32_t(OfBatch ? l : at); }
+  CUTLASS_DEVICE int32_t by_lanes(int64_t l, int64_t at, detail::FinishTeam) const { return by_block(l, at); }
 };
 
 /// out[l * out_stride_l + kept] = Functor(operands at [l, kept]); over_batch: one for all l.
@@ -103,10 +110,11 @@ struct ByBlock {
 /// The values of a place, by its lanes.
 struct ByLanes {
   int64_t l, at;
+  FinishTeam team;
 
   template <class Operand>
   CUTLASS_DEVICE auto operator()(Operand const& operand) const {
-    return operand.by_lanes(l, at);
+    return operand.by_lanes(l, at, team);
   }
 };
 
@@ -134,8 +142,8 @@ CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) 
       }
     }
   } else {
-    detail::for_each_place(job.kept, batches, [&](int64_t l, int64_t at, bool writes) {
-      Output const result = detail::compute(job, detail::ByLanes{l, at}, all);
+    detail::for_each_place(job.kept, batches, [&](int64_t l, int64_t at, detail::FinishTeam team, bool writes) {
+      Output const result = detail::compute(job, detail::ByLanes{l, at, team}, all);
       if (writes) job.out[l * job.out_stride_l + at] = result;
     });
   }

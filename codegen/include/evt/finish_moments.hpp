@@ -14,7 +14,9 @@ template <class Combined>
 struct CombinedMean {
   Combined moments;
 
-  CUTLASS_DEVICE auto by_lanes(int64_t l, int64_t at) const { return moments.by_lanes(l, at).mean(); }
+  CUTLASS_DEVICE auto by_lanes(int64_t l, int64_t at, detail::FinishTeam team) const {
+    return moments.by_lanes(l, at, team).mean();
+  }
   CUTLASS_DEVICE auto by_block(int64_t l, int64_t at) const { return moments.by_block(l, at).mean(); }
 };
 
@@ -22,7 +24,9 @@ template <class Combined>
 struct CombinedVariance {
   Combined moments;
 
-  CUTLASS_DEVICE auto by_lanes(int64_t l, int64_t at) const { return moments.by_lanes(l, at).variance(); }
+  CUTLASS_DEVICE auto by_lanes(int64_t l, int64_t at, detail::FinishTeam team) const {
+    return moments.by_lanes(l, at, team).variance();
+  }
   CUTLASS_DEVICE auto by_block(int64_t l, int64_t at) const { return moments.by_block(l, at).variance(); }
 };
 

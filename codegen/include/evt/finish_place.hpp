@@ -13,7 +13,9 @@ namespace evt {
 struct CombinedPlace {
   Combined<MaxKey, int64_t> keys;
 
-  CUTLASS_DEVICE int32_t by_lanes(int64_t l, int64_t at) const { return place_of(keys.by_lanes(l, at)); }
+  CUTLASS_DEVICE int32_t by_lanes(int64_t l, int64_t at, detail::FinishTeam team) const {
+    return place_of(keys.by_lanes(l, at, team));
+  }
   CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return place_of(keys.by_block(l, at)); }
 };
 

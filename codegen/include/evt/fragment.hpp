@@ -24,6 +24,7 @@ struct Lanes {
   static constexpr int kColumns = Columns, kRows = 32 / Columns;
   static constexpr int kDistance = Distance;
   static constexpr int kStrip = 2 * Columns;  // columns
+  static constexpr int kTileRows = 0;         // of a tile of consecutive rows, 0 for other tiles
 
   /// The column and the row of element i of a step: neighbouring columns first, or in the order of WGMMA's registers.
   CUTLASS_HOST_DEVICE static constexpr int column_of(int i) { return Distance == 1 ? i % 2 : i / 2 % 2; }
@@ -36,6 +37,12 @@ struct Lanes {
 /// WGMMA's lanes. The product is transposed: WGMMA's rows are columns of the matrix.
 using LanesOfWgmma = Lanes<8, 8>;
 
+/// WGMMA's lanes in a tile of consecutive rows.
+template <int Rows>
+struct LanesOfTile : LanesOfWgmma {
+  static constexpr int kTileRows = Rows;
+};
+
 /// The thread's columns, and its warp's tile of rows (`number`) and strip of columns. Reductions keep a result for
 /// each. The tile's columns end at `end`: before the matrix's where they belong to groups.
 struct Tile {
@@ -45,6 +52,7 @@ struct Tile {
   int strip, strips;
   int batch = 0;  // or the group
   int end = columns;
+  int row = 0, rows_end = 0;  // of a tile of consecutive rows
 
   /// The second of two blocks of strips that are computed together may be beyond the matrix.
   CUTLASS_DEVICE bool exists() const { return strip < strips; }
@@ -56,9 +64,10 @@ struct Tiles {
   int64_t strips;
 };
 
-/// The matrix rows of a step; -1 outside of the matrix.
+/// The matrix rows of a step; -1 outside of the matrix. `number` counts the steps of a tile of consecutive rows.
 struct Places {
   int rows[kRows];
+  int number;
 };
 
 }  // namespace fragment

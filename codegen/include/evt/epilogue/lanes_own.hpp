@@ -27,6 +27,7 @@ struct Lanes : epilogue::TypesOwn {
   static constexpr int kSize = 1;
   static constexpr int kFragments = fragment::kElements;
   static constexpr int kRows = fragment::kRows, kColumns = 2;  // of a step
+  static constexpr int kTileRows = Warp::kTileRows;
   /// Whether a step visits both columns of a row before the next row.
   static constexpr bool kRowByRow = Warp::element_of(1, 0) == 1;
 
@@ -55,6 +56,29 @@ struct Lanes : epilogue::TypesOwn {
   CUTLASS_DEVICE int extent_n() const { return tile.columns; }
 
   CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
+
+  /// Values for the rows of a tile, from a function of the row: lane i has rows i, i + 32...
+  template <class T>
+  struct RowValues {
+    static constexpr int kHeld = (kTileRows + 31) / 32, kStepRows = kRows * Warp::kRows;
+
+    T values[kHeld];
+
+    template <class Function>
+    CUTLASS_DEVICE RowValues(Lanes const& lanes, Function const& function) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kHeld; ++i) {
+        int const row = lanes.tile.row + 32 * i + fragment::lane();
+        values[i] = function(row, row < lanes.tile.rows_end);
+      }
+    }
+
+    CUTLASS_DEVICE T get(At const& at) const {
+      int const first = at.places.number * kStepRows, row = row_number(at);  // constants once loops are unrolled
+      int const from = fragment::lane() % Warp::kRows * 2 + first % 32 + row / 2 * 2 * Warp::kRows + row % 2;
+      return __shfl_sync(0xffffffffu, values[first / 32], from);
+    }
+  };
   CUTLASS_DEVICE int column_of_tile(int column, int) const { return tile.first + Warp::kDistance * column; }
 
   /// The first column of the warp's strip, and the number of its columns in the tile.

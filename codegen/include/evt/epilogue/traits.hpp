@@ -36,6 +36,12 @@ struct FetchedOf<State, std::void_t<typename State::Fetched>> {
   static constexpr bool kExists = true, kOfTile = IsOfTile<State>::value;
 };
 
+/// The rows of a tile, if they are consecutive and their number is known; else 0.
+template <class Lanes, class = void>
+struct TileRows : std::integral_constant<int, 0> {};
+template <class Lanes>
+struct TileRows<Lanes, std::void_t<decltype(Lanes::kTileRows)>> : std::integral_constant<int, Lanes::kTileRows> {};
+
 template <class State, class = void>
 struct Begins : std::false_type {};
 template <class State>

@@ -8,6 +8,7 @@
 
 #include "evt/epilogue/operation.hpp"
 #include "evt/epilogue/row.hpp"
+#include "evt/epilogue/traits.hpp"
 
 namespace evt {
 namespace epilogue {
@@ -97,8 +98,33 @@ template <class Element, class Number>
 struct ColumnBroadcast {
   using Arguments = VectorArguments<Element, Number>;
 
+  /// Lanes exchange the values of consecutive rows, which they load at the start of a tile.
+  template <class Lanes, bool OfTile = (TileRows<Lanes>::value > 0)>
+  struct On {
+    using Register = typename Lanes::template Register<Element>;
+
+    struct Fetched {};
+
+    typename Lanes::template RowValues<Register> values;
+
+    CUTLASS_DEVICE On(Arguments const& arguments, Lanes const& lanes) : values(lanes, [&](int m, bool exists) {
+      Register value = Lanes::template rounded<Element>(arguments.number);
+      if (arguments.ptr != nullptr && exists) {
+        value = Lanes::in_register(arguments.ptr[lanes.batch() * arguments.stride_l + m * arguments.stride]);
+      }
+      return value;
+    }) {}
+
+    CUTLASS_DEVICE void fetch(Fetched&, typename Lanes::Step const&) const {}
+
+    CUTLASS_DEVICE auto visit(typename Lanes::At const& at, Fetched const&) const {
+      auto const value = values.get(at);
+      return Lanes::template generate<Register, Lanes::kSize>([&](int) { return value; });
+    }
+  };
+
   template <class Lanes>
-  struct On : State<Lanes, Arguments> {
+  struct On<Lanes, false> : State<Lanes, Arguments> {
     using State<Lanes, Arguments>::State;
     using Register = typename Lanes::template Register<Element>;
 

@@ -273,11 +273,12 @@ struct GemmWork {
   }
 };
 
-/// The matrix rows of a thread's elements, for successive steps.
+/// The matrix rows of a thread's elements, for successive steps, from row `within` of a tile on.
 struct GemmRows {
-  int row, rows;
+  int row, rows, number;
 
-  CUTLASS_DEVICE GemmRows(int first, int rows) : row(first + threadIdx.x % 4 * 2), rows(rows) {}
+  CUTLASS_DEVICE GemmRows(int first, int within, int rows)
+      : row(first + within + threadIdx.x % 4 * 2), rows(rows), number(within / kStepPixels) {}
 
   CUTLASS_DEVICE void next(fragment::Places& places) {
     CUTLASS_PRAGMA_UNROLL
@@ -286,6 +287,7 @@ struct GemmRows {
       places.rows[i] = here < rows ? here : -1;
     }
     row += kStepPixels;
+    places.number = number++;
   }
 };
 
@@ -608,7 +610,7 @@ struct Gemm {
   /// Load C into the buffers of a ring, and store D.
   CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
     constexpr int kOfBlock = Traits::kParts / Traits::kBlocks;
-    int const first_row = rank / Traits::kMulticast * Traits::kCompleted;
+    int const first_row = first_row_of(rank);
     if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
     auto const column_of = [&](Work const& work, int part) {
       return work.column + (first_block_of(ring) + part / kOfBlock) * kFilters;
@@ -691,8 +693,10 @@ struct Gemm {
       }
       int const column = work.column + first_block_of(consumer) * kFilters;
       // Vectors are loaded before they are needed, for both blocks.
-      fragment::Tile const columns = columns_of(params, work, rank, column);
-      fragment::Tile const second_columns = columns_of(params, work, rank, column + (Traits::kBlocks - 1) * kFilters);
+      int const row = work.row + first_row_of(rank);
+      fragment::Tile const columns = columns_of(params, work, rank, column, row);
+      fragment::Tile const second_columns =
+          columns_of(params, work, rank, column + (Traits::kBlocks - 1) * kFilters, row);
       Epilogue epilogue(params.epilogue, columns), second(params.epilogue, second_columns);
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
       multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
@@ -718,12 +722,18 @@ struct Gemm {
     }
   }
 
-  /// The columns of a thread in the block that begins at a column.
-  CUTLASS_DEVICE static fragment::Tile columns_of(Params const& params, Work const& work, int rank, int column) {
+  /// The columns of a thread in the block that begins at a column, and the rows from `row` on.
+  CUTLASS_DEVICE static fragment::Tile columns_of(
+      Params const& params, Work const& work, int rank, int column, int row) {
     int const thread = threadIdx.x % kWarpGroup;
     return {column + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows, params.columns,
             work.tile * Traits::kSplits + rank / Traits::kMulticast, column / Lanes::kStrip + thread / 32,
-            strips_of(params.columns), work.group};
+            strips_of(params.columns), work.group, params.columns, row, work.end};
+  }
+
+  /// The first row of a tile that a CTA completes.
+  CUTLASS_DEVICE static int first_row_of(int rank) {
+    return Traits::kSplits > 1 ? rank / Traits::kMulticast * Traits::kCompleted : 0;
   }
 
   /// Complete rows of a block, from `row` on, part by part.
@@ -736,7 +746,7 @@ struct Gemm {
     for (int part = 0; part < Traits::kParts / Traits::kBlocks; ++part) {
       int const first = part * Traits::kPartRows;
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
-      complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row + first, rows), sums + first / 2,
+      complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row, first, rows), sums + first / 2,
                                           storage.buffer(ring, buffer.index));
       if constexpr (Traits::kStaged) {
         fence_view_async_shared();
@@ -777,7 +787,7 @@ struct Gemm {
       store_async(set_block_rank(mine + i % Traits::kQuadsOfSplit * Traits::kQuadBytes, to), quad,
                   set_block_rank(storage.exchanged(consumer), to));
     }
-    int const first = split * Traits::kCompleted;
+    int const first = first_row_of(rank);
     if (first >= Traits::kPixels) return;
     barrier_wait_cluster(storage.exchanged(consumer));
     Accumulator sums[Traits::kCompleted / 2];
