@@ -182,13 +182,18 @@ def _farmed(
     stack: ExitStack, tasks: Any, options: Options, scheduler: str | None, gpus: int | None
 ) -> Iterator[tuple[Any, Any]]:
     """Return the results of tasks on a Dask cluster, and print the link of its dashboard."""
-    try:
-        from evt.farm.cluster import connected, local_gpus, run_on_cluster
+    from importlib.util import find_spec
 
-        context = connected(scheduler) if scheduler is not None else local_gpus(gpus or 1)
-        client = stack.enter_context(context)
-    except ModuleNotFoundError as error:
-        raise click.ClickException("--scheduler and --gpus need Dask: pip install distributed") from error
+    if find_spec("distributed") is None:
+        raise click.ClickException("--scheduler and --gpus need Dask: pip install distributed")
+    import torch
+
+    from evt.farm.cluster import connected, local_gpus, run_on_cluster
+
+    if scheduler is None and (gpus or 1) > (found := torch.cuda.device_count()):
+        raise click.UsageError(f"--gpus {gpus}: this machine has {found} {'GPU' if found == 1 else 'GPUs'}.")
+    try:
+        client = stack.enter_context(connected(scheduler) if scheduler is not None else local_gpus(gpus or 1))
     except (OSError, ValueError) as error:
         raise click.ClickException(f"no Dask scheduler at {scheduler}: {error}") from error
     click.echo(f"dashboard: {client.dashboard_link}", err=True)

@@ -56,10 +56,10 @@ def test_a_gpu_of_workers_has_no_clock() -> None:
 
 
 def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tune(*arguments: str) -> str:
+    def tune(*arguments: str, code: int = 1) -> str:
         result = CliRunner().invoke(main, ["tune", str(LLAMA), *arguments])
         assert "Traceback" not in result.output
-        assert result.exit_code == 1
+        assert result.exit_code == code
         return result.stderr
 
     with monkeypatch.context() as patch:
@@ -68,4 +68,6 @@ def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch)
             assert "pip install distributed" in tune(*arguments)
     pytest.importorskip("distributed")
     monkeypatch.setattr("evt.farm.cluster.PATIENCE", 0.5)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert "--gpus 2: this machine has 1 GPU." in tune("--gpus", "2", code=2)
     assert "no Dask scheduler at tcp://127.0.0.1:1" in tune("--scheduler", "tcp://127.0.0.1:1")
