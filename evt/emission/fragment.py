@@ -19,6 +19,7 @@ from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Number, ResultShape
 from evt.plan.epilogue.writes import Reduction
+from evt.plan.geometry.halo import STEP_PIXELS
 from evt.plan.plan import HaloConvolution, OwnProduct
 
 
@@ -75,10 +76,11 @@ class _Passes:
         self.values: list[_Value] = []  # of each step
 
     def part(self, operation: str, arguments: tuple[str, ...]) -> str:
-        """Return the type of an operation's object. A column broadcast has values for all rows of a tile."""
-        lanes = self.lanes
+        """Return the type of an operation's object. A column broadcast has values for all rows of a warp's tile."""
+        lanes, config = self.lanes, self.plan.config
         if operation == "ColumnBroadcast" and isinstance(self.plan.mainloop, OwnProduct):
-            lanes = f"evt::fragment::LanesOfTile<{self.plan.config.tile[0]}>"
+            rows = STEP_PIXELS if config.schedule == "own_rows" else config.tile[0]
+            lanes = f"evt::fragment::LanesOfTile<{rows}>"
         return listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{operation}", arguments)))
 
     def add(self, step: Step) -> None:

@@ -34,10 +34,12 @@ def multiplication(plan: Plan) -> MultiplicationText:
     loop = plan.mainloop
     assert isinstance(loop, HaloConvolution | OwnProduct)
     a, b, transposed = loop.a.dtype, loop.b.dtype, loop.transposes_filters
-    pixels, size = plan.config.tile[0], a.bits // 8
+    by_rows = plan.config.schedule == "own_rows"
+    pixels, size = plan.config.tile[1 if by_rows else 0], a.bits // 8
     count = FILTERS * pixels // _THREADS
     converts = isinstance(loop, OwnProduct) and loop.converts
     of_pixels, of_filters = _MULTIPLIED[a], _MULTIPLIED[a if converts else b]
+    first, second = (of_pixels, of_filters) if by_rows else (of_filters, of_pixels)
     of_sums, change = _SUMS[plan.accumulator]
     return MultiplicationText(
         element_bytes=size,
@@ -46,7 +48,7 @@ def multiplication(plan: Plan) -> MultiplicationText:
         transposed=transposed,
         pixels=pixels,
         instruction=f"wgmma.mma_async.sync.aligned.m{FILTERS}n{pixels}k{DEPTH_BYTES // size}"
-        f".{of_sums}.{of_filters}.{of_pixels}",
+        f".{of_sums}.{first}.{second}",
         registers=_lines([f"%{i}" for i in range(count)]),
         operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
         **(_converted if converts else _described)(count),

@@ -85,8 +85,8 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
     tile = tile_of(plan.config, bytes_of(operand))
     down, across, splits = tile.cluster
     numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
-    flags = promotes(operand, bool(loop.factors)), loop.ends is not None
-    numbers += [str(flag).lower() for flag in flags[: 2 if flags[1] else int(flags[0])]]
+    flags = promotes(operand, bool(loop.factors)), loop.ends is not None, tile.by_rows
+    numbers += [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]
     scales = f", {_scales(loop, tile)}" if loop.factors else ", evt::kit::NoScales" if loop.converts else ""
     if loop.converts:
         scales += f", evt::kit::Converted<{fragment_element(loop.b.dtype)}, {fragment_element(operand)}>"

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Field, Plan
-from evt.plan.gemm import MAX_ROW_BYTES, rows_of_part
+from evt.plan.gemm import MAX_ROW_BYTES, rows_of_part, tile_of
 from evt.plan.geometry.convolution import ceil_div
-from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, WARP_GROUP
+from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
 from evt.plan.plan import Matrix, OwnProduct, Tensor
 from evt.plan.signature import bytes_of
 
@@ -54,11 +54,12 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         _operand("a", loop.a, sizes, (k, m), (box, rows // across)),
         _filters(loop, sizes, box),
     ]
-    part = rows_of_part(rows, splits, config.schedule == "own_pingpong")
+    tile = tile_of(config, bytes_of(loop.a.dtype))
+    part = rows_of_part(tile)
     for name, tensor in (("source", plan.source), ("destination", plan.destination)):
         if tensor is not None:
             maps.append(_block(name, tensor, sizes, part, masks=ragged and name == "destination"))
-    tiles = row_clusters * down * splits, ceil_div(n, FILTERS) * _STRIPS
+    tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), ceil_div(n, FILTERS) * _STRIPS
     threads = (1 + _CONSUMERS) * WARP_GROUP
     return Shape(values, tuple(maps), tiles, clusters * cluster, threads, SHARED_BYTES, cluster)
 

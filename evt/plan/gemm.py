@@ -34,14 +34,15 @@ _ROW_BYTES = (128, 64, 256)
 MAX_GROUPS = 1024
 #: The longest row that TMA swizzles.
 MAX_ROW_BYTES = 128
-#: The most rows of a part of C and D, of pingpong consumers and of cooperating ones.
+#: The most rows of a part of C and D: of consumers that complete all columns, and of cooperating ones.
 _PART_ROWS = {True: 64, False: 32}
 
 
 class Tile(NamedTuple):
     """A tile: its rows, blocks of 64 columns of each consumer, whether consumers are pingpong, and the cluster.
 
-    ``cluster`` is along rows, columns and k. ``row_bytes`` are the bytes of k of a stage.
+    ``cluster`` is along rows, columns and k. ``row_bytes`` are the bytes of k of a stage. ``by_rows``: each consumer
+    has 64 rows, M of WGMMA, and all columns.
     """
 
     rows: int
@@ -49,19 +50,25 @@ class Tile(NamedTuple):
     pingpong: bool
     cluster: tuple[int, int, int] = (1, 1, 1)
     row_bytes: int = 128
+    by_rows: bool = False
 
     @property
     def columns(self) -> int:
         """The columns of a tile."""
-        return self.blocks * FILTERS * (1 if self.pingpong else 2)
+        return self.blocks * FILTERS * (1 if self.pingpong or self.by_rows else 2)
+
+    @property
+    def sums(self) -> int:
+        """The accumulators of a consumer's thread."""
+        return self.rows * self.columns // (_THREADS * (1 if self.pingpong else 2))
 
 
 def tile_of(config: Config, operand_bytes: int) -> Tile:
     """Return the tile of a configuration."""
     rows, columns, depth = config.tile
-    pingpong = config.schedule == "own_pingpong"
-    blocks = columns // (FILTERS if pingpong else 2 * FILTERS)
-    return Tile(rows, blocks, pingpong, config.cluster, depth * operand_bytes)
+    pingpong, by_rows = config.schedule == "own_pingpong", config.schedule == "own_rows"
+    blocks = columns // (FILTERS if pingpong or by_rows else 2 * FILTERS)
+    return Tile(rows, blocks, pingpong, config.cluster, depth * operand_bytes, by_rows)
 
 
 class Speed(NamedTuple):
@@ -152,15 +159,19 @@ def promotes(operand: DType, scaled: bool = False) -> bool:
 
 
 @lru_cache(maxsize=16)
-def tiles_of(operand: DType, scaled: bool = False, converts: bool = False) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
+def tiles_of(
+    operand: DType, scaled: bool = False, converts: bool = False, by_rows: bool = False
+) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     """Return the tiles that are built for operands of a type, and the others that fit.
 
-    ``scaled``: the sums of a stage have factors. ``converts``: B is converted to the type.
+    ``scaled``: the sums of a stage have factors. ``converts``: B is converted to the type. ``by_rows``: also tiles by
+    rows, for factors of rows, and of blocks of 64 columns.
     """
     found = (
-        Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes)
+        Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first)
+        for rows_first in ((False, True) if by_rows else (False,))
         for pingpong in (True, False)
-        for blocks in (1, 2)
+        for blocks in (1, 2, 3)[: 3 if rows_first else 2]
         for rows in _ROWS
         for cluster in _CLUSTERS
         for splits in _SPLITS
@@ -174,7 +185,9 @@ def tiles_of(operand: DType, scaled: bool = False, converts: bool = False) -> tu
 def fits(tile: Tile, operand: DType, scaled: bool = False, converts: bool = False) -> bool:
     """Return whether registers hold a tile, shared memory two stages and C, and CTAs load and complete whole parts."""
     down, across, splits = tile.cluster
-    sums = tile.blocks * tile.rows * FILTERS // 128
+    sums = tile.sums
+    if tile.by_rows and (tile.rows != 2 * FILTERS or splits > 1 or operand.bits != 8):
+        return False
     if promotes(operand, scaled):
         sums *= 2
         if tile.pingpong or tile.row_bytes != MAX_ROW_BYTES:
@@ -199,12 +212,16 @@ def completed_rows(rows: int, splits: int) -> int:
     return min(ceil_div(ceil_div(rows, STEP_PIXELS), splits) * STEP_PIXELS, rows)
 
 
-def rows_of_part(rows: int, splits: int, pingpong: bool) -> int:
+def rows_of_part(tile: Tile) -> int:
     """Return the rows of C or D that TMA moves at a time: as kPartRows of kit/gemm.hpp."""
-    completed = completed_rows(rows, splits)
+    completed = FILTERS if tile.by_rows else completed_rows(tile.rows, tile.cluster[2])
     if completed % STEP_PIXELS:
         return completed
-    return max(each for each in range(STEP_PIXELS, _PART_ROWS[pingpong] + 1, STEP_PIXELS) if completed % each == 0)
+    return max(
+        each
+        for each in range(STEP_PIXELS, _PART_ROWS[tile.pingpong or tile.by_rows] + 1, STEP_PIXELS)
+        if completed % each == 0
+    )
 
 
 # Speed
@@ -232,7 +249,7 @@ def microseconds(tile: Tile, size: Size, evaluated: float = 0.0, clock: float = 
     ``evaluated`` are the microseconds that a thread takes for an element of an epilogue beyond the measured one's.
     ``clock`` and ``memory`` are the clock rate and the bandwidth of a card relative to an H100.
     """
-    evaluated *= tile.blocks * tile.rows * FILTERS // _THREADS
+    evaluated *= tile.sums
     return LAUNCH + _time(tile, size, 1.0, size.traffic / _TRAFFIC, evaluated, _LATENCY, _MOVED * memory, clock)
 
 

@@ -146,12 +146,13 @@ std::vector<float> powers(size_t count, int seed) {
 /// The tile, the rows of a tile, and the rows and columns that share a factor, or 0.
 template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, bool Converts = false>
 void check(Size const& size) {
-  constexpr int kColumns = (Tile::kPingpong ? 1 : 2) * Tile::kBlocks * 64;
-  using Scales = evt::kit::Scales<FactorOf<OfRows>, FactorOf<OfColumns>, OfRows != 0 && OfRows % Pixels != 0,
+  constexpr int kColumns = (Tile::kPingpong || Tile::kByRows ? 1 : 2) * Tile::kBlocks * 64;
+  constexpr int kRows = Tile::kByRows ? 128 : Pixels;
+  using Scales = evt::kit::Scales<FactorOf<OfRows>, FactorOf<OfColumns>, OfRows != 0 && OfRows % kRows != 0,
                                   OfColumns != 0 && OfColumns % kColumns != 0>;
   using Multiplied = std::conditional_t<Converts, MmaOfRegisters<Pixels>, Mma<Pixels>>;
   using Conversion = std::conditional_t<Converts, evt::kit::Converted<Byte, bf16>, evt::kit::AsStored<Multiplied>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Pixels>, 64, Tile, Scales, Conversion>;
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels>, 64, Tile, Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth, groups = Tile::kGrouped ? int(size.ends.size()) : 1;
   std::vector<bf16> const a = numbers(size_t(m * k), 1), b = numbers(size_t(groups * n * k), 2), c = numbers(size_t(m * n), 3);
@@ -243,6 +244,10 @@ int main() {
   check<GemmTile<1, false, 1, 1, 1, true>, 16, false, 0, 256>({40, 300, 328, 2, {}});
   check<GemmTile<1, false, 1, 1, 1, true>, 192, false, 128, 0>({300, 136, 200, 2, {}});
   check<GemmTile<1, false, 1, 1, 1, true, true>, 32, false, 1, 128>({90, 264, 200, 4, {33, 33, 90}});
+  check<GemmTile<2, false, 1, 1, 1, true, false, true>, 128, true, 1, 128>({300, 264, 400, 2, {}});
+  check<GemmTile<2, false, 1, 2, 1, true, false, true>, 128, false, 1, 256>({150, 400, 136, 2, {}});
+  check<GemmTile<3, false, 2, 1, 1, true, false, true>, 192, true, 64, 128>({150, 264, 264, 4, {}});
+  check<GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128>({290, 264, 200, 4, {33, 33, 290}});
   check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, true>({37, 144, 144, 2, {}});
   check<GemmTile<1, false, 1, 2, 1>, 64, false, 0, 0, true>({200, 136, 208, 2, {}});
   check<GemmTile<1, false, 1, 1, 4, true>, 32, true, 0, 1, true>({100, 136, 528, 4, {}});

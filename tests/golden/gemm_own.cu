@@ -105,6 +105,7 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // evt/kit/pipeline.hpp
 // evt/kit/step.hpp
 // evt/kit/scales.hpp
+// evt/kit/strips.hpp
 // evt/kit/taps.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp

@@ -78,6 +78,7 @@ typedef struct golden_arguments {
 // evt/kit/pipeline.hpp
 // evt/kit/step.hpp
 // evt/kit/scales.hpp
+// evt/kit/strips.hpp
 // evt/kit/taps.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp

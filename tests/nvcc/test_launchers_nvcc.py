@@ -219,6 +219,13 @@ PRODUCTS = [
         id="scales",
         marks=SLOW,
     ),
+    pytest.param(
+        f"in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; out D: bf16, s, c, a; {REDUCED}",
+        "e4m3",
+        "own_rows_128x128x128_1x2",
+        id="rows",
+        marks=SLOW,
+    ),
     pytest.param("D = acc*s[n] + C", "bf16*i8", "own_cooperative_128x128x64", id="converted", marks=SLOW),
     pytest.param("out D: f16; D = acc*0.5", "i8", "own_pingpong_16x64x128", id="i8", marks=SLOW),
     pytest.param(REDUCED, "f16", "own_pingpong_192x128x64_1x2", id="reductions", marks=SLOW),

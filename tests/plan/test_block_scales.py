@@ -14,11 +14,11 @@ from evt.export import Named, torch_extension
 from evt.ir import format_dag, parse_dag
 from evt.ir.formula import formula
 from evt.ir.node import base, divisor
-from evt.plan import find_target
+from evt.plan import find_target, survey
 from evt.plan.gemm import fits, tile_of, tiles_of
 from evt.plan.plan import OwnProduct
 from evt.program import Program
-from evt.request import typed_graph
+from evt.request import packed_problem, typed_graph
 
 HEADER = "gemm(A: e4m3[m, k], B: e4m3[n, k])\n"
 DEEPSEEK = HEADER + "in sa: f32[m, k/128], sb: f32[n/128, k/128]\nA = sa*A\nB = sb*B\nD = acc"
@@ -206,6 +206,39 @@ def test_promoted_tiles_with_factors_fit(dtype: str) -> None:
     assert all(fits(tile, operand, True) for tile in offered)
     plan = scaled("s: f32[k/128]", "A = s*A", dtype).plan("sm90")
     assert tile_of(plan.config, operand.bits // 8) == offered[0]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "formulas", "dtype", "known"),
+    [
+        ("sa: f32[m, k/128], sb: f32[n/128, k/128]", "A = sa*A; B = sb*B", "e4m3", True),
+        ("sa: f32[m/64, k/128], sb: bf16[n/64, k/256]", "A = sa*A; B = sb*B", "e4m3", True),
+        ("sa: f32[m, k/128]", "A = sa*A", "e4m3", True),
+        ("sa: f32[m/128, k/128]", "A = sa*A", "e4m3", False),
+        ("sa: f32[m, k/128], sb: f32[n/32, k/128]", "A = sa*A; B = sb*B", "e4m3", False),
+        ("sb: f32[n/128, k/128]", "B = sb*B", "e4m3", False),
+        ("sa: f32[m, k/128]", "A = sa*A", "bf16", False),
+    ],
+)  # fmt: skip
+def test_tiles_by_rows_are_for_factors_of_rows_and_of_blocks_of_columns(
+    inputs: str, formulas: str, dtype: str, known: bool
+) -> None:
+    (found,) = survey(packed_problem(scaled(inputs, formulas, dtype).request, "sm90"), "gemm-own-3x").asked
+    configs = found.search_space
+    named = [name for name in configs if name.startswith("own_rows_")]
+    assert bool(named) == known
+    for name in named:
+        tile = tile_of(configs[name], 1)
+        assert (tile.rows, tile.cluster[2]) == (128, 1)
+        assert tile.sums <= 96
+
+
+@pytest.mark.parametrize(("columns", "scales"), [(64, "true, false"), (128, "true, false"), (192, "true, true")])
+def test_consumers_by_rows_multiply_all_columns(columns: int, scales: str) -> None:
+    text = evt.gemm(DEEPSEEK, route="gemm-own-3x", config=f"own_rows_128x{columns}x128").emit("sm90")
+    assert f"GemmTile<{columns // 64}, false, 1, 1, 1, true, false, true>" in text
+    assert f"Scales<FactorOfA, FactorOfB, {scales}>" in text
+    assert f"wgmma.mma_async.sync.aligned.m64n{columns}k32.f32.e4m3.e4m3" in text
 
 
 @pytest.mark.parametrize("target", ["sm80", "sm89", "sm100", "sm120"])

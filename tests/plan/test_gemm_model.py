@@ -178,7 +178,7 @@ def test_parts_divide_what_a_thread_block_completes(dtype) -> None:
     for found in tiles_of(BY_NAME[dtype]):
         for tile in found:
             splits = tile.cluster[2]
-            completed, part = completed_rows(tile.rows, splits), rows_of_part(tile.rows, splits, tile.pingpong)
+            completed, part = completed_rows(tile.rows, splits), rows_of_part(tile)
             assert completed % part == 0
             assert part <= (64 if tile.pingpong else 32) or completed % 16
             assert completed * splits >= tile.rows

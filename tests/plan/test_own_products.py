@@ -71,7 +71,7 @@ def stages(tile: Tile, *, has_c: bool, has_d: bool) -> int:
     stage = tile.row_bytes * (tile.rows + 64 * blocks)
     steps = ceil_div(ceil_div(tile.rows, 16), splits)
     completed = min(16 * steps, tile.rows)
-    part = rows_of_part(tile.rows, splits, tile.pingpong)
+    part = rows_of_part(tile)
     assert completed % part == 0
     parts, rings = completed // part * tile.blocks, 1 if tile.pingpong else consumers
     buffers = parts if has_c else min(parts, 3 if tile.pingpong else 4) if has_d else 0

@@ -21,6 +21,7 @@ Schedule = Literal[
     "halo_words",
     "own_pingpong",
     "own_cooperative",
+    "own_rows",
     "depthwise",
     "one_sm",
     "two_sm",

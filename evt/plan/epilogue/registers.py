@@ -77,7 +77,7 @@ def threads_of(config: Config) -> int:
         return 128 * config.consumers
     if isinstance(config, ConfigDepthwise):
         return _DEPTHWISE_THREADS
-    return 256 if config.schedule in ("cooperative", "own_cooperative") else 128
+    return 256 if config.schedule in ("cooperative", "own_cooperative", "own_rows") else 128
 
 
 def _share(config: Config) -> Share:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from evt.ir import Load, TypedDag
+from evt.ir.node import ELEMENT_MODES, base, divisor
+from evt.ir.operand import factor_of
 from evt.plan.configurations.config import Config, Schedule, Use
 from evt.plan.gemm import Tile, tiles_of
 from evt.plan.geometry.halo import FILTERS, STEP_PIXELS
@@ -35,12 +38,26 @@ def space_sm90(problem: Problem) -> Iterator[Config]:
 
 
 def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
-    return tiles_of(problem.dag.operands[0].dtype, bool(problem.dag.scales), problem.converts)
+    scaled, converts = bool(problem.dag.scales), problem.converts
+    return tiles_of(problem.dag.operands[0].dtype, scaled, converts, scaled and _by_rows(problem.dag))
+
+
+def _by_rows(dag: TypedDag) -> bool:
+    """Return whether rows of a tile have factors of A, and blocks of 64 columns share a factor of B."""
+    of_rows, of_columns = (_blocks(dag, name) for name in ("A", "B"))
+    return any(block % (2 * FILTERS) for block in of_rows) and not any(block % FILTERS for block in of_columns)
+
+
+def _blocks(dag: TypedDag, name: str) -> list[int]:
+    """Return the blocks of rows or columns that share a value of an input of an operand's factor."""
+    loads = [dag[node] for node in factor_of(dag, name)] if name in dag.scales else []
+    modes = [mode for op in loads if isinstance(op, Load) for mode in dag.input[op.name].modes]
+    return [divisor(mode) for mode in modes if base(mode) == ELEMENT_MODES[name][0]]
 
 
 def _config(tile: Tile, problem: Problem, use: Use) -> Config:
     shape = (tile.rows, tile.columns, tile.row_bytes // problem.operand_bytes)
-    schedule: Schedule = "own_pingpong" if tile.pingpong else "own_cooperative"
+    schedule: Schedule = "own_pingpong" if tile.pingpong else "own_rows" if tile.by_rows else "own_cooperative"
     return Config(shape, schedule, tile.cluster, (STEP_PIXELS, FILTERS), use=use)
 
 

@@ -8,6 +8,9 @@
 // groups 1 and 2 consume. Cooperating consumers share the rows of a tile, each with its columns. Pingpong consumers have
 // a tile each: one multiplies while the other computes its epilogue, and ordered barriers pass the tensor cores on.
 //
+// Consumers by rows are not transposed: M of WGMMA are 64 rows of a consumer, N all columns of the tile. A thread then has
+// two rows, and reads two factors of rows for a stage instead of one for each two sums.
+//
 // The tiles of a cluster's CTAs are neighbours. CTAs with the same rows share the rows of A, and CTAs with the same columns
 // the rows of B: each loads a part and sends it to all (TMA multicast). A stage is free once the consumers of all
 // receivers have released it.
@@ -45,6 +48,7 @@
 #include "evt/kit/scales.hpp"
 #include "evt/kit/sm90.hpp"
 #include "evt/kit/step.hpp"
+#include "evt/kit/strips.hpp"
 #include "evt/kit/taps.hpp"
 #include "evt/pdl.hpp"
 
@@ -57,15 +61,16 @@ inline constexpr int kMaxRowBytes = 128;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
-/// have a matrix B each.
+/// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns.
 template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
-          bool Grouped = false>
+          bool Grouped = false, bool ByRows = false>
 struct GemmTile {
   static constexpr int kBlocks = Blocks;
   static constexpr bool kPingpong = Pingpong;
   static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
   static constexpr bool kPromotes = Promotes;
   static constexpr bool kGrouped = Grouped;
+  static constexpr bool kByRows = ByRows;
 };
 
 /// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`.
@@ -94,11 +99,13 @@ struct GemmTraits {
   using Filters = FilterRows<Conversion::kBytes, kBoxDepth, Mma::kTransposed>;
   using Fragments = typename Conversion::template Rows<Filters::kRowBytes>::Fragments;
 
-  static constexpr int kDepth = Depth, kBlocks = Tile::kBlocks;
+  static constexpr bool kByRows = Tile::kByRows;
+  // WGMMA's blocks of a consumer, of 64 columns or rows, and the sums that a thread has of each.
+  static constexpr int kDepth = Depth, kBlocks = kByRows ? 1 : Tile::kBlocks, kSums = Mma::kPixels / 2;
   // Tensor cores add products of 8-bit floats with few bits. Sums of a stage are added to the accumulators in f32.
   static constexpr bool kPromotes = Tile::kPromotes;
   // Registers for the sums of two stages beside the accumulators.
-  static constexpr bool kPromotesBehind = 3 * Tile::kBlocks * Mma::kPixels / 2 <= (Conversion::kConverts ? 96 : 192);
+  static constexpr bool kPromotesBehind = 3 * kBlocks * kSums <= (Conversion::kConverts ? 96 : 192);
   static constexpr bool kPingpong = Tile::kPingpong;
   static constexpr int kClusterColumns = Tile::kClusterColumns, kClusterRows = Tile::kClusterRows;
   static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
@@ -107,8 +114,9 @@ struct GemmTraits {
   static constexpr bool kGrouped = Tile::kGrouped;
   static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
-  static constexpr int kPixels = Mma::kPixels;  // rows of a tile
-  static constexpr int kColumnBlocks = (kPingpong ? 1 : kConsumers) * kBlocks, kColumns = kColumnBlocks * kFilters;
+  static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
+  static constexpr int kColumnBlocks = Tile::kBlocks * (kPingpong || kByRows ? 1 : kConsumers);
+  static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a row of a block of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
@@ -123,16 +131,19 @@ struct GemmTraits {
   static constexpr int kStepsOfSplit = ceil_div(kSteps, kSplits), kQuadsOfSplit = std::min(2 * kStepsOfSplit, kPixels / 8);
   static constexpr int kQuadBytes = kWarpGroup * 16;
   static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
+  // Tiles of rows that reductions keep a part for.
+  static constexpr int kRowTiles = kByRows ? kPixels / kStepPixels : kSplits;
   // Buffers of parts of C and D are used in order: a ring for each cooperating consumer, and one for pingpong consumers,
   // whose epilogues take turns. C of a tile is loaded early. Parts of D wait for the stores of the parts before.
   static constexpr int kRings = kPingpong ? 1 : kConsumers;
-  static constexpr int kPartRows = rows_of_part(kCompleted, kPingpong ? 64 : 32);
-  static constexpr int kParts = kCompleted / kPartRows * kBlocks;
+  static constexpr int kPartRows = kByRows ? kFilters : rows_of_part(kCompleted, kPingpong ? 64 : 32);
+  static constexpr int kPartsOfBlock = kByRows ? 1 : kCompleted / kPartRows;
+  static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks);
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
-  static constexpr int kFewBuffers = kPingpong ? 3 : 4;
+  static constexpr int kFewBuffers = kByRows ? 2 : kPingpong ? 3 : 4;
   static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
-  using Scaled = ScaleTile<Scales, kPixels, kColumns>;  // the factors of a stage
+  using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows>;  // the factors of a stage
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kBuffers);
   static constexpr int kStages =
@@ -145,6 +156,9 @@ struct GemmTraits {
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
   static_assert(kSplits == 1 || (!kPingpong && kBlocks == 1 && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
+  static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
+                             !Mma::kTransposed && !Conversion::kConverts),
+                "consumers by rows promote the sums of operands that are contiguous along k");
   static_assert(kSplits == 1 || kConsumers * kSplits * kQuadsOfSplit * kQuadBytes <= kStages * kStageBytes,
                 "partial sums fit in the stages");
 };
@@ -345,7 +359,7 @@ struct Gemm {
   /// The tiles of rows and the strips that reductions keep parts of.
   static fragment::Tiles tiles(Arguments const& arguments) {
     constexpr int kRows = Traits::kPixels * Traits::kClusterRows;
-    return {ceil_div(arguments.rows, kRows) * Traits::kClusterRows * Traits::kSplits, strips_of(arguments.columns)};
+    return {ceil_div(arguments.rows, kRows) * Traits::kClusterRows * Traits::kRowTiles, strips_of(arguments.columns)};
   }
 
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
@@ -605,12 +619,16 @@ struct Gemm {
     }
   }
 
-  CUTLASS_DEVICE static int first_block_of(int consumer) { return Traits::kPingpong ? 0 : consumer * Traits::kBlocks; }
+  /// The first block of columns, and the first row, of a consumer in a tile.
+  CUTLASS_DEVICE static int first_block_of(int consumer) {
+    return Traits::kPingpong || Traits::kByRows ? 0 : consumer * Traits::kBlocks;
+  }
+  CUTLASS_DEVICE static int row_of_consumer(int consumer) { return Traits::kByRows ? consumer * kFilters : 0; }
 
   /// Load C into the buffers of a ring, and store D.
   CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
-    constexpr int kOfBlock = Traits::kParts / Traits::kBlocks;
-    int const first_row = first_row_of(rank);
+    constexpr int kOfBlock = Traits::kPartsOfBlock;
+    int const first_row = first_row_of(rank) + row_of_consumer(ring);
     if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
     auto const column_of = [&](Work const& work, int part) {
       return work.column + (first_block_of(ring) + part / kOfBlock) * kFilters;
@@ -691,6 +709,12 @@ struct Gemm {
         CUTLASS_PRAGMA_UNROLL
         for (auto& each : block) each = 0;
       }
+      if constexpr (Traits::kByRows) {
+        multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
+        complete_rows(params, storage, work, consumer, buffer, accumulators[0],
+                      IndicesTo<Traits::kColumns / Lanes::kStrip>{});
+        continue;
+      }
       int const column = work.column + first_block_of(consumer) * kFilters;
       // Vectors are loaded before they are needed, for both blocks.
       int const row = work.row + first_row_of(rank);
@@ -736,6 +760,38 @@ struct Gemm {
     return Traits::kSplits > 1 ? rank / Traits::kMulticast * Traits::kCompleted : 0;
   }
 
+  /// Complete the rows of a consumer, block by block of 64 columns. A warp has 16 rows of each strip of columns.
+  template <int... Strips>
+  CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,
+                                           PipelineState& buffer, typename Traits::Accumulator const (&sums)[Traits::kSums],
+                                           Indices<Strips...>) {
+    int const warp = threadIdx.x % kWarpGroup / 32, lane = threadIdx.x % 32;
+    int const row = row_of_consumer(consumer) + warp * kStepPixels;
+    auto const tile_of = [&](int strip) {
+      int const column = work.column + strip * Lanes::kStrip;
+      return fragment::Tile{column + lane / Lanes::kRows, params.columns,
+                            work.tile * Traits::kRowTiles + row / kStepPixels, column / Lanes::kStrip,
+                            strips_of(params.columns), work.group, params.columns, work.row + row, work.end};
+    };
+    Epilogue epilogues[] = {Epilogue(params.epilogue, tile_of(Strips))...};
+    constexpr int kStrips = kFilters / Lanes::kStrip;  // of a block
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Traits::kColumnBlocks; ++block) {
+      int const first = block * kStrips;
+      if constexpr (Traits::kStaged) barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
+      complete_strips<Traits, kStrips>(epilogues + first, GemmRows(work.row + row, 0, work.end),
+                                       sums + first * fragment::kElements, storage.buffer(consumer, buffer.index));
+      if constexpr (Traits::kStaged) {
+        fence_view_async_shared();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(storage.written(consumer, buffer.index));
+        buffer.advance_once(1, Traits::kBuffers);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = first; i < first + kStrips; ++i) epilogues[i].finish(tile_of(i));
+    }
+  }
+
   /// Complete rows of a block, from `row` on, part by part.
   template <int Sums>
   CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, PipelineState& buffer,
@@ -743,7 +799,7 @@ struct Gemm {
                                             int row, int rows) {
     int const ring = Traits::kPingpong ? 0 : consumer;
     CUTLASS_PRAGMA_UNROLL
-    for (int part = 0; part < Traits::kParts / Traits::kBlocks; ++part) {
+    for (int part = 0; part < Traits::kPartsOfBlock; ++part) {
       int const first = part * Traits::kPartRows;
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
       complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row, first, rows), sums + first / 2,
@@ -767,7 +823,7 @@ struct Gemm {
   /// Send the partial sums of a split tile to the CTAs that complete them, and complete this CTA's.
   CUTLASS_DEVICE static void exchange_and_complete(Params const& params, Storage const& storage, Work const& work,
                                                    int rank, int consumer, Epilogue& epilogue,
-                                                   typename Traits::Accumulator (&accumulators)[Traits::kPixels / 2]) {
+                                                   typename Traits::Accumulator (&accumulators)[Traits::kSums]) {
     using Accumulator = typename Traits::Accumulator;
     constexpr int kQuads = Traits::kPixels / 8;
     int const split = rank / Traits::kMulticast, within = rank % Traits::kMulticast;
@@ -810,7 +866,7 @@ struct Gemm {
     complete_parts(storage, consumer, buffer, epilogue, sums, work.row + first, work.end);
   }
 
-  using Sums = typename Traits::Accumulator[Traits::kBlocks][Traits::kPixels / 2];
+  using Sums = typename Traits::Accumulator[Traits::kBlocks][Traits::kSums];
   using Fragments = typename Traits::Fragments[Traits::kBoxes][Traits::kBlocks];
 
   /// The stages of a tile, as a consumer multiplies them.
@@ -824,7 +880,7 @@ struct Gemm {
     /// are there.
     CUTLASS_DEVICE int start(Sums& sums, Fragments& fragments) {
       int const stage = state.index;
-      uint32_t const rows = operand_descriptor(storage.rows(stage));
+      uint32_t const rows = operand_descriptor(storage.rows(stage) + row_of_consumer(consumer) * Traits::kRowBytes);
       uint32_t const filters = storage.columns(stage) + first_block_of(consumer) * Filters::kBytes;
       uint32_t const columns = operand_descriptor(filters);
       barrier_wait(storage.full(stage), state.phase);
@@ -845,20 +901,29 @@ struct Gemm {
     /// Wait for the sums of a stage while `Pending` later ones are multiplied, and add them.
     template <int Pending>
     CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, int stage) {
-      warpgroup_wait<Pending>();
-      fence_operands(partial);
-      if constexpr (!Traits::Scaled::kExists) release(storage, rank, stage);
-      CUTLASS_PRAGMA_UNROLL
-      for (int block = 0; block < Traits::kBlocks; ++block) {
-        if constexpr (Traits::Scaled::kExists) {
-          int const column = (first_block_of(consumer) + block) * kFilters;
-          Traits::Scaled::add(accumulators[block], partial[block], storage.scales(stage), column);
-        } else {
-          CUTLASS_PRAGMA_UNROLL
-          for (int j = 0; j < Traits::kPixels / 2; ++j) accumulators[block][j] += partial[block][j];
+      if constexpr (Traits::kByRows) {
+        typename Traits::Scaled::OfThread const factors(storage.scales(stage), row_of_consumer(consumer));
+        warpgroup_wait<Pending>();
+        fence_operands(partial);
+        release(storage, rank, stage);
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < Traits::kSums; ++j) accumulators[0][j] += partial[0][j] * factors.of_sum(j);
+      } else {
+        warpgroup_wait<Pending>();
+        fence_operands(partial);
+        if constexpr (!Traits::Scaled::kExists) release(storage, rank, stage);
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          if constexpr (Traits::Scaled::kExists) {
+            int const column = (first_block_of(consumer) + block) * kFilters;
+            Traits::Scaled::add(accumulators[block], partial[block], storage.scales(stage), column);
+          } else {
+            CUTLASS_PRAGMA_UNROLL
+            for (int j = 0; j < Traits::kSums; ++j) accumulators[block][j] += partial[block][j];
+          }
         }
+        if constexpr (Traits::Scaled::kExists) release(storage, rank, stage);
       }
-      if constexpr (Traits::Scaled::kExists) release(storage, rank, stage);
     }
   };
 
@@ -927,9 +992,14 @@ struct Gemm {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Traits::kBlocks; ++block) {
           int const which = box * Traits::kColumnBlocks + block;
-          Mma::fma(sums[block], columns + which * (Filters::kBytes >> 4) + k * Filters::kNextK,
-                   rows + box * (Traits::kRowsBytes >> 4) + k * kNextK, Filters::kLayout, kLayoutOfRows,
-                   !Traits::kPromotes || box + k > 0);
+          uint32_t const of_columns = columns + which * (Filters::kBytes >> 4) + k * Filters::kNextK;
+          uint32_t const of_rows = rows + box * (Traits::kRowsBytes >> 4) + k * kNextK;
+          bool const adds = !Traits::kPromotes || box + k > 0;
+          if constexpr (Traits::kByRows) {
+            Mma::fma(sums[block], of_rows, of_columns, kLayoutOfRows, Filters::kLayout, adds);
+          } else {
+            Mma::fma(sums[block], of_columns, of_rows, Filters::kLayout, kLayoutOfRows, adds);
+          }
         }
       }
     }

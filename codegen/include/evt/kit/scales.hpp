@@ -57,23 +57,29 @@ struct Scales {
 using NoScales = Scales<NoFactor, NoFactor, false, false>;
 
 /// The factors of a stage in shared memory: one for each row, four of a step for each quad of lanes together, and one
-/// for each column; or one for the tile.
-template <class Scales, int Rows, int Columns>
+/// for each column; or one for the tile. ByRows: one for each row, in order, and one for each block of 64 columns.
+template <class Scales, int Rows, int Columns, bool ByRows>
 struct ScaleTile {
   static constexpr bool kExists = Scales::kExist, kOfRows = Scales::kOfRows, kOfColumns = Scales::kOfColumns;
   static constexpr int kSteps = ceil_div(Rows, kStepPixels);
   static constexpr int kRowsBytes = kOfRows ? 4 * kSteps * kStepPixels : 0;
-  static constexpr int kBytes = !kExists ? 0 : kOfRows || kOfColumns ? kRowsBytes + (kOfColumns ? 4 * Columns : 0) : 16;
+  // Columns that share a factor, and their number.
+  static constexpr int kAlike = ByRows ? kFilters : 1, kColumns = Columns / kAlike;
+  static constexpr int kColumnsBytes = kOfColumns ? ceil_div(kColumns, 4) * 16 : 0;
+  static constexpr int kBytes = !kExists ? 0 : kOfRows || kOfColumns ? kRowsBytes + kColumnsBytes : 16;
   // Rows and columns of a lane of the warp that loads factors, and the stages that it loads ahead.
-  static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? Columns / 32 : 1;
+  static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? ceil_div(kColumns, 32) : 1;
   static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane;
   static constexpr int kAhead = kOfLane > 8 ? 2 : kOfLane > 5 ? 3 : kOfLane > 2 ? 4 : 8;
 
+  static_assert(!ByRows || kOfRows, "a thread has two rows and many columns");
+
   /// The place of a row: lanes `row % 8 / 2` of each four have rows 2q, 2q + 1, 2q + 8 and 2q + 9 of a step.
   CUTLASS_DEVICE static uint32_t place_of_row(int row) {
+    if constexpr (ByRows) return 4 * row;
     return 4 * (row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2);
   }
-  CUTLASS_DEVICE static uint32_t place_of_column(int column) { return kRowsBytes + 4 * column; }
+  CUTLASS_DEVICE static uint32_t place_of_column(int number) { return kRowsBytes + 4 * number; }
 
   /// The places of a lane's rows and columns of a tile.
   struct Places {
@@ -97,7 +103,7 @@ struct ScaleTile {
     }
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kColumnsOfLane; ++i) {
-      places.b[i] = Scales::B::place(params.b, min(kOfColumns ? column + lane + 32 * i : column, columns - 1), group);
+      places.b[i] = Scales::B::place(params.b, min(kOfColumns ? column + (lane + 32 * i) * kAlike : column, columns - 1), group);
     }
   }
 
@@ -126,13 +132,34 @@ struct ScaleTile {
     if constexpr (kOfColumns) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kColumnsOfLane; ++i) {
-        store_shared_float(to + place_of_column(lane + 32 * i), Scales::B::value(loaded.b[i]) * of_a);
+        if (kColumns % 32 == 0 || lane + 32 * i < kColumns) {
+          store_shared_float(to + place_of_column(lane + 32 * i), Scales::B::value(loaded.b[i]) * of_a);
+        }
       }
     }
     if constexpr (!kOfRows && !kOfColumns) {
       if (lane == 0) store_shared_float(to, of_a * of_b);
     }
   }
+
+  /// The factors of a thread's rows g and g + 8, of the 16 rows that its warp has from `first` on, and of its columns.
+  struct OfThread {
+    float rows[2], columns[kColumns];
+
+    CUTLASS_DEVICE OfThread(uint32_t from, int first) {
+      int const thread = threadIdx.x % kWarpGroup, row = first + thread / 32 * 16 + thread % 32 / 4;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2; ++i) rows[i] = load_shared_float(from + place_of_row(row + 8 * i));
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < (kOfColumns ? kColumns : 0); ++i) columns[i] = load_shared_float(from + place_of_column(i));
+    }
+
+    /// Return the factor of a sum of WGMMA's.
+    CUTLASS_DEVICE float of_sum(int i) const {
+      float const of_row = rows[i / 2 % 2];
+      return kOfColumns ? of_row * columns[i / (kFilters / 2)] : of_row;
+    }
+  };
 
   /// Add the sums of a stage, times their factors, to the accumulators of a block of 64 columns.
   template <int Sums>

@@ -26,10 +26,10 @@ struct EpilogueStep {
   uint32_t words[4];  // of C, then of D
 
   /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a swizzled chunk of 16 bytes of the
-  /// 128 of a pixel.
-  CUTLASS_DEVICE static uint32_t address(uint32_t buffer) {
-    int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
-    return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+  /// 128 of a pixel. A strip of 16 columns has two chunks; a warp's number is its strip.
+  CUTLASS_DEVICE static uint32_t address(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32) {
+    int const lane = threadIdx.x % 32;
+    return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + ((2 * strip + lane / 8 % 2) ^ lane % 8) * 16;
   }
 
   /// `rows` gives the matrix rows of successive steps.
