@@ -263,9 +263,9 @@ class ConvolutionProblem:
         return max(pairs[self.geometry.operator])
 
 
-def _numbers(name: str, value: object, rank: int, least: int) -> tuple[int, ...]:
-    """Return a whole number for every spatial dimension, from one number or a sequence."""
-    wanted = f"expected a whole number of at least {least}" + (f", or {rank} of them" if rank > 1 else "")
+def _numbers(name: str, value: object, rank: int, least: int, note: str = "") -> tuple[int, ...]:
+    """Return a whole number for every spatial dimension, from one number or a sequence. ``note`` ends the message."""
+    wanted = f"expected a whole number of at least {least}" + (f", or {rank} of them" if rank > 1 else "") + note
     given = tuple(value) if _is_sequence(value) else (value,) * rank
     numbers = tuple(number for number in given if _is_whole(number) and number >= least)
     if len(given) != rank or len(numbers) != rank:
@@ -291,10 +291,11 @@ def _padding(value: object, rank: int, stride: tuple[int, ...]) -> Pairs | None:
         if set(stride) != {1}:
             raise ArgumentError(Diagnostic("E0607", f"`padding` is 'same', and the stride {stride} is not 1"))
         return None
-    if _is_sequence(value) and len(value) == rank and all(map(_is_sequence, value)):
+    if _is_sequence(value) and len(value) == rank and any(map(_is_sequence, value)):
         pairs = (_numbers("padding", each, 2, 0) for each in value)
         return tuple((before, after) for before, after in pairs)
     if isinstance(value, str):
         known = 'expected numbers, "same" or "valid"'
         raise ArgumentError(Diagnostic("E0607", f"`padding` is {value!r}; {known}"))
-    return tuple((each, each) for each in _numbers("padding", value, rank, 0))
+    note = "; each may be a pair (before, after)" if rank > 1 else ", or a sequence of a pair (before, after)"
+    return tuple((each, each) for each in _numbers("padding", value, rank, 0, note))

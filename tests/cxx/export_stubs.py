@@ -103,7 +103,9 @@ def compiled(
     own = [f"-I{folder / 'csrc'}", f"-I{folder / 'csrc/kernels'}", f"-DEVT_TORCH_DEVICE={device}"]
     system = [word for each in headers for word in ("-isystem", str(each))]
     library = folder / "stubbed.so"
-    command = [GXX, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPIC", *own, *system]
+    release = tuple(map(int, torch.__version__.split(".")[:2]))
+    standard = "-std=c++20" if release >= (2, 13) else "-std=c++17"
+    command = [GXX, standard, "-O0", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPIC", *own, *system]
     command += include_flags()
     command += ["-shared", str(folder / "csrc/binding.cpp"), str(folder / "stubs.cpp"), "-o", str(library)]
     # The stubs are taken where a PyTorch for CUDA has loaded the true functions before.
