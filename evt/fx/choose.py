@@ -5,6 +5,7 @@
     prepare     the kernels of the other regions; a region without a kernel is skipped
     measure     under the rule "measure" regions that are slower than Inductor's code are skipped
     repeat      a skipped region frees its operators, and another product may be able to take them
+    reductions  a region keeps its reductions only if the estimate says that it gains by them
 
 The estimate comes before the kernels, since a build takes seconds. A measurement needs the kernels.
 """
@@ -85,6 +86,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         """
         skipped: dict[Node, Outcome] = {}
         benefits: dict[Node, Benefit] = {}
+        trials: dict[Node, _Trial] = {}
         norms, stay = self._norms(graph)
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
@@ -104,6 +106,8 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
                 continue
             new = {each.product: each for each in outcomes if each.reason is not None and each.reason.code in _FREEING}
             if new.keys() <= skipped.keys() or not _may_grow(outcomes, skipped | new):
+                if _keep_reductions(outcomes, benefits, skipped, trials) or _try_without(outcomes, benefits, trials):
+                    continue
                 return Choice(tuple(_with(each, stay.get(each.product)) for each in outcomes), benefits)
             skipped |= new
 
@@ -195,6 +199,52 @@ def _leave_reductions(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcom
         for node, index_map in each.possible.region.index_maps.items():
             if index_map.reduced:
                 node.meta[LEFT], found = ("E1017", f"with it, `{each.product.name}` {each.reason.reason}"), True
+    return found
+
+
+@dataclass
+class _Trial:
+    """A region that is estimated without its ``reductions``, and its ``gain`` with them."""
+
+    reductions: tuple[Node, ...]
+    gain: float
+    is_over: bool = False
+
+
+def _try_without(outcomes: Sequence[Outcome], benefits: Mapping[Node, Benefit], trials: dict[Node, _Trial]) -> bool:
+    """Leave the reductions of regions that win to Inductor, once for each region; return whether there are any."""
+    found = False
+    for each in outcomes:
+        benefit = benefits.get(each.product)
+        if each.fused is None or benefit is None or benefit.measured or each.product in trials:
+            continue
+        reductions = tuple(node for node, index_map in each.fused.region.index_maps.items() if index_map.reduced)
+        trials[each.product] = _Trial(reductions, benefit.gain, is_over=not reductions)
+        for node in reductions:
+            node.meta[LEFT], found = ("E1017", f"with it, `{each.product.name}` {benefit}"), True
+    return found
+
+
+def _keep_reductions(
+    outcomes: Sequence[Outcome],
+    benefits: Mapping[Node, Benefit],
+    skipped: dict[Node, Outcome],
+    trials: Mapping[Node, _Trial],
+) -> bool:
+    """Give the reductions back to regions that gain by them; return whether there are any.
+
+    Reductions need slower kernels, whose build takes longer, so the gain must exceed the error of the estimate.
+    """
+    fused = {each.product for each in outcomes if each.fused is not None}
+    found = False
+    for product, trial in trials.items():
+        gains_without = product in fused and trial.gain - benefits[product].gain < LEAST_GAIN
+        if not trial.is_over and not gains_without:
+            skipped.pop(product, None)
+            for node in trial.reductions:
+                del node.meta[LEFT]
+            found = True
+        trial.is_over = True
     return found
 
 

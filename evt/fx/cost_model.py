@@ -127,11 +127,15 @@ class Benefit:
     def wins(self) -> bool:
         if self.unknown:
             return False
-        gain = self.saved - self.lost
-        if self.measured or gain <= 0:
-            return gain > 0
-        difference = gain + (self.waiting or 0.0)
-        return (gain if abs(difference) < 1e-6 else difference) > LEAST_GAIN  # the host may hide the GPU's gain
+        on_gpu = self.saved - self.lost
+        return on_gpu > 0 if self.measured or on_gpu <= 0 else self.gain > LEAST_GAIN
+
+    @property
+    def gain(self) -> float:
+        """The microseconds that a region gains; the host may hide the GPU's gain."""
+        on_gpu = self.saved - self.lost
+        both = on_gpu + (self.waiting or 0.0)
+        return on_gpu if abs(both) < 1e-6 else both
 
     def __str__(self) -> str:
         if self.unknown:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from evt.diagnostics import page
+from evt.fx import choose
 from evt.fx.backend import FusePass
+from evt.fx.cost_model import LEAST_GAIN
 from evt.fx.covered import COVERED
 from evt.fx.regions import Outcome
 from evt.plan import ROUTES, TARGETS
@@ -140,6 +143,52 @@ def test_what_an_uncovered_product_leaves_may_go_to_another() -> None:
     assert first.reason.code == "E1022"
     assert second.fused is not None
     assert [node.name for node in second.fused.nodes] == ["convolution_1", "add", "relu"]
+
+
+def centred(y: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a residual sum, and a part of its norm, which Inductor's kernel computes of the sum alone."""
+    total = y + r
+    wide = total.float()
+    return total, (wide - wide.mean(1, keepdim=True)).to(y.dtype)
+
+
+#: Functions of a product and a matrix of its size, whose results are read by later kernels too.
+REDUCING: tuple[Callable[..., Any], ...] = (
+    centred,
+    lambda y, r: (y + r).float().mean(1),
+    lambda y, r: ((y + r) * 2, (y + r).float().mean(1)),
+    lambda y, r: ((y + r), (y + r) - (y + r).mean(1, keepdim=True)),
+    lambda y, r: torch.relu(y + r).sum(0),
+    lambda y, r: (torch.relu(y), torch.relu(y).sum(0), r.sum(0)),
+    lambda y, r: (y.amax(1), (y * r).sum()),
+)
+
+
+@pytest.mark.parametrize("function", REDUCING)
+@pytest.mark.parametrize(("m", "n", "k"), [(200704, 96, 384), (12544, 384, 1536), (512, 4096, 4096)])
+def test_a_region_keeps_its_reductions_only_if_it_gains_by_them(
+    function: Callable[..., Any], m: int, n: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice gains as much as the better of both ways, or is within the error of the estimate of it."""
+
+    def gain(**patches: Any) -> tuple[float, bool]:
+        with FakeTensorMode(), monkeypatch.context() as patch:
+            for name, value in patches.items():
+                patch.setattr(choose, name, value)
+            shapes = (m, k), (n, k), (m, n)
+            given = [torch.zeros(shape, dtype=torch.bfloat16) for shape in shapes]
+            graph = make_fx(lambda x, w, r: function(functional.linear(x, w), r))(*given).graph
+            (outcome,) = (choice := FusePass(devices=("cpu",)).choose(graph)).outcomes
+        if outcome.fused is None:
+            return 0.0, False
+        reduces = any(each.reduced for each in outcome.fused.region.index_maps.values())
+        return choice.benefits[outcome.product].gain, reduces
+
+    best, _ = gain()
+    kept, _ = gain(_try_without=lambda *_: False)
+    without, reduces = gain(_keep_reductions=lambda *_: False)
+    assert not reduces
+    assert best > max(kept, without) - LEAST_GAIN
 
 
 def test_the_table_names_what_there_is() -> None:

@@ -138,7 +138,7 @@ def test_halos(layer) -> None:
     assert taken_for(layer, route="own") == HALOS[layer]
 
 
-#: Layers for which the kernels of both routes are built: the one that was the faster.
+#: Layers for which the kernels of both routes are built: the one that was the faster, or the own one of equal ones.
 BOTH = {
     (8, 640, 640, 32, 3, 1): "implicit_128x160x64_2blocks",
     (2, 640, 640, 32, 3, 1): "halo_200x64x64",
@@ -151,7 +151,7 @@ BOTH = {
     (8, 1280, 1280, 8, 3, 1): "halo_136x64x64",
     (256, 512, 512, 7, 3, 1): "implicit_pingpong_128x128x64",
     (32, 512, 512, 7, 3, 1): "halo_120x64x64",
-    (256, 128, 128, 56, 3, 2): "implicit_pingpong_128x128x64",
+    (256, 128, 128, 56, 3, 2): "halo_208x64x64",  # not implicit_pingpong_128x128x64, within the error of the estimates
     (1, 64, 128, 160, 3, 2): "halo_104x64x64",  # as fast as implicit_own_128x64x64_1x2
     (16, 64, 128, 160, 3, 2): "halo_208x64x64",  # not halo_256x64x64, with fewer boxes in flight than groups of taps
     (256, 256, 256, 28, 3, 2): "implicit_pingpong_128x128x64",
