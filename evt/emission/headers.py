@@ -17,7 +17,7 @@ from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import MERGED
-from evt.plan.geometry import convolution, depthwise, halo, halo_groups, halo_schedule
+from evt.plan.geometry import convolution, depthwise, halo, halo_groups, halo_schedule, wgrad
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -127,6 +127,7 @@ _NAMESPACE = re.compile(r"\bnamespace (?=evt\b)|(?<![\w:])::(?=evt::)")
 GENERATED = {
     "kit/geometry.hpp": ((convolution, halo, halo_groups, halo_schedule), "kit"),
     "kit/depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
+    "kit/wgrad_geometry.hpp": ((convolution, wgrad), "wgrad"),
 }
 _GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "evt/([\w./]+)"\n', re.MULTILINE)

@@ -1,0 +1,430 @@
+#ifndef EVT_KIT_WGRAD_HPP
+#define EVT_KIT_WGRAD_HPP
+
+// The gradient of a convolution's filters for sm90, in two kernels. The first multiplies: see plan/geometry/wgrad.py. M of
+// WGMMA are filters, N are channels of one tap or of several, k are pixels. The second adds the partial sums of the CTAs
+// that share a tile of the gradient, in a fixed order, and computes the epilogue.
+//
+// Warp group 0 of the first kernel produces: a thread loads stages by TMA. Other warp groups consume: each has a row of
+// taps, some blocks of filters, or some of the tiles of pixels.
+//
+// The blocks of channels of an instruction are `leading` bytes apart in shared memory: neighbouring taps of a row are one
+// pixel apart, other blocks are in boxes of their own.
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "evt/element.hpp"
+#include "evt/fragment.hpp"
+#include "evt/kit/pipeline.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/wgrad_geometry.hpp"
+#include "evt/kit/wgrad_sums.hpp"
+#include "evt/pdl.hpp"
+
+namespace evt {
+namespace wgrad {
+
+using kit::PipelineState;
+
+constexpr int kWarpGroup = 128, kWarps = kWarpGroup / 32;
+
+/// The part of the gradient that a CTA computes. Consumers share the rows of taps, the filters and the tiles of pixels.
+/// A consumer has Blocks blocks of 64 filters. An instruction multiplies Group blocks of 64 channels.
+template <int TapRows, int TapColumns, int FilterConsumers, int Blocks, int ChannelBlocks, int Parts, int Group>
+struct WgradTile {
+  static constexpr int kTapRows = TapRows, kTapColumns = TapColumns, kFilterConsumers = FilterConsumers;
+  static constexpr int kBlocks = Blocks, kFilterBlocks = FilterConsumers * Blocks, kChannelBlocks = ChannelBlocks;
+  static constexpr int kParts = Parts, kGroup = Group;
+  static constexpr int kConsumers = TapRows * FilterConsumers * Parts;
+  static constexpr int kInstructions = TapColumns * ChannelBlocks / Group;  // of a block of filters
+  static constexpr WgradClass kClass{TapRows, TapColumns, kFilterBlocks, ChannelBlocks, Parts};
+  static_assert(TapColumns * ChannelBlocks % Group == 0, "instructions have equally many blocks");
+  static_assert(TapColumns == 1 || ChannelBlocks == 1, "an instruction has several taps or several blocks of channels");
+};
+
+/// The gradient of filters with an Epilogue of fragment.hpp. Mma has an instruction's channels as kPixels.
+template <class Mma, class Epilogue, class Tile>
+struct Wgrad {
+  static constexpr int kThreads = (1 + Tile::kConsumers) * kWarpGroup;
+  static constexpr int kElementBytes = 2;
+  using Sums = SplitSums<Epilogue>;
+  static_assert(Mma::kPixels == Tile::kGroup * kBlock && Mma::kElementBytes == kElementBytes, "Mma suits the tile");
+
+  struct Arguments {
+    Problem problem;
+    void const* a;         // the gradient of the output
+    int64_t a_strides[3];  // images, rows, pixels
+    void const* b;         // the input
+    int64_t b_strides[3];
+    float* sums;  // partial ones, in the workspace
+    void const* c;
+    int64_t c_stride;
+    void* d;
+    int64_t d_stride;
+    typename Epilogue::Params epilogue;
+  };
+
+  struct Params {
+    CUtensorMap gradient, input;
+    WgradGeometry geometry;
+    int filters, channels, taps_high, taps_wide;
+    int stride_height, stride_width, dilation_height, dilation_width, pad_height, pad_width;
+    int filter_tiles, channel_tiles, windows_wide, outputs;
+    int splits;
+    int column_step;  // columns of the gradient's descriptor from tile to tile: 0 if tiles are a dimension
+    float* sums;
+    typename Sums::Params combined;
+    bool encoded;
+  };
+
+  static constexpr int MaxThreadsPerBlock = Sums::kThreads;
+  static constexpr int MinBlocksPerMultiprocessor = 1;
+  static constexpr int SharedStorageSize = 0;
+
+#if !defined(EVT_DEVICE_PASS)
+  /// The partial sums of an element of the gradient.
+  static int splits(Arguments const& arguments) { return splits_of(arguments.problem, Tile::kClass) * Tile::kParts; }
+
+  static int rows(Arguments const& arguments) { return arguments.problem.filters; }
+  static int columns(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    return problem.tap_count() * problem.channels;
+  }
+
+  static fragment::Tiles tiles(Arguments const& arguments) { return Sums::tiles(rows(arguments), columns(arguments)); }
+
+  static bool can_implement(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    return std::min(problem.height.pad, problem.width.pad) >= 0 && to_underlying_arguments(arguments).encoded;
+  }
+
+  static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
+    Problem const& given = arguments.problem;
+    auto const &a = arguments.a_strides, &b = arguments.b_strides;
+    bool const flat = is_row(given) && is_packed(a, given.height.output, given.width.output) &&
+                      is_packed(b, given.height.size, given.width.size);
+    Problem const problem = flat ? flattened(given) : given;
+    Axis const &height = problem.height, &width = problem.width;
+    Params params{};
+    WgradGeometry const& geometry = params.geometry = choose_wgrad(problem, Tile::kClass);
+    if (geometry.stages == 0) return params;
+    params.filters = problem.filters;
+    params.channels = problem.channels;
+    params.taps_high = height.taps;
+    params.taps_wide = width.taps;
+    params.stride_height = height.stride;
+    params.stride_width = width.stride;
+    params.dilation_height = height.dilation;
+    params.dilation_width = width.dilation;
+    params.pad_height = height.pad;
+    params.pad_width = width.pad;
+    params.filter_tiles = filter_tiles(problem, Tile::kClass);
+    params.channel_tiles = channel_tiles(problem, Tile::kClass);
+    params.windows_wide = ceil_div(width.taps, Tile::kTapColumns);
+    params.outputs = outputs(problem, Tile::kClass);
+    params.splits = splits_of(given, Tile::kClass);
+    params.sums = arguments.sums;
+    params.combined = Sums::params(arguments.sums, splits(arguments), rows(arguments), columns(arguments));
+    params.combined.c = static_cast<typename Epilogue::Source const*>(arguments.c);
+    params.combined.c_stride = arguments.c_stride;
+    params.combined.d = static_cast<typename Epilogue::Destination*>(arguments.d);
+    params.combined.d_stride = arguments.d_stride;
+    params.combined.epilogue = arguments.epilogue;
+    // Tiles of columns that taps reach beyond are a dimension, so that the gradient's next columns are zeros.
+    bool const divided = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
+    params.column_step = divided ? 0 : geometry.columns;
+    kit::TmaTensor<5> const gradient{
+        Mma::kType, kElementBytes, arguments.a,
+        {problem.filters, divided ? geometry.columns : width.output, height.output, divided ? geometry.tiles_wide : 1,
+         problem.images},
+        {a[2], a[1], divided ? geometry.columns * a[2] : a[0], a[0]},
+        {kBlock, geometry.pitch, geometry.rows, 1, geometry.images}, {1, 1}, kBlockBytes};
+    kit::TmaTensor<4> const input{
+        Mma::kType, kElementBytes, arguments.b, {problem.channels, width.size, height.size, problem.images},
+        {b[2], b[1], b[0]},
+        {kBlock, (geometry.pitch - 1) * width.stride + 1, (geometry.box_rows - 1) * height.stride + 1, geometry.images},
+        {width.stride, height.stride}, kBlockBytes};
+    params.encoded = gradient.encode(params.gradient) && input.encode(params.input);
+    return params;
+  }
+
+  static dim3 get_grid_shape(Params const& params) { return Sums::get_grid_shape(params.combined); }
+  static dim3 get_block_shape() { return dim3(Sums::kThreads); }
+#endif
+
+  /// Add the partial sums, and compute the epilogue.
+  CUTLASS_DEVICE void operator()(Params const& params, char*) const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    pdl::wait_for_kernel_before();
+    Sums::complete(params.combined);
+#endif
+  }
+
+  /// The first kernel.
+  struct Multiply {
+    static constexpr int MaxThreadsPerBlock = kThreads;
+    static constexpr int SharedStorageSize = kSharedBytes;
+    // With three consumers a thread has 128 registers at the launch.
+    static constexpr int kProducerRegisters = Tile::kConsumers > 2 ? 32 : 40;
+    static constexpr int kConsumerRegisters = Tile::kConsumers > 2 ? 160 : Tile::kConsumers > 1 ? 232 : 240;
+
+#if !defined(EVT_DEVICE_PASS)
+    static dim3 get_grid_shape(Params const& params) { return dim3(params.outputs * params.splits); }
+    static dim3 get_block_shape() { return dim3(kThreads); }
+#endif
+
+    CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+      Storage const storage(params.geometry, shared_memory);
+      Output const output(params);
+      initialize(params, storage);
+      __syncthreads();
+      pdl::wait_for_kernel_before();
+      int const group = kit::canonical_warp_idx_sync() / kWarps;
+      if (group == 0) {
+        kit::warpgroup_reg_dealloc<kProducerRegisters>();
+        if (kit::canonical_warp_idx_sync() == 0 && kit::elect_one_sync()) load(params, storage, output);
+        __syncwarp();
+      } else {
+        kit::warpgroup_reg_alloc<kConsumerRegisters>();
+        consume(params, storage, output, group - 1);
+      }
+#endif
+    }
+  };
+
+ private:
+  using Accumulators = float[Tile::kBlocks][Tile::kInstructions][Mma::kPixels / 2];
+
+#if !defined(EVT_DEVICE_PASS)
+  /// Whether the pixels of a convolution may be one row: each output reads the pixel at its place.
+  static bool is_row(Problem const& problem) {
+    Axis const &height = problem.height, &width = problem.width;
+    auto const is_plain = [](Axis const& axis) { return axis.taps == 1 && axis.stride == 1 && axis.pad == 0; };
+    return is_plain(height) && is_plain(width);
+  }
+  static bool is_packed(int64_t const (&strides)[3], int rows, int columns) {
+    return strides[1] == columns * strides[2] && strides[0] == rows * strides[1];
+  }
+#endif
+
+  /// The shared memory of a CTA: stages, and their barriers.
+  struct Storage {
+    uint32_t stages, barriers;
+    int stage_bytes;
+
+    CUTLASS_DEVICE Storage(WgradGeometry const& geometry, char* storage) : stage_bytes(geometry.stage_bytes) {
+      stages = (kit::cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
+      barriers = stages + geometry.stages * stage_bytes;
+    }
+    CUTLASS_DEVICE uint32_t stage(int index) const { return stages + index * stage_bytes; }
+    CUTLASS_DEVICE uint32_t full(int index) const { return barriers + 16 * index; }
+    CUTLASS_DEVICE uint32_t empty(int index) const { return barriers + 16 * index + 8; }
+  };
+
+  /// The tile of the gradient that a CTA computes, and its first tile of pixels.
+  struct Output {
+    int split, filter, channel, tap_row, tap_column;
+
+    CUTLASS_DEVICE explicit Output(Params const& params) {
+      split = blockIdx.x / params.outputs;
+      int const number = blockIdx.x - split * params.outputs, rest = number / params.filter_tiles;
+      filter = (number - rest * params.filter_tiles) * Tile::kFilterBlocks * kBlock;
+      int const window = rest / params.channel_tiles;
+      channel = (rest - window * params.channel_tiles) * Tile::kChannelBlocks * kBlock;
+      tap_row = window / params.windows_wide * Tile::kTapRows;
+      tap_column = window % params.windows_wide * Tile::kTapColumns;
+    }
+  };
+
+  /// Initialize barriers, and the zeros after the pixels that TMA loads.
+  CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
+    WgradGeometry const& geometry = params.geometry;
+    if (threadIdx.x == 0) {
+      kit::prefetch_tma_descriptor(params.gradient);
+      kit::prefetch_tma_descriptor(params.input);
+      for (int i = 0; i < geometry.stages; ++i) {
+        kit::barrier_init(storage.full(i), 1);
+        kit::barrier_init(storage.empty(i), kWarps * Tile::kConsumers / Tile::kParts);
+      }
+      kit::fence_barrier_init();
+    }
+    int const boxes = Tile::kChannelBlocks * geometry.boxes_high * geometry.boxes_wide;
+    for (int i = 0; i < geometry.stages; ++i) {
+      uint32_t at = storage.stage(i);
+      for (int block = 0; block < Tile::kFilterBlocks; ++block, at += geometry.gradient_bytes) {
+        clear(at, geometry.gradient_pixels() * kBlockBytes, geometry.gradient_bytes);
+      }
+      for (int box = 0; box < boxes; ++box, at += geometry.box_bytes) {
+        clear(at, geometry.box_pixels() * kBlockBytes, geometry.box_bytes);
+      }
+    }
+    kit::fence_view_async_shared();
+  }
+
+  /// Write zeros to bytes of shared memory, by all threads.
+  CUTLASS_DEVICE static void clear(uint32_t at, int first, int end) {
+    for (int i = first + threadIdx.x * 4; i < end; i += kThreads * 4) kit::store_shared(at + i, 0u);
+  }
+
+  /// Load the stages of a CTA's tiles of pixels.
+  CUTLASS_DEVICE static void load(Params const& params, Storage const& storage, Output const& output) {
+    WgradGeometry const& geometry = params.geometry;
+    int const boxes = geometry.boxes_high * geometry.boxes_wide;
+    int const bytes = (Tile::kFilterBlocks * geometry.gradient_pixels() +
+                       Tile::kChannelBlocks * boxes * geometry.box_pixels()) * kBlockBytes;
+    int const first_row = output.tap_row * params.dilation_height - params.pad_height;
+    int const first_column = output.tap_column * params.dilation_width - params.pad_width;
+    PipelineState state;
+    for (int tile = output.split; tile < geometry.tiles; tile += params.splits) {
+      int const down = tile / geometry.tiles_wide, across = tile - down * geometry.tiles_wide;
+      int const image = down / geometry.tiles_high;
+      int const row = (down - image * geometry.tiles_high) * geometry.rows;
+      kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
+      uint32_t const full = storage.full(state.index);
+      kit::arrive_and_expect_tx(full, bytes);
+      uint32_t at = storage.stage(state.index);
+      for (int block = 0; block < Tile::kFilterBlocks; ++block, at += geometry.gradient_bytes) {
+        kit::tma_load(at, params.gradient, full, output.filter + block * kBlock, across * params.column_step, row,
+                      params.column_step == 0 ? across : 0, image * geometry.images);
+      }
+      int const y = row * params.stride_height + first_row;
+      int const x = across * geometry.columns * params.stride_width + first_column;
+      for (int block = 0; block < Tile::kChannelBlocks; ++block) {
+        for (int box_y = 0; box_y < geometry.boxes_high; ++box_y) {
+          for (int box_x = 0; box_x < geometry.boxes_wide; ++box_x, at += geometry.box_bytes) {
+            kit::tma_load(at, params.input, full, output.channel + block * kBlock, x + remainder_of(box_x, params.dilation_width, params.stride_width),
+                          y + remainder_of(box_y, params.dilation_height, params.stride_height), image * geometry.images);
+          }
+        }
+      }
+      state.advance_once(1, geometry.stages);
+    }
+  }
+
+  /// The remainder of a tap's distance modulo the stride. The first taps have a box each.
+  CUTLASS_DEVICE static int remainder_of(int tap, int dilation, int stride) { return tap * dilation % stride; }
+
+  /// The place of a tap in a stage, in bytes from the first box of its block of channels.
+  CUTLASS_DEVICE static int place_of(Params const& params, int tap_row, int tap_column) {
+    WgradGeometry const& geometry = params.geometry;
+    int const box = tap_row % geometry.boxes_high * geometry.boxes_wide + tap_column % geometry.boxes_wide;
+    int const down = tap_row * params.dilation_height / params.stride_height;
+    int const right = tap_column * params.dilation_width / params.stride_width;
+    return box * geometry.box_bytes + (down * geometry.pitch + right) * kBlockBytes;
+  }
+
+  /// The lower word of a descriptor of transposed rows of 128 bytes, whose blocks of 64 elements are `leading` bytes apart.
+  CUTLASS_DEVICE static uint32_t descriptor(uint32_t address, int leading) {
+    return (address >> 4 & 0x3fff) | uint32_t(leading >> 4) << 16;
+  }
+
+  /// Multiply the tiles of a consumer, and write its partial sums.
+  CUTLASS_DEVICE static void consume(Params const& params, Storage const& storage, Output const& output, int consumer) {
+    constexpr uint32_t kLayout = uint32_t(8 * kBlockBytes >> 4) | 1u << 30;  // rows, eight at a time, 128 bytes swizzled
+    constexpr uint32_t kNext = kDepth * kBlockBytes >> 4;
+    WgradGeometry const& geometry = params.geometry;
+    int const part = consumer % Tile::kParts, rest = consumer / Tile::kParts;
+    int const tap_row = rest % Tile::kTapRows, first_block = rest / Tile::kTapRows * Tile::kBlocks;
+    int const inputs = Tile::kFilterBlocks * geometry.gradient_bytes;
+    int const leading = Tile::kChannelBlocks > 1 ? geometry.box_bytes : params.dilation_width * kBlockBytes;
+    uint32_t of_input[Tile::kInstructions];  // descriptors, from the stage's
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Tile::kInstructions; ++i) {
+      int const block = i * Tile::kGroup;
+      int const place = Tile::kChannelBlocks > 1 ? block * geometry.box_bytes + place_of(params, tap_row, 0)
+                                                 : place_of(params, tap_row, block);
+      of_input[i] = descriptor(inputs + place, leading);
+    }
+    Accumulators accumulators;
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Tile::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Tile::kInstructions; ++i) {
+        CUTLASS_PRAGMA_UNROLL
+        for (auto& each : accumulators[block][i]) each = 0;
+      }
+    }
+    PipelineState state;
+    state.advance(part, geometry.stages);
+    int last = -1;
+    for (int tile = output.split + part * params.splits; tile < geometry.tiles; tile += Tile::kParts * params.splits) {
+      kit::barrier_wait(storage.full(state.index), state.phase);
+      uint32_t const stage = storage.stage(state.index);
+      uint32_t gradient = descriptor(stage + first_block * geometry.gradient_bytes, 16), input = stage >> 4;
+      kit::warpgroup_arrive();
+#pragma unroll 2
+      for (int k = 0; k < geometry.depth; k += kDepth) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Tile::kBlocks; ++block) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < Tile::kInstructions; ++i) {
+            Mma::fma(accumulators[block][i], gradient + block * (geometry.gradient_bytes >> 4), of_input[i] + input,
+                     kLayout, kLayout);
+          }
+        }
+        gradient += kNext;
+        input += kNext;
+      }
+      kit::warpgroup_commit_batch();
+      kit::warpgroup_wait<1>();
+      if (last >= 0) release(storage, last);
+      last = state.index;
+      state.advance(Tile::kParts, geometry.stages);
+    }
+    kit::warpgroup_wait<0>();
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Tile::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Tile::kInstructions; ++i) {
+        CUTLASS_PRAGMA_UNROLL
+        for (auto& each : accumulators[block][i]) kit::warpgroup_fence_operand(each);
+        int const filter = output.filter + (first_block + block) * kBlock;
+        write(params, output, output.split * Tile::kParts + part, filter, tap_row, i * Tile::kGroup, accumulators[block][i]);
+      }
+    }
+  }
+
+  CUTLASS_DEVICE static void release(Storage const& storage, int stage) {
+    if (threadIdx.x % 32 == 0) kit::barrier_arrive(storage.empty(stage));
+  }
+
+  /// Write the partial sums of an instruction, whose first block of channels is `block` of the consumer's.
+  CUTLASS_DEVICE static void write(Params const& params, Output const& output, int split, int filter, int tap_row,
+                                   int block, float const (&sums)[Mma::kPixels / 2]) {
+    int const thread = threadIdx.x % kWarpGroup, lane = thread % 32;
+    int const columns = params.taps_high * params.taps_wide * params.channels;
+    int const row = filter + thread / 32 * 16 + lane / 4, y = output.tap_row + tap_row;
+    if (y >= params.taps_high) return;
+    float* const to = params.sums + (int64_t(split) * params.filters + row) * columns;
+    CUTLASS_PRAGMA_UNROLL
+    for (int group = 0; group < Tile::kGroup; ++group) {
+      bool const of_taps = Tile::kChannelBlocks == 1;
+      int const x = output.tap_column + (of_taps ? block + group : 0);
+      int const first = output.channel + (of_taps ? 0 : (block + group) * kBlock) + lane % 4 * 2;
+      int const column = (y * params.taps_wide + x) * params.channels + first;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        bool const has = x < params.taps_wide && first + 8 * i < params.channels;
+        float const* const from = sums + group * 32 + 4 * i;
+        CUTLASS_PRAGMA_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          if (has && row + 8 * half < params.filters) {
+            float2* const place = reinterpret_cast<float2*>(to + int64_t(8 * half) * columns + column + 8 * i);
+            *place = make_float2(from[2 * half], from[2 * half + 1]);
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace wgrad
+}  // namespace evt
+
+#endif  // EVT_KIT_WGRAD_HPP

@@ -1,0 +1,178 @@
+#ifndef EVT_KIT_WGRAD_SUMS_HPP
+#define EVT_KIT_WGRAD_SUMS_HPP
+
+// The sums of partial sums, and the epilogue. A warp has a tile of 32 columns and 8 rows; a thread has two neighbouring
+// columns of four rows. Where there are many partial sums, several warps of a CTA share a tile: each adds some of them, and
+// the first warp adds theirs. The order of addition is fixed.
+
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime.h>
+
+#include "evt/element.hpp"
+#include "evt/fragment.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/wgrad_geometry.hpp"
+
+namespace evt {
+namespace wgrad {
+
+/// The lanes of the epilogue.
+using Lanes = fragment::Lanes<16, 1>;
+
+template <class Epilogue>
+struct SplitSums {
+  using Source = typename Epilogue::Source;
+  using Destination = typename Epilogue::Destination;
+  static constexpr bool kLoadsSource = !std::is_void_v<Source>;
+  static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
+  static constexpr int kWarps = 16, kThreads = 32 * kWarps;
+  static constexpr int kTileRows = fragment::kRows * Lanes::kRows;
+  static constexpr int kAtATime = 4;
+
+  struct Params {
+    float const* sums;
+    int splits, rows, columns;
+    int strips;
+    int sharing;  // warps that share a tile
+    Source const* c;
+    int64_t c_stride;
+    Destination* d;
+    int64_t d_stride;
+    typename Epilogue::Params epilogue;
+  };
+
+#if !defined(EVT_DEVICE_PASS)
+  static Params params(float const* sums, int splits, int rows, int columns) {
+    Params params{};
+    params.sums = sums;
+    params.splits = splits;
+    params.rows = rows;
+    params.columns = columns;
+    params.strips = ceil_div(columns, Lanes::kStrip);
+    params.sharing = sharing_of(splits);
+    return params;
+  }
+
+  static fragment::Tiles tiles(int rows, int columns) {
+    return {ceil_div(rows, kTileRows), ceil_div(columns, Lanes::kStrip)};
+  }
+
+  static dim3 get_grid_shape(Params const& params) {
+    return dim3(ceil_div(ceil_div(params.rows, kTileRows) * params.strips, kWarps / params.sharing));
+  }
+#endif
+
+  CUTLASS_DEVICE static void complete(Params const& params) {
+    __shared__ float2 shared[kWarps][fragment::kRows][32];
+    int const warp = kit::canonical_warp_idx_sync(), lane = threadIdx.x % 32;
+    int const part = warp % params.sharing, tiles = kWarps / params.sharing;
+    int const number = blockIdx.x * tiles + warp / params.sharing;
+    int const of_rows = number / params.strips, strip = number - of_rows * params.strips;
+    int const row = of_rows * kTileRows + lane % Lanes::kRows, column = strip * Lanes::kStrip + lane / Lanes::kRows * 2;
+    float2 sums[fragment::kRows] = {};
+    add(params, part, row, column, sums);
+    if (params.sharing > 1) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < fragment::kRows; ++i) shared[warp][i][lane] = sums[i];
+      __syncthreads();
+      if (part > 0) return;
+      for (int other = 1; other < params.sharing; ++other) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          float2 const more = shared[warp + other][i][lane];
+          sums[i].x += more.x;
+          sums[i].y += more.y;
+        }
+      }
+    }
+    if (of_rows * kTileRows >= params.rows) return;
+    visit(params, fragment::Tile{column, params.columns, of_rows, strip, params.strips}, row, sums);
+  }
+
+ private:
+  /// Add every `sharing`-th partial sum of a thread's elements, from `part` on.
+  CUTLASS_DEVICE static void add(Params const& params, int part, int row, int column, float2 (&sums)[fragment::kRows]) {
+    int64_t const all = int64_t(params.rows) * params.columns, step = params.sharing * all;
+    if (column >= params.columns) return;
+    float const* from = params.sums + part * all + int64_t(row) * params.columns + column;
+    int const rows_apart = Lanes::kRows * params.columns;
+    int split = part;
+    auto const add_some = [&](auto number) {
+      float2 loaded[decltype(number)::value][fragment::kRows];
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < decltype(number)::value; ++j) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          bool const has = row + i * Lanes::kRows < params.rows;
+          loaded[j][i] = has ? *reinterpret_cast<float2 const*>(from + j * step + i * rows_apart) : float2{0, 0};
+        }
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < decltype(number)::value; ++j) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          sums[i].x += loaded[j][i].x;
+          sums[i].y += loaded[j][i].y;
+        }
+      }
+      from += decltype(number)::value * step;
+      split += decltype(number)::value * params.sharing;
+    };
+    while (split + (kAtATime - 1) * params.sharing < params.splits) add_some(std::integral_constant<int, kAtATime>{});
+    while (split < params.splits) add_some(std::integral_constant<int, 1>{});
+  }
+
+  /// Compute the epilogue of a thread's elements.
+  CUTLASS_DEVICE static void visit(
+      Params const& params, fragment::Tile const& tile, int row, float2 const (&sums)[fragment::kRows]) {
+    Epilogue epilogue(params.epilogue, tile);
+    bool const has = tile.first < params.columns;  // and then its neighbour, too: channels are multiples of 8
+    fragment::Places places;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < fragment::kRows; ++i) {
+      int const here = row + i * Lanes::kRows;
+      places.rows[i] = here < params.rows ? here : -1;
+    }
+    typename Epilogue::Fetched fetched;
+    if constexpr (Epilogue::kPlaces) epilogue.fetch(fetched, places);
+    [[maybe_unused]] uint32_t c[fragment::kRows] = {};
+    if constexpr (kLoadsSource) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < fragment::kRows; ++i) {
+        if (!has || places.rows[i] < 0) continue;
+        c[i] = *reinterpret_cast<uint32_t const*>(params.c + places.rows[i] * params.c_stride + tile.first);
+      }
+    }
+    typename Epilogue::Result of_first{};
+    auto const sum = [&](int i) { return i % 2 == 0 ? sums[i / 2].x : sums[i / 2].y; };
+    auto const source = [&](int i) {
+      if constexpr (kLoadsSource) {
+        return i % 2 == 0 ? element::load_first<Source>(c[i / 2]) : element::load_second<Source>(c[i / 2]);
+      } else {
+        return 0.0f;
+      }
+    };
+    auto const store = [&](int i, typename Epilogue::Result value) {
+      if constexpr (kStoresDestination) {
+        if (i % 2 == 0) {
+          of_first = value;
+          return;
+        }
+        uint32_t word;
+        element::store_two(Destination{}, word, of_first, value);
+        if (has && places.rows[i / 2] >= 0) {
+          *reinterpret_cast<uint32_t*>(params.d + places.rows[i / 2] * params.d_stride + tile.first) = word;
+        }
+      }
+    };
+    epilogue.template visit<fragment::kElements>(sum, source, store, fetched, places);
+    epilogue.finish(tile);
+  }
+};
+
+}  // namespace wgrad
+}  // namespace evt
+
+#endif  // EVT_KIT_WGRAD_SUMS_HPP

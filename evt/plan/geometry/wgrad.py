@@ -1,0 +1,236 @@
+"""Tiles of the kernel of filter gradients, and their place in shared memory.
+
+The gradient of a filter sums over pixels: k of WGMMA are the pixels of a tile, M are 64 filters, N are blocks of 64
+channels. Both operands are transposed in shared memory: a row has the channels of a pixel. TMA loads the output's
+gradient of a tile, and the input with the halo that the taps reach. Both have rows of ``pitch`` pixels, so that a tap
+is the same shared memory from a few pixels on. The pixels of the output's gradient between ``columns`` and ``pitch``
+are zeros. With a stride, taps that read the same pixels of every ``stride`` share a box.
+
+A CTA computes some filters, channels and taps of a window, over every ``splits``-th tile of pixels. Another kernel adds
+the partial sums of all CTAs, in a fixed order.
+
+Part of :mod:`evt.plan.geometry`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evt.plan.geometry.convolution import Axis, Problem, ceil_div
+
+Int64 = int
+
+#: Filters and channels of a block, and bytes of a row of a block.
+BLOCK = 64
+BLOCK_BYTES = 128
+#: Pixels of one WGMMA.
+DEPTH = 16
+#: Pipeline stages, at most.
+MAX_STAGES = 12
+#: Shared memory of a CTA, the alignment of swizzled memory, and the bytes of barriers.
+SHARED_BYTES = 232448
+ALIGNMENT = 1024
+BARRIER_BYTES = 256
+#: Elements of a TMA box in each dimension, and pixels of a tile, at most.
+LARGEST_BOX = 256
+MOST_PIXELS = 512
+#: Multiply-adds of an SM in a cycle, bytes that it loads in a cycle, and cycles of a tile's barriers.
+MULTIPLIED = 1700.0
+LOADED = 24.0
+OF_TILE = 150.0
+#: An SM of most GPUs. The workspace is measured before the GPU is known.
+MULTIPROCESSORS = 132
+#: Partial sums that a warp adds on its own, and warps that share a tile, at most.
+FEW = 8
+MOST_SHARING = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WgradClass:
+    """Compile-time facts of a kernel: the taps of a CTA, its blocks of filters and channels."""
+
+    tap_rows: int
+    tap_columns: int
+    filter_blocks: int
+    channel_blocks: int
+    #: Consumers that multiply different tiles of pixels.
+    parts: int
+
+    @property
+    def sums(self) -> int:
+        """Accumulators of a CTA for one part."""
+        return self.tap_rows * self.tap_columns * self.filter_blocks * self.channel_blocks * BLOCK * BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class WgradGeometry:
+    """A tile of pixels. No stages if none fits."""
+
+    images: int = 0
+    rows: int = 0
+    columns: int = 0
+    pitch: int = 0
+    #: Input rows of a box.
+    box_rows: int = 0
+    #: Boxes of the input along each dimension, for taps with other remainders modulo the stride.
+    boxes_high: int = 0
+    boxes_wide: int = 0
+    #: Pixels that are multiplied, a multiple of 16.
+    depth: int = 0
+    #: Bytes of a block of the output's gradient, and of a box of the input, in a stage.
+    gradient_bytes: int = 0
+    box_bytes: int = 0
+    stage_bytes: int = 0
+    stages: int = 0
+    tiles_high: int = 0
+    tiles_wide: int = 0
+    tiles: int = 0
+
+    @property
+    def gradient_pixels(self) -> int:
+        """Pixels of the output's gradient that are loaded."""
+        return self.images * self.rows * self.pitch
+
+    @property
+    def box_pixels(self) -> int:
+        """Pixels of the input that a box loads."""
+        return self.images * self.box_rows * self.pitch
+
+
+def reach(axis: Axis, taps: int) -> int:
+    """Return how far the taps of a window reach within a box."""
+    return (taps - 1) * axis.dilation // axis.stride
+
+
+def boxes(axis: Axis, taps: int) -> int:
+    """Return the boxes of a window's taps along a dimension."""
+    return axis.groups if taps > 1 else 1
+
+
+def windows(problem: Problem, kind: WgradClass) -> int:
+    """Return the windows of taps."""
+    return ceil_div(problem.height.taps, kind.tap_rows) * ceil_div(problem.width.taps, kind.tap_columns)
+
+
+def filter_tiles(problem: Problem, kind: WgradClass) -> int:
+    """Return the tiles of filters."""
+    return ceil_div(problem.filters, kind.filter_blocks * BLOCK)
+
+
+def channel_tiles(problem: Problem, kind: WgradClass) -> int:
+    """Return the tiles of channels."""
+    return ceil_div(problem.channels, kind.channel_blocks * BLOCK)
+
+
+def outputs(problem: Problem, kind: WgradClass) -> int:
+    """Return the tiles of the gradient."""
+    return filter_tiles(problem, kind) * channel_tiles(problem, kind) * windows(problem, kind)
+
+
+def splits_of(problem: Problem, kind: WgradClass) -> int:
+    """Return the CTAs that share the pixels of a tile of the gradient: one for each SM, with 64 pixels or more."""
+    pixels = Int64(problem.images) * problem.height.output * problem.width.output
+    most = max(MULTIPROCESSORS // outputs(problem, kind), 1)
+    return int(min(Int64(most), max((pixels + BLOCK * kind.parts - 1) // (BLOCK * kind.parts), Int64(1))))
+
+
+def sharing_of(splits: int) -> int:
+    """Return the warps that share a tile of the sums: each adds a few partial sums."""
+    sharing = 1
+    while sharing < MOST_SHARING and splits > sharing * FEW:
+        sharing = sharing * 2
+    return sharing
+
+
+def flattened(problem: Problem) -> Problem:
+    """Return a convolution of one tap as a row of pixels."""
+    pixels = problem.images * problem.height.output * problem.width.output
+    one = Axis(1, 1, 1, 1, 1, 0)
+    return Problem(1, problem.channels, problem.filters, one, Axis(pixels, pixels, 1, 1, 1, 0))
+
+
+def pitch_of(problem: Problem, kind: WgradClass, columns: int) -> int:
+    """Return the pixels of a row of a tile. Whole rows share the zeros between them."""
+    width = problem.width
+    whole = columns + reach(width, kind.tap_columns)
+    if columns < width.output or width.taps > kind.tap_columns:
+        return whole
+    return width.shared_pitch
+
+
+def cut(problem: Problem, kind: WgradClass, images: int, rows: int, columns: int) -> WgradGeometry:
+    """Return the geometry of a tile."""
+    height = problem.height
+    width = problem.width
+    pitch = pitch_of(problem, kind, columns)
+    down = reach(height, kind.tap_rows)
+    box_rows = rows + down
+    pixels = images * rows * pitch
+    depth = ceil_div(pixels, DEPTH) * DEPTH
+    furthest = down * pitch + reach(width, kind.tap_columns)
+    in_box = max(images * box_rows * pitch, depth + furthest)
+    gradient_bytes = ceil_div(depth * BLOCK_BYTES, ALIGNMENT) * ALIGNMENT
+    box_bytes = ceil_div(in_box * BLOCK_BYTES, ALIGNMENT) * ALIGNMENT
+    high = boxes(height, kind.tap_rows)
+    wide = boxes(width, kind.tap_columns)
+    stage_bytes = kind.filter_blocks * gradient_bytes + kind.channel_blocks * high * wide * box_bytes
+    tiles_high = ceil_div(height.output, rows)
+    tiles_wide = ceil_div(width.output, columns)
+    return WgradGeometry(
+        images,
+        rows,
+        columns,
+        pitch,
+        box_rows,
+        high,
+        wide,
+        depth,
+        gradient_bytes,
+        box_bytes,
+        stage_bytes,
+        min((SHARED_BYTES - ALIGNMENT - BARRIER_BYTES) // stage_bytes, MAX_STAGES),
+        tiles_high,
+        tiles_wide,
+        ceil_div(problem.images, images) * tiles_high * tiles_wide,
+    )
+
+
+def fits(problem: Problem, kind: WgradClass, made: WgradGeometry) -> bool:
+    """Return whether a tile is within the limits of TMA boxes and of shared memory."""
+    across = (made.pitch - 1) * problem.width.stride + 1
+    down = (made.box_rows - 1) * problem.height.stride + 1
+    is_box = max(across, max(down, made.images)) <= LARGEST_BOX
+    return is_box and made.stages >= 2 and made.gradient_pixels <= MOST_PIXELS
+
+
+def cycles(kind: WgradClass, made: WgradGeometry) -> float:
+    """Return the clock cycles of all tiles of pixels on one SM."""
+    loaded = kind.filter_blocks * made.gradient_pixels
+    loaded = loaded + kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
+    multiplied = float(made.depth) * kind.sums / MULTIPLIED
+    few = 1.2 if made.stages < 3 else 1.0
+    return float(made.tiles) * (max(multiplied, float(loaded) * BLOCK_BYTES / LOADED) * few + OF_TILE)
+
+
+def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry) -> bool:
+    """Return whether a geometry is faster than another, which may have no stages."""
+    return other.stages == 0 or cycles(kind, one) < cycles(kind, other)
+
+
+def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
+    """Return the fastest tile of pixels; without stages if none fits."""
+    height = problem.height
+    width = problem.width
+    best = WgradGeometry()
+    has_halo = kind.tap_rows * kind.tap_columns > 1
+    for columns in range(1, min(width.output, LARGEST_BOX) + 1):
+        whole = columns == width.output
+        if whole or (width.output % columns == 0 if has_halo else columns % DEPTH == 0):
+            for rows in range(1, min(height.output, MOST_PIXELS // columns) + 1):
+                several = whole and rows == height.output and not has_halo
+                most = min(problem.images, MOST_PIXELS // (rows * columns)) if several else 1
+                for images in range(1, most + 1):
+                    made = cut(problem, kind, images, rows, columns)
+                    if fits(problem, kind, made) and better(kind, made, best):
+                        best = made
+    return best

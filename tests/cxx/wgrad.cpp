@@ -1,0 +1,217 @@
+// The kernels of filter gradients of evt on the host: the threads of a CTA run one at a time, over instructions of
+// host/evt/kit. Each result is compared with a loop over the pixels.
+
+#include "kit.hpp"
+
+#undef __shared__
+#define __shared__ static
+
+#include <cstdio>
+#include <vector>
+
+#include "evt/kit/wgrad.hpp"
+
+#include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/reduce.hpp"
+
+namespace {
+
+namespace epilogue = evt::epilogue;
+namespace wgrad = evt::wgrad;
+using evt::element::bf16;
+using host::value;
+
+/// WGMMA of 16 pixels, whose operands have a row for each pixel. Blocks of 64 columns are a distance apart.
+template <int Columns>
+struct Mma {
+  static constexpr int kElementBytes = 2, kPixels = Columns;
+  static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+
+  static float element(uint32_t descriptor, uint32_t layout, int column, int k) {
+    uint32_t const begin = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
+    uint32_t const address = begin + uint32_t(column / 64) * leading + uint32_t(k / 8) * ((layout & 0x3fff) << 4) +
+                             uint32_t(k % 8 * 128 + column % 64 * 2);
+    return value(*reinterpret_cast<bf16*>(host::at(host::swizzled(address, 128))));
+  }
+
+  static void fma(float (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
+                  int adds = 1) {
+    int const thread = int(threadIdx.x) % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    for (int i = 0; i < kPixels / 2; ++i) {
+      float sum = adds ? sums[i] : 0;
+      for (int k = 0; k < 16; ++k) {
+        sum += element(a, layout_of_a, row + i / 2 % 2 * 8, k) * element(b, layout_of_b, i / 4 * 8 + column + i % 2, k);
+      }
+      sums[i] = sum;
+    }
+  }
+};
+
+/// D = acc + C, and the sums of the rows and of the columns of acc.
+struct Epilogue {
+  using Source = bf16;
+  using Destination = evt::element::Stored;
+  using Result = float;
+  static constexpr bool kPlaces = true;
+  template <epilogue::Kept Kept>
+  using Totals = evt::own::Part<wgrad::Lanes, epilogue::Reduction<Kept, evt::Sum, float, evt::Partial>>;
+  using Rows = Totals<epilogue::Kept::kRows>;
+  using Columns = Totals<epilogue::Kept::kColumns>;
+
+  struct Params {
+    typename Rows::Params rows;
+    typename Columns::Params columns;
+  };
+  struct Fetched {};
+
+  Rows rows;
+  Columns columns;
+
+  Epilogue(Params const& params, evt::fragment::Tile const& tile)
+      : rows(params.rows, tile), columns(params.columns, tile) {}
+  void fetch(Fetched&, evt::fragment::Places const&) const {}
+
+  template <int N, class Accumulator, class Loaded, class Store>
+  void visit(Accumulator const& acc, Loaded const& source, Store const& store, Fetched const&,
+             evt::fragment::Places const& places) {
+    for (int i = 0; i < N; ++i) {
+      rows.put(acc(i), i, places);
+      columns.put(acc(i), i, places);
+      store(i, acc(i) + source(i));
+    }
+    rows.template end_step<N>(places);
+  }
+  void finish(evt::fragment::Tile const&) {
+    rows.finish();
+    columns.finish();
+  }
+};
+
+int failures = 0, cases = 0;
+
+void expect(double found, double wanted, char const* what, int row, int column) {
+  if (std::fabs(found - wanted) <= 0.01 * (1 + std::fabs(wanted))) return;
+  if (++failures < 20) std::printf("case %d: %s of (%d, %d) is %g, not %g\n", cases, what, row, column, found, wanted);
+}
+
+/// Small whole numbers: sums are exact.
+std::vector<bf16> numbers(size_t count, int seed) {
+  std::vector<bf16> found(count);
+  for (size_t i = 0; i < count; ++i) found[i].bits = uint16_t(evt::element::rounded(float(int(i * 7919 + seed) % 5 - 2)));
+  return found;
+}
+
+wgrad::Axis axis(int size, int taps, int stride, int dilation, int before, int after) {
+  return {size, (size + before + after - dilation * (taps - 1) - 1) / stride + 1, taps, stride, dilation, before};
+}
+
+struct Size {
+  int images, channels, filters;
+  wgrad::Axis height, width;
+  int pitch = 0;  // elements of a pixel, more than its channels
+};
+
+template <class Tile>
+void check(Size const& size) {
+  using Kernel = wgrad::Wgrad<Mma<Tile::kGroup * 64>, Epilogue, Tile>;
+  ++cases;
+  wgrad::Axis const &height = size.height, &width = size.width;
+  typename Kernel::Arguments arguments{};
+  wgrad::Problem& problem = arguments.problem = {size.images, size.channels, size.filters, height, width};
+  int const channels = size.channels, filters = size.filters, pixel = std::max(size.pitch, channels);
+  std::vector<bf16> const x = numbers(size_t(size.images * height.size * width.size * pixel), 1);
+  std::vector<bf16> const y = numbers(size_t(size.images * height.output * width.output * filters), 2);
+  int const columns = height.taps * width.taps * channels;
+  std::vector<bf16> const c = numbers(size_t(filters * columns), 3);
+  std::vector<bf16> d(size_t((filters + 1) * columns), bf16{0x7fc0});  // a row beyond the matrix stays NaN
+  int64_t const of_y = filters, of_x = pixel;
+  arguments.a = y.data(), arguments.b = x.data();
+  arguments.a_strides[2] = of_y, arguments.a_strides[1] = of_y * width.output;
+  arguments.a_strides[0] = of_y * width.output * height.output;
+  arguments.b_strides[2] = of_x, arguments.b_strides[1] = of_x * width.size;
+  arguments.b_strides[0] = of_x * width.size * height.size;
+  arguments.c = c.data(), arguments.c_stride = columns, arguments.d = d.data(), arguments.d_stride = columns;
+  std::vector<float> sums(size_t(Kernel::splits(arguments)) * size_t(filters * columns), NAN);
+  arguments.sums = sums.data();
+  evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
+  std::vector<float> row_parts(size_t(tiles.strips * filters), 0), column_parts(size_t(tiles.number * columns), 0);
+  arguments.epilogue.rows.ptr = row_parts.data(), arguments.epilogue.rows.kept = filters;
+  arguments.epilogue.columns.ptr = column_parts.data(), arguments.epilogue.columns.kept = columns;
+  if (!Kernel::can_implement(arguments)) {
+    std::printf("case %d is refused\n", cases);
+    ++failures;
+    return;
+  }
+  typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
+  typename Kernel::Multiply const multiply;
+  gridDim = multiply.get_grid_shape(params);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    host::barriers.clear();
+    std::memset(host::memory, 0xff, sizeof(host::memory));
+    host::run(multiply.MaxThreadsPerBlock, [&] { multiply(params, host::memory[0] + 16); });
+  }
+  gridDim = Kernel::get_grid_shape(params);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    host::run(int(Kernel::get_block_shape().x), [&] { Kernel()(params, nullptr); });
+  }
+  std::vector<double> wanted(size_t(filters * columns), 0), of_columns(size_t(columns), 0);
+  for (int image = 0; image < size.images; ++image) {
+    for (int p = 0; p < height.output; ++p) {
+      for (int q = 0; q < width.output; ++q) {
+        for (int tap = 0; tap < height.taps * width.taps; ++tap) {
+          int const down = p * height.stride - height.pad + tap / width.taps * height.dilation;
+          int const right = q * width.stride - width.pad + tap % width.taps * width.dilation;
+          if (down < 0 || down >= height.size || right < 0 || right >= width.size) continue;
+          bf16 const* const of_pixel = x.data() + ((image * height.size + down) * width.size + right) * pixel;
+          bf16 const* const of_output = y.data() + ((image * height.output + p) * width.output + q) * filters;
+          for (int k = 0; k < filters; ++k) {
+            double* const to = wanted.data() + k * columns + tap * channels;
+            for (int channel = 0; channel < channels; ++channel) to[channel] += value(of_output[k]) * value(of_pixel[channel]);
+          }
+        }
+      }
+    }
+  }
+  for (int i = 0; i < filters; ++i) {
+    double of_row = 0;
+    for (int j = 0; j < columns; ++j) {
+      double const sum = wanted[size_t(i * columns + j)];
+      expect(value(d[size_t(i * columns + j)]), sum + value(c[size_t(i * columns + j)]), "D", i, j);
+      of_row += sum;
+      of_columns[size_t(j)] += sum;
+    }
+    double parts = 0;
+    for (int64_t strip = 0; strip < tiles.strips; ++strip) parts += row_parts[size_t(strip * filters + i)];
+    expect(parts, of_row, "the sum of a row", i, 0);
+  }
+  for (int j = 0; j < columns; ++j) {
+    double parts = 0;
+    for (int64_t tile = 0; tile < tiles.number; ++tile) parts += column_parts[size_t(tile * columns + j)];
+    expect(parts, of_columns[size_t(j)], "the sum of a column", 0, j);
+    if (d[size_t(filters * columns + j)].bits != 0x7fc0 && ++failures < 20) std::printf("a row beyond D is written\n");
+  }
+}
+
+}  // namespace
+
+int main() {
+  using wgrad::WgradTile;
+  using Taps = WgradTile<3, 3, 1, 1, 1, 1, 3>;
+  using Strided = WgradTile<3, 3, 1, 1, 1, 1, 1>;
+  check<Taps>({2, 72, 72, axis(9, 3, 1, 1, 1, 1), axis(7, 3, 1, 1, 1, 1)});
+  check<Taps>({1, 64, 64, axis(5, 3, 1, 1, 0, 2), axis(70, 3, 1, 1, 1, 1)});
+  check<Taps>({2, 16, 24, axis(12, 3, 1, 2, 2, 2), axis(11, 3, 1, 2, 2, 2)});
+  check<Taps>({2, 40, 64, axis(8, 5, 1, 1, 2, 2), axis(9, 4, 1, 1, 2, 1)});
+  check<Taps>({3, 64, 8, axis(8, 3, 1, 1, 1, 1), axis(9, 1, 1, 1, 0, 0)});
+  check<Strided>({2, 72, 64, axis(14, 3, 2, 1, 1, 1), axis(13, 3, 2, 1, 1, 1)});
+  check<Strided>({2, 32, 16, axis(17, 3, 2, 1, 1, 1), axis(12, 3, 1, 1, 1, 1)});
+  check<Strided>({2, 32, 16, axis(17, 3, 2, 2, 2, 2), axis(15, 5, 3, 2, 3, 3)});
+  check<WgradTile<1, 1, 2, 1, 4, 1, 4>>({3, 264, 136, axis(7, 1, 1, 1, 0, 0), axis(5, 1, 1, 1, 0, 0)});
+  check<WgradTile<1, 1, 2, 1, 2, 1, 2>>({9, 96, 72, axis(7, 1, 1, 1, 0, 0), axis(5, 1, 1, 1, 0, 0), 104});
+  check<WgradTile<1, 1, 1, 1, 4, 2, 4>>({5, 256, 64, axis(7, 1, 1, 1, 0, 0), axis(7, 1, 1, 1, 0, 0)});
+  check<WgradTile<1, 1, 1, 1, 1, 2, 1>>({2, 64, 64, axis(17, 1, 1, 1, 0, 0), axis(17, 1, 1, 1, 0, 0)});
+  check<WgradTile<1, 1, 2, 2, 1, 1, 1>>({5, 64, 256, axis(9, 1, 2, 1, 0, 0), axis(9, 1, 2, 1, 0, 0)});
+  check<WgradTile<1, 1, 2, 2, 2, 1, 2>>({3, 136, 200, axis(14, 1, 2, 1, 0, 0), axis(8, 1, 3, 1, 1, 1)});
+  std::printf("%d failures\n", failures);
+  return failures != 0;
+}
