@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from evt.emission.expressions import REGISTER, comment, fragment_element, literal
@@ -20,13 +20,16 @@ from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Number, ResultShape
 from evt.plan.epilogue.writes import Reduction
 from evt.plan.geometry.halo import STEP_PIXELS
-from evt.plan.plan import HaloConvolution, OwnProduct
+from evt.plan.plan import DepthwiseConvolution, FilterGradient, Mainloop, OwnProduct
+
+#: The namespaces of the lanes of main loops, if not ``kit``.
+_LANES: Mapping[type[Mainloop], str] = {DepthwiseConvolution: "depthwise", FilterGradient: "wgrad"}
 
 
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as passes over the elements of a step, in the order of its steps."""
-    halo = isinstance(plan.mainloop, HaloConvolution | OwnProduct)
-    passes = _Passes(plan, f"evt::{'kit' if halo else 'depthwise'}::Lanes")
+    lanes = _LANES.get(type(plan.mainloop), "kit")
+    passes = _Passes(plan, f"evt::{lanes}::Lanes")
     for step in plan.steps:
         passes.add(step)
     return FragmentText(
@@ -36,7 +39,7 @@ def fragment(plan: Plan) -> FragmentText:
         result=passes.result(),
         passes=tuple(passes.done()),
         places=any(step.reads_rows for step in plan.steps),
-        multiplication=multiplication(plan) if halo else None,
+        multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution) else multiplication(plan),
     )
 
 

@@ -22,6 +22,7 @@ from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
     DepthwiseConvolution,
+    FilterGradient,
     HaloConvolution,
     MatrixProduct,
     OwnProduct,
@@ -67,6 +68,8 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["kit/gemm.hpp"]
         case DepthwiseConvolution():
             return ["kit/depthwise.hpp"]
+        case FilterGradient():
+            return ["kit/wgrad.hpp"]
         case MatrixProduct():
             return []
 

@@ -1,4 +1,4 @@
-"""The WGMMA instruction of the halo kernel as text: ``multiplication(plan) -> MultiplicationText``."""
+"""The WGMMA instruction of an own kernel as text: ``multiplication(plan) -> MultiplicationText``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, TF32, U8, DType
 from evt.launch.shape import MAP_TYPES
 from evt.plan import Plan
 from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS
-from evt.plan.plan import HaloConvolution, OwnProduct
+from evt.plan.plan import FilterGradient, HaloConvolution, OwnProduct
 
 #: The threads that share the sums, and the sums in a line of text.
 _THREADS, _SUMS_A_LINE = 128, 6
@@ -30,12 +30,17 @@ _SUMS = {F32: ("f32", "+f"), I32: ("s32", "+r")}
 
 
 def multiplication(plan: Plan) -> MultiplicationText:
-    """Return the instruction that multiplies filters by pixels; the sums are registers of the asm statement."""
+    """Return the instruction that multiplies filters by pixels; the sums are registers of the asm statement.
+
+    That of a filter gradient multiplies filters by channels, over pixels.
+    """
     loop = plan.mainloop
-    assert isinstance(loop, HaloConvolution | OwnProduct)
-    a, b, transposed = loop.a.dtype, loop.b.dtype, loop.transposes_filters
-    by_rows = plan.config.schedule == "own_rows"
-    pixels, size = plan.config.tile[1 if by_rows else 0], a.bits // 8
+    assert isinstance(loop, HaloConvolution | OwnProduct | FilterGradient)
+    a, b, transposed, size = loop.a.dtype, loop.b.dtype, loop.transposes_filters, loop.a.dtype.bits // 8
+    by_rows, over_pixels = plan.config.schedule == "own_rows", isinstance(loop, FilterGradient)
+    pixels = plan.config.tile[1 if by_rows else 0]
+    if isinstance(loop, FilterGradient):
+        pixels = loop.part.group * FILTERS
     count = FILTERS * pixels // _THREADS
     converts = isinstance(loop, OwnProduct) and loop.converts
     of_pixels, of_filters = _MULTIPLIED[a], _MULTIPLIED[a if converts else b]
@@ -47,12 +52,14 @@ def multiplication(plan: Plan) -> MultiplicationText:
         map_type=f"CU_TENSOR_MAP_DATA_TYPE_{MAP_TYPES[a][0]}",
         transposed=transposed,
         pixels=pixels,
+        columns="channels" if over_pixels else "pixels",
+        depth=f"{DEPTH_BYTES // size} pixels" if over_pixels else f"{DEPTH_BYTES} bytes of channels",
         instruction=f"wgmma.mma_async.sync.aligned.m{FILTERS}n{pixels}k{DEPTH_BYTES // size}"
         f".{of_sums}.{first}.{second}",
         registers=_lines([f"%{i}" for i in range(count)]),
         operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
         **(_converted if converts else _described)(count),
-        flags=", 1, 1, 0" if converts else _flags(a, transposed),
+        flags=", 1, 1, 0" if converts else _flags(a, transposed, over_pixels),
     )
 
 
@@ -88,11 +95,11 @@ def _converted(first: int) -> dict[str, Any]:
     }
 
 
-def _flags(operand: DType, transposed: bool) -> str:
+def _flags(operand: DType, *transposed: bool) -> str:
     """Return the instruction's last words: the signs of the operands, and for 16 bits their transposition."""
     if not operand.is_float:
         return ""
-    return f", 1, 1, {int(transposed)}, 0" if operand.bits == 16 else ", 1, 1"
+    return ", 1, 1, " + ", ".join(str(int(each)) for each in transposed) if operand.bits == 16 else ", 1, 1"
 
 
 def _lines(words: list[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from evt.emission.convolution import extent
 from evt.emission.expressions import as_int, comment, fragment_element, read
 from evt.emission.text import Assignments, FactorText, OwnText
+from evt.emission.workspace import partial_sums
 from evt.ir.convolution import SPATIAL
 from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
@@ -15,6 +16,7 @@ from evt.plan.gemm import Tile, promotes, tile_of
 from evt.plan.plan import (
     Convolution,
     DepthwiseConvolution,
+    FilterGradient,
     HaloConvolution,
     Image,
     OwnProduct,
@@ -69,6 +71,15 @@ def own(plan: Plan) -> OwnText | None:
                 remark="The convolution.",
                 problem=_sizes(loop),
                 operands=(*_image("a", loop.a), *_image("b", loop.b)),
+                structs=structs(plan),
+            )
+        case FilterGradient() as loop:
+            return OwnText(
+                mainloop="",
+                kernel=f"evt::wgrad::Wgrad<Mma, Epilogue, evt::wgrad::WgradTile<{', '.join(map(str, loop.part))}>>",
+                remark="The convolution.",
+                problem=_sizes(loop),
+                operands=(*_image("a", loop.a), *_image("b", loop.b), ("sums", partial_sums())),
                 structs=structs(plan),
             )
         case _:

@@ -99,9 +99,9 @@ class StepText:
 class MultiplicationText:
     """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, the sums in lines of several.
 
-    ``transposed``: whether operand A is, the filters. ``a`` is operand A: its descriptor, or registers. The function
-    has a ``remark`` and ``parameters``, and passes ``inputs`` to the asm statement. ``declared`` and ``moves`` make the
-    descriptors.
+    ``columns`` and ``depth`` describe operand B and k. ``transposed``: whether operand A is, the filters. ``a`` is
+    operand A: its descriptor, or registers. The function has a ``remark`` and ``parameters``, and passes ``inputs`` to
+    the asm statement. ``declared`` and ``moves`` make the descriptors.
     """
 
     element_bytes: int
@@ -109,6 +109,8 @@ class MultiplicationText:
     map_type: str
     transposed: bool
     pixels: int
+    columns: str
+    depth: str
     instruction: str
     registers: tuple[str, ...]
     operands: tuple[str, ...]

@@ -12,7 +12,7 @@ from evt.plan import Field, Plan
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
 from evt.plan.epilogue.values import Number, Single, Size
 from evt.plan.epilogue.writes import Reduction
-from evt.plan.plan import PaddedCopy
+from evt.plan.plan import FilterGradient, PaddedCopy
 
 
 def parts(plan: Plan) -> tuple[Parts, ...]:
@@ -38,7 +38,23 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
         for node in plan.reductions
         if not node.atomic
     )
-    return (*copies, *reductions)
+    sums = [_SUMS] * isinstance(plan.mainloop, FilterGradient)
+    return (*copies, *sums, *reductions)
+
+
+#: The partial sums of a filter gradient.
+_SUMS = Parts(
+    "partial_sums",
+    "float",
+    "Kernel::splits(problem_of(arguments))",
+    "Kernel::elements(problem_of(arguments))",
+    ("parts", "m", "n"),
+)
+
+
+def partial_sums() -> str:
+    """Return the place of the partial sums of a filter gradient."""
+    return f"parts<float>(arguments, workspace.{_SUMS.node})"
 
 
 def jobs_before(plan: Plan) -> tuple[Jobs, ...]:

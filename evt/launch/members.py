@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from evt.ir.dtype import I64
 from evt.ir.node import PLACES
-from evt.launch import depthwise, gemm, halo
+from evt.launch import depthwise, gemm, halo, wgrad
 from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import RandomNumbers, ScalarBroadcast
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
-from evt.plan.plan import DepthwiseConvolution, OwnProduct, PaddedCopy
+from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct, PaddedCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,11 @@ class Parts:
     """The address of a reduction's parts in the workspace."""
 
     reduction: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSums:
+    """The address of the partial sums of a filter gradient in the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,11 @@ class Shaped:
     """A value that the sizes decide: see :mod:`evt.launch.shape`."""
 
 
-Value: TypeAlias = Field | int | Parts | PartCount | Quotient | IsAligned | Shaped
+Value: TypeAlias = Field | int | Parts | PartialSums | PartCount | Quotient | IsAligned | Shaped
 Members: TypeAlias = tuple[tuple[str, Value], ...]
 SHAPED = Shaped()
+#: The kernel that multiplies before the kernel with the epilogue.
+MULTIPLY = "multiply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +85,15 @@ class Struct:
 def structs(plan: Plan) -> tuple[Struct, ...]:
     """Return the parameters of the kernels of a plan, in the order of their launches."""
     before = [reduction for reduction in plan.reductions if reduction.atomic]
-    found = [Struct("kernel", "Params", (*_of_kernel(plan), *_of_epilogue(plan)))]
+    members = (*_of_kernel(plan), *_of_epilogue(plan))
+    first = [Struct(MULTIPLY, "Params", members)] * isinstance(plan.mainloop, FilterGradient)
+    found = [*first, Struct("kernel", "Params", members)]
     if before:
-        members = [(f"{each.name}.{name}", value) for each in before for name, value in _of_initial(each)]
-        found.insert(0, Struct("initialise", "InitialJobs", tuple(members), tuple(each.name for each in before)))
+        initial = [(f"{each.name}.{name}", value) for each in before for name, value in _of_initial(each)]
+        found.insert(0, Struct("initialise", "InitialJobs", tuple(initial), tuple(each.name for each in before)))
     if plan.results:
-        members = [(f"{each.name}.{name}", value) for each in plan.results for name, value in _of_final(plan, each)]
-        found.append(Struct("finish", "FinalJobs", tuple(members), tuple(each.name for each in plan.results)))
+        final = [(f"{each.name}.{name}", value) for each in plan.results for name, value in _of_final(plan, each)]
+        found.append(Struct("finish", "FinalJobs", tuple(final), tuple(each.name for each in plan.results)))
     return tuple(found)
 
 
@@ -99,6 +108,8 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         pointers = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
     elif isinstance(plan.mainloop, OwnProduct):
         names, pointers = gemm.members(plan.mainloop), {**gemm.pointers(plan.mainloop)}
+    elif isinstance(plan.mainloop, FilterGradient):
+        names, pointers = wgrad.MEMBERS, {**wgrad.pointers(plan), **dict.fromkeys(wgrad.SUMS, PartialSums())}
     else:
         names = halo.members(plan)
         pointers = {"operands.a": a.pointer, "operands.b": b.pointer}
@@ -119,10 +130,11 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
 
 def _of_epilogue(plan: Plan) -> Iterator[tuple[str, Value]]:
     ragged = isinstance(plan.mainloop, OwnProduct) and plan.mainloop.ends is not None
+    of = "combined." if isinstance(plan.mainloop, FilterGradient) else ""
     for step in plan.steps:
         if has_part(step):
             for name, value in _of_step(step, ragged):
-                yield f"epilogue.{step.name}.{name}", value
+                yield f"{of}epilogue.{step.name}.{name}", value
 
 
 def has_part(step: Step) -> bool:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from evt.launch import depthwise, gemm, halo
+from evt.launch import depthwise, gemm, halo, wgrad
 from evt.launch.layout import Layout, layout_of
 from evt.launch.members import (
+    MULTIPLY,
     IsAligned,
     PartCount,
+    PartialSums,
     Parts,
     Quotient,
     Shaped,
@@ -28,7 +30,7 @@ from evt.launch.members import (
 from evt.launch.shape import Shape, TensorMap
 from evt.plan import Field, Plan
 from evt.plan.geometry.convolution import ceil_div
-from evt.plan.plan import DepthwiseConvolution, OwnProduct
+from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct
 
 #: Threads of a block of the small kernels, and of a place: kFinishThreads and kFinishLanes of finish.hpp.
 _FINISH_THREADS, _FINISH_LANES, _FINISH_BLOCKS = 256, 8, 1056
@@ -105,7 +107,7 @@ class Recipe:
 
 def workspace_of(plan: Plan, sizes: Mapping[str, int]) -> int:
     """Return the bytes of the workspace: it does not depend on the GPU."""
-    if all(each.atomic for each in plan.reductions):
+    if all(each.atomic for each in plan.reductions) and not isinstance(plan.mainloop, FilterGradient):
         return 0
     shape = _shape(plan, tuple(sizes.items()), 1)
     return _parts(plan, sizes, shape)[1] if shape else 0
@@ -129,6 +131,8 @@ def _shape(plan: Plan, sizes: tuple[tuple[str, int], ...], multiprocessors: int)
         return depthwise.shape(plan, dict(sizes))
     if isinstance(plan.mainloop, OwnProduct):
         return gemm.shape(plan, dict(sizes), multiprocessors)
+    if isinstance(plan.mainloop, FilterGradient):
+        return wgrad.shape(plan, dict(sizes))
     return halo.shape(plan, dict(sizes), multiprocessors)
 
 
@@ -137,14 +141,22 @@ def _extent(value: Field | int, sizes: Mapping[str, int]) -> int:
 
 
 def _parts(plan: Plan, sizes: Mapping[str, int], shape: Shape) -> tuple[dict[str, int], int]:
-    """Return the offset of each reduction's parts in the workspace, and the bytes of the workspace."""
-    offsets, end = {}, 0
+    """Return the offset of each reduction's parts in the workspace, and the bytes of the workspace.
+
+    The partial sums of a filter gradient come first.
+    """
+    offsets: dict[str, int] = {}
+    end = _aligned(wgrad.partial_bytes(plan, sizes)) if isinstance(plan.mainloop, FilterGradient) else 0
     for each in plan.reductions:
         if not each.atomic:
             offsets[each.name] = end
             size = part_count(each, shape.tiles) * _extent(each.extent, sizes) * part_bytes(each)
-            end += -(-size // _ALIGNMENT) * _ALIGNMENT
+            end += _aligned(size)
     return offsets, end
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Writer:
@@ -161,7 +173,7 @@ class _Writer:
             at, kind = layout.members[name]
             if kind:
                 patches += self._write(params, at, kind, name, value)
-        shape = self._shape
+        shape = self._shape.first if struct.kernel == MULTIPLY and self._shape.first else self._shape
         if struct.jobs:
             return Launch(struct.kernel, bytes(params), tuple(patches), (), self._blocks(struct), _FINISH_THREADS, 0, 1)
         maps = tuple((layout.members[each.member][0], self._index[each.pointer.name], each) for each in shape.maps)
@@ -175,6 +187,8 @@ class _Writer:
         match value:
             case Field() if value.name not in self._sizes:
                 return [Patch(at, kind, self._index[value.name])]
+            case PartialSums():
+                return [Patch(at, kind, self._index["workspace"])]
             case Parts(reduction):
                 return [Patch(at, kind, self._index["workspace"], self._offsets[reduction])]
             case IsAligned(pointer) if name not in self._shape.values:

@@ -1,4 +1,4 @@
-"""The part of a launch that the sizes of a call decide: records that :mod:`halo` and :mod:`depthwise` fill."""
+"""The part of a launch that the sizes of a call decide: records that the modules of kernels fill."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shape:
     """The values of a kernel's members, its descriptors, and the launch.
 
     ``tiles`` are the numbers of tiles of rows and strips of columns: reductions have a part for each. ``values`` of
-    arrays are sequences.
+    arrays are sequences. ``first`` has the launch of a kernel that multiplies before, with the same parameters.
     """
 
     values: Mapping[str, int | Sequence[int]]
@@ -60,6 +60,7 @@ class Shape:
     threads: int
     shared_bytes: int
     cluster: int = 1
+    first: Shape | None = None
 
 
 def tensor_map(

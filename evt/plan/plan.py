@@ -10,6 +10,7 @@
               | OwnProduct(a, b, ends, factors)     two matrices, by the GEMM kernel
               | HaloConvolution(operator, ...)      a convolution by the halo kernel
               | DepthwiseConvolution(operator, ...) a convolution without a matrix product
+              | FilterGradient(operator, ..., part) the gradient of filters, over pixels
     Epilogue  = EpilogueProgram(steps, tree, results)   a visitor tree, a topological visitor, or straight-line code
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
               | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
@@ -41,6 +42,7 @@ from evt.plan.options import Options
 from evt.plan.signature import LayoutClass
 from evt.plan.stock.operators import FusionOperation
 from evt.plan.target import Family, Target
+from evt.plan.wgrad import WgradTile
 
 # The main loop.
 
@@ -205,7 +207,21 @@ class DepthwiseConvolution(Convolution):
     filter: Filter
 
 
-Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x | HaloConvolution | DepthwiseConvolution
+@dataclass(frozen=True, slots=True)
+class FilterGradient(Convolution):
+    """The gradient of a filter by the kernels of codegen/include/evt/kit/wgrad.hpp: a CTA computes a ``part``."""
+
+    part: WgradTile
+
+    @property
+    def transposes_filters(self) -> bool:
+        """Whether operand A of WGMMA has a row for each k: both operands do, k are pixels."""
+        return True
+
+
+Mainloop: TypeAlias = (
+    MatrixProduct | Convolution2x | Convolution3x | HaloConvolution | DepthwiseConvolution | FilterGradient
+)
 
 # The epilogue.
 
@@ -356,7 +372,7 @@ class Plan:
         of the
         next kernel crowd the SMs that finish first: one kernel took 1.2 times the time.
         """
-        return isinstance(self.mainloop, HaloConvolution | OwnProduct)
+        return isinstance(self.mainloop, HaloConvolution | OwnProduct | FilterGradient)
 
     @property
     def rows(self) -> str:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import hypot, inf, prod, sqrt
 from typing import NamedTuple
 
-from evt.plan import gemm
+from evt.plan import gemm, wgrad
 from evt.plan.cards import CARDS, Card, card_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.registers import threads_of
@@ -28,6 +28,7 @@ from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
     DepthwiseConvolution,
+    FilterGradient,
     HaloConvolution,
     OwnProduct,
     Plan,
@@ -94,6 +95,8 @@ def kind_of(plan: Plan) -> str:
         return "windows" if loop.windows else "shared halo" if loop.shared else "halo"
     if isinstance(loop, DepthwiseConvolution):
         return "depthwise"
+    if isinstance(loop, FilterGradient):
+        return "wgrad"
     return f"CUTLASS {plan.generation}"
 
 
@@ -113,6 +116,8 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
     if isinstance(loop, HaloConvolution):
         found = beyond_windows(extents) if loop.windows else ""
         return found or ("" if _halo_time(plan, extents) < inf else TOO_LARGE)
+    if isinstance(loop, FilterGradient):
+        return "" if wgrad.fits(wgrad.problem_of(extents), loop.part) else TOO_LARGE
     return ""
 
 
@@ -139,6 +144,8 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
         assert isinstance(plan.config, ConfigDepthwise)
         unit, forward_sizes = plan.config.unit, forward(plan.mainloop.operator, sizes)
         return _LAUNCH, plan.mainloop.filter.time(unit, forward_sizes, multiprocessors)
+    if isinstance(plan.mainloop, FilterGradient):
+        return wgrad.START, wgrad.time(plan.mainloop.part, sizes)
     rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
     steps = max(1, depth(plan, sizes) * plan.operand_bits // 16)
     work = time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic, heavy)
@@ -176,19 +183,19 @@ def moved_bytes(plan: Plan, sizes: Mapping[str, int]) -> float:
 
 def evaluation(plan: Plan) -> float:
     """Return the clock cycles of an element of the epilogue in a thread."""
-    of_own = isinstance(plan.mainloop, HaloConvolution | OwnProduct | DepthwiseConvolution)
+    of_own = isinstance(plan.mainloop, HaloConvolution | OwnProduct | DepthwiseConvolution | FilterGradient)
     each = INSTRUCTION if of_own else _VISITED_INSTRUCTION
     return _VISITED + each * max(0, plan.epilogue_instructions - _LIGHT)
 
 
 def waves(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return the tiles of a kernel over the tiles that run at a time; 0 for a depthwise kernel."""
+    """Return the tiles of a kernel over the tiles that run at a time; 0 for kernels without such a number."""
     if isinstance(plan.mainloop, OwnProduct):
         return gemm.waves(*_product(plan, sizes, multiprocessors))
     if isinstance(plan.mainloop, HaloConvolution):
         pixels, shared = plan.config.tile[0], plan.mainloop.shared
         return tiles_of(*_halo_problem(plan, sizes, pixels), shared=shared) / multiprocessors
-    if isinstance(plan.mainloop, DepthwiseConvolution):
+    if isinstance(plan.mainloop, DepthwiseConvolution | FilterGradient):
         return 0.0
     tiles = _tiles(plan.config, sizes[plan.rows], sizes[plan.columns], sizes["l"])
     return tiles / (multiprocessors * plan.config.blocks)

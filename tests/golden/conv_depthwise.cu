@@ -205,26 +205,7 @@ extern "C" __constant__ unsigned const golden_layout[] = {
 #endif
 #if !defined(EVT_DEVICE_PASS)
 
-/// The convolution.
-inline Kernel::Arguments problem_of(Arguments const& arguments) {
-  Kernel::Arguments result{};
-  result.problem.images = static_cast<int>(arguments.images);
-  result.problem.height.size = static_cast<int>(arguments.height);
-  result.problem.width.size = static_cast<int>(arguments.width);
-  result.problem.channels = static_cast<int>(arguments.channels);
-  result.problem.filters = static_cast<int>(arguments.filters);
-  result.problem.height.taps = static_cast<int>(arguments.filter_height);
-  result.problem.width.taps = static_cast<int>(arguments.filter_width);
-  result.problem.height.output = static_cast<int>(arguments.output_height);
-  result.problem.width.output = static_cast<int>(arguments.output_width);
-  result.problem.height.pad = static_cast<int>(arguments.pad_height);
-  result.problem.width.pad = static_cast<int>(arguments.pad_width);
-  result.problem.height.stride = static_cast<int>(arguments.stride_height);
-  result.problem.width.stride = static_cast<int>(arguments.stride_width);
-  result.problem.height.dilation = static_cast<int>(arguments.dilation_height);
-  result.problem.width.dilation = static_cast<int>(arguments.dilation_width);
-  return result;
-}
+// ... as in conv_own_wgrad: /// The convolution.
 
 // ... as in gemm_own: /// The number of tiles. Reductions have one part 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from evt.plan.depthwise import ONE_PIXEL, Unit
+from evt.plan.wgrad import ONE_TAP, WgradTile
 
 Schedule = Literal[
     "pingpong",
@@ -23,6 +24,7 @@ Schedule = Literal[
     "own_cooperative",
     "own_rows",
     "depthwise",
+    "wgrad",
     "one_sm",
     "two_sm",
     "multistage",
@@ -160,6 +162,19 @@ class ConfigDepthwise(Config):
     def name(self) -> str:
         """The configuration's name: ``depthwise_4x7``."""
         return f"{self.schedule}_{self.unit.rows}x{self.unit.columns}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigWgrad(Config):
+    """A configuration of the kernel of filter gradients; ``tile`` has the filters and channels of a thread block."""
+
+    part: WgradTile = ONE_TAP
+
+    @property
+    def name(self) -> str:
+        """The configuration's name: ``wgrad_64x64_3x3``."""
+        taps = f"_{self.part.tap_rows}x{self.part.tap_columns}"
+        return f"{self.schedule}_{self.tile[0]}x{self.tile[1]}{taps if taps != '_1x1' else ''}"
 
 
 @dataclass(frozen=True, slots=True)

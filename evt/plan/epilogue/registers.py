@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evt.ir.dtype import DType
-from evt.plan.configurations.config import Config, ConfigConvolution, ConfigDepthwise, ceil_div
+from evt.plan.configurations.config import Config, ConfigConvolution, ConfigDepthwise, ConfigWgrad, ceil_div
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.step import Share, Step
 
@@ -17,6 +17,8 @@ _STEP_ROWS = 8
 BESIDE_WIDENERS = 200
 #: Registers of a thread of the depthwise kernel, and its most threads.
 _DEPTHWISE, _DEPTHWISE_THREADS = 128, 256
+#: The threads that share a tile of the sums of a filter gradient.
+_WARP = 32
 #: Elements of a value that are alive at a time: the compiler interleaves the operations on a fragment.
 _INTERLEAVED = 4
 #: Tiles of a 3.x kernel that come through shared memory, C among them; the compiler delays their loads.
@@ -51,7 +53,7 @@ def register_limit(config: Config) -> int:
         return 255
     if isinstance(config, ConfigConvolution):
         return config.registers
-    if isinstance(config, ConfigDepthwise):
+    if isinstance(config, ConfigDepthwise | ConfigWgrad):
         return _DEPTHWISE
     if config.schedule == "halo_words":
         return BESIDE_WIDENERS
@@ -61,7 +63,7 @@ def register_limit(config: Config) -> int:
 
 def accumulator_registers(accumulator: DType, config: Config) -> int:
     """Return the registers of a thread's part of the accumulator tile."""
-    m, n, _ = config.tile
+    m, n = config.epilogue_tile if isinstance(config, ConfigWgrad) else config.tile[:2]
     return ceil_div(m * n * accumulator.bits, 32 * threads_of(config))
 
 
@@ -77,6 +79,8 @@ def threads_of(config: Config) -> int:
         return 128 * config.consumers
     if isinstance(config, ConfigDepthwise):
         return _DEPTHWISE_THREADS
+    if isinstance(config, ConfigWgrad):
+        return _WARP
     return 256 if config.schedule in ("cooperative", "own_cooperative", "own_rows") else 128
 
 

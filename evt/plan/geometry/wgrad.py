@@ -40,9 +40,12 @@ LOADED = 24.0
 OF_TILE = 150.0
 #: An SM of most GPUs. The workspace is measured before the GPU is known.
 MULTIPROCESSORS = 132
+#: Elements of the gradient whose sums a warp adds.
+TILE_ROWS = 8
+TILE_COLUMNS = 32
 #: Partial sums that a warp adds on its own, and warps that share a tile, at most.
 FEW = 8
-MOST_SHARING = 16
+SHARING_WARPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def splits_of(problem: Problem, kind: WgradClass) -> int:
 def sharing_of(splits: int) -> int:
     """Return the warps that share a tile of the sums: each adds a few partial sums."""
     sharing = 1
-    while sharing < MOST_SHARING and splits > sharing * FEW:
+    while sharing < SHARING_WARPS and splits > sharing * FEW:
         sharing = sharing * 2
     return sharing
 

@@ -19,6 +19,7 @@ from evt.plan.routes import (
     gemm_own_3x,
     grouped_3x,
     halo_3x,
+    wgrad_3x,
 )
 from evt.plan.routes.route import Route
 
@@ -28,6 +29,7 @@ ROUTES: tuple[Route, ...] = (
     depthwise_3x.DEPTHWISE,
     halo_3x.GROUPED,
     halo_3x.WORDS,
+    wgrad_3x.WGRAD,
     gemm_own_3x.PRODUCT,
     gemm_own_3x.RAGGED,
     gemm_3x.STOCK,

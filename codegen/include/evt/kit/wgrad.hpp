@@ -90,6 +90,7 @@ struct Wgrad {
   /// The partial sums of an element of the gradient.
   static int splits(Arguments const& arguments) { return splits_of(arguments.problem, Tile::kClass) * Tile::kParts; }
 
+  static int64_t elements(Arguments const& arguments) { return int64_t(rows(arguments)) * columns(arguments); }
   static int rows(Arguments const& arguments) { return arguments.problem.filters; }
   static int columns(Arguments const& arguments) {
     Problem const& problem = arguments.problem;

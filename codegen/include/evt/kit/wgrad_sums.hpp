@@ -27,8 +27,8 @@ struct SplitSums {
   using Destination = typename Epilogue::Destination;
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
-  static constexpr int kWarps = 16, kThreads = 32 * kWarps;
-  static constexpr int kTileRows = fragment::kRows * Lanes::kRows;
+  static constexpr int kWarps = kSharingWarps, kThreads = 32 * kWarps;
+  static_assert(kTileRows == fragment::kRows * Lanes::kRows && kTileColumns == Lanes::kStrip, "a thread has a step");
   static constexpr int kAtATime = 4;
 
   struct Params {

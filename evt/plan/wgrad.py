@@ -1,0 +1,126 @@
+"""The tiles of the kernel of filter gradients on sm90, and its speed: ``tiles_of(geometry)``, ``time(tile, sizes)``.
+
+See :mod:`evt.plan.geometry.wgrad`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from evt.ir.convolution import Convolution
+from evt.plan.geometry.convolution import Axis, Problem, ceil_div
+from evt.plan.geometry.wgrad import (
+    BLOCK,
+    MULTIPROCESSORS,
+    WgradClass,
+    WgradGeometry,
+    choose_wgrad,
+    cycles,
+    flattened,
+    outputs,
+    splits_of,
+)
+
+#: Taps of a CTA along each dimension, at most: consumers share the rows, an instruction may have those of a row.
+_MOST_TAPS = 3
+#: Cycles of both launches, and bytes of partial sums that all SMs write and read in a cycle.
+START, _SUMMED = 12000.0, 1400.0
+
+
+class WgradTile(NamedTuple):
+    """The part of the gradient that a CTA computes: WgradTile of kit/wgrad.hpp.
+
+    Consumers share the rows of taps, the filters and the tiles of pixels. A consumer has ``blocks`` blocks of 64
+    filters. An instruction multiplies ``group`` blocks of 64 channels: of neighbouring taps, or of one tap.
+    """
+
+    tap_rows: int
+    tap_columns: int
+    filter_consumers: int
+    blocks: int
+    channel_blocks: int
+    parts: int
+    group: int
+
+    @property
+    def filters(self) -> int:
+        """The filters of a CTA."""
+        return self.filter_consumers * self.blocks * BLOCK
+
+    @property
+    def channels(self) -> int:
+        """The channels of a CTA."""
+        return self.channel_blocks * BLOCK
+
+    @property
+    def consumers(self) -> int:
+        """The warpgroups that multiply."""
+        return self.tap_rows * self.filter_consumers * self.parts
+
+    @property
+    def kind(self) -> WgradClass:
+        """The tile as the geometry sees it."""
+        blocks = self.filter_consumers * self.blocks
+        return WgradClass(self.tap_rows, self.tap_columns, blocks, self.channel_blocks, self.parts)
+
+
+#: The tiles of filters with one tap, the general one first.
+_ONE_TAP = (
+    WgradTile(1, 1, 2, 1, 2, 1, 2),
+    WgradTile(1, 1, 2, 1, 4, 1, 4),
+    WgradTile(1, 1, 2, 2, 2, 1, 2),
+    WgradTile(1, 1, 1, 1, 4, 2, 4),
+    WgradTile(1, 1, 2, 2, 1, 1, 1),
+    WgradTile(1, 1, 1, 1, 1, 2, 1),
+)
+
+
+ONE_TAP = _ONE_TAP[0]
+
+
+def tiles_of(geometry: Convolution) -> tuple[WgradTile, ...]:
+    """Return the tiles that are built for the gradient of a filter."""
+    height, width = (1, 1, *geometry.kernel_size)[-2:]
+    if height * width == 1:
+        return _ONE_TAP
+    rows, columns = (ceil_div(taps, ceil_div(taps, _MOST_TAPS)) for taps in (height, width))
+    group = columns if geometry.stride[-1] == 1 else 1
+    return (WgradTile(rows, columns, 2 if rows == 1 else 1, 1, 1, 1, group),)
+
+
+def problem_of(sizes: Mapping[str, int]) -> Problem:
+    """Return a convolution from the sizes of a ConvolutionProblem."""
+    height, width = (Axis.of(sizes, name) for name in ("height", "width"))
+    return Problem(sizes["images"], sizes["channels"], sizes["filters"], height, width)
+
+
+def is_row(problem: Problem) -> bool:
+    """Return whether the pixels of a convolution may be one row: each output reads the pixel at its place."""
+    return all(axis.taps == 1 and axis.stride == 1 and axis.pad == 0 for axis in (problem.height, problem.width))
+
+
+@lru_cache(maxsize=1024)
+def geometry_of(problem: Problem, tile: WgradTile, *, flat: bool) -> WgradGeometry:
+    """Return the tiles of pixels; ``flat``: of one row."""
+    return choose_wgrad(flattened(problem) if flat else problem, tile.kind)
+
+
+def fits(problem: Problem, tile: WgradTile) -> bool:
+    """Return whether a tile of pixels fits in shared memory."""
+    return min(problem.height.pad, problem.width.pad) >= 0 and geometry_of(problem, tile, flat=False).stages > 0
+
+
+def time(tile: WgradTile, sizes: Mapping[str, int]) -> float:
+    """Return the cycles of both kernels after their launches."""
+    problem = problem_of(sizes)
+    made = geometry_of(problem, tile, flat=is_row(problem))
+    if not made.stages:
+        return float("inf")
+    splits, number = splits_of(problem, tile.kind), outputs(problem, tile.kind)
+    per_tile = cycles(tile.kind, made) / made.tiles / tile.parts
+    tiles_of_cta = ceil_div(ceil_div(made.tiles, splits), tile.parts) * tile.parts
+    waves = ceil_div(number * splits, MULTIPROCESSORS)
+    summed = 8.0 * splits * tile.parts * sizes["m"] * sizes["n"]
+    return waves * tiles_of_cta * per_tile * tile.parts + summed / _SUMMED
