@@ -73,8 +73,6 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     assert isinstance(loop.b, Image)
     given, part = problem_of(sizes), loop.part
     a, b = ([sizes[stride.name] for stride in operand.strides] for operand in (loop.a, loop.b))
-    if len(loop.spatial) == 1:  # a row is an image
-        a, b = [a[0], a[0], a[1]], [b[0], b[0], b[1]]
     flat = is_row(given) and all(
         strides[1] == columns * strides[2] and strides[0] == rows * strides[1]
         for strides, (rows, columns) in (

@@ -132,11 +132,13 @@ def of_product(m: int, n: int, k: int) -> dict[str, int]:
 def of_convolution(plan: Plan, geometry: Convolution, x: tuple[int, ...], w: tuple[int, ...]) -> dict[str, int]:
     """Return the sizes of a convolution of packed tensors, channels last."""
     found = dict(geometry.problem(x, w).sizes)
-    found |= {"l": 1, "n": found["filters"], "m": 1, "k": 1, "tile_rows": 0, "tile_columns": 0}
-    for name, value in found.items():
-        if name.startswith("output_"):
-            found["m"] *= value
-    found["m"] *= found["images"]
+    found |= {"tile_rows": 0, "tile_columns": 0}
+    if geometry.operator != "wgrad":
+        found |= {"l": 1, "n": found["filters"], "m": 1, "k": 1}
+        for name, value in found.items():
+            if name.startswith("output_"):
+                found["m"] *= value
+        found["m"] *= found["images"]
     for tensor, shape in (("A", x), ("B", w)):
         strides = [shape[1]]
         for extent in shape[:1:-1]:
@@ -275,6 +277,16 @@ CONVOLUTIONS = [
         "conv-halo-words-3x",
         id="words-of-groups",
     ),
+    *(
+        pytest.param("conv2d_wgrad", (8, filters, *size), (8, 72, *pixels), settings, "conv-wgrad-3x", id=f"wgrad-{name}")
+        for name, filters, size, pixels, settings in (
+            ("taps", 136, (14, 14), (14, 14), {"kernel_size": 3, "padding": 1}),
+            ("wide", 64, (20, 256), (20, 256), {"kernel_size": 3, "padding": 1}),
+            ("strides", 40, (14, 6), (27, 19), {"kernel_size": (3, 5), "padding": 1, "stride": (2, 3)}),
+            ("row", 264, (14, 14), (14, 14), {"kernel_size": 1}),
+            ("pixels", 64, (7, 7), (14, 14), {"kernel_size": 1, "stride": 2}),
+        )
+    ),
 ]
 
 
@@ -311,5 +323,7 @@ def test_groups_of_rows(config: str, fake: Path, tmp_path: Path) -> None:
 def test_convolutions(operation, x, w, settings, route, fake, tmp_path) -> None:
     op = getattr(evt, operation)("D = relu(acc + bias[n]); s = sum[m](D)", route=route, **settings)
     plan, geometry = op.plan("sm90", "f16", "f16", shapes=(x, w)), Convolution.of(operation, settings)
-    calls = [arguments(plan, of_convolution(plan, geometry, (images, *x[1:]), w)) for images in (1, x[0], 64)]
+    sizes = ((images, *x[1:]) for images in (1, x[0], 64))
+    of_images = [(a, (a[0], *w[1:]) if geometry.operator == "wgrad" else w) for a in sizes]
+    calls = [arguments(plan, of_convolution(plan, geometry, a, b)) for a, b in of_images]
     compare(plan, calls, fake, tmp_path)

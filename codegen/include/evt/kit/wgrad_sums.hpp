@@ -92,36 +92,45 @@ struct SplitSums {
   }
 
  private:
-  /// Add every `sharing`-th partial sum of a thread's elements, from `part` on.
-  CUTLASS_DEVICE static void add(Params const& params, int part, int row, int column, float2 (&sums)[fragment::kRows]) {
-    int64_t const all = int64_t(params.rows) * params.columns, step = params.sharing * all;
-    if (column >= params.columns) return;
-    float const* from = params.sums + part * all + int64_t(row) * params.columns + column;
-    int const rows_apart = Lanes::kRows * params.columns;
-    int split = part;
-    auto const add_some = [&](auto number) {
-      float2 loaded[decltype(number)::value][fragment::kRows];
+  /// The partial sums of a thread's elements: every `sharing`-th one.
+  struct Partial {
+    float const* from;
+    int64_t step;  // to the next one
+    int rows_apart, rows;
+
+    /// Add the next ones, all loaded before the first is added.
+    template <int Number>
+    CUTLASS_DEVICE void add(float2 (&sums)[fragment::kRows]) {
+      float2 loaded[Number][fragment::kRows];
       CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < decltype(number)::value; ++j) {
+      for (int j = 0; j < Number; ++j) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < fragment::kRows; ++i) {
-          bool const has = row + i * Lanes::kRows < params.rows;
-          loaded[j][i] = has ? *reinterpret_cast<float2 const*>(from + j * step + i * rows_apart) : float2{0, 0};
+          loaded[j][i] = i < rows ? *reinterpret_cast<float2 const*>(from + j * step + i * rows_apart) : float2{0, 0};
         }
       }
       CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < decltype(number)::value; ++j) {
+      for (int j = 0; j < Number; ++j) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < fragment::kRows; ++i) {
           sums[i].x += loaded[j][i].x;
           sums[i].y += loaded[j][i].y;
         }
       }
-      from += decltype(number)::value * step;
-      split += decltype(number)::value * params.sharing;
-    };
-    while (split + (kAtATime - 1) * params.sharing < params.splits) add_some(std::integral_constant<int, kAtATime>{});
-    while (split < params.splits) add_some(std::integral_constant<int, 1>{});
+      from += Number * step;
+    }
+  };
+
+  /// Add the partial sums of a thread's elements from `part` on.
+  CUTLASS_DEVICE static void add(Params const& params, int part, int row, int column, float2 (&sums)[fragment::kRows]) {
+    int64_t const all = int64_t(params.rows) * params.columns;
+    int const rows = (params.rows - row + Lanes::kRows - 1) / Lanes::kRows;  // of the thread
+    if (column >= params.columns || row >= params.rows) return;
+    Partial partial{params.sums + part * all + int64_t(row) * params.columns + column, params.sharing * all,
+                    Lanes::kRows * params.columns, rows};
+    int left = (params.splits - part + params.sharing - 1) / params.sharing;
+    for (; left >= kAtATime; left -= kAtATime) partial.template add<kAtATime>(sums);
+    for (; left > 0; --left) partial.template add<1>(sums);
   }
 
   /// Compute the epilogue of a thread's elements.
