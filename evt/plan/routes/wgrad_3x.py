@@ -35,10 +35,10 @@ WGRAD = Route(
     generation="3x",
     summary="straight-line epilogue after partial sums of a filter gradient by evt (TMA, WGMMA, no CuTe)",
     rules=(
+        wgrad.filter_gradient,
         halo.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
-        wgrad.filter_gradient,
         wgrad.operand_types,
         halo.tma,
         wgrad.fits,
