@@ -36,11 +36,12 @@ def multiplication(plan: Plan) -> MultiplicationText:
     """
     loop = plan.mainloop
     assert isinstance(loop, HaloConvolution | OwnProduct | FilterGradient)
-    a, b, transposed, size = loop.a.dtype, loop.b.dtype, loop.transposes_filters, loop.a.dtype.bits // 8
-    by_rows, over_pixels = plan.config.schedule == "own_rows", isinstance(loop, FilterGradient)
-    pixels = plan.config.tile[1 if by_rows else 0]
+    a, b, size, by_rows = loop.a.dtype, loop.b.dtype, loop.a.dtype.bits // 8, plan.config.schedule == "own_rows"
+    over_pixels = isinstance(loop, FilterGradient)
     if isinstance(loop, FilterGradient):
-        pixels = loop.part.group * FILTERS
+        transposed, pixels = True, loop.part.group * FILTERS
+    else:
+        transposed, pixels = loop.transposes_filters, plan.config.tile[1 if by_rows else 0]
     count = FILTERS * pixels // _THREADS
     converts = isinstance(loop, OwnProduct) and loop.converts
     of_pixels, of_filters = _MULTIPLIED[a], _MULTIPLIED[a if converts else b]

@@ -23,7 +23,7 @@ from evt.plan.geometry.wgrad import (
     splits_of,
 )
 
-#: Taps of a CTA along each dimension, at most: consumers share the rows, an instruction may have those of a row.
+#: Taps of a CTA along each dimension, at most: consumers share the rows, an instruction may have a row.
 _MOST_TAPS = 3
 #: Cycles of both launches, and bytes of partial sums that all SMs write and read in a cycle.
 START, _SUMMED = 12000.0, 1400.0

@@ -45,6 +45,7 @@ PLANNER_ORDER = [
             "halo_cost",
             "halo",
             "depthwise",
+            "wgrad",
             "signature",
             "sizes",
             "stock",

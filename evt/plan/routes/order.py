@@ -24,12 +24,12 @@ from evt.plan.routes import (
 from evt.plan.routes.route import Route
 
 ROUTES: tuple[Route, ...] = (
+    wgrad_3x.WGRAD,
     halo_3x.PADDED,
     halo_3x.HALO,
     depthwise_3x.DEPTHWISE,
     halo_3x.GROUPED,
     halo_3x.WORDS,
-    wgrad_3x.WGRAD,
     gemm_own_3x.PRODUCT,
     gemm_own_3x.RAGGED,
     gemm_3x.STOCK,

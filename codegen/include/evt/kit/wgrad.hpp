@@ -9,7 +9,7 @@
 // taps, some blocks of filters, or some of the tiles of pixels.
 //
 // The blocks of channels of an instruction are `leading` bytes apart in shared memory: neighbouring taps of a row are one
-// pixel apart, other blocks are in boxes of their own.
+// pixel apart, other blocks have a box each.
 
 #include <algorithm>
 #include <cstdint>

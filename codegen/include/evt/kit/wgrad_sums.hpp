@@ -2,8 +2,8 @@
 #define EVT_KIT_WGRAD_SUMS_HPP
 
 // The sums of partial sums, and the epilogue. A warp has a tile of 32 columns and 8 rows; a thread has two neighbouring
-// columns of four rows. Where there are many partial sums, several warps of a CTA share a tile: each adds some of them, and
-// the first warp adds theirs. The order of addition is fixed.
+// columns of four rows. If there are many partial sums, several warps of a CTA share a tile: each adds some of them, and
+// the first warp adds the results. The order of addition is fixed.
 
 #include <cstdint>
 #include <type_traits>
