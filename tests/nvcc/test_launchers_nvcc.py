@@ -278,7 +278,9 @@ CONVOLUTIONS = [
         id="words-of-groups",
     ),
     *(
-        pytest.param("conv2d_wgrad", (8, filters, *size), (8, 72, *pixels), settings, "conv-wgrad-3x", id=f"wgrad-{name}")
+        pytest.param(
+            *("conv2d_wgrad", (8, filters, *size), (8, 72, *pixels), settings, "conv-wgrad-3x"), id=f"wgrad-{name}"
+        )
         for name, filters, size, pixels, settings in (
             ("taps", 136, (14, 14), (14, 14), {"kernel_size": 3, "padding": 1}),
             ("wide", 64, (20, 256), (20, 256), {"kernel_size": 3, "padding": 1}),
