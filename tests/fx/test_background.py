@@ -108,13 +108,9 @@ def test_a_failing_kernel_leaves_its_region_to_inductor(
             raise BuildError(Diagnostic("E0703", "nvcc refuses the source"))
 
     building(monkeypatch, build)
-    if beside:
-        run = compiled(model)
-    else:
-        alone = FusePass(rule="always", devices=("cpu",))
-        monkeypatch.setattr(inductor, "post_grad_custom_pre_pass", alone)
-        run = torch.compile(model)
-    with torch.no_grad():
+    run = compiled(model) if beside else torch.compile(model)
+    alone = None if beside else FusePass(rule="always", devices=("cpu",))
+    with torch.no_grad(), inductor.patch(post_grad_custom_pre_pass=alone):
         torch.testing.assert_close(run(x), model(x), rtol=5e-3, atol=5e-3)
     rows = evt.report(model).rows if beside else RECORDS[-1].rows
     reasons = [row.reason for row in rows]
