@@ -8,16 +8,19 @@ import posixpath
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from docs.builder.diagram import flowchart
 from docs.builder.eager import PAGE, with_eager_table
-from docs.builder.measured import models, to_text
+from docs.builder.measured import KINDS, to_text
 from docs.builder.pages import pages, pictures
 from docs.builder.results import DOCS, PICTURES, Results, derived, load, picture, table
+from evt.bench import CaseResult, EpilogueResult, Summary, VersionResult, suite, to_json
 from evt.bench.compiled import ModelResult
+from evt.bench.result import AGAIN
 from evt.cli.entry import COMMANDS
 from evt.diagnostics import CODES
 from evt.functions import TABLE
@@ -63,20 +66,68 @@ def test_a_table_and_a_picture() -> None:
     assert "a&lt;b" in drawn
 
 
-def test_a_measurement_becomes_results() -> None:
+MACHINE = {"gpu": {"name": "NVIDIA H100 80GB HBM3"}, "versions": {"torch": "2.11.0+cu130"}}
+
+
+def committed(name: str, *documents: object) -> Results:
+    """Return the results of documents, by way of JSON, after the checks of every kind of results."""
+    results = KINDS[name](json.loads(json.dumps(documents)), "2026-11-27")
+    assert (results.card, results.date) == ("H100", "2026-11-27")
+    assert set(results.columns) <= set(load(name).columns)
+    assert all(len(row) == len(results.columns) for row in results.rows)
+    assert to_text(Results(**json.loads(to_text(results)))) == to_text(results)
+    return results
+
+
+def test_measured_models_become_results() -> None:
     times = {"eager": 4.0, "compile": 2.0, "evt": 1.5}
     model = ModelResult("resnet50", "float16", 32, times=times, kernels={"compile": 9, "evt": 5})
-    versions = {"torch": "2.11.0+cu130"}
-    document = {
-        "machine": {"gpu": {"name": "NVIDIA H100 80GB HBM3"}, "versions": versions},
-        "models": [model.to_json(), ModelResult("none", "float16", 1, skipped="no timm").to_json()],
+    other = ModelResult("bert", "bfloat16", 16, times=times, gpu_times={"compile": 2.0, "evt": 1.25})
+    first = {
+        "machine": MACHINE,
+        "models": [model.to_json(), ModelResult("a", "float16", 1, skipped="no timm").to_json()],
     }
-    results = models(json.loads(json.dumps(document)), "2026-11-27")
-    assert (results.card, results.software) == ("H100", "torch 2.11.0, float16")
+    second = {"machine": MACHINE, "models": [other.to_json()]}
+    results = committed("models", first)
+    assert results.software == "torch 2.11.0, f16"
     assert results.rows == [["resnet50, 32", 4.0, 2.0, 9, 1.5, 5, 0.75, None]]
-    assert Results(**json.loads(to_text(results))) == results
+    both = committed("models", first, second)
+    assert [row[0] for row in both.rows] == ["resnet50, 32, f16", "bert, 16, bf16"]
     for _, names, series in PICTURES.values():
         assert {names, *series} <= set(results.columns)
+    assert committed("unseen_models", first, second).rows == [["bert", 0.75, 0.625], ["resnet50", 0.75, None]]
+
+
+def measured_cases(name: str, times: Mapping[str, float]) -> list[CaseResult]:
+    """Return results of a suite whose versions have times in ms."""
+    rows = tuple(VersionResult(version, Summary(time, time, time, 1)) for version, time in times.items())
+    return [CaseResult(each, rows, {"x": 1}) for each in suite(name)]
+
+
+def test_measured_cases_become_results() -> None:
+    gemm = measured_cases("gemm", {"evt": 1.0, "compile": 2.0, "eager": 4.0, "mm": 0.5})
+    rows = committed("products", to_json(gemm, MACHINE)).rows
+    assert len(rows) == len(gemm)
+    assert rows[0] == ["`relu(alpha*acc + beta*C) + residual`", "6304, 3072, 768", 0.5, 0.25, 2.0]
+    document = to_json(measured_cases("resnet", {"evt": 1.0, "cudnn": 2.0}), MACHINE, settings={"suite": "resnet"})
+    single = committed("layers", document)
+    assert (single.title, single.rows[0]) == ("Single layers at batch 256", ["7x7/2 3->64 @224", 1000.0, 0.5, 0.5])
+    groups = [measured_epilogues(m) for m in (4096, 16384)]
+    costs = committed("epilogues", to_json([], MACHINE, epilogues=groups)).rows
+    assert len(costs) == len(suite("epilogue")) // 2 - 1
+    name, ratio, bound, *_ = costs[0]
+    assert (name, ratio) == ("bias", 2.0)
+    assert isinstance(bound, float)
+    assert 1.9 < bound < 2.0
+
+
+def measured_epilogues(m: int) -> EpilogueResult:
+    """Return results of the epilogues of a size that take twice the time of a bare store."""
+    cases = tuple(each for each in suite("epilogue") if each.m == m)
+    times = {case.name: 2.0 for case in cases} | {cases[0].name: 1.0, AGAIN: 1.0}
+    rows = tuple(VersionResult(name, Summary(time, time, time, 1)) for name, time in times.items())
+    size = {case.name: {"D": 1 << 20, "x": 1 << 20 if number else 0} for number, case in enumerate(cases)}
+    return EpilogueResult(cases, rows, size, Summary(1.0, 1.0, 1.0, 1), 1 << 30)
 
 
 @pytest.fixture(scope="module")
