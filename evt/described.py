@@ -111,8 +111,11 @@ class Described:
         if not products:
             return explain(found, loop=loop, looped=looped)
         from evt.measured import applicable, measurements, named_card, size_class
+        from evt.plan.cards import asked_card, is_called
 
-        extents = [sizes for sizes, _ in products]
+        extents, card = [sizes for sizes, _ in products], asked_card(arch)
         measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
+        if card is not None and gpu is None:
+            measured = tuple(each for each in measured if is_called(card, each.gpu))
         best = applicable(found, measured[0]) if len(measured) == 1 and self.request.may_be_measured else None
         return explain(found, products, measured, best, loop, looped=looped, card=named_card(arch))

@@ -21,7 +21,7 @@ from evt.plan.configurations.config import Config
 from evt.plan.geometry.halo_schedule import EIGHTHS_A_CYCLE, LINE_BYTES, READ_BYTES
 from evt.plan.halo_cost import THREADS
 from evt.plan.plan import DepthwiseConvolution, HaloConvolution
-from evt.plan.speed import depth, duration, evaluation, moved_bytes, rate, refusal, waves
+from evt.plan.speed import depth, duration, evaluation, rate, refusal, traffic, waves
 
 #: Warpgroups of an SM that evaluate epilogues at a time.
 _EVALUATING = 2
@@ -85,7 +85,7 @@ def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> 
     found = duration(plan, sizes, card)
     rounds = waves(plan, sizes, card.multiprocessors)
     idle = found.work * (1 - rounds / math.ceil(rounds)) if rounds else 0.0
-    memory = moved_bytes(plan, sizes) / card.bytes_per_us
+    memory = traffic(plan, sizes) / card.bytes_per_us
     bounds = {**_bounds(plan, sizes, costs, card), "memory": memory, "launch": found.start, "waves": idle}
     us = max(found.total, *bounds.values())
     return Estimate(card, plan.route, plan.config.name, us, bounds, plan.epilogue_instructions, costs, card.source)

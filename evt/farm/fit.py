@@ -31,8 +31,8 @@ _APART = 1.1
 _STEPS, _LIMITS = (1.3, 1.1, 1.03, 1.01, 1.003), (0.2, 5.0)
 #: Passes over all factors.
 _PASSES = 4
-#: The kinds whose work has the memory traffic, and the fewest kernels that a factor is fitted to.
-_WITH_TRAFFIC, _FEWEST = ("product",), 8
+#: The fewest kernels that a factor is fitted to.
+_FEWEST = 8
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,8 @@ def fit(rows: Sequence[Row], card: Card, source: str) -> Fit:
     times = {kind: found for kind, found in times.items() if len(found) >= _FEWEST}
     ratios = {kind: [measured / each.total for each, measured in found] for kind, found in sorted(times.items())}
     factors = {(kind, part): statistics.median(found) for kind, found in ratios.items() for part in ("start", "work")}
-    moving = [kind for kind in ratios if kind not in _WITH_TRAFFIC]
-    if moving:
-        factors["", "memory"] = statistics.median(ratio for kind in moving for ratio in ratios[kind])
+    if ratios:
+        factors["", "memory"] = statistics.median(itertools.chain.from_iterable(ratios.values()))
 
     def loss(kinds: Iterable[str]) -> float:
         """Return the sum of the logarithmic errors of kinds of kernels."""
@@ -113,7 +112,7 @@ def fit(rows: Sequence[Row], card: Card, source: str) -> Fit:
 
     for _ in range(_PASSES):
         for name in factors:
-            _search(factors, name, partial(loss, [name[0]] if name[0] else moving))
+            _search(factors, name, partial(loss, [name[0]] if name[0] else list(ratios)))
     kernels = {kind: (round(factors[kind, "start"], 3), round(factors[kind, "work"], 3)) for kind in sorted(times)}
     moved = given.moved / factors.get(("", "memory"), 1.0)
     return replace(given, moved=float(f"{moved:.3g}"), kernels=kernels)

@@ -2,10 +2,10 @@
 
 The model has, for each tile, the time of a stage of 128 bytes of k and of an epilogue. L2 serves a number of lines in a
 time, two for each 128 bytes that begin within a line. A pingpong consumer's epilogue is hidden behind the other's
-multiplications, except for the last one. Work that overlaps counts by its L4 norm. The constants are fitted to 118
-products of bf16 with a residual on an H100, of 1 to 16384 rows. The median error near the best tile is 3.6 %; the
-chosen tile takes 1.012 of the best tile's time on average. The library's time has the same form, with the best of all
-tiles and as if rows were whole lines: its median error is 2.4 %.
+multiplications, except for the last one. Work that overlaps counts by its L4 norm. The constants are fitted to 152
+products on an H100 in 1856 kernels, 2026-11: f16 and bf16, of 1 to 100352 rows, with and without a residual. The median
+error near the best tile is 3.1 %; the chosen tile takes 1.008 of the best tile's time on average. The library's time
+has the same form, with the best of all tiles and as if rows were whole lines: its median error is 2.5 %.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from evt.ir.dtype import DType
+from evt.plan.cards import FITS, traffic_of
 from evt.plan.configurations.config import Config
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import ALIGNMENT, EIGHT, FILTERS, SHARED_BYTES, STEP_PIXELS
@@ -80,27 +81,27 @@ class Speed(NamedTuple):
 
 #: The measured tiles.
 _SPEEDS = {
-    Tile(256, 1, False, (1, 2, 1)): Speed(0.647, 3.891),
-    Tile(192, 2, True, (1, 2, 1)): Speed(0.512, 4.011),
-    Tile(192, 1, False, (1, 2, 1)): Speed(0.484, 2.984),
+    Tile(256, 1, False, (1, 2, 1)): Speed(0.662, 3.221),
+    Tile(192, 2, True, (1, 2, 1)): Speed(0.524, 2.752),
+    Tile(192, 1, False, (1, 2, 1)): Speed(0.49, 2.674),
     Tile(160, 2, True, (1, 2, 1)): Speed(0.424, 4.01),
-    Tile(160, 1, False, (1, 2, 1)): Speed(0.419, 2.36),
-    Tile(128, 2, True): Speed(0.369, 1.839),
-    Tile(128, 1, False): Speed(0.359, 1.332),
+    Tile(160, 1, False, (1, 2, 1)): Speed(0.435, 1.483),
+    Tile(128, 2, True): Speed(0.355, 1.464),
+    Tile(128, 1, False): Speed(0.364, 0.943),
     Tile(128, 1, False, (1, 1, 4)): Speed(0.34, 6.47),
-    Tile(128, 1, True): Speed(0.281, 0.001),
-    Tile(256, 1, True): Speed(0.472, 1.768),
-    Tile(64, 2, True): Speed(0.232, 0.559),
-    Tile(64, 1, False): Speed(0.235, 0.327),
+    Tile(128, 1, True): Speed(0.244, 0.001),
+    Tile(256, 1, True): Speed(0.497, 1.008),
+    Tile(64, 2, True): Speed(0.193, 1.198),
+    Tile(64, 1, False): Speed(0.196, 0.708),
     Tile(64, 1, False, (1, 1, 2)): Speed(0.234, 2.53),
-    Tile(64, 1, False, (1, 1, 4)): Speed(0.333, 3.231),
-    Tile(64, 1, True): Speed(0.165, 0.0),
-    Tile(32, 1, False): Speed(0.158, 0.0),
-    Tile(32, 1, True): Speed(0.119, 0.058),
-    Tile(16, 1, False): Speed(0.13, 0.0),
+    Tile(64, 1, False, (1, 1, 4)): Speed(0.346, 2.927),
+    Tile(64, 1, True): Speed(0.129, 1.028),
+    Tile(32, 1, False): Speed(0.144, 0.213),
+    Tile(32, 1, True): Speed(0.088, 0.875),
+    Tile(16, 1, False): Speed(0.118, 0.0),
     Tile(16, 1, False, (1, 1, 2)): Speed(0.219, 0.8),
-    Tile(16, 1, False, (1, 1, 4)): Speed(0.155, 2.712),
-    Tile(16, 1, True): Speed(0.056, 0.723),
+    Tile(16, 1, False, (1, 1, 4)): Speed(0.267, 2.35),
+    Tile(16, 1, True): Speed(0.079, 0.787),
 }
 #: The tiles that are built, the general one first: together 1.008 of the best of all measured ones.
 _OFFERED = (
@@ -135,19 +136,19 @@ _CONVERTED = (
     Tile(64, 1, False, (1, 1, 4)),
     Tile(16, 1, False, (1, 1, 4)),
 )
-#: Microseconds of a launch, and of the first bytes from memory; bytes of memory in a microsecond.
-LAUNCH, _LATENCY, _MOVED = 4.8, 2.28, 2.41e6
-#: The library: its launch, first bytes and bytes in a microsecond; its stages and epilogues relative to the best tile.
-_LIBRARY_LAUNCH, _LIBRARY_LATENCY, _LIBRARY_MOVED = 5.13, 2.22, 2.39e6
-_LIBRARY_STAGE, _LIBRARY_EPILOGUE = 0.97, 0.55
+#: Microseconds of a launch, with the first bytes from memory.
+LAUNCH = 6.1
+#: The library: its launch, and bytes in a microsecond; its stages and epilogues relative to the best tile.
+_LIBRARY_LAUNCH, _LIBRARY_MOVED = 6.64, 3.02e6
+_LIBRARY_STAGE, _LIBRARY_EPILOGUE = 0.96, 0.54
 #: Lines of L2 in a microsecond, for all SMs of an H100.
-_LINES, _PROCESSORS = 108e3, 132
+_LINES, _PROCESSORS = 122e3, 132
 #: The CTAs of a cluster from which some SMs stay idle, and the part that is busy: 30 clusters of 4, 15 of 8.
 _LARGE_CLUSTER, _BUSY = 4, 120 / 132
 #: Threads of a consumer.
 _THREADS = 128
-#: Bytes of C and D of an element in the measured epilogues.
-_TRAFFIC = 4.0
+#: Bytes of C and D of an element in the measured epilogues, and the part of their time that does not depend on it.
+_TRAFFIC, _CONSTANT = 4.0, 0.67
 
 
 def promotes(operand: DType, scaled: bool = False) -> bool:
@@ -231,7 +232,7 @@ class Size(NamedTuple):
     """A product: rows, columns, and bytes of k of a row; bytes of C and D of an element, and the SMs.
 
     ``groups`` of rows have columns each. Their numbers of rows are assumed to vary. ``column_bytes`` are the bytes
-    of a column's k, relative to a row's.
+    of a column's k, relative to a row's. ``written`` are the bytes of D of an element.
     """
 
     rows: int
@@ -241,24 +242,28 @@ class Size(NamedTuple):
     multiprocessors: int
     groups: int = 1
     column_bytes: float = 1.0
+    written: float = 2.0
 
 
-def microseconds(tile: Tile, size: Size, evaluated: float = 0.0, clock: float = 1.0, memory: float = 1.0) -> float:
-    """Return the estimated time of a product by a kernel with a tile.
-
-    ``evaluated`` are the microseconds that a thread takes for an element of an epilogue beyond the measured one's.
-    ``clock`` and ``memory`` are the clock rate and the bandwidth of a card relative to an H100.
-    """
-    evaluated *= tile.sums
-    return LAUNCH + _time(tile, size, 1.0, size.traffic / _TRAFFIC, evaluated, _LATENCY, _MOVED * memory, clock)
+def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
+    """Return the estimated time of a product on an H100 by a kernel with a tile: see :func:`work`."""
+    return LAUNCH + _norm(work(tile, size, evaluated), traffic(size) / FITS["H100"].moved)
 
 
 def library_microseconds(size: Size) -> float:
     """Return the estimated time of a product by the library, which writes it in 16 bits."""
-    size = size._replace(traffic=2.0, row_bytes=ceil_div(size.row_bytes, MAX_ROW_BYTES) * MAX_ROW_BYTES)
-    return _LIBRARY_LAUNCH + min(
-        _time(tile, size, _LIBRARY_STAGE, _LIBRARY_EPILOGUE, 0.0, _LIBRARY_LATENCY, _LIBRARY_MOVED) for tile in _SPEEDS
-    )
+    rows = ceil_div(size.row_bytes, MAX_ROW_BYTES) * MAX_ROW_BYTES
+    size = size._replace(traffic=2.0, written=2.0, row_bytes=rows)
+    least = min(work(tile, size, stage=_LIBRARY_STAGE, epilogue=_LIBRARY_EPILOGUE) for tile in _SPEEDS)
+    return _LIBRARY_LAUNCH + _norm(least, traffic(size) / _LIBRARY_MOVED)
+
+
+def traffic(size: Size) -> float:
+    """Return the bytes of memory traffic of a product."""
+    columns = size.columns * min(size.groups, size.rows) * size.column_bytes
+    elements = size.rows * size.columns
+    read = (size.rows + columns) * size.row_bytes + elements * max(0.0, size.traffic - size.written)
+    return traffic_of(read, elements * size.written)
 
 
 def waves(tile: Tile, size: Size) -> float:
@@ -280,17 +285,15 @@ def _tiles(tile: Tile, size: Size) -> int:
     return clusters * down * across * splits
 
 
-def _time(
-    tile: Tile,
-    size: Size,
-    stage: float,
-    epilogue: float,
-    evaluated: float,
-    latency: float,
-    moved: float,
-    clock: float = 1.0,
+def work(
+    tile: Tile, size: Size, evaluated: float = 0.0, clock: float = 1.0, stage: float = 1.0, epilogue: float = 1.0
 ) -> float:
-    """Return the time after the launch; ``stage`` and ``epilogue`` are relative to the measured ones."""
+    """Return the time of a product's tiles without the launch and the memory traffic.
+
+    ``evaluated`` are the microseconds that a thread takes for an element of an epilogue beyond the measured one's.
+    ``clock`` is the clock rate of a card relative to an H100, ``stage`` and ``epilogue`` are times relative to the
+    measured ones.
+    """
     speed = _SPEEDS.get(tile) or _unmeasured(tile)
     tiles, at_a_time, (down, across, splits) = _tiles(tile, size), _at_a_time(tile, size), tile.cluster
     lines = (tile.rows / across + tile.columns / down * size.column_bytes) * (
@@ -299,13 +302,11 @@ def _time(
     loaded = lines * min(tiles, at_a_time) / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits)
     multiplied = stages * _norm(speed.stage, loaded) * stage
-    completed = speed.epilogue * epilogue + evaluated
+    relative = _CONSTANT + (1 - _CONSTANT) * size.traffic / _TRAFFIC
+    completed = speed.epilogue * epilogue * relative + evaluated * tile.sums
     # A consumer multiplies while the other one completes its tile.
     each = _norm(multiplied, (multiplied + completed) / 2) if tile.pingpong else multiplied + completed
-    computed = (ceil_div(tiles, at_a_time) - 1) * each + multiplied + completed
-    columns = size.columns * min(size.groups, size.rows) * size.column_bytes
-    operands = (size.rows + columns) * size.row_bytes
-    return _norm(computed / clock, latency + (operands + size.rows * size.columns * size.traffic) / moved)
+    return ((ceil_div(tiles, at_a_time) - 1) * each + multiplied + completed) / clock
 
 
 def _norm(first: float, second: float) -> float:

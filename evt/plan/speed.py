@@ -11,12 +11,11 @@ Constants of the card correct them, so that the times of all kinds are comparabl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import hypot, inf, prod, sqrt
 from typing import NamedTuple
 
 from evt.plan import gemm, wgrad
-from evt.plan.cards import CARDS, Card, card_of
+from evt.plan.cards import CARDS, Card, card_of, traffic_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.geometry.convolution import Axis, Problem
@@ -37,9 +36,8 @@ from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of an SM of sm90, and the cycles of a launch.
 A_CYCLE, _LAUNCH = 2048, 8500
-#: The card that the speed of own products is fitted to, its clock rate under load in GHz, and its bytes in a
-#: microsecond.
-_H100, _H100_GHZ, _H100_MOVED = CARDS["H100"], 1.55, 2.9e6
+#: The card that the speed of own products is fitted to.
+_H100 = CARDS["H100"]
 #: The instructions of the epilogues that the constants are fitted to.
 _LIGHT = 4
 #: Cycles of an element of a thread in CUTLASS's kernels: a light epilogue, and each further instruction. Fitted to
@@ -52,14 +50,11 @@ _DOUBT = 1.05
 
 
 class Duration(NamedTuple):
-    """The microseconds of a kernel: of the ``start`` with its launch, of the ``work`` of its tiles, and of ``memory``.
-
-    The work of an own product has its memory traffic.
-    """
+    """The microseconds of a kernel: its ``start`` with the launch, the ``work`` of its tiles, and memory traffic."""
 
     start: float
     work: float
-    memory: float = 0.0
+    memory: float
 
     @property
     def total(self) -> float:
@@ -126,11 +121,14 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
     card = card if isinstance(card, Card) else card_of("", plan.target.name, card)
     start_factor, work_factor = card.fit.factors(kind_of(plan))
     if isinstance(plan.mainloop, OwnProduct):
-        start, work, memory = gemm.LAUNCH, _product_microseconds(plan, sizes, card) - gemm.LAUNCH, 0.0
+        start, work = (
+            gemm.LAUNCH,
+            gemm.work(*_product(plan, sizes, card.multiprocessors), _evaluated(plan), _clock(card)),
+        )
     else:
         start, work = _cycles(plan, sizes, card.multiprocessors)
         start, work = start / card.ghz / 1e3, card.microseconds(work * (A_CYCLE / rate(plan, card)))
-        memory = moved_bytes(plan, sizes) / card.bytes_per_us
+    memory = traffic(plan, sizes) / card.bytes_per_us
     return Duration(start * start_factor, work * work_factor, memory)
 
 
@@ -146,9 +144,9 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
         return _LAUNCH, plan.mainloop.filter.time(unit, forward_sizes, multiprocessors)
     if isinstance(plan.mainloop, FilterGradient):
         return wgrad.START, wgrad.time(plan.mainloop.part, sizes)
-    rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
+    rows, columns, moved = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
     steps = max(1, depth(plan, sizes) * plan.operand_bits // 16)
-    work = time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic, heavy)
+    work = time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, moved, heavy)
     return _LAUNCH, work / A_CYCLE
 
 
@@ -159,15 +157,18 @@ def rate(plan: Plan, card: Card) -> float:
     return (card.mma or card.tensor) if plan.family == "2x" else card.tensor
 
 
-def moved_bytes(plan: Plan, sizes: Mapping[str, int]) -> float:
+def traffic(plan: Plan, sizes: Mapping[str, int]) -> float:
     """Return the bytes of memory traffic: operands and tensors of the epilogue, each once; vectors are not counted.
 
     A filter without taps at some pixels of a stride does not load them.
     """
+    if isinstance(plan.mainloop, OwnProduct):
+        return gemm.traffic(_product(plan, sizes, 0)[1])
     elements = sizes["m"] * sizes["n"] * sizes.get("l", 1)
-    epilogue = elements * (plan.read_bytes + plan.written_bytes)
+    read, written = elements * plan.read_bytes, elements * plan.written_bytes
     if not isinstance(plan.mainloop, Convolution):
-        return epilogue + (sizes["m"] + sizes["n"]) * sizes["k"] * sizes.get("l", 1) * plan.operand_bits / 8
+        read += (sizes["m"] + sizes["n"]) * sizes["k"] * sizes.get("l", 1) * plan.operand_bits / 8
+        return traffic_of(read, written)
     spatial = plan.mainloop.spatial
     inputs, outputs, taps = (prod(sizes[f"{part}{name}"] for name in spatial) for part in ("", "output_", "filter_"))
     operands: dict[str, float] = {
@@ -177,8 +178,8 @@ def moved_bytes(plan: Plan, sizes: Mapping[str, int]) -> float:
     }
     if plan.mainloop.operator == "fprop":
         operands["A"] *= prod(min(1.0, sizes[f"filter_{name}"] / sizes[f"stride_{name}"]) for name in spatial)
-    read = {"fprop": ("A", "B"), "dgrad": ("D", "B"), "wgrad": ("D", "A")}[plan.mainloop.operator]
-    return epilogue + sum(operands[name] for name in read) * plan.operand_bits / 8
+    names = {"fprop": ("A", "B"), "dgrad": ("D", "B"), "wgrad": ("D", "A")}[plan.mainloop.operator]
+    return traffic_of(read + sum(operands[name] for name in names) * plan.operand_bits / 8, written)
 
 
 def evaluation(plan: Plan) -> float:
@@ -261,24 +262,27 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return the microseconds of an own product on an H100, as :func:`evt.plan.gemm.library_microseconds` has them."""
-    return _product_microseconds(plan, sizes, replace(_H100, multiprocessors=multiprocessors))
+    return gemm.microseconds(*_product(plan, sizes, multiprocessors), _evaluated(plan))
 
 
-def _product_microseconds(plan: Plan, sizes: Mapping[str, int], card: Card) -> float:
-    """Return the microseconds of an own product on a card, without the corrections of its fit."""
-    heavy = max(0, plan.epilogue_instructions - _LIGHT)
-    clock, memory = card.fit.busy_ghz / _H100_GHZ, card.bytes_per_us / _H100_MOVED
-    evaluated = heavy * INSTRUCTION / (_H100.ghz * 1e3)
-    return gemm.microseconds(*_product(plan, sizes, card.multiprocessors), evaluated, clock, memory)
+def _evaluated(plan: Plan) -> float:
+    """Return the microseconds of an element's additional instructions in a thread of an own product."""
+    return max(0, plan.epilogue_instructions - _LIGHT) * INSTRUCTION / (_H100.ghz * 1e3)
+
+
+def _clock(card: Card) -> float:
+    """Return the clock rate of a card under load, relative to an H100."""
+    return card.fit.busy_ghz / _H100.fit.busy_ghz
 
 
 def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[gemm.Tile, gemm.Size]:
     """Return the tile of an own product and the size of a call."""
-    operand_bytes, traffic = plan.operand_bits // 8, plan.read_bytes + plan.written_bytes
+    operand_bytes, moved = plan.operand_bits // 8, plan.read_bytes + plan.written_bytes
     assert isinstance(plan.mainloop, OwnProduct)
     groups = 1 if plan.mainloop.ends is None else sizes["l"]
     relative = plan.mainloop.b.dtype.bits / plan.operand_bits
-    size = gemm.Size(sizes["m"], sizes["n"], sizes["k"] * operand_bytes, traffic, multiprocessors, groups, relative)
+    row_bytes, written = sizes["k"] * operand_bytes, plan.written_bytes
+    size = gemm.Size(sizes["m"], sizes["n"], row_bytes, moved, multiprocessors, groups, relative, written)
     return gemm.tile_of(plan.config, operand_bytes), size
 
 

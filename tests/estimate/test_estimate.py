@@ -93,7 +93,7 @@ def test_functions_of_an_epilogue_take_time(sizes: tuple[int, int, int], text: s
         (of_product(8192, 8192, 8192, "acc"), "tensor cores"),
         (estimated((256, 256, 64, 56, 1, 1)), "memory"),
         (of_product(16, 256, 256, "acc"), "launch"),
-        (of_product(16, 4096, 4096, "acc"), "waves"),
+        (of_product(16, 2048, 4096, "acc"), "waves"),
         (of_product(8192, 8192, 256, "mish(gelu(acc)) * tanh(acc)"), "epilogue instructions"),
     ],
 )

@@ -58,8 +58,8 @@ def activated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_call_less_is_a_gain_where_the_gpu_waits_for_the_host() -> None:
-    """Few rows: 4,096 x 3,072 weights take the GPU about as long as a call takes the host."""
-    given = torch.zeros(8, 4096).half(), torch.zeros(4096, 3072).half()
+    """Few rows: 4,096 x 2,560 weights take the GPU about as long as a call takes the host."""
+    given = torch.zeros(8, 4096).half(), torch.zeros(4096, 2560).half()
     row = row_of(activated, *given)
     assert row.benefit is not None
     assert row.benefit.waiting is not None

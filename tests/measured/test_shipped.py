@@ -32,6 +32,8 @@ def test_tables_serve_gpus_that_were_not_measured(tmp_path: Path, monkeypatch: p
     Store().add(problem_key(problem, sizes), measurement(("evt-2x", "c", 0.5)))
     assert {each.gpu: each.timings[0].ms for each in measurements(problem, sizes)} == {GPU: 0.5, "NVIDIA H100": 2.0}
     assert program.explain(shapes=shapes, gpu="NVIDIA H100").gpus == ("NVIDIA H100",)
+    for arch, gpus in (("h100", ("NVIDIA H100",)), ("sm90", (GPU, "NVIDIA H100")), ("gh200", ())):
+        assert program.explain(arch, shapes=shapes).gpus == gpus
 
 
 def test_tables_of_evt_can_be_read() -> None:

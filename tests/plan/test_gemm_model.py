@@ -74,11 +74,11 @@ def drawn(seed: int) -> Size:
 
 @pytest.mark.parametrize("size", MEASURED, ids=str)
 def test_estimates_are_near_the_measured_times(size) -> None:
-    """The best tile within 15 %; the chosen tile takes at most a tenth longer than the best one."""
+    """The best tile within 20 %; the chosen tile takes at most a tenth longer than the best one."""
     *times, library = MEASURED[size]
     estimates = [microseconds(tile, size_of(*size)) for tile in TILES]
     best = times.index(min(times))
-    assert estimates[best] == pytest.approx(times[best], rel=0.15)
+    assert estimates[best] == pytest.approx(times[best], rel=0.2)
     chosen = estimates.index(min(estimates))
     assert estimates[chosen] == pytest.approx(times[chosen], rel=0.15)
     assert times[chosen] <= 1.1 * times[best]

@@ -1,0 +1,26 @@
+"""Estimates against the measured kernels of the tables that ship with evt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evt.farm.fit import judged, rows_of
+from evt.measured import Measurement
+from evt.measured.shipped import TABLES
+from evt.plan.cards import find_card
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
+def test_estimates_agree_with_the_table_of_a_card(path: Path) -> None:
+    entries = json.loads(path.read_bytes())["measurements"]
+    ((name, rows),) = rows_of((entry["key"], Measurement.from_json(entry)) for entry in entries).items()
+    assert name.lower() == path.stem
+    found = judged(rows, find_card(name))
+    count, median, most, _ = found.kinds["all"]
+    assert count >= 300
+    assert median < 0.12
+    assert most < 0.3
+    assert found.right > 0.9 * found.pairs > 1000
