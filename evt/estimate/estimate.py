@@ -5,7 +5,7 @@
 
 :mod:`evt.plan.speed` has the start and the duration of the tiles, in clock cycles of sm90. Other cards multiply at
 other rates: their cycles count in proportion. The start runs at the clock rate of short kernels, tiles run at the rate
-under load. Over 25 layers on an H200, estimates differ from measurements by 4 % (median) and 8 % (90th percentile).
+under load. Over 25 layers on an H200, estimates differ from measurements by 4 % (median) and 9 % (90th percentile).
 """
 
 from __future__ import annotations
