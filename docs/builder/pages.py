@@ -40,7 +40,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "Start": ("tutorial", "notebook", "editors", "playground", "troubleshooting"),
     "How to": (
         *("guides/fuse-a-model", "guides/ship-an-extension", "guides/quantise", "guides/train", "guides/tune"),
-        *("guides/normalise", "guides/debug-numerics", "guides/add-a-function"),
+        *("guides/mix-experts", "guides/normalise", "guides/debug-numerics", "guides/add-a-function"),
     ),
     "Topics": (
         *("programs", "convolutions", "models", "tuning", "numerics", "deployment", "packs", "layouts", "requirements"),

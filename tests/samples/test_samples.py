@@ -26,7 +26,10 @@ from tests.support.records import MEANINGS, RECORD_OF, RECORDS, SAMPLES
 SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
 #: Samples that come from no record.
-OF_NO_RECORD = ("conv_relu_add", "deepseek_block_scales", "norm_applied", "norm_moments", "one_epilogue", "rope")
+OF_NO_RECORD = (
+    *("conv_relu_add", "deepseek_block_scales", "int8_weights", "norm_applied", "norm_moments", "one_epilogue", "rope"),
+    "video_conv_silu",
+)
 SCRIPTS = ("one_epilogue.py", "resnet_bottleneck.py")
 
 
@@ -199,3 +202,24 @@ def test_scripts_run_without_a_gpu(name: str) -> None:
     errors = [float(number) for number in re.findall(r"relative \w+ (\S+)", output)]
     assert len(errors) == 2
     assert max(errors) < 5e-3
+
+
+def test_weights_of_8_bits() -> None:
+    weight, x, bias = torch.randn(48, 256), torch.randn(9, 256).bfloat16(), torch.randn(48).bfloat16()
+    s = (weight.unflatten(1, (2, 128)).abs().amax(2) / 127).bfloat16()
+    scales = s.repeat_interleave(128, 1)
+    B = (weight / scales).round().clamp(-127, 127).to(torch.int8)
+    found = evt.load(SAMPLES / "int8_weights.evt")(x, B, s=s, bias=bias)
+    want = functional.gelu(x.double() @ (B * scales.double()).T + bias)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), want, rtol=0.01, atol=0.01)
+
+
+def test_a_causal_convolution_of_a_video() -> None:
+    x, weight = torch.randn(1, 8, 3, 6, 5).bfloat16(), torch.randn(16, 8, 3, 3, 3).bfloat16() / 16
+    bias, residual = torch.randn(16).bfloat16(), torch.randn(1, 16, 3, 6, 5).bfloat16()
+    op = evt.load(SAMPLES / "video_conv_silu.evt", padding=((2, 0), 1, 1))
+    found = op(x, weight, bias=bias, residual=residual)
+    padded = functional.pad(x.double(), (1, 1, 1, 1, 2, 0))
+    want = functional.silu(functional.conv3d(padded, weight.double(), bias.double())) + residual.double()
+    torch.testing.assert_close(found.double(), want, rtol=0.01, atol=0.02)
