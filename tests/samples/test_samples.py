@@ -208,9 +208,9 @@ def test_weights_of_8_bits() -> None:
     weight, x, bias = torch.randn(48, 256), torch.randn(9, 256).bfloat16(), torch.randn(48).bfloat16()
     s = (weight.unflatten(1, (2, 128)).abs().amax(2) / 127).bfloat16()
     scales = s.repeat_interleave(128, 1)
-    B = (weight / scales).round().clamp(-127, 127).to(torch.int8)
-    found = evt.load(SAMPLES / "int8_weights.evt")(x, B, s=s, bias=bias)
-    want = functional.gelu(x.double() @ (B * scales.double()).T + bias)
+    rounded = (weight / scales).round().clamp(-127, 127).to(torch.int8)
+    found = evt.load(SAMPLES / "int8_weights.evt")(x, rounded, s=s, bias=bias)
+    want = functional.gelu(x.double() @ (rounded * scales.double()).T + bias)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), want, rtol=0.01, atol=0.01)
 
