@@ -143,16 +143,46 @@ std::vector<float> powers(size_t count, int seed) {
   return found;
 }
 
-/// The tile, the rows of a tile, and the rows and columns that share a factor, or 0.
-template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, bool Converts = false>
+/// Zero points of 4-bit filters: one for each `Outer` columns and 128 elements of k.
+template <int Outer>
+struct Zeros : evt::kit::ZeroPoints<evt::kit::BlockValues<int8_t, Outer, 128>, evt::element::Stored> {};
+
+/// Filters of 4 bits as torch._convert_weight_to_int4pack has them; `code(column, k)` is up to 15.
+template <class Code>
+std::vector<uint32_t> pack(int columns, int depth, Code const& code) {
+  std::vector<uint32_t> packed(size_t(columns * depth / 8));
+  for (int tile = 0; tile < columns / 8; ++tile) {
+    for (int outer = 0; outer < depth / 128; ++outer) {
+      for (int lane = 0; lane < 32; ++lane) {
+        for (int word = 0; word < 4; ++word) {
+          uint32_t& found = packed[size_t(((tile * (depth / 128) + outer) * 32 + lane) * 4 + word)];
+          for (int i = 0; i < 8; ++i) {
+            int const k = outer * 128 + (2 * word + i / 4) * 16 + i / 2 % 2 * 8 + lane % 4 * 2 + i % 2;
+            found |= uint32_t(code(tile * 8 + lane / 4, k)) << (i / 2 * 4 + i % 2 * 16);
+          }
+        }
+      }
+    }
+  }
+  return packed;
+}
+
+/// The tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
+/// share a zero point.
+template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16, int OfZeros = 0>
 void check(Size const& size) {
+  constexpr bool kPacked = Bits == 4;
   constexpr int kColumns = (Tile::kPingpong || Tile::kByRows ? 1 : 2) * Tile::kBlocks * 64;
   constexpr int kRows = Tile::kByRows ? 128 : Pixels;
   using Scales = evt::kit::Scales<FactorOf<OfRows>, FactorOf<OfColumns>, OfRows != 0 && OfRows % kRows != 0,
-                                  OfColumns != 0 && OfColumns % kColumns != 0>;
-  using Multiplied = std::conditional_t<Converts, MmaOfRegisters<Pixels>, Mma<Pixels>>;
-  using Conversion = std::conditional_t<Converts, evt::kit::Converted<Byte, bf16>, evt::kit::AsStored<Multiplied>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels>, 64, Tile, Scales, Conversion>;
+                                  OfColumns != 0 && OfColumns % kColumns != 0,
+                                  std::conditional_t<OfZeros == 0, evt::kit::NoFactor, Zeros<OfZeros == 0 ? 1 : OfZeros>>>;
+  using Multiplied = std::conditional_t<Bits != 16, MmaOfRegisters<Pixels>, Mma<Pixels>>;
+  using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
+                                        std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
+                                                           evt::kit::AsStored<Multiplied>>>;
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels>, kPacked ? 128 : 64, Tile,
+                                Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth, groups = Tile::kGrouped ? int(size.ends.size()) : 1;
   std::vector<bf16> const a = numbers(size_t(m * k), 1), b = numbers(size_t(groups * n * k), 2), c = numbers(size_t(m * n), 3);
@@ -162,7 +192,13 @@ void check(Size const& size) {
   arguments.a = a.data(), arguments.a_stride = k, arguments.b = b.data(), arguments.b_stride = k;
   std::vector<Byte> bytes;
   for (bf16 each : b) bytes.push_back({int8_t(value(each))});
-  if (Converts) arguments.b = bytes.data();
+  if (Bits == 8) arguments.b = bytes.data();
+  std::vector<uint32_t> packed;
+  for (int group = 0; kPacked && group < groups; ++group) {
+    auto const of_group = pack(n, k, [&](int column, int at) { return int(value(b[size_t((group * n + column) * k + at)])) + 8; });
+    packed.insert(packed.end(), of_group.begin(), of_group.end());
+  }
+  if (kPacked) arguments.b = packed.data();
   arguments.b_group_stride = n * k;
   arguments.c = c.data(), arguments.c_stride = n, arguments.d = d.data(), arguments.d_stride = n;
   arguments.ends = size.ends.data(), arguments.groups = groups;
@@ -175,6 +211,14 @@ void check(Size const& size) {
   auto const factor = [&](int group, int row, int column, int at) {
     float const one = OfRows ? of_a[size_t(row / std::max(OfRows, 1) * k_blocks + at / 128)] : 1;
     return one * (OfColumns ? of_b[size_t((group * columns_of + column / std::max(OfColumns, 1)) * k_blocks + at / 128)] : 1);
+  };
+  int const zeros_of = OfZeros ? (n + OfZeros - 1) / OfZeros : 0;
+  std::vector<int8_t> zeros(size_t(groups * zeros_of * k_blocks));
+  for (size_t i = 0; i < zeros.size(); ++i) zeros[i] = int8_t(int(i * 5) % 4 - 1);
+  if constexpr (OfZeros != 0) arguments.scales.zeros = {zeros.data(), k_blocks, 1, zeros_of * k_blocks};
+  auto const element = [&](int group, int column, int at) {
+    int const zero = OfZeros ? zeros[size_t((group * zeros_of + column / std::max(OfZeros, 1)) * k_blocks + at / 128)] : 0;
+    return value(b[size_t((group * n + column) * k + at)]) - float(zero);
   };
   evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
   std::vector<float> row_parts(size_t(tiles.strips * m), 0), column_parts(size_t(tiles.number * n), 0);
@@ -205,7 +249,7 @@ void check(Size const& size) {
         continue;
       }
       double sum = 0;
-      for (int x = 0; x < k; ++x) sum += value(a[size_t(i * k + x)]) * value(b[size_t((group * n + j) * k + x)]) * factor(group, i, j, x);
+      for (int x = 0; x < k; ++x) sum += value(a[size_t(i * k + x)]) * element(group, j, x) * factor(group, i, j, x);
       double const wanted = sum + (HasSource ? value(c[size_t(i * n + j)]) : 0) + offsets[size_t(i)];
       expect(found, wanted, 1 + std::fabs(wanted), "D", i, j);
       of_row += sum;
@@ -248,11 +292,16 @@ int main() {
   check<GemmTile<2, false, 1, 2, 1, true, false, true>, 128, false, 1, 256>({150, 400, 136, 2, {}});
   check<GemmTile<3, false, 2, 1, 1, true, false, true>, 192, true, 64, 128>({150, 264, 264, 4, {}});
   check<GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128>({290, 264, 200, 4, {33, 33, 290}});
-  check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, true>({37, 144, 144, 2, {}});
-  check<GemmTile<1, false, 1, 2, 1>, 64, false, 0, 0, true>({200, 136, 208, 2, {}});
-  check<GemmTile<1, false, 1, 1, 4, true>, 32, true, 0, 1, true>({100, 136, 528, 4, {}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 128, false, 0, 64, true>({150, 136, 208, 2, {}});
-  check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false, 0, 0, true>({90, 264, 80, 4, {33, 33, 90}});
+  check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 8>({37, 144, 144, 2, {}});
+  check<GemmTile<1, false, 1, 2, 1>, 64, false, 0, 0, 8>({200, 136, 208, 2, {}});
+  check<GemmTile<1, false, 1, 1, 4, true>, 32, true, 0, 1, 8>({100, 136, 528, 4, {}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 128, false, 0, 64, 8>({150, 136, 208, 2, {}});
+  check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false, 0, 0, 8>({90, 264, 80, 4, {33, 33, 90}});
+  check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 4>({37, 144, 128, 2, {}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 4, 1>({50, 136, 384, 2, {}});
+  check<GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 4, 64>({200, 136, 256, 2, {}});
+  check<GemmTile<1, false, 1, 1, 4, true>, 16, false, 0, 1, 4>({30, 72, 640, 4, {}});
+  check<GemmTile<1, false, 2, 1, 1, true, true>, 32, false, 0, 1, 4, 1>({90, 264, 256, 4, {33, 33, 90}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

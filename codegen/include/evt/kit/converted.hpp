@@ -1,9 +1,11 @@
 #ifndef EVT_KIT_CONVERTED_HPP
 #define EVT_KIT_CONVERTED_HPP
 
-// Filters of 8 bits in shared memory as fragments of WGMMA's operand A in registers, converted exactly to 16-bit floats.
+// Filters of 8 or 4 bits in shared memory as fragments of WGMMA's operand A in registers, converted exactly to 16-bit
+// floats.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "evt/element.hpp"
 #include "evt/kit/geometry.hpp"
@@ -20,18 +22,13 @@ struct Converter;
 template <>
 struct Converter<int8_t, element::f16> {
   CUTLASS_DEVICE static uint32_t convert(uint32_t two) {
-    uint32_t const biased = __byte_perm(two ^ 0x8080, 0x64646464, 0x4140);
-    uint32_t result;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(result) : "r"(biased), "r"(0x64806480));
-    return result;
+    return subtract_two(element::f16{}, __byte_perm(two ^ 0x8080, 0x64646464, 0x4140), 0x64806480);
   }
 };
 template <>
 struct Converter<uint8_t, element::f16> {
   CUTLASS_DEVICE static uint32_t convert(uint32_t two) {
-    uint32_t result;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(result) : "r"(__byte_perm(two, 0x64646464, 0x4140)), "r"(0x64006400));
-    return result;
+    return subtract_two(element::f16{}, __byte_perm(two, 0x64646464, 0x4140), 0x64006400);
   }
 };
 
@@ -41,9 +38,7 @@ struct Converter<int8_t, element::bf16> {
   CUTLASS_DEVICE static uint32_t convert(uint32_t two) {
     uint32_t const bytes = __byte_perm(two, 0, 0x4140);
     uint32_t const low = (bytes & 0x007f007f) | 0x43004300, high = (bytes & 0x00800080) | 0x43004300;
-    uint32_t result;
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(low), "r"(high));
-    return result;
+    return subtract_two(element::bf16{}, low, high);
   }
 };
 template <>
@@ -82,7 +77,7 @@ struct Converter<Eight, element::bf16> {
 /// Filters that are multiplied as they are stored.
 template <class Mma>
 struct AsStored {
-  static constexpr bool kConverts = false;
+  static constexpr bool kConverts = false, kPacked = false;
   static constexpr int kBytes = Mma::kElementBytes;
   static constexpr CUtensorMapDataType kType = Mma::kType;
   template <int RowBytes>
@@ -120,11 +115,63 @@ struct ConvertedRows {
 /// Filters of type From that are multiplied as To.
 template <class From, class To>
 struct Converted {
-  static constexpr bool kConverts = true;
+  static constexpr bool kConverts = true, kPacked = false;
   static constexpr int kBytes = sizeof(From);
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_UINT8;
   template <int RowBytes>
   using Rows = ConvertedRows<From, To, RowBytes>;
+};
+
+// Filters of 4 bits, in the layout of `torch._convert_weight_to_int4pack` with 8 inner tiles: for each 8 filters and 128
+// elements of k, 16 bytes of each lane of a warp. Lane 4g + q has elements 2q, 2q + 1, 2q + 8 and 2q + 9 of each 16 of
+// filter g. A word has eight of them, the even ones in its lower half.
+
+/// The filters of a box of 64 elements of k, in a stage of two boxes. TMA moves them as elements of 16 bits.
+struct PackedRows {
+  static constexpr int kDepth = 128, kOfTile = 8;     // elements of k, and filters, that are neighbours in memory
+  static constexpr int kLength = 256, kTileBytes = 512;
+  static constexpr int kRows = kFilters / kOfTile;    // tiles of a block of 64 filters
+  static constexpr int kBytes = kRows * kTileBytes / 2;
+  static constexpr int kRowBytes = kTileBytes;
+  static constexpr uint32_t kLayout = 0, kNextK = 0;  // WGMMA does not read them
+};
+
+/// Two whole numbers up to 15 in the lower bits of 16-bit floats whose last bit is 1: above 128 or 1024.
+template <class To>
+inline constexpr uint32_t kAbove = std::is_same_v<To, element::f16> ? 0x64006400 : 0x43004300;
+
+/// Filters of 4 bits that are multiplied as To. Bias: the code of zero.
+template <class To, int Bias>
+struct Packed {
+  static constexpr bool kConverts = true, kPacked = true;
+  static constexpr int kBytes = 2;
+  static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  template <int RowBytes>
+  struct Rows {
+    struct Fragments {
+      uint32_t words[4][4];  // of four instructions
+    };
+  };
+
+  /// Convert the two filters g and g + 8 of a thread in a stage. `zeros` are their zero points, twice in a word, if there
+  /// are any. `to(instruction, i)` is a word: filter i % 2, and the elements of k from i / 2 * 8 on.
+  template <bool HasZeros, class Words>
+  CUTLASS_DEVICE static void load(uint32_t block, uint32_t const (&zeros)[2], Words const& to) {
+    int const lane = threadIdx.x % 32, tile = threadIdx.x % kWarpGroup / 32 * 2;
+    uint32_t packed[2][4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 2; ++i) load_shared(packed[i], block + (tile + i) * PackedRows::kTileBytes + lane * 16);
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        int const filter = i % 2, place = i / 2;
+        uint32_t const above = (packed[filter][word] >> 4 * place & 0x000f000f) | kAbove<To>;
+        uint32_t const two = subtract_two(To{}, above, kAbove<To> | Bias * 0x00010001);
+        to(2 * word + place / 2, place % 2 * 2 + filter) = HasZeros ? subtract_two(To{}, two, zeros[filter]) : two;
+      }
+    }
+  }
 };
 
 }  // namespace kit

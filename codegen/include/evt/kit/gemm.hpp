@@ -96,7 +96,9 @@ struct GemmTraits {
   using Destination = typename Epilogue::Destination;
   // Boxes of k in a stage. TMA swizzles rows of at most 128 bytes.
   static constexpr int kBoxes = ceil_div(Depth * Mma::kElementBytes, kMaxRowBytes), kBoxDepth = Depth / kBoxes;
-  using Filters = FilterRows<Conversion::kBytes, kBoxDepth, Mma::kTransposed>;
+  using Filters = std::conditional_t<Conversion::kPacked, PackedRows,
+                                     FilterRows<Conversion::kBytes, kBoxDepth, Mma::kTransposed>>;
+  static constexpr int kBoxesOfFilters = Conversion::kPacked ? 1 : kBoxes;  // that TMA loads
   using Fragments = typename Conversion::template Rows<Filters::kRowBytes>::Fragments;
 
   static constexpr bool kByRows = Tile::kByRows;
@@ -150,7 +152,9 @@ struct GemmTraits {
       std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kTableBytes - kRings * kRingBytes) /
                                (kStageBytes + Scaled::kBytes));
   static_assert(kStages >= 2, "two stages fit in shared memory");
-  static_assert(kPromotes || !Scaled::kExists, "factors multiply the sums of a stage");
+  static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
+  static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
+  static_assert(Conversion::kPacked || !Scales::kHasZeros, "packed filters have zero points");
   static_assert(kPixels * kRowBytes % kAlignment == 0, "B begins where the swizzle does");
   static_assert(kPixels / kClusterColumns % 8 == 0, "a part of the rows of A begins where the swizzle does");
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
@@ -410,19 +414,26 @@ struct Gemm {
   /// Encode the TMA descriptors. Return whether the driver accepts them.
   static bool encode(Arguments const& arguments, Params& params) {
     constexpr int kRowsLoaded = Traits::kPixels / Traits::kClusterColumns;
-    int const along = Mma::kTransposed ? arguments.columns : arguments.depth;
-    int const rows = Mma::kTransposed ? arguments.depth : arguments.columns;
+    int along = Mma::kTransposed ? arguments.columns : arguments.depth;
+    int rows = Mma::kTransposed ? arguments.depth : arguments.columns;
+    int64_t b_stride = arguments.b_stride, b_group_stride = arguments.b_group_stride;
+    if constexpr (Conversion::kPacked) {
+      along = arguments.depth / Filters::kDepth * Filters::kLength;
+      rows = arguments.columns / Filters::kOfTile;
+      b_stride = along;
+      b_group_stride = int64_t(rows) * along;
+    }
     bool done = TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.a, {arguments.depth, arguments.rows},
                              {arguments.a_stride}, {Traits::kBoxDepth, kRowsLoaded}, {1, 1}, Traits::kRowBytes}
                     .encode(params.a);
     if constexpr (Traits::kGrouped) {
       done = done && arguments.groups <= kMaxGroups &&
              TmaTensor<3>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows, arguments.groups},
-                          {arguments.b_stride, arguments.b_group_stride}, {Filters::kLength, Filters::kRows, 1}, {1, 1},
+                          {b_stride, b_group_stride}, {Filters::kLength, Filters::kRows, 1}, {1, 1},
                           Filters::kRowBytes}
                  .encode(params.b);
     } else {
-      done = done && TmaTensor<2>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows}, {arguments.b_stride},
+      done = done && TmaTensor<2>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows}, {b_stride},
                                   {Filters::kLength, Filters::kRows}, {1, 1}, Filters::kRowBytes}
                          .encode(params.b);
     }
@@ -540,16 +551,20 @@ struct Gemm {
         uint32_t const full = storage.full(state.index);
         arrive_and_expect_tx(full, Traits::kStageBytes);
         uint32_t const rows = storage.rows(state.index) + across * kRowsLoaded * Traits::kRowBytes;
-        uint32_t const columns = storage.columns(state.index) + down * kBlocksLoaded * Filters::kBytes;
+        uint32_t const columns = storage.columns(state.index) + filters_of(0, down * kBlocksLoaded);
         CUTLASS_PRAGMA_UNROLL
         for (int box = 0; box < Traits::kBoxes; ++box) {
           int const k = block * Depth + box * Traits::kBoxDepth;
           load_box<kColumnRanks>(rows + box * Traits::kRowsBytes, params.a, full, same_rows, k, row);
+          if (box >= Traits::kBoxesOfFilters) continue;
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < kBlocksLoaded; ++i) {
             int const column = work.column + (down * kBlocksLoaded + i) * kFilters;
-            uint32_t const to = columns + (box * Traits::kColumnBlocks + i) * Filters::kBytes;
-            if constexpr (Mma::kTransposed) {
+            uint32_t const to = columns + filters_of(box, i);
+            if constexpr (Conversion::kPacked) {
+              load_filters<kRowRanks>(to, params.b, full, same_columns, block * Filters::kLength,
+                                      column / Filters::kOfTile, work.group);
+            } else if constexpr (Mma::kTransposed) {
               load_filters<kRowRanks>(to, params.b, full, same_columns, column, k, work.group);
             } else {
               load_filters<kRowRanks>(to, params.b, full, same_columns, k, column, work.group);
@@ -622,6 +637,10 @@ struct Gemm {
   /// The first block of columns, and the first row, of a consumer in a tile.
   CUTLASS_DEVICE static int first_block_of(int consumer) {
     return Traits::kPingpong || Traits::kByRows ? 0 : consumer * Traits::kBlocks;
+  }
+  /// The place of a block's filters among a stage's. Packed filters of all boxes are together.
+  CUTLASS_DEVICE static constexpr uint32_t filters_of(int box, int block) {
+    return (Conversion::kPacked ? block * Traits::kBoxes : box * Traits::kColumnBlocks + block) * Filters::kBytes;
   }
   CUTLASS_DEVICE static int row_of_consumer(int consumer) { return Traits::kByRows ? consumer * kFilters : 0; }
 
@@ -881,11 +900,11 @@ struct Gemm {
     CUTLASS_DEVICE int start(Sums& sums, Fragments& fragments) {
       int const stage = state.index;
       uint32_t const rows = operand_descriptor(storage.rows(stage) + row_of_consumer(consumer) * Traits::kRowBytes);
-      uint32_t const filters = storage.columns(stage) + first_block_of(consumer) * Filters::kBytes;
+      uint32_t const filters = storage.columns(stage) + filters_of(0, first_block_of(consumer));
       uint32_t const columns = operand_descriptor(filters);
       barrier_wait(storage.full(stage), state.phase);
       if constexpr (Conversion::kConverts) {
-        convert_stage(filters, fragments);
+        convert_stage(filters, fragments, storage.scales(stage), first_block_of(consumer));
         warpgroup_arrive();
         multiply_converted(rows, fragments, sums);
       } else {
@@ -1006,13 +1025,24 @@ struct Gemm {
   }
 
   /// Convert the filters of a stage.
-  CUTLASS_DEVICE static void convert_stage(uint32_t filters, Fragments& to) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int box = 0; box < Traits::kBoxes; ++box) {
+  CUTLASS_DEVICE static void convert_stage(uint32_t filters, Fragments& to, uint32_t scales, int first_block) {
+    if constexpr (Conversion::kPacked) {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
-        Conversion::template Rows<Filters::kRowBytes>::load(
-            to[box][block], filters + (box * Traits::kColumnBlocks + block) * Filters::kBytes);
+        constexpr bool kHasZeros = Scales::kHasZeros;
+        uint32_t zeros[2] = {};
+        if constexpr (kHasZeros) Traits::Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
+        Conversion::template load<kHasZeros>(filters + filters_of(0, block), zeros, [&](int k, int i) -> uint32_t& {
+          return to[k / Traits::kInstructions][block].words[k % Traits::kInstructions][i];
+        });
+      }
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int box = 0; box < Traits::kBoxes; ++box) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          Conversion::template Rows<Filters::kRowBytes>::load(to[box][block], filters + filters_of(box, block));
+        }
       }
     }
   }

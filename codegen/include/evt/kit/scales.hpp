@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "evt/element.hpp"
 #include "evt/kit/sm90.hpp"
 #include "evt/kit/step.hpp"
 
@@ -42,16 +43,34 @@ struct NoFactor {
   CUTLASS_DEVICE static float value(Loaded const&) { return 1.0f; }
 };
 
-/// The factors of A and B. OfRows, OfColumns: whether A's varies over the rows of a tile, and B's over the columns.
-template <class A_, class B_, bool OfRows, bool OfColumns>
+/// Zero points of B, which are subtracted from its elements when these are converted to type To.
+template <class Values, class To>
+struct ZeroPoints : Values {
+  using Loaded = typename Values::Element;
+
+  /// Return a zero point twice.
+  CUTLASS_DEVICE static uint32_t word(Loaded const& loaded) {
+    float const value = float(element::load(loaded));
+    uint32_t two;
+    element::store_two(To{}, two, value, value);
+    return two;
+  }
+};
+
+/// The factors of A and B, and the zero points of B. OfRows, OfColumns: whether A's factor varies over the rows of a tile,
+/// and B's over the columns.
+template <class A_, class B_, bool OfRows, bool OfColumns, class Zeros_ = NoFactor>
 struct Scales {
   using A = A_;
   using B = B_;
-  static constexpr bool kExist = !std::is_same_v<A, NoFactor> || !std::is_same_v<B, NoFactor>;
+  using Zeros = Zeros_;
+  static constexpr bool kMultiply = !std::is_same_v<A, NoFactor> || !std::is_same_v<B, NoFactor>;
+  static constexpr bool kHasZeros = !std::is_same_v<Zeros, NoFactor>, kExist = kMultiply || kHasZeros;
   static constexpr bool kOfRows = OfRows, kOfColumns = OfColumns;
   struct Params {
     typename A::Params a;
     typename B::Params b;
+    typename Zeros::Params zeros;
   };
 };
 using NoScales = Scales<NoFactor, NoFactor, false, false>;
@@ -66,10 +85,12 @@ struct ScaleTile {
   // Columns that share a factor, and their number.
   static constexpr int kAlike = ByRows ? kFilters : 1, kColumns = Columns / kAlike;
   static constexpr int kColumnsBytes = kOfColumns ? ceil_div(kColumns, 4) * 16 : 0;
-  static constexpr int kBytes = !kExists ? 0 : kOfRows || kOfColumns ? kRowsBytes + kColumnsBytes : 16;
+  static constexpr int kFactorsBytes = !Scales::kMultiply ? 0 : kOfRows || kOfColumns ? kRowsBytes + kColumnsBytes : 16;
+  static constexpr int kBytes = kFactorsBytes + (Scales::kHasZeros ? 4 * Columns : 0);
   // Rows and columns of a lane of the warp that loads factors, and the stages that it loads ahead.
   static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? ceil_div(kColumns, 32) : 1;
-  static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane;
+  static constexpr int kZerosOfLane = Scales::kHasZeros ? Columns / 32 : 1;
+  static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane + Scales::kHasZeros * kZerosOfLane;
   static constexpr int kAhead = kOfLane > 8 ? 2 : kOfLane > 5 ? 3 : kOfLane > 2 ? 4 : 8;
 
   static_assert(!ByRows || kOfRows, "a thread has two rows and many columns");
@@ -80,17 +101,20 @@ struct ScaleTile {
     return 4 * (row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2);
   }
   CUTLASS_DEVICE static uint32_t place_of_column(int number) { return kRowsBytes + 4 * number; }
+  CUTLASS_DEVICE static uint32_t place_of_zero(int column) { return kFactorsBytes + 4 * column; }
 
   /// The places of a lane's rows and columns of a tile.
   struct Places {
     typename Scales::A::Place a[kRowsOfLane];
     typename Scales::B::Place b[kColumnsOfLane];
+    typename Scales::Zeros::Place zeros[kZerosOfLane];
   };
 
   /// The values that a lane has loaded for a stage.
   struct Loaded {
     typename Scales::A::Loaded a[kRowsOfLane];
     typename Scales::B::Loaded b[kColumnsOfLane];
+    typename Scales::Zeros::Loaded zeros[kZerosOfLane];
   };
 
   /// Find the places of a tile. Beyond the matrix they are the last ones.
@@ -105,6 +129,10 @@ struct ScaleTile {
     for (int i = 0; i < kColumnsOfLane; ++i) {
       places.b[i] = Scales::B::place(params.b, min(kOfColumns ? column + (lane + 32 * i) * kAlike : column, columns - 1), group);
     }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kZerosOfLane; ++i) {
+      places.zeros[i] = Scales::Zeros::place(params.zeros, min(column + lane + 32 * i, columns - 1), group);
+    }
   }
 
   /// Load the factors of a stage.
@@ -113,6 +141,8 @@ struct ScaleTile {
     for (int i = 0; i < kRowsOfLane; ++i) to.a[i] = Scales::A::load(params.a, places.a[i], k);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kColumnsOfLane; ++i) to.b[i] = Scales::B::load(params.b, places.b[i], k);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kZerosOfLane; ++i) to.zeros[i] = Scales::Zeros::load(params.zeros, places.zeros[i], k);
   }
 
   /// Store them in a stage's place. The factor of an operand that is constant over a tile is part of the other one's.
@@ -137,9 +167,22 @@ struct ScaleTile {
         }
       }
     }
-    if constexpr (!kOfRows && !kOfColumns) {
+    if constexpr (Scales::kMultiply && !kOfRows && !kOfColumns) {
       if (lane == 0) store_shared_float(to, of_a * of_b);
     }
+    if constexpr (Scales::kHasZeros) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kZerosOfLane; ++i) {
+        store_shared(to + place_of_zero(lane + 32 * i), Scales::Zeros::word(loaded.zeros[i]));
+      }
+    }
+  }
+
+  /// Load the zero points of a thread's columns g and g + 8, of the 16 columns that its warp has from `column` on.
+  CUTLASS_DEVICE static void load_zeros(uint32_t (&to)[2], uint32_t from, int column) {
+    int const thread = threadIdx.x % kWarpGroup, first = column + thread / 32 * 16 + thread % 32 / 4;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 2; ++i) to[i] = load_shared_word(from + place_of_zero(first + 8 * i));
   }
 
   /// The factors of a thread's rows g and g + 8, of the 16 rows that its warp has from `first` on, and of its columns.

@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "cutlass/cutlass.h"
+#include "evt/element.hpp"
 
 namespace evt {
 namespace kit {
@@ -160,10 +161,27 @@ CUTLASS_DEVICE float load_shared_float(uint32_t address) {
 CUTLASS_DEVICE void store_shared_float(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
+CUTLASS_DEVICE uint32_t load_shared_word(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
 CUTLASS_DEVICE uint32_t load_shared_half(uint32_t address) {
   uint16_t half;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");
   return half;
+}
+
+/// Subtract two elements of 16 bits from two others.
+CUTLASS_DEVICE uint32_t subtract_two(element::f16, uint32_t from, uint32_t two) {
+  uint32_t result;
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(result) : "r"(from), "r"(two));
+  return result;
+}
+CUTLASS_DEVICE uint32_t subtract_two(element::bf16, uint32_t from, uint32_t two) {
+  uint32_t result;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(from), "r"(two));
+  return result;
 }
 
 CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {

@@ -168,8 +168,18 @@ Accumulator sum_of(uint32_t word) {
   std::memcpy(&sum, &word, sizeof(sum));
   return sum;
 }
+/// bf16 of whole numbers up to 256, whose differences are exact.
+inline uint32_t subtract_two(element::bf16, uint32_t from, uint32_t two) {
+  auto const difference = [&](int shift) {
+    return element::rounded(element::load(element::bf16{uint16_t(from >> shift)}) -
+                            element::load(element::bf16{uint16_t(two >> shift)}));
+  };
+  return difference(0) | difference(16) << 16;
+}
+inline uint32_t subtract_two(element::f16, uint32_t, uint32_t) { std::abort(); }
 inline float load_shared_float(uint32_t address) { return *reinterpret_cast<float*>(host::at(address)); }
 inline void store_shared_float(uint32_t address, float value) { *reinterpret_cast<float*>(host::at(address)) = value; }
+inline uint32_t load_shared_word(uint32_t address) { return *reinterpret_cast<uint32_t*>(host::at(address)); }
 inline uint32_t load_shared_half(uint32_t address) { return *reinterpret_cast<uint16_t*>(host::at(address)); }
 inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 
