@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         linear,
         load,
     )
+    from evt.reference.int4 import pack_int4, prepare
     from evt.reference.rounding import pack_bits, unpack_bits
     from evt.runtime.memory_format import channels_last
     from evt.support import Support, supports
@@ -86,8 +87,10 @@ __all__ = [
     "linear",
     "load",
     "pack_bits",
+    "pack_int4",
     "package",
     "prebuild",
+    "prepare",
     "report",
     "supports",
     "tune",
@@ -98,7 +101,8 @@ _HOME = {name: "evt.errors" for name in __all__ if name.endswith(("Error", "Warn
 _HOME |= dict.fromkeys(("Program", "emit", "gemm", "linear", "load"), "evt.program")
 _HOME |= dict.fromkeys((name for name in __all__ if name.startswith("conv")), "evt.program")
 _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
-_HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
+_HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding")
+_HOME |= dict.fromkeys(("pack_int4", "prepare"), "evt.reference.int4") | {
     "function": "evt.functions",
     "fuse": "evt.fx.fuse",
     "package": "evt.fx.package",

@@ -226,10 +226,13 @@ class Explanation:
     @property
     def factors(self) -> str:
         """The use of the operands' factors, in words."""
-        found = [each.origin.partition(" ")[2] or each.operand for each in self.plan.factors]
-        if not found:
+        factors = self.plan.factors
+        if not factors:
             return ""
-        return f"{', '.join(found)}: sums of {self.plan.config.tile[2]} elements of k times factors are added in f32"
+        found = ", ".join(dict.fromkeys(each.origin.partition(" ")[2] or each.operand for each in factors))
+        sums = f"sums of {self.plan.config.tile[2]} elements of k times factors are added in f32"
+        uses = {"the zero point is subtracted in registers" if each.role != "factor" else sums for each in factors}
+        return f"{found}: {'; '.join(sorted(uses))}"
 
     @property
     def _epilogue_in_short(self) -> str:

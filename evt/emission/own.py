@@ -96,26 +96,41 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
     tile = tile_of(plan.config, bytes_of(operand))
     down, across, splits = tile.cluster
     numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
-    flags = promotes(operand, bool(loop.factors)), loop.ends is not None, tile.by_rows
+    multiplied = any(each.role == "factor" for each in loop.factors)
+    flags = promotes(operand, multiplied), loop.ends is not None, tile.by_rows
     numbers += [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]
     scales = f", {_scales(loop, tile)}" if loop.factors else ", evt::kit::NoScales" if loop.converts else ""
-    if loop.converts:
+    if loop.is_packed:
+        scales += f", evt::kit::Packed<{fragment_element(operand)}, {loop.bias}>"
+    elif loop.converts:
         scales += f", evt::kit::Converted<{fragment_element(loop.b.dtype)}, {fragment_element(operand)}>"
     return f"evt::kit::Gemm<Mma, Epilogue, {depth}, evt::kit::GemmTile<{', '.join(numbers)}>{scales}>"
 
 
 def _scales(loop: OwnProduct, tile: Tile) -> str:
     """Return the factors of a product, and whether they vary over the rows and over the columns of a tile."""
-    factors = {each.operand: each for each in loop.factors}
+    factors = {each.operand: each for each in loop.factors if each.role == "factor"}
     names = [f"FactorOf{name}" if name in factors else "evt::kit::NoFactor" for name in ("A", "B")]
     of_rows = "A" in factors and factors["A"].varies(tile.rows)
     of_columns = "B" in factors and factors["B"].varies(tile.columns)
-    return f"evt::kit::Scales<{', '.join(names)}, {str(of_rows).lower()}, {str(of_columns).lower()}>"
+    flags = [str(of_rows).lower(), str(of_columns).lower()]
+    element = fragment_element(loop.a.dtype)
+    zeros = [
+        f"evt::kit::ZeroPoints<{_name(each)}, {element}{', true' if each.role == 'added' else ''}>"
+        for each in loop.factors
+        if each.role != "factor"
+    ]
+    return f"evt::kit::Scales<{', '.join([*names, *flags, *zeros])}>"
 
 
 def _factor(factor: Factor) -> FactorText:
     inputs = tuple((each.pointer.name, _block_values(each)) for each in factor.inputs)
-    return FactorText(factor.operand, factor.region.name, inputs, comment(factor.origin))
+    what = f"{'factor' if factor.role == 'factor' else 'zero point'} of {factor.operand}"
+    return FactorText(_name(factor), what, factor.region.name, inputs, comment(factor.origin))
+
+
+def _name(factor: Factor) -> str:
+    return f"{'Factor' if factor.role == 'factor' else 'ZeroPoint'}Of{factor.operand}"
 
 
 def _block_values(given: FactorInput) -> str:
@@ -126,7 +141,7 @@ def _block_values(given: FactorInput) -> str:
 def _factor_arguments(loop: OwnProduct) -> Iterator[tuple[str, str]]:
     for factor in loop.factors:
         for each in factor.inputs:
-            member = f"scales.{factor.operand.lower()}.{each.pointer.name}"
+            member = f"{factor.member}.{each.pointer.name}"
             yield f"{member}.pointer", f"static_cast<{fragment_element(each.dtype)} const*>({read(each.pointer)})"
             for name, stride in zip(("outer", "depth", "group"), each.strides, strict=True):
                 if stride != 0:

@@ -227,12 +227,13 @@ class ConvolutionText:
 
 @dataclass(frozen=True, slots=True)
 class FactorText:
-    """The factor of the operand ``operand``: the functor ``region`` of ``inputs``, as (name, type) each.
+    """A factor or the zero point of an operand, ``what``: the functor ``region`` of ``inputs``, as (name, type) each.
 
-    ``origin`` is a comment: its part of the formula.
+    ``name`` is its type, and ``origin`` a comment: its part of the formula.
     """
 
-    operand: str
+    name: str
+    what: str
     region: str
     inputs: tuple[tuple[str, str], ...]
     origin: str

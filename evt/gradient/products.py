@@ -15,6 +15,7 @@ from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import accumulator, converts
 from evt.ir.node import Operand
 from evt.reference.convolution import convolve
+from evt.reference.int4 import unpacked
 from evt.reference.rounding import working
 
 #: A gradient of A, and of B; None if it is not needed.
@@ -38,7 +39,8 @@ def product_gradients(
 ) -> Pair:
     """Return the gradients of a matrix product's A and B, in their shapes, from ``gradient`` [..., m, n]."""
     modes_a, modes_b = (operand.modes for operand in operands)
-    b = b.to(a.dtype) if converts(*(operand.dtype for operand in operands)) else b
+    if converts(*(operand.dtype for operand in operands)):
+        b = unpacked(operands[1].dtype, b).to(a.dtype)
     left = a if modes_a == ("m", "k") else a.mT
     right = b if modes_b == ("k", "n") else b.mT
     to_left: torch.Tensor | None = None

@@ -11,6 +11,7 @@ from evt.gradient.derive import Gradient, derive
 from evt.gradient.reverse import ACCUMULATOR, differentiable_outputs
 from evt.ir import TypedDag
 from evt.ir.dag import Dag, reads_accumulator
+from evt.ir.dtype import PACKED_OPERANDS
 from evt.ir.lower.derivative import NoDerivativeError
 from evt.ir.node import Operand, index_of
 from evt.ir.operand import epilogue_of
@@ -103,12 +104,20 @@ def declared(dag: Dag) -> Dag:
     return Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
 
 
+_WITHOUT = "multiply in a separate kernel, or call the program under torch.no_grad()"
+
+
 def refuse_factors(dag: Dag) -> None:
     """Raise ArgumentError (E0614) for a program whose operands have factors for blocks of k."""
     if dag.scales:
         names = " and ".join(f"`{name}`" for name in dag.scales)
-        help_text = "multiply in a separate kernel, or call the program under torch.no_grad()"
-        raise refused(f"factors for blocks of k, of {names}, have no gradient", help_text)
+        raise refused(f"factors for blocks of k, of {names}, have no gradient", _WITHOUT)
+
+
+def refuse_zero_points(dag: TypedDag) -> None:
+    """Raise ArgumentError (E0614) for a program with a formula of a packed operand's elements."""
+    if "B" in dag.feeds and dag.operands[1].dtype in PACKED_OPERANDS:
+        raise refused("the zero point of `B`, which is packed, has no gradient", _WITHOUT)
 
 
 def refused(message: str, help_text: str) -> ArgumentError:

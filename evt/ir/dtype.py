@@ -104,6 +104,8 @@ TYPES = (
     DType("u8", 8, Kind.INTEGER, "uint8_t", "uint8", ("uint8",)),
     DType("bool", 8, Kind.BIT, "bool", "bool"),
     DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bit",)),
+    DType("i4", 4, Kind.INTEGER, "cutlass::int4b_t", "uint8", ("int4", "s4")),
+    DType("u4", 4, Kind.INTEGER, "cutlass::uint4b_t", "uint8", ("uint4",)),
 )
 
 _FORMATS = {
@@ -122,9 +124,11 @@ _RANGES = {
     "u8": (0, 255),
     "bool": (0, 1),
     "b1": (0, 1),
+    "i4": (-8, 7),
+    "u4": (0, 15),
 }
 BY_NAME: dict[str, DType] = {name: dtype for dtype in TYPES for name in (dtype.name, *dtype.aliases)}
-F64, F32, TF32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1 = TYPES
+F64, F32, TF32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1, I4, U4 = TYPES
 _COMPUTE = {
     each.name: each if each in (F64, I64) else {Kind.FLOAT: F32, Kind.INTEGER: I32, Kind.BIT: B1}[each.kind]
     for each in TYPES
@@ -142,7 +146,9 @@ MIXED_OPERANDS = (frozenset({F32, TF32}), frozenset({E4M3, E5M2}), frozenset({I8
 
 
 #: Types of A, and narrower types of B that are converted to them exactly.
-_CONVERTING, _CONVERTED = (F16, BF16), (I8, U8, E4M3, E5M2)
+_CONVERTING, _CONVERTED = (F16, BF16), (I8, U8, E4M3, E5M2, I4, U4)
+#: Types of a B that is packed two elements to a byte.
+PACKED_OPERANDS = (I4, U4)
 
 
 def converts(a: DType, b: DType) -> bool:
@@ -158,6 +164,6 @@ def accumulator(operand: DType) -> DType:
 def from_torch_name(name: str) -> DType | None:
     """Return the type that a torch dtype (``"float16"``) stores, or None.
 
-    ``tf32`` is stored as f32, ``b1`` as uint8.
+    ``tf32`` is stored as f32, and packed elements as uint8.
     """
     return next((dtype for dtype in TYPES if dtype.torch == name), None)

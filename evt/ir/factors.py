@@ -1,6 +1,7 @@
 """Factors of operands: ``peel(graph, name, value)`` takes the outermost ones off a formula.
 
-``multiply_sums(dag)`` lets the factors of a converted B multiply the product.
+``multiply_sums(dag)`` lets the factors of a converted B multiply the product. ``zero_point(graph, name, value)`` is
+the value that a formula subtracts from the operand's elements, or adds.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.ir.dag import Builder, Dag, below
-from evt.ir.dtype import converts
-from evt.ir.node import Acc, Apply, Element, Feed, Load, base
+from evt.ir.dtype import F32, I32, converts
+from evt.ir.node import Acc, Apply, Cast, Element, Feed, Load, base
 
 #: A factor, and whether the operand is divided by it.
 _Factors = list[tuple[int, bool]]
@@ -31,6 +32,24 @@ def peel(graph: Builder | Dag, name: str, value: int) -> tuple[_Factors, int]:
     return factors, value
 
 
+def zero_point(graph: Builder | Dag, name: str, value: int) -> tuple[int, bool] | None:
+    """Return z and whether it is added, if an operand's formula is ``B - z`` or ``B + z``."""
+    adds = graph[value] == Apply("add")
+    if not adds and graph[value] != Apply("sub"):
+        return None
+    element, zero = graph.arguments(value)
+    if adds and _is_element(graph, name, zero):
+        element, zero = zero, element
+    return (zero, adds) if _is_element(graph, name, element) and not _is_element(graph, name, zero) else None
+
+
+def _is_element(graph: Builder | Dag, name: str, node: int) -> bool:
+    """Return whether a value is an operand's element, or the element in a compute type."""
+    if graph[node] in (Cast(F32), Cast(I32)):
+        (node,) = graph.arguments(node)
+    return graph[node] == Element(name)
+
+
 def multiply_sums(dag: Dag) -> Dag:
     """Return a graph in which a factor of B that is constant over k multiplies the product: ``s[n]*B`` -> ``s[n]*acc``.
 
@@ -40,7 +59,10 @@ def multiply_sums(dag: Dag) -> Dag:
     if b.name not in dag.feeds or not converts(a.dtype, b.dtype):
         return dag
     factors, element = peel(dag, b.name, dag.arguments(dag.feeds[b.name])[0])
-    if dag[element] != Element(b.name) or any(_varies_along_k(dag, factor) for factor, _ in factors):
+    kept = dag[element] != Element(b.name)
+    if kept and zero_point(dag, b.name, element) is None:
+        return dag
+    if not factors or any(_varies_along_k(dag, factor) for factor, _ in factors):
         return dag
     builder, renamed = Builder(), dict[int, int]()
     for node in builder.walk(dag):
@@ -51,7 +73,11 @@ def multiply_sums(dag: Dag) -> Dag:
                     renamed[each] = builder.add(dag[each], *(renamed[one] for one in dag.arguments(each)))
                 value = builder.add(Apply("div" if divides else "mul"), value, renamed[factor])
             renamed[node] = value
-        elif not isinstance(dag[node], Feed):
+        elif isinstance(dag[node], Feed):
+            if kept or dag[node] != Feed(b.name):
+                fed = element if dag[node] == Feed(b.name) else dag.arguments(node)[0]
+                renamed[node] = builder.add(dag[node], renamed[fed])
+        else:
             renamed[node] = builder.add(dag[node], *(renamed[each] for each in dag.arguments(node)))
     made = builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)
     return replace(made, inputs=dag.inputs)

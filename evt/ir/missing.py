@@ -35,16 +35,12 @@ _BLOCK_SCALED = Missing(
     "write `e4m3`, and scale rows and columns in the formula: `D = scale_a[m] * scale_b[n] * acc`",
 )
 _NARROW_FLOAT = Missing("floats of 4 and 6 bits are neither multiplied nor stored", "write `e4m3`")
-_NARROW_INTEGER = Missing(
-    "integers of 4 bits are neither multiplied nor stored", "unpack them, one to a byte, and write `i8`"
-)
 _BLOCK_SCALE = Missing("scales of blocks are not stored as powers of two", "write `f32`")
 _UNSIGNED = Missing("floats of 8 bits have a sign, and e4m3 holds every value of it", "write `e4m3`")
 #: Types of elements, in lower case.
 MISSING_TYPES: dict[str, Missing] = {
     **dict.fromkeys(("nvfp4", "nvf4", "mxfp4", "mxf4", "mxfp6", "mxf6", "mxfp8", "mxf8", "mxf8f6f4"), _BLOCK_SCALED),
     **dict.fromkeys(("e2m1", "e2m3", "e3m2", "fp4", "f4", "fp6", "f6", "float4", "nf4"), _NARROW_FLOAT),
-    **dict.fromkeys(("i4", "int4", "s4", "u4", "uint4"), _NARROW_INTEGER),
     **dict.fromkeys(("e8m0", "ue8m0"), _BLOCK_SCALE),
     "ue4m3": _UNSIGNED,
     **dict.fromkeys(

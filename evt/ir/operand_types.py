@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from evt.diagnostics import Diagnostic
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Dag
-from evt.ir.dtype import MIXED_OPERANDS, OPERANDS, DType, converts
+from evt.ir.dtype import MIXED_OPERANDS, OPERANDS, PACKED_OPERANDS, DType, converts
 from evt.ir.node import Operand
 from evt.ir.origin import at
+
+#: Pairs of different types that kernels multiply, in words.
+MAY_DIFFER = "e4m3 with e5m2, i8 with u8, and a B of 4 or 8 bits with f16 or bf16"
 
 
 def are_multiplied(a: DType, b: DType, *, convolved: bool) -> bool:
@@ -17,10 +20,17 @@ def are_multiplied(a: DType, b: DType, *, convolved: bool) -> bool:
     return a == b or frozenset({a, b}) in MIXED_OPERANDS or (not convolved and converts(a, b))
 
 
+def multiplied_type(operands: Sequence[Operand], name: str) -> DType:
+    """Return the type that an operand's elements are multiplied as: A's for a B that is converted to it."""
+    a, b = operands
+    return a.dtype if name == a.name or converts(a.dtype, b.dtype) else b.dtype
+
+
 def check_operand_types(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnostic]:
     """Yield operands of types that no kernel multiplies (E0308)."""
     for operand in operands:
-        if operand.dtype not in OPERANDS:
+        packed = operand is operands[1] and operand.dtype in PACKED_OPERANDS
+        if operand.dtype not in OPERANDS and not packed:
             allowed = ", ".join(map(str, OPERANDS))
             message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
             yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
@@ -29,5 +39,5 @@ def check_operand_types(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagn
         message = (
             f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: the tensor cores do not multiply these two types"
         )
-        help_text = "convert one of them; e4m3 with e5m2, i8 with u8, and a B of 8 bits with f16 or bf16 are supported"
+        help_text = f"convert one of them; {MAY_DIFFER} are supported"
         yield at(b.span, dag.source, Diagnostic("E0308", message, help=help_text))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from evt.ir.dtype import F16
 from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Field, Plan
-from evt.plan.gemm import MAX_ROW_BYTES, rows_of_part, tile_of
+from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_part, tile_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
 from evt.plan.plan import Matrix, OwnProduct, Tensor
@@ -20,6 +21,8 @@ _CONSUMERS = 2
 #: A row of a block of C and D in shared memory: 64 elements of 16 bits.
 _EPILOGUE_ROW = 2 * FILTERS
 _STRIPS = FILTERS // 16
+#: Columns of a tile of a packed B.
+_PACKED_COLUMNS = 8
 
 
 def members(loop: OwnProduct) -> tuple[str, ...]:
@@ -66,12 +69,24 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
 
 def _filters(loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> TensorMap:
     """Return the descriptor of B, in boxes of 64 columns, the contiguous dimension first."""
+    if loop.is_packed:
+        return _packed(loop.b, sizes)
     extents, box = (sizes["k"], sizes["n"]), (depth, FILTERS)
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
     if isinstance(loop.b.batch, Field):
         return _operand("b", loop.b, sizes, (*extents, sizes["l"]), (*box, 1))
     return _operand("b", loop.b, sizes, extents, box)
+
+
+def _packed(matrix: Matrix, sizes: Mapping[str, int]) -> TensorMap:
+    """Return the descriptor of a packed B: PackedRows of kit/converted.hpp."""
+    along, rows = 2 * sizes["k"], sizes["n"] // _PACKED_COLUMNS
+    extents, box = [along, rows], [2 * PACKED_DEPTH, FILTERS // _PACKED_COLUMNS]
+    if isinstance(matrix.batch, Field):
+        extents, box = [*extents, sizes["l"]], [*box, 1]
+    strides = [along, rows * along][: len(extents) - 1]
+    return tensor_map("b", matrix.pointer, F16, extents, strides, box, 4 * PACKED_DEPTH)
 
 
 def _operand(

@@ -119,7 +119,7 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         yield name, pointers.get(name, SHAPED)
     for factor in plan.factors:
         for each in factor.inputs:
-            member = f"scales.{factor.operand.lower()}.{each.pointer.name}"
+            member = f"{factor.member}.{each.pointer.name}"
             values: tuple[Value, ...] = (each.pointer, *each.strides)
             names = tuple(f"{member}.{name}" for name in ("pointer", "outer", "depth", "group"))
             yield from zip(names, values, strict=True)

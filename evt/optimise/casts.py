@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evt.functions import TABLE, Fact
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I8, I32, I64, TF32, U8, DType
+from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I4, I8, I32, I64, TF32, U4, U8, DType
 from evt.ir.node import Apply, Cast, Pick, ReduceBlocks
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact
@@ -23,6 +23,8 @@ _WIDER: dict[DType, frozenset[DType]] = {
     I32: frozenset({F64}),
     I8: _FLOATS | {F16, BF16, I32},
     U8: _FLOATS | {F16, BF16, I32},
+    I4: _FLOATS | {F16, BF16, I32, I8},
+    U4: _FLOATS | {F16, BF16, I32, I8, U8},
     BOOL: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8, B1},
     B1: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8},
 }

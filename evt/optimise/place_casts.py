@@ -5,6 +5,7 @@ from __future__ import annotations
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F32, F64, I32, U8, DType
 from evt.ir.node import Cast, Const, Element, Feed, Reduce, Store
+from evt.ir.operand_types import multiplied_type
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 
 
@@ -19,8 +20,8 @@ def place_casts(dag: TypedDag) -> TypedDag:
     at a time, in which its arrays of bool are packed.
 
     ``store(f16(x)) -> store(x)`` if the output is f16 and nothing else reads the cast: the store also rounds floats to
-    nearest. An operand's feed into the product is treated likewise, with the operand's type. An unchanged operand needs
-    no feed: ``feed A(A) ->`` nothing.
+    nearest. An operand's feed into the product is treated likewise, with the type that it is multiplied as. An
+    unchanged operand needs no feed: ``feed A(A) ->`` nothing.
     """
     stored = {_only_stored(dag, node) for node in range(len(dag))}
 
@@ -61,7 +62,7 @@ def _byte(builder: TypedBuilder, op: Store | Feed, value: int) -> int | None:
 def _dtype(dag: TypedDag, op: Store | Feed) -> DType:
     """Return the type that a sink rounds to."""
     if isinstance(op, Feed):
-        return next(operand.dtype for operand in dag.operands if operand.name == op.name)
+        return multiplied_type(dag.operands, op.name)
     dtype = dag.output[op.name].dtype
     assert dtype is not None
     return dtype

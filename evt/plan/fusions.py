@@ -51,6 +51,7 @@ class FactorInput:
 class Factor:
     """The factor of the operand ``operand`` that multiplies the sums of a stage: its region and the region's inputs.
 
+    A zero point is ``subtracted`` from the operand's elements instead, or ``added``.
     ``origin`` is the part of the program that it comes from, in words.
     """
 
@@ -58,6 +59,12 @@ class Factor:
     region: Region
     inputs: tuple[FactorInput, ...]
     origin: str = field(default="", compare=False)
+    role: Literal["factor", "subtracted", "added"] = "factor"
+
+    @property
+    def member(self) -> str:
+        """The member of the kernel's parameters that has its inputs."""
+        return f"scales.{self.operand.lower()}" if self.role == "factor" else "scales.zeros"
 
     def varies(self, extent: int) -> bool:
         """Return whether it varies within a tile of this extent along the operand's mode other than k."""

@@ -50,7 +50,7 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
         return Refusal(f"{plan.config.name} shares the k of a tile among thread blocks")
     operand = problem.dag.operands[0].dtype
     narrow = operand.is_float and operand.bits == 8
-    promoted = plan.config.tile[2] if narrow or plan.factors else 0
+    promoted = plan.config.tile[2] if narrow or any(each.role == "factor" for each in plan.factors) else 0
     return Accumulation(_INSTRUCTIONS[plan.family], promoted, plan.config.name if _sums_columns(problem.dag) else "")
 
 

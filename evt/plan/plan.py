@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from evt.ir.convolution import SPATIAL, Operator
-from evt.ir.dtype import DType
+from evt.ir.dtype import PACKED_OPERANDS, DType
 from evt.plan.configurations.config import Config
 from evt.plan.depthwise import Filter
 from evt.plan.epilogue.program import EpilogueProgram
@@ -118,11 +118,17 @@ class OwnProduct(MatrixProduct):
     """A matrix product by the kernel of codegen/include/evt/kit/gemm.hpp. The columns of D are called filters.
 
     ``ends`` are the ends of the groups of rows, if each group has its own B. ``factors`` of its operands multiply the
-    sums of a stage.
+    sums of a stage; a zero point of B is among them. ``bias`` is the code of zero of a packed B.
     """
 
     ends: Field | None = None
     factors: tuple[Factor, ...] = ()
+    bias: int = 0
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether B is packed, in the layout of :func:`evt.prepare`."""
+        return self.b.dtype in PACKED_OPERANDS
 
     @property
     def transposes_filters(self) -> bool:
@@ -421,7 +427,7 @@ class Plan:
 
     @property
     def factors(self) -> tuple[Factor, ...]:
-        """The factors of the operands that multiply the sums of a stage."""
+        """The factors of the operands that multiply the sums of a stage, and zero points."""
         return self.mainloop.factors if isinstance(self.mainloop, OwnProduct) else ()
 
     @property

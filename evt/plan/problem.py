@@ -8,7 +8,7 @@ from typing import Literal
 
 from evt.ir import Input, Output, TypedDag
 from evt.ir.columns import columns_together
-from evt.ir.dtype import B1, converts
+from evt.ir.dtype import B1, PACKED_OPERANDS, converts
 from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
 from evt.plan.halo import Halo, groups_of, halo_of, windows_of, words_of
 from evt.plan.options import PLAIN, Options
@@ -88,6 +88,11 @@ class Problem:
     def converts(self) -> bool:
         """Whether B is converted to the type of A."""
         return converts(*(operand.dtype for operand in self.dag.operands))
+
+    @property
+    def packs(self) -> bool:
+        """Whether B is packed two elements to a byte."""
+        return self.dag.operands[1].dtype in PACKED_OPERANDS
 
     @property
     def operand_bytes(self) -> int:

@@ -34,6 +34,7 @@ from evt.ir.node import (
     divisor,
     index_of,
 )
+from evt.ir.operand_types import multiplied_type
 from evt.reference import functions
 from evt.reference.extents import Extents
 from evt.reference.indexed import gathered, scattered
@@ -199,7 +200,8 @@ class Exact(Dialect[torch.Tensor]):
         return torch.where(named, as_bits(result), as_bits(held.to(result.dtype))).view(result.dtype)
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
-        value, dtype = self.met(x, operand.dtype), operand.dtype
+        dtype = multiplied_type(self.dag.operands, operand.name)
+        value = self.met(x, dtype)
         exact = self.dtype == torch.float64 and dtype.is_float
         value = value.to(working(dtype, self.dtype)) if exact else round_to(dtype, value)
         return value.expand(self.start.shape)

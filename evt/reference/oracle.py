@@ -16,6 +16,7 @@ from evt.ir.operand import epilogue_of, factor_of, formula_of
 from evt.reference.convolution import as_image, as_view, convolve, from_view, to_view
 from evt.reference.exact import Exact
 from evt.reference.extents import Extents, Leads
+from evt.reference.int4 import unpacked
 from evt.reference.neutral import neutral
 from evt.reference.rounding import working
 from evt.reference.translate import translate
@@ -33,7 +34,8 @@ def reference(
     """Return the outputs of a program by name, in ``out`` order.
 
     The last two dimensions of A and B are their operand's modes. The dimensions before them are batches, which
-    broadcast as in torch.matmul; in ``linear``, A has any number of row dimensions instead. The operands of a
+    broadcast as in torch.matmul; in ``linear``, A has any number of row dimensions instead. A B of 4 bits is packed or
+    prepared: see :mod:`evt.reference.int4`. The operands of a
     ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n]. For a
     scattered output, ``inputs`` have the buffer, whose other rows are kept.
     """
@@ -41,7 +43,7 @@ def reference(
     with neutral(A.device):
         if convolution is not None:
             return _convolution(dag, A, B, inputs, convolution, dtype)
-        return _product(dag, A, B, inputs, dtype)
+        return _product(dag, A, unpacked(dag.operands[1].dtype, B), inputs, dtype)
 
 
 def evaluate(

@@ -40,6 +40,7 @@ from evt.ir import (
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import reads_accumulator
 from evt.ir.dtype import B1, OUTPUTS, TF32
+from evt.ir.factors import zero_point
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FACTOR_BLOCKS, FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
 from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of, is_divided
@@ -188,7 +189,10 @@ def _operand_formulas(dag: Dag) -> Iterator[str]:
         if any(isinstance(node, Acc | Reduce | ReduceBlocks | Pick | Interleave | Index | Random) for node in nodes):
             yield f"the formula of the operand `{name}` is not elementwise"
         along = {"k"} if dag.operation in CONVOLUTIONS else {*ELEMENT_MODES[name]}
+        zero = zero_point(dag, name, dag.arguments(dag.feeds[name])[0])
         for value in (dag.input[node.name] for node in nodes if isinstance(node, Load)):
+            if zero is not None and value.is_blocked and along.issuperset(map(base, value.modes)):
+                continue
             if len(value.modes) > 1 or not along.issuperset(value.modes) or value.flexible:
                 yield f"`{value.name}` is neither a scalar nor a vector along `{name}`"
     for name in dag.scales:

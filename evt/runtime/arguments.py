@@ -15,11 +15,11 @@ import torch
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random, TypedDag
-from evt.ir.dtype import BOOL, F32, I32, I64, OPERANDS, SCALARS, TF32
+from evt.ir.dtype import BOOL, F32, I32, I64, OPERANDS, PACKED_OPERANDS, SCALARS, TF32
 from evt.ir.interface import declaration
 from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.ir.operand import epilogue_of
-from evt.ir.operand_types import are_multiplied
+from evt.ir.operand_types import MAY_DIFFER, are_multiplied
 from evt.layout import span
 from evt.request import Request, typed_for
 from evt.request.given import as_keyword
@@ -39,6 +39,7 @@ from evt.runtime.tensors import (
     input_argument,
     operand_argument,
     operand_shapes,
+    shaped_operands,
     shapes_of,
     squeezed,
 )
@@ -131,6 +132,7 @@ def _outline(
     values: dict[str, object] = {"A": a, "B": b, **dict(named)}
     tensors = _tensors(request.dag, values, buffers, report, memory)
     values |= tensors
+    tensors = shaped_operands(request.dag, tensors, report)
     absent = tuple(value.name for value in request.dag.inputs if is_absent(value, inputs))
     typed = typed_for(request, _operand_types(request, tensors, report), absent)
     bound = Bound(
@@ -307,7 +309,7 @@ def _operand_types(
         found = dtype_of(tensors[name])
         operand = declared.get(name)
         if operand is not None:
-            if found is None or operand.dtype.torch != found.torch:
+            if operand.dtype not in PACKED_OPERANDS and (found is None or operand.dtype.torch != found.torch):
                 report(
                     "E0603",
                     f"`{name}` is {tensors[name].dtype}; the program declares {operand.dtype}",
@@ -323,9 +325,7 @@ def _operand_types(
     alike = len({each.torch for each in types}) == 1
     if len(types) == 2 and not alike and not are_multiplied(*types, convolved=request.convolution is not None):
         message = f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}, which are not multiplied with each other"
-        report(
-            "E0603", message, "convert one; e4m3 with e5m2, i8 with u8, and a B of 8 bits with f16 or bf16 may differ"
-        )
+        report("E0603", message, f"convert one; {MAY_DIFFER} may differ")
     report.check()
     return tuple(operands)
 

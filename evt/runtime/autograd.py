@@ -27,6 +27,7 @@ from evt.gradient.program import (
     gradient_of,
     has_kernel,
     refuse_factors,
+    refuse_zero_points,
     refused,
 )
 from evt.ir.dag import reads_accumulator
@@ -124,6 +125,7 @@ def _fed(
     request: Request, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return A and B after mainloop fusion."""
+    refuse_zero_points(bound.dag)
 
     def fed(name: str, tensor: torch.Tensor) -> torch.Tensor:
         if name not in bound.dag.feeds:

@@ -129,9 +129,13 @@ def _offsets(request: Request, offsets: object, a: object, b: object) -> tuple[t
     return bounds, bounds[-1]
 
 
+#: The dimensions of a weight of 4 bits that is prepared: see evt.reference.int4.
+_PREPARED = 5
+
+
 def _is_sized(b: object) -> TypeGuard[Sized]:
     """Return whether B has a matrix for each group."""
-    return isinstance(b, list | tuple) or (isinstance(b, torch.Tensor) and b.dim() == 3)
+    return isinstance(b, list | tuple) or (isinstance(b, torch.Tensor) and b.dim() in (3, _PREPARED))
 
 
 def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
@@ -180,7 +184,7 @@ class _Splitter:
             if isinstance(value, torch.Tensor) and value.dim() == 2:
                 return self.rows(name, value, modes.index("m"))
             raise ArgumentError(Diagnostic("E0604", f"with `offsets`, `{name}` is one tensor [{', '.join(modes)}]"))
-        if isinstance(value, torch.Tensor) and value.dim() == 3:
+        if isinstance(value, torch.Tensor) and value.dim() in (3, _PREPARED):
             return self.checked(name, value.unbind(0))
         if isinstance(value, list | tuple):
             return self.checked(name, value)

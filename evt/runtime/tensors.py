@@ -8,19 +8,30 @@ from types import MappingProxyType
 
 import torch
 
-from evt.ir import Input, Load, Operand, Output
+from evt.ir import Dag, Input, Load, Operand, Output
 from evt.ir.completed import read_when_complete
 from evt.ir.dag import index_inputs
-from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
+from evt.ir.dtype import B1, BOOL, PACKED_OPERANDS, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
 from evt.ir.operand import formula_of
 from evt.plan import LayoutClass
+from evt.reference import int4
 from evt.runtime.batch_strides import spread
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
 from evt.runtime.layout import LIMIT, TensorArgument, classify, strides_of
 from evt.runtime.report import CallDiagnostics, copied_back
+
+
+def shaped_operands(dag: Dag, tensors: dict[str, torch.Tensor], report: CallDiagnostics) -> dict[str, torch.Tensor]:
+    """Return the tensors with a packed B as a tensor of its elements' shape. Kernels read a prepared one."""
+    declared = {operand.name: operand.dtype for operand in dag.operands}
+    if declared.get("B") not in PACKED_OPERANDS:
+        return tensors
+    report.add(*int4.check("B", tensors["B"], prepared=tensors["B"].device.type == "cuda"))
+    report.check()
+    return {**tensors, "B": int4.shaped(tensors["B"])}
 
 
 def operand_argument(
@@ -29,6 +40,9 @@ def operand_argument(
     """Return A or B as the kernel will see it."""
     if bound.convolution is not None:
         return convolution_operand(bound.convolution, operand, tensor, report)
+    if operand.dtype in PACKED_OPERANDS:  # a packed B has no strides of elements
+        layout = LayoutClass("k", 32, "shared" if bound.sizes["l"] > 1 and tensor.dim() < 3 else "strided")
+        return TensorArgument(operand.name, {"l": 0, "n": bound.sizes["k"], "k": 1}, layout)
     batch = bound.leads["l"]
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)

@@ -79,8 +79,6 @@ SAID = {
     "D = layer_norm(acc)": ("a full-row reduction", "normalise where D is read"),
     "D = topk(acc, 2)": ("orders the values of a row", "`max[n](x)` is the largest"),
     "D = cumsum(acc)": ("does not depend on earlier values", "store `D = acc`"),
-    "gemm(A: i4[m, k], B: i8[n, k]); D = acc": ("integers of 4 bits", "write `i8`"),
-    "in C: int4[m, n]; D = acc + C": ("integers of 4 bits", "write `i8`"),
     "gemm(A: nvfp4[m, k], B: e4m3[n, k]); D = acc": ("a scale for each block of k", "write `e4m3`"),
     "gemm(A: mxfp8[m, k], B: e4m3[n, k]); D = acc": ("a scale for each block of k", "write `e4m3`"),
     "D = nvfp4(acc)": ("a scale for each block of k", "write `e4m3`"),
@@ -156,7 +154,7 @@ REPAIRED = {
                 "D = acc and acc",
                 "D = nvfp4(acc)",
             ),
-            *("in C: i4[m, n]; D = acc + C", "in C: fp4[m, n]; D = acc + C", "in C: i16[m, n]; D = acc + C"),
+            *("in C: e2m1[m, n]; D = acc + C", "in C: fp4[m, n]; D = acc + C", "in C: i16[m, n]; D = acc + C"),
             *("in s: ue8m0[m]; D = acc*s", "in s: f61[m]; D = acc*s", "in x: i32[] = 1.5; D = acc*x", "D = acc × 2"),
             *("gem(A: f16[m, k], B: f16[k, n]); D = acc", "in s: bfloat[m]; D = acc*s", "D = acc – 1"),
             *("D = clamp(acc, mim=0, max=1)", "out D, r; D = acc; R = sum[n](D)"),
@@ -212,7 +210,7 @@ def test_settings_that_stay_out(name: str) -> None:
     assert "make batches of the parts of k" in caught.value.diagnostics[0].help
 
 
-@pytest.mark.parametrize("name", ["i4", "nvfp4", "mxfp8"])
+@pytest.mark.parametrize("name", ["e2m1", "nvfp4", "mxfp8"])
 def test_operands_that_stay_out(name: str) -> None:
     with pytest.raises(evt.TargetError, match=f"there is no type `{name}`: ") as caught:
         evt.gemm("D = acc").emit("sm100", a=name)

@@ -229,6 +229,13 @@ PRODUCTS = [
         marks=SLOW,
     ),
     pytest.param("D = acc*s[n] + C", "bf16*i8", "own_cooperative_128x128x64", id="converted", marks=SLOW),
+    pytest.param(
+        "in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc + C",
+        "bf16*i4",
+        "own_cooperative_64x128x128_1x2",
+        id="packed",
+        marks=SLOW,
+    ),
     pytest.param("out D: f16; D = acc*0.5", "i8", "own_pingpong_16x64x128", id="i8", marks=SLOW),
     pytest.param(REDUCED, "f16", "own_pingpong_192x128x64_1x2", id="reductions", marks=SLOW),
     pytest.param(
@@ -295,6 +302,7 @@ CONVOLUTIONS = [
 def drawn_products(plan: Plan) -> Iterator[tuple[int, int, int]]:
     """Yield sizes: whole tiles and odd ones, few tiles and many waves, aligned as TMA needs."""
     draw, step = random.Random(plan.config.name), 128 // min(plan.operand_bits, plan.mainloop.b.dtype.bits)
+    step = 128 if plan.mainloop.is_packed else step
     yield from ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 2048), (17, 4096, 1024), (4096, 256, 8192))
     for _ in range(40):
         m, n, k = (round(2 ** draw.uniform(0, most)) for most in (15, 11, 10))

@@ -112,8 +112,8 @@ def test_factors_are_the_outermost_ones(inputs: str, formulas: str, factors: dic
 @pytest.mark.parametrize(
     ("inputs", "formulas", "code", "message"),
     [
-        ("s: f32[m, k/64]", "A = relu(s*A)", "E0411", "`s` is [m, k/64], and not a factor of `A`"),
-        ("s: f32[m, k/64]", "A = s + A", "E0411", "`s` is [m, k/64], and not a factor of `A`"),
+        ("s: f32[m, k/64]", "A = relu(s*A)", "E0411", "`s` is [m, k/64], and no factor of `A`"),
+        ("s: f32[m, k/64]", "A = s + A", "E0411", "`s` is [m, k/64], and no factor of `A`"),
         ("s: f32[n, k/64]", "A = s*A", "E0411", "`s` is [n, k/64] and `A` is [m, k]"),
         ("s: f32[l, m, k/64]", "A = s*A", "E0901", "work on an operand with one `s` for each batch"),
         ("s: f32[m, k/48]", "A = s*A", "E0301", "there is no mode `k/48` here"),

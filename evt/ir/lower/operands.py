@@ -10,7 +10,7 @@ from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Builder
 from evt.ir.dtype import I64
-from evt.ir.factors import peel
+from evt.ir.factors import peel, zero_point
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import SourceDiagnostics
@@ -212,17 +212,20 @@ def _check_input(
 def _check_blocks(
     name: str, element: int, formula: _Formula, names: Names, expressions: Expressions, report: SourceDiagnostics
 ) -> None:
-    """Report a value for each block of k that is no factor of the operand."""
+    """Report a value for each block of k that is neither a factor nor a zero point of the operand."""
+    if name == "B" and zero_point(expressions.builder, name, peel(expressions.builder, name, element)[1]) is not None:
+        return
     for node in _nodes(expressions, [element]):
         op = expressions.builder[node]
         if isinstance(op, Load) and op.name in names.inputs and names.inputs[op.name].is_blocked:
             shape = shown(names.inputs[op.name].modes)
             report(
                 "E0411",
-                f"`{op.name}` is [{shape}], and not a factor of `{name}`",
+                f"`{op.name}` is [{shape}], and no factor of `{name}`" + (" or zero point" if name == "B" else ""),
                 formula.place(node),
                 "varies over blocks of k",
-                f"only a factor is constant over a block: `{name} = {op.name} * {name}`",
+                f"a factor is constant over a block: `{name} = {op.name} * {name}`"
+                + (f"; or a zero point: `B = B - {op.name}`" if name == "B" else ""),
             )
             return
 

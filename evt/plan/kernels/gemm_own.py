@@ -10,8 +10,8 @@ from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import fragment_epilogue
 from evt.plan.kernels.matrices import matrix_product
-from evt.plan.kernels.work import plan_factors
-from evt.plan.plan import OwnProduct, Plan
+from evt.plan.kernels.work import plan_bias, plan_factors, plan_zeros
+from evt.plan.plan import MatrixProduct, OwnProduct, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class OwnProductKernel:
         draft = Draft(selection, batched=False)
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
-        loop = OwnProduct(product.a, product.b, factors=plan_factors(draft))
+        loop = _loop(draft, product)
         return draft.finish(frame, loop, fragment_epilogue(draft))
 
 
@@ -46,8 +46,14 @@ class RaggedProductKernel:
         draft.signature = replace(signature, a=replace(signature.a, batch="shared"), tensors=tensors)
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
-        loop = OwnProduct(product.a, product.b, ends=draft.fields.ends(), factors=plan_factors(draft))
+        loop = replace(_loop(draft, product), ends=draft.fields.ends())
         return draft.finish(frame, loop, fragment_epilogue(draft))
+
+
+def _loop(draft: Draft, product: MatrixProduct) -> OwnProduct:
+    """Return the main loop of a product: its operands, their factors and zero points."""
+    factors = (*plan_factors(draft), *plan_zeros(draft))
+    return OwnProduct(product.a, product.b, factors=factors, bias=plan_bias(draft))
 
 
 PRODUCT = OwnProductKernel()

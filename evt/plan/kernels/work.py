@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from evt.ir import Element, Extent, Input, Load
+from evt.ir import Const, Element, Extent, Input, Load, TypedDag
+from evt.ir.dag import below
+from evt.ir.factors import zero_point
 from evt.ir.node import ELEMENT_MODES, base, divisor
-from evt.ir.operand import factor_of, formula_of
+from evt.ir.operand import formula_of
 from evt.ir.origin import quoted
 from evt.plan.epilogue.regions import Value, make_region
 from evt.plan.epilogue.values import Single
@@ -48,17 +51,47 @@ def _work_on(draft: Draft, name: str) -> Work:
 
 def plan_factors(draft: Draft) -> tuple[Factor, ...]:
     """Return the factors of the operands, A first."""
-    return tuple(_factor_of(draft, name) for name in draft.problem.dag.scales)
+    dag = draft.problem.dag
+    return tuple(_block_value(draft, name, node, dag.arguments(node)[0]) for name, node in dag.scales.items())
 
 
-def _factor_of(draft: Draft, name: str) -> Factor:
-    program = draft.problem.dag
-    loads = {node: op.name for node in factor_of(program, name) if isinstance(op := program[node], Load)}
-    scale = program.scales[name]
+def plan_zeros(draft: Draft) -> tuple[Factor, ...]:
+    """Return the zero points of the operands that are inputs."""
+    dag = draft.problem.dag
+    return tuple(
+        replace(_block_value(draft, name, dag.feeds[name], node), role="added" if adds else "subtracted")
+        for name, node, adds in _zero_points(dag)
+        if isinstance(dag[node], Load)
+    )
+
+
+def plan_bias(draft: Draft) -> int:
+    """Return the code of zero of a packed B, without a zero point that is an input."""
+    dag = draft.problem.dag
+    bias = -int(dag.operands[1].dtype.least) if draft.problem.packs else 0
+    for _, node, adds in _zero_points(dag):
+        op = dag[node]
+        if isinstance(op, Const):
+            bias += -int(op.value) if adds else int(op.value)
+    return bias
+
+
+def _zero_points(dag: TypedDag) -> Iterator[tuple[str, int, bool]]:
+    """Yield the operands with a zero point, its node, and whether it is added."""
+    for name, feed in dag.feeds.items():
+        found = zero_point(dag, name, dag.arguments(feed)[0])
+        if found is not None:
+            yield name, *found
+
+
+def _block_value(draft: Draft, name: str, user: int, value: int) -> Factor:
+    """Return a value for blocks of an operand, which the node ``user`` takes."""
+    dag = draft.problem.dag
+    loads = {node: op.name for node in (*below(dag, value), value) if isinstance(op := dag[node], Load)}
     parameters = {node: draft.names[each] for node, each in loads.items()}
-    region = make_region(program, draft.next_region(), program.arguments(scale)[0], parameters)
-    inputs = tuple(_factor_input(draft, name, program.input[each]) for each in loads.values())
-    return Factor(name, region, inputs, quoted(program.origins[scale], program.source))
+    region = make_region(dag, draft.next_region(), value, parameters)
+    inputs = tuple(_factor_input(draft, name, dag.input[each]) for each in loads.values())
+    return Factor(name, region, inputs, quoted(dag.origins[user], dag.source))
 
 
 def _factor_input(draft: Draft, operand: str, value: Input) -> FactorInput:

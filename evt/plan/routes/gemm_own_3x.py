@@ -39,7 +39,7 @@ def space_sm90(problem: Problem) -> Iterator[Config]:
 
 def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     scaled, converts = bool(problem.dag.scales), problem.converts
-    return tiles_of(problem.dag.operands[0].dtype, scaled, converts, scaled and _by_rows(problem.dag))
+    return tiles_of(problem.dag.operands[0].dtype, scaled, converts, scaled and _by_rows(problem.dag), problem.packs)
 
 
 def _by_rows(dag: TypedDag) -> bool:

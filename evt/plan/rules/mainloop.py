@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evt.ir import Apply, Element, Extent, Load, TypedDag
-from evt.ir.dtype import F64, I64
+from evt.ir import Apply, Const, Element, Extent, Load, TypedDag
+from evt.ir.dtype import F64, I8, I64, U8
+from evt.ir.factors import zero_point
 from evt.ir.node import ELEMENT_MODES, base, divisor
 from evt.ir.operand import factor_of, formula_of
-from evt.plan.gemm import MAX_ROW_BYTES
+from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
+
+#: The largest zero point that is part of a kernel.
+_LARGEST_ZERO = 64
 
 
 @rule("there is no mainloop fusion")
@@ -38,13 +42,14 @@ def _no_formula(dag: TypedDag) -> Verdict:
 def factors(problem: Problem) -> Verdict:
     """Check that a stage of the main loop has one factor, which multiplies the sums of floats."""
     dag = problem.dag
-    if isinstance(verdict := _no_formula(dag), Refusal) or not dag.scales:
-        return verdict
+    zeros = _zero_points(problem)
+    if isinstance(zeros, Refusal) or not (zeros or dag.scales):
+        return zeros if isinstance(zeros, Refusal) else HOLDS
     operand = dag.operands[0]
     if not operand.dtype.is_float:
         return Refusal(f"{operand.name} is {operand.dtype}, and factors multiply sums of floats", operand.span)
-    stage = MAX_ROW_BYTES // problem.operand_bytes
-    for node in (node for name in dag.scales for node in factor_of(dag, name)):
+    stage = PACKED_DEPTH if problem.packs else MAX_ROW_BYTES // problem.operand_bytes
+    for node in (*zeros, *(node for name in dag.scales for node in factor_of(dag, name))):
         op = dag[node]
         if isinstance(op, Extent):
             return Refusal(f"the factor reads size({op.mode}): multiply `acc` by it", node)
@@ -52,7 +57,10 @@ def factors(problem: Problem) -> Verdict:
         if value is None:
             continue
         if value.is_scalar or value.flexible:
-            return Refusal(f"the factor reads the single value `{value.name}`: multiply `acc` by it", node)
+            read = f"reads the single value `{value.name}`"
+            if node in zeros:
+                return Refusal(f"the zero point {read}: write a number or a vector", node)
+            return Refusal(f"the factor {read}: multiply `acc` by it", node)
         if value.dtype in (F64, I64):
             return Refusal(f"`{value.name}` is {value.dtype}", node)
         if problem.ragged and any(base(mode) == "m" and divisor(mode) > 1 for mode in value.modes):
@@ -61,6 +69,31 @@ def factors(problem: Problem) -> Verdict:
             reason = f"`{value.name}` is [{', '.join(value.modes)}], and a stage has {stage} elements of k"
             return Refusal(reason, node)
     return HOLDS
+
+
+def _zero_points(problem: Problem) -> Refusal | list[int]:
+    """Return the nodes of the zero point of a packed B; refuse other formulas of operands."""
+    dag = problem.dag
+    if not dag.feeds:
+        return []
+    known = zero_point(dag, "B", dag.arguments(dag.feeds["B"])[0]) if problem.packs and {*dag.feeds} == {"B"} else None
+    if known is None:
+        verdict = _no_formula(dag)
+        assert isinstance(verdict, Refusal)
+        return verdict
+    found, adds = known
+    op, dtype = dag[found], dag.operands[0].dtype
+    value = dag.input[op.name] if isinstance(op, Load) else None
+    if value is not None and value.dtype not in (I8, U8, dtype):
+        return Refusal(f"the zero point `{value.name}` is {value.dtype}: expected i8, u8 or {dtype}", found)
+    if value is not None:
+        return [found]
+    codes = dag.operands[1].dtype
+    zero = (-op.value if adds else op.value) if isinstance(op, Const) and op.is_integer else None
+    if zero is None or not codes.least <= zero <= _LARGEST_ZERO:
+        wanted = f"a whole number from {int(codes.least)} to {_LARGEST_ZERO}"
+        return Refusal(f"the zero point is neither an input nor {wanted}", found)
+    return []
 
 
 @rule("there is a mainloop fusion")

@@ -43,14 +43,12 @@ struct NoFactor {
   CUTLASS_DEVICE static float value(Loaded const&) { return 1.0f; }
 };
 
-/// Zero points of B, which are subtracted from its elements when these are converted to type To.
-template <class Values, class To>
+/// Zero points of B, which are subtracted from its elements when these are converted to type To. Adds: they are added.
+template <class Values, class To, bool Adds = false>
 struct ZeroPoints : Values {
-  using Loaded = typename Values::Element;
-
   /// Return a zero point twice.
-  CUTLASS_DEVICE static uint32_t word(Loaded const& loaded) {
-    float const value = float(element::load(loaded));
+  CUTLASS_DEVICE static uint32_t word(typename Values::Loaded const& loaded) {
+    float const value = Adds ? -Values::value(loaded) : Values::value(loaded);
     uint32_t two;
     element::store_two(To{}, two, value, value);
     return two;

@@ -1,0 +1,216 @@
+"""B of 4 bits: packing, the prepared layout, meaning, zero points, plans, texts, refusals."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+import torch
+
+import evt
+from evt.errors import EvtError
+from evt.ir.dtype import BY_NAME
+from evt.plan.gemm import fits, tile_of, tiles_of
+from evt.plan.plan import OwnProduct
+from evt.program import Program
+from evt.reference.int4 import unpacked
+
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+W4A16 = "in s: bf16[n, k/128], z: i8[n, k/128]\nB = s*(B - z)\nD = acc"
+
+
+def packed(text: str, a: str = "bf16", b: str = "i4", **settings: str) -> Program:
+    return evt.linear(f"linear(A: {a}[m, k], B: {b}[n, k])\n{text}", **settings)
+
+
+def refusal(text: str, a: str = "bf16", target: str = "sm90") -> str:
+    with pytest.raises(EvtError) as caught:
+        packed(text, a).plan(target)
+    return caught.value.diagnostics[0].message
+
+
+# The layouts
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("shape", [(8, 128), (72, 256), (3, 16, 384)])
+def test_layouts_keep_the_elements(signed: bool, shape: tuple[int, ...]) -> None:
+    least = -8 if signed else 0
+    values = torch.randint(least, least + 16, shape, generator=torch.Generator().manual_seed(len(shape)))
+    bytes_ = evt.pack_int4(values, signed=signed)
+    words = evt.prepare(bytes_)
+    dtype = BY_NAME["i4" if signed else "u4"]
+    assert bytes_.shape == (*shape[:-1], shape[-1] // 2)
+    assert words.shape == (*shape[:-2], shape[-2] // 8, shape[-1] // 128, 32, 4)
+    assert torch.equal(unpacked(dtype, bytes_), values.to(torch.int8))
+    assert torch.equal(unpacked(dtype, words), values.to(torch.int8))
+    assert evt.prepare(words) is words
+
+
+def test_the_words_are_those_of_pytorch() -> None:
+    """The loop of matrix_to_m16n8k16_Bint4_layout, PyTorch's int4mm.cu."""
+    values = torch.randint(0, 16, (16, 256), generator=torch.Generator().manual_seed(0))
+    words = evt.prepare(evt.pack_int4(values, signed=False))
+    for tile, outer, lane, pair in product(range(2), range(2), range(32), range(4)):
+        ks = [outer * 128 + (2 * pair + which) * 16 + lane % 4 * 2 + add for which in (0, 1) for add in (0, 1, 8, 9)]
+        v = [int(values[tile * 8 + lane // 4, k]) for k in ks]
+        order = (v[7], v[5], v[3], v[1], v[6], v[4], v[2], v[0])
+        word = int("".join(f"{each:04b}" for each in order), 2)
+        assert int(words[tile, outer, lane, pair]) & 0xFFFFFFFF == word
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda: evt.pack_int4(torch.full((2, 4), 8)), "E0607"),
+        (lambda: evt.pack_int4(torch.full((2, 4), -1), signed=False), "E0607"),
+        (lambda: evt.pack_int4(torch.full((2, 4), 0.5)), "E0607"),
+        (lambda: evt.pack_int4(torch.zeros(2, 3)), "E0604"),
+        (lambda: evt.pack_int4([1, 2]), "E0607"),
+        (lambda: evt.prepare(torch.zeros(4, 64, dtype=torch.uint8)), "E0604"),
+        (lambda: evt.prepare(torch.zeros(8, 32, dtype=torch.uint8)), "E0604"),
+        (lambda: evt.prepare(torch.zeros(8, 64)), "E0603"),
+        (lambda: packed("D = acc")(torch.zeros(2, 256).bfloat16(), torch.zeros(8, 64, dtype=torch.uint8)), "E0604"),
+        (lambda: packed("D = acc")(torch.zeros(2, 128).bfloat16(), torch.zeros(8, 128, dtype=torch.int8)), "E0603"),
+        (lambda: packed("D = acc")(torch.zeros(2, 128).bfloat16(), torch.zeros(8, 128, dtype=torch.int32)), "E0604"),
+    ],
+)
+def test_other_tensors_are_refused(call, code) -> None:
+    with pytest.raises(EvtError) as caught:
+        call()
+    assert caught.value.diagnostics[0].code == code
+
+
+# The meaning
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_reference_dequantises(seed: int) -> None:
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    m, n, k = draw.randrange(1, 20), 8 * draw.randrange(1, 6), 128 * draw.randrange(1, 4)
+    a, b, block = draw.choice(list(TYPES)), draw.choice(["i4", "u4"]), 128 * draw.choice([1, 2])
+    least = -8 if b == "i4" else 0
+    values = torch.randint(least, least + 16, (n, k), generator=generator)
+    x = torch.randn(m, k, generator=generator).to(TYPES[a])
+    weight, element = values.double(), "B"
+    inputs, declared = dict[str, torch.Tensor](), []
+    if draw.random() < 0.7:
+        if draw.random() < 0.3:
+            zero = torch.tensor(float(draw.randrange(max(least, 1), 9)))
+            element, spread = f"(B - {int(zero)})", zero
+        else:
+            z = torch.randint(-4, 5, (n, -(-k // 128)), generator=generator).to(torch.int8)
+            inputs["z"], element, spread = z, "(B - z)", z.repeat_interleave(128, 1)[:, :k]
+            declared.append("z: i8[n, k/128]")
+        weight = weight - spread.double()
+    if draw.random() < 0.7:
+        s = torch.rand(n, -(-k // block), generator=generator).bfloat16()
+        inputs["s"], weight = s, weight * s.repeat_interleave(block, 1)[:, :k].double()
+        declared.append(f"s: bf16[n, k/{block}]")
+        element = f"s*{element}"
+    else:
+        s = torch.rand(n, generator=generator)
+        inputs["s"], weight = s, weight * s.double()[:, None]
+        declared.append("s: f32[n]")
+        element = f"s*{element}"
+    op = packed(f"in {', '.join(declared)}\nB = {element}\nout D: f32[m, n]\nD = acc", a, b)
+    assert op.plan("sm90").route == "gemm-own-3x"
+    weights = evt.pack_int4(values, signed=b == "i4")
+    for given in (weights, evt.prepare(weights)):
+        torch.testing.assert_close(op(x, given, **inputs).double(), x.double() @ weight.T, rtol=1e-5, atol=1e-4)
+
+
+def test_a_float_zero_point_is_rounded_to_the_type_of_a() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 16, (16, 128), generator=generator)
+    x, z = torch.randn(4, 128, generator=generator).bfloat16(), torch.randn(16, generator=generator).bfloat16()
+    op = packed("in z: bf16[n]\nB = B + z\nout D: f32[m, n]\nD = acc", "bf16", "u4")
+    weight = (values.float() + z.float()[:, None]).bfloat16()
+    found = op(x, evt.prepare(evt.pack_int4(values, signed=False)), z=z)
+    torch.testing.assert_close(found.double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-4)
+
+
+def test_gradients_of_a() -> None:
+    values = torch.randint(-8, 8, (16, 128), generator=torch.Generator().manual_seed(0))
+    x, s = torch.randn(4, 128).bfloat16().requires_grad_(), torch.rand(16)
+    packed("in s: f32[n]\nB = s*B\nout D: f32[m, n]\nD = acc")(x, evt.pack_int4(values), s=s).sum().backward()
+    wanted = (values * s[:, None]).sum(0)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.float(), wanted.expand(4, 128), rtol=2e-2, atol=2e-2)
+    with pytest.raises(EvtError, match="E0614"):
+        packed("in s: f32[n]\nB = s*(B - 2)\nD = acc")(x, evt.pack_int4(values), s=s)
+
+
+def test_groups_have_a_weight_each() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(-8, 8, (3, 16, 128), generator=generator)
+    x, s = torch.randn(9, 128, generator=generator).bfloat16(), torch.rand(3, 16, 1, generator=generator)
+    op = evt.grouped_gemm("gemm(A: bf16[m, k], B: i4[n, k]); in s: f32[n, k/128]; B = s*B; out D: f32[m, n]; D = acc")
+    ends = torch.tensor([2, 2, 9], dtype=torch.int32)
+    found = op(x, evt.prepare(evt.pack_int4(values)), offsets=ends, s=s)
+    weight = values.double() * s.double()
+    wanted = torch.cat([x[:2].double() @ weight[0].T, x[2:].double() @ weight[2].T])
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+# Plans and texts
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_tiles_have_whole_groups_of_k(scaled: bool) -> None:
+    operand = BY_NAME["bf16"]
+    offered, others = tiles_of(operand, scaled, True, packs=True)
+    assert offered
+    for tile in (*offered, *others):
+        assert (tile.row_bytes, tile.blocks) == (256, 1)
+        assert fits(tile, operand, scaled, True, packs=True)
+    plan = packed("in s: f32[n, k/128]\nB = s*B\nD = acc" if scaled else "D = acc").plan("sm90")
+    assert tile_of(plan.config, 2) == offered[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "b", "kernel"),
+    [
+        ("D = acc", "i4", "NoScales, evt::kit::Packed<evt::element::bf16, 8>>;"),
+        ("B = B - 8\nD = acc", "u4", "NoScales, evt::kit::Packed<evt::element::bf16, 8>>;"),
+        ("B = B + 1\nD = acc", "i4", "NoScales, evt::kit::Packed<evt::element::bf16, 7>>;"),
+        ("in s: f32[n]\nB = s*(B - 3)\nD = acc", "u4", "NoScales, evt::kit::Packed<evt::element::bf16, 3>>;"),
+        (W4A16, "i4", "ZeroPoints<ZeroPointOfB, evt::element::bf16>>, evt::kit::Packed<evt::element::bf16, 8>>;"),
+        ("in z: bf16[k/128]\nB = B + z\nD = acc", "u4", "ZeroPoints<ZeroPointOfB, evt::element::bf16, true>>"),
+    ],
+)
+def test_zero_points_are_constants_or_inputs(text: str, b: str, kernel: str) -> None:
+    op = packed(text, "bf16", b, route="own")
+    assert kernel in op.emit("sm90")
+    loop = op.plan("sm90").mainloop
+    assert isinstance(loop, OwnProduct)
+    assert loop.is_packed
+
+
+def test_explain_names_factors_and_zero_points() -> None:
+    details = packed(W4A16).explain("sm90").details()
+    assert "sums of 128 elements of k times factors are added in f32" in details
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("in s: f32[n, k/64]\nB = s*B\nD = acc", "`s` is [n, k/64], and a stage has 128 elements of k"),
+        ("in z: i32[n, k/128]\nB = B - z\nD = acc", "the zero point `z` is i32: expected i8, u8 or bf16"),
+        ("B = B - 100\nD = acc", "the zero point is neither an input nor a whole number from -8 to 64"),
+        ("B = relu(B)\nD = acc", "`B` has a mainloop fusion"),
+        ("in z: i8[n, k/128]\nB = relu(B - z)\nD = acc", "`z` is [n, k/128], and no factor of `B` or zero point"),
+        ("in x: i4[m, n]\nD = acc + x", "input `x` is i4, which is not a type of inputs"),
+        ("D = i4(acc)", "there is no cast to i4"),
+    ],
+)
+def test_other_formulas_are_refused(text: str, reason: str) -> None:
+    assert reason in refusal(text)
+
+
+def test_other_products_are_refused() -> None:
+    assert "`A` is f32 and `B` is i4" in refusal("D = acc", "f32")
+    for target in ("sm80", "sm100"):
+        assert "only evt's GEMM kernel for sm90 converts B" in refusal("B = B - 1\nD = acc", target=target)
