@@ -13,6 +13,7 @@ from evt.described import Described
 from evt.diagnostics import visible
 from evt.errors import ArgumentError, EvtError, InternalError, ProgramError, TargetError
 from evt.estimate import Estimate, costs_of, estimate
+from evt.html import Html, code, page, table
 from evt.measured import named_card
 from evt.plan import Plan, Survey, survey
 from evt.plan.batches import refusal
@@ -48,7 +49,7 @@ class Reason:
         return {"code": self.code, "message": self.message, "route": self.route, "rule": self.rule}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Support:
     """The answer of :func:`supports`; it is true if the target has a kernel.
 
@@ -81,6 +82,15 @@ class Support:
         else:
             lines = [f"no kernel on {self.target}:", *(f"  {reason}" for reason in self.reasons)]
         return visible("\n".join(lines), keep="\n")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        if self.supported:
+            return page(code(str(self).partition("\n")[0]), Html(self.estimate._repr_html_() if self.estimate else ""))
+        rows = [(each.route, each.code, each.message) for each in self.reasons]
+        return page(table(("route", "code", "reason"), rows, f"no kernel on {self.target}"))
 
     def to_json(self) -> dict[str, object]:
         """Return a dict ready for JSON."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evt.estimate.costs import Costs
+from evt.html import bar, page, table
 from evt.plan import Plan, Survey
 from evt.plan.cards import Card
 from evt.plan.configurations.config import Config
@@ -29,7 +30,7 @@ _EVALUATING = 2
 _L2_BYTES = LINE_BYTES * EIGHTHS_A_CYCLE / 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
     """The estimated time of a kernel in microseconds, and the time that each resource needs alone.
 
@@ -78,6 +79,16 @@ class Estimate:
             f"   us of each resource alone: {parts}\n"
             f"   {self.tflops:.0f} TFLOP/s; {self.instructions} instructions of the epilogue for each element of acc"
         )
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        longest = max(self.bounds.values())
+        rows = [(name, f"{us:.1f}", bar(us / longest)) for name, us in self.bounds.items()]
+        marks = ["chosen" if name == self.bound else "" for name in self.bounds]
+        kernel = f"{self.route} {self.config}: {self.us:.1f} us on {self.card.name} ({self.source})"
+        return page(table(("resource", "us alone", ""), rows, kernel, numbers=("us alone",), marks=marks))
 
 
 def estimate(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> Estimate:

@@ -11,6 +11,7 @@ import torch
 from evt.diagnostics import Diagnostic, visible
 from evt.eager import UnwrittenError, straight_line
 from evt.errors import ArgumentError
+from evt.html import bar, code, details, page, table
 from evt.ir import Input
 from evt.ir.dtype import B1
 from evt.reference import is_image
@@ -40,7 +41,7 @@ class OutputBits:
         return f"{self.name}: {self.share:.3%} of {self.elements} elements have other bits than eager's"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """The comparison of a call with eager PyTorch; it is true if all bits are equal. NaNs are equal.
 
@@ -59,6 +60,14 @@ class Verification:
 
     def __str__(self) -> str:
         return visible("\n".join(map(str, self.outputs)), keep="\n")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        rows = [(each.name, str(each.elements), str(each.different), bar(each.share)) for each in self.outputs]
+        headings = ("output", "elements", "other bits than eager's", "")
+        return page(table(headings, rows, numbers=headings[1:3]), details("PyTorch's code", code(self.code)))
 
     def to_json(self) -> dict[str, object]:
         """Return a dict ready for JSON."""

@@ -88,6 +88,12 @@ def results() -> Iterator[tuple[str, Any, str]]:
         op.explain("sm90", shapes=((64, 32), (32, 64))),
         "a fusion operation computes",
     )
+    sizes = ((4096, 1024), (1024, 4096))
+    yield "estimate", op.estimate(sizes, "h100"), "tensor cores"
+    yield "support", evt.supports(op, "h100", sizes), "yes: "
+    yield "no support", evt.supports("D = acc", "sm80", a="e4m3"), "no kernel on sm80"
+    linear = evt.linear("D = relu(acc)")
+    yield "verification", linear.verify(torch.randn(8, 16).half(), torch.randn(8, 16).half()), "relu"
     yield "gradient", op.gradient(), "saved_0"
     yield "fusion", fusion(evt.fuse(model, (x,))), "relu"
     with torch.no_grad():
