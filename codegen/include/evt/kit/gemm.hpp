@@ -142,7 +142,7 @@ struct GemmTraits {
   static constexpr int kPartsOfBlock = kByRows ? 1 : kCompleted / kPartRows;
   static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks);
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
-  static constexpr int kFewBuffers = kByRows ? 2 : kPingpong ? 3 : 4;
+  static constexpr int kFewBuffers = kByRows ? 1 : kPingpong ? 3 : 4;
   static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows>;  // the factors of a stage
@@ -152,6 +152,8 @@ struct GemmTraits {
       std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kTableBytes - kRings * kRingBytes) /
                                (kStageBytes + Scaled::kBytes));
   static_assert(kStages >= 2, "two stages fit in shared memory");
+  // The stages that the first consumer by rows is ahead of the second: one multiplies while the other completes its rows.
+  static constexpr int kAhead = kByRows ? kStages - 1 : 0;
   static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
   static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
   static_assert(Conversion::kPacked || !Scales::kHasZeros, "packed filters have zero points");
@@ -729,7 +731,9 @@ struct Gemm {
         for (auto& each : block) each = 0;
       }
       if constexpr (Traits::kByRows) {
-        multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
+        if (consumer == 1 && number == first) barrier_wait(storage.order(1), 0);
+        int const ahead = consumer == 0 && number == first ? min(Traits::kAhead, work.k_blocks) : 0;
+        multiply(storage, rank, consumer, work.k_blocks, state, accumulators, ahead);
         complete_rows(params, storage, work, consumer, buffer, accumulators[0],
                       IndicesTo<Traits::kColumns / Lanes::kStrip>{});
         continue;
@@ -893,7 +897,8 @@ struct Gemm {
     Storage const& storage;
     int rank, consumer;
     PipelineState& state;
-    int left;  // to be multiplied
+    int left;   // to be multiplied
+    int ahead;  // until the second consumer by rows begins
 
     /// Start the multiplications of a stage, and return the stage. The fragments of its filters stay until the sums
     /// are there.
@@ -925,8 +930,16 @@ struct Gemm {
         warpgroup_wait<Pending>();
         fence_operands(partial);
         release(storage, rank, stage);
+        if (ahead > 0 && --ahead == 0 && threadIdx.x % 32 == 0) barrier_arrive(storage.order(1));
+        // Sums of a row together: their factor stays in the operand's latch.
         CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < Traits::kSums; ++j) accumulators[0][j] += partial[0][j] * factors.of_sum(j);
+        for (int row = 0; row < 2; ++row) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < Traits::kSums / 2; ++i) {
+            int const j = i / 2 * 4 + row * 2 + i % 2;
+            accumulators[0][j] += partial[0][j] * factors.of_sum(j);
+          }
+        }
       } else {
         warpgroup_wait<Pending>();
         fence_operands(partial);
@@ -947,9 +960,9 @@ struct Gemm {
   };
 
   /// Multiply the stages of a tile; a CTA has one or more.
-  CUTLASS_DEVICE static void multiply(
-      Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state, Sums& accumulators) {
-    Stages stages{storage, rank, consumer, state, k_blocks};
+  CUTLASS_DEVICE static void multiply(Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state,
+                                      Sums& accumulators, int ahead = 0) {
+    Stages stages{storage, rank, consumer, state, k_blocks, ahead};
     if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
       // A stage is multiplied while the sums of the stage before are added.
       Sums first, second;
