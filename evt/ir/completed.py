@@ -57,7 +57,8 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
                 f"{_shown(varies)}",
                 f"{_shown(varies)} meets a reduction",
                 f"{_NEXT}; arithmetic after a reduction reads sizes, scalars"
-                + (f" and inputs of {_shown(left)}" if left else ""),
+                + (f" and inputs of {_shown(left)}" if left else "")
+                + ("; a kernel also reads blocks of columns: `max[n%128](x)`" if set(over) == {"n"} else ""),
                 first,
             )
             return

@@ -113,6 +113,7 @@ REFUSED = {
         "gathered values cannot combine with a reduction",
         "D = acc; s",
     ),
+    "D = acc/max[n](acc)": ("so it cannot be read at [m, n]", "also reads blocks of columns: `max[n%128](x)`"),
     "D = acc; s = max[m](sum[n](acc))": ("cannot be reduced or paired again", "use it in the next kernel"),
 }
 
