@@ -35,7 +35,7 @@ from evt.ir import (
     TypedDag,
 )
 from evt.ir.dtype import DType
-from evt.ir.node import written
+from evt.ir.node import reduced_text, written
 
 Kind = Literal["acc", "load", "const", "apply", "cast", "reduce", "fold", "pick", "index", "random", "store"]
 
@@ -138,7 +138,7 @@ def _box(dag: Dag, node: int) -> Box:
         case Cast(dtype):
             return Box("cast", f"cast {dtype}", of_value)
         case Reduce(kind, modes):
-            return Box("reduce", f"{kind}[{', '.join(modes)}]", of_value)
+            return Box("reduce", f"{kind}[{reduced_text(modes)}]", of_value)
         case ReduceBlocks(kind, width):
             return Box("fold", f"{kind}[n%{width}]", of_value)
         case Pick(member, distance):

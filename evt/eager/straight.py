@@ -301,6 +301,8 @@ class _Writer(Dialect[Value]):
         return tensor.expand(*sizes), dtype
 
     def reduce(self, op: Reduce, x: Argument[Value]) -> Value:
+        if op.is_within:
+            raise UnwrittenError("reductions within images or groups of columns are written for kernels only")
         dims = [MODES.index(mode) - 3 for mode in op.modes if mode != "l" or self.batched]
         if op.kind in PLACES:
             tensor, _ = self.spread(x, op.modes)

@@ -37,7 +37,7 @@ def own(plan: Plan) -> OwnText | None:
             tile = tuple((name, extent(size)) for name, size in numbers)
             return OwnText(
                 mainloop=_mainloop(plan, loop),
-                kernel=_kernel(loop.shared),
+                kernel=_kernel(loop),
                 remark="The convolution, and the size of tiles if the caller gives one.",
                 problem=(*_sizes(loop), *tile),
                 operands=(*_image("a", loop.a), *_image("b", loop.b)),
@@ -86,8 +86,10 @@ def own(plan: Plan) -> OwnText | None:
             return None
 
 
-def _kernel(shared: bool) -> str:
-    return f"evt::kit::Kernel<Mainloop, Epilogue{', true' if shared else ''}>"
+def _kernel(loop: HaloConvolution) -> str:
+    flags = [str(flag).lower() for flag in (loop.shared, loop.by_images)]
+    given = flags[: 2 if loop.by_images else int(loop.shared)]
+    return f"evt::kit::Kernel<{', '.join(('Mainloop', 'Epilogue', *given))}>"
 
 
 def _gemm(plan: Plan, loop: OwnProduct) -> str:

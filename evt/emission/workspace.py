@@ -116,6 +116,7 @@ def _final_job(plan: Plan, result: Result) -> Job:
     nodes = {node.name: node for node in plan.reductions}
     own = ("out", result_pointer(result))
     over = ("over_batch", "true" if result.over_batch else "false")
+    batches = ("batches", "arguments.images" if result.of_images else "arguments.l")
     if result.region is None:
         (operand,) = result.operands
         assert isinstance(operand, Combined)
@@ -123,21 +124,21 @@ def _final_job(plan: Plan, result: Result) -> Job:
         members: Assignments = (
             ("parts_ptr", parts_pointer(node)),
             own,
-            ("parts", _part_count(plan, node)),
+            ("parts", _part_count(plan, node) + " / arguments.images" * result.of_images),
             ("kept", read(result.extent)),
-            ("batches", "arguments.l"),
+            batches,
             ("out_stride_l", read(result.batch)),
             over,
         )
         type_ = f"evt::FinishJob<{COMBINE[node.kind]}, {REGISTER[node.dtype]}, {result.dtype.cutlass}>"
         return Job(result.name, type_, members)
-    spelled = [_operand(plan, nodes, operand) for operand in result.operands]
+    spelled = [_operand(plan, nodes, operand, result.of_images) for operand in result.operands]
     kept = read(result.extent) if result.divisor == 1 else f"{read(result.extent)} / {result.divisor}"
     members = (
         ("operands", f"cute::make_tuple({', '.join(f'{type_}{{{values}}}' for type_, values in spelled)})"),
         own,
         ("kept", kept),
-        ("batches", "arguments.l"),
+        batches,
         ("out_stride_l", read(result.batch)),
         over,
     )
@@ -145,16 +146,16 @@ def _final_job(plan: Plan, result: Result) -> Job:
     return Job(result.name, f"evt::ComputeJob<{', '.join(types)}>", members)
 
 
-def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand) -> tuple[str, str]:
+def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand, of_images: bool) -> tuple[str, str]:
     """Return the operand of a result: its type, and its source."""
     match operand:
-        case Combined(name, width, distance, moment):
+        case Combined(name, width, distance, moment, merged):
             node = nodes[name]
-            count = _part_count(plan, node) + " * arguments.l" * node.over_batch
+            count = _part_count(plan, node) + " * arguments.l" * node.over_batch + " / arguments.images" * of_images
             given = f"{parts_pointer(node)}, {count}, {read(node.extent)}"
             if node.kind in PLACES:
                 return "evt::CombinedPlace", f"{{{given}}}"
-            columns = f", {width}, {distance}" if width > 1 else ""
+            columns = "" if width == 1 else f", {width}, 1, true" if merged else f", {width}, {distance}"
             type_ = f"evt::Combined<{COMBINE[node.kind]}, {part_type(node)}{columns}>"
             return (f"{_MOMENTS[moment]}<{type_}>", f"{{{given}}}") if moment else (type_, given)
         case Given(dtype, Single() as values, stride, batch):

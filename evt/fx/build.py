@@ -6,7 +6,7 @@ such nodes as well: a kernel never reads an intermediate value of another region
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -24,7 +24,7 @@ from evt.fx.region import FusionRegion
 from evt.fx.views import is_view
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Scale, Store
 from evt.ir.dtype import F32, F64
-from evt.ir.node import ELEMENT_MODES, OFFSETS
+from evt.ir.node import ELEMENT_MODES, MODES, OFFSETS, base, is_divided
 from evt.ir.origin import Foreign
 from evt.program import Program, program_of
 from evt.request import Request, from_dag
@@ -204,7 +204,12 @@ class _Building:
     def output(self, name: str, node: Node) -> tuple[Output, RegionResult]:
         index_map = self.region.index_maps[node]
         stored = self.root
-        modes = [mode for mode in self.region.product.modes if mode not in index_map.reduced]
+        over = set(map(base, index_map.reduced))
+        modes = [mode for mode in self.region.product.modes if mode not in over]
+        if blocks := [mode for mode in index_map.reduced if is_divided(mode)]:
+            kept = sorted((*modes, *blocks), key=lambda mode: MODES.index(base(mode)))
+            result = RegionResult(node, *self.blocks(index_map, kept))
+            return Output(name, dtype_in(dtype_of(node)), tuple(kept)), result
         if index_map.reduced:
             stored = IndexMap(tuple(dim for dim in self.root.dims if dim.mode in modes or not dim.mode))
             if self.region.product.is_convolution:
@@ -216,6 +221,18 @@ class _Building:
         return Output(name, dtype_in(dtype_of(node)), tuple(modes), batchable=ragged), RegionResult(
             node, stored.sizes, arrangement
         )
+
+    def blocks(self, index_map: IndexMap, kept: Sequence[str]) -> tuple[tuple[Size, ...], Arrangement]:
+        """Return the sizes of a reduction within blocks, stored along some modes, and its arrangement to a shape."""
+        order = [dim.mode for dim in index_map.dims if dim.mode]
+        merged: list[str] = [mode for place, mode in enumerate(order) if order[place - 1 : place] != [mode]]
+        stored = [mode for mode in map(base, kept) if mode in merged]
+        if sorted(merged, key=stored.index) != stored:
+            raise UnbuiltError("the dimensions of a reduction's result lie among one another")
+        sizes = tuple(index_map.extent(mode) for mode in map(base, kept))
+        places = tuple([*map(base, kept)].index(mode) for mode in merged)
+        rest = tuple(place for place in range(len(kept)) if place not in places)  # of size 1
+        return sizes, Arrangement(sizes, (*rest, *places), index_map.sizes)
 
     def start(self, product: Product) -> int:
         """Add the product with its scale and terms; wrap the product of int8 to int8.

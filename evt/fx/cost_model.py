@@ -325,7 +325,7 @@ def _sums_rows(fused: RegionProgram) -> bool:
     """Return whether a region saves a kernel for sums over rows; new Inductors merge row and column sums."""
     reduced = {index_map.reduced for index_map in fused.region.index_maps.values()}
     both = getattr(torch._inductor.config.triton, "mix_order_reduction", False)
-    return any("m" in modes for modes in reduced) and not (both and ("n",) in reduced)
+    return any("m" in map(base, modes) for modes in reduced) and not (both and ("n",) in reduced)
 
 
 def _traffic(fused: RegionProgram) -> tuple[int, int, bool]:

@@ -9,11 +9,13 @@ value. A reduction removes modes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from evt.ir.node import IMAGES, base, is_divided
 
 #: A size: an int, or a torch.SymInt of a dynamic shape.
 Size = Any
@@ -53,13 +55,17 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class IndexMap:
-    """The dimensions of a value; ``reduced`` are the modes over which the value is already reduced."""
+    """The dimensions of a value; ``reduced`` are the modes over which the value is already reduced.
+
+    ``pixels`` are the rows of an image of a convolution; 0 for rows that are no pixels.
+    """
 
     dims: tuple[Dim, ...]
     reduced: tuple[str, ...] = ()
+    pixels: Size = 0
 
     @staticmethod
-    def of(sizes: Sequence[Size], modes: Sequence[str]) -> IndexMap:
+    def of(sizes: Sequence[Size], modes: Sequence[str], pixels: Size = 0) -> IndexMap:
         """Return the index map of packed dimensions; the last dimension of each mode is its innermost."""
         inner: dict[str, Size] = {}
         dims = []
@@ -67,7 +73,7 @@ class IndexMap:
             stride = inner.get(mode, 1)
             inner[mode] = stride * size
             dims.append(Dim(1) if same(size, 1) else Dim(size, mode, stride))
-        return IndexMap(tuple(reversed(dims)))
+        return IndexMap(tuple(reversed(dims)), (), pixels)
 
     @property
     def is_packed(self) -> bool:
@@ -109,26 +115,44 @@ class IndexMap:
                 parts.append(Dim(1) if same(size, 1) else Dim(size, merged.mode, stride))
                 stride = stride * size
             dims += reversed(parts)
-        done = IndexMap(tuple(dims), self.reduced)
+        done = replace(self, dims=tuple(dims))
         return done if len(dims) == len(shape) else None
 
     def permute(self, order: Sequence[int]) -> IndexMap:
-        return IndexMap(tuple(self.dims[place] for place in order), self.reduced)
+        return replace(self, dims=tuple(self.dims[place] for place in order))
 
     def reduce(self, places: Iterable[int], keep: bool) -> IndexMap | None:
-        """Return the index map after a reduction, or None if the dimensions are a part of a mode."""
+        """Return the index map after a reduction, or None if the dimensions are a part of a mode, but no block."""
         gone = {place % len(self.dims) for place in places}
-        modes = {self.dims[place].mode for place in gone} - {""}
-        if any((dim.mode in modes) != (place in gone) for place, dim in enumerate(self.dims) if dim.mode):
+        modes = {self._reduced(mode, gone) for mode in {self.dims[place].mode for place in gone} - {""}}
+        if "" in modes:
             return None
         dims = [Dim(1) if place in gone else dim for place, dim in enumerate(self.dims) if keep or place not in gone]
-        return IndexMap(tuple(dims), tuple(mode for mode in MODES if mode in {*self.reduced, *modes}))
+        reduced = sorted({*self.reduced, *modes}, key=lambda mode: MODES.index(base(mode)))
+        return replace(self, dims=tuple(dims), reduced=tuple(reduced))
+
+    def _reduced(self, mode: str, gone: Set[int]) -> str:
+        """Return the reduced mode: the mode, its blocks (images, or groups of columns), or "" for other dimensions."""
+        order = self._sorted(mode)
+        if order is None:
+            return ""
+        lost = [place in gone for place in order]
+        if all(lost):
+            return mode
+        if lost != sorted(lost):  # blocks are the innermost dimensions
+            return ""
+        count = math.prod(self.dims[place].size for place in order if place in gone)
+        if mode == "m":
+            return IMAGES if same(count, self.pixels) else ""
+        return f"{mode}/{count}" if mode == "n" and isinstance(count, int) else ""
 
     def varies(self, shape: Sequence[Size]) -> tuple[str, ...] | None:
         """Return the modes over which a broadcast tensor varies, or None if it varies over a part of m or n.
 
         It varies over m or n if it has all dimensions of the mode, and over l if it has any dimension of l.
         """
+        if any(map(is_divided, self.reduced)):
+            return () if all(same(size, 1) for size in shape) else None
         if len(shape) > len(self.dims):
             return None
         has: dict[str, set[bool]] = {}

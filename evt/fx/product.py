@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -309,7 +310,8 @@ def _left_over(size: Size, given: Size, stride: int, reach: int, transposed: boo
 
 
 def _pixels(node: Node, rank: int) -> IndexMap:
-    return IndexMap.of(shape_of(node), ("m", "n", *["m"] * rank))
+    images, _, *pixels = shape_of(node)
+    return IndexMap.of(shape_of(node), ("m", "n", *["m"] * rank), 0 if same(images, 1) else math.prod(pixels))
 
 
 def _geometry(arguments: Arguments, names: Sequence[str], rank: int) -> dict[str, Any] | str:

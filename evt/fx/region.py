@@ -15,6 +15,7 @@ from evt.fx.op_semantics import Applied, Reduced, number_of, operands_of, semant
 from evt.fx.product import Product
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import MEMORY, follow, is_arranged, is_view
+from evt.ir.node import base, is_divided
 
 #: Types of tensors that a kernel reads, and of single numbers that it reads.
 _READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32, torch.int8, torch.uint8)
@@ -120,8 +121,11 @@ def _elementwise(
 
 def _reduced(node: Node, found: Reduced, index_map: IndexMap) -> IndexMap | SkipReason:
     made = index_map.reduce(found.places, found.keep)
-    if made is None or index_map.reduced or not set(made.reduced) <= {"m", "n"} or not made.reduced:
+    if made is None or index_map.reduced or not made.reduced:
         return SkipReason(node, "E1008", "it reduces neither whole rows nor whole columns")
+    bases, blocks = set(map(base, made.reduced)), any(map(is_divided, made.reduced))
+    if not bases <= {"m", "n"} or (blocks and ("m" not in bases or found.correction)):
+        return SkipReason(node, "E1008", "it reduces parts of rows")
     return made
 
 

@@ -13,7 +13,7 @@ from evt.ir import TypedDag
 from evt.ir.dag import Dag, reads_accumulator
 from evt.ir.dtype import PACKED_OPERANDS
 from evt.ir.lower.derivative import NoDerivativeError
-from evt.ir.node import Operand, index_of
+from evt.ir.node import Operand, Reduce, index_of
 from evt.ir.operand import epilogue_of
 from evt.plan import plan
 from evt.request import Request, packed_problem, typed_for, typed_graph
@@ -37,7 +37,7 @@ def gradient_of(
         raise refused("autograd does not record grouped products", "pass the tensors detached")
     precise = replace(request, settings=replace(request.settings, numerics="precise"))
     dag = epilogue_of(typed_for(precise, operands, absent))
-    refuse_factors(request.dag)
+    refuse_blocks(request.dag)
     for message, help_text in _missing(dag, wanted):
         raise refused(message, help_text)
     try:
@@ -107,11 +107,14 @@ def declared(dag: Dag) -> Dag:
 _WITHOUT = "multiply in a separate kernel, or call the program under torch.no_grad()"
 
 
-def refuse_factors(dag: Dag) -> None:
-    """Raise ArgumentError (E0614) for a program whose operands have factors for blocks of k."""
+def refuse_blocks(dag: Dag) -> None:
+    """Raise ArgumentError (E0614) for factors of blocks of k, and for reductions of images or groups of columns."""
     if dag.scales:
         names = " and ".join(f"`{name}`" for name in dag.scales)
         raise refused(f"factors for blocks of k, of {names}, have no gradient", _WITHOUT)
+    if any(isinstance(op, Reduce) and op.is_within for op, _ in dag.table):
+        message = "reductions within images or groups of columns have no gradient"
+        raise refused(message, "reduce in a separate kernel, or call the program under torch.no_grad()")
 
 
 def refuse_zero_points(dag: TypedDag) -> None:

@@ -10,7 +10,20 @@ from collections.abc import Iterator, Sequence
 
 from evt.diagnostics import Diagnostic, Label
 from evt.ir.dag import Dag
-from evt.ir.node import Interleave, Load, Pick, Random, Reduce, ReduceBlocks, Store, ValueType, base, written
+from evt.ir.node import (
+    MODES,
+    Interleave,
+    Load,
+    Pick,
+    Random,
+    Reduce,
+    ReduceBlocks,
+    Store,
+    ValueType,
+    base,
+    reduced_text,
+    written,
+)
 from evt.ir.origin import Place, at
 
 
@@ -31,10 +44,11 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
     if isinstance(op, Reduce | ReduceBlocks | Pick | Interleave):
         inner = dag[first]
         joined = isinstance(inner, Reduce) and isinstance(op, Reduce) and inner.kind == op.kind
-        modes = ", ".join(mode for mode in ("l", "m", "n") if mode in (*over, *getattr(op, "modes", ())))
+        both = set(map(base, (*over, *getattr(op, "modes", ()))))
+        modes = ", ".join(mode for mode in MODES if mode in both)
         yield refused(
-            f"a reduction over {_shown(over)} is complete only when the kernel ends, so it cannot be reduced or "
-            "paired again",
+            f"a reduction over [{reduced_text(over)}] is complete only when the kernel ends, so it cannot be reduced "
+            "or paired again",
             "made from a reduction",
             f"write `{op.kind}[{modes}](x)`" if joined and isinstance(op, Reduce) else _NEXT,
             first,
@@ -42,19 +56,20 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
         return
     for each in reductions[1:]:
         if dag.reduced[each] != over:
-            message = f"reductions over {_shown(over)} and over {_shown(dag.reduced[each])} meet"
+            message = f"reductions over [{reduced_text(over)}] and over [{reduced_text(dag.reduced[each])}] meet"
             hint = "arithmetic after a reduction reads reductions over equal modes only; " + _NEXT
             yield refused(message, "made from both", hint, each)
             return
-    left = [mode for mode in ("m", "n") if mode not in over]
+    whole = set(map(base, over))
+    left = [mode for mode in ("m", "n") if mode not in whole]
     for operand in dict.fromkeys(arguments):
         if dag.reduced[operand]:
             continue
         varies = types[operand].modes
-        if any(base(mode) in over for mode in varies):
+        if any(base(mode) in whole for mode in varies):
             yield refused(
-                f"a reduction over {_shown(over)} is complete only when the kernel ends, so it cannot be read at "
-                f"{_shown(varies)}",
+                f"a reduction over [{reduced_text(over)}] is complete only when the kernel ends, so it cannot be read "
+                f"at {_shown(varies)}",
                 f"{_shown(varies)} meets a reduction",
                 f"{_NEXT}; arithmetic after a reduction reads sizes, scalars"
                 + (f" and inputs of {_shown(left)}" if left else "")

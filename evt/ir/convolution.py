@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeGuard, get_args
 
 from evt.diagnostics import Diagnostic, hint
 from evt.errors import ArgumentError
+from evt.ir.node import IMAGES
 
 Operator = Literal["fprop", "dgrad", "wgrad"]
 
@@ -196,11 +197,13 @@ class ConvolutionProblem:
                 return self._leads((self.images, *self.pixels), (self.channels,), self.filters)
             case "wgrad":
                 columns = (*self.filter_size, self.channels // self.geometry.groups)
-                return self._leads((self.filters,), columns, self.images * math.prod(self.results))
+                found = self._leads((self.filters,), columns, self.images * math.prod(self.results))
+                del found[IMAGES]  # whose pixels are no rows
+                return found
 
     @staticmethod
     def _leads(rows: tuple[int, ...], columns: tuple[int, ...], inner: int) -> dict[str, tuple[int, ...]]:
-        return {"l": (), "m": rows, "n": columns, "k": (inner,)}
+        return {"l": (), "m": rows, "n": columns, "k": (inner,), IMAGES: rows[:1]}
 
     @cached_property
     def sizes(self) -> dict[str, int]:

@@ -29,6 +29,7 @@ from evt.ir.node import (
     Scale,
     Store,
     ValueType,
+    base,
     index_of,
 )
 from evt.ir.origin import Origin, Place
@@ -220,7 +221,7 @@ def reduced_modes(op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, .
     if not own and not any(operands):
         return ()
     found = {*own, *(mode for modes in operands for mode in modes)}
-    return tuple(mode for mode in MODES if mode in found)
+    return tuple(sorted(found, key=lambda mode: (MODES.index(base(mode)), mode)))
 
 
 def prune(dag: Dag) -> Dag:

@@ -30,6 +30,7 @@ from evt.ir.node import (
     ReduceBlocks,
     Scale,
     Store,
+    reduced_text,
     shown,
 )
 from evt.ir.number import decimal
@@ -149,7 +150,7 @@ class _Printer:
             case Cast(dtype):
                 return call(str(dtype))
             case Reduce(kind, modes):
-                return call(f"{kind}[{', '.join(modes)}]")
+                return call(f"{kind}[{reduced_text(modes)}]")
             case ReduceBlocks(kind, width):
                 return call(f"{kind}[n%{width}]")
             case Pick(member, block):

@@ -71,6 +71,7 @@ from evt.ir.node import (
     index_of,
     is_divided,
     shown,
+    within,
     written,
 )
 from evt.ir.operand_types import check_operand_types
@@ -181,7 +182,9 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Reduce(_, modes):
             # The kernel writes every remaining row or column, regardless of the operand's modes.
             own = next((mode for mode in operands[0] if base(mode) == "n"), "n")
-            return canonical(mode for mode in ("m", own, *operands[0]) if base(mode) not in modes)
+            over = set(map(base, modes))
+            left = [mode for mode in ("m", own, *operands[0]) if base(mode) not in over]
+            return canonical((*left, *within(modes, operands[0])))
         case ReduceBlocks(_, width):
             return columns(f"n/{width * max(map(divisor, operands[0]), default=1)}")
         case Pick(_, block):

@@ -22,7 +22,9 @@
 
 Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value with half the columns has the mode ``n/2@1``, or
 ``n/2@32`` if the pairs lie 32 columns apart. A tensor with half the columns has ``n/2``, which fits either. A value for
-each block of 32 columns has ``n/32``; for each block of 32 half-width columns it has ``n/64``. The operands' formulas,
+each block of 32 columns has ``n/32``; for each block of 32 half-width columns it has ``n/64``. A reduction of blocks
+names the mode of the blocks: ``Reduce("sum", ("m", "n/10"))`` sums all rows of each block of 10 columns. In a
+convolution ``m/p`` are the images: a reduction over ``m/p`` has a value for each image. The operands' formulas,
 from Element to Feed, have the contraction mode ``k``: formulas of A vary over m and k, formulas of B over k and n.
 Their values do not reach the epilogue. A value for each block of 128 elements of k has ``k/128``. The inputs of a Scale
 have such blocks of m, n and k. The last block may be partial.
@@ -49,6 +51,8 @@ from evt.ir.dtype import B1, DType
 
 #: Index modes in canonical order: batch, rows, columns.
 MODES = ("l", "m", "n")
+#: The mode of the images of a convolution: blocks of rows, whose size a call has.
+IMAGES = "m/p"
 #: The parts of an operand, input or output that inference completes.
 Inferred: TypeAlias = Literal["type", "modes"]
 INFERRED: tuple[Inferred, ...] = get_args(Inferred)
@@ -132,6 +136,16 @@ class Reduce:
     kind: str
     modes: tuple[str, ...]
     arity: ClassVar[int] = 1
+
+    @property
+    def over(self) -> frozenset[str]:
+        """The undivided modes that it reduces, also within blocks."""
+        return frozenset(map(base, self.modes))
+
+    @property
+    def is_within(self) -> bool:
+        """True if it reduces blocks: images, or groups of columns."""
+        return any(map(is_divided, self.modes))
 
     @property
     def instructions(self) -> int:
@@ -261,9 +275,15 @@ def is_divided(mode: str) -> bool:
 
 
 def divisor(mode: str) -> int:
-    """Return the number of elements of the base mode for each element of this mode."""
+    """Return the number of elements of the base mode for each element of this mode; 1 for images."""
     number = mode.partition("/")[2].partition("@")[0]
-    return int(number) if number else 1
+    return int(number) if number.isdigit() else 1
+
+
+def within(modes: Iterable[str], operand: Iterable[str]) -> tuple[str, ...]:
+    """Return the modes of a value for each block that a reduction names: ``n/32`` for blocks of 16 half columns."""
+    columns = next((divisor(mode) for mode in operand if base(mode) == "n"), 1)
+    return tuple(f"n/{divisor(mode) * columns}" if base(mode) == "n" else mode for mode in modes if is_divided(mode))
 
 
 def blocks_of(mode: str, extent: int) -> int:
@@ -289,6 +309,11 @@ def written(mode: str) -> str:
 def shown(modes: Iterable[str]) -> str:
     """Return modes as a program writes them."""
     return ", ".join(map(written, modes))
+
+
+def reduced_text(modes: Iterable[str]) -> str:
+    """Return the modes of a reduction as a program writes them: ``m%p, n%16``."""
+    return ", ".join(mode.replace("/", "%") for mode in modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +424,11 @@ class Output:
         return any(map(index_of, self.modes))
 
     @property
+    def of_images(self) -> bool:
+        """True if it has a value for each image, and not for each pixel."""
+        return IMAGES in self.modes
+
+    @property
     def memory_modes(self) -> tuple[str, ...]:
         """The modes of the tensor: the written modes, after an implied batch mode."""
         return ("l", *self.modes) if self.batchable and "l" not in self.modes else self.modes
@@ -406,7 +436,7 @@ class Output:
     @property
     def is_tile(self) -> bool:
         """True if it has rows and columns."""
-        return {"m", "n"} <= set(map(base, self.modes))
+        return {"m", "n"} <= set(map(base, self.modes)) and not self.of_images
 
     @property
     def is_whole(self) -> bool:

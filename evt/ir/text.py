@@ -178,7 +178,7 @@ def _node(word: str, attribute: str | None) -> Node:
             return Extent(mode)
         case "random", None:
             return Random()
-        case "reduce" | "fold" | "pick", str(attribute) if match := re.fullmatch(r"(\w+)\[([\w,]*)\]", attribute):
+        case "reduce" | "fold" | "pick", str(attribute) if match := re.fullmatch(r"(\w+)\[([\w,/]*)\]", attribute):
             if word == "reduce":
                 return Reduce(match[1], tuple(match[2].split(",")))
             return ReduceBlocks(match[1], int(match[2])) if word == "fold" else Pick(int(match[1]), int(match[2]))

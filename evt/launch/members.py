@@ -36,10 +36,11 @@ class PartialSums:
 
 @dataclass(frozen=True, slots=True)
 class PartCount:
-    """The number of a reduction's parts: of each batch, or of all."""
+    """The number of a reduction's parts: of each batch, of all, or of each image."""
 
     reduction: str
     of_all_batches: bool = False
+    of_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,27 +206,32 @@ def _of_final(plan: Plan, result: Result) -> Iterator[tuple[str, Value]]:
     yield "out", result.pointer
     kept = result.extent
     yield "kept", Quotient(kept, result.divisor) if isinstance(kept, Field) and result.divisor > 1 else kept
-    yield "batches", 1
+    yield "batches", _images(plan) if result.of_images else 1
     yield "out_stride_l", result.batch
     yield "over_batch", int(result.over_batch)
     if result.region is None:
         (operand,) = result.operands
         assert isinstance(operand, Combined)
         yield "parts_ptr", Parts(operand.reduction)
-        yield "parts", PartCount(operand.reduction)
+        yield "parts", PartCount(operand.reduction, of_images=result.of_images)
         return
     for index, each in enumerate(result.operands):
-        for name, value in _of_operand(nodes, each):
+        for name, value in _of_operand(nodes, each, result.of_images):
             yield f"operands.{'rest.' * index}first.{name}", value
 
 
-def _of_operand(nodes: Mapping[str, Reduction], operand: Operand) -> Iterator[tuple[str, Value]]:
+def _images(plan: Plan) -> Field:
+    """Return the number of images of a convolution."""
+    return next(field for field in plan.fields if field.role == "images")
+
+
+def _of_operand(nodes: Mapping[str, Reduction], operand: Operand, of_images: bool) -> Iterator[tuple[str, Value]]:
     match operand:
         case Combined(name):
             node = nodes[name]
             held = "keys." if node.kind in PLACES else "moments." if operand.moment else ""
             yield f"{held}ptr", Parts(name)
-            yield f"{held}parts", PartCount(name, node.over_batch)
+            yield f"{held}parts", PartCount(name, node.over_batch, of_images)
             yield f"{held}kept", node.extent
         case Given(_, values, stride, batch):
             if isinstance(values, Single):

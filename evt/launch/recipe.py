@@ -204,8 +204,9 @@ class _Writer:
         match value:
             case Field():
                 return self._sizes[value.name]
-            case PartCount(reduction):
-                return part_count(self._reductions[reduction], self._shape.tiles)
+            case PartCount(reduction, of_images=of_images):
+                parts = part_count(self._reductions[reduction], self._shape.tiles)
+                return parts // self._sizes["images"] if of_images else parts
             case Quotient(extent, divisor):
                 return self._sizes[extent.name] // divisor
             case Shaped() | IsAligned():
@@ -217,16 +218,21 @@ class _Writer:
     def _blocks(self, struct: Struct) -> tuple[int, int]:
         """Return the grid of a small kernel: the most blocks that a job can use, and the jobs."""
         members = dict(struct.members)
-        kept = [self._number("", members[f"{job}.kept"]) for job in struct.jobs]
-        blocks = _finish_blocks if struct.kernel == "finish" else _initial_blocks
-        return max(1, *(blocks(each) for each in kept if isinstance(each, int))), len(struct.jobs)
+        blocks, most = _finish_blocks if struct.kernel == "finish" else _initial_blocks, 1
+        for job in struct.jobs:
+            kept, batches = (self._number("", members[f"{job}.{name}"]) for name in ("kept", "batches"))
+            assert isinstance(kept, int)
+            assert isinstance(batches, int)
+            most = max(most, blocks(kept, batches))
+        return most, len(struct.jobs)
 
 
-def _finish_blocks(kept: int) -> int:
+def _finish_blocks(kept: int, batches: int) -> int:
     """Return the blocks of a job that combines parts: see finish.hpp."""
-    few = min(ceil_div(kept, 32 // _FINISH_LANES), _FINISH_BLOCKS)
-    return 1 if kept == 1 else max(few, ceil_div(kept, _FINISH_THREADS // _FINISH_LANES))
+    places = kept * batches
+    few = min(ceil_div(places, 32 // _FINISH_LANES), _FINISH_BLOCKS)
+    return batches if kept == 1 else max(few, ceil_div(places, _FINISH_THREADS // _FINISH_LANES))
 
 
-def _initial_blocks(kept: int) -> int:
-    return ceil_div(kept, _FINISH_THREADS)
+def _initial_blocks(kept: int, batches: int) -> int:
+    return ceil_div(kept * batches, _FINISH_THREADS)

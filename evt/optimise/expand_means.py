@@ -20,7 +20,8 @@ def expand_means(dag: TypedDag) -> TypedDag:
     for node in builder.walk(dag):
         op, operands = dag.table[node]
         taken = tuple([renamed[operand] for operand in operands])
-        if isinstance(op, Reduce) and op.kind == "mean" and (op.modes, operands) not in variances:
+        within = isinstance(op, Reduce) and op.is_within  # of blocks, whose size a call has
+        if isinstance(op, Reduce) and op.kind == "mean" and not within and (op.modes, operands) not in variances:
             renamed.append(_quotient(builder, op.modes, *taken))
         else:
             renamed.append(builder.add(op, *taken))

@@ -29,7 +29,7 @@ def refusal(dag: TypedDag, most: int | None, batches: int) -> str:
 def counts(dag: TypedDag, mode: str) -> bool:
     """Return whether a program reads coordinates along a mode or its extent, or reduces over the mode."""
     return any(
-        isinstance(op, Random) or op in (Index(mode), Extent(mode)) or (isinstance(op, Reduce) and mode in op.modes)
+        isinstance(op, Random) or op in (Index(mode), Extent(mode)) or (isinstance(op, Reduce) and mode in op.over)
         for op, _ in dag.table
     )
 

@@ -57,7 +57,7 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
 def _of_program(dag: TypedDag) -> Refusal | None:
     """Return why the rows of a program depend on the number of rows in every kernel."""
     for node, (op, _) in enumerate(dag.table):
-        if isinstance(op, Reduce) and op.kind not in _ORDERLESS and set(op.modes) & {"l", "m"}:
+        if isinstance(op, Reduce) and op.kind not in _ORDERLESS and op.over & {"l", "m"}:
             return Refusal("a sum over rows has an order that depends on their number", node)
         if isinstance(op, Extent) and op.mode in ("l", "m"):
             return Refusal(f"it reads size({op.mode})", node)

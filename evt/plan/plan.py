@@ -193,12 +193,14 @@ class HaloConvolution(Convolution):
     """A convolution that loads each pixel once a tile (:mod:`evt.plan.geometry.halo`). ``shared``: by clusters.
 
     ``windows``: the channels and the pixels of a step, if a row of taps is one tap. ``residues``: dgrad with a stride.
+    ``by_images``: a tile has pixels of one image, for reductions of each image.
     """
 
     windows: tuple[int, int] | None = None
     shared: bool = False
     residues: bool = False
     groups: Groups = "one"
+    by_images: bool = False
 
     @property
     def transposes_filters(self) -> bool:

@@ -33,6 +33,7 @@ from evt.ir.node import (
     direct,
     divisor,
     index_of,
+    within,
 )
 from evt.ir.operand_types import multiplied_type
 from evt.reference import functions
@@ -115,17 +116,24 @@ class Exact(Dialect[torch.Tensor]):
         return x.value.to(working(met(x.type, dtype), self.dtype)) if x.type.constant else x.value
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
-        value = self.reduced_value(x)
+        value, over = self.reduced_value(x), set(map(base, op.modes))
         whole = {"l": 1, "m": 1, "n": max(1, x.width)}
         sizes = [
-            self.extents.divided(mode, whole[mode]) if mode in op.modes else size
+            self.extents.divided(mode, whole[mode]) if mode in over else size
             for mode, size in zip(MODES, value.shape, strict=True)
         ]
-        dims = [MODES.index(mode) for mode in op.modes]
-        value = value.expand(sizes)
+        dims, value = [MODES.index(base(mode)) for mode in op.modes], value.expand(sizes)
+        blocks = {base(mode): math.prod(self.extents.dims(mode)) for mode in within(op.modes, x.type.modes)}
+        if blocks:  # [l, block, m, block, n]
+            dims = [2 * MODES.index(mode) for mode in over]
+            batches, rows, columns = value.shape
+            images, groups = blocks.get("m", 1), blocks.get("n", 1)
+            value = value.reshape(batches, images, rows // images, groups, columns // groups)
         if op.kind in MOMENTS:
-            return moment(op.kind, value, dims, self.dtype)
-        return place(op.kind, value, dims[0]) if op.kind in PLACES else self.combine(op.kind, value, dims)
+            found = moment(op.kind, value, dims, self.dtype)
+        else:
+            found = place(op.kind, value, dims[0]) if op.kind in PLACES else self.combine(op.kind, value, dims)
+        return found.flatten(3).flatten(1, 2) if blocks else found
 
     def fold(self, op: ReduceBlocks, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)

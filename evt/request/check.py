@@ -41,9 +41,9 @@ from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import reads_accumulator
 from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.factors import zero_point
-from evt.ir.lower import OPERATIONS
+from evt.ir.lower import OPERATIONS, has_images
 from evt.ir.lower.words import FACTOR_BLOCKS, FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
-from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of, is_divided
+from evt.ir.node import ELEMENT_MODES, IMAGES, MODES, PLACES, base, direct, divisor, index_of, is_divided
 from evt.ir.operand import factor_of, formula_of
 from evt.language.tree import MOST_OPERATIONS
 
@@ -113,6 +113,8 @@ def _values(dag: Dag) -> Iterator[str]:
         if isinstance(value, Input) and value.is_blocked:
             known = frozenset({*ELEMENT_MODES["A"], *ELEMENT_MODES["B"], *FACTOR_BLOCKS})
         bases = [base(mode) for mode in value.modes]
+        if isinstance(value, Output) and "m" not in value.modes:  # the result of a reduction
+            known |= {IMAGES, *(mode for mode in value.modes if mode == f"n/{divisor(mode)}")}
         if not known.issuperset(map(direct, value.modes)) or len(set(bases)) < len(bases):
             yield f"`{value.name}` has the modes {list(value.modes)}"
         elif "l" in value.modes and dag.operation in CONVOLUTIONS:
@@ -164,7 +166,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: there is no mode `{shown(mode)}`"
             case Extent(mode) if mode not in (*MODES, "k"):
                 yield f"%{place}: there is no mode `{shown(mode)}`"
-            case Reduce(_, modes) if tuple(mode for mode in MODES if mode in modes) != modes or modes in ((), ("l",)):
+            case Reduce(_, modes) if not _may_reduce(dag, modes):
                 yield f"%{place}: a reduction over {list(modes)}; expected some of {list(MODES)}, in this order"
             case Reduce(kind, modes) if kind in PLACES and modes not in (("m",), ("n",)):
                 yield f"%{place}: {kind} along {list(modes)}; expected one of m and n"
@@ -176,6 +178,15 @@ def _nodes(dag: Dag) -> Iterator[str]:
     taken = any(isinstance(node, Pick | Interleave | ReduceBlocks) for node, _ in dag.table)
     if wgrad and (taken or any(value.dtype == B1 or any(map(is_divided, value.modes)) for value in values)):
         yield "bits, pairs and blocks of columns in the gradient of a weight are not supported"
+
+
+def _may_reduce(dag: Dag, modes: tuple[str, ...]) -> bool:
+    """Return whether a reduction's modes are in order, with blocks only of images, or of columns beside rows."""
+    bases = tuple(map(base, modes))
+    blocks = [mode for mode in modes if is_divided(mode)]
+    known = all(mode == IMAGES or mode == f"n/{divisor(mode)}" for mode in blocks)
+    fits = known and (IMAGES not in blocks or has_images(dag.operation)) and (not blocks or "m" in bases)
+    return fits and bases == tuple(mode for mode in MODES if mode in bases) and bases not in ((), ("l",))
 
 
 def _operand_formulas(dag: Dag) -> Iterator[str]:

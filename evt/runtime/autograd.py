@@ -26,7 +26,7 @@ from evt.gradient.program import (
     forward_of,
     gradient_of,
     has_kernel,
-    refuse_factors,
+    refuse_blocks,
     refuse_zero_points,
     refused,
 )
@@ -70,7 +70,7 @@ def run_recorded(
     Raise ArgumentError (E0614) if there are no gradients.
     """
     request = _read(program)
-    refuse_factors(request.dag)
+    refuse_blocks(request.dag)
     order = tuple(request.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
     if transforming() or request.dag.feeds:

@@ -1,7 +1,8 @@
 // The halo kernel on the host: the threads of a block run one at a time, over instructions of host/evt/kit. It reads a
 // line of numbers for each convolution, as halo_memory.cpp does; the groups, the channels of a block and the elements of
 // a load of filters (0: each block lies in a group; -1: threads copy the input in words); the input and the filters in
-// the order of memory. It prints the bits of the output.
+// the order of memory. It prints the bits of the output. A second kernel, whose
+// tiles have pixels of one image, sums the pixels of each image.
 
 #include "kit.hpp"
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/reduce.hpp"
 #include "evt/kit/kernel.hpp"
 #include "evt/kit/mainloop.hpp"
 #include "evt/kit/mainloop_groups.hpp"
@@ -36,6 +38,71 @@ struct Epilogue {
   void finish(evt::fragment::Tile const&) {}
 };
 
+/// D = acc, and the sums of D's pixels.
+struct EpilogueOfSums : Epilogue {
+  using Sums = evt::own::Part<evt::kit::Lanes, evt::epilogue::Reduction<evt::epilogue::Kept::kColumns, evt::Sum, float,
+                                                                       evt::Partial>>;
+  static constexpr bool kPlaces = true;
+  struct Params {
+    Sums::Params sums;
+  };
+
+  Sums sums;
+
+  EpilogueOfSums(Params const& params, evt::fragment::Tile const& tile) : Epilogue({}, tile), sums(params.sums, tile) {}
+  template <int N, class Accumulator, class Loaded, class Store>
+  void visit(Accumulator const& acc, Loaded const&, Store const& store, Fetched const&,
+             evt::fragment::Places const& places) {
+    for (int i = 0; i < N; ++i) {
+      sums.put(host::value(bf16{uint16_t(evt::element::rounded(acc(i)))}), i, places);
+      store(i, acc(i));
+    }
+  }
+  void finish(evt::fragment::Tile const&) { sums.finish(); }
+};
+
+/// Run all blocks; return whether there is a tile.
+template <class Kernel>
+bool run(typename Kernel::Arguments const& arguments) {
+  if (!Kernel::can_implement(arguments)) return false;
+  auto const params = Kernel::to_underlying_arguments(arguments);
+  gridDim = Kernel::get_grid_shape(params);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    host::barriers.clear();
+    std::memset(host::memory, 0xff, sizeof(host::memory));
+    host::run(Kernel::MaxThreadsPerBlock, [&] { Kernel()(params, host::memory[0] + 16); });
+  }
+  return true;
+}
+
+/// Whether the parts of each image are the sums of its pixels.
+template <class Mainloop, class Arguments>
+bool sums_images(Arguments const& given) {
+  using Kernel = evt::kit::Kernel<Mainloop, EpilogueOfSums, false, true>;
+  typename Kernel::Arguments arguments{};
+  arguments.problem = given.problem;
+  arguments.a = given.a, arguments.b = given.b, arguments.d = given.d, arguments.d_stride = given.d_stride;
+  std::memcpy(arguments.a_strides, given.a_strides, sizeof(given.a_strides));
+  std::memcpy(arguments.b_strides, given.b_strides, sizeof(given.b_strides));
+  arguments.multiprocessors = given.multiprocessors, arguments.groups = given.groups;
+  auto const& problem = given.problem;
+  int64_t const tiles = Kernel::tiles(arguments).number, images = problem.images, filters = problem.filters;
+  std::vector<float> parts(size_t(tiles * filters), NAN);
+  arguments.epilogue.sums.ptr = parts.data(), arguments.epilogue.sums.kept = filters;
+  if (!run<Kernel>(arguments)) return true;
+  int64_t const pixels = int64_t(problem.depth.output) * problem.height.output * problem.width.output;
+  for (int64_t i = 0; i < images * filters; ++i) {
+    int64_t const image = i / filters, filter = i % filters;
+    float found = 0, wanted = 0;
+    for (int64_t part = 0; part < tiles / images; ++part)
+      found += parts[size_t((image * (tiles / images) + part) * filters + filter)];
+    for (int64_t pixel = 0; pixel < pixels; ++pixel)
+      wanted += host::value(static_cast<bf16 const*>(given.d)[(image * pixels + pixel) * filters + filter]);
+    if (found != wanted) return false;
+  }
+  return true;
+}
+
 std::vector<bf16> read(int64_t count) {
   std::vector<bf16> found(static_cast<size_t>(count));
   for (bf16& each : found) {
@@ -46,7 +113,7 @@ std::vector<bf16> read(int64_t count) {
   return found;
 }
 
-template <class Mainloop>
+template <class Mainloop, bool SumsImages = false>
 void compute(evt::kit::Problem const& problem, int groups = 1) {
   using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
   constexpr int Dimensions = Mainloop::kDimensions;
@@ -68,16 +135,12 @@ void compute(evt::kit::Problem const& problem, int groups = 1) {
   fill(arguments.b_strides, Transposed ? problem.filters : channels, x.taps, y.taps, z.taps);
   arguments.multiprocessors = 3;
   arguments.groups = groups;
-  if (!Kernel::can_implement(arguments)) {
+  if (!run<Kernel>(arguments)) {
     std::printf("none\n");
     return;
   }
-  auto const params = Kernel::to_underlying_arguments(arguments);
-  gridDim = Kernel::get_grid_shape(params);
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
-    host::barriers.clear();
-    std::memset(host::memory, 0xff, sizeof(host::memory));
-    host::run(Kernel::MaxThreadsPerBlock, [&] { Kernel()(params, host::memory[0] + 16); });
+  if constexpr (SumsImages) {
+    if (!sums_images<Mainloop>(arguments)) std::printf("other sums ");
   }
   for (bf16 each : d) std::printf("%d ", each.bits);
   std::printf("\n");
@@ -117,9 +180,9 @@ int main() {
     } else if (residues) {
       compute<Halo<104, 2, true, true>>(p);
     } else if (volume) {
-      backwards ? compute<Halo<104, 3, true>>(p) : compute<Halo<104, 3, false>>(p);
+      backwards ? compute<Halo<104, 3, true>>(p) : compute<Halo<104, 3, false>, true>(p);
     } else {
-      backwards ? compute<Halo<104, 2, true>>(p) : compute<Halo<64, 2, false>>(p);
+      backwards ? compute<Halo<104, 2, true>>(p) : compute<Halo<64, 2, false>, true>(p);
     }
   }
 }

@@ -290,3 +290,56 @@ def test_an_option_of_another_kind_is_refused() -> None:
     with pytest.raises(evt.ArgumentError, match=r"evt\.frozen"):
         read_options(None, {"evt.frozen": 1})
     assert read_options(None, {"evt.frozen": True}).frozen
+
+
+class Residual(nn.Module):
+    """A block of a VAE decoder, or of a UNet: two group norms, each with SiLU before a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.GroupNorm(4, 24, eps=1e-6), nn.GroupNorm(4, 40, eps=1e-6)
+        self.up, self.down = nn.Conv2d(24, 40, 3, padding=1), nn.Conv2d(40, 24, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.up(nn.functional.silu(self.first(x)))
+        result: torch.Tensor = x + self.down(nn.functional.silu(self.second(h)))
+        return result
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_the_convolution_before_a_group_norm_gives_its_moments(images: int) -> None:
+    torch.manual_seed(0)
+    model = Residual().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(images, 24, 9, 7).to(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    run = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+    first, second = evt.report(run).rows
+    of = "m, n/10" if images == 1 else "m/p, n/10"
+    assert f"f32[{of.removeprefix('m, ')}]" in first.formula
+    assert f"var[{of.replace('/', '%')}]" in first.formula
+    assert "var" not in second.formula
+    made = traced(model, x)
+    split_moments(made.graph)
+    regions = find_regions(made.graph).regions
+    assert [sum(isinstance(op, Reduce) for op, _ in each.program.request.dag.table) for each in regions] == [2, 0]
+
+
+def test_means_of_rows_that_are_no_images_stay() -> None:
+    """A product's rows in another shape are no images; a pooled vector is not a reduction of whole rows."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Linear(WIDTH, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.map(x).relu().mean(1)
+
+    model, x = Pooled().eval(), torch.randn(3, 5, WIDTH)
+    torch._dynamo.reset()
+    run = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+    assert "mean" not in evt.report(run).rows[0].formula

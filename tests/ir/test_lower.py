@@ -368,7 +368,7 @@ def test_outputs_take_the_modes_of_their_values() -> None:
         ("sum[k](acc)", "E0301", "[k]"),
         ("sum[n, n](acc)", "E0301", "[n, n]"),
         ("sum[n%24](acc)", "E0301", "[n%24]"),
-        ("max[m, n%32](acc)", "E0301", "[m, n%32]"),
+        ("max[l, n%32](acc)", "E0301", "[l, n%32]"),
         ("median[n](acc)", "E0201", "median"),
         ("even()", "E0203", "even()"),
         ("even(acc, 5)", "E0203", "5"),

@@ -59,6 +59,7 @@ def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator
         kernel = KernelClass(
             *(pixels, block_bytes // element_bytes, block_bytes, pixel_bytes, staged, volume, shared),
             residues=kind == "residues",
+            by_images=kind == "image" and problem.images % 4 == 3,
         )
         if kind == "windows":
             problem = over_windows(problem, kernel)

@@ -98,10 +98,10 @@ class Running<MergeMoments, Moments<T>> {
  public:
   CUTLASS_DEVICE Running() : count(0), pivot(0), sum(0), squares(0) {}
 
-  CUTLASS_DEVICE void add(Moments<T> const& x) {
+  CUTLASS_DEVICE void add(Moments<T> const& x, bool exists = true) {
     pivot = count == T(0) ? x.pivot : pivot;
-    T const difference = x.pivot - pivot;
-    count += T(1);
+    T const difference = exists ? x.pivot - pivot : T(0);
+    count += exists ? T(1) : T(0);
     sum += difference;
     squares += difference * difference;
   }

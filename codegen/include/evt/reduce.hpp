@@ -149,7 +149,7 @@ template <class Op, class Element>
 class Running {
  public:
   CUTLASS_DEVICE Running() : total_(Op::template identity<Element>()) {}
-  CUTLASS_DEVICE void add(Element const& x) { total_ = Op::apply(total_, x); }
+  CUTLASS_DEVICE void add(Element const& x, bool exists = true) { total_ = exists ? Op::apply(total_, x) : total_; }
   CUTLASS_DEVICE Element total() const { return total_; }
 
  private:

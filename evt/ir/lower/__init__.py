@@ -14,11 +14,24 @@ from evt.ir.lower.operands import check_operands, lower_operands, split_factor
 from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
-from evt.ir.node import Element, Feed, Input, Interleave, Output, Pick, ReduceBlocks, Scale, Store, is_divided
+from evt.ir.node import (
+    IMAGES,
+    Element,
+    Feed,
+    Input,
+    Interleave,
+    Output,
+    Pick,
+    Reduce,
+    ReduceBlocks,
+    Scale,
+    Store,
+    is_divided,
+)
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
-__all__ = ["OPERATIONS", "lower", "unknown_operation"]
+__all__ = ["OPERATIONS", "has_images", "lower", "unknown_operation"]
 
 
 def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
@@ -46,6 +59,8 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
         _refuse_batches(operation, (*names.inputs.values(), *outputs), report)
     if CONVOLUTIONS.get(operation, ("",))[0] == "wgrad":
         _refuse_columns(expressions, (*names.inputs.values(), *outputs), report)
+    if not has_images(operation):
+        _refuse_images(operation, expressions, report)
     report.check()
     builder = expressions.builder
     for output in outputs:
@@ -81,13 +96,26 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: So
             report("E0301", message, value.span, "no batches", "images count among the rows: omit `l`")
 
 
+def has_images(operation: str) -> bool:
+    """Return whether the rows of an operation are the pixels of images."""
+    return CONVOLUTIONS.get(operation, ("wgrad",))[0] != "wgrad"
+
+
+def _refuse_images(operation: str, expressions: Expressions, report: SourceDiagnostics) -> None:
+    """Refuse reductions over the pixels of each image where rows are no pixels."""
+    for (op, _), origin in zip(expressions.builder.table, expressions.builder.origins, strict=True):
+        if isinstance(op, Reduce) and IMAGES in op.modes:
+            message = f"`{op.kind}` is within images, and the rows of {operation} are no pixels"
+            report("E0301", message, origin, "reduces `m%p`", "`m%p` is for convolutions: reduce over `m`")
+
+
 def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: SourceDiagnostics) -> None:
     """Refuse bits, pairs and blocks in a weight's gradient, whose columns are taps and channels."""
     table, origins = expressions.builder.table, expressions.builder.origins
     taken = (
         origin
         for (op, _), origin in zip(table, origins, strict=True)
-        if isinstance(op, Pick | Interleave | ReduceBlocks)
+        if isinstance(op, Pick | Interleave | ReduceBlocks) or (isinstance(op, Reduce) and op.is_within)
     )
     stored = (value.span for value in values if value.dtype == B1 or any(is_divided(mode) for mode in value.modes))
     if places := [*taken, *stored]:

@@ -10,7 +10,6 @@ from evt.ir.dtype import F32, I32
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
 from evt.ir.node import (
     ELEMENT_MODES,
-    MODES,
     MOMENTS,
     PLACES,
     Apply,
@@ -27,6 +26,7 @@ from evt.ir.node import (
     ReduceBlocks,
     base,
     divisor,
+    is_divided,
 )
 from evt.language import tree as syntax
 
@@ -53,9 +53,11 @@ def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[
         hint = f"write `{name}[n](x)`, the column in each row, or `{name}[m](x)`, the row in each column"
         expressions.report("E0301", f"`{name}` is along one mode", call.subscript.span, "", hint)
         return operands[0]
-    if modes[0] not in MODES:
+    if "%" in modes[0]:
         return _fold(expressions, name, int(modes[0].partition("%")[2]), *operands)
     value = expressions.builder.add(Reduce(name, modes), operands[0])
+    if len(operands) > 1 and any(map(is_divided, modes)):
+        expressions.report.unsupported("a variance of blocks with a correction is", call.span)
     return value if len(operands) == 1 else _corrected(expressions, modes, value, *operands)
 
 

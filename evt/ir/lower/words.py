@@ -9,7 +9,7 @@ from evt.functions.single import round_f32
 from evt.ir.dtype import BY_NAME, F32, F64, TYPES, DType
 from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.missing import unknown_type
-from evt.ir.node import MODES, base
+from evt.ir.node import IMAGES, MODES, base, divisor
 from evt.language import tree as syntax
 
 #: Names that are scalars unless they are declared otherwise.
@@ -63,6 +63,8 @@ FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDT
 def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
     """Return the modes of a subscript, or None after a report. ``summed`` allows k, and blocks if one is of k."""
     allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
+    if not summed and "m" not in (mode.name for mode in subscript.modes):  # results of reductions
+        allowed = (*allowed, IMAGES, *(mode.name for mode in subscript.modes if _is_group(mode.name)))
     if summed and any(mode.subscript is None and mode.name.startswith("k/") for mode in subscript.modes):
         allowed = (*MODES, *FACTOR_BLOCKS)
     names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
@@ -84,6 +86,11 @@ def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: b
         report("E0301", "a subscript names a mode once", subscript.span, "repeated")
         return None
     return names
+
+
+def _is_group(name: str) -> bool:
+    """Return whether a mode is blocks of at least two columns, ``n/10``."""
+    return base(name) == "n" and name == f"n/{divisor(name)}" and divisor(name) > 1
 
 
 def _gather(subscript: syntax.Subscript, mode: syntax.Mode) -> str:
@@ -125,20 +132,35 @@ def is_flexible(report: SourceDiagnostics, subscript: syntax.Subscript, names: t
 
 
 def read_reduced_modes(report: SourceDiagnostics, subscript: syntax.Subscript) -> tuple[str, ...] | None:
-    """Return the modes that a reduction names, in the order of MODES, or None after a report."""
+    """Return the modes that a reduction names, in the order of MODES, or None after a report.
+
+    A reduction within blocks has the modes of its result: ``m/p`` for ``m%p``, ``n/10`` for ``m, n%10``. ``n%32`` alone
+    remains: elements can read it.
+    """
     names = [mode.name for mode in subscript.modes]
     blocks = [f"n%{width}" for width in FOLD_WIDTHS]
-    if len(set(names)) != len(names) or any(mode.optional for mode in subscript.modes) or not names:
+    modes = [_block_of(name) for name in names]
+    if len(set(map(base, modes))) != len(modes) or any(mode.optional for mode in subscript.modes) or not names:
         report("E0301", "a reduction names each mode once", subscript.span, "", "`sum[n](x)`, `max[m, n](abs(x))`")
         return None
     if names == ["l"]:
         report("E0301", "reducing over batches alone is not supported", subscript.span, "", "reduce over m or n too")
         return None
-    if not set(names) <= set(MODES) and names not in [[block] for block in blocks]:
+    if len(names) == 1 and names[0] in blocks:
+        return (names[0],)
+    grouped = "m" in map(base, modes) and all(mode in MODES or mode == IMAGES or _is_group(mode) for mode in modes)
+    if not (set(names) <= set(MODES) or grouped):
         hint = f"reduce over m, n and l, or within blocks of columns: {', '.join(f'`{block}`' for block in blocks)}"
+        if any(base(mode) == "n" for mode in modes if mode not in MODES):
+            hint += "; with m, blocks of any width: `sum[m, n%10](x)`"
         report("E0301", f"cannot reduce over `[{', '.join(names)}]`", subscript.span, "", hint)
         return None
-    return tuple(sorted(names, key=lambda name: MODES.index(name) if name in MODES else 0))
+    return tuple(sorted(modes, key=lambda mode: MODES.index(base(mode))))
+
+
+def _block_of(name: str) -> str:
+    """Return the mode of the blocks that a reduction names, ``n/10`` for ``n%10``; "" for a mode of fewer elements."""
+    return name.replace("%", "/") if "/" not in name else ""
 
 
 def read_dtype(

@@ -156,7 +156,7 @@ def _slots(scope: Scope, source: str | None, implicit_store: str | None, fused: 
         operand = visit(value)
         if op.kind in PLACES:
             return add(Slot(PlaceKeys, value, (operand,), reduction=node))
-        along = isinstance(op, ReduceBlocks) or "n" in op.modes
+        along = isinstance(op, ReduceBlocks) or "n" in op.over
         if op.kind != "sum" or not along or "/" not in columns_of(dag.types[value]):
             return operand
         if value not in once:

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from evt.ir import Extent, Index, Input, Load, Output, Reduce
 from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, I32, DType
-from evt.ir.node import MOMENTS, PLACES, divisor
+from evt.ir.node import MOMENTS, PLACES, base, divisor, is_divided
 from evt.ir.origin import quoted
 from evt.plan.epilogue.facts import in_order, is_leaf, reductions_of, shared_parts
 from evt.plan.epilogue.regions import Region, identity, make_region
@@ -30,14 +30,15 @@ from evt.plan.fields import Field
 class Combined:
     """A complete reduction, by the name of its step.
 
-    For a result with fewer columns, each ``width`` columns of the kernel hold ``distance`` values, in the first ones.
-    ``moment`` is "mean" or "var" if the parts are moments.
+    For a result with fewer columns, each ``width`` columns of the kernel hold ``distance`` values, in the first ones; a
+    ``merged`` result combines all ``width`` columns. ``moment`` is "mean" or "var" if the parts are moments.
     """
 
     reduction: str
     width: int = 1
     distance: int = 1
     moment: str = ""
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Result:
     """An output that the kernel stores at its end: a reduction, or the value of ``region`` on ``operands``.
 
     ``extent`` is the extent of the mode that is kept; each ``divisor`` of its indices share a result. ``batch`` is the
-    batch stride of results, ``origin`` the statement that stores them.
+    batch stride of results, or the stride ``of_images``, ``origin`` the statement that stores them.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Result:
     over_batch: bool
     operands: tuple[Operand, ...]
     region: Region | None = None
+    of_images: bool = False
     origin: str = field(default="", compare=False)
 
     @property
@@ -84,6 +86,12 @@ class Result:
         """The final reduction in words."""
         read = ", ".join(dict.fromkeys(each.reduction for each in self.operands if isinstance(each, Combined)))
         return f"final reduction, {self.region} of {read}"
+
+
+def kept_modes(op: Reduce) -> set[str]:
+    """Return the modes along which a reduction has parts: rows, columns or none; all columns for groups of columns."""
+    columns = {base(mode) for mode in op.modes if is_divided(mode)} - {"m"}
+    return {"m", "n"} - op.over | columns
 
 
 class Results:
@@ -122,8 +130,8 @@ class Results:
         scope, dag = self.scope, self.scope.dag
         value = dag.arguments(dag.stores[output.name])[0]
         pointer, over = scope.fields.pointer(output.name), dag.reduced[value]
-        batch = scope.batch(output.name, "l" not in over)
-        kept = {"m", "n"} - set(over)
+        batch = scope.fields.stride(output.name, "m") if output.of_images else scope.batch(output.name, "l" not in over)
+        kept = kept_modes(Reduce("", over))
         extent: Field | Literal[1] = scope.fields.size(kept.pop()) if kept else 1
         columns = columns_of(dag.types[value])
         op = dag[value]
@@ -140,7 +148,8 @@ class Results:
             region = make_region(dag, scope.next_region(), value, {leaf: self._label(leaf) for leaf in leaves})
         dtype = scope.dtype(output.name)
         origin = quoted(dag.origins[dag.stores[output.name]], dag.source)
-        return Result(name, dtype, pointer, extent, divisor(columns), batch, "l" in over, operands, region, origin)
+        each, images = divisor(columns), output.of_images
+        return Result(name, dtype, pointer, extent, each, batch, "l" in over, operands, region, images, origin)
 
     def _leaves(self, value: int) -> list[int]:
         """Return the leaves of a value: reductions, inputs, sizes and indices."""
@@ -175,9 +184,11 @@ class Results:
                 return scope.size(mode)
             case Index(mode):
                 return ResultIndex(mode == "l")
-        columns = columns_of(scope.dag.types[leaf])
-        apart = scope.pair_distance(leaf) if divisor(columns) > 1 else 1
+        op, columns = scope.dag[leaf], columns_of(scope.dag.types[leaf])
         reduction = self._reductions[shared_parts(scope.dag, leaf)]
+        if isinstance(op, Reduce) and any(base(mode) == "n" and is_divided(mode) for mode in op.modes):
+            return Combined(reduction, divisor(columns), 1, self._moment(leaf), merged=True)
+        apart = scope.pair_distance(leaf) if divisor(columns) > 1 else 1
         return Combined(reduction, divisor(columns) * apart, apart, self._moment(leaf))
 
     def _moment(self, leaf: int) -> str:

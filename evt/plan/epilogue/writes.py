@@ -10,7 +10,7 @@ from evt.ir.columns import columns_of
 from evt.ir.dtype import B1, I64, DType
 from evt.ir.node import MOMENTS, PLACES, divisor
 from evt.plan.epilogue.loads import Auxiliary, Indexed, Packed, packed
-from evt.plan.epilogue.results import Result
+from evt.plan.epilogue.results import Result, kept_modes
 from evt.plan.epilogue.step import ADDRESS, Buffers, Context, Share, Slot, Step
 from evt.plan.epilogue.values import Access, Constant, Member, Pointer, ResultShape
 from evt.plan.fields import Field
@@ -239,7 +239,7 @@ class Reduction(Step):
         assert node is not None
         op = scope.dag[node]
         assert isinstance(op, Reduce)
-        kept, name = {"m", "n"} - set(op.modes), f"reduction_{index}"
+        kept, name = kept_modes(op), f"reduction_{index}"
         shape, atomic = scope.shape(kept), program.results.add(node, name)
         extent: Field | Literal[1] = scope.fields.size(kept.pop()) if kept else 1
         kind = MERGED if op.kind in MOMENTS else op.kind

@@ -102,6 +102,8 @@ class KernelClass:
     packed: bool = False
     #: Threads copy the input word by word, whose pixels are not aligned as TMA needs.
     words: bool = False
+    #: A tile has pixels of one image: a reduction is over the pixels of each image.
+    by_images: bool = False
 
     @property
     def consumers(self) -> int:
@@ -409,7 +411,7 @@ def choose(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 
         across = ceil_div(output, wide - 1)
     if columns == 0 or columns == EIGHT:
         best = better(best, tallest(problem, kernel, rows, EIGHT, True))
-    if rows == 0 and columns == 0:
+    if rows == 0 and columns == 0 and not kernel.by_images:
         best = better(best, most_images(problem, kernel, False))
         if output <= EIGHT:
             best = better(best, most_images(problem, kernel, True))

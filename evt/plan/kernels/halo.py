@@ -29,7 +29,8 @@ class HaloKernel:
 
     def __call__(self, selection: Selection) -> Plan:
         draft = Draft(selection, batched=False)
-        mainloop, epilogue = self._mainloop(draft), fragment_epilogue(draft)
+        by_images = any(output.of_images for output in draft.problem.dag.outputs)
+        mainloop, epilogue = replace(self._mainloop(draft), by_images=by_images), fragment_epilogue(draft)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
         return draft.finish(_frame(self.template), mainloop, epilogue)

@@ -63,7 +63,14 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     return in_order(known, *_CONVOLUTIONS[problem.sizes.tile_columns])
 
 
-_RULES = (convolution.on_sm90, mainloop.no_work, gemm.few_tensors, gemm.row_major_columns, gemm.masked_columns)
+_RULES = (
+    convolution.on_sm90,
+    mainloop.no_work,
+    gemm.few_tensors,
+    gemm.of_all_images,
+    gemm.row_major_columns,
+    gemm.masked_columns,
+)
 
 PADDED = Route(
     name="conv-padded-3x",

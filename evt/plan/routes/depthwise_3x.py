@@ -41,6 +41,7 @@ DEPTHWISE = Route(
         depthwise.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
+        gemm.of_all_images,
         depthwise.tma,
         gemm.row_major_columns,
         halo.epilogue,

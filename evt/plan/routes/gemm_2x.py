@@ -82,6 +82,7 @@ _RULES = (
     gemm.runs_2x,
     gemm.matrices,
     gemm.few_tensors,
+    gemm.of_all_images,
     gemm.row_major_columns,
     gemm.mma,
     gemm.contiguous,

@@ -140,6 +140,7 @@ RULES = (
     mainloop.no_work,
     gemm.matrices,
     gemm.few_tensors,
+    gemm.of_all_images,
     gemm.row_major_columns,
     gemm.masked_columns,
     gemm.tensor_cores,

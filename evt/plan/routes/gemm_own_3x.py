@@ -71,6 +71,7 @@ PRODUCT = Route(
         mainloop.factors,
         gemm.matrices,
         gemm.few_tensors,
+        gemm.of_all_images,
         halo.operands_along_k,
         halo.one_batch,
         halo.tma,

@@ -64,6 +64,7 @@ HALO = Route(
         halo.fits,
         gemm.row_major_columns,
         halo.epilogue,
+        halo.images_in_order,
         halo.columns_of_warp,
     ),
     suits=halo.suits,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from evt.diagnostics import Span
 from evt.ir import Index, Input, Interleave, Output, Pick, Random, Reduce, ReduceBlocks, TypedDag
 from evt.ir.dtype import B1, I32, accumulator
-from evt.ir.node import base, is_divided
+from evt.ir.node import IMAGES, base, is_divided
 from evt.plan.epilogue.facts import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
@@ -47,6 +47,14 @@ def matrices(problem: Problem) -> Verdict:
 def few_tensors(problem: Problem) -> Verdict:
     count = len(problem.dag.inputs) + len(problem.dag.outputs)
     return Refusal(f"there are {count} inputs and outputs; at most {MAX_TENSORS}") if count > MAX_TENSORS else HOLDS
+
+
+@rule("no reduction is over the pixels of each image")
+def of_all_images(problem: Problem) -> Verdict:
+    for node, (op, _) in enumerate(problem.dag.table):
+        if isinstance(op, Reduce) and IMAGES in op.modes:
+            return Refusal("tiles have pixels of several images, and a reduction is over the pixels of each", node)
+    return HOLDS
 
 
 @rule("packed, paired and blocked columns are row-major")

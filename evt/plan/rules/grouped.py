@@ -63,7 +63,7 @@ def of_rows(problem: Problem) -> Verdict:
     dag = problem.dag
     for node, (op, _) in enumerate(dag.table):
         match op:
-            case Reduce() if set(op.modes) & {"m", "l"}:
+            case Reduce() if op.over & {"m", "l"}:
                 return Refusal("a reduction over rows would have a result for each group", node)
             case Reduce():
                 return Refusal("a reduction would be stored for rows of no group, too", node)

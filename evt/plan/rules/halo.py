@@ -42,6 +42,13 @@ def operator(problem: Problem) -> Verdict:
     return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
+@rule("no reduction is over the pixels of each image, if a gradient has a stride")
+def images_in_order(problem: Problem) -> Verdict:
+    """Check that the tiles of an image follow one another."""
+    strided = problem.convolution.operator == "dgrad" and not problem.convolution.unit_stride
+    return gemm.of_all_images.check(problem) if strided else HOLDS
+
+
 @rule("WGMMA multiplies the operands' types; A is contiguous along k, and so is B, unless it has 16 bits")
 def operands_along_k(problem: Problem) -> Verdict:
     a, b = problem.dag.operands

@@ -367,7 +367,7 @@ struct Lanes : epilogue::TypesOwn {
 
     template <class Write>
     CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, Array<Element, 1> const& value, Write const&) {
-      if (lanes.has_row(at, 0)) totals[column_number(at)].add(value[0]);
+      totals[column_number(at)].add(value[0], lanes.has_row(at, 0));
     }
 
     template <class Write>

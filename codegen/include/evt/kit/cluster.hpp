@@ -27,7 +27,7 @@ CUTLASS_DEVICE void store_step(Params<Traits> const& params, WorkTile const& til
   int const pixel = step * kStepPixels + lane / 2, chunk = 2 * warp + lane % 2;
   int const filter = tile.filter + kElements * chunk, columns = params.filter_count - filter;
   int const row = pixel / params.geometry.accumulator_pitch, column = pixel - row * params.geometry.accumulator_pitch;
-  int const place = pixel < Traits::kPixels ? Pixels<Traits>::place(params, tile, row, column) : -1;
+  int const place = pixel < Traits::kPixels ? Pixels<Traits>(params, tile, 0).place(row, column) : -1;
   if (place < 0 || columns <= 0) return;
   uint32_t words[4];
   load_shared(words, buffer + pixel * Traits::kEpilogueRow + (chunk ^ pixel % 8) * 16);

@@ -21,49 +21,66 @@ template <class Traits>
 struct Pixels {
   Params<Traits> const& params;
   WorkTile const& tile;
-  int row, column;  // of the first of this thread's next 8 pixels, in the tile
+  int row, column;                // of the first of this thread's next 8 pixels, in the tile
+  int step_rows, step_columns;    // 8 pixels further
+  int rows, columns, first;       // the rows and columns in the image, and the matrix row of the first
+  int row_pixels, column_pixels;  // from a row, and from a column, to the next
 
-  CUTLASS_DEVICE Pixels(Params<Traits> const& params, WorkTile const& tile, int first) : params(params), tile(tile) {
-    row = first / params.geometry.accumulator_pitch;
-    column = first - row * params.geometry.accumulator_pitch + threadIdx.x % 4 * 2;
-    wrap(row, column);
+  CUTLASS_DEVICE Pixels(Params<Traits> const& params, WorkTile const& tile, int begin) : params(params), tile(tile) {
+    int const pitch = params.geometry.accumulator_pitch, pixel = begin + threadIdx.x % 4 * 2;
+    row = pixel / pitch;
+    column = pixel - row * pitch;
+    step_rows = 8 / pitch;
+    step_columns = 8 - step_rows * pitch;
+    int y = tile.row, x = tile.column, high = params.output_height, wide = params.output_width;
+    row_pixels = params.output_width;
+    column_pixels = 1;
+    if constexpr (Traits::kResidues) {
+      Residues const& residues = params.operands.residues;
+      int const first_row = residues.row[tile.residue], first_column = residues.column[tile.residue];
+      high = ceil_div(high - first_row, residues.stride_height);
+      wide = ceil_div(wide - first_column, residues.stride_width);
+      y = y * residues.stride_height + first_row;
+      x = x * residues.stride_width + first_column;
+      row_pixels *= residues.stride_height;
+      column_pixels = residues.stride_width;
+    }
+    rows = min(params.geometry.rows, high - tile.row);
+    columns = min(params.geometry.columns, wide - tile.column);
+    int const slice = Traits::kVolume ? tile.image * params.depth.output + tile.slice : tile.image;
+    first = (slice * params.output_height + y) * params.output_width + x;
   }
 
-  CUTLASS_DEVICE void wrap(int& row, int& column) const {
-    while (column >= params.geometry.accumulator_pitch) {
+  CUTLASS_DEVICE void advance(int& row, int& column, int by_rows, int by_columns) const {
+    row += by_rows;
+    column += by_columns;
+    if (column >= params.geometry.accumulator_pitch) {
       column -= params.geometry.accumulator_pitch;
       ++row;
     }
   }
 
-  CUTLASS_DEVICE static int place(Params<Traits> const& params, WorkTile const& tile, int row, int column) {
-    Geometry const& geometry = params.geometry;
-    int image = tile.image;
-    if (geometry.images > 1) {
-      image += row / geometry.box_rows;
-      row %= geometry.box_rows;
+  /// The matrix row of a pixel of the tile, -1 outside of the images.
+  CUTLASS_DEVICE int place(int row, int column) const {
+    int pixel = first;
+    bool has = column < columns;
+    if (!Traits::kByImages && params.geometry.images > 1) {
+      int const image = row / params.geometry.box_rows, slices = Traits::kVolume ? params.depth.output : 1;
+      row -= image * params.geometry.box_rows;
+      pixel += image * slices * params.output_height * params.output_width;
+      has = has && image < min(params.geometry.images, params.images - tile.image);
     }
-    int y = tile.row + row, x = tile.column + column;
-    if constexpr (Traits::kResidues) {
-      Residues const& residues = params.operands.residues;
-      y = y * residues.stride_height + residues.row[tile.residue];
-      x = x * residues.stride_width + residues.column[tile.residue];
-    }
-    bool const has = row < geometry.rows && column < geometry.columns && y < params.output_height &&
-                     x < params.output_width && image < min(tile.image + geometry.images, params.images);
-    int const slice = Traits::kVolume ? image * params.depth.output + tile.slice : image;
-    return has ? (slice * params.output_height + y) * params.output_width + x : -1;
+    return has && row < rows ? pixel + row * row_pixels + column * column_pixels : -1;
   }
 
   CUTLASS_DEVICE void next(fragment::Places& places) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < fragment::kRows; i += 2) {
-      places.rows[i] = place(params, tile, row, column);
-      int next_row = row, next_column = column + 1;
-      wrap(next_row, next_column);
-      places.rows[i + 1] = place(params, tile, next_row, next_column);
-      column += 8;
-      wrap(row, column);
+      places.rows[i] = place(row, column);
+      int next_row = row, next_column = column;
+      advance(next_row, next_column, 0, 1);
+      places.rows[i + 1] = place(next_row, next_column);
+      advance(row, column, step_rows, step_columns);
     }
   }
 };

@@ -40,10 +40,10 @@ namespace evt {
 namespace kit {
 
 /// A Mainloop, as mainloop.hpp describes it, with an Epilogue of fragment.hpp. Shared: the CTAs of a cluster share
-/// tiles.
-template <class Mainloop, class Epilogue, bool Shared = false>
+/// tiles. ByImages: a tile has pixels of one image.
+template <class Mainloop, class Epilogue, bool Shared = false, bool ByImages = false>
 struct Kernel {
-  using Traits = KernelTraits<Mainloop, Epilogue, Shared>;
+  using Traits = KernelTraits<Mainloop, Epilogue, Shared, ByImages>;
   using Arguments = kit::Arguments<Traits>;
   using Params = kit::Params<Traits>;
 

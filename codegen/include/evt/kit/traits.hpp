@@ -11,8 +11,8 @@
 namespace evt {
 namespace kit {
 
-/// A main loop and an epilogue. Shared: the CTAs of a cluster share tiles.
-template <class Mainloop_, class Epilogue_, bool Shared>
+/// A main loop and an epilogue. Shared: the CTAs of a cluster share tiles. ByImages: a tile has pixels of one image.
+template <class Mainloop_, class Epilogue_, bool Shared, bool ByImages>
 struct KernelTraits {
   using Mainloop = Mainloop_;
   using Epilogue = Epilogue_;
@@ -27,7 +27,7 @@ struct KernelTraits {
   static constexpr int kChannels = Mainloop::kChannels;
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPixelBytes = Mainloop::kPixelBytes;
-  static constexpr bool kShared = Shared;
+  static constexpr bool kShared = Shared, kByImages = ByImages;
   static constexpr bool kGrouped = Mainloop::kGrouped;
 
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
@@ -36,8 +36,8 @@ struct KernelTraits {
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
-  static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes,       kStaged,         kVolume,
-                                      kShared, kResidues, kGrouped,              Mainloop::kPacked, Mainloop::kWords};
+  static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes, kStaged, kVolume, kShared,
+                                      kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
 
   static constexpr int kConsumers = kShared ? 1 : 2;
