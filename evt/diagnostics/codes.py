@@ -99,6 +99,7 @@ _TABLE = (
     Code("E0708", "too many open files"),
     Code("E0709", "a kernel that may not be compiled here"),
     Code("E0710", "a file that is not a sound pack of kernels"),
+    Code("E0711", "a C++ compiler whose libraries crash beside PyTorch"),
     # running
     Code("E0801", "no usable GPU"),
     Code("E0802", "a kernel built for another GPU"),

@@ -42,6 +42,7 @@ from evt.fx.records import ProductReport, rows_of
 from evt.fx.report import Report
 from evt.fx.rewrite import listed, rewrite
 from evt.fx.skip_reason import SkipReason
+from evt.fx.standard_library import check_standard_library
 from evt.plan import Target, find_target
 from evt.plan.cards import Card
 from evt.plan.speed import fastest
@@ -89,8 +90,8 @@ def package(
     ``options`` are the options of ``torch.compile(backend="evt")``. ``replace`` allows an existing folder.
 
     Call it on a machine with nvcc and the GPU of the package. Raise ArgumentError for arguments of other kinds (E0607),
-    and if torch.export cannot capture the module (E1020); BuildError if the operators cannot be built; OSError if the
-    folder cannot be written. Warn with NoKernelWarning if the model has products and none of them is fused.
+    and if torch.export cannot capture the module (E1020); BuildError if the operators cannot be built, or if libraries
+    of the C++ compiler crash beside PyTorch (E0711); OSError if the folder cannot be written. Warn with NoKernelWarning if the model has products and none of them is fused.
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
@@ -104,6 +105,7 @@ def package(
     module = module if fused is None else fused.model  # the package fuses the model again
     path = Path(folder)
     with staged(path, replace=replace) as made, torch.no_grad():
+        check_standard_library()
         constant = frozen(module, inputs, keywords, dynamic_shapes)  # values of parameters alone are computed now
         exported = export(constant, inputs, keywords, dynamic_shapes)
         packaging = _Packaging(read, made)

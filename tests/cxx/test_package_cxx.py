@@ -15,6 +15,7 @@ from torch._inductor import graph as inductor_graph
 import evt
 import evt.export.building
 import evt.fx.package
+import evt.fx.standard_library
 from evt.errors import ArgumentError, BuildError, NoKernelWarning
 from evt.export.building import build_extension
 from tests.cxx.cute import GXX, include_flags
@@ -122,6 +123,20 @@ def test_a_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     (problem,) = error.value.diagnostics
     assert (problem.code, problem.notes) == ("E0703", ("one", "no CUDA compiler (nvcc) was found"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_compiler_whose_libraries_crash_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    crashes = tmp_path / "crashes.cpp"
+    crashes.write_text('#include <cstdlib>\nextern "C" int matches() { std::abort(); }\n')
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\nexec {GXX} "$1" "$2" "$3" "$4" "$5" {crashes}\n')
+    compiler.chmod(0o755)
+    monkeypatch.setattr(evt.fx.standard_library, "get_cpp_compiler", lambda: str(compiler))
+    with pytest.raises(BuildError) as error:
+        evt.package(Layers().half(), (f16(64, 16),), tmp_path / "model", options=ALWAYS)
+    (problem,) = error.value.diagnostics
+    assert problem.code == "E0711" and str(compiler) in problem.message and "exit code -6" in problem.notes[0]
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(

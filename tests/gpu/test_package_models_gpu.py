@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import evt
+from evt.errors import BuildError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # PyTorch's warning about a future removal
 
@@ -73,7 +74,12 @@ class Vit(torch.nn.Module):
 def packaged(model: torch.nn.Module, folder: Path, options: dict[str, str]) -> int:
     """Package a model with and without evt, store a call with its result; return how many products are fused."""
     x = torch.randn(16, 3, 224, 224, device="cuda").bfloat16()
-    made = evt.package(model, (x,), folder / "fused", options=options)
+    try:
+        made = evt.package(model, (x,), folder / "fused", options=options)
+    except BuildError as error:
+        if error.diagnostics[0].code == "E0711":  # PyTorch's own packages do not load either
+            pytest.skip(str(error))
+        raise
     assert made.library is not None
     with torch.no_grad():
         want = model(x).float()
