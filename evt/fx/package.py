@@ -91,7 +91,8 @@ def package(
 
     Call it on a machine with nvcc and the GPU of the package. Raise ArgumentError for arguments of other kinds (E0607),
     and if torch.export cannot capture the module (E1020); BuildError if the operators cannot be built, or if libraries
-    of the C++ compiler crash beside PyTorch (E0711); OSError if the folder cannot be written. Warn with NoKernelWarning if the model has products and none of them is fused.
+    of the C++ compiler crash beside PyTorch (E0711); OSError if the folder cannot be written. Warn with NoKernelWarning
+    if the model has products and none of them is fused.
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")

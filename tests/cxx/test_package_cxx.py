@@ -135,7 +135,9 @@ def test_a_compiler_whose_libraries_crash_is_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(BuildError) as error:
         evt.package(Layers().half(), (f16(64, 16),), tmp_path / "model", options=ALWAYS)
     (problem,) = error.value.diagnostics
-    assert problem.code == "E0711" and str(compiler) in problem.message and "exit code -6" in problem.notes[0]
+    assert problem.code == "E0711"
+    assert str(compiler) in problem.message
+    assert "exit code -6" in problem.notes[0]
     assert not (tmp_path / "model").exists()
 
 
