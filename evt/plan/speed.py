@@ -297,6 +297,9 @@ def depth(plan: Plan, sizes: Mapping[str, int]) -> int:
         channels = ceil_div(channels, plan.config.tile[2]) * plan.config.tile[2]
     taps = prod(size for name, size in sizes.items() if name.startswith("filter_"))
     loop = plan.mainloop
+    if isinstance(loop, HaloConvolution) and loop.groups != "one":
+        plane, *_ = _halo_problem(plan, sizes, plan.config.tile[0])
+        channels = plane.problem.channels * 8 // plan.operand_bits  # of the groups in a tile
     if isinstance(loop, HaloConvolution) and loop.residues:
         taps = ceil_div(taps, prod(sizes[f"stride_{name}"] for name in loop.spatial))
     elif isinstance(loop, HaloConvolution) and loop.rank == 3:

@@ -106,6 +106,20 @@ def test_the_resource_that_bounds_a_kernel(found: Estimate, bound: str) -> None:
     }
 
 
+@pytest.mark.parametrize("groups", [4, 32, 192])
+def test_groups_are_bound_by_their_own_channels(groups: int) -> None:
+    """A resource of a convolution with groups is never busy for longer than in the convolution without them."""
+
+    def of(number: int) -> Estimate:
+        op = evt.conv2d("D = relu(acc)", padding=1, groups=number, route="conv-halo-groups-3x" if number > 1 else None)
+        return op.estimate(((32, 768, 28, 28), (768, 768 // number, 3, 3)), "h100", "f16", "f16")
+
+    grouped, whole = of(groups), of(1)
+    assert grouped.us < 0.6 * whole.us
+    for resource in ("L2", "shared memory"):
+        assert grouped.bounds[resource] < 0.6 * whole.bounds[resource]
+
+
 def test_instructions_are_those_of_the_functions() -> None:
     counts = [of_product(512, 512, 512, text).instructions for text in ("acc", "relu(acc)", "gelu(acc)", "mish(acc)")]
     assert counts == sorted(set(counts))
