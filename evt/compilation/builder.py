@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +18,7 @@ from evt.compilation.own import find_way, is_cubin, make_own, own_key
 from evt.compilation.policy import may_compile, uncompiled
 from evt.compilation.progress import shown
 from evt.compilation.source import KernelSource, cache_key, jit_versions, part_key, source_key
-from evt.compilation.toolchain import NVRTC, Toolchain, find_toolchain, require_target, way
+from evt.compilation.toolchain import Toolchain, find_toolchain, is_by_nvrtc, require_target
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
 
@@ -69,7 +70,7 @@ def _built(
 ) -> list[Path]:
     libraries = _imported(sources, cache, report)
     left = {source: sources.index(source) for source in dict.fromkeys(sources) if source not in libraries}
-    nvrtc = _way_of_own(left, toolchain)
+    nvrtc = _way_of_own(left)
     refused: list[Diagnostic] = []
     if isinstance(nvrtc, Nvrtc):
         found, refused = _alone(left, nvrtc, cache, jobs, report)
@@ -85,33 +86,20 @@ def _built(
     return [libraries[source] for source in sources]
 
 
-def _way_of_own(sources: Iterable[KernelSource], toolchain: Toolchain | None) -> Nvrtc | Missing | None:
-    """Return NVRTC, or the reason that it is missing; None if nvcc compiles own kernels too.
-
-    NVRTC stands in for missing tools: some own kernels take up to 1.5 us longer if Python launches them (ADR 0019).
-    """
+def _way_of_own(sources: Iterable[KernelSource]) -> Nvrtc | Missing | None:
+    """Return NVRTC, or the reason that nvcc compiles own kernels; None if it was asked for, or there are none."""
     if not any(source.alone for source in sources):
         return None
-    if way() != NVRTC:
-        try:
-            toolchain or find_toolchain()
-        except BuildError:
-            return find_way()
-        return None
-    return find_way()
+    return find_way() if is_by_nvrtc() else None
 
 
 def tools_digest(cache: Cache) -> str:
     """Return a digest of the tools by which :func:`build` would build now: it changes with the keys of libraries."""
-    nvrtc: Nvrtc | Missing | None = None
     made = ""
-    try:
+    with suppress(BuildError):
         toolchain = find_toolchain()
         made = f"{find_inputs(toolchain, cache.digests()).digest} {toolchain.by_parts} {jit_versions()}"
-    except BuildError:
-        nvrtc = find_way()
-    if way() == NVRTC:
-        nvrtc = find_way()
+    nvrtc = find_way() if is_by_nvrtc() else None
     return hashlib.sha256(f"{made} {nvrtc}".encode()).hexdigest()
 
 

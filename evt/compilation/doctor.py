@@ -21,6 +21,7 @@ from evt.compilation.toolchain import (
     find_host_compiler,
     find_nvcc,
     find_toolchain,
+    is_by_nvrtc,
 )
 from evt.errors import BuildError
 
@@ -113,11 +114,14 @@ def _own() -> Check:
     """Return the check of the tools for own kernels: NVRTC alone, else nvcc for whole files."""
     from evt.compilation.own import find_way
 
+    name, by_nvcc = "own kernels", "nvcc compiles them"
+    if not is_by_nvrtc():
+        return Check(name, True, f"{by_nvcc}: variables ask for it", required=False)
     found = find_way()
     if isinstance(found, Missing):
-        return Check("own kernels", False, f"nvcc compiles them: {found.reason}", found.help, required=False)
+        return Check(name, False, f"{by_nvcc}: {found.reason}", found.help, required=False)
     version = ".".join(map(str, found.version))
-    return Check("own kernels", True, f"without nvcc or CUTLASS, NVRTC {version} compiles them", required=False)
+    return Check(name, True, f"NVRTC {version} compiles them in a second, without nvcc and CUTLASS", required=False)
 
 
 def _cache() -> list[Check]:

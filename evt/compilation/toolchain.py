@@ -23,10 +23,11 @@ OLDEST_NVCC = (12, 8)
 _FIRST_NVCC = {"103": (12, 9), "121": (12, 9), "110": (13, 0), "88": (13, 0)}
 OLDEST_CUTLASS = (4, 0)
 
-#: The variable that names a way of builds, for comparisons: kernels of CUTLASS from parts (the default) or from whole
-#: files, and own kernels by NVRTC also beside nvcc.
+#: The variable that names a way of builds, for comparisons. By default NVRTC compiles own kernels, and kernels of
+#: CUTLASS are built from parts. The other ways have nvcc compile own kernels, and the last one all kernels from whole
+#: files.
 WAY = "EVT_BUILD_WAY"
-PARTS, WHOLE, NVRTC = "parts", "whole", "nvrtc"
+NVRTC, PARTS, WHOLE = "nvrtc", "parts", "whole"
 SYSTEM_CUDA = "/usr/local/cuda"
 INSTALL_NVCC = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl"
 INSTALL_CUTLASS = "pip install nvidia-cutlass"
@@ -102,12 +103,17 @@ class Toolchain:
 
 def way() -> str:
     """Return the way of builds that ``EVT_BUILD_WAY`` names. Raise ArgumentError (E0607) for an unknown way."""
-    ways = (PARTS, WHOLE, NVRTC)
-    value = os.environ.get(WAY) or PARTS
+    ways = (NVRTC, PARTS, WHOLE)
+    value = os.environ.get(WAY) or NVRTC
     if value not in ways:
         message = f"`{WAY}` is {value!r}; expected {', '.join(map(repr, ways[:-1]))} or {ways[-1]!r}"
         raise ArgumentError(Diagnostic("E0607", message, help=f"unset {WAY}"))
     return value
+
+
+def is_by_nvrtc() -> bool:
+    """Return whether NVRTC compiles own kernels if it is found. Options for nvcc need nvcc. Raise ArgumentError."""
+    return way() == NVRTC and not has_flags()
 
 
 def find_toolchain() -> Toolchain:
