@@ -241,7 +241,7 @@ golden_finish(CUTLASS_GRID_CONSTANT FinalJobs const jobs) {
 
 #if defined(__CUDACC_RTC__)
 /// The size of each kernel's parameters, and the place and the type of each member: see evt/launch.
-extern "C" __constant__ unsigned const golden_layout[] = {
+extern "C" __device__ unsigned const golden_layout[] = {
     sizeof(Params),
     EVT_MEMBER(Params, input),
     EVT_MEMBER(Params, filters),
