@@ -55,7 +55,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
     maps = [
         _operand("a", loop.a, sizes, (k, m), (box, rows // across)),
-        _filters(loop, sizes, box),
+        _filters(loop, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))
     part = rows_of_part(tile)

@@ -31,8 +31,8 @@ _CLUSTERS, _SPLITS = ((1, 1), (1, 2), (2, 1)), (1, 2, 4, 8)
 _BARRIERS = 2048
 #: Bytes of a row of A or B in a stage.
 _ROW_BYTES = (128, 64, 256)
-#: Bytes of a row of A in a stage for a packed B, whose tiles have 128 elements of k, and accumulators beside them.
-_PACKED_ROW_BYTES, _MOST_PACKED_SUMS = 256, 64
+#: Bytes of a row of A in a stage of 128 elements of k beside a B that is converted, and the most accumulators then.
+_DEEP_ROW_BYTES, _MOST_DEEP_SUMS = 256, 64
 #: The elements of k of a stage with a packed B.
 PACKED_DEPTH = 128
 #: The most groups of rows with a B each: kMaxGroups of kit/gemm.hpp.
@@ -165,12 +165,18 @@ def promotes(operand: DType, scaled: bool = False) -> bool:
 
 @lru_cache(maxsize=16)
 def tiles_of(
-    operand: DType, scaled: bool = False, converts: bool = False, by_rows: bool = False, packs: bool = False
+    operand: DType,
+    scaled: bool = False,
+    converts: bool = False,
+    by_rows: bool = False,
+    packs: bool = False,
+    deep: bool = False,
 ) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     """Return the tiles that are built for operands of a type, and the others that fit.
 
     ``scaled``: the sums of a stage have factors. ``converts``: B is converted to the type. ``by_rows``: also tiles by
-    rows, for factors of rows, and of blocks of 64 columns. ``packs``: B is packed.
+    rows, for factors of rows, and of blocks of 64 columns. ``packs``: B is packed. ``deep``: the stages of a B that is
+    converted may have 256 bytes of a row of A.
     """
     found = (
         Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first)
@@ -185,28 +191,33 @@ def tiles_of(
     )
     offered: tuple[Tile, ...] = _PROMOTED if promotes(operand, scaled) else _CONVERTED if converts else _OFFERED
     if packs:
-        offered = tuple(
-            each._replace(row_bytes=_PACKED_ROW_BYTES) for each in offered if each.sums <= _MOST_PACKED_SUMS
-        )
+        offered = tuple(each._replace(row_bytes=_DEEP_ROW_BYTES) for each in offered if each.sums <= _MOST_DEEP_SUMS)
     return offered, tuple(
-        each for each in found if fits(each, operand, scaled, converts, packs) and each not in offered
+        each for each in found if fits(each, operand, scaled, converts, packs, deep) and each not in offered
     )
 
 
-def fits(tile: Tile, operand: DType, scaled: bool = False, converts: bool = False, packs: bool = False) -> bool:
+def fits(
+    tile: Tile,
+    operand: DType,
+    scaled: bool = False,
+    converts: bool = False,
+    packs: bool = False,
+    deep: bool = False,
+) -> bool:
     """Return whether registers hold a tile, shared memory two stages and C, and CTAs load and complete whole parts."""
     down, across, splits = tile.cluster
     sums = tile.sums
-    row_bytes = _PACKED_ROW_BYTES if packs else MAX_ROW_BYTES
-    if packs and sums > _MOST_PACKED_SUMS:
+    row_bytes = (_DEEP_ROW_BYTES,) if packs else (MAX_ROW_BYTES, _DEEP_ROW_BYTES) if deep else (MAX_ROW_BYTES,)
+    if converts and tile.row_bytes == _DEEP_ROW_BYTES and sums > _MOST_DEEP_SUMS:
         return False
     if tile.by_rows and (tile.rows != 2 * FILTERS or splits > 1 or operand.bits != 8):
         return False
     if promotes(operand, scaled):
         sums *= 2
-        if tile.pingpong or tile.row_bytes != row_bytes:
+        if tile.pingpong or tile.row_bytes not in row_bytes:
             return False
-    if converts and (tile.row_bytes != row_bytes or tile.blocks > 1):
+    if converts and (tile.row_bytes not in row_bytes or tile.blocks > 1):
         return False
     if sums > _MOST_SUMS or down * across * splits > _MOST_CTAS:
         return False

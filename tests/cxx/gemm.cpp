@@ -165,7 +165,8 @@ std::vector<uint32_t> pack(int columns, int depth, Code const& code) {
 
 /// The tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
 /// share a zero point.
-template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16, int OfZeros = 0>
+template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16, int OfZeros = 0,
+          int Depth = Bits == 4 ? 128 : 64>
 void check(Size const& size) {
   constexpr bool kPacked = Bits == 4;
   constexpr int kColumns = (Tile::kPingpong || Tile::kByRows ? 1 : 2) * Tile::kBlocks * 64;
@@ -178,7 +179,7 @@ void check(Size const& size) {
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels>, kPacked ? 128 : 64, Tile,
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels>, Depth, Tile,
                                 Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth, groups = Tile::kGrouped ? int(size.ends.size()) : 1;
@@ -294,6 +295,7 @@ int main() {
   check<GemmTile<1, false, 1, 1, 4, true>, 32, true, 0, 1, 8>({100, 136, 528, 4, {}});
   check<GemmTile<1, false, 1, 1, 1, true>, 128, false, 0, 64, 8>({150, 136, 208, 2, {}});
   check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false, 0, 0, 8>({90, 264, 80, 4, {33, 33, 90}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 8, 0, 128>({40, 72, 208, 2, {}});
   check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 4>({37, 144, 128, 2, {}});
   check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 4, 1>({50, 72, 384, 2, {}});
   check<GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 4, 64>({70, 136, 128, 2, {}});

@@ -228,7 +228,7 @@ PRODUCTS = [
         id="rows",
         marks=SLOW,
     ),
-    pytest.param("D = acc*s[n] + C", "bf16*i8", "own_cooperative_128x128x64", id="converted", marks=SLOW),
+    pytest.param("D = acc*s[n] + C", "bf16*i8", "own_cooperative_128x128x128", id="converted", marks=SLOW),
     pytest.param(
         "in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc + C",
         "bf16*i4",

@@ -8,7 +8,7 @@ from evt.ir import Load, TypedDag
 from evt.ir.node import ELEMENT_MODES, base, divisor
 from evt.ir.operand import factor_of
 from evt.plan.configurations.config import Config, Schedule, Use
-from evt.plan.gemm import Tile, tiles_of
+from evt.plan.gemm import PACKED_DEPTH, Tile, tiles_of
 from evt.plan.geometry.halo import FILTERS, STEP_PIXELS
 from evt.plan.kernels import gemm_own
 from evt.plan.problem import Problem
@@ -39,20 +39,23 @@ def space_sm90(problem: Problem) -> Iterator[Config]:
 
 def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     scaled, converts = bool(problem.dag.scales), problem.converts
-    return tiles_of(problem.dag.operands[0].dtype, scaled, converts, scaled and _by_rows(problem.dag), problem.packs)
+    along_k = [block for name in problem.dag.scales for block in _blocks(problem.dag, name, 1)]
+    deep = converts and all(block % PACKED_DEPTH == 0 for block in along_k)
+    by_rows = scaled and _by_rows(problem.dag)
+    return tiles_of(problem.dag.operands[0].dtype, scaled, converts, by_rows, problem.packs, deep)
 
 
 def _by_rows(dag: TypedDag) -> bool:
     """Return whether rows of a tile have factors of A, and blocks of 64 columns share a factor of B."""
-    of_rows, of_columns = (_blocks(dag, name) for name in ("A", "B"))
+    of_rows, of_columns = (_blocks(dag, name, 0) for name in ("A", "B"))
     return any(block % (2 * FILTERS) for block in of_rows) and not any(block % FILTERS for block in of_columns)
 
 
-def _blocks(dag: TypedDag, name: str) -> list[int]:
-    """Return the blocks of rows or columns that share a value of an input of an operand's factor."""
+def _blocks(dag: TypedDag, name: str, which: int) -> list[int]:
+    """Return the blocks along a mode of an operand that share a value of an input of its factor."""
     loads = [dag[node] for node in factor_of(dag, name)] if name in dag.scales else []
     modes = [mode for op in loads if isinstance(op, Load) for mode in dag.input[op.name].modes]
-    return [divisor(mode) for mode in modes if base(mode) == ELEMENT_MODES[name][0]]
+    return [divisor(mode) for mode in modes if base(mode) == ELEMENT_MODES[name][which]]
 
 
 def _config(tile: Tile, problem: Problem, use: Use) -> Config:

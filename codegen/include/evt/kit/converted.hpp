@@ -126,12 +126,12 @@ struct Converted {
 // elements of k, 16 bytes of each lane of a warp. Lane 4g + q has elements 2q, 2q + 1, 2q + 8 and 2q + 9 of each 16 of
 // filter g. A word has eight of them, the even ones in its lower half.
 
-/// The filters of a box of 64 elements of k, in a stage of two boxes. TMA moves them as elements of 16 bits.
+/// The filters of a block in a stage of 128 elements of k. TMA moves them as elements of 16 bits.
 struct PackedRows {
   static constexpr int kDepth = 128, kOfTile = 8;     // elements of k, and filters, that are neighbours in memory
   static constexpr int kLength = 256, kTileBytes = 512;
   static constexpr int kRows = kFilters / kOfTile;    // tiles of a block of 64 filters
-  static constexpr int kBytes = kRows * kTileBytes / 2;
+  static constexpr int kBytes = kRows * kTileBytes;
   static constexpr int kRowBytes = kTileBytes;
   static constexpr uint32_t kLayout = 0, kNextK = 0;  // WGMMA does not read them
 };
@@ -149,7 +149,7 @@ struct Packed {
   template <int RowBytes>
   struct Rows {
     struct Fragments {
-      uint32_t words[4][4];  // of four instructions
+      uint32_t words[8][4];  // of eight instructions
     };
   };
 

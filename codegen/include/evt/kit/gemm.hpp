@@ -97,8 +97,9 @@ struct GemmTraits {
   // Boxes of k in a stage. TMA swizzles rows of at most 128 bytes.
   static constexpr int kBoxes = ceil_div(Depth * Mma::kElementBytes, kMaxRowBytes), kBoxDepth = Depth / kBoxes;
   using Filters = std::conditional_t<Conversion::kPacked, PackedRows,
-                                     FilterRows<Conversion::kBytes, kBoxDepth, Mma::kTransposed>>;
-  static constexpr int kBoxesOfFilters = Conversion::kPacked ? 1 : kBoxes;  // that TMA loads
+                                     FilterRows<Conversion::kBytes, Conversion::kConverts ? Depth : kBoxDepth,
+                                                Mma::kTransposed>>;
+  static constexpr int kBoxesOfFilters = Conversion::kConverts ? 1 : kBoxes;
   using Fragments = typename Conversion::template Rows<Filters::kRowBytes>::Fragments;
 
   static constexpr bool kByRows = Tile::kByRows;
@@ -127,7 +128,7 @@ struct GemmTraits {
 
   static constexpr int kRowBytes = kBoxDepth * Mma::kElementBytes;
   static constexpr int kRowsBytes = kPixels * kRowBytes;  // of A in a box
-  static constexpr int kBoxBytes = kRowsBytes + kColumnBlocks * Filters::kBytes, kStageBytes = kBoxes * kBoxBytes;
+  static constexpr int kStageBytes = kBoxes * kRowsBytes + kBoxesOfFilters * kColumnBlocks * Filters::kBytes;
   static constexpr int kInstructions = kRowBytes / kDepthBytes;  // of a box and block
   // Steps of a split tile that a CTA completes, and four sums of a thread in half a step.
   static constexpr int kStepsOfSplit = ceil_div(kSteps, kSplits), kQuadsOfSplit = std::min(2 * kStepsOfSplit, kPixels / 8);
@@ -640,9 +641,9 @@ struct Gemm {
   CUTLASS_DEVICE static int first_block_of(int consumer) {
     return Traits::kPingpong || Traits::kByRows ? 0 : consumer * Traits::kBlocks;
   }
-  /// The place of a block's filters among a stage's. Packed filters of all boxes are together.
+  /// The place of a block's filters among a stage's.
   CUTLASS_DEVICE static constexpr uint32_t filters_of(int box, int block) {
-    return (Conversion::kPacked ? block * Traits::kBoxes : box * Traits::kColumnBlocks + block) * Filters::kBytes;
+    return (box * Traits::kColumnBlocks + block) * Filters::kBytes;
   }
   CUTLASS_DEVICE static int row_of_consumer(int consumer) { return Traits::kByRows ? consumer * kFilters : 0; }
 
@@ -890,7 +891,7 @@ struct Gemm {
   }
 
   using Sums = typename Traits::Accumulator[Traits::kBlocks][Traits::kSums];
-  using Fragments = typename Traits::Fragments[Traits::kBoxes][Traits::kBlocks];
+  using Fragments = typename Traits::Fragments[Traits::kBlocks];
 
   /// The stages of a tile, as a consumer multiplies them.
   struct Stages {
@@ -1046,16 +1047,13 @@ struct Gemm {
         uint32_t zeros[2] = {};
         if constexpr (kHasZeros) Traits::Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
         Conversion::template load<kHasZeros>(filters + filters_of(0, block), zeros, [&](int k, int i) -> uint32_t& {
-          return to[k / Traits::kInstructions][block].words[k % Traits::kInstructions][i];
+          return to[block].words[k][i];
         });
       }
     } else {
       CUTLASS_PRAGMA_UNROLL
-      for (int box = 0; box < Traits::kBoxes; ++box) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int block = 0; block < Traits::kBlocks; ++block) {
-          Conversion::template Rows<Filters::kRowBytes>::load(to[box][block], filters + filters_of(box, block));
-        }
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        Conversion::template Rows<Filters::kRowBytes>::load(to[block], filters + filters_of(0, block));
       }
     }
   }
@@ -1069,7 +1067,8 @@ struct Gemm {
       for (int k = 0; k < Traits::kInstructions; ++k) {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Traits::kBlocks; ++block) {
-          Mma::fma(sums[block], filters[box][block].words[k], rows + box * (Traits::kRowsBytes >> 4) + k * kNextK,
+          uint32_t const (&words)[4] = filters[block].words[box * Traits::kInstructions + k];
+          Mma::fma(sums[block], words, rows + box * (Traits::kRowsBytes >> 4) + k * kNextK,
                    kLayoutOfRows, !Traits::kPromotes || box + k > 0);
         }
       }
