@@ -26,9 +26,8 @@ from evt.plan.plan import (
     HaloConvolution,
     MatrixProduct,
     OwnProduct,
-    StockFusion,
-    StockOperator,
 )
+from evt.plan.stock.epilogue import StockFusion, StockOperator
 from evt.plan.target import Family
 
 

@@ -23,8 +23,9 @@ from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import ScalarBroadcast, VectorBroadcast
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.values import Single
-from evt.plan.plan import GroupedPlan, Image, Matrix, StockOperator, Tensor
+from evt.plan.plan import GroupedPlan, Image, Matrix, Tensor
 from evt.plan.signature import bytes_of
+from evt.plan.stock.epilogue import StockOperator
 from evt.resources import NVCC_FLAGS
 
 

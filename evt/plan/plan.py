@@ -33,14 +33,14 @@ from evt.plan.epilogue.regions import Region
 from evt.plan.epilogue.registers import BESIDE_WIDENERS, register_limit
 from evt.plan.epilogue.results import Result
 from evt.plan.epilogue.step import Step
-from evt.plan.epilogue.values import Single, Strides
+from evt.plan.epilogue.values import Strides
 from evt.plan.epilogue.writes import Reduction
 from evt.plan.fields import ABI, Field
 from evt.plan.fusions import Factor, Work
 from evt.plan.halo_cost import Groups
 from evt.plan.options import Options
 from evt.plan.signature import LayoutClass
-from evt.plan.stock.operators import FusionOperation
+from evt.plan.stock.epilogue import StockFusion, StockOperator
 from evt.plan.target import Family, Target
 from evt.plan.wgrad import WgradTile
 
@@ -238,54 +238,6 @@ class Tensor:
     alignment: int
     pointer: Field
     strides: Strides
-
-
-@dataclass(frozen=True, slots=True)
-class StockVector:
-    """A vector of a stock epilogue, and its strides of (rows, columns, batch)."""
-
-    dtype: DType
-    pointer: Field
-    strides: Strides
-
-
-#: The factor of acc or C.
-Scale: TypeAlias = float | Single | StockVector
-
-
-@dataclass(frozen=True, slots=True)
-class StockTensor:
-    """A tensor of a stock epilogue of CUTLASS 2.x, or a vector: one whose rows are all the same."""
-
-    dtype: DType
-    pointer: Field
-    pitch: Field | Literal[0]
-    batch: Field | Literal[0]
-
-
-@dataclass(frozen=True, slots=True)
-class StockOperator:
-    """An output operator of CUTLASS 2.x, and its tensors by the kernel's names: None for one that the formula lacks.
-
-    ``permuted``: the tiles are in the order of a strided dgrad.
-    """
-
-    fused: FusionOperation
-    alpha: Scale
-    beta: Scale
-    tensors: tuple[tuple[str, StockTensor | None], ...]
-    permuted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StockFusion:
-    """A fusion operation of CUTLASS 3.x, with its ``beta``, if any, and the tensor ``stored`` besides D, if any."""
-
-    fused: FusionOperation
-    alpha: Scale
-    beta: Scale | None
-    bias: StockVector | None
-    stored: StockVector | None
 
 
 Epilogue: TypeAlias = EpilogueProgram | StockOperator | StockFusion

@@ -16,8 +16,9 @@ import evt
 from evt.compilation import source
 from evt.emission import emitted
 from evt.plan import Field, Plan
-from evt.plan.plan import GroupedPlan, StockOperator
+from evt.plan.plan import GroupedPlan
 from evt.plan.routes.order import ROUTES
+from evt.plan.stock.epilogue import StockOperator
 from evt.resources import NVCC_FLAGS
 from tests.cxx.cute import GXX, include_flags
 

@@ -11,7 +11,7 @@ from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import LayoutClass, Plan, Problem, convolution_class, find_target, natural_signature, plan
 from evt.plan.epilogue.program import EpilogueProgram
-from evt.plan.plan import StockOperator, StockTensor
+from evt.plan.stock.epilogue import StockOperator, StockTensor
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.plan.verdict import Refusal
 from evt.program import Program

@@ -12,7 +12,8 @@ from evt.plan.epilogue.facts import is_collective
 from evt.plan.epilogue.program import EpilogueProgram, epilogue_program
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.memory import Budget, Space, is_tma
-from evt.plan.plan import Epilogue, Scale, StockFusion, StockVector, Tensor
+from evt.plan.plan import Epilogue, Tensor
+from evt.plan.stock.epilogue import Scale, StockFusion, StockVector
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import FusionOperation
 
