@@ -27,7 +27,7 @@ from evt.plan.plan import (
     MatrixProduct,
     OwnProduct,
 )
-from evt.plan.stock.epilogue import StockFusion, StockOperator
+from evt.plan.stock_epilogue import StockFusion, StockOperator
 from evt.plan.target import Family
 
 

@@ -25,7 +25,7 @@ from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.values import Single
 from evt.plan.plan import GroupedPlan, Image, Matrix, Tensor
 from evt.plan.signature import bytes_of
-from evt.plan.stock.epilogue import StockOperator
+from evt.plan.stock_epilogue import StockOperator
 from evt.resources import NVCC_FLAGS
 
 

@@ -22,8 +22,8 @@ from evt.ir.dtype import DType
 from evt.plan import Field, Plan
 from evt.plan.epilogue.values import Single, Stride
 from evt.plan.plan import Convolution2x
-from evt.plan.stock.epilogue import Scale, StockFusion, StockOperator, StockTensor, StockVector
 from evt.plan.stock.operators import Functor, FusionOperation, Major, Own, Parameter, Scaling
+from evt.plan.stock_epilogue import Scale, StockFusion, StockOperator, StockTensor, StockVector
 
 _THREAD, _FUSION = "cutlass::epilogue::thread", "cutlass::epilogue::fusion"
 #: The namespaces of functors that are not activations.

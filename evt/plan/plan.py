@@ -40,7 +40,7 @@ from evt.plan.fusions import Factor, Work
 from evt.plan.halo_cost import Groups
 from evt.plan.options import Options
 from evt.plan.signature import LayoutClass
-from evt.plan.stock.epilogue import StockFusion, StockOperator
+from evt.plan.stock_epilogue import StockFusion, StockOperator
 from evt.plan.target import Family, Target
 from evt.plan.wgrad import WgradTile
 

@@ -18,7 +18,7 @@ from evt.emission import emitted
 from evt.plan import Field, Plan
 from evt.plan.plan import GroupedPlan
 from evt.plan.routes.order import ROUTES
-from evt.plan.stock.epilogue import StockOperator
+from evt.plan.stock_epilogue import StockOperator
 from evt.resources import NVCC_FLAGS
 from tests.cxx.cute import GXX, include_flags
 

@@ -27,7 +27,7 @@ from evt.plan.epilogue.regions import Call, Constant, Region, Round, Value
 from evt.plan.epilogue.values import Single
 from evt.plan.epilogue.writes import Reduction
 from evt.plan.plan import Convolution3x, PaddedCopy
-from evt.plan.stock.epilogue import StockFusion, StockOperator
+from evt.plan.stock_epilogue import StockFusion, StockOperator
 from evt.request import packed_problem
 from tests.support.plans import STEPS
 

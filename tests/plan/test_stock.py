@@ -11,8 +11,8 @@ from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import LayoutClass, Plan, Problem, convolution_class, find_target, natural_signature, plan
 from evt.plan.epilogue.program import EpilogueProgram
-from evt.plan.stock.epilogue import StockOperator, StockTensor
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
+from evt.plan.stock_epilogue import StockOperator, StockTensor
 from evt.plan.verdict import Refusal
 from evt.program import Program
 from evt.request import optimised_graph

@@ -15,9 +15,9 @@ from evt.plan.fields import Field
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.implicit_gemm import is_strided_dgrad
 from evt.plan.signature import LayoutClass, bytes_of
-from evt.plan.stock.epilogue import Scale, StockOperator, StockTensor
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import FusionOperation
+from evt.plan.stock_epilogue import Scale, StockOperator, StockTensor
 
 Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 

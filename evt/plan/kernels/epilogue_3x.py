@@ -13,9 +13,9 @@ from evt.plan.epilogue.program import EpilogueProgram, epilogue_program
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.memory import Budget, Space, is_tma
 from evt.plan.plan import Epilogue, Tensor
-from evt.plan.stock.epilogue import Scale, StockFusion, StockVector
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import FusionOperation
+from evt.plan.stock_epilogue import Scale, StockFusion, StockVector
 
 
 @dataclass(frozen=True)
