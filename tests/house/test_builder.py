@@ -26,6 +26,7 @@ from evt.diagnostics import CODES
 from evt.functions import TABLE
 from evt.ir.lower.words import SPECIAL
 from evt.ir.node import MOMENTS, PLACES, REDUCTIONS
+from tests.support.browser import chromium, served
 from tests.support.markdown import anchors, targets
 
 
@@ -194,13 +195,43 @@ def test_a_flowchart_is_drawn() -> None:
     assert "one &amp; two" in drawn
 
 
-@pytest.mark.slow
-def test_the_site_is_built(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; return the folder of its pages."""
     pytest.importorskip("sphinx")
     pytest.importorskip("furo")
+    folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "docs.builder", str(tmp_path)], cwd=DOCS.parent, capture_output=True, encoding="utf-8"
+        [sys.executable, "-m", "docs.builder", str(folder)], cwd=DOCS.parent, capture_output=True, encoding="utf-8"
     )
     assert done.returncode == 0, done.stderr
-    assert "Write the epilogue" in (tmp_path / "html/index.html").read_text(encoding="utf-8")
-    assert (tmp_path / "html/gallery/rope.html").exists()
+    return folder / "html"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_site_is_built(built_site: Path) -> None:
+    assert "Write the epilogue" in (built_site / "index.html").read_text(encoding="utf-8")
+    assert (built_site / "gallery/rope.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_benchmarks_are_shown_by_a_browser(built_site: Path) -> None:
+    """The page has a table for each file of results, its picture, and nothing from other machines."""
+    files = list((DOCS / "benchmarks").glob("*.json"))
+    with served(built_site) as address, chromium() as browser:
+        page, problems, asked = browser.new_page(), list[str](), list[str]()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("response", lambda response: problems.append(response.url) if response.status >= 400 else None)
+        page.goto(f"{address}benchmarks.html")
+        page.wait_for_load_state("networkidle")
+        assert page.title().startswith("Benchmarks")
+        assert len(page.query_selector_all("article table")) >= len(files) > 5
+        assert all(len(table.query_selector_all("tbody tr")) > 3 for table in page.query_selector_all("article table"))
+        pictures = page.query_selector_all("article img")
+        assert pictures
+        assert all(each.evaluate("image => image.complete && image.naturalWidth > 0") for each in pictures)
+    assert all(url.startswith(address) for url in asked)
+    assert [url for url in problems if not url.endswith("favicon.ico")] == []
