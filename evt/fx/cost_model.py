@@ -370,6 +370,9 @@ def _multiplications(fused: RegionProgram) -> float:
     filters = math.prod(map(hint, product.b.meta["val"].shape[1:]))
     if product.operation.endswith("dgrad"):
         return math.prod(map(hint, product.a.meta["val"].shape)) * filters
+    if product.operation.endswith("wgrad"):
+        gradient = math.prod(map(hint, product.node.meta["val"].shape[1:]))
+        return math.prod(map(hint, product.a.meta["val"].shape)) * gradient
     result = math.prod(map(hint, product.node.meta["val"].shape))
     return result * (filters if product.is_convolution else hint(product.a.meta["val"].shape[-1]))
 

@@ -1,10 +1,10 @@
-"""The operator ``convolution_backward``: the first of its three results is a product that evt fuses.
+"""The operator ``convolution_backward``: the first two of its three results are products that evt fuses.
 
     gradients = convolution_backward(dY, x, w, ..., output_mask=[True, True, False])
     dx, dw = gradients[0], gradients[1]
 
-A region may start with ``dx``, the gradient of the input. The operator then computes only the other gradients: its mask
-drops every gradient without readers.
+A region may start with ``dx``, the gradient of the input, or with ``dw``, the gradient of the filters. The operator then
+computes only the other gradients: its mask drops every gradient without readers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch.fx import Graph, Node
 from evt.fx.aten import Arguments, base_name
 
 _OPERATOR, _MASK = "convolution_backward", "output_mask"
+#: The places of the gradients of the input, the filters and the bias among the results.
+INPUT, FILTERS, BIAS = range(3)
 
 
 def is_backward(node: Node) -> bool:
@@ -25,12 +27,19 @@ def is_backward(node: Node) -> bool:
     return base_name(node) == _OPERATOR
 
 
-def backward_of(node: Node) -> Node | None:
-    """Return the ``convolution_backward`` whose input gradient is a node, or None for other nodes."""
+def backward_of(node: Node) -> tuple[Node, int] | None:
+    """Return the ``convolution_backward`` whose gradient of the input or the filters a node is, and its place, or None."""
     if node.op != "call_function" or node.target is not operator.getitem:
         return None
     made, place = node.args
-    return made if isinstance(made, Node) and place == 0 and is_backward(made) else None
+    if not isinstance(made, Node) or place not in (INPUT, FILTERS) or not is_backward(made):
+        return None
+    return made, int(place)
+
+
+def has_bias(node: Node) -> bool:
+    """Return whether a ``convolution_backward`` computes the gradient of a bias."""
+    return bool(Arguments(node)[_MASK][BIAS])
 
 
 def leave_unread(graph: Graph) -> None:
@@ -45,10 +54,10 @@ def leave_unread(graph: Graph) -> None:
             node.meta["val"] = [value if kept else None for value, kept in zip(node.meta["val"], mask, strict=True)]
 
 
-def copy_alone(graph: Graph, node: Node, placed: Callable[[Node], Node]) -> Node:
-    """Return the input gradient of a copy of ``convolution_backward`` that computes this gradient alone."""
+def copy_alone(graph: Graph, node: Node, place: int, placed: Callable[[Node], Node]) -> Node:
+    """Return a copy of ``convolution_backward`` that computes the gradient at a place alone."""
     made = graph.node_copy(node, placed)
-    _put(made, [True, False, False])
+    _put(made, [each == place for each in (INPUT, FILTERS, BIAS)])
     return made
 
 

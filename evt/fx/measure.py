@@ -93,12 +93,12 @@ def unfused(fused: RegionProgram, make: Callable[[Node], torch.Tensor]) -> Calla
         return places[node]
 
     split = backward_of(fused.region.product.node)
-    computed = [*([split] if split is not None else []), *fused.nodes]
+    computed = [*([split[0]] if split is not None else []), *fused.nodes]
     outside = dict.fromkeys(each for node in computed for each in node.all_input_nodes if each not in computed)
     for node in outside:
         placed(node)
     if split is not None:
-        places[split] = copy_alone(graph, split, placed)
+        places[split[0]] = copy_alone(graph, *split, placed)
     for node in fused.nodes:
         places[node] = graph.node_copy(node, placed)
     graph.output(tuple(places[each.node] for each in fused.results))

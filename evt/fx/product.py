@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of, type_name
-from evt.fx.gradient import backward_of, is_backward
-from evt.fx.index_map import IndexMap, Size, all_same, same
+from evt.fx.gradient import FILTERS, INPUT, backward_of, has_bias, is_backward
+from evt.fx.index_map import Dim, IndexMap, Size, all_same, same
 from evt.fx.norms import norm_of
 from evt.fx.skip_reason import SkipReason
 
@@ -75,16 +75,16 @@ class Product:
 def find_product(node: Node) -> Product | SkipReason | None:
     """Return the product that a node computes, why evt cannot compute it, or None for other operators."""
     if is_backward(node):
-        return SkipReason(node, "E1021", "PyTorch computes the gradients of filters and biases")
+        return SkipReason(node, "E1021", "PyTorch computes the gradients of biases") if has_bias(node) else None
     if (operands := norm_of(node)) is not None:
         return _normed(node, *operands)
     split = backward_of(node)
-    reader = _READERS.get(base_name(node)) if split is None else _input_gradient
+    reader = _READERS.get(base_name(node)) if split is None else _GRADIENTS[split[1]]
     if reader is None:
         return None
     if not is_tensor(node):
         return SkipReason(node, "E1010", "it has several results")
-    found = reader(node, Arguments(split or node))
+    found = reader(node, Arguments(node if split is None else split[0]))
     if isinstance(found, str):
         return SkipReason(node, "E1010", found)
     if fault := _fault(found):
@@ -301,6 +301,27 @@ def _input_gradient(node: Node, arguments: Arguments) -> Product | str:
     return Product(node, operation, gradient, weight, _pixels(node, rank), geometry=geometry)
 
 
+def _filter_gradient(node: Node, arguments: Arguments) -> Product | str:
+    """Return the gradient of a convolution's filters; the operands of a transposed one change places."""
+    operands = [arguments[name] for name in ("grad_output", "input")]
+    rank = len(shape_of(node)) - 2
+    geometry = _geometry(arguments, ["stride", "padding", "dilation", "groups"], rank)
+    if isinstance(geometry, str):
+        return geometry
+    filters, channels, *taps = shape_of(node)
+    if not all(isinstance(each, int) for each in taps):
+        return "its filter size is known at run time only"
+    a, b = reversed(operands) if arguments["transposed"] else operands
+    dims, stride = [Dim(channels, "n", 1)], channels
+    for size in reversed(taps):
+        dims.insert(1, Dim(size, "n", stride))
+        stride = stride * size
+    found = (Dim(filters, "m", 1), *dims)
+    index_map = IndexMap(tuple(Dim(1) if same(each.size, 1) else each for each in found))
+    geometry = {**geometry, "kernel_size": tuple(taps)}
+    return Product(node, f"conv{rank}d_wgrad", a, b, index_map, geometry=geometry)
+
+
 def _left_over(size: Size, given: Size, stride: int, reach: int, transposed: bool) -> int | None:
     """Return the number of pixels beyond the last one that a filter tap reaches, by dimension, or None."""
     if transposed:
@@ -327,6 +348,8 @@ def _geometry(arguments: Arguments, names: Sequence[str], rank: int) -> dict[str
     return geometry
 
 
+#: The gradients of ``convolution_backward``.
+_GRADIENTS = {INPUT: _input_gradient, FILTERS: _filter_gradient}
 _READERS: Mapping[str, Callable[[Node, Arguments], Product | str]] = {
     "mm": _mm,
     "bmm": _mm,

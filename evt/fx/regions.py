@@ -181,8 +181,10 @@ def _outcome(
 
 
 def _computes(region: FusionRegion) -> bool:
-    """Return whether a region computes more than its product."""
-    return len(region.index_maps) > 1 or bool(region.product.terms) or region.product.alpha != 1
+    """Return whether a region computes more than its product, or the gradient of filters, which may win on its own."""
+    product = region.product
+    more = len(region.index_maps) > 1 or bool(product.terms) or product.alpha != 1
+    return more or product.operation.endswith("wgrad")
 
 
 def _build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any]) -> RegionProgram | SkipReason:

@@ -172,7 +172,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ..
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_gradient_of_the_input(name: str, bias: bool) -> None:
-    """It is a product, split from the gradients of filters and bias, which are computed as before."""
+    """It is a product, and so is the gradient of the filters; both are split from the gradient of the bias."""
     function, size, filters = CONVOLUTIONS[name]
     torch.manual_seed(0)
     given = [torch.randn(each) for each in (size, filters, filters[1:2] if name == "transposed" else filters[:1])]
@@ -191,10 +191,12 @@ def test_gradient_of_the_input(name: str, bias: bool) -> None:
         results.append({str(place): tensor.grad.double() for place, tensor in enumerate(inputs)})
     assert worst(results[1], results[0]) < TOLERANCE
     rows = {row.operation: row for record in RECORDS for row in record.rows if row.graph == "backward"}
-    (operation,) = (each for each in rows if each != "convolution_backward")
-    assert operation == (f"conv{len(size) - 2}d" if name == "transposed" else f"conv{len(size) - 2}d_dgrad")
-    assert formula(rows[operation]) == "D = where(x0 <= 0, 0, acc)"
-    assert "E1021" in rows["convolution_backward"].reason
+    kind = f"conv{len(size) - 2}d"
+    of_input, of_filters = kind if name == "transposed" else f"{kind}_dgrad", f"{kind}_wgrad"
+    assert {*rows} == {of_input, of_filters, *(["convolution_backward"] * bias)}
+    assert formula(rows[of_input]) == "D = where(x0 <= 0, 0, acc)"
+    assert formula(rows[of_filters]) == "D = acc"
+    assert not bias or "E1021" in rows["convolution_backward"].reason
 
 
 def test_what_a_gradient_is_measured_against() -> None:
@@ -210,11 +212,12 @@ def test_what_a_gradient_is_measured_against() -> None:
     torch.manual_seed(0)
     given = [torch.randn(2, 6, 5, 5), torch.randn(2, 4, 5, 5), torch.randn(6, 4, 3, 3)]
     graph = make_fx(run, tracing_mode="fake")(*given).graph
-    (region,) = find_regions(graph).regions
+    regions = find_regions(graph).regions
     tensors = dict(zip((node.name for node in graph.nodes), given, strict=False))
-    compute: Any = unfused(region, lambda node: tensors.get(node.name, torch.zeros(())))
-    (got,) = compute()
-    torch.testing.assert_close(got, run(*given)[0], rtol=1e-4, atol=1e-4)
+    for region, wanted in zip(regions, run(*given), strict=True):
+        compute: Any = unfused(region, lambda node: tensors.get(node.name, torch.zeros(())))
+        (got,) = compute()
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
 class Branches(torch.nn.Module):
@@ -245,12 +248,12 @@ def test_what_a_product_without_a_kernel_was_given_goes_to_another() -> None:
 
 
 def test_gradients_of_filters_alone() -> None:
-    """Images need no gradient: there is nothing to split."""
+    """Images need no gradient: the gradient of the filters is a region, that of the bias is left."""
     model = torch.nn.Conv2d(3, 4, 3)
     x = torch.randn(2, 3, 8, 8)
     want = gradients(copy.deepcopy(model), x, torch.zeros(2, 6, 6).long())
     assert worst(gradients(model, x, torch.zeros(2, 6, 6).long(), training.fused(model)), want) < TOLERANCE
-    assert [row.reason[:5] for row in evt.report(model).rows if row.graph == "backward"] == ["E1021"]
+    assert [row.reason[:5] for row in evt.report(model).rows if row.graph == "backward"] == ["E1021", ""]
 
 
 class Halves(torch.nn.Module):
