@@ -119,8 +119,6 @@ def time(tile: WgradTile, sizes: Mapping[str, int]) -> float:
     if not made.stages:
         return float("inf")
     splits, number = splits_of(problem, tile.kind), outputs(problem, tile.kind)
-    per_tile = cycles(tile.kind, made) / made.tiles / tile.parts
-    tiles_of_cta = ceil_div(ceil_div(made.tiles, splits), tile.parts) * tile.parts
     waves = ceil_div(number * splits, MULTIPROCESSORS)
     summed = 8.0 * splits * tile.parts * sizes["m"] * sizes["n"]
-    return waves * tiles_of_cta * per_tile * tile.parts + summed / _SUMMED
+    return waves * cycles(tile.kind, made, splits) + summed / _SUMMED

@@ -206,18 +206,19 @@ def fits(problem: Problem, kind: WgradClass, made: WgradGeometry) -> bool:
     return is_box and made.stages >= 2 and made.gradient_pixels <= MOST_PIXELS
 
 
-def cycles(kind: WgradClass, made: WgradGeometry) -> float:
-    """Return the clock cycles of all tiles of pixels on one SM."""
+def cycles(kind: WgradClass, made: WgradGeometry, splits: int) -> float:
+    """Return the clock cycles of a CTA's tiles of pixels."""
     loaded = kind.filter_blocks * made.gradient_pixels
     loaded = loaded + kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
     multiplied = float(made.depth) * kind.sums / MULTIPLIED
     few = 1.2 if made.stages < 3 else 1.0
-    return float(made.tiles) * (max(multiplied, float(loaded) * BLOCK_BYTES / LOADED) * few + OF_TILE)
+    each = max(multiplied, float(loaded) * BLOCK_BYTES / LOADED) * few + OF_TILE
+    return float(ceil_div(made.tiles, splits)) * each
 
 
-def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry) -> bool:
+def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry, splits: int) -> bool:
     """Return whether a geometry is faster than another, which may have no stages."""
-    return other.stages == 0 or cycles(kind, one) < cycles(kind, other)
+    return other.stages == 0 or cycles(kind, one, splits) < cycles(kind, other, splits)
 
 
 def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
@@ -225,6 +226,7 @@ def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
     height = problem.height
     width = problem.width
     best = WgradGeometry()
+    splits = splits_of(problem, kind)
     has_halo = kind.tap_rows * kind.tap_columns > 1
     for columns in range(1, min(width.output, LARGEST_BOX) + 1):
         whole = columns == width.output
@@ -234,6 +236,6 @@ def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
                 most = min(problem.images, MOST_PIXELS // (rows * columns)) if several else 1
                 for images in range(1, most + 1):
                     made = cut(problem, kind, images, rows, columns)
-                    if fits(problem, kind, made) and better(kind, made, best):
+                    if fits(problem, kind, made) and better(kind, made, best, splits):
                         best = made
     return best
