@@ -84,6 +84,8 @@ class WgradGeometry:
     gradient_bytes: int = 0
     box_bytes: int = 0
     stage_bytes: int = 0
+    #: A multiple of the parts: each stage belongs to one part, whose consumers see all of its phases. Loads may end in
+    #: another order than they began, and a consumer that skips a phase would take the phase before for its own.
     stages: int = 0
     tiles_high: int = 0
     tiles_wide: int = 0
@@ -177,6 +179,7 @@ def cut(problem: Problem, kind: WgradClass, images: int, rows: int, columns: int
     high = boxes(height, kind.tap_rows)
     wide = boxes(width, kind.tap_columns)
     stage_bytes = kind.filter_blocks * gradient_bytes + kind.channel_blocks * high * wide * box_bytes
+    most = min((SHARED_BYTES - ALIGNMENT - BARRIER_BYTES) // stage_bytes, MAX_STAGES)
     tiles_high = ceil_div(height.output, rows)
     tiles_wide = ceil_div(width.output, columns)
     return WgradGeometry(
@@ -191,7 +194,7 @@ def cut(problem: Problem, kind: WgradClass, images: int, rows: int, columns: int
         gradient_bytes,
         box_bytes,
         stage_bytes,
-        min((SHARED_BYTES - ALIGNMENT - BARRIER_BYTES) // stage_bytes, MAX_STAGES),
+        most - most % kind.parts,
         tiles_high,
         tiles_wide,
         ceil_div(problem.images, images) * tiles_high * tiles_wide,

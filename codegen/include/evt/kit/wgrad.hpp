@@ -351,8 +351,7 @@ struct Wgrad {
         for (auto& each : accumulators[block][i]) each = 0;
       }
     }
-    PipelineState state;
-    state.advance(part, geometry.stages);
+    PipelineState state{part, 0};
     int last = -1;
     for (int tile = output.split + part * params.splits; tile < geometry.tiles; tile += Tile::kParts * params.splits) {
       kit::barrier_wait(storage.full(state.index), state.phase);
