@@ -28,7 +28,7 @@ def is_backward(node: Node) -> bool:
 
 
 def backward_of(node: Node) -> tuple[Node, int] | None:
-    """Return the ``convolution_backward`` whose gradient of the input or the filters a node is, and its place, or None."""
+    """Return the ``convolution_backward`` whose gradient of the input or the filters is a node, and its place."""
     if node.op != "call_function" or node.target is not operator.getitem:
         return None
     made, place = node.args
