@@ -3,8 +3,8 @@
     gradients = convolution_backward(dY, x, w, ..., output_mask=[True, True, False])
     dx, dw = gradients[0], gradients[1]
 
-A region may start with ``dx``, the gradient of the input, or with ``dw``, the gradient of the filters. The operator then
-computes only the other gradients: its mask drops every gradient without readers.
+A region may start with ``dx``, the gradient of the input, or with ``dw``, the gradient of the filters. The operator
+then computes only the other gradients: its mask drops every gradient without readers.
 """
 
 from __future__ import annotations
