@@ -32,9 +32,9 @@ def backward_of(node: Node) -> tuple[Node, int] | None:
     if node.op != "call_function" or node.target is not operator.getitem:
         return None
     made, place = node.args
-    if not isinstance(made, Node) or place not in (INPUT, FILTERS) or not is_backward(made):
+    if not isinstance(made, Node) or not isinstance(place, int) or place == BIAS or not is_backward(made):
         return None
-    return made, int(place)
+    return made, place
 
 
 def has_bias(node: Node) -> bool:
