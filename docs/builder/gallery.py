@@ -13,7 +13,7 @@ from typing import NamedTuple
 import evt
 from evt.draw import draw
 from evt.errors import TargetError
-from evt.ir import Cast, Interleave, Pick, Reduce, ReduceBlocks
+from evt.ir import Cast, Interleave, Pick, Reduce, ReduceBlocks, Scale
 from evt.plan import TARGETS
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -24,6 +24,7 @@ _FEATURES = {
     "pairs of columns": Pick,
     "interleaved columns": Interleave,
     "casts": Cast,
+    "scales of blocks": Scale,
 }
 #: Targets in the order of preference for the shown kernel.
 _ORDER = ("sm90", *(name for name in TARGETS if name != "sm90"))
@@ -95,8 +96,8 @@ def _has_kernel(program: evt.Program, arch: str) -> bool:
 def _operands(program: evt.Program) -> str:
     """Return the group of a program by its operands."""
     types = {operand.dtype for operand in program.request.dag.operands}
-    if any(each is not None and each.bits == 8 for each in types):
-        return "8-bit floats" if any(each is not None and each.is_float for each in types) else "8-bit integers"
+    if small := [each for each in types if each is not None and each.bits == 8]:
+        return "8-bit floats" if any(each.is_float for each in small) else "8-bit integers"
     return "16-bit floats, or any type"
 
 
@@ -106,6 +107,7 @@ def _features(program: evt.Program) -> str:
     kinds = {type(op) for op, _ in dag.table}
     found = [name for name, kind in _FEATURES.items() if kind in kinds]
     outputs = [f"{len(dag.outputs)} outputs"] if len(dag.outputs) > 1 else []
+    outputs += ["operands of two types"] if len({each.dtype for each in dag.operands}) > 1 else []
     return ", ".join(([] if program.request.convolution is None else ["convolution"]) + outputs + found)
 
 

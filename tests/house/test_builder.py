@@ -171,6 +171,8 @@ def test_the_gallery_shows_every_sample(site: dict[str, str]) -> None:
     assert "struct Region0" in rope
     assert "sm90: evt-3x: " in rope
     assert "(https://github.com/vllm-project/vllm)" in site["gallery/int8_zero_point_i32.md"]
+    integers = site["gallery.md"].partition("## 8-bit integers")[2]
+    assert re.search(r"\[int8_weights\].* \| operands of two types, scales of blocks \|", integers)
 
 
 def test_a_sample_opens_in_the_playground(site: dict[str, str]) -> None:
