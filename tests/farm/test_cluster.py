@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from click.testing import CliRunner
 
 from evt.cli import main
 from evt.farm import run_tasks, tasks_of
-from evt.farm.cluster import Remote
+from evt.farm.cluster import Remote, connected, run_on_cluster
+from evt.measured import Store
 from evt.tuning.tune import Options
 from evt.workload import read_workload
-from tests.support.stand_in import A100, KILL, StandInMachine
+from tests.support.stand_in import A100, KILL, StandInMachine, machine
 
 ROOT = Path(__file__).parents[2]
 LLAMA = ROOT / "samples" / "bench" / "llama8b.toml"
@@ -45,6 +47,38 @@ def test_a_killed_worker_loses_nothing(timed: Path, tmp_path: Path, monkeypatch:
     rounds = len(timed.read_text().splitlines())
     assert all(tuning.measured == 0 for _, tuning in run_tasks(tasks, StandInMachine(), Options(rounds=9, again=False)))
     assert len(timed.read_text().splitlines()) == rounds
+
+
+@pytest.mark.slow
+def test_a_running_cluster(timed: Path, tmp_path: Path) -> None:
+    """A scheduler and workers that Dask's commands start: one has a GPU, one only builds."""
+    pytest.importorskip("distributed")
+    file, local = tmp_path / "scheduler.json", ("--host", "127.0.0.1", "--no-dashboard")
+    once = ("--no-nanny", "--nthreads", "1", "--scheduler-file", str(file), *local)
+    commands = [
+        ("scheduler", "--port", "0", "--scheduler-file", str(file), *local),
+        ("worker", *once, "--resources", "GPU=1"),
+        ("worker", *once),
+    ]
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "dask", *each], cwd=ROOT, stderr=subprocess.DEVNULL)
+        for each in commands
+    ]
+    try:
+        while not file.exists():
+            assert processes[0].poll() is None
+            time.sleep(0.1)
+        tasks = tasks_of(read_workload(LLAMA))[:3]
+        with connected(json.loads(file.read_text())["address"]) as client:
+            client.wait_for_workers(2, timeout=60)
+            found = list(run_on_cluster(tasks, client, Options(rounds=5, again=False), make=machine))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert {task.title for task, tuning in found if tuning.chosen} == {task.title for task in tasks}
+    assert len({line.split("|")[0] for line in timed.read_text().splitlines()}) == 1  # one process has the GPU
+    assert len(Store()) == 3
 
 
 def test_a_gpu_of_workers_has_no_clock() -> None:
