@@ -31,7 +31,7 @@ from evt.measured import Measurement, Store
 from evt.plan import Target, find_target
 from evt.tuning.clock import RoundTimer
 from evt.tuning.table import Tuning
-from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending
+from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending, space_of
 
 #: The Dask resource of workers with a GPU, and the times that a task may fail before it counts as failed.
 RESOURCE, _RETRIES = "GPU", 3
@@ -95,7 +95,7 @@ def run_on_cluster(
     builds, left, futures = _Builds(client), [], {}
     for number, task in enumerate(tasks):  # workers begin while later tasks are planned
         work = _work(task, gpu)
-        missing = pending(work, gpu, options, store)
+        missing = pending(work, space_of(work, gpu, options), gpu, options, store)
         known = store.find(work.key) if not options.again else ()
         given = next((each for each in known if each.gpu == gpu.name), None)
         packs = builds.packs(missing.values())

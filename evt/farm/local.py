@@ -11,7 +11,7 @@ import torch
 from evt.farm.task import Machine, Task
 from evt.measured import Store
 from evt.tuning.table import Tuning
-from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending
+from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending, space_of
 
 Progress = Callable[[str], object]
 
@@ -31,8 +31,9 @@ def run_tasks(
     """
     store = store or Store()
     store.require_replaceable()
-    works = deque(machine.work(task) for task in tasks)
-    missing = [pending(work, machine.device, options, store) for work in works]
+    device, works = machine.device, deque(map(machine.work, tasks))
+    spaces = deque(space_of(work, device, options) for work in works)
+    missing = [pending(work, space, device, options, store) for work, space in zip(works, spaces, strict=True)]
     left = list(map(len, missing))
     progress(f"{len(tasks)} problems; building the kernels of {sum(map(bool, left))}")
     failures_of([source for sources in missing for source in sources.values()])
@@ -41,7 +42,9 @@ def run_tasks(
         said = f"[{number + 1}/{len(tasks)}] {task.title}: {left[number]} kernels{clock.text()}"
         progress(said)
         with torch.no_grad():
-            found = measure(works.popleft(), machine.device, options, store=store)  # whose tensors are freed then
+            work, space = works.popleft(), spaces.popleft()
+            found = measure(work, device, options, store=store, space=space)
+            del work  # frees its tensors
         clock.done(number)
         yield task, found
 

@@ -147,15 +147,17 @@ def measure(
     options: Options = DEFAULTS,
     progress: Progress = lambda text: None,
     store: Store | None = None,
+    space: Space | None = None,
 ) -> Tuning:
-    """Build and time the kernels of a problem; keep the times.
+    """Build and time the kernels of a problem; keep the times. ``space`` is the problem's :func:`space_of`, if known.
 
     Kernels that this device and driver measured before, with the same text, keep their times unless ``options.again``.
     Other processes wait that time kernels on the device. Raise BuildError (E0704) if the times cannot be kept.
     """
     started, store = time.perf_counter(), store or Store()
     store.require_replaceable()
-    chosen, sources, digests = _candidates(work, device, options)
+    space = space or space_of(work, device, options)
+    chosen, sources, digests = space.chosen, space.sources, space.digests
     progress(f"building {len(sources)} kernels")
     known = {} if options.again else _known(work, device, store, digests)
     broken = failures_of([source for name, source in sources.items() if name not in known])
@@ -180,21 +182,27 @@ def measure(
     return _tuning(work, device, chosen, [rows[name] for name in ordered], record.best(), time.perf_counter() - started)
 
 
-def pending(work: Work, device: Device, options: Options, store: Store) -> dict[Name, KernelSource]:
-    """Return the sources of the kernels that :func:`measure` would time."""
-    _, sources, digests = _candidates(work, device, options)
-    known = {} if options.again else _known(work, device, store, digests)
-    return {name: source for name, source in sources.items() if name not in known}
+@dataclass(frozen=True)
+class Space:
+    """The kernels of a problem that tuning may build, their sources, and the digests of their texts."""
+
+    chosen: Candidates
+    sources: Mapping[Name, KernelSource]
+    digests: Mapping[Name, str]
 
 
-def _candidates(
-    work: Work, device: Device, options: Options
-) -> tuple[Candidates, dict[Name, KernelSource], dict[Name, str]]:
-    """Return the kernels that tuning may build, their sources, and the digests of their texts."""
+def space_of(work: Work, device: Device, options: Options) -> Space:
+    """Return the kernels that tuning may build."""
     found = work.found.asked_for(options.route)
     chosen = candidates(found, work.sizes, card_of(device), wide=options.wide, most=options.most)
     sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
-    return chosen, sources, {name: source_key(source)[:_DIGITS] for name, source in sources.items()}
+    return Space(chosen, sources, {name: source_key(source)[:_DIGITS] for name, source in sources.items()})
+
+
+def pending(work: Work, space: Space, device: Device, options: Options, store: Store) -> dict[Name, KernelSource]:
+    """Return the sources of the kernels that :func:`measure` would time."""
+    known = {} if options.again else _known(work, device, store, space.digests)
+    return {name: source for name, source in space.sources.items() if name not in known}
 
 
 def failures_of(sources: Sequence[KernelSource]) -> dict[KernelSource, str]:
