@@ -26,7 +26,7 @@ from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
 from evt.fx.example import bytes_of
 from evt.fx.measure import measured
-from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, split_moments, undo
+from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, is_applied, moments_of, split_moments, undo
 from evt.fx.op_semantics import UNMEASURED
 from evt.fx.options import Options
 from evt.fx.region import LEFT
@@ -118,8 +118,9 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             split_moments(graph)
             norms, stay = apply_norms(graph, self._judge_norm)
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.var.correction):
-            if self.rule != "always":
-                node.meta[UNMEASURED] = True
+            if self.rule != "always" and not is_applied(node):
+                for each in moments_of(node):
+                    each.meta[UNMEASURED] = True
         return norms, stay
 
     def _judge_norm(self, norm: Candidate) -> str:

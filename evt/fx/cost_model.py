@@ -50,11 +50,12 @@ from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
 from evt.fx.norms import Candidate
 from evt.fx.product import find_product
 from evt.fx.views import readers
-from evt.ir import Apply, TypedDag
+from evt.ir import Apply, Reduce, TypedDag
 from evt.ir.dtype import from_torch_name
-from evt.ir.node import base
+from evt.ir.node import MOMENTS, base
 from evt.plan.cards import CARDS
 from evt.plan.epilogue.cost import cost
+from evt.plan.epilogue.facts import shared_parts
 from evt.plan.gemm import Size, library_microseconds
 from evt.plan.plan import DepthwiseConvolution, HaloConvolution, OwnProduct, Plan
 from evt.plan.speed import duration, product_microseconds
@@ -64,8 +65,13 @@ from evt.request.graphs import optimised_graph
 NORM_GAIN = "evt_norm_gain"
 #: Bytes, and 16-bit multiply-adds, per microsecond that kernels reach on sm90, the only measured target.
 _MOVED, _MULTIPLIED = 3.6e6, 3.2e8
-#: Bytes per microsecond of Inductor's norms and of folds.
-_MOVED_BY_NORMS = 2.5e6
+#: Bytes per microsecond of folds, which read and write weights.
+_FOLDED = 8e5
+#: Inductor's kernels for norms, and for their statistics alone: microseconds, and microseconds per element. The GEMM
+#: kernel's time for sums and for moments of each row of its result; its time per element for a row factor, and for a
+#: factor and a correction. Fitted on an H100 to 7 sizes of 16 to 12608 rows, 2026-11.
+_NORM_KERNEL, _STATISTICS_KERNEL = (6.5, 1.5e-6), (6.2, 1.05e-6)
+_ROW_SUMS, _ROW_MOMENTS, _ROW_FACTOR, _CORRECTION = (2.0, 0.65e-6), (2.5, 1.4e-6), 1e-7, 3e-7
 #: The least estimated gain of a region in microseconds; the estimate is no more exact.
 LEAST_GAIN = 1.0
 #: The gain of one launch less in a stream, in microseconds.
@@ -83,7 +89,7 @@ _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
 #: Microseconds of an own kernel's epilogue for each element of a second or further matrix. The same constant counts for
-#: each element that a reduction combines.
+#: each element that a reduction over rows combines.
 _FURTHER = 1e-6
 #: Groups of a power of two of channels: the loss against the library's bare convolution in microseconds, and as a
 #: fraction of its time. The library takes at least twice its time for other groups. Fitted to 30 layers of 32 images on
@@ -151,11 +157,20 @@ class Benefit:
 def norm_gain(norm: Candidate, frozen: bool) -> tuple[float, float]:
     """Return the microseconds that a norm in its products saves, and the microseconds of its folds.
 
-    Inductor's kernel reads the operand and writes the norm; without it, a kernel reads the operand for its statistics.
-    A CUDA graph that a user captures folds the weights in each replay, unless they are frozen.
+    Inductor's kernel reads the operand and writes the norm. Without it, the product that makes the operand gives its
+    statistics, or a kernel of Inductor's reads the operand for them. A CUDA graph that a user captures folds the
+    weights in each replay, unless they are frozen.
     """
-    folding = sum(2 * bytes_of(each) / _MOVED_BY_NORMS + LAUNCH for each in norm.weights)
-    return bytes_of(norm.x) / _MOVED_BY_NORMS, 0.0 if frozen else folding
+    elements = math.prod(map(hint, shape_of(norm.x)))
+    statistics = (_ROW_MOMENTS if norm.has_mean else _ROW_SUMS) if norm.is_made else _STATISTICS_KERNEL
+    results = sum(math.prod(map(hint, shape_of(each))) for each in norm.products)
+    applied = results * (_CORRECTION if norm.has_mean else _ROW_FACTOR)
+    folding = sum(2 * bytes_of(each) / _FOLDED + LAUNCH for each in norm.weights)
+    return _line(_NORM_KERNEL, elements) - _line(statistics, elements) - applied, 0.0 if frozen else folding
+
+
+def _line(constants: tuple[float, float], elements: int) -> float:
+    return constants[0] + constants[1] * elements
 
 
 def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here: bool = False) -> Benefit:
@@ -193,6 +208,8 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here:
     launches = (not read) + summed
     if alone:
         saved, spared, launches = 0, 0.0, 0
+    if not read and any(_of_rows(op) for op in _reductions(fused)):  # Inductor would compute them by another kernel
+        spared += _line(_STATISTICS_KERNEL, elements) - LAUNCH - result / _MOVED
     by_product = isinstance(kernel.mainloop, OwnProduct) or not convolution
     lost = (_lost_by_product if by_product else _lost_by_convolution)(fused, kernel, time)
     gain, loss = spared + launches * LAUNCH + max(0.0, -lost) + of_norm, max(0.0, lost) + copying
@@ -214,7 +231,7 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
         library = library_microseconds(Size(rows, columns, terms * kernel.operand_bits // 8, 2.0, _PROCESSORS, groups))
         inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
         own = product_microseconds(kernel, sizes, _PROCESSORS)
-        return own - library - inputs + _further(fused) * _FURTHER
+        return own - library - inputs + _further(fused) * _FURTHER + _by_rows(fused)
     batches = max(1, elements // max(1, rows * columns))
     long = terms / (terms + _TERMS)
     if rows <= _FEW_ROWS and batches == 1:
@@ -315,10 +332,30 @@ def _types(fused: RegionProgram) -> tuple[str, str]:
 
 
 def _further(fused: RegionProgram) -> int:
-    """Count the elements of an epilogue's second and further matrices, and of its reductions."""
+    """Count the elements of an epilogue's second and further matrices, and of its reductions over rows."""
     dag = fused.program.request.dag
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
-    return _elements(fused) * (max(read - 1, 0) + max(written - 1, 0) + len(dag.outputs) - written)
+    columns = sum(not _of_rows(op) for op in _reductions(fused))
+    return _elements(fused) * (max(read - 1, 0) + max(written - 1, 0) + columns)
+
+
+def _by_rows(fused: RegionProgram) -> float:
+    """Return the microseconds of reductions of each row by the GEMM kernel."""
+    kinds = [op.kind in MOMENTS for op in _reductions(fused) if _of_rows(op)]
+    return sum(_line(_ROW_MOMENTS if is_moment else _ROW_SUMS, _elements(fused)) for is_moment in kinds)
+
+
+def _reductions(fused: RegionProgram) -> list[Reduce]:
+    """Return the reductions of a region whose parts differ: a mean and a variance of one value share theirs."""
+    dag = _graph(fused)
+    nodes = (node for node in range(len(dag)) if isinstance(dag[node], Reduce))
+    found = (dag[node] for node in sorted({shared_parts(dag, node) for node in nodes}))
+    return [op for op in found if isinstance(op, Reduce)]
+
+
+def _of_rows(op: Reduce) -> bool:
+    """Return whether a reduction has a result for each row."""
+    return op.over == {"n"}
 
 
 def _sums_rows(fused: RegionProgram) -> bool:

@@ -68,11 +68,16 @@ class Norm:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A norm that could be part of the products that read it: its operand, the products and their weights."""
+    """A norm that could be part of the products that read it: its operand, the products and their weights.
+
+    ``has_mean``: it subtracts a mean. ``is_made``: a product makes the operand, so it could give the statistics.
+    """
 
     x: Node
     products: Sequence[Node]
     weights: Sequence[Node]
+    has_mean: bool = False
+    is_made: bool = False
 
 
 def split_moments(graph: Graph) -> None:
@@ -150,7 +155,7 @@ def apply_norms(
         elif len(weights) < len(products):
             reason = "the weight of a product that reads the norm is no parameter"
         else:
-            reason = judge(Candidate(norm.x, products, weights))
+            reason = judge(Candidate(norm.x, products, weights, norm.mean is not None, _is_made(norm.x)))
         if reason:
             left |= {
                 each: SkipReason(node, STAYS, f"the norm is a kernel of Inductor's: {reason}") for each in products
@@ -177,6 +182,17 @@ def restore(graph: Graph, frozen: bool = False) -> Node | None:
             _join(graph, node, mean)
     graph.eliminate_dead_code()
     return _fold_together(graph, frozen)
+
+
+def moments_of(node: Node) -> list[Node]:
+    """Return a variance, and the mean that was one operator with it."""
+    mean = node.meta.get(_MEAN)
+    return [node] if mean is None else [node, mean]
+
+
+def is_applied(variance: Node) -> bool:
+    """Return whether a variance is of a norm that is part of the products that read it."""
+    return ROUNDED in _uncast(variance.all_input_nodes[0]).meta
 
 
 def undo(node: Node) -> None:
@@ -244,6 +260,20 @@ def _is_last(node: Node) -> bool:
     if not is_tensor(node) or is_view(node) or node.op != "call_function" or dtype_of(node) not in _TYPES:
         return False
     return any(base_name(reader) in _PRODUCTS for reader in readers(node))
+
+
+#: The most elementwise operators after a product for which it could give the statistics of their result.
+_MOST_OPERATORS = 4
+
+
+def _is_made(x: Node) -> bool:
+    """Return whether a product makes a tensor, through views and a few elementwise operators."""
+    found = {x}
+    for _ in range(_MOST_OPERATORS):
+        if any(base_name(each) in _PRODUCTS or each.target is normed for each in found):
+            return True
+        found = {operand for each in found for operand in each.all_input_nodes if is_tensor(operand)}
+    return False
 
 
 # The norm.
@@ -435,6 +465,8 @@ __all__ = [
     "Applied",
     "Candidate",
     "apply_norms",
+    "is_applied",
+    "moments_of",
     "norm_of",
     "normed",
     "restore",

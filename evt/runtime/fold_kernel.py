@@ -39,7 +39,7 @@ def fold(
     """Return the folded weight, its column sums after rounding, and the constant."""
     columns, terms = weight.shape[1 - dim], weight.shape[dim]
     made = torch.empty_like(weight)
-    sums, constant = weight.new_empty((2, columns), dtype=torch.float32)
+    sums, constant = (weight.new_empty(columns, dtype=torch.float32) for _ in range(2))  # that share no memory
     together = _COLUMNS if weight.stride(dim) == 1 else _STRIDED_COLUMNS
     strides = (weight.stride(1 - dim), weight.stride(dim), made.stride(1 - dim), made.stride(dim))
     vectors = (weight if each is None else each for each in (gain, shift, bias))

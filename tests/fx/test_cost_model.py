@@ -130,7 +130,7 @@ def test_sums_over_rows_are_a_kernel_less() -> None:
 
 @pytest.mark.skipif(not hasattr(config.triton, "mix_order_reduction"), reason="an older Inductor")
 def test_sums_over_rows_and_columns_are_one_kernel() -> None:
-    """Newer versions of Inductor have it, so that sums save nothing and the region leaves them; older ones have two."""
+    """Newer versions of Inductor have it, so that the region saves one kernel's reads; with older ones it saves two."""
 
     def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = torch.relu(x @ w)
@@ -142,10 +142,9 @@ def test_sums_over_rows_and_columns_are_one_kernel() -> None:
         with config.patch({"triton.mix_order_reduction": mixed}):
             row = row_of(both, torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half())
         assert row.benefit is not None
-        assert ("sum" in row.formula) is not mixed
-        assert any("E1017" in reason for reason in row.behind) is mixed
+        assert "sum[n]" in row.formula
         saved.append(row.benefit.bytes)
-    assert saved == [2048 * 2048 * 2, 3 * 2048 * 2048 * 2]
+    assert saved == [2 * 2048 * 2048 * 2, 3 * 2048 * 2048 * 2]
 
 
 def test_what_is_needed_later_is_written_once() -> None:

@@ -275,15 +275,16 @@ def test_a_norm_is_part_of_all_products_that_read_it_or_of_none(monkeypatch: pyt
 
 
 def test_the_gain_of_a_norm_counts_the_folds_of_captured_graphs() -> None:
-    def gain(rows: int, frozen: bool) -> float:
+    def gain(rows: int, frozen: bool, has_mean: bool = False) -> float:
         graph = torch.fx.Graph()
-        x, weight = graph.placeholder("x"), graph.placeholder("weight")
-        for node, shape in ((x, (rows, 768)), (weight, (3072, 768))):
+        x, weight, product = (graph.placeholder(name) for name in ("x", "weight", "product"))
+        for node, shape in ((x, (rows, 768)), (weight, (3072, 768)), (product, (rows, 3072))):
             node.meta["val"] = torch.empty(shape, dtype=torch.bfloat16, device="meta")
-        saved, folding = norm_gain(Candidate(x, [x], [weight]), frozen)
+        saved, folding = norm_gain(Candidate(x, [product], [weight], has_mean, is_made=True), frozen)
         return saved - folding
 
-    assert gain(512, False) < 0 < gain(512, True) < gain(32768, False) < gain(32768, True)
+    assert gain(512, False) < 0 < gain(512, True) < gain(65536, False) < gain(65536, True)
+    assert gain(512, True, has_mean=True) > 0 > gain(65536, True, has_mean=True)
 
 
 def test_an_option_of_another_kind_is_refused() -> None:
