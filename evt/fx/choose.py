@@ -39,6 +39,7 @@ _FREEING = ("E1015", "E1017", "E1018", "E1019", "E1022")
 #: The part of a GPU's memory that the default rule gives to weights with norms folded in.
 _MOST_FOLDED = 0.1
 _PARTLY = "the norm is a kernel of Inductor's: no region computes one of its readers"
+_WITHOUT = "the norm is a kernel of Inductor's: no region computes its statistics"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         self.rule, self.devices, self.frozen = options.rule, options.devices, options.frozen
         #: The bytes of weights with norms folded in, of all graphs of the model.
         self._weight_bytes = 0
+        #: The norms of a graph that gain only if a region computes their statistics.
+        self._with_moments: set[Node] = set()
 
     @abstractmethod
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
@@ -97,10 +100,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             computed = {node for each in outcomes if each.fused is not None for node in each.fused.nodes}
             if partly := [each for each in norms if not each.holds(products, computed)]:
                 norms = [each for each in norms if each not in partly]
-                for product, norm in ((product, each.norm) for each in partly for product in each.products):
-                    undo(product)
-                    skipped.pop(product, None)
-                    stay[product] = SkipReason(norm, STAYS, _PARTLY)
+                self._leave(partly, _PARTLY, skipped, stay)
                 continue
             if _leave_reductions(outcomes, skipped):
                 continue
@@ -108,12 +108,27 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             if new.keys() <= skipped.keys() or not _may_grow(outcomes, skipped | new):
                 if _keep_reductions(outcomes, benefits, skipped, trials) or _try_without(outcomes, benefits, trials):
                     continue
+                if late := [each for each in norms if not each.is_made(computed) and each.norm in self._with_moments]:
+                    norms = [each for each in norms if each not in late]
+                    self._leave(late, _WITHOUT, skipped, stay)
+                    continue
                 return Choice(tuple(_with(each, stay.get(each.product)) for each in outcomes), benefits)
             skipped |= new
+
+    def _leave(
+        self, norms: Sequence[Applied], reason: str, skipped: dict[Node, Outcome], stay: dict[Node, SkipReason]
+    ) -> None:
+        """Leave norms to Inductor."""
+        for product, norm in ((product, each.norm) for each in norms for product in each.products):
+            undo(product)
+            product.meta.pop(NORM_GAIN, None)
+            skipped.pop(product, None)
+            stay[product] = SkipReason(norm, STAYS, reason)
 
     def _norms(self, graph: Graph) -> tuple[list[Applied], dict[Node, SkipReason]]:
         """Let products read the operands of norms; return the norms, and by product why its norm stays."""
         norms, stay = list[Applied](), dict[Node, SkipReason]()
+        self._with_moments = set()
         if self.rule in ("always", "estimate"):
             split_moments(graph)
             norms, stay = apply_norms(graph, self._judge_norm)
@@ -144,6 +159,9 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         gain, folding = norm_gain(norm, self.frozen or bool(torch._inductor.config.triton.cudagraphs))
         if gain - folding < LEAST_GAIN:
             return f"it saves about {gain:.1f} us, and folds of a captured graph take about {folding:.1f} us"
+        without, _ = norm_gain(replace(norm, is_made=False), True)
+        if without - folding < LEAST_GAIN:
+            self._with_moments.add(norm.norm)
         self._weight_bytes += kept
         for product in norm.products:
             product.meta[NORM_GAIN] = (gain - folding) / len(norm.products)

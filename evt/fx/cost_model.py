@@ -47,7 +47,7 @@ from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
-from evt.fx.norms import Candidate
+from evt.fx.norms import Candidate, is_aside
 from evt.fx.product import find_product
 from evt.fx.views import readers
 from evt.ir import Apply, Reduce, TypedDag
@@ -370,7 +370,7 @@ def _traffic(fused: RegionProgram) -> tuple[int, int, bool]:
     product, follows = fused.region.product.node, _follows(fused)
     before, after, read = 2 * bytes_of(product), 0, False
     for node in (each.node for each in fused.results):
-        users = {user for user in readers(node) if user not in fused.region}
+        users = {user for user in readers(node) if user not in fused.region and not is_aside(user)}
         joined = {user for user in users & follows if _is_loose(user, fused)}
         read |= bool(joined)
         after += bytes_of(node) * (2 if joined else 1)

@@ -41,6 +41,7 @@ STAYS = "E1024"
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _PRODUCTS = ("mm", "addmm")
 _CASTS = ("convert_element_type", "_to_copy")
+_REDUCTIONS = ("mean", "var", "sum")
 
 
 def normed(*_: Any) -> Any:
@@ -73,6 +74,7 @@ class Candidate:
     ``has_mean``: it subtracts a mean. ``is_made``: a product makes the operand, so it could give the statistics.
     """
 
+    norm: Node
     x: Node
     products: Sequence[Node]
     weights: Sequence[Node]
@@ -112,18 +114,24 @@ def split_moments(graph: Graph) -> None:
 class Applied:
     """A norm that is part of the products that read it. ``added``: additions read it as well.
 
-    The regions of these additions have to compute the norm again from its operand.
+    The regions of these additions have to compute the norm again from its operand. ``statistics`` are the reductions of
+    the operand.
     """
 
     norm: Node
     products: tuple[Node, ...]
     added: bool
+    statistics: tuple[Node, ...]
 
     def holds(self, products: Set[Node], computed: Set[Node]) -> bool:
         """Return whether regions compute all products, and the norm again for its other readers."""
         mine = {*self.products}
         again = not self.added or self.norm in computed or readers(self.norm) <= mine
         return products >= mine and again
+
+    def is_made(self, computed: Set[Node]) -> bool:
+        """Return whether a region computes the statistics."""
+        return all(each in computed for each in self.statistics)
 
 
 def apply_norms(
@@ -155,7 +163,7 @@ def apply_norms(
         elif len(weights) < len(products):
             reason = "the weight of a product that reads the norm is no parameter"
         else:
-            reason = judge(Candidate(norm.x, products, weights, norm.mean is not None, _is_made(norm.x)))
+            reason = judge(Candidate(node, norm.x, products, weights, norm.mean is not None, _is_made(norm.x)))
         if reason:
             left |= {
                 each: SkipReason(node, STAYS, f"the norm is a kernel of Inductor's: {reason}") for each in products
@@ -164,7 +172,7 @@ def apply_norms(
         norm.x.meta[ROUNDED] = True
         for each in products:
             _apply(graph, each, norm)
-        made.append(Applied(node, products, bool(sums)))
+        made.append(Applied(node, products, bool(sums), tuple(_statistics(norm))))
     return made, left
 
 
@@ -182,6 +190,14 @@ def restore(graph: Graph, frozen: bool = False) -> Node | None:
             _join(graph, node, mean)
     graph.eliminate_dead_code()
     return _fold_together(graph, frozen)
+
+
+def is_aside(node: Node) -> bool:
+    """Return whether only products that take a norm in depend on a node, and only to be restored."""
+    return bool(node.users) and all(
+        node not in norm_of(user) if user.target is normed else is_aside(user)  # type: ignore[operator]
+        for user in node.users
+    )
 
 
 def moments_of(node: Node) -> list[Node]:
@@ -274,6 +290,17 @@ def _is_made(x: Node) -> bool:
             return True
         found = {operand for each in found for operand in each.all_input_nodes if is_tensor(operand)}
     return False
+
+
+def _statistics(norm: Norm) -> Iterator[Node]:
+    """Yield the reductions from which a norm's factor and mean are computed."""
+    stack = [norm.rstd] if norm.mean is None else [norm.rstd, norm.mean]
+    while stack:
+        node = stack.pop()
+        if base_name(node) in _REDUCTIONS:
+            yield node
+        else:
+            stack += [each for each in node.all_input_nodes if is_tensor(each)]
 
 
 # The norm.
@@ -466,6 +493,7 @@ __all__ = [
     "Candidate",
     "apply_norms",
     "is_applied",
+    "is_aside",
     "moments_of",
     "norm_of",
     "normed",

@@ -280,7 +280,7 @@ def test_the_gain_of_a_norm_counts_the_folds_of_captured_graphs() -> None:
         x, weight, product = (graph.placeholder(name) for name in ("x", "weight", "product"))
         for node, shape in ((x, (rows, 768)), (weight, (3072, 768)), (product, (rows, 3072))):
             node.meta["val"] = torch.empty(shape, dtype=torch.bfloat16, device="meta")
-        saved, folding = norm_gain(Candidate(x, [product], [weight], has_mean, is_made=True), frozen)
+        saved, folding = norm_gain(Candidate(x, x, [product], [weight], has_mean, is_made=True), frozen)
         return saved - folding
 
     assert gain(512, False) < 0 < gain(512, True) < gain(65536, False) < gain(65536, True)

@@ -157,10 +157,11 @@ columns_of_warp, columns_of_depthwise_warp = _columns_of_warp(16), _columns_of_w
 
 @rule(
     "the operands have 8 or 16 bits and one batch, TMA stores D, and the epilogue reads and writes a matrix each at "
-    "most and has no reductions, no packed bits, no pairs or blocks of columns, and no places that an index names"
+    "most and has no reductions over rows, no packed bits, no pairs or blocks of columns, and no places that an index "
+    "names"
 )
 def suits_products(problem: Problem) -> Verdict:
-    """Leave reductions, which were not measured, to CUTLASS, and tensors that threads would move element by element."""
+    """Leave reductions over rows, which were not measured, to CUTLASS, and tensors that threads would move element by element."""
     dag = problem.dag
     if wide := _wide_operands(problem):
         return wide
@@ -169,9 +170,9 @@ def suits_products(problem: Problem) -> Verdict:
     primary = dag.primary
     if not primary.is_tile:
         return Refusal(f"`{primary.name}` is no matrix, which TMA stores", primary.span)
-    reduction = next((node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce)), None)
-    if reduction is not None:
-        return Refusal("reductions have a part for each 16 columns", reduction)
+    reductions = (node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce) and "m" in op.over)
+    if (reduction := next(reductions, None)) is not None:
+        return Refusal("a reduction is over rows", reduction)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if value.is_tile and not _moved_by_tma(problem, value):
