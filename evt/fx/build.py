@@ -17,7 +17,7 @@ from torch.fx import Node
 from evt.fx.arithmetic import Arithmetic, dtype_in
 from evt.fx.aten import dtype_of, shape_of
 from evt.fx.index_map import Arrangement, IndexMap, Size, same
-from evt.fx.norms import ROUNDED
+from evt.fx.moments import ROUNDED
 from evt.fx.op_semantics import Applied, Reduced, Semantics, number_of, operands_of, semantics
 from evt.fx.product import Factor, Product, Term
 from evt.fx.region import FusionRegion

@@ -26,7 +26,8 @@ from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
 from evt.fx.example import bytes_of
 from evt.fx.measure import measured
-from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, is_applied, moments_of, split_moments, undo
+from evt.fx.moments import is_applied, moments_of, split_moments
+from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, undo
 from evt.fx.op_semantics import UNMEASURED
 from evt.fx.options import Options
 from evt.fx.region import LEFT

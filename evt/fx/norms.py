@@ -8,8 +8,6 @@ in the product's epilogue:
 :mod:`evt.runtime.folded` makes ``weight``, ``sums`` and ``constant`` from parameters. Any row vectors may be in the
 places of ``mean`` and ``rstd``: the algebra does not depend on how they are computed. The product reads x as it lies in
 memory, so the normalised tensor disappears with its last reader.
-
-:func:`split_moments` divides operators that return a variance and a mean, so that a region can compute each.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from torch.fx import Graph, Node
 
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, operator_name, shape_of
 from evt.fx.index_map import all_same
+from evt.fx.moments import ROUNDED, join_moments, uncast
 from evt.fx.sizes import shaped
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view, readers
@@ -32,15 +31,10 @@ from evt.runtime.folded import Fold, shapes, text_of
 aten = torch.ops.aten
 #: The key in ``node.meta`` of a product's own operator, while :func:`normed` is in its place.
 _OWN = "evt_product"
-#: The key in ``node.meta`` of a variance: the mean that was one operator with it.
-_MEAN = "evt_mean"
-#: The key in ``node.meta`` of a tensor whose statistics are of its rounded elements, as a product reads them.
-ROUNDED = "evt_rounded"
 #: The code of a norm that stays a kernel of Inductor's.
 STAYS = "E1024"
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _PRODUCTS = ("mm", "addmm")
-_CASTS = ("convert_element_type", "_to_copy")
 _REDUCTIONS = ("mean", "var", "sum")
 
 
@@ -80,34 +74,6 @@ class Candidate:
     weights: Sequence[Node]
     has_mean: bool = False
     is_made: bool = False
-
-
-def split_moments(graph: Graph) -> None:
-    """Divide each operator that returns a variance and a mean into two; let one operator be a variance written out."""
-    for node in list(graph.nodes):
-        if (written := _squares(node)) is not None:
-            x, dims, keep = written
-            with graph.inserting_before(node):
-                made = graph.call_function(aten.var.correction, (x, dims), {"correction": 0, "keepdim": keep})
-            made.meta = dict(node.meta)
-            node.replace_all_uses_with(made)
-        if operator_name(node) != "var_mean.correction":
-            continue
-        if any(user.target is not operator.getitem for user in node.users):
-            continue
-        arguments = Arguments(node)
-        x, dims, keep = arguments["self"], arguments["dim"], arguments["keepdim"]
-        variance, mean = node.meta["val"]
-        with graph.inserting_before(node):
-            correction = {"correction": arguments["correction"], "keepdim": keep}
-            made = graph.call_function(aten.var.correction, (x, dims), correction)
-            second = graph.call_function(aten.mean.dim, (x, dims or [*range(len(shape_of(x)))], keep))
-        made.meta = {**node.meta, "val": variance, _MEAN: second}
-        second.meta = {**node.meta, "val": mean}
-        for user in list(node.users):
-            user.replace_all_uses_with((made, second)[user.args[1]])
-            graph.erase_node(user)
-        graph.erase_node(node)
 
 
 @dataclass(frozen=True)
@@ -185,9 +151,7 @@ def restore(graph: Graph, frozen: bool = False) -> Node | None:
     for node in list(graph.nodes):
         if node.target is normed:
             undo(node)
-        mean = node.meta.pop(_MEAN, None)
-        if mean is not None and not mean._erased and _are_one(node, mean):
-            _join(graph, node, mean)
+    join_moments(graph)
     graph.eliminate_dead_code()
     return _fold_together(graph, frozen)
 
@@ -198,17 +162,6 @@ def is_aside(node: Node) -> bool:
         node not in norm_of(user) if user.target is normed else is_aside(user)  # type: ignore[operator]
         for user in node.users
     )
-
-
-def moments_of(node: Node) -> list[Node]:
-    """Return a variance, and the mean that was one operator with it."""
-    mean = node.meta.get(_MEAN)
-    return [node] if mean is None else [node, mean]
-
-
-def is_applied(variance: Node) -> bool:
-    """Return whether a variance is of a norm that is part of the products that read it."""
-    return ROUNDED in _uncast(variance.all_input_nodes[0]).meta
 
 
 def undo(node: Node) -> None:
@@ -244,26 +197,6 @@ def _fold_together(graph: Graph, frozen: bool) -> Node | None:
                 graph.erase_node(user)
             graph.erase_node(node)
     return every
-
-
-def _squares(node: Node) -> tuple[Node, Any, bool] | None:
-    """Return the operand, dimensions and ``keepdim`` of ``mean((x - mean(x))**2)``, or None."""
-    if operator_name(node) != "mean.dim" or Arguments(node)["dtype"] is not None:
-        return None
-    square, dims = node.all_input_nodes[0], node.args[1]
-    name = operator_name(square)
-    if name not in ("pow.Tensor_Scalar", "mul.Tensor"):
-        return None
-    centred = square.args[0]
-    if square.args[1] != (2 if name == "pow.Tensor_Scalar" else centred):
-        return None
-    if not isinstance(centred, Node) or operator_name(centred) != "sub.Tensor" or centred.kwargs:
-        return None
-    x, mean = centred.args
-    kept = isinstance(mean, Node) and operator_name(mean) == "mean.dim" and Arguments(mean)["keepdim"]
-    if not kept or not is_tensor(x) or mean.args[:2] != (x, dims):  # type: ignore[union-attr]
-        return None
-    return x, dims, bool(Arguments(node)["keepdim"])  # type: ignore[return-value]
 
 
 def norm_of(node: Node) -> tuple[Node, Node, Node, Node | None, Node | None, Node | None] | None:
@@ -310,7 +243,7 @@ def _norm(node: Node) -> Norm | None:
     """Return the norm that a node computes, or None."""
     shape, dtype = shape_of(node), dtype_of(node)
     row = (*shape[:-1], 1)
-    full, shift = _uncast(node), None
+    full, shift = uncast(node), None
     if operator_name(full) == "add.Tensor":
         parts = _operands(full)
         vectors = [each for each in parts if _is_vector(each, shape)]
@@ -329,10 +262,10 @@ def _norm(node: Node) -> Norm | None:
     gain, offset = (_gain(gains[0]) if gains else (None, 0.0)) or (None, -1.0)
     if gains and gain is None:
         return None
-    x, mean = _uncast(tensors[0]), None
+    x, mean = uncast(tensors[0]), None
     if operator_name(x) == "sub.Tensor" and Arguments(x)["alpha"] == 1 and len(_operands(x)) == 2:
         x, mean = _operands(x)
-        x = _uncast(x)
+        x = uncast(x)
         if not all_same(shape_of(mean), row):
             return None
     if not all_same(shape_of(x), shape) or dtype_of(x) != dtype or isinstance(shape[-1], torch.SymInt):
@@ -345,16 +278,9 @@ def _operands(node: Node) -> list[Node]:
     return [each for each in node.args[:2] if is_tensor(each)]  # type: ignore[misc]
 
 
-def _uncast(node: Node) -> Node:
-    """Return the operand of conversions between floats."""
-    while base_name(node) in _CASTS and dtype_of(node.all_input_nodes[0]).is_floating_point:
-        node = node.all_input_nodes[0]
-    return node
-
-
 def _factors(node: Node, shape: tuple[Any, ...], is_norm: bool = False) -> Iterator[Node]:
     """Yield the factors of a tensor; x itself, which its statistics read too, is one factor."""
-    node = _uncast(node)
+    node = uncast(node)
     product = operator_name(node) == "mul.Tensor" and len(_operands(node)) == 2 and all_same(shape_of(node), shape)
     if product and (is_norm or len(node.users) == 1):
         for each in _operands(node):
@@ -369,7 +295,7 @@ def _is_vector(node: Node, shape: tuple[Any, ...]) -> bool:
 
 def _is_root(node: Node) -> bool:
     """Return whether a value is ``1 / sqrt(y)``."""
-    node = _uncast(node)
+    node = uncast(node)
     if operator_name(node) == "pow.Tensor_Scalar":
         return bool(node.args[1] == -0.5)
     return base_name(node) == "rsqrt" or (
@@ -379,7 +305,7 @@ def _is_root(node: Node) -> bool:
 
 def _is_mean(node: Node, x: Node) -> bool:
     """Return whether a value is the mean of the last dimension of x."""
-    if operator_name(node) != "mean.dim" or _uncast(node.all_input_nodes[0]) is not x:
+    if operator_name(node) != "mean.dim" or uncast(node.all_input_nodes[0]) is not x:
         return False
     dims = node.args[1]
     return isinstance(dims, list | tuple) and tuple(dims) in ((-1,), (len(shape_of(x)) - 1,))
@@ -387,13 +313,13 @@ def _is_mean(node: Node, x: Node) -> bool:
 
 def _constant(node: Node) -> Node | None:
     """Return a parameter: an input of the graph or an attribute, before conversions."""
-    node = _uncast(node)
+    node = uncast(node)
     return node if node.op in ("placeholder", "get_attr") else None
 
 
 def _gain(node: Node) -> tuple[Node, float] | None:
     """Return the parameter and the number of ``g`` or ``1 + g``."""
-    node = _uncast(node)
+    node = uncast(node)
     if base_name(node) == "add" and len(_operands(node)) == 1:
         (inner,) = _operands(node)
         number = next((each for each in node.args[:2] if isinstance(each, int | float)), None)
@@ -466,38 +392,14 @@ def _base(node: Node) -> Node:
     return node
 
 
-# Variances and means.
-
-
-def _are_one(variance: Node, mean: Node) -> bool:
-    return variance.args[0] is mean.args[0] and not variance._erased
-
-
-def _join(graph: Graph, variance: Node, mean: Node) -> None:
-    """Replace a variance and a mean by one operator."""
-    with graph.inserting_before(variance):
-        both = graph.call_function(aten.var_mean.correction, variance.args, variance.kwargs)
-        both.meta = {**variance.meta, "val": (variance.meta["val"], mean.meta["val"])}
-        for place, each in enumerate((variance, mean)):
-            part = graph.call_function(operator.getitem, (both, place))
-            part.meta = dict(each.meta)
-            each.replace_all_uses_with(part)
-    graph.erase_node(variance)
-    graph.erase_node(mean)
-
-
 __all__ = [
-    "ROUNDED",
     "STAYS",
     "Applied",
     "Candidate",
     "apply_norms",
-    "is_applied",
     "is_aside",
-    "moments_of",
     "norm_of",
     "normed",
     "restore",
-    "split_moments",
     "undo",
 ]

@@ -17,7 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import evt.fx.backend  # registers the backend
 from evt.fx import choose, covered
 from evt.fx.cost_model import norm_gain
-from evt.fx.norms import Candidate, apply_norms, normed, restore, split_moments
+from evt.fx.moments import split_moments
+from evt.fx.norms import Candidate, apply_norms, normed, restore
 from evt.fx.options import read_options
 from evt.fx.regions import find_regions
 from evt.ir import Reduce

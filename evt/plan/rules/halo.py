@@ -161,7 +161,7 @@ columns_of_warp, columns_of_depthwise_warp = _columns_of_warp(16), _columns_of_w
     "names"
 )
 def suits_products(problem: Problem) -> Verdict:
-    """Leave reductions over rows, which were not measured, to CUTLASS, and tensors that threads would move element by element."""
+    """Leave reductions over rows and tensors that threads would move element by element to CUTLASS."""
     dag = problem.dag
     if wide := _wide_operands(problem):
         return wide
