@@ -122,7 +122,8 @@ def recipe_of(kernel: Kernel, sizes: Mapping[str, int], multiprocessors: int) ->
     offsets, workspace = _parts(plan, sizes, shape)
     writer = _Writer(plan, sizes, shape, offsets)
     pairs = zip(kernel.structs, kernel.layouts, strict=True)
-    return Recipe(tuple(writer.launch(struct, layout) for struct, layout in pairs), workspace)
+    launches = (writer.launch(struct, layout) for struct, layout in pairs)
+    return Recipe(tuple(each for each in launches if each.grid[0]), workspace)
 
 
 @lru_cache(maxsize=256)

@@ -50,7 +50,8 @@ class Shape:
     """The values of a kernel's members, its descriptors, and the launch.
 
     ``tiles`` are the numbers of tiles of rows and strips of columns: reductions have a part for each. ``values`` of
-    arrays are sequences. ``first`` has the launch of a kernel that multiplies before, with the same parameters.
+    arrays are sequences. ``first`` has the launch of a kernel that multiplies before, with the same parameters. A
+    kernel without a ``grid`` is not launched.
     """
 
     values: Mapping[str, int | Sequence[int]]

@@ -16,26 +16,27 @@ from evt.plan.geometry.wgrad import (
     BLOCK_BYTES,
     SHARED_BYTES,
     SHARING_WARPS,
-    TILE_COLUMNS,
     TILE_ROWS,
     WgradGeometry,
     channel_tiles,
+    cluster_of,
+    clusters_of,
     filter_tiles,
     flattened,
     outputs,
     sharing_of,
-    splits_of,
+    strips_of,
 )
 from evt.plan.plan import FilterGradient, Image
-from evt.plan.wgrad import geometry_of, is_row, problem_of
+from evt.plan.wgrad import WgradTile, geometry_of, is_row, problem_of
 
 _WARP_GROUP, _WARP = 128, 32
 _AXES = ("height", "width")
-_COMBINED = ("splits", "rows", "columns", "strips", "sharing")
+_COMBINED = ("splits", "rows", "columns", "channels", "strips", "sharing")
 _NUMBERS = (
     *("filters", "channels", "taps_high", "taps_wide"),
     *(f"{part}_{axis}" for part in ("stride", "dilation", "pad") for axis in _AXES),
-    *("filter_tiles", "channel_tiles", "windows_wide", "outputs", "splits", "column_step"),
+    *("filter_tiles", "channel_tiles", "windows_wide", "outputs", "cluster", "splits", "column_step"),
 )
 MEMBERS = (
     *("gradient", "input"),
@@ -52,11 +53,13 @@ def partial_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
     """Return the bytes of the partial sums."""
     loop = plan.mainloop
     assert isinstance(loop, FilterGradient)
-    return 4 * _parts(loop, problem_of(sizes)) * sizes["m"] * sizes["n"]
+    return 4 * _clusters(problem_of(sizes), loop.part)[1] * sizes["m"] * sizes["n"]
 
 
-def _parts(loop: FilterGradient, problem: Problem) -> int:
-    return splits_of(problem, loop.part.kind) * loop.part.parts
+def _clusters(problem: Problem, part: WgradTile) -> tuple[int, int]:
+    """Return the CTAs of a cluster, and the clusters that share a tile of the gradient."""
+    cluster = cluster_of(problem, part.kind)
+    return cluster, clusters_of(problem, part.kind, cluster)
 
 
 def pointers(plan: Plan) -> Mapping[str, Field]:
@@ -84,23 +87,24 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     if not made.stages or min(given.height.pad, given.width.pad) < 0:
         return None
     problem = flattened(given) if flat else given
-    kind, parts = part.kind, _parts(loop, given)
+    kind, (cluster, clusters) = part.kind, _clusters(given, part)
     height, width = problem.height, problem.width
     rows, columns = given.filters, given.tap_count * given.channels
     divided = made.pitch > made.columns and made.tiles_wide > 1
-    splits, number = splits_of(given, kind), outputs(problem, kind)
-    strips, sharing = ceil_div(columns, TILE_COLUMNS), sharing_of(parts)
+    splits, number = cluster * clusters, outputs(problem, kind)
+    strips, sharing = strips_of(problem), sharing_of(clusters)
+    combined = clusters, rows, columns, problem.channels, strips, sharing
     axes = [getattr(axis, name) for name in ("stride", "dilation", "pad") for axis in (height, width)]
     numbers = (
         *(problem.filters, problem.channels, height.taps, width.taps, *axes),
         *(filter_tiles(problem, kind), channel_tiles(problem, kind), ceil_div(width.taps, part.tap_columns), number),
-        *(splits, 0 if divided else made.columns),
+        *(cluster, splits, 0 if divided else made.columns),
     )
     values: dict[str, int | Sequence[int]] = {
         **{f"geometry.{each.name}": getattr(made, each.name) for each in fields(WgradGeometry)},
         **dict(zip(_NUMBERS, numbers, strict=True)),
         **{f"combined.{name}": 0 for name in ("c", "c_stride", "d", "d_stride")},
-        **dict(zip((f"combined.{name}" for name in _COMBINED), (parts, rows, columns, strips, sharing), strict=True)),
+        **dict(zip((f"combined.{name}" for name in _COMBINED), combined, strict=True)),
         "encoded": 1,
     }
     for name, tensor in (("c", plan.source), ("d", plan.destination)):
@@ -130,8 +134,8 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
         ),
     )
     tiles = ceil_div(rows, TILE_ROWS), strips
-    first = Shape({}, maps, tiles, number * splits, (1 + part.consumers) * _WARP_GROUP, SHARED_BYTES)
-    grid = ceil_div(tiles[0] * strips, SHARING_WARPS // sharing)
+    first = Shape({}, maps, tiles, number * splits, (1 + part.consumers) * _WARP_GROUP, SHARED_BYTES, cluster)
+    grid = ceil_div(tiles[0] * strips, SHARING_WARPS // sharing) if clusters > 1 else 0
     return Shape(values, maps, tiles, grid, SHARING_WARPS * _WARP, 0, first=first)
 
 

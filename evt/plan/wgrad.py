@@ -13,20 +13,25 @@ from evt.ir.convolution import Convolution
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.wgrad import (
     BLOCK,
+    IN_CLUSTERS,
+    LARGE_CLUSTER,
     MULTIPROCESSORS,
+    SECOND,
+    SUMMED,
     WgradClass,
     WgradGeometry,
     choose_wgrad,
+    cluster_of,
+    clusters_of,
     cycles,
     flattened,
     outputs,
-    splits_of,
 )
 
 #: Taps of a CTA along each dimension, at most: consumers share the rows, an instruction may have a row.
 _MOST_TAPS = 3
-#: Cycles of both launches, and bytes of partial sums that all SMs write and read in a cycle.
-START, _SUMMED = 12000.0, 1400.0
+#: Cycles of the launch, and of a CTA before and after its tiles.
+START = 14000.0
 
 
 class WgradTile(NamedTuple):
@@ -118,7 +123,8 @@ def time(tile: WgradTile, sizes: Mapping[str, int]) -> float:
     made = geometry_of(problem, tile, flat=is_row(problem))
     if not made.stages:
         return float("inf")
-    splits, number = splits_of(problem, tile.kind), outputs(problem, tile.kind)
-    waves = ceil_div(number * splits, MULTIPROCESSORS)
-    summed = 8.0 * splits * tile.parts * sizes["m"] * sizes["n"]
-    return waves * cycles(tile.kind, made, splits) + summed / _SUMMED
+    cluster, number = cluster_of(problem, tile.kind), outputs(problem, tile.kind)
+    clusters = clusters_of(problem, tile.kind, cluster)
+    waves = ceil_div(number * clusters * cluster, IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS)
+    summed = SECOND + 8.0 * clusters * sizes["m"] * sizes["n"] / SUMMED if clusters > 1 else 0.0
+    return waves * cycles(tile.kind, made, cluster * clusters) + summed

@@ -145,10 +145,11 @@ void check(Size const& size) {
   typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
   typename Kernel::Multiply const multiply;
   gridDim = multiply.get_grid_shape(params);
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+  int const cluster = int(multiply.get_cluster_shape(params).x);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x += unsigned(cluster)) {
     host::barriers.clear();
     std::memset(host::memory, 0xff, sizeof(host::memory));
-    host::run(multiply.MaxThreadsPerBlock, [&] { multiply(params, host::memory[0] + 16); });
+    host::run(multiply.MaxThreadsPerBlock, [&] { multiply(params, host::memory[host::rank_of_block()] + 16); }, cluster);
   }
   gridDim = Kernel::get_grid_shape(params);
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
@@ -210,6 +211,7 @@ int main() {
   check<WgradTile<1, 1, 2, 1, 2, 1, 2>>({9, 96, 72, axis(7, 1, 1, 1, 0, 0), axis(5, 1, 1, 1, 0, 0), 104});
   check<WgradTile<1, 1, 1, 1, 4, 2, 4>>({5, 256, 64, axis(7, 1, 1, 1, 0, 0), axis(7, 1, 1, 1, 0, 0)});
   check<WgradTile<1, 1, 1, 1, 1, 2, 1>>({2, 64, 64, axis(17, 1, 1, 1, 0, 0), axis(17, 1, 1, 1, 0, 0)});
+  check<WgradTile<1, 1, 1, 1, 1, 2, 1>>({4, 72, 40, axis(31, 1, 1, 1, 0, 0), axis(27, 1, 1, 1, 0, 0)});
   check<WgradTile<1, 1, 2, 2, 1, 1, 1>>({5, 64, 256, axis(9, 1, 2, 1, 0, 0), axis(9, 1, 2, 1, 0, 0)});
   check<WgradTile<1, 1, 2, 2, 2, 1, 2>>({3, 136, 200, axis(14, 1, 2, 1, 0, 0), axis(8, 1, 3, 1, 1, 1)});
   std::printf("%d failures\n", failures);

@@ -327,6 +327,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, channel_tiles),
     EVT_MEMBER(Params, windows_wide),
     EVT_MEMBER(Params, outputs),
+    EVT_MEMBER(Params, cluster),
     EVT_MEMBER(Params, splits),
     EVT_MEMBER(Params, column_step),
     EVT_MEMBER(Params, sums),
@@ -334,6 +335,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, combined.splits),
     EVT_MEMBER(Params, combined.rows),
     EVT_MEMBER(Params, combined.columns),
+    EVT_MEMBER(Params, combined.channels),
     EVT_MEMBER(Params, combined.strips),
     EVT_MEMBER(Params, combined.sharing),
     EVT_MEMBER(Params, combined.c),
@@ -381,6 +383,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, channel_tiles),
     EVT_MEMBER(Params, windows_wide),
     EVT_MEMBER(Params, outputs),
+    EVT_MEMBER(Params, cluster),
     EVT_MEMBER(Params, splits),
     EVT_MEMBER(Params, column_step),
     EVT_MEMBER(Params, sums),
@@ -388,6 +391,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, combined.splits),
     EVT_MEMBER(Params, combined.rows),
     EVT_MEMBER(Params, combined.columns),
+    EVT_MEMBER(Params, combined.channels),
     EVT_MEMBER(Params, combined.strips),
     EVT_MEMBER(Params, combined.sharing),
     EVT_MEMBER(Params, combined.c),
@@ -550,12 +554,12 @@ extern "C" __attribute__((visibility("default"))) int golden_run(
   }
   cudaError_t const multiplied =
       evt::launch(multiply, Kernel::Multiply::get_grid_shape(last.params), Kernel::Multiply::get_block_shape(),
-                  dim3(1, 1, 1), Kernel::Multiply::SharedStorageSize, static_cast<cudaStream_t>(stream), &last.params,
+                  Kernel::Multiply::get_cluster_shape(last.params), Kernel::Multiply::SharedStorageSize, static_cast<cudaStream_t>(stream), &last.params,
                   true);
   if (multiplied != cudaSuccess) return evt::report(evt::Failure::launch, multiplied);
   dim3 const cluster(1, 1, 1);
   cudaError_t const error =
-      evt::launch(kernel, Kernel::get_grid_shape(last.params), Kernel::get_block_shape(), cluster, Entry::kSharedBytes,
+      Kernel::get_grid_shape(last.params).x == 0 ? cudaSuccess : evt::launch(kernel, Kernel::get_grid_shape(last.params), Kernel::get_block_shape(), cluster, Entry::kSharedBytes,
                   static_cast<cudaStream_t>(stream), &last.params, true);
   if (error != cudaSuccess) return evt::report(evt::Failure::launch, error);
   {

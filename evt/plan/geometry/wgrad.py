@@ -6,8 +6,9 @@ gradient of a tile, and the input with the halo that the taps reach. Both have r
 is the same shared memory from a few pixels on. The pixels of the output's gradient between ``columns`` and ``pitch``
 are zeros. With a stride, taps that read the same pixels of every ``stride`` share a box.
 
-A CTA computes some filters, channels and taps of a window, over every ``splits``-th tile of pixels. Another kernel adds
-the partial sums of all CTAs, in a fixed order.
+A CTA computes some filters, channels and taps of a window, over every ``splits``-th tile of pixels. The CTAs of a
+cluster add their sums in shared memory. If several clusters share a tile of the gradient, another kernel adds the
+partial sums of the clusters. The order of addition is fixed.
 
 Part of :mod:`evt.plan.geometry`.
 """
@@ -35,11 +36,22 @@ BARRIER_BYTES = 256
 LARGEST_BOX = 256
 MOST_PIXELS = 512
 #: Multiply-adds of an SM in a cycle, bytes that it loads in a cycle, and cycles of a tile's barriers.
-MULTIPLIED = 1700.0
-LOADED = 24.0
-OF_TILE = 150.0
-#: An SM of most GPUs. The workspace is measured before the GPU is known.
+MULTIPLIED = 1500.0
+LOADED = 32.0
+OF_TILE = 100.0
+#: An SM of most GPUs. The workspace is measured before the GPU is known. Clusters of four CTAs or more leave some SMs
+#: idle.
 MULTIPROCESSORS = 132
+IN_CLUSTERS = 120
+LARGE_CLUSTER = 4
+CLUSTERS = (1, 2, 4, 8)
+#: Cycles of a CTA before and after its tiles, and of the second kernel. The third number is the bytes of partial sums
+#: that all SMs write and read in a cycle.
+OF_CTA = 6000.0
+SECOND = 5000.0
+SUMMED = 1400.0
+#: Floats after a row of sums in shared memory: eight rows are in different banks.
+ROW_PADDING = 8
 #: Elements of the gradient whose sums a warp adds.
 TILE_ROWS = 8
 TILE_COLUMNS = 32
@@ -60,9 +72,19 @@ class WgradClass:
     parts: int
 
     @property
+    def sum_columns(self) -> int:
+        """Columns of the gradient that a CTA computes."""
+        return self.tap_rows * self.tap_columns * self.channel_blocks * BLOCK
+
+    @property
     def sums(self) -> int:
         """Accumulators of a CTA for one part."""
-        return self.tap_rows * self.tap_columns * self.filter_blocks * self.channel_blocks * BLOCK * BLOCK
+        return self.filter_blocks * BLOCK * self.sum_columns
+
+    @property
+    def sum_bytes(self) -> int:
+        """Shared memory of the accumulators of all parts."""
+        return self.parts * self.filter_blocks * BLOCK * (self.sum_columns + ROW_PADDING) * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +154,42 @@ def outputs(problem: Problem, kind: WgradClass) -> int:
     return filter_tiles(problem, kind) * channel_tiles(problem, kind) * windows(problem, kind)
 
 
-def splits_of(problem: Problem, kind: WgradClass) -> int:
-    """Return the CTAs that share the pixels of a tile of the gradient: one for each SM, with 64 pixels or more."""
+def clusters_of(problem: Problem, kind: WgradClass, cluster: int) -> int:
+    """Return the clusters that share the pixels of a tile of the gradient: all at a time, 64 pixels or more a CTA."""
     pixels = Int64(problem.images) * problem.height.output * problem.width.output
-    most = max(MULTIPROCESSORS // outputs(problem, kind), 1)
-    return int(min(Int64(most), max((pixels + BLOCK * kind.parts - 1) // (BLOCK * kind.parts), Int64(1))))
+    available = (IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS) // cluster
+    least = Int64(BLOCK) * kind.parts * cluster
+    return int(max(min(Int64(available // outputs(problem, kind)), (pixels + least - 1) // least), Int64(1)))
+
+
+def cluster_of(problem: Problem, kind: WgradClass) -> int:
+    """Return the CTAs of a cluster: the number for which both kernels are fastest."""
+    pixels = float(problem.images) * problem.height.output * problem.width.output
+    elements = float(problem.filters) * problem.tap_count * problem.channels
+    best = 1
+    least = 0.0
+    for cluster in CLUSTERS:
+        number = clusters_of(problem, kind, cluster)
+        waves = ceil_div(
+            number * outputs(problem, kind) * cluster, IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS
+        )
+        taken = waves * (pixels / (number * cluster) * kind.sums / MULTIPLIED + OF_CTA)
+        taken = taken + (SECOND + number * elements * 8.0 / SUMMED if number > 1 else 0.0)
+        if cluster == 1 or taken < least:
+            best = cluster
+            least = taken
+    return best
+
+
+def splits_of(problem: Problem, kind: WgradClass) -> int:
+    """Return the CTAs that share the pixels of a tile of the gradient."""
+    cluster = cluster_of(problem, kind)
+    return cluster * clusters_of(problem, kind, cluster)
+
+
+def strips_of(problem: Problem) -> int:
+    """Return the strips of columns of the epilogue: a tap has strips for whole blocks of channels."""
+    return problem.tap_count * ceil_div(problem.channels, BLOCK) * (BLOCK // TILE_COLUMNS)
 
 
 def sharing_of(splits: int) -> int:

@@ -87,6 +87,8 @@ CUTLASS_DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memo
 /// Arrive at the cluster's barrier, after fence_barrier_init: initialized barriers are then visible to the threads that
 /// wait. Other memory would need a release, which takes a microsecond.
 CUTLASS_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+/// Arrive at the cluster's barrier: writes to shared memory are then visible to the threads that wait.
+CUTLASS_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 /// Wait until all threads of the cluster have arrived.
 CUTLASS_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
@@ -151,6 +153,17 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
+}
+
+CUTLASS_DEVICE void store_shared(uint32_t address, float2 two) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(two.x), "f"(two.y) : "memory");
+}
+
+/// Load from the shared memory of a CTA of the cluster.
+CUTLASS_DEVICE float2 load_cluster(uint32_t address) {
+  float2 two;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(address) : "memory");
+  return two;
 }
 
 CUTLASS_DEVICE float load_shared_float(uint32_t address) {

@@ -1,9 +1,12 @@
 #ifndef EVT_KIT_WGRAD_HPP
 #define EVT_KIT_WGRAD_HPP
 
-// The gradient of a convolution's filters for sm90, in two kernels. The first multiplies: see plan/geometry/wgrad.py. M of
-// WGMMA are filters, N are channels of one tap or of several, k are pixels. The second adds the partial sums of the CTAs
-// that share a tile of the gradient, in a fixed order, and computes the epilogue.
+// The gradient of a convolution's filters for sm90: see plan/geometry/wgrad.py. M of WGMMA are filters, N are channels of
+// one tap or of several, k are pixels.
+//
+// The CTAs of a cluster share a tile of the gradient. Each has sums over some pixels, in its shared memory, and completes
+// a part of the tile: it adds the sums of all, in a fixed order, and computes the epilogue. If several clusters share a
+// tile, the CTA writes partial sums instead, and a second kernel adds them and computes the epilogue.
 //
 // Warp group 0 of the first kernel produces: a thread loads stages by TMA. Other warp groups consume: each has a row of
 // taps, some blocks of filters, or some of the tiles of pixels.
@@ -75,7 +78,7 @@ struct Wgrad {
     int filters, channels, taps_high, taps_wide;
     int stride_height, stride_width, dilation_height, dilation_width, pad_height, pad_width;
     int filter_tiles, channel_tiles, windows_wide, outputs;
-    int splits;
+    int cluster, splits;
     int column_step;  // columns of the gradient's descriptor from tile to tile: 0 if tiles are a dimension
     float* sums;
     typename Sums::Params combined;
@@ -87,8 +90,10 @@ struct Wgrad {
   static constexpr int SharedStorageSize = 0;
 
 #if !defined(EVT_DEVICE_PASS)
-  /// The partial sums of an element of the gradient.
-  static int splits(Arguments const& arguments) { return splits_of(arguments.problem, Tile::kClass) * Tile::kParts; }
+  /// The partial sums of an element of the gradient: of each cluster that shares a tile.
+  static int splits(Arguments const& arguments) {
+    return clusters_of(arguments.problem, Tile::kClass, cluster_of(arguments.problem, Tile::kClass));
+  }
 
   static int64_t elements(Arguments const& arguments) { return int64_t(rows(arguments)) * columns(arguments); }
   static int rows(Arguments const& arguments) { return arguments.problem.filters; }
@@ -97,7 +102,9 @@ struct Wgrad {
     return problem.tap_count() * problem.channels;
   }
 
-  static fragment::Tiles tiles(Arguments const& arguments) { return Sums::tiles(rows(arguments), columns(arguments)); }
+  static fragment::Tiles tiles(Arguments const& arguments) {
+    return {ceil_div(rows(arguments), kTileRows), strips_of(arguments.problem)};
+  }
 
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
@@ -128,9 +135,16 @@ struct Wgrad {
     params.channel_tiles = channel_tiles(problem, Tile::kClass);
     params.windows_wide = ceil_div(width.taps, Tile::kTapColumns);
     params.outputs = outputs(problem, Tile::kClass);
+    params.cluster = cluster_of(given, Tile::kClass);
     params.splits = splits_of(given, Tile::kClass);
     params.sums = arguments.sums;
-    params.combined = Sums::params(arguments.sums, splits(arguments), rows(arguments), columns(arguments));
+    params.combined.sums = arguments.sums;
+    params.combined.splits = splits(arguments);
+    params.combined.rows = rows(arguments);
+    params.combined.columns = columns(arguments);
+    params.combined.channels = problem.channels;
+    params.combined.strips = strips_of(problem);
+    params.combined.sharing = sharing_of(params.combined.splits);
     params.combined.c = static_cast<typename Epilogue::Source const*>(arguments.c);
     params.combined.c_stride = arguments.c_stride;
     params.combined.d = static_cast<typename Epilogue::Destination*>(arguments.d);
@@ -154,7 +168,10 @@ struct Wgrad {
     return params;
   }
 
-  static dim3 get_grid_shape(Params const& params) { return Sums::get_grid_shape(params.combined); }
+  /// The second kernel's grid; zero if the first one computes the epilogue.
+  static dim3 get_grid_shape(Params const& params) {
+    return params.combined.splits > 1 ? Sums::get_grid_shape(params.combined) : dim3(0);
+  }
   static dim3 get_block_shape() { return dim3(Sums::kThreads); }
 #endif
 
@@ -176,6 +193,7 @@ struct Wgrad {
 
 #if !defined(EVT_DEVICE_PASS)
     static dim3 get_grid_shape(Params const& params) { return dim3(params.outputs * params.splits); }
+    static dim3 get_cluster_shape(Params const& params) { return dim3(params.cluster); }
     static dim3 get_block_shape() { return dim3(kThreads); }
 #endif
 
@@ -191,10 +209,15 @@ struct Wgrad {
         kit::warpgroup_reg_dealloc<kProducerRegisters>();
         if (kit::canonical_warp_idx_sync() == 0 && kit::elect_one_sync()) load(params, storage, output);
         __syncwarp();
+        __syncthreads();
+        synchronise(params);
       } else {
         kit::warpgroup_reg_alloc<kConsumerRegisters>();
         consume(params, storage, output, group - 1);
+        synchronise(params);
+        complete(params, storage, output, kit::canonical_warp_idx_sync() - kWarps);
       }
+      if (params.cluster > 1) synchronise(params);  // other CTAs read this one's sums
 #endif
     }
   };
@@ -221,7 +244,11 @@ struct Wgrad {
 
     CUTLASS_DEVICE Storage(WgradGeometry const& geometry, char* storage) : stage_bytes(geometry.stage_bytes) {
       stages = (kit::cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
-      barriers = stages + geometry.stages * stage_bytes;
+      barriers = stages + max(geometry.stages * stage_bytes, Tile::kClass.sum_bytes());
+    }
+    /// The place of a sum, once all stages are multiplied.
+    CUTLASS_DEVICE uint32_t sum(int part, int row, int column) const {
+      return stages + ((part * Tile::kFilterBlocks * kBlock + row) * (Tile::kClass.sum_columns() + kRowPadding) + column) * 4;
     }
     CUTLASS_DEVICE uint32_t stage(int index) const { return stages + index * stage_bytes; }
     CUTLASS_DEVICE uint32_t full(int index) const { return barriers + 16 * index; }
@@ -230,11 +257,14 @@ struct Wgrad {
 
   /// The tile of the gradient that a CTA computes, and its first tile of pixels.
   struct Output {
-    int split, filter, channel, tap_row, tap_column;
+    int rank, cluster, split, filter, channel, tap_row, tap_column;
 
     CUTLASS_DEVICE explicit Output(Params const& params) {
-      split = blockIdx.x / params.outputs;
-      int const number = blockIdx.x - split * params.outputs, rest = number / params.filter_tiles;
+      int const first = blockIdx.x / params.cluster;
+      rank = params.cluster == 1 ? 0 : kit::block_rank_in_cluster();
+      cluster = first / params.outputs;
+      split = cluster * params.cluster + rank;
+      int const number = first - cluster * params.outputs, rest = number / params.filter_tiles;
       filter = (number - rest * params.filter_tiles) * Tile::kFilterBlocks * kBlock;
       int const window = rest / params.channel_tiles;
       channel = (rest - window * params.channel_tiles) * Tile::kChannelBlocks * kBlock;
@@ -384,8 +414,16 @@ struct Wgrad {
       for (int i = 0; i < Tile::kInstructions; ++i) {
         CUTLASS_PRAGMA_UNROLL
         for (auto& each : accumulators[block][i]) kit::warpgroup_fence_operand(each);
-        int const filter = output.filter + (first_block + block) * kBlock;
-        write(params, output, output.split * Tile::kParts + part, filter, tap_row, i * Tile::kGroup, accumulators[block][i]);
+      }
+    }
+    __syncthreads();  // all consumers have read the stages
+    int const first_column = Tile::kChannelBlocks > 1 ? 0 : tap_row * Tile::kTapColumns * kBlock;
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Tile::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Tile::kInstructions; ++i) {
+        int const column = first_column + i * Tile::kGroup * kBlock;
+        keep(storage, part, (first_block + block) * kBlock, column, accumulators[block][i]);
       }
     }
   }
@@ -394,31 +432,77 @@ struct Wgrad {
     if (threadIdx.x % 32 == 0) kit::barrier_arrive(storage.empty(stage));
   }
 
-  /// Write the partial sums of an instruction, whose first block of channels is `block` of the consumer's.
-  CUTLASS_DEVICE static void write(Params const& params, Output const& output, int split, int filter, int tap_row,
-                                   int block, float const (&sums)[Mma::kPixels / 2]) {
+  /// Wait for all threads of the CTAs that share a tile.
+  CUTLASS_DEVICE static void synchronise(Params const& params) {
+    if (params.cluster > 1) {
+      kit::cluster_arrive();
+      kit::cluster_wait();
+    } else {
+      __syncthreads();
+    }
+  }
+
+  /// Keep the sums of an instruction in shared memory.
+  CUTLASS_DEVICE static void keep(
+      Storage const& storage, int part, int first_row, int first_column, float const (&sums)[Mma::kPixels / 2]) {
     int const thread = threadIdx.x % kWarpGroup, lane = thread % 32;
-    int const columns = params.taps_high * params.taps_wide * params.channels;
-    int const row = filter + thread / 32 * 16 + lane / 4, y = output.tap_row + tap_row;
-    if (y >= params.taps_high) return;
-    float* const to = params.sums + (int64_t(split) * params.filters + row) * columns;
+    uint32_t const to = storage.sum(part, first_row + thread / 32 * 16 + lane / 4, first_column + lane % 4 * 2);
     CUTLASS_PRAGMA_UNROLL
-    for (int group = 0; group < Tile::kGroup; ++group) {
-      bool const of_taps = Tile::kChannelBlocks == 1;
-      int const x = output.tap_column + (of_taps ? block + group : 0);
-      int const first = output.channel + (of_taps ? 0 : (block + group) * kBlock) + lane % 4 * 2;
-      int const column = (y * params.taps_wide + x) * params.channels + first;
+    for (int i = 0; i < Mma::kPixels / 8; ++i) {
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        bool const has = x < params.taps_wide && first + 8 * i < params.channels;
-        float const* const from = sums + group * 32 + 4 * i;
+      for (int half = 0; half < 2; ++half) {
+        uint32_t const place = to + (8 * half * (Tile::kClass.sum_columns() + kRowPadding) + 8 * i) * 4;
+        kit::store_shared(place, make_float2(sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]));
+      }
+    }
+  }
+
+  /// Complete the tile together with the other CTAs of the cluster, by the warps of all consumers.
+  CUTLASS_DEVICE static void complete(Params const& params, Storage const& storage, Output const& output, int warp) {
+    constexpr int kOfBlock = kBlock / kTileColumns, kStrips = Tile::kClass.sum_columns() / kTileColumns;
+    constexpr int kTiles = Tile::kFilterBlocks * kBlock / kTileRows * kStrips, kAll = Tile::kConsumers * kWarps;
+    typename Sums::Params const& combined = params.combined;
+    int const lane = threadIdx.x % 32;
+    for (int number = output.rank * kAll + warp; number < kTiles; number += params.cluster * kAll) {
+      int const down = number / kStrips, across = number - down * kStrips, block = across / kOfBlock;
+      bool const of_taps = Tile::kChannelBlocks == 1;
+      int const y = output.tap_row + (of_taps ? block / Tile::kTapColumns : 0);
+      int const x = output.tap_column + (of_taps ? block % Tile::kTapColumns : 0);
+      int const channel = output.channel + (of_taps ? 0 : block) * kBlock + across % kOfBlock * kTileColumns;
+      int const first_row = output.filter + down * kTileRows;
+      if (y >= params.taps_high || x >= params.taps_wide || channel >= params.channels || first_row >= params.filters) {
+        continue;
+      }
+      float2 sums[fragment::kRows] = {};
+      uint32_t const from = storage.sum(0, down * kTileRows + lane % Lanes::kRows,
+                                        across * kTileColumns + lane / Lanes::kRows * 2);
+      for (int rank = 0; rank < params.cluster; ++rank) {
+        uint32_t const of_rank = params.cluster == 1 ? from : kit::set_block_rank(from, rank);
+        float2 loaded[Tile::kParts][fragment::kRows];
         CUTLASS_PRAGMA_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          if (has && row + 8 * half < params.filters) {
-            float2* const place = reinterpret_cast<float2*>(to + int64_t(8 * half) * columns + column + 8 * i);
-            *place = make_float2(from[2 * half], from[2 * half + 1]);
+        for (int part = 0; part < Tile::kParts; ++part) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < fragment::kRows; ++i) {
+            uint32_t const place = storage.sum(part, i * Lanes::kRows, 0) - storage.stages;
+            loaded[part][i] = kit::load_cluster(of_rank + place);
           }
         }
+        CUTLASS_PRAGMA_UNROLL
+        for (int part = 0; part < Tile::kParts; ++part) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < fragment::kRows; ++i) {
+            sums[i].x += loaded[part][i].x;
+            sums[i].y += loaded[part][i].y;
+          }
+        }
+      }
+      int const strip = (y * params.taps_wide + x) * combined.strips_of_tap() + channel / kTileColumns;
+      fragment::Tile const tile = combined.tile(first_row / kTileRows, strip);
+      int const row = first_row + lane % Lanes::kRows;
+      if (combined.splits == 1) {
+        Sums::visit(combined, tile, row, sums);
+      } else {
+        Sums::write(combined, params.sums, output.cluster, tile, row, sums);
       }
     }
   }

@@ -33,7 +33,7 @@ struct SplitSums {
 
   struct Params {
     float const* sums;
-    int splits, rows, columns;
+    int splits, rows, columns, channels;
     int strips;
     int sharing;  // warps that share a tile
     Source const* c;
@@ -41,24 +41,19 @@ struct SplitSums {
     Destination* d;
     int64_t d_stride;
     typename Epilogue::Params epilogue;
+
+    CUTLASS_HOST_DEVICE int strips_of_tap() const { return ceil_div(channels, kBlock) * (kBlock / kTileColumns); }
+
+    /// A warp's tile: rows, and a strip of a tap's channels.
+    CUTLASS_DEVICE fragment::Tile tile(int number, int strip) const {
+      int const of_tap = strips_of_tap(), tap = strip / of_tap;
+      int const first = tap * channels + (strip - tap * of_tap) * Lanes::kStrip;
+      int const column = first + static_cast<int>(threadIdx.x % 32) / Lanes::kRows * 2;
+      return {column, columns, number, strip, strips, 0, (tap + 1) * channels};
+    }
   };
 
 #if !defined(EVT_DEVICE_PASS)
-  static Params params(float const* sums, int splits, int rows, int columns) {
-    Params params{};
-    params.sums = sums;
-    params.splits = splits;
-    params.rows = rows;
-    params.columns = columns;
-    params.strips = ceil_div(columns, Lanes::kStrip);
-    params.sharing = sharing_of(splits);
-    return params;
-  }
-
-  static fragment::Tiles tiles(int rows, int columns) {
-    return {ceil_div(rows, kTileRows), ceil_div(columns, Lanes::kStrip)};
-  }
-
   static dim3 get_grid_shape(Params const& params) {
     return dim3(ceil_div(ceil_div(params.rows, kTileRows) * params.strips, kWarps / params.sharing));
   }
@@ -70,9 +65,10 @@ struct SplitSums {
     int const part = warp % params.sharing, tiles = kWarps / params.sharing;
     int const number = blockIdx.x * tiles + warp / params.sharing;
     int const of_rows = number / params.strips, strip = number - of_rows * params.strips;
-    int const row = of_rows * kTileRows + lane % Lanes::kRows, column = strip * Lanes::kStrip + lane / Lanes::kRows * 2;
+    int const row = of_rows * kTileRows + lane % Lanes::kRows;
+    fragment::Tile const tile = params.tile(of_rows, strip);
     float2 sums[fragment::kRows] = {};
-    add(params, part, row, column, sums);
+    add(params, part, row, tile, sums);
     if (params.sharing > 1) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < fragment::kRows; ++i) shared[warp][i][lane] = sums[i];
@@ -87,57 +83,14 @@ struct SplitSums {
         }
       }
     }
-    if (of_rows * kTileRows >= params.rows) return;
-    visit(params, fragment::Tile{column, params.columns, of_rows, strip, params.strips}, row, sums);
-  }
-
- private:
-  /// The partial sums of a thread's elements: every `sharing`-th one.
-  struct Partial {
-    float const* from;
-    int64_t step;  // to the next one
-    int rows_apart, rows;
-
-    /// Add the next ones, all loaded before the first is added.
-    template <int Number>
-    CUTLASS_DEVICE void add(float2 (&sums)[fragment::kRows]) {
-      float2 loaded[Number][fragment::kRows];
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < Number; ++j) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < fragment::kRows; ++i) {
-          loaded[j][i] = i < rows ? *reinterpret_cast<float2 const*>(from + j * step + i * rows_apart) : float2{0, 0};
-        }
-      }
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < Number; ++j) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < fragment::kRows; ++i) {
-          sums[i].x += loaded[j][i].x;
-          sums[i].y += loaded[j][i].y;
-        }
-      }
-      from += Number * step;
-    }
-  };
-
-  /// Add the partial sums of a thread's elements from `part` on.
-  CUTLASS_DEVICE static void add(Params const& params, int part, int row, int column, float2 (&sums)[fragment::kRows]) {
-    int64_t const all = int64_t(params.rows) * params.columns;
-    int const rows = (params.rows - row + Lanes::kRows - 1) / Lanes::kRows;  // of the thread
-    if (column >= params.columns || row >= params.rows) return;
-    Partial partial{params.sums + part * all + int64_t(row) * params.columns + column, params.sharing * all,
-                    Lanes::kRows * params.columns, rows};
-    int left = (params.splits - part + params.sharing - 1) / params.sharing;
-    for (; left >= kAtATime; left -= kAtATime) partial.template add<kAtATime>(sums);
-    for (; left > 0; --left) partial.template add<1>(sums);
+    if (of_rows * kTileRows < params.rows) visit(params, tile, row, sums);
   }
 
   /// Compute the epilogue of a thread's elements.
   CUTLASS_DEVICE static void visit(
       Params const& params, fragment::Tile const& tile, int row, float2 const (&sums)[fragment::kRows]) {
     Epilogue epilogue(params.epilogue, tile);
-    bool const has = tile.first < params.columns;  // and then its neighbour, too: channels are multiples of 8
+    bool const has = tile.first < tile.end;  // and then its neighbour, too: channels are multiples of 8
     fragment::Places places;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < fragment::kRows; ++i) {
@@ -178,6 +131,61 @@ struct SplitSums {
     };
     epilogue.template visit<fragment::kElements>(sum, source, store, fetched, places);
     epilogue.finish(tile);
+  }
+
+  /// Write a thread's partial sums.
+  CUTLASS_DEVICE static void write(Params const& params, float* to, int split, fragment::Tile const& tile, int row,
+                                   float2 const (&sums)[fragment::kRows]) {
+    if (tile.first >= tile.end) return;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < fragment::kRows; ++i) {
+      int const here = row + i * Lanes::kRows;
+      int64_t const place = (int64_t(split) * params.rows + here) * params.columns + tile.first;
+      if (here < params.rows) *reinterpret_cast<float2*>(to + place) = sums[i];
+    }
+  }
+
+ private:
+  /// The partial sums of a thread's elements: every `sharing`-th one.
+  struct Partial {
+    float const* from;
+    int64_t step;  // to the next one
+    int rows_apart, rows;
+
+    /// Add the next ones, all loaded before the first is added.
+    template <int Number>
+    CUTLASS_DEVICE void add(float2 (&sums)[fragment::kRows]) {
+      float2 loaded[Number][fragment::kRows];
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < Number; ++j) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          loaded[j][i] = i < rows ? *reinterpret_cast<float2 const*>(from + j * step + i * rows_apart) : float2{0, 0};
+        }
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < Number; ++j) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          sums[i].x += loaded[j][i].x;
+          sums[i].y += loaded[j][i].y;
+        }
+      }
+      from += Number * step;
+    }
+  };
+
+  /// Add the partial sums of a thread's elements from `part` on.
+  CUTLASS_DEVICE static void add(
+      Params const& params, int part, int row, fragment::Tile const& tile, float2 (&sums)[fragment::kRows]) {
+    int64_t const all = int64_t(params.rows) * params.columns;
+    int const rows = (params.rows - row + Lanes::kRows - 1) / Lanes::kRows;  // of the thread
+    if (tile.first >= tile.end || row >= params.rows) return;
+    Partial partial{params.sums + part * all + int64_t(row) * params.columns + tile.first, params.sharing * all,
+                    Lanes::kRows * params.columns, rows};
+    int left = (params.splits - part + params.sharing - 1) / params.sharing;
+    for (; left >= kAtATime; left -= kAtATime) partial.template add<kAtATime>(sums);
+    for (; left > 0; --left) partial.template add<1>(sums);
   }
 };
 

@@ -146,6 +146,7 @@ inline void fence_view_async_shared() {}
 inline void consumers_sync() { host::wait(host::consumers); }
 
 inline void cluster_arrive_relaxed() {}
+inline void cluster_arrive() {}
 inline void cluster_wait() { host::wait(host::block->of_cluster); }
 inline int block_rank_in_cluster() { return host::rank_of_block(); }
 inline uint32_t set_block_rank(uint32_t address, int block) { return address + host::kBytes * uint32_t(block + 1); }
@@ -177,6 +178,12 @@ inline uint32_t subtract_two(element::bf16, uint32_t from, uint32_t two) {
   return difference(0) | difference(16) << 16;
 }
 inline uint32_t subtract_two(element::f16, uint32_t, uint32_t) { std::abort(); }
+inline void store_shared(uint32_t address, float2 two) { std::memcpy(host::at(address), &two, sizeof(two)); }
+inline float2 load_cluster(uint32_t address) {
+  float2 two;
+  std::memcpy(&two, host::at(address), sizeof(two));
+  return two;
+}
 inline float load_shared_float(uint32_t address) { return *reinterpret_cast<float*>(host::at(address)); }
 inline void store_shared_float(uint32_t address, float value) { *reinterpret_cast<float*>(host::at(address)) = value; }
 inline uint32_t load_shared_word(uint32_t address) { return *reinterpret_cast<uint32_t*>(host::at(address)); }
