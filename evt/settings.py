@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Numerics = Literal["precise", "eager", "match_eager"]
+Accumulate = Literal["precise", "fast"]
+
+
+#: The words that a setting may be.
+_WORDS: Mapping[str, tuple[str, ...]] = {"numerics": get_args(Numerics), "accumulate": get_args(Accumulate)}
 
 
 class Keywords(TypedDict, total=False):
@@ -21,6 +26,7 @@ class Keywords(TypedDict, total=False):
     route: str | None
     config: str | None
     numerics: Numerics
+    accumulate: Accumulate
     relaxed: bool
     fast_math: bool
     deterministic: bool | None
@@ -50,6 +56,10 @@ class Settings:
     own formula, and its result is rounded to the dtype that PyTorch gives it. ``addmm`` and ``linear`` add the bias
     before they round. docs/numerics.md has the table of the operators. ``"match_eager"`` is an alias.
 
+    ``accumulate="precise"`` adds products of 8-bit floats in f32 after every stage of a main loop, 128 elements of k.
+    ``"fast"`` leaves all sums to the tensor cores, which keep about 14 bits. Kernels of CUTLASS, and kernels with
+    factors of blocks, add in f32 in both cases.
+
     ``relaxed`` allows rewrites that are exact for real numbers but not in f32: reassociation, division by
     multiplication with the reciprocal, ``x * 0 -> 0``. It assumes that reciprocals, products and sums of a call's
     scalars and vectors stay within f32's range. ``fast_math`` uses the hardware's approximate functions, such as
@@ -69,6 +79,7 @@ class Settings:
     route: str | None = None
     config: str | None = None
     numerics: Numerics = "precise"
+    accumulate: Accumulate = "precise"
     relaxed: bool = False
     fast_math: bool = False
     deterministic: bool | None = None
@@ -92,11 +103,12 @@ class Settings:
         settings = Settings(**given)
         wanted = {"route": (str, type(None)), "config": (str, type(None)), "deterministic": (bool, type(None))}
         for name, value in given.items():
-            if not isinstance(value, wanted.get(name, (bool, str) if name == "numerics" else (bool,))):
+            if not isinstance(value, wanted.get(name, (bool, str) if name in _WORDS else (bool,))):
                 raise ArgumentError(Diagnostic("E0607", f"`{name}` is {value!r}, of type {type(value).__name__}"))
-        if settings.numerics not in get_args(Numerics):
-            names = " or ".join(f'"{name}"' for name in get_args(Numerics))
-            raise ArgumentError(Diagnostic("E0607", f"`numerics` is {settings.numerics!r}; expected {names}"))
+        for name, words in _WORDS.items():
+            if (value := getattr(settings, name)) not in words:
+                expected = " or ".join(f'"{word}"' for word in words)
+                raise ArgumentError(Diagnostic("E0607", f"`{name}` is {value!r}; expected {expected}"))
         if settings.numerics == "eager" and (settings.relaxed or settings.fast_math):
             given_too = "relaxed" if settings.relaxed else "fast_math"
             message = f'numerics="eager" does not go with `{given_too}`'

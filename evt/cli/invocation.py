@@ -235,6 +235,11 @@ _NUMERICS = (
     ),
     click.option("--fast-math", is_flag=True, help="Allow the hardware's approximate functions."),
     click.option(
+        "--accumulate",
+        type=click.Choice(["precise", "fast"]),
+        help="fast: tensor cores add products of 8-bit floats, with fewer bits than f32. [default: precise]",
+    ),
+    click.option(
         "--deterministic/--no-deterministic",
         default=None,
         help="Make reductions bitwise reproducible, or use atomics. [default: deterministic]",
@@ -338,7 +343,8 @@ def takes_operands(command: _Command) -> _Command:
 
 def takes_settings(command: _Command, *, route: bool = True) -> _Command:
     """Add the options for the keywords of a Program. The command gets the given ones as ``settings``."""
-    names = ["numerics", "relaxed", "fast_math", "deterministic", "batch_invariant", *["route", "config"] * route]
+    names = ["numerics", "accumulate", "relaxed", "fast_math", "deterministic", "batch_invariant"]
+    names += ["route", "config"] * route
 
     @functools.wraps(command)
     def decorated(*arguments: Any, **rest: Any) -> None:

@@ -19,7 +19,7 @@ _OPTIONS = {
     "Program": ("op", "imports", "dtype", "a", "b"),
     "Target and route": ("arch", "archs", "gpu", "route", "config"),
     "Sizes": ("m", "n", "k", "l", "a_shape", "b_shape"),
-    "Numerics": ("numerics", "relaxed", "fast_math", "deterministic", "batch_invariant"),
+    "Numerics": ("numerics", "relaxed", "fast_math", "accumulate", "deterministic", "batch_invariant"),
     "Convolutions": ("stride", "padding", "dilation", "groups", "output_padding", "kernel_size"),
 }
 _REST = "Options"

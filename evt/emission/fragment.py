@@ -18,7 +18,7 @@ from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
 from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Number, ResultShape
-from evt.plan.epilogue.writes import Reduction
+from evt.plan.epilogue.writes import MaskStore, Reduction
 from evt.plan.geometry.halo import STEP_PIXELS
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, Mainloop, OwnProduct
 
@@ -28,8 +28,7 @@ _LANES: Mapping[type[Mainloop], str] = {DepthwiseConvolution: "depthwise", Filte
 
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as passes over the elements of a step, in the order of its steps."""
-    lanes = _LANES.get(type(plan.mainloop), "kit")
-    passes = _Passes(plan, f"evt::{lanes}::Lanes")
+    passes = _Passes(plan, _lanes(plan))
     for step in plan.steps:
         passes.add(step)
     return FragmentText(
@@ -41,6 +40,13 @@ def fragment(plan: Plan) -> FragmentText:
         places=any(step.reads_rows for step in plan.steps),
         multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution) else multiplication(plan),
     )
+
+
+def _lanes(plan: Plan) -> str:
+    """Return the lanes of an own kernel: see codegen/include/evt/fragment.hpp."""
+    if isinstance(plan.mainloop, OwnProduct) and plan.mainloop.paired:
+        return "evt::kit::LanesOfPairs"
+    return f"evt::{_LANES.get(type(plan.mainloop), 'kit')}::Lanes"
 
 
 @dataclass(slots=True)
@@ -72,7 +78,7 @@ class _Passes:
             self.part,
             fragment_element,
             batched=False,
-            ragged=isinstance(plan.mainloop, OwnProduct) and plan.mainloop.ends is not None,
+            many=isinstance(plan.mainloop, OwnProduct) and plan.mainloop.has_many,
         )
         self.parts: dict[str, NodeText] = {}
         self.passes = [_Pass()]
@@ -83,7 +89,8 @@ class _Passes:
         lanes, config = self.lanes, self.plan.config
         if operation == "ColumnBroadcast" and isinstance(self.plan.mainloop, OwnProduct):
             rows = STEP_PIXELS if config.schedule == "own_rows" else config.tile[0]
-            lanes = f"evt::fragment::LanesOfTile<{rows}>"
+            paired = (lanes,) if self.plan.mainloop.paired else ()
+            lanes = listed("evt::fragment::LanesOfTile", (str(rows), *paired))
         return listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{operation}", arguments)))
 
     def add(self, step: Step) -> None:
@@ -96,7 +103,8 @@ class _Passes:
                 comment(step.origin),
                 fetched=step.fetches,
                 finished=isinstance(step, Reduction),
-                keeps_rows=isinstance(step, Reduction) and step.shape is ResultShape.COLUMN,
+                keeps_rows=isinstance(step, MaskStore)
+                or (isinstance(step, Reduction) and step.shape is ResultShape.COLUMN),
             )
         if step.passes:
             self.values.append(self.values[step.operands[0]])

@@ -112,7 +112,9 @@ def _plain(plan: Plan, field: Field) -> str:
     if isinstance(plan.mainloop, Convolution) and field.role in _MODES[plan.mainloop.operator]:
         return _MODES[plan.mainloop.operator][field.role]
     if field.role == "l" and isinstance(plan.mainloop, OwnProduct):
-        return "batches: 1" if plan.mainloop.ends is None else f"groups of rows, 1 to {MAX_GROUPS}"
+        if plan.mainloop.ends is not None:
+            return f"groups of rows, 1 to {MAX_GROUPS}"
+        return _PLAIN["l"] if plan.mainloop.batched else "batches: 1"
     if field.role in _PLAIN:
         return _PLAIN[field.role]
     part, _, dimension = field.role.rpartition("_")

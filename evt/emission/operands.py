@@ -95,10 +95,12 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
 
 def _pixels(role: str, given: Tensor) -> TensorText:
     """Return a matrix of pixels that an own kernel moves as C or D."""
-    pitch, _, _ = given.strides
+    pitch, _, batch = given.strides
     assert isinstance(pitch, Field)
-    arguments = ((role, read(given.pointer)), (f"{role}_stride", read(pitch)))
-    return TensorText(fragment_element(given.dtype), "", given.alignment, arguments)
+    arguments = [(role, read(given.pointer)), (f"{role}_stride", read(pitch))]
+    if isinstance(batch, Field):
+        arguments.append((f"{role}_batch_stride", read(batch)))
+    return TensorText(fragment_element(given.dtype), "", given.alignment, tuple(arguments))
 
 
 def _image_stride(given: Tensor, pixels: list[str]) -> str:

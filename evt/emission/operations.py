@@ -52,13 +52,14 @@ class Names:
     """The names of a family of kernels.
 
     ``operation`` returns the C++ type of an operation with its arguments; ``element`` the type of a tensor's elements.
-    ``batched``: tensors have batch strides. ``ragged``: vectors and scalars have strides from group to group.
+    ``batched``: tensors have batch strides. ``many``: vectors and scalars have strides from group to group, or from
+    batch to batch.
     """
 
     operation: Callable[[str, tuple[str, ...]], str]
     element: Callable[[DType], str] = element
     batched: bool = True
-    ragged: bool = False
+    many: bool = False
 
 
 def operation(step: Step, names: Names) -> str:
@@ -84,7 +85,7 @@ def members(step: Step, names: Names) -> Assignments:
             if not names.batched:
                 return ("ptr", pointer), ("kept", read(extent))
             return (("ptr", pointer), *((("stride_l", read(atomic.batch)),) if atomic else ()))
-    found = [(name, member) for name, member in step.members if names.batched or names.ragged or name != "stride_l"]
+    found = [(name, member) for name, member in step.members if names.batched or names.many or name != "stride_l"]
     return tuple((name, _member(member, names)) for name, member in found)
 
 

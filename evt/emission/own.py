@@ -10,6 +10,7 @@ from evt.emission.text import Assignments, FactorText, OwnText
 from evt.emission.workspace import partial_sums
 from evt.ir.convolution import SPATIAL
 from evt.launch.members import structs
+from evt.plan import Field
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.fusions import Factor, FactorInput
 from evt.plan.gemm import Tile, promotes, tile_of
@@ -50,6 +51,10 @@ def own(plan: Plan) -> OwnText | None:
                 for letter, matrix in (("a", loop.a), ("b", loop.b))
                 for name, field in ((letter, matrix.pointer), (f"{letter}_stride", matrix.leading))
             ]
+            if loop.batched:
+                sizes.append(("batches", extent("l")))
+                batches = (("a_batch_stride", loop.a.batch), ("b_batch_stride", loop.b.batch))
+                operands += [(name, read(field)) for name, field in batches if isinstance(field, Field)]
             if loop.ends is not None:
                 sizes.append(("groups", extent("l")))
                 operands.append(("b_group_stride", read(loop.b.batch)))
@@ -61,7 +66,7 @@ def own(plan: Plan) -> OwnText | None:
                 problem=tuple(sizes),
                 operands=(*operands, *_factor_arguments(loop)),
                 structs=structs(plan),
-                refused="arguments->l != 1" if loop.ends is None else "",
+                refused="" if loop.has_many else "arguments->l != 1",
                 factors=tuple(map(_factor, loop.factors)),
             )
         case DepthwiseConvolution() as loop:
@@ -99,8 +104,14 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
     down, across, splits = tile.cluster
     numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
     multiplied = any(each.role == "factor" for each in loop.factors)
-    flags = promotes(operand, multiplied), loop.ends is not None, tile.by_rows
-    numbers += [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]
+    flags = (
+        promotes(operand, multiplied, plan.options.fast_sums),
+        loop.ends is not None,
+        tile.by_rows,
+        loop.paired,
+        loop.batched,
+    )
+    numbers += [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
     scales = f", {_scales(loop, tile)}" if loop.factors else ", evt::kit::NoScales" if loop.converts else ""
     if loop.is_packed:
         scales += f", evt::kit::Packed<{fragment_element(operand)}, {loop.bias}>"

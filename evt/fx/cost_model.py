@@ -227,8 +227,12 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
     terms = round(_multiplications(fused) / elements)
     if isinstance(kernel.mainloop, OwnProduct):
         groups = 1 if fused.region.product.ends is None else hint(shape_of(fused.region.product.b)[0])
-        sizes = {"m": rows, "n": columns, "k": terms, "l": groups}
-        library = library_microseconds(Size(rows, columns, terms * kernel.operand_bits // 8, 2.0, _PROCESSORS, groups))
+        batches = max(1, elements // max(1, rows * columns)) if kernel.mainloop.batched else 1
+        sizes = {"m": rows, "n": columns, "k": terms, "l": max(groups, batches)}
+        bytes_of_k = terms * kernel.operand_bits // 8
+        library = library_microseconds(
+            Size(rows, columns, bytes_of_k, 2.0, _PROCESSORS, groups=groups, batches=batches)
+        )
         inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
         own = product_microseconds(kernel, sizes, _PROCESSORS)
         return own - library - inputs + _further(fused) * _FURTHER + _by_rows(fused)

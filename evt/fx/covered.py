@@ -78,7 +78,7 @@ class Class:
         )
 
 
-_PRODUCTS = (gemm_own_3x.PRODUCT, gemm_3x.STOCK, gemm_3x.EVT)
+_PRODUCTS = (gemm_own_3x.PRODUCT, gemm_own_3x.BATCHES, gemm_3x.STOCK, gemm_3x.EVT)
 _CONVOLUTIONS = (halo_3x.HALO, convolution_3x.EVT, *_PRODUCTS)
 _HALF = ("f16", "bf16")
 #: The measured classes, 2026-11. GEMM routes also compute convolutions with 1x1 filters.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from evt.ir.dtype import F16
 from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Field, Plan
+from evt.plan.epilogue.values import Stride
 from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_part, tile_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
@@ -17,17 +18,21 @@ from evt.plan.plan import Matrix, OwnProduct, Tensor
 from evt.plan.signature import bytes_of
 
 _SIZES = ("rows", "columns", "k_blocks", "row_clusters", "column_clusters", "band", "grid", "encoded")
+_BATCHES = ("batches", "a_step", "b_step", "c_step")
 _CONSUMERS = 2
 #: A row of a block of C and D in shared memory: 64 elements of 16 bits.
 _EPILOGUE_ROW = 2 * FILTERS
 _STRIPS = FILTERS // 16
 #: Columns of a tile of a packed B.
 _PACKED_COLUMNS = 8
+#: Columns of a pair.
+_MEMBERS = 2
 
 
 def members(loop: OwnProduct) -> tuple[str, ...]:
     """Return the members of the parameters."""
-    return ("a", "b", "source", "destination", *_SIZES, *(() if loop.ends is None else ("ends", "groups")))
+    many = ("ends", "groups") if loop.ends is not None else _BATCHES if loop.batched else ()
+    return ("a", "b", "source", "destination", *_SIZES, *many)
 
 
 def pointers(loop: OwnProduct) -> Mapping[str, Field]:
@@ -44,7 +49,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     cluster, tall, wide = down * across * splits, rows * down, columns * across
     ragged = loop.ends is not None
     row_clusters, column_clusters = m // tall + sizes["l"] if ragged else ceil_div(m, tall), ceil_div(n, wide)
-    clusters = work = row_clusters * column_clusters
+    clusters = work = row_clusters * column_clusters * (sizes["l"] if loop.batched else 1)
     if splits == 1:
         clusters = min(work, max(multiprocessors // cluster, 1))
     band = 1
@@ -52,19 +57,40 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         band += 1
     numbers = (m, n, max(ceil_div(k, depth), 1), row_clusters, column_clusters, band, clusters * cluster, 1)
     values = dict(zip(_SIZES, numbers, strict=True)) | ({"groups": sizes["l"]} if ragged else {})
+    if loop.batched:
+        strides = loop.a.batch, loop.b.batch, plan.source.strides[2] if plan.source else 0
+        steps = (int(_batch_stride(each, sizes) != 0) for each in strides)
+        values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
     maps = [
-        _operand("a", loop.a, sizes, (k, m), (box, rows // across)),
-        _filters(loop, sizes, depth if loop.converts else box),
+        _operand("a", loop.a, sizes, (k, m), (box, rows // across), has_many=loop.batched),
+        _pairs(loop, sizes, box) if loop.paired else _filters(loop, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))
     part = rows_of_part(tile)
+    stored = n // _MEMBERS if loop.paired else n
     for name, tensor in (("source", plan.source), ("destination", plan.destination)):
         if tensor is not None:
-            maps.append(_block(name, tensor, sizes, part, masks=ragged and name == "destination"))
+            if ragged and name == "destination":
+                maps.append(_masked_block(name, tensor, sizes, part, stored))
+            else:
+                maps.append(_block(name, tensor, sizes, part, stored, batched=loop.batched))
     tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), ceil_div(n, FILTERS) * _STRIPS
     threads = (1 + _CONSUMERS) * WARP_GROUP
     return Shape(values, tuple(maps), tiles, clusters * cluster, threads, SHARED_BYTES, cluster)
+
+
+def _batch_stride(stride: Stride, sizes: Mapping[str, int]) -> int:
+    """Return the elements from one batch to the next; 0 if batches share the matrix."""
+    return sizes[stride.name] if isinstance(stride, Field) else 0
+
+
+def _with_batches(
+    extents: tuple[int, ...], stride: int, box: tuple[int, ...], batch: Stride, sizes: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the extents, strides and box of a matrix with a dimension of batches, or of one that batches share."""
+    of_batch = _batch_stride(batch, sizes)
+    return (*extents, sizes["l"] if of_batch else 1), (stride, of_batch or stride), (*box, 1)
 
 
 def _filters(loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> TensorMap:
@@ -74,9 +100,7 @@ def _filters(loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> TensorMa
     extents, box = (sizes["k"], sizes["n"]), (depth, FILTERS)
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
-    if isinstance(loop.b.batch, Field):
-        return _operand("b", loop.b, sizes, (*extents, sizes["l"]), (*box, 1))
-    return _operand("b", loop.b, sizes, extents, box)
+    return _operand("b", loop.b, sizes, extents, box, has_many=loop.has_many)
 
 
 def _packed(matrix: Matrix, sizes: Mapping[str, int]) -> TensorMap:
@@ -90,19 +114,46 @@ def _packed(matrix: Matrix, sizes: Mapping[str, int]) -> TensorMap:
 
 
 def _operand(
-    member: str, matrix: Matrix, sizes: Mapping[str, int], extents: tuple[int, ...], box: tuple[int, ...]
+    member: str,
+    matrix: Matrix,
+    sizes: Mapping[str, int],
+    extents: tuple[int, ...],
+    box: tuple[int, ...],
+    *,
+    has_many: bool,
 ) -> TensorMap:
-    row_bytes = box[0] * bytes_of(matrix.dtype)
-    strides = [sizes[each.name] for each in (matrix.leading, matrix.batch) if isinstance(each, Field)]
+    row_bytes, leading = box[0] * bytes_of(matrix.dtype), sizes[matrix.leading.name]
+    strides: tuple[int, ...] = (leading,)
+    if has_many:
+        extents, strides, box = _with_batches(extents, leading, box, matrix.batch, sizes)
     return tensor_map(member, matrix.pointer, matrix.dtype, extents, strides, box, row_bytes)
 
 
-def _block(member: str, tensor: Tensor, sizes: Mapping[str, int], rows: int, *, masks: bool) -> TensorMap:
-    """Return the descriptor of C or D. If it ``masks``, a part ends at any row: see kit/gemm.hpp."""
+def _pairs(loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> TensorMap:
+    """Return the descriptor of B for pairs of columns: a box has the first, or the second columns of 64 pairs."""
+    leading, of_group = sizes[loop.b.leading.name], _batch_stride(loop.b.batch, sizes)
+    pair = _MEMBERS * leading
+    extents = sizes["k"], sizes["n"] // _MEMBERS, _MEMBERS, sizes["l"] if of_group else 1
+    strides, box = (pair, leading, of_group or pair), (depth, FILTERS, 1, 1)
+    return tensor_map("b", loop.b.pointer, loop.b.dtype, extents, strides, box, depth * bytes_of(loop.b.dtype))
+
+
+def _block(
+    member: str, tensor: Tensor, sizes: Mapping[str, int], rows: int, columns: int, *, batched: bool
+) -> TensorMap:
+    """Return the descriptor of C or D with these columns."""
+    extents: tuple[int, ...] = (columns, sizes["m"])
+    pitch = sizes[str(tensor.strides[0])]
+    box: tuple[int, ...] = (FILTERS, rows)
+    strides: tuple[int, ...] = (pitch,)
+    if batched:
+        extents, strides, box = _with_batches(extents, pitch, box, tensor.strides[2], sizes)
+    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW)
+
+
+def _masked_block(member: str, tensor: Tensor, sizes: Mapping[str, int], rows: int, columns: int) -> TensorMap:
+    """Return the descriptor of D whose parts end at any row: see kit/gemm.hpp."""
     stride = sizes[str(tensor.strides[0])]
-    if masks:
-        extents, box = (sizes["n"], rows, sizes["m"] + 1), (FILTERS, rows, 1)
-        strides, before = (stride, stride), rows * stride
-        return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW, before=before)
-    extents_of_all = sizes["n"], sizes["m"]
-    return tensor_map(member, tensor.pointer, tensor.dtype, extents_of_all, (stride,), (FILTERS, rows), _EPILOGUE_ROW)
+    extents, box = (columns, rows, sizes["m"] + 1), (FILTERS, rows, 1)
+    strides, before = (stride, stride), rows * stride
+    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW, before=before)

@@ -130,11 +130,11 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
 
 
 def _of_epilogue(plan: Plan) -> Iterator[tuple[str, Value]]:
-    ragged = isinstance(plan.mainloop, OwnProduct) and plan.mainloop.ends is not None
+    many = isinstance(plan.mainloop, OwnProduct) and plan.mainloop.has_many
     of = "combined." if isinstance(plan.mainloop, FilterGradient) else ""
     for step in plan.steps:
         if has_part(step):
-            for name, value in _of_step(step, ragged):
+            for name, value in _of_step(step, many):
                 yield f"{of}epilogue.{step.name}.{name}", value
 
 
@@ -145,7 +145,7 @@ def has_part(step: Step) -> bool:
     return bool(step.header) and not (isinstance(step, ScalarBroadcast) and isinstance(step.value, Number))
 
 
-def _of_step(step: Step, ragged: bool) -> Iterator[tuple[str, Value]]:
+def _of_step(step: Step, many: bool) -> Iterator[tuple[str, Value]]:
     match step:
         case RandomNumbers():
             yield from _of_random(step)
@@ -154,7 +154,7 @@ def _of_step(step: Step, ragged: bool) -> Iterator[tuple[str, Value]]:
             yield "kept", extent
         case _:
             for name, member in step.members:
-                if ragged or name != "stride_l":  # there is one batch
+                if many or name != "stride_l":  # there is one batch
                     yield from _of_member(name, member)
 
 

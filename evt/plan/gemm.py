@@ -140,6 +140,18 @@ _CONVERTED = (
     Tile(64, 1, False, (1, 1, 4)),
     Tile(16, 1, False, (1, 1, 4)),
 )
+#: Tiles for pairs of columns: each of the two blocks of a consumer has a column of a pair.
+_PAIRED = (
+    Tile(128, 2, True),
+    Tile(192, 2, True, (1, 2, 1)),
+    Tile(128, 2, False, (2, 1, 1)),
+    Tile(64, 2, True),
+    Tile(32, 2, True),
+    Tile(16, 2, True),
+    Tile(64, 2, False, (1, 1, 4)),
+    Tile(16, 2, False, (1, 1, 4)),
+)
+_PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Microseconds of a launch, with the first bytes from memory.
 LAUNCH = 6.1
 #: The library: its launch, and bytes in a microsecond; its stages and epilogues relative to the best tile.
@@ -155,15 +167,15 @@ _THREADS = 128
 _TRAFFIC, _CONSTANT = 4.0, 0.67
 
 
-def promotes(operand: DType, scaled: bool = False) -> bool:
+def promotes(operand: DType, scaled: bool = False, fast: bool = False) -> bool:
     """Return whether sums of a stage are added in f32: if they have factors, or are sums of 8-bit floats.
 
-    Tensor cores add products of 8-bit floats with few bits.
+    Tensor cores add products of 8-bit floats with few bits, and add all of them if the sums shall be ``fast``.
     """
-    return scaled or (operand.is_float and operand.bits == 8)
+    return scaled or (operand.is_float and operand.bits == 8 and not fast)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def tiles_of(
     operand: DType,
     scaled: bool = False,
@@ -171,29 +183,35 @@ def tiles_of(
     by_rows: bool = False,
     packs: bool = False,
     deep: bool = False,
+    paired: bool = False,
+    fast: bool = False,
 ) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     """Return the tiles that are built for operands of a type, and the others that fit.
 
     ``scaled``: the sums of a stage have factors. ``converts``: B is converted to the type. ``by_rows``: also tiles by
     rows, for factors of rows, and of blocks of 64 columns. ``packs``: B is packed. ``deep``: the stages of a B that is
-    converted may have 256 bytes of a row of A.
+    converted may have 256 bytes of a row of A. ``paired``: D has a column for each pair of columns. ``fast``: as for
+    :func:`promotes`.
     """
     found = (
         Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first)
         for rows_first in ((False, True) if by_rows else (False,))
         for pingpong in (True, False)
-        for blocks in (1, 2, 3)[: 3 if rows_first else 2]
+        for blocks in ((2,) if paired else (1, 2, 3)[: 3 if rows_first else 2])
         for rows in _ROWS
         for cluster in _CLUSTERS
         for splits in _SPLITS
         for row_bytes in _ROW_BYTES
         if operand.is_float or rows <= _MOST_OF_INTEGERS or rows % STEP_PIXELS == 0
     )
-    offered: tuple[Tile, ...] = _PROMOTED if promotes(operand, scaled) else _CONVERTED if converts else _OFFERED
+    promoted = promotes(operand, scaled, fast)
+    offered: tuple[Tile, ...] = _PROMOTED if promoted else _CONVERTED if converts else _OFFERED
+    if paired:
+        offered = _PAIRED_PROMOTED if promoted else _PAIRED
     if packs:
         offered = tuple(each._replace(row_bytes=_DEEP_ROW_BYTES) for each in offered if each.sums <= _MOST_DEEP_SUMS)
     return offered, tuple(
-        each for each in found if fits(each, operand, scaled, converts, packs, deep) and each not in offered
+        each for each in found if fits(each, operand, scaled, converts, packs, deep, fast) and each not in offered
     )
 
 
@@ -204,6 +222,7 @@ def fits(
     converts: bool = False,
     packs: bool = False,
     deep: bool = False,
+    fast: bool = False,
 ) -> bool:
     """Return whether registers hold a tile, shared memory two stages and C, and CTAs load and complete whole parts."""
     down, across, splits = tile.cluster
@@ -213,7 +232,7 @@ def fits(
         return False
     if tile.by_rows and (tile.rows != 2 * FILTERS or splits > 1 or operand.bits != 8):
         return False
-    if promotes(operand, scaled):
+    if promotes(operand, scaled, fast):
         sums *= 2
         if tile.pingpong or tile.row_bytes not in row_bytes:
             return False
@@ -224,12 +243,15 @@ def fits(
     if tile.rows % (EIGHT * across) or tile.columns // FILTERS % down or tile.rows * tile.row_bytes % ALIGNMENT:
         return False
     factors = 4 * (tile.rows + STEP_PIXELS + tile.columns) if scaled else 0
-    stages = 2 * (tile.row_bytes * (tile.rows + tile.columns) + factors)
-    if stages + 2 * completed_rows(tile.rows, splits) * tile.columns > SHARED_BYTES - _BARRIERS:
+    stage = tile.row_bytes * (tile.rows + tile.columns) + factors
+    completed = completed_rows(tile.rows, splits)
+    stages = (SHARED_BYTES - _BARRIERS - 2 * completed * tile.columns) // stage
+    if stages < 2:
         return False
     if splits == 1:
         return True
-    return not tile.pingpong and tile.blocks == 1 and tile.rows % completed_rows(tile.rows, splits) == 0
+    exchanged = 4 * splits * completed * tile.columns  # bytes of partial sums, in the place of stages
+    return not tile.pingpong and tile.rows % completed == 0 and exchanged <= stages * stage
 
 
 def completed_rows(rows: int, splits: int) -> int:
@@ -256,7 +278,7 @@ class Size(NamedTuple):
     """A product: rows, columns, and bytes of k of a row; bytes of C and D of an element, and the SMs.
 
     ``groups`` of rows have columns each. Their numbers of rows are assumed to vary. ``column_bytes`` are the bytes
-    of a column's k, relative to a row's. ``written`` are the bytes of D of an element.
+    of a column's k, relative to a row's. ``written`` are the bytes of D of an element. ``batches`` have a product each.
     """
 
     rows: int
@@ -267,6 +289,7 @@ class Size(NamedTuple):
     groups: int = 1
     column_bytes: float = 1.0
     written: float = 2.0
+    batches: int = 1
 
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
@@ -287,7 +310,7 @@ def traffic(size: Size) -> float:
     columns = size.columns * min(size.groups, size.rows) * size.column_bytes
     elements = size.rows * size.columns
     read = (size.rows + columns) * size.row_bytes + elements * max(0.0, size.traffic - size.written)
-    return traffic_of(read, elements * size.written)
+    return traffic_of(read * size.batches, elements * size.written * size.batches)
 
 
 def waves(tile: Tile, size: Size) -> float:
@@ -305,7 +328,7 @@ def _tiles(tile: Tile, size: Size) -> int:
     tall, groups = tile.rows * down, min(size.groups, size.rows)
     # The last tile of a group is half full on average.
     tiles = ceil_div(size.rows, tall) if groups == 1 else max(groups, ceil_div(size.rows, tall) + groups // 2)
-    clusters = tiles * ceil_div(size.columns, tile.columns * across)
+    clusters = tiles * ceil_div(size.columns, tile.columns * across) * size.batches
     return clusters * down * across * splits
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evt.ir import Extent, Random, Reduce, ReduceBlocks, TypedDag
+from evt.plan.gemm import promotes
 from evt.plan.plan import MatrixProduct, OwnProduct, Plan
 from evt.plan.problem import Problem
 from evt.plan.verdict import Refusal
@@ -49,8 +50,9 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
     if isinstance(loop, OwnProduct) and plan.config.cluster[2] > 1:
         return Refusal(f"{plan.config.name} shares the k of a tile among thread blocks")
     operand = problem.dag.operands[0].dtype
-    narrow = operand.is_float and operand.bits == 8
-    promoted = plan.config.tile[2] if narrow or any(each.role == "factor" for each in plan.factors) else 0
+    fast = isinstance(loop, OwnProduct) and problem.options.fast_sums
+    scaled = any(each.role == "factor" for each in plan.factors)
+    promoted = plan.config.tile[2] if promotes(operand, scaled, fast) else 0
     return Accumulation(_INSTRUCTIONS[plan.family], promoted, plan.config.name if _sums_columns(problem.dag) else "")
 
 

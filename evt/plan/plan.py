@@ -118,17 +118,26 @@ class OwnProduct(MatrixProduct):
     """A matrix product by the kernel of codegen/include/evt/kit/gemm.hpp. The columns of D are called filters.
 
     ``ends`` are the ends of the groups of rows, if each group has its own B. ``factors`` of its operands multiply the
-    sums of a stage; a zero point of B is among them. ``bias`` is the code of zero of a packed B.
+    sums of a stage; a zero point of B is among them. ``bias`` is the code of zero of a packed B. ``paired``: a thread
+    has both columns of a pair, and the kernel stores a column of D for each pair. ``batched``: there are several
+    products.
     """
 
     ends: Field | None = None
     factors: tuple[Factor, ...] = ()
     bias: int = 0
+    paired: bool = False
+    batched: bool = False
 
     @property
     def is_packed(self) -> bool:
         """Whether B is packed, in the layout of :func:`evt.prepare`."""
         return self.b.dtype in PACKED_OPERANDS
+
+    @property
+    def has_many(self) -> bool:
+        """Whether inputs have a value for each group or batch."""
+        return self.batched or self.ends is not None
 
     @property
     def transposes_filters(self) -> bool:

@@ -281,8 +281,9 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     assert isinstance(plan.mainloop, OwnProduct)
     groups = 1 if plan.mainloop.ends is None else sizes["l"]
     relative = plan.mainloop.b.dtype.bits / plan.operand_bits
-    row_bytes, written = sizes["k"] * operand_bytes, plan.written_bytes
-    size = gemm.Size(sizes["m"], sizes["n"], row_bytes, moved, multiprocessors, groups, relative, written)
+    m, n, row_bytes, written = sizes["m"], sizes["n"], sizes["k"] * operand_bytes, plan.written_bytes
+    batches = sizes["l"] if plan.mainloop.batched else 1
+    size = gemm.Size(m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches)
     return gemm.tile_of(plan.config, operand_bytes), size
 
 

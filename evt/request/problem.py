@@ -94,4 +94,10 @@ def _common(layouts: Sequence[LayoutClass]) -> LayoutClass:
 
 def options(settings: Settings, atomic: bool) -> Options:
     """Return the options of a kernel. ``atomic`` allows reductions to combine in any order."""
-    return Options(atomic, settings.fast_math, settings.numerics == "eager", settings.batch_invariant)
+    return Options(
+        atomic,
+        settings.fast_math,
+        eager=settings.numerics == "eager",
+        batch_invariant=settings.batch_invariant,
+        fast_sums=settings.accumulate == "fast",
+    )

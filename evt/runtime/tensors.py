@@ -16,6 +16,8 @@ from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
 from evt.ir.operand import formula_of
 from evt.plan import LayoutClass
+from evt.plan.signature import alignment_of, bytes_of
+from evt.plan.staged import ALIGNED_BYTES
 from evt.reference import int4
 from evt.runtime.batch_strides import spread
 from evt.runtime.bound import Bound, packed
@@ -174,7 +176,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Cal
             if strides["n"] != 1 and groups[-1][1] != (1,):
                 report("E0606", f"the columns of `{name}` have a stride other than 1", f"pass {name}.contiguous()")
                 return None
-            return _own_columns(bound, name, strides)
+            return _own_columns(bound, value, strides, tensor)
         extents = _indexed_extents(value, groups)
         modes = [direct(mode) for mode in value.modes]
         argument = classify({**bound.sizes, **extents}, name, dtype, tensor, modes, strides, extents, bound.invariant)
@@ -197,9 +199,23 @@ def _needs_stride_1(bound: Bound, value: Input) -> bool:
     return value.flexible or value.name in read_when_complete(dag) or any(op == Load(value.name) for op in worked)
 
 
-def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorArgument:
-    shared = bound.sizes["l"] > 1 and not strides.get("l")
-    return TensorArgument(name, {"l": 0, **strides}, LayoutClass("n", 1, "shared" if shared else "strided"))
+def _own_columns(
+    bound: Bound, value: Input | Output, strides: Mapping[str, int], tensor: torch.Tensor | None
+) -> TensorArgument:
+    """Return a tensor of bits or of fewer columns as the kernel will see it. TMA moves one of half the columns."""
+    assert value.dtype is not None
+    legal, alignment = {"l": 0, **strides}, 1
+    batched, is_half = bound.sizes["l"] > 1, value.is_tile and written(value.modes[-1]) == "n/2"
+    if is_half:
+        extent = bound.extent(value.modes[-1])
+        if bound.sizes["m"] == 1:
+            legal["m"] = -(-extent // 16) * 16  # never used to step, but TMA needs a multiple of 16 bytes
+        others = {mode: legal[mode] for mode in ("m", *(("l",) if batched and legal["l"] else ()))}
+        address = tensor.data_ptr() if tensor is not None else 0
+        widest = alignment_of(value.dtype, "n", address, others, extent)
+        alignment = widest if widest * bytes_of(value.dtype) >= ALIGNED_BYTES else 1
+    shared = batched and not strides.get("l")
+    return TensorArgument(value.name, legal, LayoutClass("n", alignment, "shared" if shared else "strided"))
 
 
 def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: CallDiagnostics) -> None:
@@ -304,7 +320,7 @@ def _classified(
 ) -> TensorArgument:
     assert output.dtype is not None
     if has_own_columns(output):
-        return _own_columns(bound, output.name, strides)
+        return _own_columns(bound, output, strides, tensor)
     if not set(map(base, output.modes)) & {"m", "n"}:
         return TensorArgument(output.name, {"l": 0, **strides}, LayoutClass(None, 1))
     modes = [direct(mode) for mode in output.modes]

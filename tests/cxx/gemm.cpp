@@ -4,11 +4,14 @@
 #include "kit.hpp"
 
 #include <cstdio>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "evt/kit/gemm.hpp"
 
 #include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/pair.hpp"
 #include "evt/epilogue/reduce.hpp"
 #include "evt/epilogue/vector.hpp"
 
@@ -60,41 +63,59 @@ struct MmaOfRegisters : Mma<Pixels> {
   }
 };
 
-/// D = acc + C + offset, or D = acc + offset, and the sums of the rows and of the columns of acc. A row has an offset.
-template <bool HasSource, int TileRows>
+/// D = acc + C + offset, D = acc + offset, or D = 2*even(acc) + odd(acc) + offset, and the sums of the rows and of the
+/// columns of acc. A row has an offset.
+template <bool HasSource, int TileRows, bool Paired = false>
 struct Epilogue {
+  using Lanes = std::conditional_t<Paired, evt::kit::LanesOfPairs, evt::kit::Lanes>;
   using Source = std::conditional_t<HasSource, bf16, void>;
   using Destination = evt::element::Stored;
   using Result = float;
   static constexpr bool kPlaces = true;
   template <epilogue::Kept Kept>
-  using Sums = evt::own::Part<evt::kit::Lanes, epilogue::Reduction<Kept, evt::Sum, float, evt::Partial>>;
+  using Sums = evt::own::Part<Lanes, epilogue::Reduction<Kept, evt::Sum, float, evt::Partial>>;
   using Rows = Sums<epilogue::Kept::kRows>;
   using Columns = Sums<epilogue::Kept::kColumns>;
-  using Offset = evt::own::Part<evt::fragment::LanesOfTile<TileRows>, epilogue::ColumnBroadcast<float, float>>;
+  using Offset = evt::own::Part<evt::fragment::LanesOfTile<TileRows, Lanes>, epilogue::ColumnBroadcast<float, float>>;
+  using Even = evt::own::Part<Lanes, epilogue::Even<1>>;
+  using Odd = evt::own::Part<Lanes, epilogue::Odd<1>>;
 
   struct Params {
     typename Rows::Params rows;
     typename Columns::Params columns;
     typename Offset::Params offset;
+    typename Even::Params even;
+    typename Odd::Params odd;
   };
   using Fetched = typename Offset::Fetched;
 
   Rows rows;
   Columns columns;
   Offset offset;
+  Even even;
+  Odd odd;
 
   Epilogue(Params const& params, evt::fragment::Tile const& tile)
-      : rows(params.rows, tile), columns(params.columns, tile), offset(params.offset, tile) {}
+      : rows(params.rows, tile),
+        columns(params.columns, tile),
+        offset(params.offset, tile),
+        even(params.even, tile),
+        odd(params.odd, tile) {}
   void fetch(Fetched& fetched, evt::fragment::Places const& places) const { offset.fetch(fetched, places); }
 
   template <int N, class Accumulator, class Loaded, class Store>
   void visit(Accumulator const& acc, Loaded const& source, Store const& store, Fetched const& fetched,
              evt::fragment::Places const& places) {
+    evt::own::Values<float, N> values;
     for (int i = 0; i < N; ++i) {
+      values[i] = acc(i);
       rows.put(acc(i), i, places);
       columns.put(acc(i), i, places);
-      store(i, acc(i) + source(i) + offset.get(i, places, fetched));
+      if constexpr (!Paired) store(i, acc(i) + source(i) + offset.get(i, places, fetched));
+    }
+    if constexpr (Paired) {
+      auto const first = even.exchange(values, places), second = odd.exchange(values, places);
+      for (int i = 0; i < N; ++i) store(i, 2 * first[i] + second[i] + offset.get(i, places, fetched));
     }
     rows.template end_step<N>(places);
   }
@@ -104,9 +125,12 @@ struct Epilogue {
   }
 };
 
+/// The batches share the matrices whose names are in `shared`.
 struct Size {
   int rows, columns, depth, multiprocessors;
   std::vector<int32_t> ends;
+  int batches = 1;
+  char const* shared = "";
 };
 
 int failures = 0, cases = 0;
@@ -179,12 +203,23 @@ void check(Size const& size) {
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels>, Depth, Tile,
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPaired>, Depth, Tile,
                                 Scales, Conversion>;
   ++cases;
-  int const m = size.rows, n = size.columns, k = size.depth, groups = Tile::kGrouped ? int(size.ends.size()) : 1;
-  std::vector<bf16> const a = numbers(size_t(m * k), 1), b = numbers(size_t(groups * n * k), 2), c = numbers(size_t(m * n), 3);
-  std::vector<bf16> d(size_t((m + 1) * n), bf16{0x7fc0});  // a row beyond the matrix stays NaN
+  int const m = size.rows, n = size.columns, k = size.depth;
+  int const batches = Tile::kBatched ? size.batches : 1, groups = Tile::kGrouped ? int(size.ends.size()) : batches;
+  int const stored = Tile::kPaired ? n / 2 : n;
+  // A row beyond each batch lies between the batches. In D it stays NaN.
+  auto const many = [&](char name, int rows, int columns) {
+    bool const shared = !Tile::kBatched || std::strchr(size.shared, name) != nullptr;
+    return shared ? std::pair(rows * columns, 0) : std::pair((rows + 1) * columns * batches, (rows + 1) * columns);
+  };
+  auto const [a_elements, a_batch] = many('A', m, k);
+  auto const [c_elements, c_batch] = many('C', m, n);
+  int const d_batch = (m + 1) * stored, b_batch = std::strchr(size.shared, 'B') ? 0 : n * k;
+  std::vector<bf16> const a = numbers(size_t(a_elements), 1), b = numbers(size_t(groups * n * k), 2);
+  std::vector<bf16> const c = numbers(size_t(c_elements), 3);
+  std::vector<bf16> d(size_t(batches * d_batch), bf16{0x7fc0});
   typename Kernel::Arguments arguments{};
   arguments.rows = m, arguments.columns = n, arguments.depth = k;
   arguments.a = a.data(), arguments.a_stride = k, arguments.b = b.data(), arguments.b_stride = k;
@@ -197,8 +232,10 @@ void check(Size const& size) {
     packed.insert(packed.end(), of_group.begin(), of_group.end());
   }
   if (kPacked) arguments.b = packed.data();
-  arguments.b_group_stride = n * k;
-  arguments.c = c.data(), arguments.c_stride = n, arguments.d = d.data(), arguments.d_stride = n;
+  arguments.b_group_stride = n * k, arguments.batches = batches;
+  arguments.a_batch_stride = a_batch, arguments.b_batch_stride = b_batch;
+  arguments.c_batch_stride = c_batch, arguments.d_batch_stride = d_batch;
+  arguments.c = c.data(), arguments.c_stride = n, arguments.d = d.data(), arguments.d_stride = stored;
   arguments.ends = size.ends.data(), arguments.groups = groups;
   arguments.multiprocessors = size.multiprocessors;
   int const k_blocks = (k + 127) / 128, columns_of = OfColumns ? (n + OfColumns - 1) / OfColumns : 0;
@@ -216,7 +253,8 @@ void check(Size const& size) {
   if constexpr (OfZeros != 0) arguments.scales.zeros = {zeros.data(), k_blocks, 1, zeros_of * k_blocks};
   auto const element = [&](int group, int column, int at) {
     float const zero = OfZeros ? zeros[size_t((group * zeros_of + column / std::max(OfZeros, 1)) * k_blocks + at / 128)] : 0;
-    return value(b[size_t((group * n + column) * k + at)]) - zero;
+    int const first = Tile::kBatched ? group * b_batch : group * n * k;
+    return value(b[size_t(first + column * k + at)]) - zero;
   };
   evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
   std::vector<float> row_parts(size_t(tiles.strips * m), 0), column_parts(size_t(tiles.number * n), 0);
@@ -236,29 +274,38 @@ void check(Size const& size) {
   }
   std::vector<double> of_columns(size_t(n), 0);
   int const rows = Tile::kGrouped ? size.ends.back() : m;
-  for (int i = 0; i < m + 1; ++i) {
-    int group = 0;
-    while (Tile::kGrouped && i < rows && i >= size.ends[size_t(group)]) ++group;
-    double of_row = 0;
+  for (int number = 0; number < batches * (m + 1); ++number) {
+    int const batch = number / (m + 1), i = number % (m + 1);
+    bf16 const* const row_of_d = &d[size_t(batch * d_batch + i * stored)];
+    for (int j = 0; j < stored && i >= rows; ++j) {
+      float const found = value(row_of_d[j]);
+      if (found == found && ++failures < 20) std::printf("row %d is written\n", i);
+    }
+    if (i >= rows) continue;
+    int group = batch;
+    while (Tile::kGrouped && i >= size.ends[size_t(group)]) ++group;
+    bf16 const* const row_of_a = &a[size_t(batch * a_batch + i * k)];
+    bf16 const* const row_of_c = &c[size_t(batch * c_batch + i * n)];
+    double of_row = 0, before = 0;
     for (int j = 0; j < n; ++j) {
-      float const found = value(d[size_t(i * n + j)]);
-      if (i >= rows) {
-        if (found == found && ++failures < 20) std::printf("row %d is written\n", i);
-        continue;
-      }
       double sum = 0;
-      for (int x = 0; x < k; ++x) sum += value(a[size_t(i * k + x)]) * element(group, j, x) * factor(group, i, j, x);
-      double const wanted = sum + (HasSource ? value(c[size_t(i * n + j)]) : 0) + offsets[size_t(i)];
-      expect(found, wanted, 1 + std::fabs(wanted), "D", i, j);
+      for (int x = 0; x < k; ++x) sum += value(row_of_a[x]) * element(group, j, x) * factor(group, i, j, x);
+      if (!Tile::kPaired) {
+        expect(value(row_of_d[j]), sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
+      } else if (j % 2 == 1) {
+        double const scale = 1 + std::fabs(before) + std::fabs(sum);
+        expect(value(row_of_d[j / 2]), 2 * before + sum + offsets[size_t(i)], scale, "D of a pair", i, j / 2);
+      }
+      before = sum;
       of_row += sum;
       of_columns[size_t(j)] += sum;
     }
-    if (i >= rows) continue;
+    if (Tile::kBatched) continue;
     double parts = 0;
     for (int64_t strip = 0; strip < tiles.strips; ++strip) parts += row_parts[size_t(strip * m + i)];
     expect(parts, of_row, 1, "the sum of a row", i, 0);
   }
-  for (int j = 0; j < n && !Tile::kGrouped; ++j) {
+  for (int j = 0; j < n && !Tile::kGrouped && !Tile::kBatched; ++j) {
     double parts = 0;
     for (int64_t tile = 0; tile < tiles.number; ++tile) parts += column_parts[size_t(tile * n + j)];
     expect(parts, of_columns[size_t(j)], 1, "the sum of a column", 0, j);
@@ -301,6 +348,15 @@ int main() {
   check<GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 4, 64>({70, 136, 128, 2, {}});
   check<GemmTile<1, false, 1, 1, 4, true>, 16, false, 0, 1, 4>({30, 72, 640, 4, {}});
   check<GemmTile<1, false, 2, 1, 1, true, true>, 32, false, 0, 1, 4, 1>({50, 136, 128, 4, {3, 3, 40}});
+  check<GemmTile<2, true, 2, 1, 1, false, false, false, true>, 48, false>({150, 528, 72, 2, {}});
+  check<GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false>({70, 134, 136, 2, {}});
+  check<GemmTile<2, false, 1, 1, 4, false, false, false, true>, 64, false>({100, 144, 520, 4, {}});
+  check<GemmTile<2, false, 1, 1, 4>, 32, true>({50, 144, 328, 4, {}});
+  check<GemmTile<2, false, 2, 1, 1, true, true, false, true>, 32, false, 1, 1>({90, 272, 136, 4, {33, 33, 90}});
+  check<GemmTile<2, true, 1, 1, 1, false, false, false, false, true>, 32, true>({70, 136, 72, 3, {}, 3});
+  check<GemmTile<1, false, 2, 1, 1, false, false, false, false, true>, 32, true>({50, 136, 136, 4, {}, 3, "AC"});
+  check<GemmTile<1, false, 1, 2, 4, true, false, false, false, true>, 64, false, 1, 128>({90, 136, 520, 8, {}, 2, "B"});
+  check<GemmTile<2, false, 1, 1, 1, false, false, false, true, true>, 16, false>({33, 272, 72, 2, {}, 3, "B"});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

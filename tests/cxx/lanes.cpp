@@ -125,7 +125,7 @@ struct FamilyOwn {
   static constexpr int kLeastBlock = 8;
 
   static Lanes make(int tile_m, int tile_n, int thread) {
-    return Lanes({tile_n * kTileN + thread / Warp::kRows * (Warp::kDistance == 1 ? 2 : 1), kN, tile_m, tile_n, kStrips});
+    return Lanes({tile_n * kTileN + Warp::first_of(thread), kN, tile_m, tile_n, kStrips});
   }
   static typename Lanes::Step step(int number, int tile_m, int thread) {
     evt::fragment::Places places;
@@ -143,11 +143,12 @@ struct FamilyOwn {
 };
 
 using Halo = FamilyOwn<evt::fragment::LanesOfWgmma>;
-using Depthwise = FamilyOwn<evt::fragment::Lanes<16, 1>>;
+using Paired = FamilyOwn<evt::fragment::LanesOfPairs>;
+using Depthwise = FamilyOwn<evt::fragment::Lanes<16, 1, false>>;
 
-/// Whether an operation is a reduction with a result for each row.
+/// Whether an operation has a result for each row: a reduction, or a store of bits.
 template <class Operation>
-constexpr bool keeps_rows = false;
+constexpr bool keeps_rows = std::is_same_v<Operation, epilogue::MaskStore>;
 template <class Op, class Element, class Write>
 constexpr bool keeps_rows<epilogue::ColReduction<Op, Element, Write>> = true;
 
@@ -495,6 +496,8 @@ int main() {
   check_wide<Sm100>();
   check<Halo>("halo", epilogue::Strides{kN, 1});
   check_vectors_and_matrices<Halo>(epilogue::Strides{1, kM});
+  check<Paired>("pairs of columns", epilogue::Strides{kN, 1});
+  check_vectors_and_matrices<Paired>(epilogue::Strides{1, kM});
   check<Depthwise>("depthwise", epilogue::Strides{kN, 1});
   check_wide<Depthwise>();
   check_vectors_and_matrices<Depthwise>(epilogue::Strides{1, kM});

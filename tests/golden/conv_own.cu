@@ -229,6 +229,7 @@ struct Region2 {
       reduction_9.put(v5, i, places);
       store(i, v6);
     }
+    out_seen.template end_step<N>(places);
   }
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {

@@ -155,12 +155,7 @@ struct Region2 {
 
 // ... as in gemm_own_split: // 2:5 acc + bias
 
-/// The epilogue: a thread calls `visit` for every step, in order. `i` is a constant once loops are unrolled.
-struct Epilogue {
-  using Source = void;  // element of C, which the kernel loads
-  using Destination = evt::element::bf16;  // element of D, which the kernel stores
-  using Result = float;  // type of the value that is stored as D
-  static constexpr bool kPlaces = true;  // whether it uses the places of elements
+// ... as in gemm_own_pairs: /// The epilogue: a thread calls `visit` for every
 
   // 2:11 bias
   using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::bf16, float>>;

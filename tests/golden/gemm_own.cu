@@ -245,6 +245,7 @@ struct Epilogue {
       reduction_12.put(v8, i, places);
       store(i, v8);
     }
+    out_seen.template end_step<N>(places);
     reduction_11.template end_step<N>(places);
   }
 

@@ -57,13 +57,15 @@ class Case:
     operation: str = "linear"
     deterministic: bool | None = None
     every: bool = False
+    accumulate: Any = "precise"
 
     @property
     def types(self) -> tuple[str, str]:
         return self.dtype, self.weight or self.dtype
 
     def program(self, config: str | None = None) -> evt.Program:
-        op = evt.Program(Source(self.text), self.operation, route=ROUTE, deterministic=self.deterministic)
+        settings = {"deterministic": self.deterministic, "accumulate": self.accumulate}
+        op = evt.Program(Source(self.text), self.operation, route=ROUTE, **settings)
         return op if config is None else with_config(op, config)
 
     def configs(self) -> tuple[Config, ...]:
@@ -82,6 +84,22 @@ class Case:
 
 CASES = {
     "residual": Case(RESIDUAL, every=True),
+    "pairs": Case("out D[m, n/2]; D = silu(even(acc))*odd(acc)", "bf16", every=True),
+    "pairs-reductions": Case(
+        "in s: f32[m], t: f32; out D[m, n/2], r: f32[m], c: f32; x = acc + bias\n"
+        "y = gelu(even(x))*odd(x)*t; D = s*y; r = sum[n](y*y); c = max[m, n](acc)"
+    ),
+    "pairs-e4m3": Case("in s: f32[m], t: f32[n]; out D: bf16[m, n/2]; x = s*t*acc; D = silu(even(x))*odd(x)", "e4m3"),
+    "pairs-block-scales": Case(
+        "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B\n"
+        "out D: bf16[m, n/2]; D = silu(even(acc))*odd(acc)",
+        "e4m3",
+    ),
+    "pairs-scales-of-columns": Case(
+        "in s: f32[n, k/128]; B = s*B; out D: bf16[m, n/2], c: f32[n]; D = even(acc) - odd(acc); c = max[m](acc)",
+        "e4m3",
+    ),
+    "pairs-apart": Case("out D[m, n/2]; D = even(acc, 8) - odd(acc, 8)"),
     "residual-bf16-gemm": Case(RESIDUAL, "bf16", operation="gemm"),
     "residual-f32": Case(RESIDUAL, "f32"),
     "f32-output-gemm": Case("out D: f32[m, n]; D = acc + C", operation="gemm"),
@@ -116,6 +134,7 @@ CASES = {
         "D = acc; a = exp(s); b = sigmoid(t); c = 3*p"
     ),
     "e4m3": Case("out D: f16, E: e4m3[m, n]; E = acc/2; D = relu(acc + bias) + C", "e4m3"),
+    "e4m3-fast": Case("D = relu(acc + bias) + C", "e4m3", accumulate="fast"),
     "e4m3-e5m2": Case("D = silu(acc + bias)", "e4m3", "e5m2"),
     "i8": Case(
         "out D: i8, E: i32[m, n], F: bf16[m, n], a: i32[n], p: i32[m], q: i32[n]\n"
@@ -148,8 +167,10 @@ def kernels() -> Iterator[Any]:
 
 
 def sized(case: Case, m: int, n: int, k: int) -> tuple[int, int, int]:
-    """Return sizes whose rows of A and of B TMA moves."""
-    return m, n, {"f32": k // 2, "i8": 2 * k, "u8": 2 * k, "e4m3": 2 * k, "e5m2": 2 * k}.get(case.types[1], k)
+    """Return sizes whose rows of A, of B and of half the columns TMA moves."""
+    halves = 2 if "n/2" in case.text else 1
+    factor = {"i8": 2, "u8": 2, "e4m3": 2, "e5m2": 2, "f32": 0.5}.get(case.types[1], 1)
+    return m, halves * n, int(factor * k)
 
 
 def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any, dict[str, Any]]:
@@ -160,7 +181,7 @@ def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any
         own_kernels.random(shape, dtype, generator, k**-0.25)
         for shape, dtype in zip(((m, k), of_b), case.types, strict=True)
     )
-    extents = {"m": m, "n": n, "k": k}
+    extents = {"m": m, "n": n, "n/2": n // 2, "k": k}
     inputs: dict[str, Any] = {}
     for value in typed_graph(case.program().request, *case.types).inputs:
         dtype = str(value.dtype)
@@ -255,6 +276,70 @@ def test_batches_take_a_launch_each() -> None:
     torch.testing.assert_close(found, a @ b)
     with pytest.raises(evt.LaunchError, match="E0804"):
         op(a[:1].expand(300, -1, -1).contiguous(), b[:1].expand(300, -1, -1).contiguous())
+
+
+BATCHED = {
+    "residual": Case("D = relu(acc + bias + residual)", operation="gemm"),
+    "of-batches": Case(
+        "in s: f32[l, m], t: f16[l, n], keep: b1[l, m, n]; out D, above: b1[l, m, n]\n"
+        "above = acc > 0.25; D = where(keep, s*acc + t, 0)",
+        operation="gemm",
+    ),
+    "pairs": Case(
+        "gemm(A: bf16[m, k], B: bf16[n, k]); out D[m, n/2]; D = silu(even(acc))*odd(acc)", "bf16", operation="gemm"
+    ),
+    "e4m3": Case(
+        "gemm(A: e4m3[m, k], B: e4m3[n, k]); in s: f32[l, m], t: f32[n], C: bf16[m, n]; out D: bf16; D = s*t*acc + C",
+        "e4m3",
+        operation="gemm",
+    ),
+}
+
+
+def matrices(draw: random.Random, shape: tuple[int, int, int], dtype: str, scale: float, *, shared: bool) -> Any:
+    """Return a matrix for each batch: packed, rows of the batches in turns, or one matrix that batches share."""
+    batches, rows, columns = shape
+    generator = torch.Generator("cuda").manual_seed(draw.randrange(2**31))
+    kind = draw.choice(("packed", "in turns", *(("shared", "expanded") if shared else ())))
+    if kind in ("shared", "expanded"):
+        one = own_kernels.random((rows, columns), dtype, generator, scale)
+        return one if kind == "shared" else one.expand(shape)
+    first, second = (batches, rows) if kind == "packed" else (rows, batches)
+    found = own_kernels.random((first, second, columns), dtype, generator, scale)
+    return found if kind == "packed" else found.transpose(0, 1)
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_batches_of_any_strides(name, record) -> None:
+    case, draw, worst = BATCHED[name], random.Random(name), 0.0
+    op = evt.Program(Source(case.text), "gemm", route="gemm-own-batches")
+    along_k = op.request.operand_modes[1][0] == "n"
+    for seed in range(12):
+        batches, m = draw.choice((1, 2, 7, 60)), draw.choice((1, 33, 130, 333))
+        n, k = 16 * draw.randint(1, 20), 16 * draw.randint(1, 40)
+        extents, generator = {"l": batches, "m": m, "n": n}, torch.Generator("cuda").manual_seed(seed)
+        of_b = (batches, n, k) if along_k else (batches, k, n)
+        a = matrices(draw, (batches, m, k), case.types[0], k**-0.25, shared=seed % 3 == 0)
+        b = matrices(draw, of_b, case.types[1], k**-0.25, shared=seed % 3 == 1)
+        inputs: dict[str, Any] = {}
+        for value in typed_graph(op.request, *case.types).inputs:
+            if str(value.dtype) == "b1":
+                inputs[value.name] = evt.pack_bits(
+                    torch.rand((batches, m, n), device="cuda", generator=generator) < 0.6
+                )
+            elif value.is_tile:
+                inputs[value.name] = matrices(draw, (batches, m, n), str(value.dtype), 1.0, shared=True)
+            else:
+                shape = [extents[mode] for mode in value.modes]
+                inputs[value.name] = own_kernels.random(shape, str(value.dtype), generator)
+        worst = max(worst, *check_call(op, a, b, inputs))
+        if name == "residual":
+            wide = torch.full((m + 1, batches, n), float("nan"), device="cuda", dtype=torch.float16)
+            found = wide[:m].transpose(0, 1)
+            op(a, b, out=found, **inputs)
+            assert bool(same_bits(found, op(a, b, **inputs)).all())
+            assert bool(wide[m].isnan().all())
+    record((name, "batches", case.dtype, "12 random sizes", f"{worst:.2f}"))
 
 
 @pytest.mark.parametrize("splits", [2, 4, 8])

@@ -29,6 +29,10 @@ CASES = {
     "flexible": ("in s: f32[m?], t: f16[n?]\nD = s*acc + t", "f16"),
     "residual": (ALONG_K.format("bf16") + "D = relu(acc + C) + residual", "bf16"),
     "gated": (ALONG_K.format("bf16") + "out D: bf16[m, n/2]\nD = silu(even(acc))*odd(acc)", "bf16"),
+    "gated-e4m3": (
+        ALONG_K.format("e4m3") + "in s: f32[m], t: f32[n]\nout D: bf16[m, n/2]\nx = s*t*acc\nD = silu(even(x))*odd(x)",
+        "e4m3",
+    ),
     "mask": ("out D, mask: b1[m, n]\nz = acc + bias\nmask = z > 0\nD = relu(z)", "f16"),
     "blocks": ("out D: f16[m, n], a: f32[m, n/16]\nv = max[n%16](abs(acc))\na = v\nD = acc/max(v, 1e-6)", "f16"),
     "f32": ("out D: f32[m, n]\nD = acc + bias", "bf16"),
@@ -43,7 +47,7 @@ GROUPS = {
     "last": (0, 0, 5),
     "many": tuple(i * 7 % 40 for i in range(150)),
 }
-SIZES = {"even": (256, 128), "odd": (336, 200), "narrow": (48, 64)}
+SIZES = {"even": (256, 128), "odd": (336, 208), "narrow": (48, 64)}
 BOUND = 0.01
 
 
@@ -126,7 +130,7 @@ def test_random_groups(case) -> None:
         check(made(case, rows, 16 * draw.randint(1, 60), 16 * draw.randint(1, 20), beyond=draw.randint(0, 99)), rows)
 
 
-@pytest.mark.parametrize("case", ["vectors", "e4m3", "bare"])
+@pytest.mark.parametrize("case", ["vectors", "e4m3", "bare", "gated", "gated-e4m3"])
 def test_every_configuration(case) -> None:
     rows = (300, 0, 1, 257, 40)
     text, dtype = CASES[case]

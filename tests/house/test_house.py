@@ -53,7 +53,7 @@ PLANNER_ORDER = [
             "configurations",
             "gemm",
         ),
-        *("fields", "epilogue", "fusions", "stock_epilogue", "plan", "invariance"),
+        *("fields", "epilogue", "staged", "fusions", "stock_epilogue", "plan", "invariance"),
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )
 ]

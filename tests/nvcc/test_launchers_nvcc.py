@@ -237,6 +237,20 @@ PRODUCTS = [
         id="rows",
         marks=SLOW,
     ),
+    pytest.param(
+        "out D[m, n/2], r: f32[m]; D = silu(even(acc))*odd(acc); r = sum[n](acc)",
+        "bf16*bf16",
+        "own_pingpong_192x128x64_1x2",
+        id="pairs",
+        marks=SLOW,
+    ),
+    pytest.param(
+        "out D: f16[m, n/2]; D = even(acc) + odd(acc)",
+        "e4m3*e4m3",
+        "own_cooperative_96x256x128",
+        id="pairs-e4m3",
+        marks=SLOW,
+    ),
     pytest.param("D = acc*s[n] + C", "bf16*i8", "own_cooperative_128x128x128", id="converted", marks=SLOW),
     pytest.param(
         "in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc + C",
@@ -326,10 +340,41 @@ def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path
     compare(plan, [arguments(plan, of_product(*each)) for each in drawn_products(plan)], fake, tmp_path)
 
 
+#: Formulas of batches whose columns of B are contiguous along n, and along k.
+BATCHES = {
+    "matrices": "in bias: f16[n], s: f16[l, m]; D = gelu(acc + bias)*s + C",
+    "pairs": "gemm(A: f16[m, k], B: f16[n, k]); out D[m, n/2]; D = even(acc) + odd(acc)",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["own_pingpong_64x128x64", "own_cooperative_256x128x64_1x2"])
+@pytest.mark.parametrize("shared", ["", "A", "BC"])
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches(name: str, shared: str, fake: Path, tmp_path: Path) -> None:
+    op = evt.gemm(BATCHES[name], route="gemm-own-batches", config="own_pingpong_64x128x64")
+    plan, calls = op.plan("sm90", "f16", "f16"), []
+    for batches, m, n, k in ((1, 100, 256, 512), (7, 1000, 768, 64), (1000, 33, 16, 1024)):
+        strides = {"A": m * k, "B": n * k, "C": m * n, "D": m * n}
+        of_batches = {
+            field.name: strides[field.tensor] * (field.tensor not in shared)
+            for field in plan.fields
+            if field.role == "l" and field.tensor in strides
+        }
+        calls.append(arguments(plan, {"m": m, "n": n, "k": k, "l": batches, **of_batches}))
+    compare(plan, calls, fake, tmp_path)
+
+
+GROUPS = {
+    "own_pingpong_64x128x64": "in w: f32[m], t: f32[n?]; D = w*gelu(alpha*acc + bias) + t + residual",
+    "own_cooperative_256x128x64_1x2": "in w: f32[m], t: f32[n?]; D = w*gelu(alpha*acc + bias) + t + residual",
+    "own_pingpong_32x128x64": "gemm(A: f16[m, k], B: f16[n, k]); out D[m, n/2]; D = silu(even(acc))*odd(acc)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", GROUPS)
 def test_groups_of_rows(config: str, fake: Path, tmp_path: Path) -> None:
-    text = "in w: f32[m], t: f32[n?]; D = w*gelu(alpha*acc + bias) + t + residual"
+    text = GROUPS[config]
     plan = evt.grouped_gemm(text, route="gemm-own-ragged", config=config).plan("sm90", "f16", "f16")
     calls = [
         arguments(plan, {"m": m, "n": 768, "k": 512, "l": groups}) for m, groups in ((1, 1), (1000, 64), (70000, 1024))

@@ -102,7 +102,7 @@ def test_errors_are_small_on_average() -> None:
 def test_a_call_takes_the_least_estimate(seed) -> None:
     """The least estimate of the offered tiles counts, and of requested tiles beside them."""
     draw = random.Random(seed)
-    (own,) = survey(packed_problem(evt.linear(EPILOGUE).request, "sm90", "bf16", "bf16"), "own").asked
+    (own,) = survey(packed_problem(evt.linear(EPILOGUE).request, "sm90", "bf16", "bf16"), "gemm-own-3x").asked
     plans = [own.plan(config) for config in (*own.default_configs, *draw.sample(own.configs, 6))]
     for _ in range(10):
         m, n, k = (8 * draw.randrange(1, 1025) for _ in range(3))
@@ -161,8 +161,12 @@ def test_waves_count_the_tiles_of_whole_clusters(seed) -> None:
 
 
 def test_heavy_epilogues_count() -> None:
-    (own,) = survey(packed_problem(evt.linear("D = gelu(acc + bias)").request, "sm90", "bf16", "bf16"), "own").asked
-    (light,) = survey(packed_problem(evt.linear("D = relu(acc + bias)").request, "sm90", "bf16", "bf16"), "own").asked
+    (own,) = survey(
+        packed_problem(evt.linear("D = gelu(acc + bias)").request, "sm90", "bf16", "bf16"), "gemm-own-3x"
+    ).asked
+    (light,) = survey(
+        packed_problem(evt.linear("D = relu(acc + bias)").request, "sm90", "bf16", "bf16"), "gemm-own-3x"
+    ).asked
     sizes = {"m": 4096, "n": 4096, "k": 256, "l": 1}
     for config in own.default_configs:
         heavy, other = own.plan(config), light.plan(config)

@@ -20,6 +20,7 @@ from evt.plan.gemm import Tile, promotes, rows_of_part, tile_of, tiles_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.plan import OwnProduct
+from evt.plan.speed import product_microseconds
 from evt.request import packed_problem
 from evt.runtime.kernels import check_sizes
 
@@ -228,6 +229,19 @@ def test_each_split_has_a_stage_of_k(splits: int) -> None:
             check_sizes(made, sizes)
 
 
+def test_fast_sums_of_narrow_floats_have_the_tiles_of_wide_ones() -> None:
+    """Tensor cores add, and consumers take turns. Other types and factors of blocks have no such choice."""
+    text = "out D: f16; D = acc + bias"
+    precise, fast = (planned(text, "e4m3", accumulate=word) for word in ("precise", "fast"))
+    assert (precise.config.schedule, fast.config.schedule) == ("own_cooperative", "own_pingpong")
+    kernels = [spell(made).own.kernel for made in (precise, fast)]
+    assert [kernel.count("true") for kernel in kernels] == [1, 1]  # promoted; pingpong
+    assert fast.config.name == planned(text, "f16").config.name.replace("x64", "x128")
+    assert emit(planned(RESIDUAL, accumulate="fast")) == emit(planned(RESIDUAL))
+    scaled = "in s: f32[m, k/128]; A = s*A; out D: f16; D = acc"
+    assert spell(planned(scaled, "e4m3", accumulate="fast")).own == spell(planned(scaled, "e4m3")).own
+
+
 # The calls that it takes
 
 
@@ -258,6 +272,13 @@ UNSUITED = {
     "packed bits": ("out D, M: b1; M = acc > 0; D = acc", "f16", "`M` is moved element by element"),
     "bits of a matrix": ("in M: b1[m, n]; D = where(M, acc, 0)", "f16", "`M` is moved element by element"),
     "pairs": ("out D[m, n/2]; D = silu(even(acc))*odd(acc)", "f16", ""),
+    "distant pairs": ("out D[m, n/2]; D = even(acc, 8) + odd(acc, 8)", "f16", "`D` is moved element by element"),
+    "wide pairs": ("out D: f32[m, n/2]; D = even(acc) + odd(acc)", "f16", "`D` is moved element by element"),
+    "pairs and a matrix": (
+        "out D[m, n/2], E; E = acc; D = even(acc) + odd(acc)",
+        "f16",
+        "`D` is moved element by element",
+    ),
     "reductions": ("out D, s: f32[n]; D = acc; s = sum[m](D)", "f16", ""),
     "blocks": ("D = acc / max[n%16](abs(acc))", "f16", "pairs and blocks of columns"),
 }
@@ -305,6 +326,9 @@ def test_rows_that_tma_does_not_store_are_left_to_cutlass() -> None:
 # Batches
 
 
+BATCHES = "gemm-own-batches"
+
+
 def test_several_batches_take_one_launch_of_cutlass() -> None:
     for batches, route in ((1, ROUTE), (2, "stock-3x"), (300, "stock-3x")):
         shapes = (batches, 64, 32), (batches, 32, 16)
@@ -320,7 +344,7 @@ def test_several_batches_take_one_launch_of_cutlass() -> None:
 def test_explain_counts_batches() -> None:
     """That there are too many is known once the sizes are; several launches take most of them."""
     shapes = (300, 64, 32), (300, 32, 16)
-    for route, refused in (("own", True), ("evt", False)):
+    for route, refused in ((ROUTE, True), ("evt", False)):
         op = evt.gemm("D = acc", route=route)
         (chosen,) = (each for each in op.explain("sm90", shapes=shapes).routes if each.chosen)
         reason = "there are 300, which take 300 launches of at most 256"
@@ -329,7 +353,7 @@ def test_explain_counts_batches() -> None:
         found = op.explain("sm90", shapes=((3, 64, 32), (3, 32, 16)))
         assert not any("in a launch" in statement for each in found.routes for statement, _ in each.rules)
     shapes = (70_000, 8, 32), (70_000, 32, 16)
-    assert "batches" not in evt.gemm("D = acc", route="evt").explain("sm80", shapes=shapes).details()
+    assert "batches are at most" not in evt.gemm("D = acc", route="evt").explain("sm80", shapes=shapes).details()
     many = evt.gemm("D = acc + iota(l)", route="evt").explain("sm80", shapes=shapes)
     assert "fails  batches are at most 65535 in a launch: there are 70000, and the program counts all" in many.details()
 
@@ -340,6 +364,48 @@ def test_operands_that_batches_share_are_refused_before_they_are_counted() -> No
     with pytest.raises(evt.TargetError, match=r"E0502\](.|\n)*several batches share `B`"):
         plan(shared, ROUTE)
     assert plan(shared).route == "stock-3x"
+    assert plan(shared, BATCHES).route == BATCHES
+
+
+#: Programs of batches that the GEMM kernel leaves to CUTLASS, and the reason.
+LEFT = {
+    "reductions": ("out D, r: f32[m]; D = acc; r = sum[n](acc)", "a reduction would have parts for each batch"),
+    "numbers of batches": ("D = acc + iota(l)", "the program counts in all batches"),
+    "random numbers": ("D = dropout(acc, 0.1, seed, offset)", "the program counts in all batches"),
+    "vectors": ("in s: f32[n]; out D, a: f32[n]; D = acc; a = exp(s)", "`a` is a vector that is stored"),
+    "a wide result": ("out D: f32; D = acc", "`D` is moved element by element"),
+    "two matrices": ("in x[m, n]; D = acc + C + x", "is a further matrix"),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_batches_that_are_left_to_cutlass(what: str) -> None:
+    text, reason = LEFT[what]
+    found = surveyed(text, operation="gemm", shapes=((3, 64, 32), (3, 32, 16)))
+    assert found.plan.route not in (ROUTE, BATCHES)
+    (own,) = (each for each in found.candidates if each.route.name == BATCHES)
+    assert any(reason in refusal.reason for refusal in own.refusals)
+
+
+def test_batches_share_and_own_matrices() -> None:
+    """Strides of batches are arguments: 0 for a matrix that batches share."""
+    made = evt.gemm("in s: f16[l, m], t: f16[n]; D = (acc + t)*s + C", route=BATCHES).plan("sm90", "f16", "f16")
+    strides = {field.tensor for field in made.fields if field.role == "l" and field.tensor}
+    assert strides == {"A", "B", "C", "D", "s"}
+    assert (made.mainloop.batched, made.mainloop.has_many) == (True, True)
+
+
+def test_batches_take_the_time_of_their_tiles() -> None:
+    """Batches of whole tiles take the time of one product with their rows, or a little more: each has a B."""
+    request, sizes = evt.gemm("D = acc").request, {"m": 768, "n": 1024, "k": 512}
+    batches, rows = {**sizes, "l": 64}, {**sizes, "m": 64 * sizes["m"], "l": 1}
+
+    def estimates(route: str, size: dict[str, int]) -> list[float]:
+        found = survey(packed_problem(request, "sm90", "f16", "f16"), route).defaults
+        return [product_microseconds(made, size, 132) for made in found]
+
+    pairs = zip(estimates(BATCHES, batches), estimates(ROUTE, rows), strict=True)
+    assert all(one <= several < 1.5 * one for several, one in pairs)
 
 
 def test_values_of_the_batch_are_those_of_its_one() -> None:

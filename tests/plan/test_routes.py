@@ -311,8 +311,9 @@ def test_a_formula_is_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     match = module.match_stock  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "match_stock", lambda dag: calls.append(dag) or match(dag))
     explained = explain(survey(problem_of("D = relu(acc + bias)", "sm90")))
-    assert [route.name for route in explained.routes if route.applies][:4] == [
+    assert [route.name for route in explained.routes if route.applies][:5] == [
         "gemm-own-3x",
+        "gemm-own-batches",
         "stock-3x",
         "evt-3x",
         "stock-2x",

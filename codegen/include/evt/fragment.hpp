@@ -18,28 +18,35 @@ CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
 
 /// The lanes of a warp. `Columns` lanes of a row have two columns each, `Distance` apart. kRows lanes share these
 /// columns and have different rows: lane `column * kRows + row`. A warp's columns are a strip of the matrix, which
-/// begins at a multiple of its width.
-template <int Columns, int Distance>
+/// begins at a multiple of its width. ByRows: two rows of a column are neighbours, as in WGMMA's registers; else the two
+/// columns of a row are.
+template <int Columns, int Distance, bool ByRows>
 struct Lanes {
   static constexpr int kColumns = Columns, kRows = 32 / Columns;
   static constexpr int kDistance = Distance;
   static constexpr int kStrip = 2 * Columns;  // columns
   static constexpr int kTileRows = 0;         // of a tile of consecutive rows, 0 for other tiles
 
-  /// The column and the row of element i of a step: neighbouring columns first, or in the order of WGMMA's registers.
-  CUTLASS_HOST_DEVICE static constexpr int column_of(int i) { return Distance == 1 ? i % 2 : i / 2 % 2; }
-  CUTLASS_HOST_DEVICE static constexpr int row_of(int i) { return Distance == 1 ? i / 2 : i / 4 * 2 + i % 2; }
+  /// The first column of a lane in the strip.
+  CUTLASS_HOST_DEVICE static constexpr int first_of(int lane) { return lane / kRows * (Distance == 1 ? 2 : 1); }
+
+  /// The column and the row of element i of a step.
+  CUTLASS_HOST_DEVICE static constexpr int column_of(int i) { return ByRows ? i / 2 % 2 : i % 2; }
+  CUTLASS_HOST_DEVICE static constexpr int row_of(int i) { return ByRows ? i / 4 * 2 + i % 2 : i / 2; }
   CUTLASS_HOST_DEVICE static constexpr int element_of(int column, int row) {
-    return Distance == 1 ? row * 2 + column : row / 2 * 4 + column * 2 + row % 2;
+    return ByRows ? row / 2 * 4 + column * 2 + row % 2 : row * 2 + column;
   }
 };
 
 /// WGMMA's lanes. The product is transposed: WGMMA's rows are columns of the matrix.
-using LanesOfWgmma = Lanes<8, 8>;
+using LanesOfWgmma = Lanes<8, 8, true>;
+
+/// WGMMA's lanes where the rows of B are loaded in another order, so that a thread has both columns of a pair.
+using LanesOfPairs = Lanes<8, 1, true>;
 
 /// WGMMA's lanes in a tile of consecutive rows.
-template <int Rows>
-struct LanesOfTile : LanesOfWgmma {
+template <int Rows, class Lanes = LanesOfWgmma>
+struct LanesOfTile : Lanes {
   static constexpr int kTileRows = Rows;
 };
 

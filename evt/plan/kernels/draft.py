@@ -140,8 +140,10 @@ class Draft(Scope):
         """Return the bytes that are stored for each element of the product; D may have no step."""
         has_step = any(step.tensor == self.primary for step in epilogue.program.of(AuxStore))
         d = epilogue.destination
-        implicit = d.dtype.bits / 8 if d is not None and not has_step else 0
-        return epilogue.program.bytes(written=True) + implicit
+        if d is None or has_step:
+            return epilogue.program.bytes(written=True)
+        columns = 2 if "n/2" in self.dag.primary.modes else 1
+        return epilogue.program.bytes(written=True) + d.dtype.bits / 8 / columns
 
     def _registers(self, program: EpilogueProgram) -> int:
         """Return the estimate of the registers of an epilogue's thread."""

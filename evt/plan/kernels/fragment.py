@@ -5,19 +5,17 @@ The kernel itself moves C and D, both of 16 bits. Threads move other matrices el
 
 from __future__ import annotations
 
+from evt.ir import Input, Output
 from evt.ir.convolution import SPATIAL
-from evt.ir.dtype import BF16, F16
-from evt.plan.epilogue.facts import is_collective
+from evt.ir.dtype import F16
 from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.program import epilogue_program
 from evt.plan.epilogue.values import Access
 from evt.plan.geometry.halo import SHARED_BYTES, VECTOR
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
-from evt.plan.kernels.memory import is_tma
-
-#: Types of C and D that a kernel moves: their elements have the size of the buffer that TMA uses.
-_STAGED = (F16, BF16)
+from evt.plan.plan import Tensor
+from evt.plan.staged import is_staged
 
 
 def add_sizes(draft: Draft) -> None:
@@ -30,35 +28,46 @@ def add_sizes(draft: Draft) -> None:
             draft.fields.size(f"{part}_{name}")
 
 
-def fragment_epilogue(draft: Draft) -> Collective:
-    """Return the epilogue of a kernel that takes all shared memory."""
-    source = _source(draft)
+def fragment_epilogue(draft: Draft, *, paired: bool = False) -> Collective:
+    """Return the epilogue of a kernel that takes all shared memory; ``paired``: it stores a D of half the columns."""
+    source = None if paired else _source(draft)
     c = tensor(draft, source) if source else None
-    d = tensor(draft, draft.primary) if _is_staged(draft, draft.primary) else None
+    if paired:
+        d: Tensor | None = _half_tensor(draft, draft.primary)
+    else:
+        d = tensor(draft, draft.primary) if _is_staged(draft, draft.dag.primary) else None
 
     def access(step: Auxiliary) -> Access:
         return Access.TILE if d is not None and step.tensor == draft.primary else Access.DIRECT
 
     program = epilogue_program(
-        draft, source=source, fused=draft.selection.fused, nested=False, uses_functors=False, any_stride=True
+        draft,
+        source=source,
+        implicit_store=draft.primary if paired else None,
+        fused=draft.selection.fused,
+        nested=False,
+        uses_functors=False,
+        any_stride=True,
     ).with_access(access)
     return Collective(program, program, c, d, d.dtype if d else F16, SHARED_BYTES)
 
 
+def _half_tensor(draft: Draft, name: str) -> Tensor:
+    """Return a row-major output with half the columns, which the kernel stores."""
+    layout, pointer, rows = draft.signature[name], draft.fields.pointer(name), draft.fields.stride(name, "m")
+    strides = draft.with_batch(name, rows, 1, layout.batch == "strided")
+    return Tensor(draft.dtype(name), True, layout.alignment, pointer, strides)
+
+
 def _source(draft: Draft) -> str | None:
     """Return the input that the kernel loads as C: the first one possible, if the kernel stores D."""
-    if not _is_staged(draft, draft.primary):
+    if not _is_staged(draft, draft.dag.primary):
         return None
-    return next((value.name for value in draft.dag.inputs if _is_staged(draft, value.name)), None)
+    return next((value.name for value in draft.dag.inputs if _is_staged(draft, value)), None)
 
 
-def _is_staged(draft: Draft, name: str) -> bool:
-    """Return whether the kernel can move a matrix, by TMA or in words of two columns."""
-    value = draft.value(name)
-    if value.dtype not in _STAGED or not is_collective(value):
-        return False
-    layout = draft.signature[name]
-    return layout.contiguous == "n" and is_tma(draft, name, layout) and not _is_cut(draft)
+def _is_staged(draft: Draft, value: Input | Output) -> bool:
+    return is_staged(draft.problem, value) and not _is_cut(draft)
 
 
 def _is_cut(draft: Draft) -> bool:

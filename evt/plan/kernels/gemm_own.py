@@ -12,20 +12,22 @@ from evt.plan.kernels.fragment import fragment_epilogue
 from evt.plan.kernels.matrices import matrix_product
 from evt.plan.kernels.work import plan_bias, plan_factors, plan_zeros
 from evt.plan.plan import MatrixProduct, OwnProduct, Plan
+from evt.plan.staged import is_paired
 
 
 @dataclass(frozen=True, slots=True)
 class OwnProductKernel:
-    """The planner of a matrix product."""
+    """The planner of a matrix product, or of a product for each batch."""
 
+    batched: bool = False
     template: str = "own_sm90"
 
     def __call__(self, selection: Selection) -> Plan:
-        draft = Draft(selection, batched=False)
+        draft = Draft(selection, batched=self.batched)
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
-        loop = _loop(draft, product)
-        return draft.finish(frame, loop, fragment_epilogue(draft))
+        loop = replace(_loop(draft, product), batched=self.batched)
+        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.paired))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,16 @@ class RaggedProductKernel:
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
         loop = replace(_loop(draft, product), ends=draft.fields.ends())
-        return draft.finish(frame, loop, fragment_epilogue(draft))
+        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.paired))
 
 
 def _loop(draft: Draft, product: MatrixProduct) -> OwnProduct:
     """Return the main loop of a product: its operands, their factors and zero points."""
     factors = (*plan_factors(draft), *plan_zeros(draft))
-    return OwnProduct(product.a, product.b, factors=factors, bias=plan_bias(draft))
+    paired = is_paired(draft.problem)
+    return OwnProduct(product.a, product.b, factors=factors, bias=plan_bias(draft), paired=paired)
 
 
 PRODUCT = OwnProductKernel()
+BATCHES = OwnProductKernel(batched=True)
 RAGGED = RaggedProductKernel()

@@ -1,4 +1,6 @@
-"""The GEMM kernel of evt for sm90: the routes ``gemm-own-3x`` and, for groups of rows, ``gemm-own-ragged``."""
+"""The GEMM kernel of evt for sm90: the routes ``gemm-own-3x``, for batches ``gemm-own-batches``, and for groups of rows
+``gemm-own-ragged``.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from evt.plan.kernels import gemm_own
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, grouped, halo, mainloop
+from evt.plan.rules import gemm_own as gemm_own_rules
+from evt.plan.staged import is_paired
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
@@ -38,11 +42,13 @@ def space_sm90(problem: Problem) -> Iterator[Config]:
 
 
 def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
-    scaled, converts = bool(problem.dag.scales), problem.converts
-    along_k = [block for name in problem.dag.scales for block in _blocks(problem.dag, name, 1)]
+    dag, scaled, converts, paired = problem.dag, bool(problem.dag.scales), problem.converts, is_paired(problem)
+    along_k = [block for name in dag.scales for block in _blocks(dag, name, 1)]
     deep = converts and all(block % PACKED_DEPTH == 0 for block in along_k)
-    by_rows = scaled and _by_rows(problem.dag)
-    return tiles_of(problem.dag.operands[0].dtype, scaled, converts, by_rows, problem.packs, deep)
+    by_rows = scaled and not paired and _by_rows(dag)
+    return tiles_of(
+        dag.operands[0].dtype, scaled, converts, by_rows, problem.packs, deep, paired, problem.options.fast_sums
+    )
 
 
 def _by_rows(dag: TypedDag) -> bool:
@@ -82,8 +88,31 @@ PRODUCT = Route(
         halo.epilogue,
         halo.columns_of_warp,
     ),
-    suits=halo.suits_products,
+    suits=gemm_own_rules.suits,
     kernels={"3x": Kernel(gemm_own.PRODUCT, configs_sm90, max_batches=1, space=space_sm90)},
+    alone=lambda problem: bool(problem.dag.scales) or problem.converts,
+    printed=False,
+)
+
+BATCHES = Route(
+    name="gemm-own-batches",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a matrix product of evt, for batches of any strides in one launch",
+    rules=(
+        halo.on_sm90,
+        mainloop.factors,
+        gemm.matrices,
+        gemm.few_tensors,
+        halo.operands_along_k,
+        halo.tma,
+        gemm.row_major_columns,
+        halo.epilogue,
+        halo.columns_of_warp,
+        gemm_own_rules.of_batches,
+    ),
+    suits=gemm_own_rules.suits_batches,
+    kernels={"3x": Kernel(gemm_own.BATCHES, configs_sm90, max_batches=None, space=space_sm90)},
     alone=lambda problem: bool(problem.dag.scales) or problem.converts,
     printed=False,
 )

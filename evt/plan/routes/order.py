@@ -31,6 +31,7 @@ ROUTES: tuple[Route, ...] = (
     halo_3x.GROUPED,
     halo_3x.WORDS,
     gemm_own_3x.PRODUCT,
+    gemm_own_3x.BATCHES,
     gemm_own_3x.RAGGED,
     gemm_3x.STOCK,
     gemm_3x.EVT,

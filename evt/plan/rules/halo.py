@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from evt.ir import Input, Interleave, Output, Pick, Reduce, ReduceBlocks
-from evt.ir.dtype import B1, BF16, F16, F64
+from evt.ir import Input, Interleave, Output, Pick, ReduceBlocks
+from evt.ir.dtype import B1, F64
 from evt.plan.geometry.halo import MAX_CLASSES
 from evt.plan.problem import Problem
 from evt.plan.rules import gemm
@@ -140,12 +140,12 @@ def _columns_of_warp(most: int) -> Rule:
         if problem.columns_together <= most:
             return HOLDS
         reason = f"{problem.columns_together} columns are taken together, and a warp has {most}"
-        return Refusal(reason, _exchange(problem))
+        return Refusal(reason, exchange(problem))
 
     return Rule(f"pairs and blocks of columns lie in the {most} columns of a warp", check, "columns_of_warp")
 
 
-def _exchange(problem: Problem) -> int | None:
+def exchange(problem: Problem) -> int | None:
     """Return the first operation on pairs or blocks of columns."""
     exchanges = (Pick, Interleave, ReduceBlocks)
     return next((node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, exchanges)), None)
@@ -156,38 +156,13 @@ columns_of_warp, columns_of_depthwise_warp = _columns_of_warp(16), _columns_of_w
 
 
 @rule(
-    "the operands have 8 or 16 bits and one batch, TMA stores D, and the epilogue reads and writes a matrix each at "
-    "most and has no reductions over rows, no packed bits, no pairs or blocks of columns, and no places that an index "
-    "names"
-)
-def suits_products(problem: Problem) -> Verdict:
-    """Leave reductions over rows and tensors that threads would move element by element to CUTLASS."""
-    dag = problem.dag
-    if wide := _wide_operands(problem):
-        return wide
-    if problem.sizes.has_batches:
-        return Refusal("there are batches, which would be launched one by one")
-    primary = dag.primary
-    if not primary.is_tile:
-        return Refusal(f"`{primary.name}` is no matrix, which TMA stores", primary.span)
-    reductions = (node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce) and "m" in op.over)
-    if (reduction := next(reductions, None)) is not None:
-        return Refusal("a reduction is over rows", reduction)
-    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    for value in values:
-        if value.is_tile and not _moved_by_tma(problem, value):
-            return Refusal(f"`{value.name}` is moved element by element", value.span)
-    return _further_matrix(problem) or HOLDS
-
-
-@rule(
     "there are several taps, the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most "
     "and has no pairs or blocks of columns"
 )
 def suits_windows(problem: Problem) -> Verdict:
     if problem.convolution.unit_filter:
         return Refusal("the filters have one tap")
-    return _wide_operands(problem) or _further_matrix(problem) or HOLDS
+    return wide_operands(problem) or further_matrix(problem) or HOLDS
 
 
 @rule(
@@ -200,11 +175,11 @@ def suits_windows(problem: Problem) -> Verdict:
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
     halo = problem.halo
-    if wide := _wide_operands(problem):
+    if wide := wide_operands(problem):
         return wide
     if not (halo.fast or halo.for_some):
         return Refusal("a kernel of CUTLASS is expected to be faster")
-    if further := _further_matrix(problem):
+    if further := further_matrix(problem):
         return further
     return (
         HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for some numbers of images")
@@ -216,26 +191,21 @@ def suits_words(problem: Problem) -> Verdict:
     return Refusal("threads copy the input")
 
 
-def _moved_by_tma(problem: Problem, value: Input | Output) -> bool:
-    """Return whether the kernel moves a matrix by TMA: row-major and aligned, of 16-bit floats."""
-    layout = problem.signature[value.name]
-    by_tma = not isinstance(gemm.moved(value.name, layout, problem.tensor_bytes(value.name)), Refusal)
-    return by_tma and value.dtype in (F16, BF16) and layout.contiguous == "n" and not value.is_indexed
-
-
-def _wide_operands(problem: Problem) -> Refusal | None:
+def wide_operands(problem: Problem) -> Refusal | None:
+    """Refuse operands of more than 16 bits."""
     operand = problem.dag.operands[0].dtype
     if operand.bits <= MOST_BITS:
         return None
     return Refusal(f"the operands are {operand}, for which a kernel of CUTLASS is faster")
 
 
-def _further_matrix(problem: Problem) -> Refusal | None:
+def further_matrix(problem: Problem) -> Refusal | None:
+    """Refuse a second matrix that is read or written, and exchanges of columns."""
     for values in (problem.dag.inputs, problem.dag.outputs):
         more = [value for value in values if value.is_tile and value.dtype != B1][1:]
         if more:
             return Refusal(f"`{more[0].name}` is a further matrix, which is moved element by element", more[0].span)
-    exchange = _exchange(problem)
-    if exchange is not None:
-        return Refusal("pairs and blocks of columns are stored element by element", exchange)
+    together = exchange(problem)
+    if together is not None:
+        return Refusal("pairs and blocks of columns are stored element by element", together)
     return None

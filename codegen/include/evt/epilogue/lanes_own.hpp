@@ -218,52 +218,56 @@ struct Lanes : epilogue::TypesOwn {
     CUTLASS_DEVICE static bool stores(Lanes const& lanes, At const& at, int) { return lanes.column(at, 0) % Width == 0; }
   };
 
-  // A warp's strip of 16 or 32 columns is one word of a row. The word has a bit for each of a lane's two columns.
+  // A warp's strip of 16 or 32 columns is one word of a row. A thread collects the bits of a step, for one or two rows in a
+  // register. At the end of the step, the lanes of a row combine theirs.
   struct Bits {
     static constexpr int kBytes = Warp::kStrip / 8, kWords = 1, kWordsOfStep = fragment::kRows;
-    static constexpr bool kOfTile = false;
+    static constexpr int kRowsHeld = 32 / Warp::kStrip;  // in a register
+    static constexpr bool kOfTile = false, kOfStep = true;
 
     struct Held {
-      uint32_t rows[fragment::kRows];
+      uint32_t words[fragment::kRows];
+    };
+
+    struct Or {
+      CUTLASS_DEVICE static uint32_t apply(uint32_t x, uint32_t y) { return x | y; }
     };
 
     CUTLASS_DEVICE static At at(Step const& step, int row) { return {Warp::element_of(0, row), step}; }
-    CUTLASS_DEVICE static bool stores(Lanes const&, At const& at) {
-      return Warp::column_of(at.element) == 1 && fragment::lane() / Warp::kRows == 0;
-    }
     CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int) { return lanes.row(at, 0); }
     CUTLASS_DEVICE static int column(Lanes const& lanes, At const&, int) { return lanes.first_of_strip(); }
     CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int) {
       return lanes.has_row(at, 0) ? lanes.columns_of_strip() : 0;
     }
 
-    CUTLASS_DEVICE static void gather(Lanes const& lanes, At const& at, uint32_t (&words)[1], Held& held,
-                                      Array<bool, 1> const& bit) {
-      uint32_t const bits = own_bits(__ballot_sync(0xffffffffu, bit[0] && lanes.has_column(column_number(at))));
-      uint32_t& row = held.rows[row_number(at)];
-      row = column_number(at) == 0 ? bits : row | bits << Warp::kDistance;
-      words[0] = row;
+    /// Hold the bit of an element, as if the lane's first column were that of the strip. The elements come in order.
+    CUTLASS_DEVICE static void put(Held& held, At const& at, Array<bool, 1> const& bit) {
+      int const row = row_number(at), place = row % kRowsHeld * Warp::kStrip + Warp::kDistance * column_number(at);
+      uint32_t const word = bit[0] ? 1u << place : 0u;
+      uint32_t& words = held.words[row / kRowsHeld];
+      words = place == 0 ? word : words | word;
+    }
+
+    /// Call `store(row, first column, word, bits inside of the matrix)` for the rows of a step, in a lane each.
+    template <int Rows, class Store>
+    CUTLASS_DEVICE static void for_each_row(Lanes const& lanes, Step const& step, Held& held, Store const& store) {
+      constexpr int kHeld = Rows / kRowsHeld, kStoring = Warp::kRows * Rows;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kHeld; ++i) held.words[i] <<= lanes.tile.first % Warp::kStrip;
+      uint32_t const word = total_of_lane<kHeld, Or>(held.words);
+      int const lane = fragment::lane(), half = lane / (Warp::kRows * kHeld) % kRowsHeld;
+      int const number = row_of_lane<kHeld>() * kRowsHeld + half;
+      int row = step.rows[0];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 1; i < Rows; ++i) row = number == i ? step.rows[i] : row;
+      if (lane < kStoring && row >= 0) {
+        store(row, lanes.first_of_strip(), word >> half * (Warp::kStrip % 32), lanes.columns_of_strip());
+      }
     }
 
     CUTLASS_DEVICE static auto scatter(Lanes const& lanes, At const& at, uint32_t const (&words)[kWordsOfStep]) {
       int const bit = lanes.tile.first % Warp::kStrip + Warp::kDistance * column_number(at);
       return Array<bool, 1>{{(words[row_number(at)] >> bit & 1) != 0}};
-    }
-
-   private:
-    /// The ballot of the lanes that share this lane's row. The first column of each lane is in the word.
-    CUTLASS_DEVICE static uint32_t own_bits(uint32_t votes) {
-      votes >>= fragment::lane() % Warp::kRows;
-      if constexpr (Warp::kDistance == 1) {
-        static_assert(Warp::kRows == 2, "every second bit is a lane of this row, and a first column");
-        return votes & 0x55555555u;
-      } else {
-        static_assert(Warp::kRows == 4 && Warp::kDistance == 8, "every fourth bit is a lane of this row");
-        uint32_t bits = votes & 0x11111111u;
-        bits = (bits | bits >> 3) & 0x03030303u;
-        bits = (bits | bits >> 6) & 0x000f000fu;
-        return (bits | bits >> 12) & 0xffu;
-      }
     }
   };
 

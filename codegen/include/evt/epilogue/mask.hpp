@@ -71,18 +71,49 @@ struct MaskState : State<Lanes, MaskArguments<Byte>> {
   using State<Lanes, MaskArguments<Byte>>::State;
   using Bits = typename Lanes::Bits;
 
+  CUTLASS_DEVICE Byte* address(int64_t row, int column) const {
+    return this->arguments.ptr + this->lanes.batch() * this->arguments.stride_l + row * this->arguments.stride_m +
+           column / 8;
+  }
   CUTLASS_DEVICE Byte* address(typename Lanes::At const& at, int word) const {
-    return this->arguments.ptr + this->lanes.batch() * this->arguments.stride_l +
-           Bits::row(this->lanes, at, word) * this->arguments.stride_m + Bits::column(this->lanes, at, word) / 8;
+    return address(Bits::row(this->lanes, at, word), Bits::column(this->lanes, at, word));
   }
 };
+
+/// Whether lanes exchange the bits of a step at its end.
+template <class Bits, class = void>
+struct IsOfStep : std::false_type {};
+template <class Bits>
+struct IsOfStep<Bits, std::void_t<decltype(Bits::kOfStep)>> : std::bool_constant<Bits::kOfStep> {};
 
 /// Store one bit per element: whether the input is not zero.
 struct MaskStore {
   using Arguments = MaskArguments<uint8_t>;
 
-  template <class Lanes>
+  template <class Lanes, bool OfStep = IsOfStep<typename Lanes::Bits>::value>
   struct On : MaskState<Lanes, uint8_t> {
+    using Base = MaskState<Lanes, uint8_t>;
+    using Base::Base;
+    using Bits = typename Base::Bits;
+
+    typename Bits::Held held;  // the bits of a step
+
+    template <class Input>
+    CUTLASS_DEVICE void visit(typename Lanes::At const& at,
+                              typename Lanes::template Array<Input, Lanes::kSize> const& input) {
+      Bits::put(held, at, Lanes::template convert<bool>(input));
+    }
+
+    template <int Rows>
+    CUTLASS_DEVICE void end_step(typename Lanes::Step const& step) {
+      Bits::template for_each_row<Rows>(this->lanes, step, held, [this](int row, int column, uint32_t word, int valid) {
+        Word<Bits::kBytes>::store(this->address(row, column), word, valid);
+      });
+    }
+  };
+
+  template <class Lanes>
+  struct On<Lanes, false> : MaskState<Lanes, uint8_t> {
     using Base = MaskState<Lanes, uint8_t>;
     using Base::Base;
     using Bits = typename Base::Bits;

@@ -10,7 +10,7 @@ namespace evt {
 namespace depthwise {
 
 /// The lanes that have the elements of a step: see fragment.hpp. The lanes of a row have one unit.
-using Lanes = fragment::Lanes<kPairs, 1>;
+using Lanes = fragment::Lanes<kPairs, 1, false>;
 
 /// A thread block's tile: its first channel and pixel.
 template <class Filter>

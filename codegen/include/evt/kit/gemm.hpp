@@ -25,11 +25,16 @@
 // Factors of A and B that are constant over blocks of k multiply the sums of a stage when these are promoted. Warp 3
 // loads them, stages ahead.
 //
+// Pairs of columns: one block has the first columns of 64 pairs, the other block the second ones. So a thread has both
+// columns of a pair, and D has a block of 64 columns for both.
+//
 // Tiles are computed in bands of rows, so that the tiles of a wave read few rows of A and of B from L2.
 //
 // Groups: consecutive rows of A and D have a matrix B each. The ends of the groups are in device memory. Each CTA tabulates
 // the tiles of the groups before its first tile. A tile has rows of one group. It loads rows beyond the group's end, whose
 // results it does not store.
+//
+// Batches: a product for each, of matrices that are any strides apart. Batches may share a matrix.
 
 #include <algorithm>
 #include <cmath>
@@ -57,20 +62,20 @@ namespace kit {
 
 /// The lanes of the epilogue.
 using Lanes = fragment::LanesOfWgmma;
+using LanesOfPairs = fragment::LanesOfPairs;
 inline constexpr int kMaxRowBytes = 128;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
-/// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns.
+/// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Paired: a thread has pairs of columns, and
+/// D half of them. Batched: there are several products.
 template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
-          bool Grouped = false, bool ByRows = false>
+          bool Grouped = false, bool ByRows = false, bool Paired = false, bool Batched = false>
 struct GemmTile {
   static constexpr int kBlocks = Blocks;
   static constexpr bool kPingpong = Pingpong;
   static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
-  static constexpr bool kPromotes = Promotes;
-  static constexpr bool kGrouped = Grouped;
-  static constexpr bool kByRows = ByRows;
+  static constexpr bool kPromotes = Promotes, kGrouped = Grouped, kByRows = ByRows, kPaired = Paired, kBatched = Batched;
 };
 
 /// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`.
@@ -114,13 +119,16 @@ struct GemmTraits {
   static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
   static constexpr int kSplits = Tile::kSplits, kClusterSize = kMulticast * kSplits;
   static constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kWarpGroup;
-  static constexpr bool kGrouped = Tile::kGrouped;
+  static constexpr bool kGrouped = Tile::kGrouped, kBatched = Tile::kBatched;
+  static constexpr bool kManyB = kGrouped || kBatched;  // whether TMA loads B from several matrices
   static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
   static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
   static constexpr int kColumnBlocks = Tile::kBlocks * (kPingpong || kByRows ? 1 : kConsumers);
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
+  static constexpr bool kPaired = Tile::kPaired;
+  static constexpr int kMembers = kPaired ? 2 : 1;  // blocks of the product for each block of D
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a row of a block of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
@@ -132,7 +140,7 @@ struct GemmTraits {
   static constexpr int kInstructions = kRowBytes / kDepthBytes;  // of a box and block
   // Steps of a split tile that a CTA completes, and four sums of a thread in half a step.
   static constexpr int kStepsOfSplit = ceil_div(kSteps, kSplits), kQuadsOfSplit = std::min(2 * kStepsOfSplit, kPixels / 8);
-  static constexpr int kQuadBytes = kWarpGroup * 16;
+  static constexpr int kQuadBytes = kWarpGroup * 16, kSumsBytes = kBlocks * kQuadsOfSplit * kQuadBytes;
   static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
   // Tiles of rows that reductions keep a part for.
   static constexpr int kRowTiles = kByRows ? kPixels / kStepPixels : kSplits;
@@ -141,12 +149,12 @@ struct GemmTraits {
   static constexpr int kRings = kPingpong ? 1 : kConsumers;
   static constexpr int kPartRows = kByRows ? kFilters : rows_of_part(kCompleted, kPingpong ? 64 : 32);
   static constexpr int kPartsOfBlock = kByRows ? 1 : kCompleted / kPartRows;
-  static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks);
+  static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
   static constexpr int kFewBuffers = kByRows ? 1 : kPingpong ? 3 : 4;
   static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
-  using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows>;  // the factors of a stage
+  using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPaired>;  // the factors of a stage
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kBuffers);
   static constexpr int kStages =
@@ -161,12 +169,15 @@ struct GemmTraits {
   static_assert(kPixels * kRowBytes % kAlignment == 0, "B begins where the swizzle does");
   static_assert(kPixels / kClusterColumns % 8 == 0, "a part of the rows of A begins where the swizzle does");
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
-  static_assert(kSplits == 1 || (!kPingpong && kBlocks == 1 && kPixels % kCompleted == 0), "whole parts are completed");
+  static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
   static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
                              !Mma::kTransposed && !Conversion::kConverts),
                 "consumers by rows promote the sums of operands that are contiguous along k");
-  static_assert(kSplits == 1 || kConsumers * kSplits * kQuadsOfSplit * kQuadBytes <= kStages * kStageBytes,
+  static_assert(!kBatched || (!kGrouped && !Conversion::kPacked), "groups of rows, and packed filters, have no batches");
+  static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
+                "pairs are rows of B in two blocks");
+  static_assert(kSplits == 1 || kConsumers * kSplits * kSumsBytes <= kStages * kStageBytes,
                 "partial sums fit in the stages");
 };
 
@@ -181,6 +192,8 @@ struct GemmArguments {
   int64_t c_stride;
   void* d;
   int64_t d_stride;
+  int batches;
+  int64_t a_batch_stride, b_batch_stride, c_batch_stride, d_batch_stride;  // 0 if batches share the matrix
   int32_t const* ends;  // the end of each group's rows, in device memory
   int groups;
   typename Traits::Epilogue::Params epilogue;
@@ -201,6 +214,7 @@ struct GemmParams {
   bool encoded;
   int32_t const* ends;
   int groups;
+  int batches, a_step, b_step, c_step;  // matrices from one batch to the next: 1, or 0 if batches share one
 };
 
 /// Places in shared memory.
@@ -237,7 +251,7 @@ struct GemmStorage {
   CUTLASS_DEVICE uint32_t written(int ring, int index) const { return ready(ring, index) + 8; }
   /// The partial sums that a CTA sends for a consumer.
   CUTLASS_DEVICE uint32_t sums(int consumer, int split) const {
-    return stages + (consumer * Traits::kSplits + split) * Traits::kQuadsOfSplit * Traits::kQuadBytes;
+    return stages + (consumer * Traits::kSplits + split) * Traits::kSumsBytes;
   }
 
   /// The table of groups: the end of the rows before a group, and its first tile of clusters.
@@ -262,7 +276,7 @@ struct GemmStorage {
   }
 };
 
-/// A tile of a CTA. `number` counts the tiles of clusters. The tile has rows before `end`, of one group.
+/// A tile of a CTA. `number` counts the tiles of clusters. The tile has rows before `end`, of one group or batch.
 template <class Traits>
 struct GemmWork {
   int tile, row, end, column, first_block, k_blocks, group;
@@ -279,6 +293,11 @@ struct GemmWork {
       row_clusters = storage.first_cluster(group + 1) - first;
       first_row = storage.end_of(group);
       end = storage.end_of(group + 1);
+    }
+    if constexpr (Traits::kBatched) {
+      int const of_batch = row_clusters * params.column_clusters;
+      group = number / of_batch;
+      number -= group * of_batch;
     }
     int const of_band = params.band * params.column_clusters;
     int const band = number / of_band, within = number - band * of_band;
@@ -321,6 +340,7 @@ struct Gemm {
   using Storage = GemmStorage<Traits>;
   using Work = GemmWork<Traits>;
   using Filters = typename Traits::Filters;
+  using Lanes = std::conditional_t<Traits::kPaired, LanesOfPairs, kit::Lanes>;
 
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
@@ -347,7 +367,7 @@ struct Gemm {
     params.row_clusters =
         Traits::kGrouped ? arguments.rows / kClusterPixels + arguments.groups : ceil_div(arguments.rows, kClusterPixels);
     params.column_clusters = ceil_div(arguments.columns, kClusterWidth);
-    int const work = params.row_clusters * params.column_clusters;
+    int const work = params.row_clusters * params.column_clusters * (Traits::kBatched ? arguments.batches : 1);
     int const resident = std::max(arguments.multiprocessors / Traits::kClusterSize, 1);
     int const clusters = Traits::kSplits > 1 ? work : std::min(work, resident);  // a cluster completes one split tile
     params.grid = clusters * Traits::kClusterSize;
@@ -359,6 +379,12 @@ struct Gemm {
     }
     params.ends = arguments.ends;
     params.groups = arguments.groups;
+    if constexpr (Traits::kBatched) {
+      params.batches = arguments.batches;
+      params.a_step = arguments.a_batch_stride != 0;
+      params.b_step = arguments.b_batch_stride != 0;
+      params.c_step = arguments.c_batch_stride != 0;
+    }
     params.encoded = encode(arguments, params);
     return params;
   }
@@ -426,39 +452,63 @@ struct Gemm {
       b_stride = along;
       b_group_stride = int64_t(rows) * along;
     }
-    bool done = TmaTensor<2>{Mma::kType, Mma::kElementBytes, arguments.a, {arguments.depth, arguments.rows},
-                             {arguments.a_stride}, {Traits::kBoxDepth, kRowsLoaded}, {1, 1}, Traits::kRowBytes}
+    // Matrices whose dimension 2 is the batch, if there are batches.
+    auto const matrix = [&](CUtensorMapDataType type, int bytes, void const* pointer, int64_t inner, int64_t outer,
+                            int64_t stride, int64_t batch_stride, int box_inner, int box_outer, int row_bytes) {
+      if constexpr (Traits::kBatched) {
+        int64_t const batches = batch_stride == 0 ? 1 : arguments.batches;
+        return TmaTensor<3>{type, bytes, pointer, {inner, outer, batches}, {stride, batch_stride == 0 ? stride : batch_stride},
+                            {box_inner, box_outer, 1}, {1, 1}, row_bytes};
+      } else {
+        return TmaTensor<2>{type, bytes, pointer, {inner, outer}, {stride}, {box_inner, box_outer}, {1, 1}, row_bytes};
+      }
+    };
+    bool done = matrix(Mma::kType, Mma::kElementBytes, arguments.a, arguments.depth, arguments.rows, arguments.a_stride,
+                       arguments.a_batch_stride, Traits::kBoxDepth, kRowsLoaded, Traits::kRowBytes)
                     .encode(params.a);
-    if constexpr (Traits::kGrouped) {
-      done = done && arguments.groups <= kMaxGroups &&
-             TmaTensor<3>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows, arguments.groups},
-                          {b_stride, b_group_stride}, {Filters::kLength, Filters::kRows, 1}, {1, 1},
-                          Filters::kRowBytes}
-                 .encode(params.b);
+    if constexpr (Traits::kPaired) {
+      int64_t const stride = b_stride, pair = Traits::kMembers * stride;
+      int64_t const group = Traits::kBatched ? arguments.b_batch_stride : arguments.b_group_stride;
+      bool const many = Traits::kGrouped || (Traits::kBatched && group != 0);
+      done = done && TmaTensor<4>{Conversion::kType, Conversion::kBytes, arguments.b,
+                                  {along, rows / Traits::kMembers, Traits::kMembers,
+                                   !many ? 1 : Traits::kBatched ? arguments.batches : arguments.groups},
+                                  {pair, stride, many ? group : pair},
+                                  {Filters::kLength, Filters::kRows, 1, 1}, {1, 1}, Filters::kRowBytes}
+                         .encode(params.b);
+    } else if constexpr (Traits::kGrouped) {
+      done = done && TmaTensor<3>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows, arguments.groups},
+                                  {b_stride, b_group_stride},
+                                  {Filters::kLength, Filters::kRows, 1}, {1, 1}, Filters::kRowBytes}
+                         .encode(params.b);
     } else {
-      done = done && TmaTensor<2>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows}, {b_stride},
-                                  {Filters::kLength, Filters::kRows}, {1, 1}, Filters::kRowBytes}
+      done = done && matrix(Conversion::kType, Conversion::kBytes, arguments.b, along, rows, b_stride,
+                            arguments.b_batch_stride, Filters::kLength, Filters::kRows, Filters::kRowBytes)
                          .encode(params.b);
     }
-    auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride) {
-      return TmaTensor<2>{type, 2, pointer, {arguments.columns, arguments.rows}, {stride},
-                          {kFilters, Traits::kPartRows}, {1, 1}, Traits::kEpilogueRow};
+    if constexpr (Traits::kGrouped) done = done && arguments.groups <= kMaxGroups;
+    int const stored = arguments.columns / Traits::kMembers;
+    auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int64_t batch_stride) {
+      return matrix(type, 2, pointer, stored, arguments.rows, stride, batch_stride, kFilters, Traits::kPartRows,
+                    Traits::kEpilogueRow);
     };
     if constexpr (Traits::kLoadsSource) {
-      done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride).encode(params.source);
+      done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride, arguments.c_batch_stride)
+                         .encode(params.source);
     }
     if constexpr (Traits::kStoresDestination && Traits::kGrouped) {
       // Dimensions 1 and 2 both step by a row. The parts of D end with dimension 1, which can be any row: see store.
       constexpr int kPartRows = Traits::kPartRows;
       using Element = typename Traits::Destination;
       void const* const begin = static_cast<char const*>(arguments.d) - 2 * kPartRows * arguments.d_stride;
-      done = done && TmaTensor<3>{map_type<Element>(), 2, begin, {arguments.columns, kPartRows, arguments.rows + 1},
+      done = done && TmaTensor<3>{map_type<Element>(), 2, begin, {stored, kPartRows, arguments.rows + 1},
                                   {arguments.d_stride, arguments.d_stride}, {kFilters, kPartRows, 1}, {1, 1},
                                   Traits::kEpilogueRow}
                          .encode(params.destination);
     } else if constexpr (Traits::kStoresDestination) {
-      done = done &&
-             block(map_type<typename Traits::Destination>(), arguments.d, arguments.d_stride).encode(params.destination);
+      done = done && block(map_type<typename Traits::Destination>(), arguments.d, arguments.d_stride,
+                           arguments.d_batch_stride)
+                         .encode(params.destination);
     }
     return done;
   }
@@ -491,7 +541,7 @@ struct Gemm {
       if constexpr (Traits::kSplits > 1) {
         if (warp == 0) barrier_init(storage.multiplied(), Traits::kSplits * Traits::kConsumers * kWarps);
         barrier_init(storage.exchanged(warp), 1);
-        arrive_and_expect_tx(storage.exchanged(warp), Traits::kSplits * Traits::kQuadsOfSplit * Traits::kQuadBytes);
+        arrive_and_expect_tx(storage.exchanged(warp), Traits::kSplits * Traits::kSumsBytes);
       }
     }
     for (int i = warp; i < Traits::kRings * Traits::kBuffers; i += Traits::kThreads / 32) {
@@ -505,7 +555,7 @@ struct Gemm {
   CUTLASS_DEVICE static int next_work() { return gridDim.x / Traits::kClusterSize; }
   CUTLASS_DEVICE static int work_of(Params const& params, Storage const& storage) {
     int const row_clusters = Traits::kGrouped ? storage.first_cluster(params.groups) : params.row_clusters;
-    return row_clusters * params.column_clusters;
+    return row_clusters * params.column_clusters * (Traits::kBatched ? params.batches : 1);
   }
 
   /// Tabulate the groups. Ends that descend or exceed the rows give empty groups.
@@ -549,6 +599,7 @@ struct Gemm {
     for (int number = first_work(); number < work_of(params, storage); number += next_work()) {
       Work const work(params, storage, number, rank);
       int const row = work.row + across * kRowsLoaded;
+      int const of_b = Traits::kBatched ? work.group * params.b_step : work.group;
       for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
         barrier_wait(storage.empty(state.index), state.phase ^ 1);
         uint32_t const full = storage.full(state.index);
@@ -558,19 +609,23 @@ struct Gemm {
         CUTLASS_PRAGMA_UNROLL
         for (int box = 0; box < Traits::kBoxes; ++box) {
           int const k = block * Depth + box * Traits::kBoxDepth;
-          load_box<kColumnRanks>(rows + box * Traits::kRowsBytes, params.a, full, same_rows, k, row);
+          load_matrix<kColumnRanks, Traits::kBatched>(rows + box * Traits::kRowsBytes, params.a, full, same_rows, k, row,
+                                                      work.group * params.a_step);
           if (box >= Traits::kBoxesOfFilters) continue;
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < kBlocksLoaded; ++i) {
             int const column = work.column + (down * kBlocksLoaded + i) * kFilters;
             uint32_t const to = columns + filters_of(box, i);
-            if constexpr (Conversion::kPacked) {
-              load_filters<kRowRanks>(to, params.b, full, same_columns, block * Filters::kLength,
-                                      column / Filters::kOfTile, work.group);
+            if constexpr (Traits::kPaired) {
+              int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
+              load_box<kRowRanks>(to, params.b, full, same_columns, k, pair, number % Traits::kMembers, of_b);
+            } else if constexpr (Conversion::kPacked) {
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, block * Filters::kLength,
+                                                     column / Filters::kOfTile, of_b);
             } else if constexpr (Mma::kTransposed) {
-              load_filters<kRowRanks>(to, params.b, full, same_columns, column, k, work.group);
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, column, k, of_b);
             } else {
-              load_filters<kRowRanks>(to, params.b, full, same_columns, k, column, work.group);
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, k, column, of_b);
             }
           }
         }
@@ -627,11 +682,12 @@ struct Gemm {
     }
   }
 
-  template <int Receivers>
-  CUTLASS_DEVICE static void load_filters(
-      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int group) {
-    if constexpr (Traits::kGrouped) {
-      load_box<Receivers>(to, map, barrier, receivers, c0, c1, group);
+  /// Load a box of a matrix, of a group or batch if there are many.
+  template <int Receivers, bool Many>
+  CUTLASS_DEVICE static void load_matrix(
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int number) {
+    if constexpr (Many) {
+      load_box<Receivers>(to, map, barrier, receivers, c0, c1, number);
     } else {
       load_box<Receivers>(to, map, barrier, receivers, c0, c1);
     }
@@ -649,20 +705,21 @@ struct Gemm {
 
   /// Load C into the buffers of a ring, and store D.
   CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
-    constexpr int kOfBlock = Traits::kPartsOfBlock;
     int const first_row = first_row_of(rank) + row_of_consumer(ring);
     if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
     auto const column_of = [&](Work const& work, int part) {
-      return work.column + (first_block_of(ring) + part / kOfBlock) * kFilters;
+      int const column = work.column + first_block_of(ring) * kFilters;
+      return column / Traits::kMembers + part / Traits::kPartsOfBlock * kFilters;
     };
     auto const row_of = [&](Work const& work, int part) {
-      return work.row + first_row + part % kOfBlock * Traits::kPartRows;
+      return work.row + first_row + part % Traits::kPartsOfBlock * Traits::kPartRows;
     };
     auto const prepare = [&](Work const& work, int part, int index) {
       uint32_t const ready = storage.ready(ring, index);
       if constexpr (Traits::kLoadsSource) {
         arrive_and_expect_tx(ready, Traits::kPartBytes);
-        tma_load(storage.buffer(ring, index), params.source, ready, column_of(work, part), row_of(work, part));
+        load_matrix<1, Traits::kBatched>(storage.buffer(ring, index), params.source, ready, 0, column_of(work, part),
+                                         row_of(work, part), work.group * params.c_step);
       } else {
         barrier_arrive(ready);
       }
@@ -679,7 +736,7 @@ struct Gemm {
       for (int part = 0; part < Traits::kParts; ++part) {
         barrier_wait(storage.written(ring, state.index), state.phase);
         if constexpr (Traits::kStoresDestination) {
-          store(params, storage.buffer(ring, state.index), column_of(work, part), row_of(work, part), work.end);
+          store(params, storage.buffer(ring, state.index), column_of(work, part), row_of(work, part), work);
           tma_store_arrive();
           tma_store_wait();
         }
@@ -697,10 +754,12 @@ struct Gemm {
   }
 
   /// Store a part of D. In groups, its rows before `end` are the last ones of dimension 1, which TMA cuts off.
-  CUTLASS_DEVICE static void store(Params const& params, uint32_t buffer, int column, int row, int end) {
+  CUTLASS_DEVICE static void store(Params const& params, uint32_t buffer, int column, int row, Work const& work) {
     if constexpr (Traits::kGrouped) {
-      int const rows = min(end - row, Traits::kPartRows);
+      int const rows = min(work.end - row, Traits::kPartRows);
       if (rows > 0) tma_store(params.destination, buffer, column, Traits::kPartRows - rows, row + rows);
+    } else if constexpr (Traits::kBatched) {
+      tma_store(params.destination, buffer, column, row, work.group);
     } else {
       tma_store(params.destination, buffer, column, row);
     }
@@ -742,25 +801,31 @@ struct Gemm {
       int const column = work.column + first_block_of(consumer) * kFilters;
       // Vectors are loaded before they are needed, for both blocks.
       int const row = work.row + first_row_of(rank);
-      fragment::Tile const columns = columns_of(params, work, rank, column, row);
-      fragment::Tile const second_columns =
-          columns_of(params, work, rank, column + (Traits::kBlocks - 1) * kFilters, row);
+      fragment::Tile const columns = columns_of(params, work, rank, column, 0, row);
+      fragment::Tile const second_columns = columns_of(params, work, rank, column, Traits::kBlocks - 1, row);
       Epilogue epilogue(params.epilogue, columns), second(params.epilogue, second_columns);
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
       multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
       if constexpr (Traits::kSplits > 1) {
-        exchange_and_complete(params, storage, work, rank, consumer, epilogue, accumulators[0]);
+        exchange_and_complete(storage, work, rank, consumer, epilogue, second, accumulators);
         epilogue.finish(columns);
+        if constexpr (Traits::kBlocks > 1) second.finish(second_columns);
         return;
       }
       if constexpr (Traits::kPingpong) {
         advance<Traits::kStages>(state, params.k_blocks);
         barrier_wait(storage.order_of_epilogues(consumer), phase);
       }
-      complete_parts(storage, consumer, buffer, epilogue, accumulators[0], work.row, work.end);
+      if constexpr (Traits::kPaired) {
+        complete_pairs(storage, consumer, buffer, epilogue, second, accumulators, work.row, work.end);
+      } else {
+        complete_parts(storage, consumer, buffer, epilogue, accumulators[0], work.row, work.end);
+      }
       epilogue.finish(columns);
       if constexpr (Traits::kBlocks > 1) {
-        complete_parts(storage, consumer, buffer, second, accumulators[1], work.row, work.end);
+        if constexpr (!Traits::kPaired) {
+          complete_parts(storage, consumer, buffer, second, accumulators[1], work.row, work.end);
+        }
         second.finish(second_columns);
       }
       if constexpr (Traits::kPingpong) {
@@ -770,13 +835,16 @@ struct Gemm {
     }
   }
 
-  /// The columns of a thread in the block that begins at a column, and the rows from `row` on.
+  /// The columns of a thread in a block of the consumer whose columns begin at `column`, and the rows from `row` on. A
+  /// warp has the strips of its pairs in both blocks one after the other.
   CUTLASS_DEVICE static fragment::Tile columns_of(
-      Params const& params, Work const& work, int rank, int column, int row) {
-    int const thread = threadIdx.x % kWarpGroup;
-    return {column + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows, params.columns,
-            work.tile * Traits::kSplits + rank / Traits::kMulticast, column / Lanes::kStrip + thread / 32,
-            strips_of(params.columns), work.group, params.columns, row, work.end};
+      Params const& params, Work const& work, int rank, int column, int block, int row) {
+    int const thread = threadIdx.x % kWarpGroup, warp = thread / 32;
+    int const strip = column / Lanes::kStrip +
+                      (Traits::kPaired ? Traits::kMembers * warp + block : kFilters / Lanes::kStrip * block + warp);
+    return {strip * Lanes::kStrip + Lanes::first_of(thread % 32), params.columns,
+            work.tile * Traits::kSplits + rank / Traits::kMulticast, strip, strips_of(params.columns), work.group,
+            params.columns, row, work.end};
   }
 
   /// The first row of a tile that a CTA completes.
@@ -805,15 +873,41 @@ struct Gemm {
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
       complete_strips<Traits, kStrips>(epilogues + first, GemmRows(work.row + row, 0, work.end),
                                        sums + first * fragment::kElements, storage.buffer(consumer, buffer.index));
-      if constexpr (Traits::kStaged) {
-        fence_view_async_shared();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(storage.written(consumer, buffer.index));
-        buffer.advance_once(1, Traits::kBuffers);
-      }
+      if constexpr (Traits::kStaged) hand_over_part(storage, consumer, buffer);
       CUTLASS_PRAGMA_UNROLL
       for (int i = first; i < first + kStrips; ++i) epilogues[i].finish(tile_of(i));
     }
+  }
+
+  /// Complete rows of both blocks, whose elements at a place are a pair: `first` has the first 8 pairs of a warp.
+  template <int Sums>
+  CUTLASS_DEVICE static void complete_pairs(
+      Storage const& storage, int consumer, PipelineState& buffer, Epilogue& first, Epilogue& second,
+      typename Traits::Accumulator const (&sums)[Traits::kBlocks][Sums], int row, int rows) {
+    typename Traits::Accumulator pairs[Traits::kMembers][Sums];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Sums; ++i) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int half = 0; half < Traits::kMembers; ++half) pairs[half][i] = sums[i / 2 % 2][i / 4 * 4 + 2 * half + i % 2];
+    }
+    int const ring = Traits::kPingpong ? 0 : consumer;
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < Traits::kParts; ++part) {
+      int const begin = part * Traits::kPartRows;
+      uint32_t const to = storage.buffer(ring, buffer.index);
+      if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
+      complete<Traits, Traits::kPartRows>(first, GemmRows(row, begin, rows), pairs[0] + begin / 2, to, 0);
+      complete<Traits, Traits::kPartRows>(second, GemmRows(row, begin, rows), pairs[1] + begin / 2, to, 1);
+      if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
+    }
+  }
+
+  /// Let a producer store a part of D.
+  CUTLASS_DEVICE static void hand_over_part(Storage const& storage, int ring, PipelineState& buffer) {
+    fence_view_async_shared();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(ring, buffer.index));
+    buffer.advance_once(1, Traits::kBuffers);
   }
 
   /// Complete rows of a block, from `row` on, part by part.
@@ -828,12 +922,7 @@ struct Gemm {
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
       complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row, first, rows), sums + first / 2,
                                           storage.buffer(ring, buffer.index));
-      if constexpr (Traits::kStaged) {
-        fence_view_async_shared();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(ring, buffer.index));
-        buffer.advance_once(1, Traits::kBuffers);
-      }
+      if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
     }
   }
 
@@ -845,9 +934,9 @@ struct Gemm {
   }
 
   /// Send the partial sums of a split tile to the CTAs that complete them, and complete this CTA's.
-  CUTLASS_DEVICE static void exchange_and_complete(Params const& params, Storage const& storage, Work const& work,
-                                                   int rank, int consumer, Epilogue& epilogue,
-                                                   typename Traits::Accumulator (&accumulators)[Traits::kSums]) {
+  CUTLASS_DEVICE static void exchange_and_complete(
+      Storage const& storage, Work const& work, int rank, int consumer, Epilogue& epilogue, Epilogue& second,
+      typename Traits::Accumulator (&accumulators)[Traits::kBlocks][Traits::kSums]) {
     using Accumulator = typename Traits::Accumulator;
     constexpr int kQuads = Traits::kPixels / 8;
     int const split = rank / Traits::kMulticast, within = rank % Traits::kMulticast;
@@ -856,38 +945,52 @@ struct Gemm {
       barrier_arrive_cluster(set_block_rank(storage.multiplied(), lane * Traits::kMulticast + within));
     }
     barrier_wait(storage.multiplied(), 0);
-    uint32_t const mine = storage.sums(consumer, split) + threadIdx.x % kWarpGroup * 16;
+    // The sums of a block follow one another: a quad of each thread, then the next one.
+    auto const place = [&](int from, int block, int quad) {
+      int const number = block * Traits::kQuadsOfSplit + quad;
+      return storage.sums(consumer, from) + threadIdx.x % kWarpGroup * 16 + number * Traits::kQuadBytes;
+    };
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kQuads; ++i) {
-      int const to = i / Traits::kQuadsOfSplit * Traits::kMulticast + within;
-      uint32_t quad[4];
-      // An accumulator's register must not be sent itself: ptxas would serialise WGMMA (C7514).
+    for (int block = 0; block < Traits::kBlocks; ++block) {
       CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[4 * i + j] + Accumulator(0));
-      store_async(set_block_rank(mine + i % Traits::kQuadsOfSplit * Traits::kQuadBytes, to), quad,
-                  set_block_rank(storage.exchanged(consumer), to));
+      for (int i = 0; i < kQuads; ++i) {
+        int const to = i / Traits::kQuadsOfSplit * Traits::kMulticast + within;
+        uint32_t quad[4];
+        // An accumulator's register must not be sent itself: ptxas would serialise WGMMA (C7514).
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[block][4 * i + j] + Accumulator(0));
+        store_async(set_block_rank(place(split, block, i % Traits::kQuadsOfSplit), to), quad,
+                    set_block_rank(storage.exchanged(consumer), to));
+      }
     }
     int const first = first_row_of(rank);
     if (first >= Traits::kPixels) return;
     barrier_wait_cluster(storage.exchanged(consumer));
-    Accumulator sums[Traits::kCompleted / 2];
+    Accumulator sums[Traits::kBlocks][Traits::kCompleted / 2];
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Traits::kQuadsOfSplit; ++i) {
-      uint32_t words[Traits::kSplits][4];
+    for (int block = 0; block < Traits::kBlocks; ++block) {
       CUTLASS_PRAGMA_UNROLL
-      for (int from = 0; from < Traits::kSplits; ++from) {
-        load_shared(words[from],
-                    storage.sums(consumer, from) + threadIdx.x % kWarpGroup * 16 + i * Traits::kQuadBytes);
-      }
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        sums[4 * i + j] = sum_of<Accumulator>(words[0][j]);
+      for (int i = 0; i < Traits::kQuadsOfSplit; ++i) {
+        uint32_t words[Traits::kSplits][4];
         CUTLASS_PRAGMA_UNROLL
-        for (int from = 1; from < Traits::kSplits; ++from) sums[4 * i + j] += sum_of<Accumulator>(words[from][j]);
+        for (int from = 0; from < Traits::kSplits; ++from) load_shared(words[from], place(from, block, i));
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          Accumulator& sum = sums[block][4 * i + j];
+          sum = sum_of<Accumulator>(words[0][j]);
+          CUTLASS_PRAGMA_UNROLL
+          for (int from = 1; from < Traits::kSplits; ++from) sum += sum_of<Accumulator>(words[from][j]);
+        }
       }
     }
     PipelineState buffer;
-    complete_parts(storage, consumer, buffer, epilogue, sums, work.row + first, work.end);
+    int const row = work.row + first;
+    if constexpr (Traits::kPaired) {
+      complete_pairs(storage, consumer, buffer, epilogue, second, sums, row, work.end);
+    } else {
+      complete_parts(storage, consumer, buffer, epilogue, sums[0], row, work.end);
+      if constexpr (Traits::kBlocks > 1) complete_parts(storage, consumer, buffer, second, sums[1], row, work.end);
+    }
   }
 
   using Sums = typename Traits::Accumulator[Traits::kBlocks][Traits::kSums];

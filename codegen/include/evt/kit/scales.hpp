@@ -74,8 +74,9 @@ struct Scales {
 using NoScales = Scales<NoFactor, NoFactor, false, false>;
 
 /// The factors of a stage in shared memory: one for each row, four of a step for each quad of lanes together, and one
-/// for each column; or one for the tile. ByRows: one for each row, in order, and one for each block of 64 columns.
-template <class Scales, int Rows, int Columns, bool ByRows>
+/// for each column; or one for the tile. ByRows: one for each row, in order, and one for each block of 64 columns. Paired:
+/// blocks have the first or the second columns of 64 pairs.
+template <class Scales, int Rows, int Columns, bool ByRows, bool Paired>
 struct ScaleTile {
   static constexpr bool kExists = Scales::kExist, kOfRows = Scales::kOfRows, kOfColumns = Scales::kOfColumns;
   static constexpr int kSteps = ceil_div(Rows, kStepPixels);
@@ -100,6 +101,10 @@ struct ScaleTile {
   }
   CUTLASS_DEVICE static uint32_t place_of_column(int number) { return kRowsBytes + 4 * number; }
   CUTLASS_DEVICE static uint32_t place_of_zero(int column) { return kFactorsBytes + 4 * column; }
+  /// The number of a column of the matrix in the blocks.
+  CUTLASS_DEVICE static int number_of(int column) {
+    return Paired ? column / 128 * 128 + column % 2 * 64 + column % 128 / 2 : column;
+  }
 
   /// The places of a lane's rows and columns of a tile.
   struct Places {
@@ -161,7 +166,7 @@ struct ScaleTile {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kColumnsOfLane; ++i) {
         if (kColumns % 32 == 0 || lane + 32 * i < kColumns) {
-          store_shared_float(to + place_of_column(lane + 32 * i), Scales::B::value(loaded.b[i]) * of_a);
+          store_shared_float(to + place_of_column(number_of(lane + 32 * i)), Scales::B::value(loaded.b[i]) * of_a);
         }
       }
     }

@@ -266,6 +266,15 @@ CUTLASS_DEVICE void tma_load(
       : "memory");
 }
 
+CUTLASS_DEVICE void tma_load_multicast(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(receivers)
+      : "memory");
+}
+
 /// Load contiguous bytes. Their number and both addresses are multiples of 16.
 CUTLASS_DEVICE void tma_load_bulk(uint32_t to, void const* from, int bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -343,6 +352,10 @@ CUTLASS_DEVICE void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
                ::"r"(address), "r"(from[0]), "r"(from[1])
                : "memory");
+}
+
+CUTLASS_DEVICE void stmatrix_x1(uint32_t address, uint32_t const (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(from[0]) : "memory");
 }
 
 // Registers of a warpgroup.

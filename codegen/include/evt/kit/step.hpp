@@ -25,10 +25,15 @@ struct EpilogueStep {
   typename Epilogue::Fetched fetched;
   uint32_t words[4];  // of C, then of D
 
+  /// Whether D has a column for each pair of columns: a thread has both, and stores the first.
+  static constexpr bool kHalf = Traits::kPaired;
+
   /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a swizzled chunk of 16 bytes of the
-  /// 128 of a pixel. A strip of 16 columns has two chunks; a warp's number is its strip.
-  CUTLASS_DEVICE static uint32_t address(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32) {
+  /// 128 of a pixel. A strip of 16 columns has two chunks; a warp's number is its strip. A D with half the columns has one
+  /// chunk of a strip for each `half`.
+  CUTLASS_DEVICE static uint32_t address(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0) {
     int const lane = threadIdx.x % 32;
+    if constexpr (kHalf) return buffer + lane % 16 * Traits::kEpilogueRow + ((2 * strip + half) ^ lane % 8) * 16;
     return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + ((2 * strip + lane / 8 % 2) ^ lane % 8) * 16;
   }
 
@@ -60,10 +65,11 @@ struct EpilogueStep {
     };
     auto const store = [&](int i, typename Epilogue::Result value) {
       if constexpr (Traits::kStoresDestination) {
+        if (kHalf && i / 2 % 2 == 1) return;
         if (i % 2 == 0) {
           first = value;
         } else {
-          element::store_two(Destination{}, words[i / 2], first, value);
+          element::store_two(Destination{}, words[kHalf ? i / 4 : i / 2], first, value);
         }
       }
     };
@@ -73,9 +79,9 @@ struct EpilogueStep {
   CUTLASS_DEVICE void store(uint32_t to, bool is_whole) const {
     if constexpr (Traits::kStoresDestination) {
       if (is_whole) {
-        stmatrix_x4(to, words);
+        kHalf ? stmatrix_x2(to, words) : stmatrix_x4(to, words);
       } else {
-        stmatrix_x2(to, words);
+        kHalf ? stmatrix_x1(to, words) : stmatrix_x2(to, words);
       }
     }
   }
@@ -84,10 +90,10 @@ struct EpilogueStep {
 /// Compute the epilogue of Pixels rows of a block. A step's elements are loaded while the one before it is computed.
 template <class Traits, int Pixels, class Rows>
 CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
-                             typename Traits::Accumulator const* accumulators, uint32_t buffer) {
+                             typename Traits::Accumulator const* accumulators, uint32_t buffer, int half = 0) {
   constexpr int kSteps = ceil_div(Pixels, kStepPixels);
   auto const is_whole = [](int step) { return (step + 1) * kStepPixels <= Pixels; };
-  uint32_t const address = EpilogueStep<Traits>::address(buffer);
+  uint32_t const address = EpilogueStep<Traits>::address(buffer, threadIdx.x % kWarpGroup / 32, half);
   EpilogueStep<Traits> steps[2];
   auto const load = [&](int step) {
     steps[step % 2].load(epilogue, rows, address + step * kStepPixels * Traits::kEpilogueRow, is_whole(step));

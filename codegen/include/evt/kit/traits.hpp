@@ -36,6 +36,7 @@ struct KernelTraits {
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
+  static constexpr bool kPaired = false;
   static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes, kStaged, kVolume, kShared,
                                       kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");

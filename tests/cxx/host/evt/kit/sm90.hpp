@@ -241,6 +241,7 @@ inline void ldmatrix_x4(uint32_t (&to)[4], uint32_t address) { host::load_matric
 inline void ldmatrix_x2(uint32_t (&to)[4], uint32_t address) { host::load_matrices<2>(to, address); }
 inline void stmatrix_x4(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<4>(address, from); }
 inline void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<2>(address, from); }
+inline void stmatrix_x1(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<1>(address, from); }
 
 template <int Dimensions>
 struct TmaTensor {

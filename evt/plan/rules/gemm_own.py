@@ -1,0 +1,79 @@
+"""The rules of own products: batches that the GEMM kernel of evt computes, and the problems that suit the kernel."""
+
+from __future__ import annotations
+
+from evt.ir import Input, Output, Reduce
+from evt.ir.dtype import B1
+from evt.plan.batches import counts
+from evt.plan.problem import Problem
+from evt.plan.rules.halo import exchange, further_matrix, wide_operands
+from evt.plan.rules.rule import rule
+from evt.plan.staged import is_paired, is_staged
+from evt.plan.verdict import HOLDS, Refusal, Verdict
+
+
+@rule(
+    "no operation reduces, counts in the batches or reads by an index, and TMA moves all matrices of the epilogue but "
+    "packed bits"
+)
+def of_batches(problem: Problem) -> Verdict:
+    dag = problem.dag
+    if problem.packs:
+        return Refusal("a packed B has one batch", dag.operands[1].span)
+    for node, (op, _) in enumerate(dag.table):
+        if isinstance(op, Reduce):
+            return Refusal("a reduction would have parts for each batch", node)
+    if counts(dag, "l"):
+        return Refusal("the program counts in all batches")
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in values:
+        if value.is_indexed:
+            return Refusal(f"`{value.name}` is read or stored by an index", value.span)
+    for output in dag.outputs:
+        if not output.is_tile:
+            return Refusal(f"`{output.name}` is a vector that is stored", output.span)
+    return _moved(problem)
+
+
+@rule("it was not measured: a kernel of CUTLASS is taken unless this route is asked for")
+def suits_batches(problem: Problem) -> Verdict:
+    return Refusal("batches were not measured")
+
+
+@rule(
+    "the operands have 8 or 16 bits and one batch, TMA stores D, and the epilogue reads and writes a matrix each at "
+    "most and has no reductions over rows, no packed bits, no pairs or blocks of columns, and no places that an index "
+    "names"
+)
+def suits(problem: Problem) -> Verdict:
+    """Leave reductions over rows and tensors that threads would move element by element to CUTLASS."""
+    dag = problem.dag
+    if wide := wide_operands(problem):
+        return wide
+    if problem.sizes.has_batches:
+        return Refusal("there are batches, which would be launched one by one")
+    primary = dag.primary
+    if not primary.is_tile:
+        return Refusal(f"`{primary.name}` is no matrix, which TMA stores", primary.span)
+    reductions = (node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce) and "m" in op.over)
+    if (reduction := next(reductions, None)) is not None:
+        return Refusal("a reduction is over rows", reduction)
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    bits = next((value for value in values if value.dtype == B1), None)
+    if bits is not None:
+        return Refusal(f"`{bits.name}` is moved element by element", bits.span)
+    if is_paired(problem):
+        return Refusal("pairs of columns were not measured", exchange(problem))
+    return _moved(problem)
+
+
+def _moved(problem: Problem) -> Verdict:
+    """Refuse matrices that threads would move element by element."""
+    dag = problem.dag
+    if is_paired(problem):
+        return HOLDS
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in values:
+        if value.is_tile and value.dtype != B1 and not is_staged(problem, value):
+            return Refusal(f"`{value.name}` is moved element by element", value.span)
+    return further_matrix(problem) or HOLDS
