@@ -107,7 +107,8 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
                 continue
             new = {each.product: each for each in outcomes if each.reason is not None and each.reason.code in _FREEING}
             if new.keys() <= skipped.keys() or not _may_grow(outcomes, skipped | new):
-                if _keep_reductions(outcomes, benefits, skipped, trials) or _try_without(outcomes, benefits, trials):
+                free = [each for each in outcomes if not any(each.product in norm.products for norm in norms)]
+                if _keep_reductions(outcomes, benefits, skipped, trials) or _try_without(free, benefits, trials):
                     continue
                 if late := [each for each in norms if not each.is_made(computed) and each.norm in self._with_moments]:
                     norms = [each for each in norms if each not in late]
