@@ -24,6 +24,7 @@ _READ_SCALARS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, to
 _STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
+_PARTS = "it reduces neither whole rows nor whole columns"
 #: The mark of an operator that no region may compute: a code and a reason.
 LEFT = "evt_left"
 
@@ -122,10 +123,10 @@ def _elementwise(
 def _reduced(node: Node, found: Reduced, index_map: IndexMap) -> IndexMap | SkipReason:
     made = index_map.reduce(found.places, found.keep)
     if made is None or index_map.reduced or not made.reduced:
-        return SkipReason(node, "E1008", "it reduces neither whole rows nor whole columns")
+        return SkipReason(node, "E1008", _PARTS)
     bases, blocks = set(map(base, made.reduced)), any(map(is_divided, made.reduced))
     if not bases <= {"m", "n"} or (blocks and ("m" not in bases or found.correction)):
-        return SkipReason(node, "E1008", "it reduces parts of rows")
+        return SkipReason(node, "E1008", _PARTS)
     return made
 
 
