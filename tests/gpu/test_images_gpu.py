@@ -43,7 +43,7 @@ CASES = {
         tuple((a, (c[0] // 40 * 40 or 40, *c[1:]), g) for a, c, g in LAYERS),
     ),
     "images": Case(
-        "out D, s: f32[m/p, n], whole: f32[m/p]; D = acc; s = sum[m%p](acc*acc); whole = mean[m%p, n](acc)", LAYERS
+        "out D, s: f32[m/p, n], whole: f32[m/p]; D = acc; s = sum[m%p](acc*acc); whole = mean[m%p, n](abs(acc))", LAYERS
     ),
     "volumes": Case(
         "out D, mean: f32[m/p, n/8], v: f32[m/p, n/8]; D = acc; mean = mean[m%p, n%8](acc); v = var[m%p, n%8](acc)",
