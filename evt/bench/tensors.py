@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from evt.ir.dtype import B1, BOOL, U8, DType
+from evt.ir.dtype import B1, BOOL, PACKED_OPERANDS, U8, DType
+from evt.reference import int4
 from evt.reference.rounding import packed, torch_type
 
 #: The bound of random integers: their products and sums are exact in f32.
@@ -54,7 +55,12 @@ def random_operand(
     scale: float = 1.0,
     positive: bool = False,
 ) -> torch.Tensor:
-    """Return A or B, packed; 8-bit operands are contiguous along k, as tensor cores need them."""
+    """Return A or B, packed; 8-bit operands are contiguous along k, as tensor cores need them.
+
+    Elements of 4 bits are prepared if they have whole tiles.
+    """
+    if dtype in PACKED_OPERANDS:
+        return int4.any_layout(torch.randint(0, 16, tuple(shape), generator=generator, device=generator.device))
     operand = random_tensor(shape, dtype, generator, scale=scale, positive=positive)
     return operand.mT.contiguous().mT if dtype.bits == 8 and modes[-1] != "k" else operand
 

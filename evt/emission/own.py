@@ -138,8 +138,8 @@ def _scales(loop: OwnProduct, tile: Tile) -> str:
 
 def _factor(factor: Factor) -> FactorText:
     inputs = tuple((each.pointer.name, _block_values(each)) for each in factor.inputs)
-    what = f"{'factor' if factor.role == 'factor' else 'zero point'} of {factor.operand}"
-    return FactorText(_name(factor), what, factor.region.name, inputs, comment(factor.origin))
+    role = f"{'factor' if factor.role == 'factor' else 'zero point'} of {factor.operand}"
+    return FactorText(_name(factor), role, factor.region.name, inputs, comment(factor.origin))
 
 
 def _name(factor: Factor) -> str:

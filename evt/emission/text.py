@@ -227,13 +227,13 @@ class ConvolutionText:
 
 @dataclass(frozen=True, slots=True)
 class FactorText:
-    """A factor or the zero point of an operand, ``what``: the functor ``region`` of ``inputs``, as (name, type) each.
+    """A factor or the zero point of an operand (``role``): the functor ``region`` of ``inputs``, as (name, type) each.
 
     ``name`` is its type, and ``origin`` a comment: its part of the formula.
     """
 
     name: str
-    what: str
+    role: str
     region: str
     inputs: tuple[tuple[str, str], ...]
     origin: str

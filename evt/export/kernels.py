@@ -15,7 +15,7 @@ from evt.diagnostics import Diagnostic
 from evt.emission import Emitted, emitted
 from evt.errors import ArgumentError, EvtError, TargetError
 from evt.ir import Input, Operand, Output, TypedDag
-from evt.ir.dtype import B1
+from evt.ir.dtype import B1, PACKED_OPERANDS
 from evt.ir.node import base, is_divided
 from evt.plan import (
     TARGETS,
@@ -151,6 +151,9 @@ def _check(program: Named) -> None:
         raise TargetError(Diagnostic("E0502", message, help="export convolutions of one group"))
     if request.dag.scales:
         message = f"`{program.name}` has factors for blocks of k, which an extension does not check"
+        raise TargetError(Diagnostic("E0502", message, help="print the kernel: `evt emit`"))
+    if any(each.dtype in PACKED_OPERANDS for each in request.dag.operands):
+        message = f"`{program.name}` has an operand of 4 bits, whose layout an extension does not check"
         raise TargetError(Diagnostic("E0502", message, help="print the kernel: `evt emit`"))
     if isinstance(layouts, Signature):
         return

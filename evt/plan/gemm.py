@@ -106,7 +106,12 @@ _SPEEDS = {
     Tile(16, 1, False, (1, 1, 2)): Speed(0.219, 0.8),
     Tile(16, 1, False, (1, 1, 4)): Speed(0.267, 2.35),
     Tile(16, 1, True): Speed(0.079, 0.787),
+    Tile(128, 2, False, (2, 1, 1), by_rows=True): Speed(0.43, 1.1),
+    Tile(128, 3, False, (1, 2, 1), by_rows=True): Speed(0.59, 1.3),
 }
+#: The time of a stage whose sums have factors, relative to a stage without factors. A thread reads a factor from shared
+#: memory for two sums, unless the tile is by rows.
+FACTORS = 1.3
 #: The tiles that are built, the general one first: together 1.008 of the best of all measured ones.
 _OFFERED = (
     Tile(128, 2, True),
@@ -129,6 +134,12 @@ _PROMOTED = (
     Tile(16, 1, False),
     Tile(64, 1, False, (1, 1, 4)),
     Tile(16, 1, False, (1, 1, 4)),
+)
+#: The tiles for factors of rows: tall ones are by rows.
+_SCALED_BY_ROWS = (
+    Tile(128, 2, False, (2, 1, 1), by_rows=True),
+    Tile(128, 3, False, (1, 2, 1), by_rows=True),
+    *(tile for tile in _PROMOTED if tile.rows < 2 * FILTERS),
 )
 #: Filters that are converted take registers.
 _CONVERTED = (
@@ -208,6 +219,8 @@ def tiles_of(
     offered: tuple[Tile, ...] = _PROMOTED if promoted else _CONVERTED if converts else _OFFERED
     if paired:
         offered = _PAIRED_PROMOTED if promoted else _PAIRED
+    elif by_rows:
+        offered = _SCALED_BY_ROWS
     if packs:
         offered = tuple(each._replace(row_bytes=_DEEP_ROW_BYTES) for each in offered if each.sums <= _MOST_DEEP_SUMS)
     return offered, tuple(
@@ -290,6 +303,7 @@ class Size(NamedTuple):
     column_bytes: float = 1.0
     written: float = 2.0
     batches: int = 1
+    stage: float = 1.0
 
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
@@ -348,7 +362,7 @@ def work(
     )
     loaded = lines * min(tiles, at_a_time) / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits)
-    multiplied = stages * _norm(speed.stage, loaded) * stage
+    multiplied = stages * _norm(speed.stage * size.stage, loaded) * stage
     relative = _CONSTANT + (1 - _CONSTANT) * size.traffic / _TRAFFIC
     completed = speed.epilogue * epilogue * relative + evaluated * tile.sums
     # A consumer multiplies while the other one completes its tile.

@@ -282,9 +282,10 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     groups = 1 if plan.mainloop.ends is None else sizes["l"]
     relative = plan.mainloop.b.dtype.bits / plan.operand_bits
     m, n, row_bytes, written = sizes["m"], sizes["n"], sizes["k"] * operand_bytes, plan.written_bytes
-    batches = sizes["l"] if plan.mainloop.batched else 1
-    size = gemm.Size(m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches)
-    return gemm.tile_of(plan.config, operand_bytes), size
+    batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)
+    scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
+    stage = gemm.FACTORS if scaled else 1.0
+    return tile, gemm.Size(m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage)
 
 
 def depth(plan: Plan, sizes: Mapping[str, int]) -> int:

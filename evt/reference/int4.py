@@ -8,6 +8,7 @@ words ``[..., n / 8, k / 128, 32, 4]``. Lane ``4g + q`` of a warp has the elemen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -61,11 +62,17 @@ def prepare(packed: object) -> torch.Tensor:
         raise ArgumentError(Diagnostic("E0604", message, help="pad it: `torch.nn.functional.pad`"))
     codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).to(torch.int32)
     # [tile, g, k tile, pair of 16, which of 16, half of 16, q, odd] -> [tile, k tile, g, q, pair, odd, which, half]
-    tiles = codes.reshape(-1, n // _COLUMNS, _COLUMNS, 2 * half // _DEPTH, 4, 2, 2, 4, 2)
+    tiles = codes.reshape(math.prod(batch), n // _COLUMNS, _COLUMNS, 2 * half // _DEPTH, 4, 2, 2, 4, 2)
     lanes = tiles.permute(0, 1, 3, 2, 7, 4, 8, 5, 6).flatten(-3)
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     words = (lanes << shifts).sum(-1, dtype=torch.int32)
     return words.reshape(*batch, n // _COLUMNS, 2 * half // _DEPTH, *_WORDS)
+
+
+def any_layout(codes: torch.Tensor) -> torch.Tensor:
+    """Return codes ``[..., n, k]`` as a prepared weight, or as a packed one without whole tiles."""
+    packed = pack_int4(codes, signed=False)
+    return packed if codes.shape[-2] % _COLUMNS or codes.shape[-1] % _DEPTH else prepare(packed)
 
 
 def is_prepared(tensor: torch.Tensor) -> bool:
@@ -101,18 +108,19 @@ def shaped(tensor: torch.Tensor) -> torch.Tensor:
         shape = (*batch, tiles * _COLUMNS, depth * _DEPTH)
     else:
         shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
-    first = tensor.reshape(-1)[:1].view(torch.uint8)[:1]
-    return first.expand(shape)
+    if not tensor.numel():
+        return tensor.new_empty(shape, dtype=torch.uint8)
+    return tensor.reshape(-1)[:1].view(torch.uint8)[:1].expand(shape)
 
 
 def unpacked(dtype: DType, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements ``[..., n, k]`` of a packed or prepared weight as int8; a tensor of another type as it is."""
+    """Return the elements ``[..., n, k]`` of a packed or prepared weight as int8. Return a tensor of another type."""
     if dtype not in PACKED_OPERANDS:
         return tensor
     if is_prepared(tensor):
         *batch, tiles, depth, _, _ = tensor.shape
         shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=tensor.device)
-        codes = (tensor.unsqueeze(-1) >> shifts & 15).reshape(-1, tiles, depth, _COLUMNS, 4, 4, 2, 2, 2)
+        codes = (tensor.unsqueeze(-1) >> shifts & 15).reshape(math.prod(batch), tiles, depth, _COLUMNS, 4, 4, 2, 2, 2)
         codes = codes.permute(0, 1, 3, 2, 5, 7, 8, 4, 6).reshape(*batch, tiles * _COLUMNS, depth * _DEPTH)
     else:
         codes = torch.stack((tensor & 15, tensor >> 4), -1).flatten(-2)

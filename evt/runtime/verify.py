@@ -16,6 +16,7 @@ from evt.ir import Input
 from evt.ir.dtype import B1
 from evt.reference import is_image
 from evt.reference.bits import different_bits
+from evt.reference.int4 import unpacked
 from evt.request import Request, typed_for
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
@@ -122,7 +123,7 @@ def _number(value: Any) -> float:
 def _operand(bound: Bound, index: int, batched: bool) -> torch.Tensor:
     """Return A or B with two dimensions, or three with batches; a convolution's unchanged."""
     operand = bound.dag.operands[index]
-    value: torch.Tensor = bound.values[operand.name]
+    value = unpacked(operand.dtype, bound.values[operand.name])
     if bound.convolution is not None:
         return value
     shape = [bound.extent(mode) for mode in operand.modes]

@@ -15,10 +15,10 @@ from evt.diagnostics import Diagnostic, hint, shown
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Output, TypedDag
 from evt.ir.dag import index_inputs
-from evt.ir.dtype import B1, DType
+from evt.ir.dtype import B1, PACKED_OPERANDS, DType
 from evt.ir.node import base, blocks_of
 from evt.plan import find_target
-from evt.reference import is_image
+from evt.reference import int4, is_image
 from evt.reference.convolution import from_view
 from evt.reference.rounding import torch_type
 from evt.request import Request, Shapes, problem_sizes, typed_graph
@@ -65,7 +65,12 @@ def _empty_call(
         del sizes["l"]
     elif request.convolution is not None:  # a vector along k varies over the channels that an operand reads
         sizes["k"] = math.prod(request.convolution.problem(*shapes).leads["k"])
-    operands = [_empty(shape, each.dtype) for shape, each in zip(shapes, dag.operands, strict=True)]
+    operands = [
+        int4.any_layout(torch.zeros(tuple(shape), dtype=torch.uint8))
+        if each.dtype in PACKED_OPERANDS
+        else _empty(shape, each.dtype)
+        for shape, each in zip(shapes, dag.operands, strict=True)
+    ]
     if request.convolution is not None:
         operands = [channels_last(each) for each in operands]
     inputs = {

@@ -143,7 +143,9 @@ CASES = {
     ),
     "u8-i8": Case("D = relu(acc + C)", "u8", "i8"),
     "block-scales": Case(
-        "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; D = silu(acc + bias) + C", "e4m3"
+        "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; D = silu(acc + bias) + C",
+        "e4m3",
+        every=True,
     ),
     "block-scales-of-columns": Case(
         "in sa: bf16[m/256, k/256], sb: f32[n, k/128], t: f32[n]; A = sa*A; B = sb*t*B; out D, a: f32[m]; "

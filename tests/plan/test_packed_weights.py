@@ -34,7 +34,7 @@ def refusal(text: str, a: str = "bf16", target: str = "sm90") -> str:
 
 
 @pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("shape", [(8, 128), (72, 256), (3, 16, 384)])
+@pytest.mark.parametrize("shape", [(8, 128), (72, 256), (3, 16, 384), (0, 128), (2, 8, 0)])
 def test_layouts_keep_the_elements(signed: bool, shape: tuple[int, ...]) -> None:
     least = -8 if signed else 0
     values = torch.randint(least, least + 16, shape, generator=torch.Generator().manual_seed(len(shape)))
@@ -134,11 +134,11 @@ def test_a_float_zero_point_is_rounded_to_the_type_of_a() -> None:
 
 def test_gradients_of_a() -> None:
     values = torch.randint(-8, 8, (16, 128), generator=torch.Generator().manual_seed(0))
-    x, s = torch.randn(4, 128).bfloat16().requires_grad_(), torch.rand(16)
+    x, s = torch.ones(4, 128).bfloat16().requires_grad_(), torch.arange(16) / 16
     packed("in s: f32[n]\nB = s*B\nout D: f32[m, n]\nD = acc")(x, evt.pack_int4(values), s=s).sum().backward()
     wanted = (values * s[:, None]).sum(0)
     assert x.grad is not None
-    torch.testing.assert_close(x.grad.float(), wanted.expand(4, 128), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(x.grad.float(), wanted.expand(4, 128), rtol=2e-2, atol=0.2)
     with pytest.raises(EvtError, match="E0614"):
         packed("in s: f32[n]\nB = s*(B - 2)\nD = acc")(x, evt.pack_int4(values), s=s)
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import TYPES
+import evt
+
+from .dtypes import PACKED, TYPES
 from .interface import counts, is_factor, memory_modes, output_type, type_of
 from .rounding import rounded
 from .tree import Expression, Input, Number, Output, Program, Read, Sizes, index_name
@@ -228,6 +230,9 @@ def arguments(program: Program, data: Data) -> tuple[Any, Any, dict[str, Any]]:
         made = tensor(dtype, data.given[name])
         leads = data.leads["l"] if name == "A" and program.operation != "linear" else data.leads["m"][1:]
         made = made.mT.contiguous().mT if swap and (leads == () or name == "B") else made
+        if dtype in PACKED:
+            operands.append(evt.prepare(evt.pack_int4(made, signed=dtype == "i4")))
+            continue
         operands.append(layouts.operand(made))
     inputs: dict[str, Any] = {}
     for value in program.inputs:

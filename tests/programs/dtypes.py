@@ -47,6 +47,9 @@ STORAGE = tuple(name for name in TYPES if name != "tf32")
 OUTPUTS = tuple(name for name in STORAGE if name != "i64")
 CASTS = tuple(name for name in TYPES if name != "i64")
 SCALARS = ("f64", "f32", "f16", "bf16", "i64", "i32", "bool")
+#: Types of a B that is packed two elements to a byte.
+PACKED = ("i4", "u4")
+TYPES |= {name: Type(name, "integer", "int8") for name in PACKED}
 #: Types of A and B, alone and mixed.
 OPERANDS = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")
 PAIRS = (
@@ -79,3 +82,4 @@ def promoted(types: Sequence[str]) -> str:
 
 #: From which the integers of data are drawn, where they are not small.
 RANGE_OF_DATA = {"i64": (-(2**33), 2**33), "i32": (-100_000, 100_000), "i8": (-128, 127), "u8": (0, 255)}
+RANGE_OF_DATA |= {"i4": (-8, 7), "u4": (0, 15)}

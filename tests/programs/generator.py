@@ -13,7 +13,7 @@ from dataclasses import replace
 from evt.functions import TABLE
 
 from .draw import Draw, Profile
-from .dtypes import OUTPUTS, PAIRS, SCALARS, STORAGE
+from .dtypes import OUTPUTS, PACKED, PAIRS, SCALARS, STORAGE
 from .expressions import Expressions
 from .interface import reductions
 from .sizes import geometry, matrices
@@ -103,7 +103,7 @@ class _Generator:
         )
         if self.profile.tame:
             return made
-        made = with_factors(made)
+        made = with_factors(with_packed_weights(made))
         return reworded(made if grouped else with_indices(made))
 
     # Operands and settings
@@ -279,6 +279,17 @@ class _Generator:
                 value = Call("mul", (Element(name), value), "*")
             made.append(Assign(name, value))
         return tuple(made)
+
+
+def with_packed_weights(program: Program) -> Program:
+    """Return the program with a B of 4 bits, whose columns and k are whole tiles, or unchanged."""
+    source = random.Random(f"program {program.seed} packed")
+    halves = program.a == program.b and program.a in ("f16", "bf16")
+    if program.operation != "linear" or not halves or program.feeds or source.random() < 0.5:
+        return program
+    sizes = replace(program.sizes, n=8 * program.sizes.n, k=128 * source.choice((1, 1, 2, 3)))
+    header, transposed = (("m", "k"), ("n", "k")), (program.transposed[0], False)
+    return replace(program, b=source.choice(PACKED), header=header, sizes=sizes, transposed=transposed)
 
 
 def with_factors(program: Program) -> Program:

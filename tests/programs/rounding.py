@@ -15,6 +15,7 @@ FLOATS = {
 }
 #: For i64, the numbers that doubles represent.
 RANGES = {"i64": (-(2**63), 2**63 - 1024), "i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}
+RANGES |= {"i4": (-8, 7), "u4": (0, 15)}
 
 
 def rounded(name: str, values: np.ndarray) -> np.ndarray:

@@ -27,8 +27,8 @@ SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
 #: Samples that come from no record.
 OF_NO_RECORD = (
-    *("conv_relu_add", "deepseek_block_scales", "int8_weights", "norm_applied", "norm_moments", "one_epilogue", "rope"),
-    "video_conv_silu",
+    *("conv_relu_add", "deepseek_block_scales", "int4_weights", "int8_weights", "norm_applied", "norm_moments"),
+    *("one_epilogue", "rope", "video_conv_silu"),
 )
 SCRIPTS = ("one_epilogue.py", "resnet_bottleneck.py")
 
@@ -212,6 +212,19 @@ def test_weights_of_8_bits() -> None:
     found = evt.load(SAMPLES / "int8_weights.evt")(x, rounded, s=s, bias=bias)
     want = functional.gelu(x.double() @ (rounded * scales.double()).T + bias)
     assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), want, rtol=0.01, atol=0.01)
+
+
+def test_weights_of_4_bits() -> None:
+    weight, x, bias = torch.randn(48, 256), torch.randn(9, 256).bfloat16(), torch.randn(48).bfloat16()
+    groups = weight.unflatten(1, (2, 128))
+    s = ((groups.amax(2) - groups.amin(2)) / 15).bfloat16()
+    z = (-8 - groups.amin(2) / s).round().clamp(-128, 127)
+    codes = ((groups / s[:, :, None]).round() + z[:, :, None]).clamp(-8, 7).flatten(1)
+    inputs = {"s": s, "z": z.to(torch.int8), "bias": bias}
+    found = evt.load(SAMPLES / "int4_weights.evt")(x, evt.prepare(evt.pack_int4(codes)), **inputs)
+    dequantised = (codes - z.repeat_interleave(128, 1)) * s.repeat_interleave(128, 1)
+    want = functional.gelu(x.double() @ dequantised.double().T + bias)
     torch.testing.assert_close(found.double(), want, rtol=0.01, atol=0.01)
 
 

@@ -45,7 +45,7 @@ def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     dag, scaled, converts, paired = problem.dag, bool(problem.dag.scales), problem.converts, is_paired(problem)
     along_k = [block for name in dag.scales for block in _blocks(dag, name, 1)]
     deep = converts and all(block % PACKED_DEPTH == 0 for block in along_k)
-    by_rows = scaled and not paired and _by_rows(dag)
+    by_rows = scaled and not paired and problem.operand_bytes == 1 and _by_rows(dag)
     return tiles_of(
         dag.operands[0].dtype, scaled, converts, by_rows, problem.packs, deep, paired, problem.options.fast_sums
     )

@@ -151,7 +151,7 @@ struct GemmTraits {
   static constexpr int kPartsOfBlock = kByRows ? 1 : kCompleted / kPartRows;
   static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
-  static constexpr int kFewBuffers = kByRows ? 1 : kPingpong ? 3 : 4;
+  static constexpr int kFewBuffers = kByRows ? 2 : kPingpong ? 3 : 4;
   static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPaired>;  // the factors of a stage
@@ -161,8 +161,6 @@ struct GemmTraits {
       std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kTableBytes - kRings * kRingBytes) /
                                (kStageBytes + Scaled::kBytes));
   static_assert(kStages >= 2, "two stages fit in shared memory");
-  // The stages that the first consumer by rows is ahead of the second: one multiplies while the other completes its rows.
-  static constexpr int kAhead = kByRows ? kStages - 1 : 0;
   static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
   static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
   static_assert(Conversion::kPacked || !Scales::kHasZeros, "packed filters have zero points");
@@ -791,9 +789,7 @@ struct Gemm {
         for (auto& each : block) each = 0;
       }
       if constexpr (Traits::kByRows) {
-        if (consumer == 1 && number == first) barrier_wait(storage.order(1), 0);
-        int const ahead = consumer == 0 && number == first ? min(Traits::kAhead, work.k_blocks) : 0;
-        multiply(storage, rank, consumer, work.k_blocks, state, accumulators, ahead);
+        multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
         complete_rows(params, storage, work, consumer, buffer, accumulators[0],
                       IndicesTo<Traits::kColumns / Lanes::kStrip>{});
         continue;
@@ -1001,8 +997,7 @@ struct Gemm {
     Storage const& storage;
     int rank, consumer;
     PipelineState& state;
-    int left;   // to be multiplied
-    int ahead;  // until the second consumer by rows begins
+    int left;  // to be multiplied
 
     /// Start the multiplications of a stage, and return the stage. The fragments of its filters stay until the sums
     /// are there.
@@ -1034,7 +1029,6 @@ struct Gemm {
         warpgroup_wait<Pending>();
         fence_operands(partial);
         release(storage, rank, stage);
-        if (ahead > 0 && --ahead == 0 && threadIdx.x % 32 == 0) barrier_arrive(storage.order(1));
         // Sums of a row together: their factor stays in the operand's latch.
         CUTLASS_PRAGMA_UNROLL
         for (int row = 0; row < 2; ++row) {
@@ -1064,9 +1058,9 @@ struct Gemm {
   };
 
   /// Multiply the stages of a tile; a CTA has one or more.
-  CUTLASS_DEVICE static void multiply(Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state,
-                                      Sums& accumulators, int ahead = 0) {
-    Stages stages{storage, rank, consumer, state, k_blocks, ahead};
+  CUTLASS_DEVICE static void multiply(
+      Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state, Sums& accumulators) {
+    Stages stages{storage, rank, consumer, state, k_blocks};
     if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
       // A stage is multiplied while the sums of the stage before are added.
       Sums first, second;

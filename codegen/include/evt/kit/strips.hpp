@@ -1,8 +1,8 @@
 #ifndef EVT_KIT_STRIPS_HPP
 #define EVT_KIT_STRIPS_HPP
 
-// The epilogue of sums whose WGMMA is not transposed: a warp has 16 rows of all strips of 16 columns. Lanes exchange sums,
-// so that a thread has two columns and four rows of each strip, as it has in a step of a transposed product.
+// The epilogue of sums whose WGMMA is not transposed: a warp has 16 rows of all strips of 16 columns. Lanes exchange sums.
+// Then a thread has two columns and four rows of each strip, as in a step of a transposed product.
 
 #include <cstdint>
 
