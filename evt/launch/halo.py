@@ -215,9 +215,9 @@ def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
         classes = given.height.remainders * given.width.remainders
         if classes > MAX_CLASSES or given.tap_count > MAX_TAPS or not all(map(reaches, (given.height, given.width))):
             return False
-    elif loop.operator == "dgrad" and stride != 1:
+    elif problem.tap_count > MAX_TAPS or (loop.operator == "dgrad" and stride != 1):
         return False
-    if problem.tap_count > MAX_TAPS or problem.filters == 0:
+    if problem.filters == 0:
         return False
     if min(pads) < 0 or max(pads) > _MOST_PADDING:
         return False

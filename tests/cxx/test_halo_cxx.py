@@ -30,10 +30,10 @@ def strided(seed: int) -> ConvolutionProblem:
     """Return a small 2-d convolution with a stride, no padding beyond the reach of its taps."""
     draw = random.Random(seed)
     taps, steps = (draw.randint(1, 4), draw.randint(1, 4)), draw.choice(((2, 2), (2, 1), (1, 2), (1, 4)))
-    dilation = draw.randint(1, 2), draw.randint(1, 2)
+    dilation = draw.choice((1, 1, 2, 5)), draw.choice((1, 1, 2, 5))
     reach = [each * (count - 1) for each, count in zip(dilation, taps, strict=True)]
     pads = [(draw.randint(0, each), draw.randint(0, each)) for each in reach]
-    sizes = [draw.randint(each + 1, 20) for each in reach]
+    sizes = [draw.randint(each + 1, each + 12) for each in reach]
     given = {"stride": steps, "padding": pads, "dilation": dilation}
     return Convolution.of("conv2d", given).problem((3, 20, *sizes), (5, 20, *taps))
 

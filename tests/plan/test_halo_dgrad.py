@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from evt.emission.kernel import spell
 from evt.emission.own import own
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.ir.dtype import F16
+from evt.launch.halo import shape
 from evt.plan import Plan
 from evt.plan.epilogue.loads import SourceFetch
 from evt.plan.epilogue.writes import AuxStore
@@ -130,3 +132,24 @@ def plans(op: evt.Program, shapes: Any) -> list[Plan]:
 def test_it_is_preferred() -> None:
     shapes, geometry = SHAPES["layer"]
     assert convolution(RELU, "conv2d_dgrad", **geometry).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"
+
+
+def test_a_planned_gradient_with_a_stride_is_launched() -> None:
+    """Filters of many dilated taps, whose classes reach far, run on each kernel that is offered for them."""
+    draw, planned_problems = random.Random(42), 0
+    while planned_problems < 40:
+        taps, dilation = ([draw.choice(numbers) for _ in "yx"] for numbers in ((1, 2, 3, 5, 7), (1, 2, 3, 13)))
+        steps = draw.choice(((2, 2), (2, 1), (1, 2), (1, 4), (3, 1)))
+        pads = [d * (t - 1) // 2 for t, d in zip(taps, dilation, strict=True)]
+        a, b = (2, 24, draw.randint(4, 30), draw.randint(4, 30)), (24, 16, *taps)
+        geometry = {"stride": steps, "padding": pads, "dilation": dilation}
+        op = convolution("D = acc", "conv2d_dgrad", route="conv-halo-3x", **geometry)
+        try:
+            plan = op.plan("sm90", "f16", shapes=(a, b))
+        except (evt.TargetError, evt.ArgumentError):
+            continue
+        pixels = {"outer": a[1] * a[2] * a[3], "height": a[1] * a[3], "width": a[1]}  # any strides serve
+        sizes = {each.name: pixels.get(str(each.role), 8) for each in plan.fields if each.kind == "size"}
+        sizes |= {**op.request.convolution.problem(a, b).sizes, "tile_rows": 0, "tile_columns": 0}
+        assert shape(plan, sizes, 132) is not None, (geometry, a, b)
+        planned_problems += 1

@@ -246,7 +246,8 @@ bool can_implement(Arguments<Traits> const& arguments) {
   constexpr int kMostPadding = 32767;  // the place of a box is kept in 16 bits
   Problem const problem = problem_of(arguments);
   return (!Traits::Mainloop::kBackwards || problem.depth.stride * problem.height.stride * problem.width.stride == 1) &&
-         problem.filters > 0 && problem.tap_count() <= kMaxTaps && std::min(problem.height.pad, problem.width.pad) >= 0 &&
+         problem.filters > 0 && (Traits::kResidues || problem.tap_count() <= kMaxTaps) &&
+         std::min(problem.height.pad, problem.width.pad) >= 0 &&
          std::max(problem.height.pad, problem.width.pad) <= kMostPadding &&
          Traits::Mainloop::can_implement(arguments) && geometry_of(arguments).input_stages > 0 &&
          to_underlying_arguments(arguments).encoded;
