@@ -43,19 +43,41 @@ _COST_SHAPES = ((4096, 4096, 4096), (16384, 1024, 1024))
 #: The epilogues of the networks' convolutions.
 _OF_LAYERS = ("relu(acc + bias + residual)", "relu(acc + bias) + residual", "relu(acc + bias)")
 
-SUITES = ("gemm", "epilogue", *NETWORKS)
+#: Projections of Llama 3 8B, and of 70B on eight GPUs: n, k, and the epilogue that follows.
+_PROJECTIONS = {
+    "8B qkv": (6144, 4096, ""),
+    "8B out": (4096, 4096, "residual"),
+    "8B gate up": (28672, 4096, "swiglu"),
+    "8B down": (4096, 14336, "residual"),
+    "70B/8 qkv": (1280, 8192, ""),
+    "70B/8 out": (8192, 1024, "residual"),
+    "70B/8 gate up": (7168, 8192, "swiglu"),
+    "70B/8 down": (8192, 3584, "residual"),
+}
+_TOKENS = (1, 16, 64, 256, 1024, 4096, 8192)
+_OF_PROJECTIONS = {
+    "residual": "D = acc + residual",
+    "swiglu": "out D[m, n/2]\nD = silu(even(acc))*odd(acc)",
+}
+_SCALED = "in scale_a: f32[m], scale_b: f32[n]\nout D: bf16\nD = scale_a*(scale_b*acc)"
+#: Suites of a model's projections.
+OF_PROJECTIONS = ("llm", "fp8")
+
+SUITES = ("gemm", "epilogue", *OF_PROJECTIONS, *NETWORKS)
 
 
 def suite(name: str, dtype: str | None = None, images: int | None = None) -> tuple[Case, ...]:
     """Return the cases of a suite; the cases of ``epilogue`` by size, the bare store first.
 
-    ``dtype`` is bf16 by default, and f16 for a network's convolutions. ``images`` replaces their usual batch size.
-    Raise KeyError for a name that is not in :data:`SUITES`.
+    ``dtype`` is bf16 by default, e4m3 for ``fp8``, and f16 for a network's convolutions. ``images`` replaces the usual
+    batch size of convolutions. Raise KeyError for a name that is not in :data:`SUITES`.
     """
     if name not in SUITES:
         raise KeyError(name)
     if name in NETWORKS:
         return tuple(_convolutions(NETWORKS[name], dtype or "f16", images))
+    if name in OF_PROJECTIONS:
+        return tuple(_projections(name == "fp8", dtype or ("e4m3" if name == "fp8" else "bf16")))
     dtype = dtype or "bf16"
     if name == "epilogue":
         programs = {title: Program(Source(text)) for title, text in _COSTS.items()}
@@ -89,6 +111,18 @@ def chosen(names: Iterable[str], words: str | None) -> tuple[str, ...]:
     """Return the names that contain one of the words, which spaces or commas separate; without words, all."""
     wanted = (words or "").replace(",", " ").split()
     return tuple(name for name in names if not wanted or any(word in name for word in wanted))
+
+
+def _projections(scaled: bool, dtype: str) -> Iterator[Case]:
+    """Yield a model's projections of few and of many tokens, with row and column scales or with their epilogues."""
+    programs = {title: Program(Source(text), "linear") for title, text in _OF_PROJECTIONS.items()}
+    of_scales = Program(Source(_SCALED), "linear")
+    for title, (n, k, epilogue) in _PROJECTIONS.items():
+        if not scaled and not epilogue:
+            continue
+        program = of_scales if scaled else programs[epilogue]
+        for tokens in _TOKENS:
+            yield Case(f"{title}, {tokens} tokens", program, tokens, n, k, dtype=dtype)
 
 
 def _convolutions(network: Network, dtype: str, images: int | None) -> Iterator[Case]:

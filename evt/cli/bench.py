@@ -25,6 +25,8 @@ _DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as 
 #: Suites of convolutions, with their usual batch sizes.
 NETWORK_BATCHES = {"resnet": 256, "unet": 2, "detector": 1, "depthwise": 32}
 
+#: Suites of a model's projections.
+_OF_PROJECTIONS = ("llm", "fp8")
 #: Suites of whole models.
 _OF_MODELS = ("models", "training")
 
@@ -90,7 +92,7 @@ command.add_command(plot)
 @functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
 @click.option(
     "--suite",
-    type=click.Choice(["gemm", "epilogue", *NETWORK_BATCHES, *_OF_MODELS]),
+    type=click.Choice(["gemm", "epilogue", *_OF_PROJECTIONS, *NETWORK_BATCHES, *_OF_MODELS]),
     help="Fixed programs and sizes instead of PROGRAM. Convolutions use f16.",
 )
 @click.option("--filter", "wanted", metavar="WORDS", help="Run the cases of a suite whose names contain these words.")
@@ -152,7 +154,10 @@ def run(
 
     The suite gemm checks evt's performance targets against torch.compile. The suite epilogue times several epilogues of
     one product and compares them with two references: the bare store of D, and a bound. The bound is the time of the
-    bare store plus the time to copy the epilogue's other tensors. The suites resnet, unet, detector and depthwise run
+    bare store plus the time to copy the epilogue's other tensors. The suites llm and fp8 run the projections of Llama 3
+    8B, and of 70B on eight GPUs, for 1 to 8192 tokens: with their epilogues, and in 8 bits with row and column scales.
+
+    The suites resnet, unet, detector and depthwise run
     the convolutions of a network with three epilogues each: ResNet-50, Stable Diffusion's U-Net, an object detector,
     and the depthwise convolutions of EfficientNet and ConvNeXt.
 
@@ -237,9 +242,12 @@ def run(
         cases = (Case(_title(invocation), known, m, n, k, l, dtype),)
     if baselines is None:
         baselines = _OF_ONE_CONVOLUTION if cases[0].product == "conv" else _BASELINES
-        baselines = _OF_NETWORKS if suite in NETWORK_BATCHES else () if suite == "epilogue" else baselines
+        if suite in (*NETWORK_BATCHES, *_OF_PROJECTIONS):
+            baselines = _of_workload(cases)
+        elif suite == "epilogue":
+            baselines = ()
     epilogues = suite == "epilogue"
-    summary = suite in NETWORK_BATCHES
+    summary = suite in (*NETWORK_BATCHES, *_OF_PROJECTIONS)
     ctx.exit(
         _run_cases(
             cases, baselines, {**measured, **settings}, json_file, summary=summary, epilogues=epilogues, host=host

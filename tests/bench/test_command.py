@@ -275,7 +275,7 @@ def test_command_help_is_light() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--suite [gemm|epilogue|resnet|unet|detector|depthwise|models|training]" in done.stdout
+    assert "--suite [gemm|epilogue|llm|fp8|resnet|unet|detector|depthwise|models|training]" in done.stdout
     assert "eager,compile,max-autotune,mm" in done.stdout
     assert done.stdout.endswith("False\n")
 

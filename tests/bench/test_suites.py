@@ -42,7 +42,7 @@ from tests.support.benchmarks import CPU, check, clock, make, result
 
 
 def test_suite() -> None:
-    assert SUITES == ("gemm", "epilogue", "resnet", "unet", "detector", "depthwise")
+    assert SUITES == ("gemm", "epilogue", "llm", "fp8", "resnet", "unet", "detector", "depthwise")
     cases = suite("gemm")
     issue = [(case.m, case.n, case.k, case.bar) for case in cases[:3]]
     assert issue == [(6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0)]
@@ -71,6 +71,20 @@ def test_suite_of_epilogues() -> None:
     for case in cases[:11]:
         if case.name != "dropout":
             check(Case(case.name, case.program, 24, 16, 32, dtype="f32"), 2e-6)
+
+
+@pytest.mark.parametrize(("name", "dtype", "count"), [("llm", "bf16", 6), ("fp8", "e4m3", 8)])
+def test_suites_of_projections(name: str, dtype: str, count: int) -> None:
+    """Llama's projections of 1 to 8192 tokens, with the epilogue that follows each, or with scales."""
+    cases = suite(name)
+    assert len({case.name for case in cases}) == len(cases) == 7 * count
+    assert {case.m for case in cases} == {1, 16, 64, 256, 1024, 4096, 8192}
+    assert {str(operand.dtype) for case in cases for operand in case.dag.operands} == {dtype}
+    assert {(case.n, case.k) for case in cases if "8B down" in case.name} == {(4096, 14336)}
+    halved = [case.shape(case.dag.outputs[0].modes) for case in cases if "gate up, 16 " in case.name]
+    assert halved == ([(16, 14336), (16, 3584)] if name == "llm" else [(16, 28672), (16, 7168)])
+    for case in {case.program: case for case in cases}.values():
+        check(Case(case.name, case.program, 24, 32, 64, dtype="f32"), 2e-2 if name == "fp8" else 2e-6)
 
 
 # The arithmetic
