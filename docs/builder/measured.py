@@ -68,7 +68,7 @@ def products(documents: Sequence[Document], date: str) -> Results:
     cases = [case for each in documents for case in each["cases"]]
     rows: list[list[Cell]] = [
         [
-            f"`{case['program'].splitlines()[-1].removeprefix('D = ')}`",
+            f"`{_formula(case['program'])}`",
             f"{case['m']}, {case['n']}, {case['k']}",
             *(_ratio(case, "evt", version) for version in ("compile", "eager", "mm")),
         ]
@@ -135,6 +135,12 @@ def _origin(documents: Sequence[Document], date: str, types: str, suite: str) ->
         "software": f"torch {machine['versions']['torch'].split('+')[0]}, {types}",
         "command": f"evt bench --suite {suite}",
     }
+
+
+def _formula(program: str) -> str:
+    """Return the assignments of a program on one line; of a single one to D, the expression."""
+    lines = [line for line in program.splitlines() if not line.startswith(("in ", "out "))]
+    return "; ".join(lines).removeprefix("D = ")
 
 
 def _ms(case: Mapping[str, Any], version: str) -> float | None:

@@ -110,6 +110,7 @@ def test_measured_cases_become_results() -> None:
     rows = committed("products", to_json(gemm, MACHINE)).rows
     assert len(rows) == len(gemm)
     assert rows[0] == ["`relu(alpha*acc + beta*C) + residual`", "6304, 3072, 768", 0.5, 0.25, 2.0]
+    assert {"`scale_a * (scale_b * acc)`", "`Z = acc + bias; D = gelu(Z)`"} <= {row[0] for row in rows}
     document = to_json(measured_cases("resnet", {"evt": 1.0, "cudnn": 2.0}), MACHINE, settings={"suite": "resnet"})
     single = committed("layers", document)
     assert (single.title, single.rows[0]) == ("Single layers at batch 256", ["7x7/2 3->64 @224", 1000.0, 0.5, 0.5])
