@@ -214,6 +214,7 @@ ACTIVATIONS = (
         Fact.ODD,
         Fact.ZERO_TO_ZERO,
         instructions=10,
+        stalls=36,
         derivatives=("1 / square(1 + abs(x))",),
         targets=("torch.nn.functional.softsign", "torch.nn.Softsign"),
         fast=True,

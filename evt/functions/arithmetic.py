@@ -68,6 +68,7 @@ ARITHMETIC = (
         "The quotient `x / y`, correctly rounded.",
         lambda t, x, y: t.true_divide(x, y),
         instructions=8,
+        stalls=42,
         derivatives=("1 / y", "-x / y / y"),
         targets=(
             *("operator.truediv", *aten("div", "Tensor"), "torch.ops.aten.div.Scalar"),
@@ -110,6 +111,7 @@ ARITHMETIC = (
         lambda t, x, y: t.pow(x, y),
         Fact.INTEGER,
         instructions=32,
+        stalls=180,
         derivatives=("where(y == 0, 0, y * pow(x, y - 1))", "where(x == 0 && y >= 0, 0, pow(x, y) * log(x))"),
         targets=(
             *("operator.pow", *aten("pow", "Tensor_Tensor")),
@@ -223,6 +225,7 @@ ARITHMETIC = (
         lambda t, x: t.sqrt(x),
         Fact.ZERO_TO_ZERO,
         instructions=8,
+        stalls=30,
         derivatives=("0.5 / sqrt(x)",),
         targets=aten("sqrt"),
         fast=True,
@@ -243,6 +246,7 @@ ARITHMETIC = (
         lambda t, x: t.reciprocal(x),
         Fact.ODD,
         instructions=8,
+        stalls=32,
         derivatives=("-square(rcp(x))",),
         targets=aten("reciprocal"),
         fast=True,
@@ -283,6 +287,7 @@ ARITHMETIC = (
         Fact.JUMPS,
         Fact.INTEGER,
         instructions=24,
+        stalls=100,
         derivatives=("1", "-trunc(x / y)"),
         targets=(*aten("fmod", "Tensor"), "torch.ops.aten.fmod.Scalar"),
     ),
@@ -293,6 +298,7 @@ ARITHMETIC = (
         Fact.JUMPS,
         Fact.INTEGER,
         instructions=24,
+        stalls=100,
         derivatives=("1", "-floor(x / y)"),
         targets=("operator.mod", *aten("remainder", "Tensor"), "torch.ops.aten.remainder.Scalar"),
     ),
@@ -303,6 +309,7 @@ ARITHMETIC = (
         Fact.JUMPS,
         Fact.INTEGER,
         instructions=32,
+        stalls=150,
         derivatives=("0", "0"),
         targets=(
             *("operator.floordiv", *aten("floor_divide"), "torch.ops.aten.floor_divide.Scalar"),
@@ -317,6 +324,7 @@ ARITHMETIC = (
         Fact.JUMPS,
         Fact.INTEGER,
         instructions=10,
+        stalls=42,
         derivatives=("0", "0"),
         targets=(
             *(f"torch.{name}(rounding_mode='trunc')" for name in ("div", "ops.aten.div.Tensor_mode")),

@@ -16,12 +16,20 @@ def cost(op: Node) -> int:
     return TABLE[op.function].instructions if isinstance(op, Apply) else op.instructions
 
 
-def instructions_of(dag: TypedDag) -> int:
-    """Return the instructions of an epilogue for each element of the product; values of a row or column are free."""
+def instructions_of(dag: TypedDag, *, fast: bool = False) -> int:
+    """Return the instructions of an epilogue for each element of the product; values of a row or column are free.
+
+    Stalls count as instructions. ``fast`` means that functions may be approximated.
+    """
     tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
     reduced = [node for node in range(len(dag)) if isinstance(dag[node], Reduce | ReduceBlocks)]
     combined = sum(_combined(dag[node]) for node in reduced)
-    return combined + sum(cost(dag[node]) for node in dict.fromkeys((*tiles, *reduced)))
+    return combined + sum(cost(dag[node]) + _stalls(dag[node], fast) for node in dict.fromkeys((*tiles, *reduced)))
+
+
+def _stalls(op: Node, fast: bool) -> int:
+    row = TABLE[op.function] if isinstance(op, Apply) else None
+    return row.stalls if row is not None and not (fast and row.fast) else 0
 
 
 def _combined(op: Node) -> int:

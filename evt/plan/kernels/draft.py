@@ -128,7 +128,7 @@ class Draft(Scope):
             operand_bits=dag.operands[0].dtype.bits,
             read_bytes=epilogue.program.bytes(written=False),
             written_bytes=self._written(epilogue),
-            epilogue_instructions=instructions_of(dag),
+            epilogue_instructions=instructions_of(dag, fast=self.problem.options.fast_math),
         )
         if not isinstance(self.fields, GroupFields):
             return made
