@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -12,17 +13,13 @@ from evt.editor.document import Definition, Document, innermost_bracket
 from evt.editor.words import FORMS, KEYWORDS, MODES, NAMES, REDUCING
 from evt.functions import lookup
 from evt.functions.row import Function
-from evt.ir.dtype import BY_NAME, DType
+from evt.ir.dtype import BY_NAME, DType, Kind
 from evt.ir.interface import declaration
 from evt.ir.lower import OPERATIONS
 from evt.language.parse import span_of
 
-_MODES_IN_WORDS = {
-    (): "a single value",
-    ("m",): "a value for each row",
-    ("n",): "a value for each column",
-    ("m", "n"): "a value for each element",
-}
+#: One step along a mode, and several steps.
+_STEPS = {"m": ("row", "rows"), "n": ("column", "columns"), "k": ("element of k", "elements of k")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def _of_input(document: Document, name: str) -> str:
     assert document.dag is not None
     value = document.dag.input[name]
     title = declaration(name, value.dtype, value.modes, value.flexible)
-    shape = _MODES_IN_WORDS.get(tuple(mode for mode in value.modes if mode != "l"), "")
+    shape = _in_words([mode for mode in value.modes if mode != "l"])
     if value.flexible:
         shape = f"{shape}, or a single value"
     inferred = [what for what in ("type", "modes") if what in value.inferred]
@@ -101,6 +98,19 @@ def _of_input(document: Document, name: str) -> str:
         f"Its default is {value.default:g}." if value.default is not None else "",
     ]
     return _titled(title, " ".join(filter(None, facts)))
+
+
+def _in_words(modes: Sequence[str]) -> str:
+    """Describe an input by its modes: "a value for each row and 128 elements of k"; "" if unknown."""
+    if not modes:
+        return "a single value"
+    if list(modes) == ["m", "n"]:
+        return "a value for each element"
+    parts = [mode.partition("/") for mode in modes]
+    if any(name not in _STEPS for name, _, _ in parts):
+        return ""
+    steps = (f"{size} {_STEPS[name][1]}" if size else _STEPS[name][0] for name, _, size in parts)
+    return f"a value for each {' and '.join(steps)}"
 
 
 def _of_function(row: Function) -> str:
@@ -113,7 +123,8 @@ def _of_function(row: Function) -> str:
 def _of_dtype(dtype: DType) -> str:
     aliases = f"Also {', '.join(f'`{each}`' for each in dtype.aliases)}." if dtype.aliases else ""
     computed = f"Arithmetic on it is in {dtype.compute}." if dtype.compute != dtype else ""
-    kind = f"A {dtype.kind.value} of {dtype.bits} bits" if dtype.bits > 1 else "A bit"
+    article = "An" if dtype.kind is Kind.INTEGER else "A"
+    kind = f"{article} {dtype.kind.value} of {dtype.bits} bits" if dtype.bits > 1 else "A bit"
     return _titled(dtype.name, f"{kind}; {dtype.range_text}. {computed}".strip(), aliases)
 
 

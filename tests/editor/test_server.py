@@ -166,6 +166,26 @@ def test_hovers_show_types_modes_and_meanings(client: Client) -> None:
     assert client.hover(uri, 99, 0) == ""
 
 
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("f32[m, k/128]", "a value for each row and 128 elements of k"),
+        ("f32[n/128, k/128]", "a value for each 128 columns and 128 elements of k"),
+        ("f32", "a single value"),
+    ],
+)
+def test_hovers_of_scales(client: Client, declared: str, expected: str) -> None:
+    operand = "B" if "n/" in declared else "A"
+    text = f"gemm(A: e4m3[m, k], B: e4m3[n, k])\nin s: {declared}\n{operand} = s*{operand}\nD = acc\n"
+    uri = client.open(text, "scales.evt")
+    assert client.published() == []
+    assert f"An input: {expected}." in client.hover(uri, 1, 3)
+    assert "A float of 8 bits" in client.hover(uri, 0, 9)
+    client.change(uri, text.replace("e4m3", "i8"), 2)
+    client.published()
+    assert "An integer of 8 bits" in client.hover(uri, 0, 8)
+
+
 def test_definitions(client: Client) -> None:
     uri = client.open(PROGRAM)
     client.published()
