@@ -1,4 +1,7 @@
-"""Estimates against the measured kernels of the tables that ship with evt."""
+"""Estimates against measured kernels: of the tables that ship with evt, and of problems that a seed drew.
+
+No constant is fitted to the files in ``unseen``.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from evt.measured import Measurement
 from evt.measured.shipped import TABLES
 from evt.plan.cards import find_card
 
+FILES = sorted((*TABLES.glob("*.json"), *(Path(__file__).parent / "unseen").glob("*.json")))
 
-@pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_estimates_agree_with_the_table_of_a_card(path: Path) -> None:
     entries = json.loads(path.read_bytes())["measurements"]
     ((name, rows),) = rows_of((entry["key"], Measurement.from_json(entry)) for entry in entries).items()
