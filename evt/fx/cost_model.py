@@ -57,8 +57,9 @@ from evt.plan.cards import CARDS
 from evt.plan.epilogue.cost import cost
 from evt.plan.epilogue.facts import shared_parts
 from evt.plan.gemm import Size, library_microseconds
-from evt.plan.plan import DepthwiseConvolution, HaloConvolution, OwnProduct, Plan
+from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, OwnProduct, Plan
 from evt.plan.speed import duration, product_microseconds
+from evt.plan.wgrad import library_microseconds as filter_gradient_microseconds
 from evt.request.graphs import optimised_graph
 
 #: The key in ``node.meta`` of a product's part of the gain of its norm, in microseconds.
@@ -106,6 +107,8 @@ _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 #: The library with 3-d convolutions: (channels or filters, TFLOP/s) at most, and TFLOP/s for more. Fitted on an
 #: H100 to 22 layers of 32 to 512 channels. The last constant is the error of evt's estimates.
 _VOLUME_RATES, _VOLUME_RATE, _VOLUME_DOUBT = ((32, 310.0), (96, 440.0)), 790.0, 1.2
+#: The error of the estimates of filter gradients.
+_GRADIENT_DOUBT = 1.1
 #: Microseconds that evt's 16-bit depthwise kernel saves per element and tap: without a stride, with a stride, and for a
 #: gradient. Layers of EfficientNet and ConvNeXt on an H200 gave 4.7e-8 to 1.1e-7, 1.3e-7 to 6.5e-7, and 1.8e-8 to
 #: 2.9e-7. The last constant is the largest slowdown in f32.
@@ -263,6 +266,8 @@ def _lost_by_convolution(fused: RegionProgram, kernel: Plan, time: float) -> flo
         return further - _multiplications(fused) * _gained_by_depthwise(loop)
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further
+    if isinstance(loop, FilterGradient):
+        return further - _gained_by_filter_gradient(fused, kernel)
     filters, channels, *taps = map(hint, product.b.meta["val"].shape)
     if isinstance(loop, HaloConvolution) and loop.groups != "one":
         suits_library = channels & (channels - 1) == 0
@@ -293,6 +298,15 @@ def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
     rate = next((rate for most, rate in _VOLUME_RATES if min(b[:2]) <= most), _VOLUME_RATE)
     own = duration(kernel, convolution.problem(a, b).sizes, CARDS["H100"]).total
     return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _VOLUME_DOUBT * own)
+
+
+def _gained_by_filter_gradient(fused: RegionProgram, kernel: Plan) -> float:
+    """Return the microseconds that evt's kernel saves at least for the gradient of a filter; negative if it loses."""
+    product, convolution = fused.region.product, shared_request(fused).convolution
+    assert convolution is not None
+    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
+    sizes = convolution.problem(a, b).sizes
+    return filter_gradient_microseconds(sizes) - _GRADIENT_DOUBT * duration(kernel, sizes, CARDS["H100"]).total
 
 
 def _gained_by_depthwise(loop: DepthwiseConvolution) -> float:

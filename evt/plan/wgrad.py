@@ -5,6 +5,7 @@ See :mod:`evt.plan.geometry.wgrad`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -32,6 +33,9 @@ from evt.plan.geometry.wgrad import (
 _MOST_TAPS = 3
 #: Cycles of the launch, and of a CTA before and after its tiles.
 START = 14000.0
+#: The library on an H100: microseconds of a launch, multiply-adds of one tap and of several in a microsecond, and bytes
+#: in a microsecond.
+_LIBRARY_START, _LIBRARY_RATES, _LIBRARY_MOVED = 7.0, (3.2e8, 2.6e8), 2.2e6
 
 
 class WgradTile(NamedTuple):
@@ -115,6 +119,19 @@ def geometry_of(problem: Problem, tile: WgradTile, *, flat: bool) -> WgradGeomet
 def fits(problem: Problem, tile: WgradTile) -> bool:
     """Return whether a tile of pixels fits in shared memory."""
     return min(problem.height.pad, problem.width.pad) >= 0 and geometry_of(problem, tile, flat=False).stages > 0
+
+
+def library_microseconds(sizes: Mapping[str, int]) -> float:
+    """Return the estimated time of the library's kernel of 16 bits on an H100."""
+    problem = problem_of(sizes)
+    pixels = problem.images * problem.height.output * problem.width.output
+    multiplied = pixels * problem.filters * problem.channels * problem.tap_count
+    rate = _LIBRARY_RATES[min(problem.tap_count, 2) - 1]
+    read = problem.images * problem.height.size * problem.width.size * problem.channels
+    if problem.tap_count == 1:
+        read //= problem.height.stride * problem.width.stride
+    moved = 2 * (read + pixels * problem.filters)
+    return _LIBRARY_START + math.sqrt(math.hypot((multiplied / rate) ** 2, (moved / _LIBRARY_MOVED) ** 2))
 
 
 def time(tile: WgradTile, sizes: Mapping[str, int]) -> float:
