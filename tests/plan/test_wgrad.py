@@ -1,0 +1,97 @@
+"""The tiles of filter gradients: what they hold, the clusters that share them, and the problems that are refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import evt
+from evt.ir.convolution import Convolution
+from evt.plan.geometry.wgrad import (
+    BLOCK,
+    CLUSTERS,
+    DEPTH,
+    IN_CLUSTERS,
+    LARGE_CLUSTER,
+    LARGEST_BOX,
+    MULTIPROCESSORS,
+    SHARED_BYTES,
+    cluster_of,
+    clusters_of,
+    outputs,
+    reach,
+)
+from evt.plan.wgrad import geometry_of, problem_of, tiles_of, time
+
+ROUTE = "conv-wgrad-3x"
+
+
+def drawn(seed: int) -> tuple[dict[str, object], dict[str, int]]:
+    """Return the geometry of a convolution, and its sizes."""
+    draw = random.Random(seed)
+    taps = draw.choice(((1, 1), (3, 3), (3, 3), (1, 3), (5, 4), (7, 7)))
+    given = {"stride": draw.choice((1, 1, 2, 3)), "padding": taps[0] // 2, "dilation": draw.choice((1, 1, 2))}
+    sizes = [draw.randint(max(taps) * 2, draw.choice((20, 60, 200))) for _ in range(2)]
+    x, weight = (draw.choice((1, 7, 64)), 8 * draw.randint(1, 40), *sizes), (8 * draw.randint(1, 40), 0, *taps)
+    problem = Convolution.of("conv2d", given).problem(x, (weight[0], x[1], *taps))
+    return {**given, "kernel_size": taps}, dict(problem.sizes)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tiles_cover_the_pixels_and_fit(seed: int) -> None:
+    given, sizes = drawn(seed)
+    problem, height, width = problem_of(sizes), problem_of(sizes).height, problem_of(sizes).width
+    for tile in tiles_of(Convolution.of("conv2d_wgrad", given)):
+        kind, made = tile.kind, geometry_of(problem, tile, flat=False)
+        assert made.stages % tile.parts == 0
+        if not made.stages:
+            continue
+        assert made.tiles_high * made.rows >= height.output
+        assert made.tiles_wide * made.columns >= width.output
+        assert made.tiles == -(-problem.images // made.images) * made.tiles_high * made.tiles_wide
+        assert made.depth % DEPTH == 0
+        assert made.images * made.rows * made.pitch <= made.depth
+        furthest = made.depth + reach(height, kind.tap_rows) * made.pitch + reach(width, kind.tap_columns)
+        assert furthest * 2 * BLOCK <= made.box_bytes
+        assert max(made.stages * made.stage_bytes, kind.sum_bytes) < SHARED_BYTES
+        assert (made.pitch - 1) * width.stride < LARGEST_BOX
+        assert made.tiles_wide == 1 or made.pitch == made.columns or width.output % made.columns == 0
+        assert 0 < time(tile, sizes) < float("inf")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clusters_of_a_wave_run_at_a_time(seed: int) -> None:
+    given, sizes = drawn(seed)
+    problem = problem_of(sizes)
+    for tile in tiles_of(Convolution.of("conv2d_wgrad", given)):
+        cluster, number = cluster_of(problem, tile.kind), outputs(problem, tile.kind)
+        clusters = clusters_of(problem, tile.kind, cluster)
+        available = IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS
+        assert cluster in CLUSTERS
+        assert clusters == 1 or number * cluster * clusters <= available
+
+
+@pytest.mark.parametrize(
+    ("reason", "operand", "geometry"),
+    [
+        ("there are groups", "f16", {"groups": 2}),
+        ("`A` is f32", "f32", {}),
+        ("a stride is beyond 8", "f16", {"stride": 9}),
+    ],
+)
+def test_refusals(reason: str, operand: str, geometry: dict[str, int]) -> None:
+    op = evt.conv2d_wgrad("D = acc", kernel_size=3, route=ROUTE, **geometry)
+    with pytest.raises(evt.TargetError, match=reason):
+        op.plan("sm90", operand, operand)
+
+
+def test_volumes_are_refused() -> None:
+    with pytest.raises(evt.TargetError, match="the filters are volumes"):
+        evt.conv3d_wgrad("D = acc", kernel_size=3, route=ROUTE).plan("sm90", "f16", "f16")
+
+
+def test_partial_sums_of_clusters_are_in_the_workspace() -> None:
+    plan = evt.conv2d_wgrad("D = acc + C", kernel_size=3, padding=1, route=ROUTE).plan("sm90", "f16", "f16")
+    assert plan.config.name == "wgrad_64x64_3x3"
+    assert "workspace" in {field.name for field in plan.fields}
