@@ -21,7 +21,7 @@ from evt.plan.cards import Card
 from evt.plan.configurations.config import Config
 from evt.plan.geometry.halo_schedule import EIGHTHS_A_CYCLE, LINE_BYTES, READ_BYTES
 from evt.plan.halo_cost import THREADS
-from evt.plan.plan import DepthwiseConvolution, HaloConvolution
+from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution
 from evt.plan.speed import depth, duration, evaluation, rate, refusal, traffic, waves
 
 #: Warpgroups of an SM that evaluate epilogues at a time.
@@ -131,6 +131,8 @@ def _bounds(plan: Plan, sizes: Mapping[str, int], costs: Costs, card: Card) -> d
     if isinstance(plan.mainloop, DepthwiseConvolution):
         multiplied = duration(plan, sizes, card).work
         return {"multiply-adds": multiplied, "epilogue instructions": shared_out(evaluated)}
+    if isinstance(plan.mainloop, FilterGradient):
+        return {"tensor cores": duration(plan, sizes, card).work, "epilogue instructions": shared_out(evaluated)}
     config, element_bytes = plan.config, plan.operand_bits / 8
     multiplications = costs.flops / 2 * plan.operand_bits / 16
     terms = depth(plan, sizes)
