@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from evt.fx.example import hint
 from evt.fx.product import Product
 from evt.plan import Plan
-from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, gemm_own_3x, halo_3x, wgrad_3x
+from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, gemm_own_3x, halo_3x
 from evt.plan.routes.route import Route
 
 #: The most channels of a first layer, and the most taps of the other measured filters in each dimension.
@@ -29,12 +29,6 @@ def _is_any(product: Product) -> bool:
 def _is_aligned(product: Product) -> bool:
     """Return whether channels and filters fill multiples of 16 bytes, and the filter is not large."""
     filters, channels, *taps = map(hint, product.b.meta["val"].shape)
-    return filters % 8 == 0 and channels % 8 == 0 and max(taps) <= _MOST_TAPS
-
-
-def _is_aligned_gradient(product: Product) -> bool:
-    """Return whether the gradient of a filter is aligned in the same way."""
-    filters, channels, *taps = map(hint, product.node.meta["val"].shape)
     return filters % 8 == 0 and channels % 8 == 0 and max(taps) <= _MOST_TAPS
 
 
@@ -135,14 +129,6 @@ COVERED = (
         types=_HALF,
         source="3x3 layers and training steps of ResNet-50 on an H200; of resnet18 and mobilenet_v2 on an H100",
         takes=_is_aligned,
-    ),
-    Class(
-        "gradients of the filters of 2-d convolutions without groups",
-        operations=("conv2d_wgrad",),
-        routes=(wgrad_3x.WGRAD,),
-        types=_HALF,
-        source="layers of ResNet-50, 32 and 256 images, on an H100",
-        takes=_is_aligned_gradient,
     ),
     Class(
         "depthwise convolutions",
