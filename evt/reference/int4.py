@@ -80,6 +80,11 @@ def is_prepared(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.int32
 
 
+def has_batches(tensor: torch.Tensor) -> bool:
+    """Return whether there are several weights."""
+    return tensor.dim() > (4 if is_prepared(tensor) else 2)
+
+
 def check(name: str, tensor: object, *, prepared: bool) -> Iterator[Diagnostic]:
     """Yield a diagnostic for a tensor that is no packed weight, or not a ``prepared`` one."""
     if not isinstance(tensor, torch.Tensor):

@@ -43,8 +43,10 @@ def operand_argument(
     if bound.convolution is not None:
         return convolution_operand(bound.convolution, operand, tensor, report)
     if operand.dtype in PACKED_OPERANDS:  # a packed B has no strides of elements
-        layout = LayoutClass("k", 32, "shared" if bound.sizes["l"] > 1 and tensor.dim() < 3 else "strided")
-        return TensorArgument(operand.name, {"l": 0, "n": bound.sizes["k"], "k": 1}, layout)
+        has_batches = int4.has_batches(bound.values[operand.name])
+        layout = LayoutClass("k", 32, "strided" if has_batches or bound.sizes["l"] == 1 else "shared")
+        step = bound.sizes["n"] * bound.sizes["k"] // 2 if has_batches else 0  # bytes of a matrix
+        return TensorArgument(operand.name, {"l": step, "n": bound.sizes["k"], "k": 1}, layout)
     batch = bound.leads["l"]
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)

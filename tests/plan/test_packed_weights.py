@@ -15,6 +15,7 @@ from evt.plan.gemm import fits, tile_of, tiles_of
 from evt.plan.plan import OwnProduct
 from evt.program import Program
 from evt.reference.int4 import unpacked
+from evt.runtime.arguments import bind
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 W4A16 = "in s: bf16[n, k/128], z: i8[n, k/128]\nB = s*(B - z)\nD = acc"
@@ -153,6 +154,19 @@ def test_groups_have_a_weight_each() -> None:
     weight = values.double() * s.double()
     wanted = torch.cat([x[:2].double() @ weight[0].T, x[2:].double() @ weight[2].T])
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", [1, 3])
+def test_batches_have_a_weight_each_or_share_one(weights: int) -> None:
+    values = torch.randint(-8, 8, (3, 16, 128), generator=torch.Generator().manual_seed(0))
+    values = values if weights == 3 else values[0]
+    op, x = evt.gemm("gemm(A: bf16[m, k], B: i4[n, k]); out D: f32[m, n]; D = acc"), torch.randn(3, 4, 128).bfloat16()
+    weight = evt.prepare(evt.pack_int4(values))
+    torch.testing.assert_close(op(x, weight).double(), x.double() @ values.double().mT, rtol=1e-5, atol=1e-4)
+    argument = bind(op.request, x, weight, {}, {}).tensors["B"]
+    assert (argument.strides["l"], argument.layout.batch) == (
+        (16 * 128 // 2, "strided") if weights == 3 else (0, "shared")
+    )
 
 
 # Plans and texts
