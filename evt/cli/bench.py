@@ -95,7 +95,12 @@ command.add_command(plot)
     type=click.Choice(["gemm", "epilogue", *_OF_PROJECTIONS, *NETWORK_BATCHES, *_OF_MODELS]),
     help="Fixed programs and sizes instead of PROGRAM. Convolutions use f16.",
 )
-@click.option("--filter", "wanted", metavar="WORDS", help="Run the cases of a suite whose names contain these words.")
+@click.option(
+    "--filter",
+    "wanted",
+    metavar="WORDS",
+    help="Run the cases of a suite or a workload whose names contain these words.",
+)
 @click.option(
     "--batch",
     type=click.IntRange(1, 65535),
