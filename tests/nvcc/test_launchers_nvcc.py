@@ -352,7 +352,7 @@ BATCHES = {
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(name: str, shared: str, fake: Path, tmp_path: Path) -> None:
     op = evt.gemm(BATCHES[name], route="gemm-own-batches", config="own_pingpong_64x128x64")
-    plan, calls = op.plan("sm90", "f16", "f16"), []
+    plan, calls = op.plan("sm90", "f16", "f16", shapes=((2, 64, 64), (2, 64, 64))), []
     for batches, m, n, k in ((1, 100, 256, 512), (7, 1000, 768, 64), (1000, 33, 16, 1024)):
         strides = {"A": m * k, "B": n * k, "C": m * n, "D": m * n}
         of_batches = {

@@ -389,7 +389,10 @@ def test_batches_that_are_left_to_cutlass(what: str) -> None:
 
 def test_batches_share_and_own_matrices() -> None:
     """Strides of batches are arguments: 0 for a matrix that batches share."""
-    made = evt.gemm("in s: f16[l, m], t: f16[n]; D = (acc + t)*s + C", route=BATCHES).plan("sm90", "f16", "f16")
+    op = evt.gemm("in s: f16[l, m], t: f16[n]; D = (acc + t)*s + C", route=BATCHES)
+    made = op.plan("sm90", "f16", "f16", shapes=((3, 64, 32), (3, 32, 64)))
+    with pytest.raises(evt.TargetError, match="there is one batch"):
+        op.plan("sm90", "f16", "f16")
     strides = {field.tensor for field in made.fields if field.role == "l" and field.tensor}
     assert strides == {"A", "B", "C", "D", "s"}
     assert (made.mainloop.batched, made.mainloop.has_many) == (True, True)
@@ -401,7 +404,8 @@ def test_batches_take_the_time_of_their_tiles() -> None:
     batches, rows = {**sizes, "l": 64}, {**sizes, "m": 64 * sizes["m"], "l": 1}
 
     def estimates(route: str, size: dict[str, int]) -> list[float]:
-        found = survey(packed_problem(request, "sm90", "f16", "f16"), route).defaults
+        shapes = (size["l"], 64, 32), (size["l"], 32, 64)
+        found = survey(packed_problem(request, "sm90", "f16", "f16", shapes), route).defaults
         return [product_microseconds(made, size, 132) for made in found]
 
     pairs = zip(estimates(BATCHES, batches), estimates(ROUTE, rows), strict=True)

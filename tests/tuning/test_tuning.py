@@ -328,7 +328,7 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
     found = program.tune(a, b, **inputs)
     assert [(row.route, row.config) for row in found.rows] == names_of(surveyed)
     assert {(row.route, row.config) for row in found.rows if row.failure} == set(refused)
-    assert all(route == "gemm-own-3x" for route, _ in refused)
+    assert {route for route, _ in refused} <= {"gemm-own-3x", "gemm-own-batches"}
     assert found.chosen == Timing(*names[-1], 1 / len(names))
     assert (found.untuned, found.measured) == (made.untuned, len(names))
     (kept,) = Store().find(key_of(program, a, b))

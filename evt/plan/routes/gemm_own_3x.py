@@ -101,6 +101,7 @@ BATCHES = Route(
     summary="straight-line epilogue in a matrix product of evt, for batches of any strides in one launch",
     rules=(
         halo.on_sm90,
+        gemm_own_rules.batches,
         mainloop.factors,
         gemm.matrices,
         gemm.few_tensors,

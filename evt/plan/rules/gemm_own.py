@@ -12,6 +12,13 @@ from evt.plan.staged import is_paired, is_staged
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 
+@rule("there are several batches")
+def batches(problem: Problem) -> Verdict:
+    """Leave one batch to the route of products; tuning would build its kernels twice."""
+    operands = problem.signature.a.batch, problem.signature.b.batch
+    return HOLDS if problem.sizes.has_batches or "shared" in operands else Refusal("there is one batch")
+
+
 @rule(
     "no operation reduces, counts in the batches or reads by an index, and TMA moves all matrices of the epilogue but "
     "packed bits"
