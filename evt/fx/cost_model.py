@@ -89,9 +89,9 @@ _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: Microseconds on sm90 for each element. A product takes the first constant at least, and the second one for each
 #: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
-#: Microseconds of an own kernel's epilogue for each element of a second or further matrix. The same constant counts for
-#: each element that a reduction over rows combines.
-_FURTHER = 1e-6
+#: Microseconds of an own kernel's epilogue for each element of a second or further matrix; and for sums and moments over
+#: rows or pixels, microseconds and microseconds per element. The last two were not measured.
+_FURTHER, _COLUMN_SUMS, _COLUMN_MOMENTS = 1e-6, (0.0, 1e-6), (0.0, 1e-6)
 #: Groups of a power of two of channels: the loss against the library's bare convolution in microseconds, and as a
 #: fraction of its time. The library takes at least twice its time for other groups. Fitted to 30 layers of 32 images on
 #: an H100, 2026-11.
@@ -238,7 +238,7 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
         )
         inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
         own = product_microseconds(kernel, sizes, _PROCESSORS)
-        return own - library - inputs + _further(fused) * _FURTHER + _by_rows(fused)
+        return own - library - inputs + _further(fused)
     batches = max(1, elements // max(1, rows * columns))
     long = terms / (terms + _TERMS)
     if rows <= _FEW_ROWS and batches == 1:
@@ -259,7 +259,7 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
 def _lost_by_convolution(fused: RegionProgram, kernel: Plan, time: float) -> float:
     """Return the loss of :func:`_lost_by_product` for a convolution; it is negative if the library is slower."""
     product, loop = fused.region.product, kernel.mainloop
-    further = _further(fused) * _FURTHER
+    further = _further(fused)
     if isinstance(loop, DepthwiseConvolution):
         if loop.a.dtype.bits > 16:
             return time * _SLOWER_DEPTHWISE + further
@@ -349,18 +349,15 @@ def _types(fused: RegionProgram) -> tuple[str, str]:
     return a, b
 
 
-def _further(fused: RegionProgram) -> int:
-    """Count the elements of an epilogue's second and further matrices, and of its reductions over rows."""
-    dag = fused.program.request.dag
+def _further(fused: RegionProgram) -> float:
+    """Return the microseconds of an epilogue's second and further matrices, and of its reductions."""
+    dag, elements = fused.program.request.dag, _elements(fused)
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
-    columns = sum(not _of_rows(op) for op in _reductions(fused))
-    return _elements(fused) * (max(read - 1, 0) + max(written - 1, 0) + columns)
-
-
-def _by_rows(fused: RegionProgram) -> float:
-    """Return the microseconds of reductions of each row by the GEMM kernel."""
-    kinds = [op.kind in MOMENTS for op in _reductions(fused) if _of_rows(op)]
-    return sum(_line(_ROW_MOMENTS if is_moment else _ROW_SUMS, _elements(fused)) for is_moment in kinds)
+    time = elements * (max(read - 1, 0) + max(written - 1, 0)) * _FURTHER
+    for op in _reductions(fused):
+        sums, moments = (_ROW_SUMS, _ROW_MOMENTS) if _of_rows(op) else (_COLUMN_SUMS, _COLUMN_MOMENTS)
+        time += _line(moments if op.kind in MOMENTS else sums, elements)
+    return time
 
 
 def _reductions(fused: RegionProgram) -> list[Reduce]:
