@@ -89,8 +89,8 @@ _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: Microseconds on sm90 for each element. A product takes the first constant at least, and the second one for each
 #: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
-#: Microseconds of an own kernel's epilogue for each element of a second or further matrix. For sums and moments over rows
-#: or pixels: microseconds, and microseconds per element. The last two were not measured.
+#: Microseconds of an own kernel's epilogue for each element of a second or further matrix. For sums and for moments
+#: over rows or pixels: microseconds, and microseconds per element, which were not measured.
 _FURTHER, _COLUMN_SUMS, _COLUMN_MOMENTS = 1e-6, (0.0, 1e-6), (0.0, 1e-6)
 #: Groups of a power of two of channels: the loss against the library's bare convolution in microseconds, and as a
 #: fraction of its time. The library takes at least twice its time for other groups. Fitted to 30 layers of 32 images on
