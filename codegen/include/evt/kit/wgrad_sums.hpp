@@ -19,7 +19,7 @@ namespace evt {
 namespace wgrad {
 
 /// The lanes of the epilogue.
-using Lanes = fragment::Lanes<16, 1>;
+using Lanes = fragment::Lanes<16, 1, false>;
 
 template <class Epilogue>
 struct SplitSums {
