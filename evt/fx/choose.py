@@ -12,6 +12,7 @@ The estimate comes before the kernels, since a build takes seconds. A measuremen
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +23,10 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
 from evt.fx import covered
+from evt.fx.aten import shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
-from evt.fx.example import bytes_of
+from evt.fx.example import bytes_of, hint
 from evt.fx.measure import measured
 from evt.fx.moments import is_applied, moments_of, split_moments
 from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, undo
@@ -151,14 +153,15 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             return "a graph in C++ does not fold weights"
         if self.rule == "always":
             return ""
-        if not covered.NORMS:
-            return "no measurement says that it wins in the products that read it"
+        rows = math.prod(map(hint, shape_of(norm.x)[:-1]))
+        if rows > covered.NORM_ROWS:
+            return f"no measurement says that it wins in the products that read it, for {rows} rows"
         kept = sum(map(bytes_of, norm.weights))
         if device.type == "cuda":
             known = torch.cuda.get_device_properties(device)
             if self._weight_bytes + kept > _MOST_FOLDED * known.total_memory:
                 return f"folded weights would take more than {_MOST_FOLDED:.0%} of the GPU's memory"
-        gain, folding = norm_gain(norm, self.frozen or bool(torch._inductor.config.triton.cudagraphs))
+        gain, folding = norm_gain(norm, self.frozen)
         if gain - folding < LEAST_GAIN:
             return f"it saves about {gain:.1f} us, and folds of a captured graph take about {folding:.1f} us"
         without, _ = norm_gain(replace(norm, is_made=False), True)
