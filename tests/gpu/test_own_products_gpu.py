@@ -291,7 +291,8 @@ BATCHED = {
         "gemm(A: bf16[m, k], B: bf16[n, k]); out D[m, n/2]; D = silu(even(acc))*odd(acc)", "bf16", operation="gemm"
     ),
     "e4m3": Case(
-        "gemm(A: e4m3[m, k], B: e4m3[n, k]); in s: f32[l, m], t: f32[n], C: bf16[m, n]; out D: bf16; D = s*t*acc + C",
+        "gemm(A: e4m3[m, k], B: e4m3[n, k]); in s: f32[l, m], t: f32[n], C: bf16[l, m, n]\n"
+        "out D: bf16; D = s*t*acc + C",
         "e4m3",
         operation="gemm",
     ),
@@ -330,7 +331,8 @@ def test_batches_of_any_strides(name, record) -> None:
                     torch.rand((batches, m, n), device="cuda", generator=generator) < 0.6
                 )
             elif value.is_tile:
-                inputs[value.name] = matrices(draw, (batches, m, n), str(value.dtype), 1.0, shared=True)
+                given = matrices(draw, (batches, m, n), str(value.dtype), 1.0, shared=True)
+                inputs[value.name] = given.expand(batches, m, n) if "l" in value.modes else given
             else:
                 shape = [extents[mode] for mode in value.modes]
                 inputs[value.name] = own_kernels.random(shape, str(value.dtype), generator)
