@@ -1,7 +1,7 @@
 """A check of the C++ compiler that AOTInductor takes: ``check_standard_library()``.
 
-The code that AOTInductor generates matches a regular expression when a model is loaded. Some compilers link parts of
-their own C++ standard library into a shared library. Beside PyTorch, such code ends the process without a message.
+The code that AOTInductor generates matches a regular expression when a model is loaded. Some compilers link parts of a
+C++ standard library into a shared library. Beside PyTorch, such code ends the process without a message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tiles of filter gradients: what they hold, the clusters that share them, and the problems that are refused."""
+"""The tiles of filter gradients: their contents, the clusters that share them, and the problems that are refused."""
 
 from __future__ import annotations
 
