@@ -54,6 +54,8 @@ class Launcher:
         self._launch: Callable[..., int] = _no_launch
         self._kernels: dict[str, int] = {}
         self._multiprocessors: dict[int, int] = {}
+        #: The limit of shared memory that a kernel has on a device.
+        self._allowed: dict[tuple[int, int], int] = {}
         #: By device and sizes, and by the arguments and the stream.
         self._known: dict[tuple[int, bytes], tuple[Ready, ...]] = {}
         self._calls: dict[tuple[bytes, int], tuple[Prepared, ...]] = {}
@@ -123,8 +125,11 @@ class Launcher:
 
     def _made_ready(self, cuda: Driver, launch: Launch, device: int, values: tuple[Any, ...]) -> Ready:
         kernel = self._kernels[launch.kernel]
-        if launch.shared_bytes and (code := cuda.allow_shared_memory(kernel, launch.shared_bytes, device)):
-            raise _FailedError(_failure(_MODULE, code))
+        with self._lock:  # launches of other sizes may need more, and are kept
+            if launch.shared_bytes > self._allowed.get((kernel, device), 0):
+                if code := cuda.allow_shared_memory(kernel, launch.shared_bytes, device):
+                    raise _FailedError(_failure(_MODULE, code))
+                self._allowed[kernel, device] = launch.shared_bytes
         return Ready(cuda, kernel, launch, values, with_pdl=self._plan.with_pdl)
 
     def _count(self, cuda: Driver, device: int) -> int:

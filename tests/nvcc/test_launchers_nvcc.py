@@ -7,7 +7,7 @@ import random
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +22,11 @@ from evt.errors import BuildError
 from evt.ir.convolution import Convolution
 from evt.launch.layout import Layout
 from evt.launch.recipe import C_TYPES, recipe_of
-from evt.plan import Field, Plan
+from evt.plan import Plan
 from evt.runtime.driver import Driver
 from evt.runtime.kernels import kernel_sources
 from evt.runtime.launcher import Launcher
+from tests.support.calls import arguments, of_convolution, of_product
 
 FAKE = Path(__file__).with_name("fake_driver.cpp")
 #: Functions of the static runtime that nvcc calls in a host pass.
@@ -98,54 +99,6 @@ def compiled(text: str, fake: Path, folder: Path) -> ctypes.CDLL:
     link = ["g++", "-shared", "-fPIC", f"{folder}/host.o", f"{folder}/registration.cpp", str(fake)]
     subprocess.run([*link, f"-Wl,-rpath,{fake.parent}", "-Wl,-z,lazy", "-o", f"{folder}/launcher.so"], check=True)
     return ctypes.CDLL(f"{folder}/launcher.so")
-
-
-def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0) -> bytes:
-    """Return a call: pointers are apart, and a stride is the least one."""
-
-    def size(field: Field) -> int:
-        if field.name in sizes:
-            return sizes[field.name]
-        if field.tensor in ("A", "B"):
-            rows = field.tensor == "A" or field.role == "n"  # of k elements
-            return sizes.get(f"{field.tensor} {field.role}", sizes["k" if rows else "n"])
-        return sizes["n"] if field.role == "m" else 1
-
-    words = []
-    for index, field in enumerate(plan.fields):
-        match field.kind:
-            case "pointer":
-                words.append(struct.pack("Q", alpha if field.tensor == "alpha" else 0x700000000000 + 0x1000000 * index))
-            case "number":
-                words.append(struct.pack("d", 1.5))
-            case "integer":
-                words.append(struct.pack("q", 7))
-            case "size":
-                words.append(struct.pack("q", size(field)))
-    return b"".join(words)
-
-
-def of_product(m: int, n: int, k: int) -> dict[str, int]:
-    return {"m": m, "n": n, "k": k, "l": 1}
-
-
-def of_convolution(plan: Plan, geometry: Convolution, x: tuple[int, ...], w: tuple[int, ...]) -> dict[str, int]:
-    """Return the sizes of a convolution of packed tensors, channels last."""
-    found = dict(geometry.problem(x, w).sizes)
-    found |= {"tile_rows": 0, "tile_columns": 0}
-    if geometry.operator != "wgrad":
-        found |= {"l": 1, "n": found["filters"], "m": 1, "k": 1}
-        for name, value in found.items():
-            if name.startswith("output_"):
-                found["m"] *= value
-        found["m"] *= found["images"]
-    for tensor, shape in (("A", x), ("B", w)):
-        strides = [shape[1]]
-        for extent in shape[:1:-1]:
-            strides.append(strides[-1] * extent)
-        given = [field.role for field in plan.fields if field.tensor == tensor and field.kind == "size"]
-        found |= {f"{tensor} {role}": stride for role, stride in zip(given, strides[::-1], strict=True)}
-    return found
 
 
 def parts(layout: Layout, params: bytes) -> Iterator[tuple[str, bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,12 @@ from evt.compilation import Cache, build
 from evt.compilation.jit import Missing, find_nvrtc
 from evt.compilation.toolchain import NVRTC, WAY
 from evt.errors import InternalError
+from evt.ir.convolution import Convolution
 from evt.launch.recipe import Kernel
 from evt.runtime.driver import INVALID_CONTEXT, Config
 from evt.runtime.kernels import kernel_sources
 from evt.runtime.launcher import Launcher
+from tests.support import calls
 
 pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
 
@@ -201,6 +204,41 @@ def test_a_kernel_with_parameters_of_another_size_is_refused(made):
     call = arguments()
     with pytest.raises(InternalError, match="takes 8 bytes of parameters"):
         made(driver).run(call, len(call), 0)
+
+
+class Limits(Driver):
+    """A driver that refuses launches with more shared memory than the kernel was allowed last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = 0
+
+    def allow_shared_memory(self, kernel: int, size: int, device: int) -> int:
+        self.limit = size
+        return 0
+
+    def launch(self, config: int, kernel: int, params: int, extra: None) -> int:
+        return int(Config.from_address(config).shared_bytes > self.limit)
+
+
+def test_calls_of_all_sizes_stay_launchable(tmp_path: Path, monkeypatch):
+    """A depthwise kernel has other shared memory for other sizes."""
+    monkeypatch.setenv(WAY, NVRTC)
+    geometry = {"padding": 2, "groups": 64}
+    op = evt.conv2d("D = relu(acc)", route="conv-depthwise-3x", **geometry)
+    plan = op.plan("sm90", "f16", "f16", shapes=((2, 64, 28, 28), (64, 1, 5, 5)))
+    (source,) = kernel_sources([plan])
+    (path,) = build([source], cache=Cache(tmp_path))
+    driver, draw = Limits(), random.Random(5)
+    launcher = Launcher(plan, path.read_bytes(), source.name, find=lambda: driver)  # type: ignore[arg-type, return-value]
+    convolution = Convolution.of("conv2d", geometry)
+    images = [(draw.randint(1, 40), 64, draw.randint(5, 120), draw.randint(5, 120)) for _ in range(20)]
+    given = [calls.arguments(plan, calls.of_convolution(plan, convolution, x, (64, 1, 5, 5))) for x in images]
+    limits = set()
+    for call in (*given, *given):
+        assert launcher.run(call, len(call), 0) == 0
+        limits.add(driver.limit)
+    assert len(limits) > 1
 
 
 def test_a_cubin_of_another_plan_is_refused(cubin, tmp_path: Path):
