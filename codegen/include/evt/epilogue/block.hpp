@@ -71,7 +71,7 @@ struct BlockStore {
       CUTLASS_PRAGMA_UNROLL
       for (int value = 0; value < Blocks::values_of(Lanes::kSize); ++value) {
         int const i = Blocks::place(value), block = Blocks::block_of(value), row = Lanes::row_offset(i);
-        if (Blocks::stores(lanes, at, value) && lanes.has_row(at, i) && first + block * Width < lanes.extent_n()) {
+        if (Blocks::stores(lanes, at, value) && lanes.has_row(at, i) && first + block * Width < lanes.end_n()) {
           to[row * this->arguments.stride_m + block] = Lanes::template convert_one<Element>(Input(input[i]));
         }
       }

@@ -80,7 +80,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
   }
 
   CUTLASS_DEVICE int64_t find_column(int n) const {
-    return n < this->lanes.extent_n() ? this->arguments.columns(this->lanes.batch(), n) : -1;
+    return n < this->lanes.end_n() ? this->arguments.columns(this->lanes.batch(), n) : -1;
   }
 
   /// Load elements of a row, from element i on. Elements outside of the tensor are zeros.
@@ -95,7 +95,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
       return;
     }
     if constexpr (kNeighbours) {
-      if (Lanes::is_there(row) && n + kRun <= this->lanes.extent_n() && Neighbours<Value, kRun>::allows(row + n)) {
+      if (Lanes::is_there(row) && n + kRun <= this->lanes.end_n() && Neighbours<Value, kRun>::allows(row + n)) {
         Neighbours<Value, kRun>::load(to, row + n);
         return;
       }
@@ -112,7 +112,7 @@ struct IndexedState : State<Lanes, IndexedArguments<Element, Rows, Columns, Stri
   CUTLASS_DEVICE void store(Value const (&from)[kRun], Row row, typename Lanes::At const& at, int first) const {
     [[maybe_unused]] int const n = this->lanes.column(at, first);
     if constexpr (kNeighbours) {
-      if (Lanes::is_there(row) && n + kRun <= this->lanes.extent_n() && Neighbours<Value, kRun>::allows(row + n)) {
+      if (Lanes::is_there(row) && n + kRun <= this->lanes.end_n() && Neighbours<Value, kRun>::allows(row + n)) {
         Neighbours<Value, kRun>::store(row + n, from);
         return;
       }

@@ -54,6 +54,8 @@ struct Lanes : epilogue::TypesOwn {
   CUTLASS_DEVICE int batch() const { return tile.batch; }
   CUTLASS_DEVICE static int extent_m() { return 0; }  // of each batch; there is one batch
   CUTLASS_DEVICE int extent_n() const { return tile.columns; }
+  /// The end of the columns that the tile may store: with groups, of its group.
+  CUTLASS_DEVICE int end_n() const { return tile.end; }
 
   CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
 

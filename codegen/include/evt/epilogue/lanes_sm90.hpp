@@ -173,6 +173,8 @@ struct Lanes : epilogue::TypesCutlass {
   CUTLASS_DEVICE int batch() const { return l; }
   CUTLASS_DEVICE int extent_m() const { return rows; }
   CUTLASS_DEVICE int extent_n() const { return columns; }
+  /// The end of the columns that the tile may store: with groups, of its group.
+  CUTLASS_DEVICE int end_n() const { return columns; }
 
   CUTLASS_DEVICE bool is_row(int row) const { return row < rows; }
   CUTLASS_DEVICE bool has_row(At const& at, int i) const { return row(at, i) < rows; }
