@@ -59,11 +59,18 @@ class IsAligned:
 
 
 @dataclass(frozen=True, slots=True)
+class LowWord:
+    """The low 32 bits of a number, without a sign, in a member of 32 or 64 bits."""
+
+    number: Field
+
+
+@dataclass(frozen=True, slots=True)
 class Shaped:
     """A value that the sizes decide: see :mod:`evt.launch.shape`."""
 
 
-Value: TypeAlias = Field | int | Parts | PartialSums | PartCount | Quotient | IsAligned | Shaped
+Value: TypeAlias = Field | int | Parts | PartialSums | PartCount | Quotient | IsAligned | LowWord | Shaped
 Members: TypeAlias = tuple[tuple[str, Value], ...]
 SHAPED = Shaped()
 #: The kernel that multiplies before the kernel with the epilogue.
@@ -183,7 +190,7 @@ def _of_random(step: RandomNumbers) -> Iterator[tuple[str, Value]]:
         if isinstance(value, Number):
             yield member, int(value.value) & 0xFFFFFFFF
             continue
-        yield member, value.number
+        yield member, value.number if value.dtype == I64 else LowWord(value.number)
         if step.wide:
             yield f"{member}_ptr.ptr", value.pointer
             yield f"{member}_ptr.is_wide", int(value.dtype == I64)

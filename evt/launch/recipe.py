@@ -16,6 +16,7 @@ from evt.launch.layout import Layout, layout_of
 from evt.launch.members import (
     MULTIPLY,
     IsAligned,
+    LowWord,
     PartCount,
     PartialSums,
     Parts,
@@ -188,6 +189,8 @@ class _Writer:
         match value:
             case Field() if value.name not in self._sizes:
                 return [Patch(at, kind, self._index[value.name])]
+            case LowWord(field):
+                return [Patch(at, "I", self._index[field.name])]  # the bytes after it are zeros
             case PartialSums():
                 return [Patch(at, kind, self._index["workspace"])]
             case Parts(reduction):

@@ -172,6 +172,12 @@ SLOW = pytest.mark.slow
 PRODUCTS = [
     pytest.param(RESIDUAL, "f16", "own_pingpong_128x128x64", id="pingpong"),
     pytest.param(REDUCED, "bf16", "own_cooperative_64x128x64_1x1x4", id="split-reductions"),
+    pytest.param(
+        "in beta: i32, u: f16, v: bool, seed: i64, offset: i32; out D: f16; D = dropout(acc*beta + u*v, 0.25, seed, offset)",
+        "f16",
+        "own_pingpong_64x128x64",
+        id="numbers",
+    ),
     pytest.param(RESIDUAL, "bf16", "own_cooperative_256x128x64_1x2", id="cluster", marks=SLOW),
     pytest.param(RESIDUAL, "f16", "own_cooperative_64x256x32_2x1", id="cluster-of-rows", marks=SLOW),
     pytest.param("out D: f32; D = acc", "f16", "own_pingpong_40x64x128", id="no-tile", marks=SLOW),

@@ -230,7 +230,7 @@ def test_calls_of_all_sizes_stay_launchable(tmp_path: Path, monkeypatch):
     (source,) = kernel_sources([plan])
     (path,) = build([source], cache=Cache(tmp_path))
     driver, draw = Limits(), random.Random(5)
-    launcher = Launcher(plan, path.read_bytes(), source.name, find=lambda: driver)  # type: ignore[arg-type, return-value]
+    launcher = Launcher(plan, path.read_bytes(), source.name, find=lambda: driver)  # type: ignore[return-value]
     convolution = Convolution.of("conv2d", geometry)
     images = [(draw.randint(1, 40), 64, draw.randint(5, 120), draw.randint(5, 120)) for _ in range(20)]
     given = [calls.arguments(plan, calls.of_convolution(plan, convolution, x, (64, 1, 5, 5))) for x in images]

@@ -26,9 +26,9 @@ def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0) -> bytes:
             case "pointer":
                 words.append(struct.pack("Q", alpha if field.tensor == "alpha" else 0x700000000000 + 0x1000000 * index))
             case "number":
-                words.append(struct.pack("d", 1.5))
+                words.append(struct.pack("d", -3.0))
             case "integer":
-                words.append(struct.pack("q", 7))
+                words.append(struct.pack("q", -(1 << 40) - 7))
             case "size":
                 words.append(struct.pack("q", size(field)))
     return b"".join(words)
