@@ -17,8 +17,9 @@ LANGUAGE = _words(
     "nan inf infinity NaN INF Inf NAN Infinity "
     "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
     "psi omega "
-    "f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 b1 float64 double fp64 float32 float fp32 single tfloat32 float16 "
-    "half fp16 bfloat16 fp8_e4m3 float8_e4m3fn fp8 fp8_e5m2 float8_e5m2 int64 s64 int32 int s32 int8 s8 uint8 bool bit"
+    "f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 i4 u4 b1 float64 double fp64 float32 float fp32 single tfloat32 "
+    "float16 half fp16 bfloat16 fp8_e4m3 float8_e4m3fn fp8 fp8_e5m2 float8_e5m2 int64 s64 int32 int s32 int8 s8 uint8 "
+    "int4 s4 uint4 bool bit"
 )
 #: Words that name no parameter, because expressions use them: C++ keywords and namespaces.
 CXX = _words(

@@ -9,6 +9,8 @@ import torch
 
 import evt
 from evt.gradient import differentiable_outputs
+from evt.ir.dtype import PACKED_OPERANDS
+from evt.reference.int4 import shaped
 from evt.runtime.arguments import outline
 from tests.programs.call import arguments, problems
 from tests.programs.checks import make
@@ -56,6 +58,8 @@ def check(seed: int) -> bool:
         dag = outline(narrow.request, a, b, inputs).dag
     except evt.EvtError:
         return False
+    if dag.operands[1].dtype in PACKED_OPERANDS:
+        b = shaped(b)  # as wide elements have it
     generator = torch.Generator().manual_seed(seed)
     try:
         op = widened(narrow.request, dag)
