@@ -146,6 +146,19 @@ using Halo = FamilyOwn<evt::fragment::LanesOfWgmma>;
 using Paired = FamilyOwn<evt::fragment::LanesOfPairs>;
 using Depthwise = FamilyOwn<evt::fragment::Lanes<16, 1, false>>;
 
+/// Own kernels whose tiles end with a group of columns.
+template <class Warp>
+struct FamilyGroup : FamilyOwn<Warp> {
+  using Base = FamilyOwn<Warp>;
+  static constexpr int kEnd = 40;
+
+  static typename Base::Lanes make(int tile_m, int tile_n, int thread) {
+    auto made = Base::make(tile_m, tile_n, thread);
+    made.tile.end = kEnd;
+    return made;
+  }
+};
+
 /// Whether an operation has a result for each row: a reduction, or a store of bits.
 template <class Operation>
 constexpr bool keeps_rows = std::is_same_v<Operation, epilogue::MaskStore>;
@@ -480,6 +493,32 @@ void check(char const* name, Stride const& stride) {
   check_indexed<Family>(stride);
 }
 
+/// Stores write the columns of the tile's group alone.
+template <class Family>
+void check_group(char const* name) {
+  family = name;
+  std::vector<int> columns(kN);
+  for (int n = 0; n < kN; ++n) columns[size_t(n)] = kN - 1 - n;
+  std::vector<float> scattered(kM * kN, NAN), blocks(kM * kN / 8, NAN);
+  what = "a scatter of a group";
+  put<Family, epilogue::Scatter<float, evt::InOrder, evt::At<int>, epilogue::Strides>>(
+      {scattered.data(), {kN, 1}, {}, {columns.data(), 0, kN}}, value);
+  what = "blocks of a group";
+  put<Family, epilogue::BlockStore<float, 8>>({blocks.data(), kN / 8, 0}, value);
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) {
+      float const found = scattered[size_t(m * kN + columns[size_t(n)])];
+      bool const is_stored = found == found;
+      expect(is_stored, n < Family::kEnd, m, n);
+      if (is_stored) expect(found, value(m, n), m, n);
+    }
+    for (int n = 0; n < kN; n += 8) {
+      float const found = blocks[size_t(m * (kN / 8) + n / 8)];
+      expect(found == found, n < Family::kEnd, m, n);
+    }
+  }
+}
+
 template <class Family>
 void check_wide() {
   check_pairs<Family, 16>();
@@ -501,6 +540,7 @@ int main() {
   check<Depthwise>("depthwise", epilogue::Strides{kN, 1});
   check_wide<Depthwise>();
   check_vectors_and_matrices<Depthwise>(epilogue::Strides{1, kM});
+  check_group<FamilyGroup<evt::fragment::LanesOfWgmma>>("a group of columns");
   cute::Stride<cute::_1, int64_t, cute::_0> const by_columns{{}, kM, {}};
   check<Family2x<cutlass::half_t, 8>>("2.x, 8 columns", stride);
   check_wide<Family2x<cutlass::half_t, 8>>();
