@@ -51,7 +51,12 @@ def _missing(need: str) -> str:
     return _missing("nvcc") if torch.cuda.is_available() else "torch sees no GPU"
 
 
+#: Rooms whose files take the most time. They run first: a long file at the end leaves one process alone with it.
+_LONG = ("samples", "nvcc", "cxx")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name not in _LONG)
     for item in items:
         for need in ("cxx", "nvcc", "gpu"):
             if item.get_closest_marker(need) and (reason := _missing(need)):
