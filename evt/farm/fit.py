@@ -77,7 +77,8 @@ def _rows(key: str, found: Measurement) -> Iterator[Row]:
     task = Task.read(found.call)
     survey, sizes = task.survey(found.target), problem_sizes(task.request, task.shapes)
     costs = costs_of(survey.problem.dag, sizes, task.shapes)
-    known = {each.route.name: each for each in survey.candidates if each.applies}
+    timed = {timing.route for timing in found.timings}
+    known = {each.route.name: each for each in survey.candidates if each.route.name in timed and each.applies}
     for timing in found.timings:
         candidate = known.get(timing.route)
         config = candidate.search_space.get(timing.config) if candidate is not None else None
