@@ -1,7 +1,8 @@
 """Whole models by name, with random weights and inputs: ``MODELS["resnet50"]``.
 
-Torchvision, timm and transformers define the models, apart from a U-Net. Models of transformers are made from
-configurations with few layers; no model downloads anything. :data:`LATER` names the models that the manual lists apart.
+Torchvision, timm and transformers define the models, apart from a U-Net and two decoders. Models of transformers are
+made from configurations with few layers; no model downloads anything. :data:`LATER` names the models that the manual
+lists apart.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from evt.bench.unet import UNet
+from evt.bench.vae import Decoder
 
 #: The positional arguments and keyword arguments of a call, made from a device, a type and a batch size.
 _Inputs = Callable[[torch.device, torch.dtype, int], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -149,6 +151,10 @@ LATER: Mapping[str, Model] = {
     "mobilenet_v2": _torchvision("mobilenet_v2", 64),
     "deeplabv3": _torchvision(
         *("deeplabv3_resnet50", 8), module="models.segmentation", shape=(3, 512, 512), weights_backbone=None
+    ),
+    "vae_decoder": Model("torch", Decoder, _pixels(4, 64, 64), 1),
+    "video_decoder": Model(
+        *("torch", lambda: Decoder(16, (384, 384, 192, 96), volume=True), _pixels(16, 5, 32, 32), 1, "bfloat16")
     ),
     "r3d_18": _torchvision("r3d_18", 8, module="models.video", shape=(3, 16, 112, 112)),
     "regnety_032": _timm("regnety_032", 64),

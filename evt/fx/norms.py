@@ -158,10 +158,20 @@ def restore(graph: Graph, frozen: bool = False) -> Node | None:
 
 def is_aside(node: Node) -> bool:
     """Return whether only products that take a norm in depend on a node, and only to be restored."""
-    return bool(node.users) and all(
-        node not in norm_of(user) if user.target is normed else is_aside(user)  # type: ignore[operator]
-        for user in node.users
-    )
+    if not node.graph.find_nodes(op="call_function", target=normed, sort=False):
+        return False
+    seen, stack = {node}, [node]
+    while stack:
+        each = stack.pop()
+        if not each.users:
+            return False
+        for user in each.users:
+            if user.target is not normed:
+                stack += [] if user in seen else [user]
+                seen.add(user)
+            elif each in norm_of(user):  # type: ignore[operator]
+                return False
+    return True
 
 
 def undo(node: Node) -> None:
@@ -280,13 +290,15 @@ def _operands(node: Node) -> list[Node]:
 
 def _factors(node: Node, shape: tuple[Any, ...], is_norm: bool = False) -> Iterator[Node]:
     """Yield the factors of a tensor; x itself, which its statistics read too, is one factor."""
-    node = uncast(node)
-    product = operator_name(node) == "mul.Tensor" and len(_operands(node)) == 2 and all_same(shape_of(node), shape)
-    if product and (is_norm or len(node.users) == 1):
-        for each in _operands(node):
-            yield from _factors(each, shape)
-    else:
-        yield node
+    stack = [node]
+    while stack:
+        each = uncast(stack.pop())
+        product = operator_name(each) == "mul.Tensor" and len(_operands(each)) == 2 and all_same(shape_of(each), shape)
+        if product and (is_norm or len(each.users) == 1):
+            stack += reversed(_operands(each))
+        else:
+            yield each
+        is_norm = False
 
 
 def _is_vector(node: Node, shape: tuple[Any, ...]) -> bool:

@@ -91,13 +91,12 @@ def operands_of(found: Semantics | None) -> Iterator[Node]:
 
 def number_of(node: Node) -> float | None:
     """Return the number that fills a tensor, or None if the graph does not define one."""
-    name = operator_name(node)
+    while (name := operator_name(node)) is not None and name.partition(".")[0] in IDENTITIES and node.all_input_nodes:
+        node = node.all_input_nodes[0]
     arguments = Arguments(node) if name else None
     if arguments is not None and (fill := _FILLS.get(name or "")) is not None and is_tensor(node):
         value = fill(arguments)
         return number_in(dtype_of(node), value) if isinstance(value, int | float) else None
-    if name is not None and (name.partition(".")[0] in IDENTITIES) and node.all_input_nodes:
-        return number_of(node.all_input_nodes[0])
     if node.op == "get_attr" and is_tensor(node) and shape_of(node) == () and node.meta["val"].device.type == "cpu":
         found: Any = node.graph.owning_module
         for part in str(node.target).split("."):

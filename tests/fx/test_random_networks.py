@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 from evt.errors import InternalError
 from evt.fx.backend import backend
+from evt.fx.build import RegionProgram
+from evt.fx.choose import RegionPass
+from evt.fx.norms import restore
+from evt.fx.options import Options
 from evt.fx.records import RECORDS
 from evt.fx.regions import find_regions
 from evt.fx.rewrite import LAUNCH, rewrite
+from evt.fx.skip_reason import SkipReason
 from evt.fx.verify import verify
 from tests.support.work import count_calls
 
@@ -131,7 +139,55 @@ def _branches(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
     return torch.cat([torch.relu((x * float(index)) @ w) for index in range(count // 8)])
 
 
-@pytest.mark.parametrize("function", [_chain, _readers, _views, _layers, _branches])
+def _factors(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
+    y = x @ w
+    for index in range(count):
+        y = y * x if index % 2 else x * y
+    return y @ w
+
+
+def _copies(x: torch.Tensor, w: torch.Tensor, count: int) -> torch.Tensor:
+    y, one = x @ w, torch.ones(())
+    for index in range(count // 2):
+        one = one.clone()
+        y = y.clone() if index % 2 else y.double().float()
+    return (y + one) @ w
+
+
+_SHAPES = [_chain, _readers, _views, _layers, _branches, _factors, _copies]
+
+
+class _Estimates(RegionPass):
+    """A pass that estimates the regions of a model on the CPU for a GPU, and builds nothing."""
+
+    target = "sm90"
+
+    def __call__(self, graph: Graph) -> None:
+        self.choose(graph)
+        restore(graph)
+
+    def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
+        return {}
+
+
+@pytest.mark.parametrize("function", _SHAPES)
+@pytest.mark.parametrize("rule", ["estimate", "always"])
+def test_depth_of_the_graph_is_not_depth_of_the_stack(function: Callable[..., torch.Tensor], rule: str) -> None:
+    """Deep graphs pass with a stack that is not as deep: no function calls itself for each operator of a chain."""
+    half = (X[:16, :16].half(), W[:, :16].half())
+    graph = make_fx(lambda x, w: function(x, w, 400), tracing_mode="fake")(*half).graph
+    shallow = make_fx(lambda x, w: function(x, w, 16), tracing_mode="fake")(*half).graph
+    estimates = _Estimates(Options(rule, ("cpu", "cuda")))
+    estimates(shallow)  # imports and fills caches
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(len(inspect.stack(0)) + 150)
+        estimates(graph)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize("function", _SHAPES)
 def test_work_is_proportional_to_the_graph(function: Callable[..., torch.Tensor]) -> None:
     """Four times the operators take about four times the calls, and no recursion reaches Python's limit."""
 
