@@ -27,8 +27,6 @@ def is_paired(problem: Problem) -> bool:
     that are converted. Threads would move all other matrices element by element.
     """
     primary, dag = problem.dag.primary, problem.dag
-    if problem.ragged:
-        return False  # not measured
     if primary.modes[-1:] != ("n/2",) or problem.converts or problem.packs or problem.signature.b.contiguous != "k":
         return False
     if not _is_moved(problem, primary):

@@ -254,6 +254,9 @@ SUITED = {
     "a residual": RESIDUAL,
     "rows": "in x: f16[m]; D = gelu(acc*x)",
     "dropout": "D = dropout(acc + bias, 0.1, seed, offset)",
+    "packed bits": "in K: b1[m, n]; out D, M: b1; M = acc > 0; D = where(K, acc, 0)",
+    "pairs": "out D[m, n/2]; D = silu(even(acc))*odd(acc)",
+    "pairs with a reduction": "out D[m, n/2], s: f32[m]; D = silu(even(acc + bias))*odd(acc); s = max[n](abs(D))",
 }
 
 
@@ -269,9 +272,6 @@ UNSUITED = {
     "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is no matrix, which TMA stores"),
     "two matrices to read": ("D = acc + x + y; in x[m, n], y[m, n]", "f16", "`y` is a further matrix"),
     "two matrices to write": ("out D, Z; Z = acc + bias; D = gelu(Z)", "f16", "is a further matrix"),
-    "packed bits": ("out D, M: b1; M = acc > 0; D = acc", "f16", "`M` is moved element by element"),
-    "bits of a matrix": ("in M: b1[m, n]; D = where(M, acc, 0)", "f16", "`M` is moved element by element"),
-    "pairs": ("out D[m, n/2]; D = silu(even(acc))*odd(acc)", "f16", ""),
     "distant pairs": ("out D[m, n/2]; D = even(acc, 8) + odd(acc, 8)", "f16", "`D` is moved element by element"),
     "wide pairs": ("out D: f32[m, n/2]; D = even(acc) + odd(acc)", "f16", "`D` is moved element by element"),
     "pairs and a matrix": (
@@ -329,8 +329,8 @@ def test_rows_that_tma_does_not_store_are_left_to_cutlass() -> None:
 BATCHES = "gemm-own-batches"
 
 
-def test_several_batches_take_one_launch_of_cutlass() -> None:
-    for batches, route in ((1, ROUTE), (2, "stock-3x"), (300, "stock-3x")):
+def test_several_batches_take_one_launch() -> None:
+    for batches, route in ((1, ROUTE), (2, BATCHES), (300, BATCHES)):
         shapes = (batches, 64, 32), (batches, 32, 16)
         assert surveyed("D = acc", operation="gemm", shapes=shapes).plan.route == route
         explained = evt.gemm("D = acc").explain("sm90", shapes=shapes)
@@ -363,7 +363,7 @@ def test_operands_that_batches_share_are_refused_before_they_are_counted() -> No
     shared = replace(problem, signature=replace(problem.signature, b=replace(problem.signature.b, batch="shared")))
     with pytest.raises(evt.TargetError, match=r"E0502\](.|\n)*several batches share `B`"):
         plan(shared, ROUTE)
-    assert plan(shared).route == "stock-3x"
+    assert plan(shared).route == BATCHES
     assert plan(shared, BATCHES).route == BATCHES
 
 

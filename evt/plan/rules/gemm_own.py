@@ -6,7 +6,7 @@ from evt.ir import Input, Output, Reduce
 from evt.ir.dtype import B1
 from evt.plan.batches import counts
 from evt.plan.problem import Problem
-from evt.plan.rules.halo import exchange, further_matrix, wide_operands
+from evt.plan.rules.halo import further_matrix, wide_operands
 from evt.plan.rules.rule import rule
 from evt.plan.staged import is_paired, is_staged
 from evt.plan.verdict import HOLDS, Refusal, Verdict
@@ -42,15 +42,15 @@ def of_batches(problem: Problem) -> Verdict:
     return _moved(problem)
 
 
-@rule("it was not measured: a kernel of CUTLASS is taken unless this route is asked for")
+@rule("the operands have 8 or 16 bits")
 def suits_batches(problem: Problem) -> Verdict:
-    return Refusal("batches were not measured")
+    return wide_operands(problem) or HOLDS
 
 
 @rule(
     "the operands have 8 or 16 bits and one batch, TMA stores D, and the epilogue reads and writes a matrix each at "
-    "most and has no reductions over rows, no packed bits, no pairs or blocks of columns, and no places that an index "
-    "names"
+    "most besides packed bits, and has no reductions over rows, no blocks of columns, no pairs but neighbours, and no "
+    "places that an index names"
 )
 def suits(problem: Problem) -> Verdict:
     """Leave reductions over rows and tensors that threads would move element by element to CUTLASS."""
@@ -65,12 +65,6 @@ def suits(problem: Problem) -> Verdict:
     reductions = (node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce) and "m" in op.over)
     if (reduction := next(reductions, None)) is not None:
         return Refusal("a reduction is over rows", reduction)
-    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    bits = next((value for value in values if value.dtype == B1), None)
-    if bits is not None:
-        return Refusal(f"`{bits.name}` is moved element by element", bits.span)
-    if is_paired(problem):
-        return Refusal("pairs of columns were not measured", exchange(problem))
     return _moved(problem)
 
 
