@@ -92,8 +92,8 @@ def own(plan: Plan) -> OwnText | None:
 
 
 def _kernel(loop: HaloConvolution) -> str:
-    flags = [str(flag).lower() for flag in (loop.shared, loop.by_images)]
-    given = flags[: 2 if loop.by_images else int(loop.shared)]
+    flags = loop.shared, loop.by_images, 0 if loop.residues else loop.taps
+    given = [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
     return f"evt::kit::Kernel<{', '.join(('Mainloop', 'Epilogue', *given))}>"
 
 

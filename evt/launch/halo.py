@@ -193,7 +193,7 @@ def class_of(plan: Plan) -> KernelClass:
     volume = loop.rank == 3
     pixel_bytes = WINDOW_BYTES if has_windows(plan) else swizzled_row(block_bytes)
     staged = plan.source is not None or plan.destination is not None
-    flags = loop.residues, *flags_of(loop.groups), loop.by_images
+    flags = loop.residues, *flags_of(loop.groups), loop.by_images, loop.taps
     return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, *flags)
 
 

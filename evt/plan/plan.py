@@ -202,7 +202,7 @@ class HaloConvolution(Convolution):
     """A convolution that loads each pixel once a tile (:mod:`evt.plan.geometry.halo`). ``shared``: by clusters.
 
     ``windows``: the channels and the pixels of a step, if a row of taps is one tap. ``residues``: dgrad with a stride.
-    ``by_images``: a tile has pixels of one image, for reductions of each image.
+    ``by_images``: a tile has pixels of one image, for reductions of each image. ``taps``: of a stage, if known.
     """
 
     windows: tuple[int, int] | None = None
@@ -210,6 +210,7 @@ class HaloConvolution(Convolution):
     residues: bool = False
     groups: Groups = "one"
     by_images: bool = False
+    taps: int = 0
 
     @property
     def transposes_filters(self) -> bool:

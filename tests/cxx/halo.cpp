@@ -78,7 +78,7 @@ bool run(typename Kernel::Arguments const& arguments) {
 /// Whether the parts of each image are the sums of its pixels.
 template <class Mainloop, class Arguments>
 bool sums_images(Arguments const& given) {
-  using Kernel = evt::kit::Kernel<Mainloop, EpilogueOfSums, false, true>;
+  using Kernel = evt::kit::Kernel<Mainloop, EpilogueOfSums, false, true, 3>;
   typename Kernel::Arguments arguments{};
   arguments.problem = given.problem;
   arguments.a = given.a, arguments.b = given.b, arguments.d = given.d, arguments.d_stride = given.d_stride;

@@ -209,7 +209,7 @@ struct Mma {
 };
 
 using Mainloop = evt::kit::GroupsMainloop<Mma, 64>;
-using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+using Kernel = evt::kit::Kernel<Mainloop, Epilogue, false, false, 3>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an

@@ -225,7 +225,7 @@ struct Mma {
 };
 
 using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2>;
-using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+using Kernel = evt::kit::Kernel<Mainloop, Epilogue, false, false, 1>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an

@@ -198,7 +198,7 @@ struct Mma {
 };
 
 using Mainloop = evt::kit::WordsMainloop<Mma, 48, 2>;
-using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+using Kernel = evt::kit::Kernel<Mainloop, Epilogue, false, false, 3>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an

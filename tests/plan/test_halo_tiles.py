@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 from math import inf
 
@@ -14,7 +15,7 @@ from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.ir.dtype import E4M3, E5M2, F16, F32, I8, U8, DType
 from evt.plan import convolution_class
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import SHARED_BYTES, Geometry, KernelClass
+from evt.plan.geometry.halo import SHARED_BYTES, TAPS_PER_STAGE, Geometry, KernelClass
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, lines_of_eight, scheduled
 from evt.plan.halo import PIXELS, Halo, halo_of, time
 from evt.plan.halo_cost import Cycles, Plane, choose
@@ -197,8 +198,28 @@ def test_kernels_that_share_tiles_are_other_kernels() -> None:
     for schedule, config in made.items():
         planned = evt.conv2d(RESIDUAL, padding=1, route="own", config=config.name).plan("sm90", "f16", shapes=shapes)
         assert planned.mainloop.shared == (schedule == "halo_shared")
-        shared = ", true" * planned.mainloop.shared
-        assert f"evt::kit::Kernel<Mainloop, Epilogue{shared}>;" in emit(planned)
+        shared = str(planned.mainloop.shared).lower()
+        assert f"evt::kit::Kernel<Mainloop, Epilogue, {shared}, false, 3>;" in emit(planned)
+
+
+@pytest.mark.parametrize(
+    ("filter_size", "taps"),
+    [((3, 3), 3), ((1, 1), 1), ((5, 5), 5), ((7, 7), 1), ((3, 5), 3), ((2, 2), 1), ((1, 5), 5), ((1, 9), 3)],
+)
+def test_a_kernel_has_the_multiplications_of_its_filters_alone(filter_size, taps) -> None:
+    shapes = (2, 64, 56, 56), (64, 64, *filter_size)
+    text = emit(evt.conv2d(RESIDUAL, route="conv-halo-3x").plan("sm90", "f16", shapes=shapes))
+    assert f"evt::kit::Kernel<Mainloop, Epilogue, false, false, {taps}>;" in text
+    unknown = emit(evt.conv2d(RESIDUAL, route="conv-halo-3x").plan("sm90", "f16"))
+    assert "evt::kit::Kernel<Mainloop, Epilogue>;" in unknown
+
+
+def test_the_size_of_filters_changes_no_geometry() -> None:
+    for problem, kernel, _ in random_layers(3, 400):
+        first = next(each for each in TAPS_PER_STAGE if problem.tap_count % each == 0)
+        unknown, known, one = (geometry_of(problem, replace(kernel, taps_per_stage=each)) for each in (0, first, 1))
+        assert known == unknown
+        assert one.taps_per_stage == 1  # another filter than the planner's
 
 
 @pytest.mark.parametrize("operand", [E4M3, I8, F16, F32], ids=str)

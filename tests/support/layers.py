@@ -60,6 +60,7 @@ def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator
             *(pixels, block_bytes // element_bytes, block_bytes, pixel_bytes, staged, volume, shared),
             residues=kind == "residues",
             by_images=kind == "image" and problem.images % 4 == 3,
+            taps_per_stage=(0, 0, 1, 3, 5)[problem.channels % 5],
         )
         if kind == "windows":
             problem = over_windows(problem, kernel)

@@ -104,6 +104,8 @@ class KernelClass:
     words: bool = False
     #: A tile has pixels of one image: a reduction is over the pixels of each image.
     by_images: bool = False
+    #: The taps whose filters share a stage, if they fit; 0 if the size of the filters was not known.
+    taps_per_stage: int = 0
 
     @property
     def consumers(self) -> int:
@@ -129,6 +131,10 @@ class KernelClass:
     def filter_bytes(self) -> int:
         """Bytes of a filter's row of channels in shared memory."""
         return max(self.block_bytes, self.pixel_bytes)
+
+    def shares(self, taps: int) -> bool:
+        """Return whether the kernel has the multiplication of a number of taps in a stage."""
+        return taps == 1 or (not self.residues and (self.taps_per_stage == 0 or self.taps_per_stage == taps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +360,7 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
         epilogue_bytes=aligned_bytes(max(kernel.pixels, stored) * 2 * FILTERS) if has_buffer else 0,
     )
     for length in TAPS_PER_STAGE:
-        if problem.tap_count % length == 0 and (length == 1 or not kernel.residues):
+        if problem.tap_count % length == 0 and kernel.shares(length):
             fitted = fit(problem, kernel, made, length, True)
             if fitted.input_stages > 0:
                 return fitted
@@ -420,12 +426,9 @@ def choose(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 
 
 def has_columns(problem: Problem) -> bool:
     """Return whether filters are columns along the depth of a volume of many slices: few taps are outside then."""
-    height = problem.height
-    width = problem.width
-    depth = problem.depth
-    single = problem.tap_count == 1 and height.stride == 1 and width.stride == 1
-    whole = height.output == height.size and width.output == width.size
-    return single and whole and depth.taps > 1 and depth.output >= 2 * depth.taps
+    single = problem.tap_count == 1 and problem.height.stride == 1 and problem.width.stride == 1
+    whole = problem.height.output == problem.height.size and problem.width.output == problem.width.size
+    return single and whole and problem.depth.taps > 1 and problem.depth.output >= 2 * problem.depth.taps
 
 
 def flattened(problem: Problem) -> Problem:

@@ -40,10 +40,10 @@ namespace evt {
 namespace kit {
 
 /// A Mainloop, as mainloop.hpp describes it, with an Epilogue of fragment.hpp. Shared: the CTAs of a cluster share
-/// tiles. ByImages: a tile has pixels of one image.
-template <class Mainloop, class Epilogue, bool Shared = false, bool ByImages = false>
+/// tiles. ByImages: a tile has pixels of one image. Taps: of a filter stage, if they are known.
+template <class Mainloop, class Epilogue, bool Shared = false, bool ByImages = false, int Taps = 0>
 struct Kernel {
-  using Traits = KernelTraits<Mainloop, Epilogue, Shared, ByImages>;
+  using Traits = KernelTraits<Mainloop, Epilogue, Shared, ByImages, Taps>;
   using Arguments = kit::Arguments<Traits>;
   using Params = kit::Params<Traits>;
 
@@ -174,11 +174,13 @@ struct Kernel {
     }
   }
 
-  template <int Taps>
+  template <int Number>
   CUTLASS_DEVICE static void multiply(Params const& params, SharedStorage const& storage, int consumer,
                                       TileWork const& part, PipelineState& input, PipelineState& filters,
                                       typename Traits::Accumulator (&accumulators)[Traits::kPixels / 2]) {
-    Mainloop::template multiply<Taps>(params, storage, consumer, part, input, filters, accumulators);
+    if constexpr (Traits::kClass.shares(Number)) {
+      Mainloop::template multiply<Number>(params, storage, consumer, part, input, filters, accumulators);
+    }
   }
 };
 

@@ -12,7 +12,8 @@ namespace evt {
 namespace kit {
 
 /// A main loop and an epilogue. Shared: the CTAs of a cluster share tiles. ByImages: a tile has pixels of one image.
-template <class Mainloop_, class Epilogue_, bool Shared, bool ByImages>
+/// Taps share a filter stage if they fit; 0 if the size of the filters is not known.
+template <class Mainloop_, class Epilogue_, bool Shared, bool ByImages, int Taps>
 struct KernelTraits {
   using Mainloop = Mainloop_;
   using Epilogue = Epilogue_;
@@ -38,7 +39,7 @@ struct KernelTraits {
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kPaired = false;
   static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes, kStaged, kVolume, kShared,
-                                      kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages};
+                                      kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages, Taps};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
 
   static constexpr int kConsumers = kShared ? 1 : 2;
