@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-from torch._inductor.output_code import CompiledFxGraph
 from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import Cache, KernelSource, tools_digest
@@ -99,8 +98,11 @@ class FusePass(RegionPass):
             keep(Record(rows, self.owner, self.options))
 
     def _folded(self, graph: Graph) -> Refresh | None:
-        """Restore a graph; return its folds if :meth:`compile` can call them before each replay of a CUDA graph."""
-        replayed = self._background is not None and torch._inductor.config.triton.cudagraphs
+        """Restore a graph; return its folds if :meth:`compile` can call them before each replay of a CUDA graph.
+
+        A graph that autograd's cache keeps whole folds in each replay.
+        """
+        replayed = self._background is not None and torch._inductor.config.triton.cudagraphs and not _is_bundled()
         folds = restore(graph, self.frozen or replayed)
         if folds is None or not replayed:
             return None
@@ -152,17 +154,14 @@ class FusePass(RegionPass):
             with Background() as background:
                 self._background = background
                 try:
-                    compiled = compile_fx_inner(graph, inputs, **keywords)
+                    compiled: Any = compile_fx_inner(graph, inputs, **keywords)
                 finally:
                     self._background = None
                 builds = background.wait()
             made, self._compiled = self._compiled, []
             if not builds.failures and self.record(before, made, builds.libraries):
                 for refresh in self.refreshed:
-                    assert isinstance(compiled, CompiledFxGraph)
-                    assert compiled.current_callable is not None
-                    compiled.current_callable = refresh.before(compiled.current_callable)
-                    compiled._fx_graph_cache_key = None  # autograd's cache would keep the graph without the call
+                    compiled = refresh.before(compiled)  # a function, which autograd's cache does not keep
                 return compiled
             self._failures |= builds.failures
             self.expire()
@@ -226,6 +225,12 @@ class _CompiledGraph:
         paths = dict.fromkeys(libraries[each] for each in sources)
         tools = tools_digest(Cache()) if paths else ""
         return StoredGraph(self.rows, tuple(provided), tuple(paths), tools, self.refresh)
+
+
+def _is_bundled() -> bool:
+    """Return whether autograd's cache keeps Inductor's graphs; then :meth:`FusePass.compile` has to return them."""
+    configs = ((torch._functorch.config, "bundled_autograd_cache"), (torch._dynamo.config, "caching_precompile"))
+    return any(getattr(config, name, False) for config, name in configs)
 
 
 def _sources_of(kernels: Iterable[RegionKernels]) -> list[KernelSource]:

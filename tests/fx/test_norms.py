@@ -22,7 +22,6 @@ from evt.fx.norms import Candidate, apply_norms, normed, restore
 from evt.fx.options import read_options
 from evt.fx.regions import find_regions
 from evt.ir import Reduce
-from evt.runtime import folded
 from evt.runtime.folded import Fold, fold_norms, text_of
 
 WIDTH = 32
@@ -229,25 +228,6 @@ def test_a_sum_computes_the_norm_that_it_reads_again() -> None:
     assert "x0*x1" in first.formula  # the correction
     assert "(x0 - x1)" in second.formula
     assert second.formula.count("f32[m, n]") == 2  # x, and the sum
-
-
-def test_weights_are_folded_before_a_cuda_graph_replays() -> None:
-    """Also in a graph that PyTorch loads from disk instead of compiling it."""
-    x, model = torch.randn(4, WIDTH), blocks("layer", 2)
-    options = {"evt.rule": "always", "evt.devices": ("cpu",), "triton.cudagraphs": True}
-    for _ in range(2):
-        torch._dynamo.reset()
-        folded._kept.clear()
-        run: Any = torch.compile(model, backend="evt", options=options, dynamic=False)
-        with torch.no_grad():
-            run(x)
-            (kept,) = folded._kept.values()
-            assert len(kept.results) == 6
-            first = [each.data_ptr() for each in kept.results]
-            for parameter in model.parameters():
-                parameter.mul_(1.25)
-            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
-            assert [each.data_ptr() for each in kept.results] == first
 
 
 def test_a_norm_is_part_of_all_products_that_read_it_or_of_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from evt.fx.cost_model import Benefit
 from evt.fx.options import read_options
 from evt.fx.records import RECORDS
 from evt.measured import Measurement, Store, Timing
+from evt.runtime import folded
 from evt.runtime.call import caller_of
 from tests.fx.compiling import ALWAYS, Net, close, compiled, inputs
 from tests.support.stub_device import plan_for_h200
@@ -117,6 +118,25 @@ def test_a_second_process_runs_no_pass(model: Net, passes: list[Graph], restart:
     assert [row.fused for row in evt.report(model).rows] == [True, True]
     for text, known in calls.items():
         assert caller_of(text)._built == known != {}
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_weights_are_folded_before_a_cuda_graph_replays(bundled: bool, passes: list[Graph], restart: Restart) -> None:
+    """Also in a graph that PyTorch loads instead of compiling it. A bundled graph folds in each replay."""
+    model = torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 32), torch.nn.GELU()).half()
+    folded._kept.clear()
+    with functorch.patch(bundled_autograd_cache=bundled):
+        for _ in range(2):
+            mine = compiled(model, {**ALWAYS, "triton.cudagraphs": True})
+            close(mine(inputs()), model(inputs()))
+            (kept,) = folded._kept.values()
+            first = [each.data_ptr() for each in kept.results]
+            for parameter in model.parameters():
+                parameter.mul_(1.25)
+            close(mine(inputs()), model(inputs()))
+            assert [each.data_ptr() for each in kept.results] == first
+            restart()
+    assert len(passes) == 1
 
 
 def test_graphs_without_products_are_loaded_too(passes: list[Graph], restart: Restart) -> None:
