@@ -55,7 +55,7 @@ def summarise(results: Iterable[tuple[Task, Tuning]]) -> Summary:
         sum(row.kept for each in tunings for row in each.rows),
         sum(each.pruned for each in tunings),
         sum(each.unfit for each in tunings),
-        sum(bool(row.failure) for each in tunings for row in each.rows),
+        sum(each.failed for each in tunings),
         sum(each.seconds for each in tunings),
         sum(untuned for untuned, _ in known),
         sum(tuned for _, tuned in known),

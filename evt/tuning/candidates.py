@@ -24,7 +24,7 @@ SLOWEST = 1.5
 class Candidates:
     """The plans of a problem's kernels by name, and rows with the reasons against others.
 
-    ``pruned`` and ``unfit`` are counts as in :class:`evt.tuning.table.Tuning`.
+    ``pruned`` counts as in :class:`evt.tuning.table.Tuning`; ``unfit`` counts without ``failed``.
     """
 
     plans: Mapping[Name, Plan]

@@ -40,7 +40,8 @@ class Tuning:
     """The result of tuning, in the order in which the rules prefer kernels; later calls take ``chosen``.
 
     ``untuned`` is the kernel that a call takes without measurements. ``pruned`` counts the configurations that were not
-    built, because the cost model expects them to be slow; ``unfit`` counts configurations that do not run the problem.
+    built, because the cost model expects them to be slow. ``unfit`` counts configurations that do not run the problem,
+    ``failed`` the others without a time.
     """
 
     operation: str
@@ -52,6 +53,7 @@ class Tuning:
     untuned: Name | None = None
     pruned: int = 0
     unfit: int = 0
+    failed: int = 0
     seconds: float = 0.0
 
     @property

@@ -326,7 +326,8 @@ def _tuning(
         best,
         chosen.untuned,
         chosen.pruned,
-        chosen.unfit,
+        chosen.unfit + len(chosen.failed),
+        sum(bool(row.failure) for row in rows) - len(chosen.failed),
         seconds,
     )
 

@@ -270,7 +270,16 @@ def test_measurements_of_an_older_version_are_taken_over(own_cache: Path) -> Non
     assert len(Store()) == 4
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"measurements": {"k": {"g": {}}}}', "[" * 100_000])
+OLDER_BROKEN = {
+    "empty": "",
+    "list": "[]",
+    "half": "{",
+    "fields": '{"measurements": {"k": {"g": {}}}}',
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", OLDER_BROKEN.values(), ids=OLDER_BROKEN)
 def test_a_broken_file_of_an_older_version_is_warned_about(own_cache: Path, text: str) -> None:
     own_cache.mkdir(mode=0o700)
     (own_cache / "tuning.json").write_text(text)

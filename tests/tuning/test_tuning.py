@@ -331,6 +331,7 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
     assert {route for route, _ in refused} <= {"gemm-own-3x", "gemm-own-batches"}
     assert found.chosen == Timing(*names[-1], 1 / len(names))
     assert (found.untuned, found.measured) == (made.untuned, len(names))
+    assert (found.failed, found.unfit) == (0, made.unfit + len(refused))
     (kept,) = Store().find(key_of(program, a, b))
     assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.request.source.text.split()))
     assert [(timing.route, timing.config) for timing in kept.timings] == names
