@@ -18,11 +18,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import cache
 from types import ModuleType
 from typing import TypeGuard
+
+from evt.storage import derived
 
 _LINE = 118
 _TYPES = {"int": "int", "Int64": "std::int64_t", "bool": "bool", "float": "double"}
@@ -63,8 +66,17 @@ _INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<initializer_list>", "<nume
 
 @cache
 def header(modules: tuple[ModuleType, ...], namespace: str) -> str:
-    """Return modules, imported ones first, as a header in a namespace within ``evt``."""
-    return _Translator(list(map(inspect.getsource, modules))).header(namespace)
+    """Return modules, imported ones first, as a header in a namespace within ``evt``.
+
+    The text is kept, because a translation takes 35 ms.
+    """
+    sources = [inspect.getsource(each) for each in modules]
+    key = "\n".join((sys.version, *sources, inspect.getsource(sys.modules[__name__])))
+    if text := derived.find(f"translated-{namespace}", key):
+        return text.decode()
+    made = _Translator(sources).header(namespace)
+    derived.keep(f"translated-{namespace}", key, made.encode())
+    return made
 
 
 class _Translator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -117,3 +118,14 @@ def test_headers_of_the_planner_have_every_function_once() -> None:
         names = re.findall(r"^(?:inline|CUTLASS_HOST_DEVICE constexpr) [\w:]+ (\w+)\(", text, re.MULTILINE)
         assert len(names) == len(set(names)) > 5
         assert max(map(len, text.splitlines())) <= 118
+
+
+def test_a_header_is_translated_once_for_all_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path))
+    of_a_process = translate.header.__wrapped__
+    modules, namespace = GENERATED["kit/depthwise_geometry.hpp"]
+    made = of_a_process(modules, namespace)
+    monkeypatch.setattr(translate, "_Translator", None)
+    assert of_a_process(modules, namespace) == made
+    with pytest.raises(TypeError):  # other modules are other sources
+        of_a_process(modules[:1], namespace)
