@@ -91,13 +91,15 @@ class Filter:
         conflicts = 0 if unit.columns * width.stride % 2 else 2 * height.met(unit.rows) * width.met(unit.columns)
         return self.shape(unit).instructions + conflicts
 
-    def time(self, unit: Unit, sizes: Mapping[str, int], multiprocessors: int) -> float:
-        """Return the compute time of a kernel in clock cycles of sm90; the memory traffic does not depend on the
-        unit.
+    def time(self, unit: Unit, sizes: Mapping[str, int], multiprocessors: int, heavy: int = 0) -> float:
+        """Return the compute time of a kernel in clock cycles of sm90; the memory traffic does not depend on the unit.
+
+        ``heavy`` are the instructions of an epilogue for each element, beyond those of a light one.
         """
         units = sizes["images"] * -(-sizes["output_height"] // unit.rows) * -(-sizes["output_width"] // unit.columns)
         warps = units * -(-sizes["channels"] // CHANNELS) * PAIRS / 32
-        return max(geometry.ALONE, geometry.ISSUE * warps / geometry.SCHEDULERS / multiprocessors) * self.cost(unit)
+        cost = self.cost(unit) + heavy * unit.rows * unit.columns * CHANNELS // PAIRS
+        return max(geometry.ALONE, geometry.ISSUE * warps / geometry.SCHEDULERS / multiprocessors) * cost
 
 
 @dataclass(frozen=True, slots=True)

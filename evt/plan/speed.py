@@ -141,7 +141,7 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
     if isinstance(plan.mainloop, DepthwiseConvolution):
         assert isinstance(plan.config, ConfigDepthwise)
         unit, forward_sizes = plan.config.unit, forward(plan.mainloop.operator, sizes)
-        return _LAUNCH, plan.mainloop.filter.time(unit, forward_sizes, multiprocessors)
+        return _LAUNCH, plan.mainloop.filter.time(unit, forward_sizes, multiprocessors, heavy)
     if isinstance(plan.mainloop, FilterGradient):
         return wgrad.START, wgrad.time(plan.mainloop.part, sizes)
     rows, columns, moved = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes

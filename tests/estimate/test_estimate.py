@@ -87,6 +87,16 @@ def test_functions_of_an_epilogue_take_time(sizes: tuple[int, int, int], text: s
     assert found == pytest.approx(ratio, rel=0.12)
 
 
+@pytest.mark.parametrize(("images", "side", "taps"), [(2, 112, 3), (16, 40, 3), (64, 14, 5)])
+def test_functions_take_time_after_depthwise_layers(images: int, side: int, taps: int) -> None:
+    def us(text: str) -> float:
+        op = evt.conv2d(f"D = {text}", padding=taps // 2, groups=240, route="conv-depthwise-3x", config="depthwise_2x7")
+        return op.estimate(((images, 240, side, side), (240, 1, taps, taps)), "h100", "bf16", "bf16").us
+
+    light, silu, more = map(us, ("relu(acc + bias)", "silu(acc + bias)", "silu(silu(acc + bias))"))
+    assert 1.02 * light < silu < more < 2 * light
+
+
 @pytest.mark.parametrize(
     ("found", "bound"),
     [
