@@ -94,7 +94,7 @@ class Filter:
     def time(self, unit: Unit, sizes: Mapping[str, int], multiprocessors: int, heavy: int = 0) -> float:
         """Return the compute time of a kernel in clock cycles of sm90; the memory traffic does not depend on the unit.
 
-        ``heavy`` is the number of instructions of an epilogue for each element, without a light epilogue's instructions.
+        ``heavy`` is the number of instructions of the epilogue for each element, beyond a light one.
         """
         units = sizes["images"] * -(-sizes["output_height"] // unit.rows) * -(-sizes["output_width"] // unit.columns)
         warps = units * -(-sizes["channels"] // CHANNELS) * PAIRS / 32
