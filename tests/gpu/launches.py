@@ -44,6 +44,7 @@ PAIRED = """
     D = silu(even(acc, 32)) * odd(acc, 32)
     scales = max[n%32](abs(acc))
 """
+NEIGHBOURS = "out D: f16[m, n/2]; D = silu(even(acc))*odd(acc)"
 PLACED = "out D, mask: b1[m, n]; mask = acc + bias > 0; D = dropout(acc + bias, 0.5, 1234, 7) + C"
 DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
 PLAIN = "D = silu(acc + bias) + C"
@@ -71,6 +72,12 @@ def gemm(
     op = evt.linear(text, route=route, config=config)
     found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k)}
     return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
+
+
+def batches(text: str) -> Call:
+    """Return three products whose batches share C."""
+    op = evt.gemm(text, route="gemm-own-batches")
+    return op, random(3, 200, 80), random(3, 80, 136), {"bias": random(136), "C": random(200, 136)}
 
 
 def convolution(
@@ -114,6 +121,8 @@ KINDS: dict[str, Callable[[], Call]] = {
     "own": lambda: gemm(PLAIN, "gemm-own-3x"),
     "own-reductions": lambda: gemm(SUMMED, "gemm-own-3x", sizes=(200, 136, 328), config="own_pingpong_64x64x64"),
     "own-bits-dropout": lambda: gemm(PLACED, "gemm-own-3x"),
+    "own-pairs": lambda: gemm(NEIGHBOURS, "gemm-own-3x"),
+    "own-batches": lambda: batches(TYPED),
     "own-cluster": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(3201, 256, 264), config="own_cooperative_256x128x64_1x2"),
     "own-split": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(200, 136, 520), config="own_cooperative_64x128x64_1x1x4"),
     "own-split-reductions": lambda: gemm(
