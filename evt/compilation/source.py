@@ -19,8 +19,12 @@ from evt.resources import NVCC_FLAGS
 SCHEMA = 3
 #: Options of every pass. The toolchain's paths are added, and are not part of the key.
 FLAGS = (*NVCC_FLAGS, "-Xcompiler", "-fPIC,-fvisibility=hidden")
-#: Options of the host compiler for launchers. CUTLASS's headers are not strict C++.
-HOST_FLAGS = ("-std=c++17", "-O1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fpermissive", "-w")
+#: Options of the host compiler for launchers. CUTLASS's headers are not strict C++. GCC collects no garbage below 4 GB:
+#: for a launcher of CUTLASS 3.x, the collections would take 0.6 of 5 CPU seconds and save 120 MB of 750.
+HOST_FLAGS = (
+    *("-std=c++17", "-O1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fpermissive", "-w"),
+    "--param=ggc-min-heapsize=4000000",
+)
 #: Options of nvcc for skeletons, and of NVRTC for formulas: both make LTO-IR.
 SKELETON_FLAGS = ("-dc", "-ltoir")
 FORMULA_FLAGS = ("-std=c++17", "-DNDEBUG", "-dlto")
