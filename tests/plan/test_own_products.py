@@ -13,7 +13,6 @@ from evt.emission import emit
 from evt.emission.kernel import spell
 from evt.ir.dtype import BY_NAME
 from evt.plan import Candidate, Plan, Survey, plan, survey
-from evt.plan.cards import find_card
 from evt.plan.epilogue.loads import AuxLoad
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
@@ -21,7 +20,7 @@ from evt.plan.gemm import Tile, promotes, rows_of_part, tile_of, tiles_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.plan import OwnProduct
-from evt.plan.speed import fastest, product_microseconds
+from evt.plan.speed import product_microseconds
 from evt.request import packed_problem
 from evt.runtime.kernels import check_sizes
 
@@ -437,25 +436,3 @@ def test_every_configuration_has_a_text() -> None:
             down, across, splits = config.cluster
             wanted = f", {across}, {down}, {splits}{', true' if promotes(BY_NAME[dtype]) else ''}>>;"
             assert wanted in emit(made, "k")
-
-
-#: (m, n, k) of products with pairs of columns, and their configurations within 5 % of the fastest on an H200, 2026-11.
-FASTEST_OF_PAIRS = {
-    (2048, 28672, 4096): ("own_cooperative_128x256x64", "own_pingpong_192x128x64_1x2"),
-    (8192, 3072, 768): ("own_pingpong_192x128x64_1x2", "own_pingpong_128x128x64"),
-    (384, 6144, 4096): ("own_pingpong_192x128x64_1x2",),
-    (16, 4096, 4096): ("own_pingpong_16x128x64", "own_pingpong_32x128x64"),
-    (128, 28672, 4096): ("own_cooperative_128x256x64", "own_pingpong_128x128x64"),
-    (16, 28672, 4096): ("own_pingpong_16x128x64", "own_pingpong_32x128x64", "own_pingpong_64x128x64"),
-    (1024, 6144, 4096): ("own_pingpong_128x128x64",),
-    (64, 4096, 4096): ("own_pingpong_16x128x64", "own_pingpong_32x128x64"),
-    (4096, 2304, 768): ("own_pingpong_192x128x64_1x2",),
-}
-
-
-@pytest.mark.parametrize("size", FASTEST_OF_PAIRS)
-def test_products_of_pairs_take_a_fast_tile(size: tuple[int, int, int]) -> None:
-    m, n, k = size
-    plans = surveyed(SUITED["pairs"], "bf16", shapes=((m, k), (n, k))).defaults
-    chosen = plans[fastest(plans, {"m": m, "n": n, "k": k, "l": 1}, find_card("H200"))]
-    assert chosen.config.name in FASTEST_OF_PAIRS[size]

@@ -257,7 +257,7 @@ def test_what_counts_all_batches_is_refused_before_a_launch(launches: list[dict[
 
 
 def test_a_kernel_of_one_batch_is_launched_for_each(launches: list[dict[str, Any]]) -> None:
-    op = evt.gemm("D = relu(acc)", route="own")
+    op = evt.gemm("D = relu(acc)", route="gemm-own-3x")
     a, b = torch.zeros(5, 16, 64).half(), torch.zeros(5, 64, 32).half()
     op(a[:1], b[:1])
     launches.clear()
