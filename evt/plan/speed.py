@@ -284,8 +284,10 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     m, n, row_bytes, written = sizes["m"], sizes["n"], sizes["k"] * operand_bytes, plan.written_bytes
     batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
-    stage = gemm.FACTORS if scaled else 1.0
-    return tile, gemm.Size(m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage)
+    packed = plan.mainloop.is_packed
+    stage = gemm.FACTORS if scaled and not packed else 1.0
+    least = gemm.UNPACKED[len(plan.factors)] if packed else 0.0
+    return tile, gemm.Size(m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least)
 
 
 def depth(plan: Plan, sizes: Mapping[str, int]) -> int:

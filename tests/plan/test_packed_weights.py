@@ -11,10 +11,14 @@ import torch
 import evt
 from evt.errors import EvtError
 from evt.ir.dtype import BY_NAME
+from evt.plan import survey
+from evt.plan.cards import find_card
 from evt.plan.gemm import fits, tile_of, tiles_of
 from evt.plan.plan import OwnProduct
+from evt.plan.speed import duration, fastest
 from evt.program import Program
 from evt.reference.int4 import unpacked
+from evt.request import packed_problem, problem_sizes
 from evt.runtime.arguments import bind
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -201,6 +205,34 @@ def test_zero_points_are_constants_or_inputs(text: str, b: str, kernel: str) -> 
     loop = op.plan("sm90").mainloop
     assert isinstance(loop, OwnProduct)
     assert loop.is_packed
+
+
+#: The microseconds of products W4A16 (m, n, k) on an H200 by the rows of a tile and the CTAs that split k, 2026-11.
+MEASURED = {
+    (1, 6144, 4096): {(64, 1): 26.6, (32, 1): 24.3, (16, 1): 23.3, (64, 4): 24.5, (16, 2): 17.2},
+    (1, 28672, 4096): {(64, 1): 48.7, (32, 1): 42.3, (16, 1): 40.3, (64, 4): 74.7, (16, 2): 48.2},
+    (16, 4096, 14336): {(64, 1): 73.1, (32, 1): 66.9, (16, 1): 63.1, (64, 4): 47.3, (16, 2): 35.7},
+    (64, 6144, 4096): {(128, 1): 33.4, (64, 1): 26.8, (32, 1): 25.0, (16, 1): 38.2, (64, 4): 24.0, (16, 2): 37.1},
+    (64, 28672, 4096): {(128, 1): 67.0, (64, 1): 47.3, (32, 1): 72.9, (16, 1): 113.4, (64, 4): 75.4, (16, 2): 141.1},
+    (128, 4096, 4096): {(128, 1): 33.6, (64, 1): 26.9, (32, 1): 25.3, (16, 1): 38.7, (64, 4): 30.8, (16, 2): 46.5},
+    (256, 6144, 4096): {(128, 1): 34.9, (64, 1): 46.6, (64, 4): 63.9},
+    (256, 4096, 14336): {(128, 1): 98.0, (64, 1): 75.5, (64, 4): 113.5},
+    (1024, 28672, 4096): {(128, 1): 384.7, (64, 1): 528.4, (64, 4): 939.0},
+}
+
+
+@pytest.mark.parametrize("size", MEASURED)
+def test_a_call_takes_a_fast_tile(size: tuple[int, int, int]) -> None:
+    (m, n, k), card, times = size, find_card("h200"), MEASURED[size]
+    program, shapes = packed(W4A16, route="own"), ((m, k), (n, k))
+    found = survey(packed_problem(program.request, "sm90", None, None, shapes))
+    sizes = problem_sizes(program.request, shapes)
+    plans = {(each.config.tile[0], each.config.cluster[2]): each for each in found.defaults}
+    assert set(times) <= set(plans)
+    for name, us in times.items():
+        assert duration(plans[name], sizes, card).total == pytest.approx(us, rel=0.2)
+    chosen = list(plans)[fastest(list(plans.values()), sizes, card)]
+    assert times[chosen] <= 1.05 * min(times.values())
 
 
 def test_explain_names_factors_and_zero_points() -> None:
