@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from evt.fx.example import bytes_of
 from evt.fx.index_map import IndexMap
+from evt.fx.norms import reads_aside
 from evt.fx.op_semantics import number_of, operands_of, semantics
 from evt.fx.region import FusionRegion, fit_operand
 from evt.fx.views import Sources, is_view
@@ -58,7 +59,7 @@ class _Producers:
                 if index_map is None:
                     continue
                 if self.readers[operand] < len(operand.users):
-                    if self.reads(operand, index_map) >= self.moved(operand):
+                    if self.is_kept(operand) and self.reads(operand, index_map) >= self.moved(operand):
                         continue
                     operand = self.copy(operand)
                 index_maps[operand] = index_map
@@ -85,6 +86,10 @@ class _Producers:
 
     def fits(self, node: Node, index_map: IndexMap) -> bool:
         return node not in self.owned and node not in self.region and fit_operand(node, index_map)
+
+    def is_kept(self, node: Node) -> bool:
+        """Return whether a node outside of the region reads a tensor; a product that takes a norm in reads none."""
+        return any(user not in self.region and not reads_aside(user, node) for user in node.users)
 
     def reads(self, node: Node, index_map: IndexMap, depth: int = 0) -> int:
         """Return the bytes that the region reads if it computes a tensor itself."""

@@ -158,20 +158,24 @@ def restore(graph: Graph, frozen: bool = False) -> Node | None:
 
 def is_aside(node: Node) -> bool:
     """Return whether only products that take a norm in depend on a node, and only to be restored."""
-    if not node.graph.find_nodes(op="call_function", target=normed, sort=False):
-        return False
-    seen, stack = {node}, [node]
-    while stack:
+    stack, seen = [node], {node}
+    while stack:  # graphs are deeper than Python's stack
         each = stack.pop()
         if not each.users:
             return False
         for user in each.users:
-            if user.target is not normed:
-                stack += [] if user in seen else [user]
+            if user.target is normed:
+                if each in norm_of(user):  # type: ignore[operator]
+                    return False
+            elif user not in seen:
                 seen.add(user)
-            elif each in norm_of(user):  # type: ignore[operator]
-                return False
+                stack.append(user)
     return True
+
+
+def reads_aside(user: Node, node: Node) -> bool:
+    """Return whether a user of a node depends on it only to be restored: see :func:`is_aside`."""
+    return node not in norm_of(user) if user.target is normed else is_aside(user)  # type: ignore[operator]
 
 
 def undo(node: Node) -> None:
@@ -412,6 +416,7 @@ __all__ = [
     "is_aside",
     "norm_of",
     "normed",
+    "reads_aside",
     "restore",
     "undo",
 ]
