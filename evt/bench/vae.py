@@ -27,11 +27,11 @@ class _ChannelNorm(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(channels, 1, 1, 1))
+        self.weight = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale: float = x.shape[1] ** 0.5
-        return functional.normalize(x, dim=1) * scale * self.weight
+        return functional.normalize(x, dim=1) * scale * self.weight.reshape(-1, 1, 1, 1)
 
 
 def _conv(volume: bool, channels: int, width: int, size: int = 3) -> nn.Module:

@@ -16,8 +16,9 @@ from torch import nn
 import evt.bench.machine
 from evt.bench import compiled
 from evt.bench.compiled import ModelResult, bench_models
-from evt.bench.models import LATER, MODELS, Model
+from evt.bench.models import LATER, MODELS, Model, memory_format
 from evt.bench.unet import UNet
+from evt.bench.vae import Decoder
 from evt.cli import main
 from tests.support.benchmarks import CPU
 
@@ -270,3 +271,22 @@ def test_the_unet_keeps_the_size() -> None:
     assert all(each.requires_grad for each in model.parameters())
     found.sum().backward()
     assert all(each.grad is not None for each in model.parameters())
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 3), (4, 2, 2, 3)])
+def test_decoders_upsample(shape: tuple[int, ...]) -> None:
+    """Images become 8 times as wide and high; videos have 4 times the frames, too. Weights take any memory format."""
+    volume = len(shape) == 4
+    x = torch.randn(2, *shape)
+    model = Decoder(4, (64, 32, 32, 32), volume=volume).to(memory_format=memory_format(x.shape))
+    *frames, high, wide = shape[1:]
+    assert model(x).shape == (2, 3, *(4 * each for each in frames), 8 * high, 8 * wide)
+
+
+def test_convolutions_of_videos_see_no_later_frame() -> None:
+    x = torch.randn(1, 4, 3, 2, 2)
+    model = Decoder(4, (64, 32, 32, 32), volume=True).eval()
+    with torch.no_grad():
+        found = model(x)
+        x[:, :, 2:] = 0
+        assert torch.equal(model(x)[:, :, :8], found[:, :, :8])
