@@ -357,6 +357,7 @@ int main() {
   check<GemmTile<1, false, 2, 1, 1, false, false, false, false, true>, 32, true>({50, 136, 136, 4, {}, 3, "AC"});
   check<GemmTile<1, false, 1, 2, 4, true, false, false, false, true>, 64, false, 1, 128>({90, 136, 520, 8, {}, 2, "B"});
   check<GemmTile<2, false, 1, 1, 1, false, false, false, true, true>, 16, false>({33, 272, 72, 2, {}, 3, "B"});
+  check<GemmTile<1, false, 1, 1, 4, true, false, false, false, true>, 16, true>({5, 80, 331, 4, {}, 7, "A"});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }
