@@ -6,8 +6,9 @@ Sizes and strides are not part of it: they are run-time arguments of every kerne
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 from evt.ir import Input, Output, TypedDag
@@ -16,6 +17,7 @@ from evt.ir.dtype import F16, DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
 from evt.plan.depthwise import Filter, filter_of
+from evt.plan.geometry.halo import TAPS_PER_STAGE
 from evt.plan.halo import widened_channels
 
 #: The relation of a tensor to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
@@ -59,7 +61,8 @@ class ConvolutionClass:
     for volumes and for other convolutions.
 
     ``row_channels`` is the number of channels of a padded copy in which TMA's im2col mode loads a row of taps as one
-    tap; 0 if there is no such copy.
+    tap; 0 if there is no such copy. ``stage_taps`` are the taps whose filters share a stage of a halo kernel if they
+    fit, and the rows of taps that do if a row is one tap; 0 if the launch decides how many.
     """
 
     geometry: Convolution
@@ -74,6 +77,8 @@ class ConvolutionClass:
     row_channels: int = 0
     is_depthwise: bool = False
     filter: Filter | None = None
+    #: Keys of measurements, which are made of the text, have the sizes of filters already.
+    stage_taps: tuple[int, int] = field(default=(0, 0), repr=False)
 
     @property
     def operator(self) -> Operator:
@@ -219,6 +224,7 @@ def convolution_class(
         im2col=_fits_im2col(problem),
         row_channels=_row_channels(problem, bytes_of(operand)),
         is_depthwise=problem.is_depthwise,
+        stage_taps=_stage_taps(problem),
         filter=filter_of(problem) if problem.is_depthwise and geometry.rank < 3 else None,
     )
 
@@ -250,6 +256,18 @@ def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:
     if not few or geometry.dilation[-1] != 1 or not _fits_im2col(problem, geometry.rank - 1):
         return 0
     return widened_channels(problem.channels, element_bytes, geometry.stride[-1])
+
+
+def _stage_taps(problem: ConvolutionProblem) -> tuple[int, int]:
+    """Return the taps, and the rows of taps, whose filters share a stage if they fit.
+
+    A volume whose filters are columns may become an image, and its depth the rows: the launch decides.
+    """
+    rows, taps = prod(problem.filter_size[-2:-1]), prod(problem.filter_size[-2:])
+    if problem.geometry.rank == 3 and taps == 1:
+        return 0, 0
+    shared, shared_rows = (next(each for each in TAPS_PER_STAGE if count % each == 0) for count in (taps, rows))
+    return shared, shared_rows
 
 
 def _group_filters(number: int) -> int:

@@ -17,6 +17,8 @@ import evt  # noqa: E402
 from evt.compilation import build_and_use  # noqa: E402
 from evt.emission import emit  # noqa: E402
 from evt.plan import Plan, Problem, survey  # noqa: E402
+from evt.plan.geometry.halo import TAPS_PER_STAGE  # noqa: E402
+from evt.plan.signature import Signature  # noqa: E402
 from evt.plan.speed import refusal  # noqa: E402
 from evt.request import packed_problem  # noqa: E402
 from evt.runtime import call, kernels  # noqa: E402
@@ -101,6 +103,17 @@ def test_layers_share_kernels_by_their_text(compiled: Callable[[], int]) -> None
         convolve(op, x, weight)
         texts |= {emit(plan) for plan in survey(problem_of(op, x, weight), "conv-evt-3x").defaults}
     assert compiled() == len(texts) <= MOST["conv-evt-3x"][0]
+
+
+def test_the_class_decides_the_taps_of_a_stage() -> None:
+    """No layer runs the kernel of other filters, tap by tap: their numbers of taps in a stage are in the class."""
+    op, found = evt.conv2d(FORMULA, padding=3, route="conv-halo-3x"), dict[Signature, set[int]]()
+    for taps in product((1, 2, 3, 4, 5, 6, 7), repeat=2):
+        problem = problem_of(op, (2, 64, 28, 28), (64, 64, *taps))
+        plans = survey(problem, "conv-halo-3x").defaults
+        found.setdefault(problem.signature, set()).update(plan.mainloop.taps for plan in plans)
+    assert all(len(each) == 1 for each in found.values())
+    assert set().union(*found.values()) == set(TAPS_PER_STAGE)
 
 
 def test_a_size_that_no_kernel_runs_adds_kernels(compiled: Callable[[], int]) -> None:

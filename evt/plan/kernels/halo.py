@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
-from evt.ir.convolution import ConvolutionProblem
 from evt.plan.configurations.config import Schedule
-from evt.plan.geometry.halo import SHARED_BYTES, TAPS_PER_STAGE
+from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.halo_cost import Groups
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
@@ -32,7 +30,8 @@ class HaloKernel:
     def __call__(self, selection: Selection) -> Plan:
         draft = Draft(selection, batched=False)
         by_images = any(output.of_images for output in draft.problem.dag.outputs)
-        taps = _taps_of_stage(draft.problem.sizes.convolution, windows=self.windows)
+        convolution = draft.problem.signature.convolution
+        taps = convolution.stage_taps[self.windows] if convolution is not None else 0
         mainloop, epilogue = replace(self._mainloop(draft), by_images=by_images, taps=taps), fragment_epilogue(draft)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
@@ -64,17 +63,6 @@ SCHEDULES: Mapping[Groups, Schedule] = {
     "multiple": "halo_groups",
     "words": "halo_words",
 }
-
-
-def _taps_of_stage(problem: ConvolutionProblem | None, *, windows: bool) -> int:
-    """Return the taps whose filters share a stage if they fit, or 0 if the launch decides how many there are.
-
-    A volume whose filters are columns may become an image, and its depth the rows.
-    """
-    if problem is None or (problem.geometry.rank == 3 and prod(problem.filter_size[-2:]) == 1):
-        return 0
-    taps = problem.filter_size[-2] if windows else prod(problem.filter_size[-2:])
-    return next(each for each in TAPS_PER_STAGE if taps % each == 0)
 
 
 def _frame(template: str) -> KernelTemplate:
