@@ -134,7 +134,8 @@ void check(Size const& size) {
   std::vector<float> sums(size_t(Kernel::splits(arguments)) * size_t(filters * columns), NAN);
   arguments.sums = sums.data();
   evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
-  std::vector<float> row_parts(size_t(tiles.strips * filters), 0), column_parts(size_t(tiles.number * columns), 0);
+  std::vector<float> row_parts(size_t(tiles.strips * filters), NAN);
+  std::vector<float> column_parts(size_t(tiles.number * columns), NAN);
   arguments.epilogue.rows.ptr = row_parts.data(), arguments.epilogue.rows.kept = filters;
   arguments.epilogue.columns.ptr = column_parts.data(), arguments.epilogue.columns.kept = columns;
   if (!Kernel::can_implement(arguments)) {
@@ -204,6 +205,7 @@ int main() {
   check<Taps>({2, 16, 24, axis(12, 3, 1, 2, 2, 2), axis(11, 3, 1, 2, 2, 2)});
   check<Taps>({2, 40, 64, axis(8, 5, 1, 1, 2, 2), axis(9, 4, 1, 1, 2, 1)});
   check<Taps>({3, 64, 8, axis(8, 3, 1, 1, 1, 1), axis(9, 1, 1, 1, 0, 0)});
+  check<Taps>({1, 8, 16, axis(9, 3, 1, 1, 1, 1), axis(5, 3, 1, 1, 1, 1)});
   check<Strided>({2, 72, 64, axis(14, 3, 2, 1, 1, 1), axis(13, 3, 2, 1, 1, 1)});
   check<Strided>({2, 32, 16, axis(17, 3, 2, 1, 1, 1), axis(12, 3, 1, 1, 1, 1)});
   check<Strided>({2, 32, 16, axis(17, 3, 2, 2, 2, 2), axis(15, 5, 3, 2, 3, 3)});

@@ -386,7 +386,8 @@ struct Wgrad {
     for (int tile = output.split + part * params.splits; tile < geometry.tiles; tile += Tile::kParts * params.splits) {
       kit::barrier_wait(storage.full(state.index), state.phase);
       uint32_t const stage = storage.stage(state.index);
-      uint32_t gradient = descriptor(stage + first_block * geometry.gradient_bytes, 16), input = stage >> 4;
+      uint32_t gradient = descriptor(stage + first_block * geometry.gradient_bytes, 16);
+      uint32_t input = stage >> 4 & 0x3fff;  // the address of a CTA in a cluster has its rank above, where `leading` is
       kit::warpgroup_arrive();
 #pragma unroll 2
       for (int k = 0; k < geometry.depth; k += kDepth) {
@@ -470,9 +471,9 @@ struct Wgrad {
       int const x = output.tap_column + (of_taps ? block % Tile::kTapColumns : 0);
       int const channel = output.channel + (of_taps ? 0 : block) * kBlock + across % kOfBlock * kTileColumns;
       int const first_row = output.filter + down * kTileRows;
-      if (y >= params.taps_high || x >= params.taps_wide || channel >= params.channels || first_row >= params.filters) {
-        continue;
-      }
+      // A strip without channels is completed, too: its parts of reductions are added.
+      bool const is_tap = y < params.taps_high && x < params.taps_wide;
+      if (!is_tap || channel >= combined.strips_of_tap() * kTileColumns || first_row >= params.filters) continue;
       float2 sums[fragment::kRows] = {};
       uint32_t const from = storage.sum(0, down * kTileRows + lane % Lanes::kRows,
                                         across * kTileColumns + lane / Lanes::kRows * 2);

@@ -20,7 +20,10 @@
 namespace host {
 
 constexpr int kMaxBlocks = 8;
-constexpr uint32_t kBytes = 1 << 18;  // of a block's memory; the address of another block has its rank, from 1, above
+constexpr uint32_t kBytes = 1 << 18;  // of a block's memory
+// An address has the rank of its block from this bit on, as sm90's addresses do; the rank begins at 1. A descriptor, and
+// the first block, have addresses without a rank.
+constexpr uint32_t kRank = 1 << 24;
 
 struct TransactionBarrier {
   int expected = 0, pending = 0;
@@ -40,7 +43,7 @@ inline Barrier consumers{256};  // of the only block
 inline std::map<std::pair<int, uint32_t>, TransactionBarrier> barriers;
 inline std::vector<TmaMap> maps;
 
-inline int rank_of(uint32_t address) { return address >= kBytes ? int(address / kBytes) - 1 : rank_of_block(); }
+inline int rank_of(uint32_t address) { return address >= kRank ? int(address / kRank) - 1 : rank_of_block(); }
 inline char* at(uint32_t address) { return memory[rank_of(address)] + address % kBytes; }
 inline TransactionBarrier& barrier_at(uint32_t address) { return barriers[{rank_of(address), address % kBytes}]; }
 
@@ -128,8 +131,13 @@ void store_matrices(uint32_t address, uint32_t const (&from)[4]) {
 namespace evt {
 namespace kit {
 
+inline uint32_t set_block_rank(uint32_t address, int block) {
+  return address % host::kBytes + host::kRank * uint32_t(block + 1);
+}
 inline uint32_t cast_smem_ptr_to_uint(void const* pointer) {
-  return uint32_t(static_cast<char const*>(pointer) - host::memory[host::rank_of_block()]);
+  int const rank = host::rank_of_block();
+  uint32_t const address = uint32_t(static_cast<char const*>(pointer) - host::memory[rank]);
+  return rank == 0 ? address : set_block_rank(address, rank);
 }
 inline int canonical_warp_idx_sync() { return int(threadIdx.x) / 32; }
 inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
@@ -149,7 +157,6 @@ inline void cluster_arrive_relaxed() {}
 inline void cluster_arrive() {}
 inline void cluster_wait() { host::wait(host::block->of_cluster); }
 inline int block_rank_in_cluster() { return host::rank_of_block(); }
-inline uint32_t set_block_rank(uint32_t address, int block) { return address + host::kBytes * uint32_t(block + 1); }
 inline void barrier_arrive_cluster(uint32_t barrier) { barrier_arrive(barrier); }
 inline void barrier_wait_cluster(uint32_t barrier) { barrier_wait(barrier, 0); }
 inline void store_async(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
