@@ -19,6 +19,8 @@ from evt.ir.dtype import I4, PACKED_OPERANDS, DType
 
 #: Columns and elements of k of a tile, and the shape of a tile's words.
 _COLUMNS, _DEPTH, _WORDS = 8, 128, (32, 4)
+#: The number of dimensions of a prepared weight.
+PREPARED_DIMENSIONS = 2 + len(_WORDS)
 #: The code of zero of an i4.
 _BIAS = 8
 
@@ -82,7 +84,7 @@ def is_prepared(tensor: torch.Tensor) -> bool:
 
 def has_batches(tensor: torch.Tensor) -> bool:
     """Return whether there are several weights."""
-    return tensor.dim() > (4 if is_prepared(tensor) else 2)
+    return tensor.dim() > (PREPARED_DIMENSIONS if is_prepared(tensor) else 2)
 
 
 def check(name: str, tensor: object, *, prepared: bool) -> Iterator[Diagnostic]:

@@ -19,6 +19,7 @@ from evt.diagnostics import Diagnostic, hint
 from evt.errors import ArgumentError
 from evt.ir import Input
 from evt.ir.node import base, index_of
+from evt.reference.int4 import PREPARED_DIMENSIONS
 from evt.request import Request
 from evt.runtime.given import buffers_of, given_buffers, given_inputs, is_absent, joined_buffers
 from evt.runtime.tensor_checks import PLAIN, fault, plain_value
@@ -129,13 +130,13 @@ def _offsets(request: Request, offsets: object, a: object, b: object) -> tuple[t
     return bounds, bounds[-1]
 
 
-#: The dimensions of a weight of 4 bits that is prepared: see evt.reference.int4.
-_PREPARED = 5
+#: The numbers of dimensions of stacked operands: matrices, or prepared weights of 4 bits.
+_STACKED = 3, PREPARED_DIMENSIONS + 1
 
 
 def _is_sized(b: object) -> TypeGuard[Sized]:
     """Return whether B has a matrix for each group."""
-    return isinstance(b, list | tuple) or (isinstance(b, torch.Tensor) and b.dim() in (3, _PREPARED))
+    return isinstance(b, list | tuple) or (isinstance(b, torch.Tensor) and b.dim() in _STACKED)
 
 
 def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
@@ -184,7 +185,7 @@ class _Splitter:
             if isinstance(value, torch.Tensor) and value.dim() == 2:
                 return self.rows(name, value, modes.index("m"))
             raise ArgumentError(Diagnostic("E0604", f"with `offsets`, `{name}` is one tensor [{', '.join(modes)}]"))
-        if isinstance(value, torch.Tensor) and value.dim() in (3, _PREPARED):
+        if isinstance(value, torch.Tensor) and value.dim() in _STACKED:
             return self.checked(name, value.unbind(0))
         if isinstance(value, list | tuple):
             return self.checked(name, value)

@@ -35,6 +35,17 @@ namespace host {
 
 inline float value(evt::element::bf16 x) { return evt::element::load(x); }
 
+/// Add the sums over 16 elements of k of this thread of a warp group. `a(row, k)` and `b(column, k)` return an element.
+template <int N, class A, class B>
+void fma(float (&sums)[N], int adds, A const& a, B const& b) {
+  int const thread = int(threadIdx.x) % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+  for (int i = 0; i < N; ++i) {
+    float sum = adds ? sums[i] : 0;
+    for (int k = 0; k < 16; ++k) sum += a(row + i / 2 % 2 * 8, k) * b(i / 4 * 8 + column + i % 2, k);
+    sums[i] = sum;
+  }
+}
+
 /// WGMMA over 16 elements of k, by the threads of a warp group: each computes its own sums. Transposed: the first operand
 /// has a row for each k.
 template <int Pixels, bool Transposed = false>
@@ -58,14 +69,9 @@ struct Mma {
 
   static void fma(float (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
                   int adds = 1) {
-    int const thread = int(threadIdx.x) % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-    for (int i = 0; i < kPixels / 2; ++i) {
-      float sum = adds ? sums[i] : 0;
-      for (int k = 0; k < 16; ++k) {
-        sum += first(a, layout_of_a, row + i / 2 % 2 * 8, k) * element(b, layout_of_b, i / 4 * 8 + column + i % 2, k);
-      }
-      sums[i] = sum;
-    }
+    host::fma(
+        sums, adds, [=](int row, int k) { return first(a, layout_of_a, row, k); },
+        [=](int column, int k) { return element(b, layout_of_b, column, k); });
   }
 };
 
