@@ -61,8 +61,8 @@ class ConvolutionClass:
     for volumes and for other convolutions.
 
     ``row_channels`` is the number of channels of a padded copy in which TMA's im2col mode loads a row of taps as one
-    tap; 0 if there is no such copy. ``stage_taps`` are the taps whose filters share a stage of a halo kernel if they
-    fit, and the rows of taps that do if a row is one tap; 0 if the launch decides how many.
+    tap; 0 if there is no such copy. ``stage_taps`` are the numbers of taps, and of rows of taps
+    if a row is one tap, in a stage of a halo kernel. They hold if their filters fit; 0 if the launch decides.
     """
 
     geometry: Convolution
