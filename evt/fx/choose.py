@@ -35,6 +35,7 @@ from evt.fx.options import Options
 from evt.fx.region import LEFT
 from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.skip_reason import SkipReason
+from evt.fx.upsampling import fold_upsampling, unfold
 from evt.runtime.kernels import device_target
 
 #: The codes of regions that are found and then skipped, so that their operators are free again.
@@ -94,6 +95,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         benefits: dict[Node, Benefit] = {}
         trials: dict[Node, _Trial] = {}
         norms, stay = self._norms(graph)
+        upsampled = fold_upsampling(graph, self.devices) if self.rule in ("always", "estimate") else []
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
             found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons))
@@ -104,6 +106,12 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             if partly := [each for each in norms if not each.holds(products, computed)]:
                 norms = [each for each in norms if each not in partly]
                 self._leave(partly, _PARTLY, skipped, stay)
+                continue
+            if large := [each for each in upsampled if each not in products]:
+                for product in large:
+                    unfold(product)
+                    skipped.pop(product, None)
+                upsampled = [each for each in upsampled if each not in large]
                 continue
             if _leave_reductions(outcomes, skipped):
                 continue

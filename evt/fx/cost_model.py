@@ -49,6 +49,7 @@ from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
 from evt.fx.norms import Candidate, is_aside
 from evt.fx.product import find_product
+from evt.fx.upsampling import is_upsampled
 from evt.fx.views import readers
 from evt.ir import Apply, Reduce, TypedDag
 from evt.ir.dtype import from_torch_name
@@ -106,7 +107,7 @@ _FIRST_PIXEL, _FIRST_SPEED = 2.7e-4, 0.15
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 #: The library with 3-d convolutions: (channels or filters, TFLOP/s) at most, and TFLOP/s for more. Fitted on an
 #: H100 to 22 layers of 32 to 512 channels. The last constant is the error of evt's estimates.
-_VOLUME_RATES, _VOLUME_RATE, _VOLUME_DOUBT = ((32, 310.0), (96, 440.0)), 790.0, 1.2
+_VOLUME_RATES, _VOLUME_RATE, _DOUBT = ((32, 310.0), (96, 440.0)), 790.0, 1.2
 #: The error of the estimates of filter gradients.
 _GRADIENT_DOUBT = 1.1
 #: Microseconds that evt's 16-bit depthwise kernel saves per element and tap: without a stride, with a stride, and for a
@@ -264,6 +265,8 @@ def _lost_by_convolution(fused: RegionProgram, kernel: Plan, time: float) -> flo
         if loop.a.dtype.bits > 16:
             return time * _SLOWER_DEPTHWISE + further
         return further - _multiplications(fused) * _gained_by_depthwise(loop)
+    if is_upsampled(product.node):
+        return further - _gained_by_upsampling(fused, kernel)
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further
     if isinstance(loop, FilterGradient):
@@ -297,7 +300,21 @@ def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
         return 0.0
     rate = next((rate for most, rate in _VOLUME_RATES if min(b[:2]) <= most), _VOLUME_RATE)
     own = duration(kernel, convolution.problem(a, b).sizes, CARDS["H100"]).total
-    return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _VOLUME_DOUBT * own)
+    return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _DOUBT * own)
+
+
+def _gained_by_upsampling(fused: RegionProgram, kernel: Plan) -> float:
+    """Return the microseconds that the convolution of a small image saves against upsampling and a 3x3 convolution."""
+    product = fused.region.product
+    convolution = shared_request(fused).convolution
+    assert convolution is not None
+    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
+    own = duration(kernel, convolution.problem(a, b).sizes, CARDS["H100"]).total
+    large, result, taps = 4 * bytes_of(product.a), bytes_of(product.node), 9
+    multiplied = _elements(fused) * a[1] * taps / _MULTIPLIED
+    upsampled = (bytes_of(product.a) + large) / _MOVED + LAUNCH
+    folded = 2 * bytes_of(product.b) / _MOVED + LAUNCH
+    return max(multiplied, (large + result) / _MOVED) + upsampled - folded - _DOUBT * own
 
 
 def _gained_by_filter_gradient(fused: RegionProgram, kernel: Plan) -> float:
