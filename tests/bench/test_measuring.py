@@ -209,7 +209,8 @@ def test_all_kernels_are_built_at_once(planned_for_sm90: list[int]) -> None:
     build_all(cases, torch.device("cuda"), said.append)
     assert said == ["building the kernels of 6 programs"]
     (count,) = planned_for_sm90
-    assert 3 <= count < 2 * len(cases)  # shapes are no part of a kernel, but for the widths of the halo kernel
+    # shapes are no part of a kernel, but for the widths and the taps of the halo kernel
+    assert 3 <= count < 2.5 * len(cases)
     refused = Case("case", Program(Source("D = acc"), route="nothing"), 8, 8, 8)
     build_all([refused], torch.device("cuda"), said.append)  # it is reported where it is measured
     assert planned_for_sm90 == [count, 0]
