@@ -152,7 +152,8 @@ def check_batches(dag: TypedDag, route: Route, target: Target, batches: int) -> 
     most = route.kernel(target).max_batches
     if reason := refusal_of_batches(dag, most, batches):
         other = ", or take evt-3x, for which A, B and D have to be aligned" if "3x" in target.families else ""
-        message = f"the route {route.name} takes at most {most} batches in a launch: {reason}"
+        few = "1 batch" if most == 1 else f"{most} batches"
+        message = f"the route {route.name} takes at most {few} in a launch: {reason}"
         raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{other}"))
 
 

@@ -17,7 +17,7 @@ from .combined import aligned, either, finite, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
 from .eager import Addend, Product, Value, divided, of_product, power
-from .functions import FUNCTIONS, ExactFunction
+from .functions import EAGER, FUNCTIONS, ExactFunction
 from .interface import main_output, output_type, reductions
 from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
 from .philox import uniform, uniform_wide
@@ -298,7 +298,7 @@ class Evaluator:
         return replace(value, held=held)
 
     def applied(self, function: str, values: Sequence[Value]) -> Value:
-        row = FUNCTIONS[function]
+        row = EAGER.get(function, FUNCTIONS[function]) if self.eager else FUNCTIONS[function]
         domain = self.domain(row, values)
         constant = all(value.constant for value in values)
         dtype = "b1" if row.predicate else domain

@@ -15,8 +15,8 @@ from evt.functions import TABLE
 from tests.programs.call import problems
 from tests.programs.checks import check
 from tests.programs.derivatives import Derivatives
-from tests.programs.functions import FUNCTIONS
-from tests.programs.number import NO_DOUBT, Arithmetic, Number
+from tests.programs.functions import EAGER, FUNCTIONS
+from tests.programs.number import NO_DOUBT, WIDE, Arithmetic, Number, deviation
 from tests.programs.products import accumulated
 from tests.programs.rounding import FLOATS, grain, rounded, wrapped
 from tests.programs.simple import gemm, kinds
@@ -204,3 +204,23 @@ def differentiated(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, order: 
         return (f(x + h) - f(x - h)) / (2 * h) if order == 1 else (f(x + h) - 2 * f(x) + f(x - h)) / h**2
 
     return (4 * difference(1e-3) - difference(2e-3)) / 3
+
+
+@pytest.mark.parametrize("name", ["gelu", "sinc"])
+def test_pytorchs_formulas_in_f32_are_within_the_tolerances(name: str) -> None:
+    """Both cancel: gelu below -3, and sinc at whole numbers, where its sign is that of a rounded product."""
+    some = np.concatenate([decoded("f16"), np.arange(300.0), np.linspace(0, 20, 4001)]).astype(np.float32)
+    values = np.concatenate([some, -some])[None, None]
+    x, t = torch.from_numpy(values), Arithmetic(True, 1.0, np.random.default_rng(0))
+    given = Number(values[None].astype(float), NO_DOUBT, t)
+    found = (dict(FUNCTIONS) | EAGER)[name].meaning(t, given)
+    reach = WIDE * deviation(found.x)
+    for theirs in (PYTORCH[name](x), PYTORCH[name](x.double())):
+        good = np.abs(theirs.double().numpy() - found.x[0]) <= reach + 1e-38
+        assert (good | found.doubt).all()
+
+
+PYTORCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x * 0.5**0.5)),
+    "sinc": torch.sinc,
+}
