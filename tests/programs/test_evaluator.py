@@ -213,7 +213,7 @@ def test_pytorchs_formulas_in_f32_are_within_the_tolerances(name: str) -> None:
     values = np.concatenate([some, -some])[None, None]
     x, t = torch.from_numpy(values), Arithmetic(True, 1.0, np.random.default_rng(0))
     given = Number(values[None].astype(float), NO_DOUBT, t)
-    found = (dict(FUNCTIONS) | EAGER)[name].meaning(t, given)
+    found = {**FUNCTIONS, **EAGER}[name].meaning(t, given)
     reach = WIDE * deviation(found.x)
     for theirs in (PYTORCH[name](x), PYTORCH[name](x.double())):
         good = np.abs(theirs.double().numpy() - found.x[0]) <= reach + 1e-38
