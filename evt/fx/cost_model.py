@@ -52,6 +52,7 @@ from evt.fx.product import find_product
 from evt.fx.upsampling import is_upsampled
 from evt.fx.views import readers
 from evt.ir import Apply, Reduce, TypedDag
+from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import from_torch_name
 from evt.ir.node import MOMENTS, base
 from evt.plan.cards import CARDS
@@ -290,47 +291,42 @@ def _lost_by_convolution(fused: RegionProgram, kernel: Plan, time: float) -> flo
     return max(0.0, pixels * _FIRST_PIXEL - library) + further
 
 
-def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
-    """Return the microseconds that evt's kernel saves at least for a 3-d convolution of several taps and no stride."""
-    product = fused.region.product
-    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
+def _convolved(fused: RegionProgram, kernel: Plan) -> tuple[ConvolutionProblem, float]:
+    """Return the problem of a convolution, and the microseconds of evt's kernel on an H100."""
     convolution = shared_request(fused).convolution
     assert convolution is not None
-    if math.prod(b[3:]) == 1 or not convolution.is_unit_stride:
+    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (fused.region.product.a, fused.region.product.b))
+    problem = convolution.problem(a, b)
+    return problem, duration(kernel, problem.sizes, CARDS["H100"]).total
+
+
+def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
+    """Return the microseconds that evt's kernel saves at least for a 3-d convolution of several taps and no stride."""
+    problem, own = _convolved(fused, kernel)
+    if math.prod(problem.filter_size[-2:]) == 1 or not problem.geometry.is_unit_stride:
         return 0.0
-    rate = next((rate for most, rate in _VOLUME_RATES if min(b[:2]) <= most), _VOLUME_RATE)
-    own = duration(kernel, convolution.problem(a, b).sizes, CARDS["H100"]).total
+    rate = next((rate for most, rate in _VOLUME_RATES if min(problem.filters, problem.channels) <= most), _VOLUME_RATE)
     return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _DOUBT * own)
 
 
 def _gained_by_upsampling(fused: RegionProgram, kernel: Plan) -> float:
     """Return the microseconds that the convolution of a small image saves against upsampling and a 3x3 convolution."""
-    product = fused.region.product
-    convolution = shared_request(fused).convolution
-    assert convolution is not None
-    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
-    own = duration(kernel, convolution.problem(a, b).sizes, CARDS["H100"]).total
-    large, result, taps = 4 * bytes_of(product.a), bytes_of(product.node), 9
-    multiplied = _elements(fused) * a[1] * taps / _MULTIPLIED
-    upsampled = (bytes_of(product.a) + large) / _MOVED + LAUNCH
-    folded = 2 * bytes_of(product.b) / _MOVED + LAUNCH
-    return max(multiplied, (large + result) / _MOVED) + upsampled - folded - _DOUBT * own
+    product, (problem, own), taps = fused.region.product, _convolved(fused, kernel), 9
+    small, result, filters = map(bytes_of, (product.a, product.node, product.b))
+    library = max(_elements(fused) * problem.channels * taps / _MULTIPLIED, (4 * small + result) / _MOVED)
+    return library + (small + 4 * small) / _MOVED - 2 * filters / _MOVED - _DOUBT * own  # each has a further kernel
 
 
 def _gained_by_filter_gradient(fused: RegionProgram, kernel: Plan) -> float:
     """Return the microseconds that evt's kernel saves at least for the gradient of a filter; negative if it loses."""
-    product, convolution = fused.region.product, shared_request(fused).convolution
-    assert convolution is not None
-    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
-    sizes = convolution.problem(a, b).sizes
-    return filter_gradient_microseconds(sizes) - _GRADIENT_DOUBT * duration(kernel, sizes, CARDS["H100"]).total
+    problem, own = _convolved(fused, kernel)
+    return filter_gradient_microseconds(problem.sizes) - _GRADIENT_DOUBT * own
 
 
 def _gained_by_depthwise(loop: DepthwiseConvolution) -> float:
     """Return the microseconds that evt's 16-bit kernel saves for each multiplication."""
-    if loop.operator == "dgrad":
-        return _DEPTHWISE_GRADIENT
-    return _DEPTHWISE if max(loop.filter.stride) == 1 else _DEPTHWISE_STRIDED
+    gained = _DEPTHWISE if max(loop.filter.stride) == 1 else _DEPTHWISE_STRIDED
+    return _DEPTHWISE_GRADIENT if loop.operator == "dgrad" else gained
 
 
 def _elements(fused: RegionProgram) -> int:
