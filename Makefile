@@ -7,7 +7,7 @@ PYTEST_FLAGS ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-all docs playground lint house clean
+.PHONY: help venv demo test suite test-slow test-all docs playground lint house clean
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # Tests start hundreds of processes, which take twice the time without bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,8 +57,12 @@ demo: $(INSTALLED)
 
 PYTEST := pytest -n auto --maxprocesses 8
 
-# One worker runs a whole file. In the order of the folders, the long files, which compile, do not come last.
-test: lint
+# ruff and mypy run beside the tests.
+test: $(INSTALLED)
+	@$(MAKE) --no-print-directory --jobs=2 lint suite
+
+# One worker runs a whole file. In the order of tests/conftest.py, the long files, which compile, do not come last.
+suite: $(INSTALLED)
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_FLAGS)
 
 test-slow: $(INSTALLED)
