@@ -13,9 +13,10 @@ import pytest
 
 import evt
 from evt.emission import emit
-from evt.plan import find_target
+from evt.plan import find_target, survey
 from evt.plan.plan import Convolution2x, MatrixProduct
 from evt.program import Program
+from evt.request import packed_problem
 from evt.runtime.kernels import plan_kernels
 from tests.support.convolutions import STOCK, TREE, X, bound, convolution, half, last
 
@@ -395,3 +396,15 @@ def test_groups_that_share_a_tile_with_half_of_another_are_refused(filters) -> N
     op = evt.conv2d("D = relu(acc)", groups=2, padding=1)
     with pytest.raises(evt.TargetError, match=f"a group has {filters} output channels"):
         op.plan("sm80", "f16", "f16", shapes=((2, 64, 8, 8), (2 * filters, 32, 3, 3)))
+
+
+@pytest.mark.parametrize(("route", "channels"), [("conv-evt-3x", 16), ("conv-padded-3x", 3)])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_collectives_do_not_store_adjacent_pixels(route: str, channels: int, dtype: str) -> None:
+    """TMA needs a constant stride of 1, and the launcher would refuse every call; another kernel computes it."""
+    for modes, applies in (("m, n", True), ("n, m", False)):
+        op = evt.conv2d(f"out D[{modes}]: {dtype}; D = acc", padding=1)
+        problem = packed_problem(op.request, "sm90", "f16", "f16", ((2, channels, 14, 8), (64, channels, 3, 3)))
+        found = survey(problem)
+        assert next(each for each in found.candidates if each.route.name == route).applies == applies
+        assert found.defaults

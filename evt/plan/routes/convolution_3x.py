@@ -65,6 +65,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
 
 _RULES = (
     convolution.on_sm90,
+    convolution.adjacent_columns,
     mainloop.no_work,
     gemm.few_tensors,
     gemm.of_all_images,

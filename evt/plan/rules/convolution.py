@@ -16,6 +16,14 @@ def on_sm90(problem: Problem) -> Verdict:
     return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
 
 
+@rule("D is not stored with pixels adjacent: their stride is nested, and no constant that TMA needs")
+def adjacent_columns(problem: Problem) -> Verdict:
+    primary = problem.dag.primary
+    if problem.signature[primary.name].contiguous == "m":
+        return Refusal(f"the pixels of `{primary.name}` are adjacent in memory", primary.span)
+    return HOLDS
+
+
 @rule("the collectives take the operator")
 def collective_operator(problem: Problem) -> Verdict:
     convolution = problem.convolution
