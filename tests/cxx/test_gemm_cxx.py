@@ -16,6 +16,8 @@ HOST = Path(__file__).with_name("host")
 @pytest.mark.cxx
 @pytest.mark.skipif(not GXX, reason="g++ is not on PATH")
 @pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers")
-def test_results_of_products(tmp_path: Path) -> None:
-    done = subprocess.run([compiled("gemm", tmp_path, HOST)], capture_output=True, text=True)
+@pytest.mark.parametrize("arguments", [(), pytest.param(("all",), marks=pytest.mark.slow)])
+def test_results_of_products(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Check every other case, or all."""
+    done = subprocess.run([compiled("gemm", tmp_path, HOST), *arguments], capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("0 failures\n", "", 0)
