@@ -408,3 +408,19 @@ def test_collectives_do_not_store_adjacent_pixels(route: str, channels: int, dty
         found = survey(problem)
         assert next(each for each in found.candidates if each.route.name == route).applies == applies
         assert found.defaults
+
+
+@pytest.mark.parametrize(("route", "channels"), [("conv-evt-3x", 16), ("conv-padded-3x", 3)])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        *(f"D = {function}[{modes}](acc)" for function in ("sum", "max") for modes in ("m, n", "n", "m")),
+        "D = argmax[n](acc)",
+        "s = sum[n](acc); t = sum[m, n](acc)",
+        "in i[m]: i32; out D[n, i[m]]: f64; D = acc",
+    ],
+)
+def test_collectives_take_outputs_that_a_step_of_the_epilogue_stores(formula: str, route: str, channels: int) -> None:
+    """A vector along the pixels is adjacent in memory, and a scalar has no layout: the collective stores neither."""
+    op, shapes = evt.conv2d(formula, padding=1, route=route), ((2, channels, 14, 8), (64, channels, 3, 3))
+    assert "epilogue.dD = " not in op.emit("sm90", "f16", "f16", shapes=shapes)

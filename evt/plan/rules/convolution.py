@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evt.plan.epilogue.facts import stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import d_moved_by_tma, moved_by_tma, multiplied_by_mma
 from evt.plan.rules.rule import Rule, rule
@@ -18,8 +19,9 @@ def on_sm90(problem: Problem) -> Verdict:
 
 @rule("D is not stored with pixels adjacent: their stride is nested, and no constant that TMA needs")
 def adjacent_columns(problem: Problem) -> Verdict:
+    """Check D where the collective stores it: a step of the epilogue stores reductions and scattered rows."""
     primary = problem.dag.primary
-    if problem.signature[primary.name].contiguous == "m":
+    if stores_d(problem.dag, problem.signature) and problem.signature[primary.name].contiguous == "m":
         return Refusal(f"the pixels of `{primary.name}` are adjacent in memory", primary.span)
     return HOLDS
 
