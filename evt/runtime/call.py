@@ -270,7 +270,7 @@ class Caller:
         """Plan, build and load the kernels for a new combination of tensors and numbers, in the order of its slots."""
         buffers = [name for name, _ in tensors if name in self._outputs]
         with self._lock:
-            return prepare(self.request.dag, bound, self._kernels_of(bound, alone), tensors, numbers, buffers)
+            return prepare(self.request, bound, self._kernels_of(bound, alone), tensors, numbers, buffers)
 
     def provide(self, key: CallKey, kernel: BuiltKernel) -> None:
         """Give a call the kernel that a compilation has built for it."""

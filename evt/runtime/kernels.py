@@ -133,7 +133,7 @@ def measured_best(request: Request, bound: Bound, atomic: bool = False) -> Reque
 def plan_kernels(request: Request, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """Return the plans of all configurations that serve a bound call. Raise TargetError, LaunchError (E0804)."""
     found = surveyed(request, call_problem(request, bound, target, atomic))
-    check_batches(bound.dag, found.chosen.route, target, bound.sizes["l"])
+    check_batches(found.problem.dag, found.chosen.route, target, bound.sizes["l"])
     return found.defaults
 
 
@@ -148,7 +148,10 @@ def route_of(plan: Plan) -> Route:
 
 
 def check_batches(dag: TypedDag, route: Route, target: Target, batches: int) -> None:
-    """Raise LaunchError (E0804) for batches that a kernel does not take, and that cannot be divided among launches."""
+    """Raise LaunchError (E0804) for batches that a kernel does not take, and that cannot be divided among launches.
+
+    ``dag`` is the optimised program, which the kernel computes.
+    """
     most = route.kernel(target).max_batches
     if reason := refusal_of_batches(dag, most, batches):
         other = ", or take evt-3x, for which A, B and D have to be aligned" if "3x" in target.families else ""

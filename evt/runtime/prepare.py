@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from evt.ir import Dag, Input, Operand, Output
+from evt.ir import Input, Operand, Output
 from evt.ir.dtype import I64
 from evt.plan.fields import Field
 from evt.reference import is_image
+from evt.request import Request, optimised_for
 from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
 from evt.runtime.fresh import prototype_of, without_memory
@@ -148,7 +149,7 @@ class Prepared:
 
 
 def prepare(
-    dag: Dag,
+    request: Request,
     bound: Bound,
     kernels: Kernels,
     tensors: Sequence[tuple[str, torch.Tensor]],
@@ -161,7 +162,7 @@ def prepare(
     the tensors.
     """
     chosen, library = kernels.best(bound, device_card(bound.index, kernels.plans[0].target.name))
-
+    dag = request.dag
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
     constants = (0, *(0 if value.default is None else value.default for value in dag.inputs))
     null = len(tensors) + len(numbers)
@@ -174,7 +175,8 @@ def prepare(
     picked: list[int] = []
     moved: list[str] = []
     launches = launches_of(chosen, bound.sizes["l"])
-    check_batches(bound.dag, route_of(chosen), chosen.target, bound.sizes["l"])
+    computed = optimised_for(request, bound.dag.operands, bound.absent)
+    check_batches(computed, route_of(chosen), chosen.target, bound.sizes["l"])
     sizes: list[list[int]] = [[] for _ in launches]
     for member in chosen.fields:
         if member.role == "workspace":

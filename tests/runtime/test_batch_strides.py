@@ -85,6 +85,13 @@ def test_what_counts_all_batches_is_computed_by_one_launch() -> None:
         assert evt.gemm(text)(*packed) is not None
 
 
+def test_a_count_that_the_passes_remove_does_not_hold_batches_together(launches: list[dict[str, Any]]) -> None:
+    """The kernel computes the optimised program, as `evt explain` and the tuner judge it."""
+    op = evt.gemm("D = acc + where(isnan(3), iota(l), 0)", route="gemm-own-3x")
+    op(torch.zeros(2, 16, 32).half(), torch.zeros(2, 32, 24).half())
+    assert [members["l"] for members in launches] == [1, 1]
+
+
 def test_rows_of_several_launches_are_not_counted() -> None:
     x, weight = torch.randn(4, 6, 5, 8).half().transpose(1, 2), torch.randn(7, 8).half()
     with pytest.raises(evt.ArgumentError, match="E0606"):
