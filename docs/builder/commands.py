@@ -19,7 +19,9 @@ def commands() -> str:
 
 def helped(name: str) -> str:
     """Return the help of a command and of its subcommands."""
-    parent = click.Context(main, info_name="evt", max_content_width=_WIDTH, terminal_width=_WIDTH)
+    # A command keeps the first help option that it makes, and makes it of the settings of its context.
+    settings = {**main.context_settings, "max_content_width": _WIDTH, "terminal_width": _WIDTH}
+    parent = click.Context(main, info_name="evt", **settings)
     command = main.get_command(parent, name)
     assert command is not None
     context = click.Context(command, info_name=name, parent=parent, max_content_width=_WIDTH, terminal_width=_WIDTH)

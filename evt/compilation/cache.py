@@ -174,10 +174,14 @@ class Cache:
     def lock(self, key: str, *, wait: bool) -> KeyLock | None:
         """Return the lock for building ``key``; None if another process has it and ``wait`` is false."""
         with self._usable():
-            shard = self._entry(key).parent
-            make_private(shard)
-            require_private(shard)
-            return KeyLock.acquire(shard / f".{key}.lock", wait=wait)
+            path = self.lock_path(key)
+            make_private(path.parent)
+            require_private(path.parent)
+            return KeyLock.acquire(path, wait=wait)
+
+    def lock_path(self, key: str) -> Path:
+        """Return the path of the lock for building ``key``."""
+        return self._entry(key).parent / f".{key}.lock"
 
     def workspace(self, key: str, files: Mapping[str, str | bytes], links: Mapping[str, Path] | None = None) -> Path:
         """Return a new private directory with ``files`` and ``links``.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -50,8 +51,11 @@ class Work(Protocol):
 class Keeper(Protocol):
     """A holder of locks for as long as the work on their keys goes on, however this process ends."""
 
-    def keep(self, lock: KeyLock) -> None: ...
-    def release(self, lock: KeyLock) -> None: ...
+    def claim(self, path: Path, take: Callable[[], KeyLock | None]) -> KeyLock | None:
+        """Take a lock with ``take``, which returns None if another process holds it."""
+
+    def release(self, lock: KeyLock) -> None:
+        """Release a lock; a second call does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,10 @@ class Claims:
         A key is locked when its work is requested. This function waits for no lock.
         """
         for key in missing:
-            target, lock = targets[key], self._cache.lock(key, wait=False)
+            target = targets[key]
+            lock = keeper.claim(self._cache.lock_path(key), partial(self._cache.lock, key, wait=False))
             if lock is None:
                 continue
-            keeper.keep(lock)
             held.callback(keeper.release, lock)
             failure = self._cache.failure(key)
             if self.find(key, target.index, target.artifact, locked=True):  # built by another process meanwhile

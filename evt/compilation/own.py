@@ -116,11 +116,10 @@ def make_own(
 class _InProcess:
     """The keeper of locks for work that ends with this process."""
 
-    def keep(self, lock: KeyLock) -> None:
-        """Do nothing: the lock is held by this process."""
+    def claim(self, path: Path, take: Callable[[], KeyLock | None]) -> KeyLock | None:
+        return take()
 
     def release(self, lock: KeyLock) -> None:
-        """Release a lock; a second call does nothing."""
         lock.release()
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -73,17 +73,28 @@ class Supervisor:
             self._process.kill()
             self._process.wait()
 
-    def keep(self, lock: KeyLock) -> None:
-        """Hold a lock until :meth:`release`; if this process is killed, until the commands have ended."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then it runs no commands either
-            self.send({"keep": str(lock.path)}, lock.fileno())
+    def claim(self, path: Path, take: Callable[[], KeyLock | None]) -> KeyLock | None:
+        """Take a lock and hold it until :meth:`release`; if this process is killed, until the commands have ended.
+
+        The supervisor expects the lock before it is taken: then it finds the file, whenever this process is killed.
+        """
+        self._tell({"expect": str(path)})
+        lock = take()
+        if lock is None:
+            self._tell({"drop": str(path)})
+        else:
+            self._tell({"keep": str(path)}, lock.fileno())
+        return lock
 
     def release(self, lock: KeyLock) -> None:
         """Release a lock that is kept; a second call does nothing."""
         if lock.is_held:
             lock.release()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.send({"drop": str(lock.path)})
+            self._tell({"drop": str(lock.path)})
+
+    def _tell(self, request: Mapping[str, object], *descriptors: int) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then it runs no commands either
+            self.send(request, *descriptors)
 
     def send(self, request: Mapping[str, object], *descriptors: int) -> None:
         """Send a request. Raise OSError if the supervisor is gone."""

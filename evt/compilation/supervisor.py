@@ -2,8 +2,9 @@
 
 It is a separate program, ``python supervisor.py PARENT``, that uses the standard library only.
 :mod:`evt.compilation.process` starts it and talks to it. Its standard input is a socket. Each message is a request: to
-run a command, to keep a lock, or to drop one. It carries descriptors: the socket for a command's answer and the file
-for its output, or the lock. Closing the socket of an answer kills its command; the parent's death ends everything.
+run a command, to expect a lock that the builder will take, to keep it, or to drop it. It carries descriptors: the
+socket for a command's answer and the file for its output, or the lock. Closing the socket of an answer kills its
+command; the parent's death ends everything.
 
 The parent's death is found by polling, because nothing reports it reliably: the signal at a parent's death comes when
 its *thread* ends. A pipe stays open as long as a process that the parent forked holds its other end. Nothing ends
@@ -48,14 +49,18 @@ class Charges:
     def __init__(self, answers: selectors.BaseSelector) -> None:
         self._selector = answers
         self._answers: dict[int, socket.socket] = {}
-        self._locks: dict[str, int] = {}
+        #: The descriptors of held locks, by path; None for a lock that the builder is about to take.
+        self._locks: dict[str, int | None] = {}
 
     def take(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Handle a request."""
-        if "keep" in request:
+        if "expect" in request:
+            self._locks[request["expect"]] = None
+        elif "keep" in request:
             self._locks[request["keep"]] = descriptors[0]
         elif "drop" in request:
-            os.close(self._locks.pop(request["drop"]))
+            if (descriptor := self._locks.pop(request["drop"])) is not None:
+                os.close(descriptor)
         else:
             self._start(request, socket.socket(fileno=descriptors[0]), descriptors[1])
 
@@ -103,12 +108,26 @@ class Charges:
         end(partial(descendants, os.getpid()))
         for path, descriptor in self._locks.items():
             with contextlib.suppress(OSError):
-                if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor)):
-                    for work in glob.glob(f"{glob.escape(path.removesuffix('.lock'))}-*"):
-                        shutil.rmtree(work, ignore_errors=True)
-                    os.unlink(path)
-            # Explicitly: a process that the builder forked may hold the descriptor too.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+                _remove(path, _take(path) if descriptor is None else descriptor)
+
+
+def _take(path: str) -> int:
+    """Take a lock if its file exists. Raise OSError if it does not, or if another process holds the lock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _remove(path: str, descriptor: int) -> None:
+    """Remove the files of a held lock, and release it. Raise OSError if the builder has removed them."""
+    try:
+        if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor)):
+            for work in glob.glob(f"{glob.escape(path.removesuffix('.lock'))}-*"):
+                shutil.rmtree(work, ignore_errors=True)
+            os.unlink(path)
+    finally:
+        # Explicitly: a process that the builder forked may hold the descriptor too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def end(find: Callable[[], list[int]]) -> None:

@@ -26,7 +26,7 @@ from evt.errors import InternalError
 from evt.ir.lower import OPERATIONS
 from evt.plan import TARGETS
 from evt.program import Program
-from tests.support.command_line import FORMULA, WITH_HEADER, WRONG, document, formula_file, ok, process, run
+from tests.support.command_line import FORMULA, WITH_HEADER, WRONG, context, document, formula_file, ok, process, run
 
 # Help and usage
 
@@ -48,10 +48,11 @@ def test_every_help_has_an_example_that_parses(name: str) -> None:
     _, _, example = text.partition("Example: ")
     words = shlex.split(example)
     assert words[:2] == ["evt", name]
-    command = main.get_command(click.Context(main), name)
+    parent = context()
+    command = main.get_command(parent, name)
     assert command is not None
-    with command.make_context(name, words[2:], resilient_parsing=True) as context:
-        assert not context.args or isinstance(command, click.Group)
+    with command.make_context(name, words[2:], parent=parent, resilient_parsing=True) as parsed:
+        assert not parsed.args or isinstance(command, click.Group)
 
 
 def test_the_help_names_the_operations() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import click
 import pytest
 
 import evt
+from docs.builder.commands import helped
 from evt.cli import main
 from evt.cli.entry import COMMANDS as SECTIONS
 from evt.cli.sections import COMMANDS
@@ -18,7 +20,7 @@ from evt.compilation import BuildEvent, Phases
 from evt.diagnostics import CODES
 from evt.plan import ROUTES, TARGETS
 from evt.version import JSON_SCHEMA
-from tests.support.command_line import FORMULA, ok, process, run
+from tests.support.command_line import FORMULA, context, ok, process, run
 
 
 def test_the_help_is_grouped() -> None:
@@ -79,11 +81,18 @@ def test_a_document_names_its_schema(name: str) -> None:
     assert read["ok"] is (name != "a mistake") or name == "doctor"
 
 
+def test_the_manual_reads_the_help_that_users_see() -> None:
+    """A command makes its help option once, of the settings of its first context: here a new command's."""
+    importlib.reload(importlib.import_module("evt.cli.check"))
+    assert "-h, --help" in helped("check")
+    assert ok("check", "-h") == ok("check", "--help")
+
+
 def test_every_command_prints_json() -> None:
     without = [name for name in SECTIONS if "--json" not in ok(name, "--help")]
     assert without == ["lsp", "tune", "cache"]  # two of them are groups
     for name in ("tune", "cache", "bench"):
-        group = main.get_command(click.Context(main), name)
+        group = main.get_command(context(), name)
         assert isinstance(group, click.Group)
         assert [each for each in group.commands if "--json" not in ok(name, each, "--help")] == []
 

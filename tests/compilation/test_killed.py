@@ -83,6 +83,16 @@ def test_a_process_that_was_forked_keeps_nothing(room: Room, fork: str, sent: si
         builder.communicate()
 
 
+@pytest.mark.parametrize("call", ["lambda *_: die()", "lambda *taken: (flock(*taken), die())"], ids=["before", "after"])
+def test_a_builder_that_is_killed_as_it_takes_a_lock(room: Room, call: str) -> None:
+    """Just before or after the file is locked; the supervisor does not have the lock yet."""
+    program = f"import fcntl; flock, die = fcntl.flock, lambda: os.kill(os.getpid(), 9); fcntl.flock = {call}; go()"
+    builder = room.spawn("// hang device\n", program=program)
+    _, errors = builder.communicate(timeout=60)
+    assert (builder.returncode, errors) == (-signal.SIGKILL, "")
+    require_clean(room, "// hang device\n")
+
+
 def test_a_build_that_goes_on_is_not_hurt_by_a_fork(room: Room) -> None:
     program = _FORKED.replace("daemon=True).start()", "daemon=True).start(); done = []").replace("FORK", "os.fork()")
     builder = room.spawn("// gate\n", program=program)

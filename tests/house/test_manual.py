@@ -6,7 +6,6 @@ import re
 import shlex
 from itertools import pairwise
 
-import click
 import pytest
 
 from evt.diagnostics import CODES
@@ -93,10 +92,10 @@ def test_the_options_of_a_command_exist(command: str) -> None:
 
     command = re.sub(r" --import \S+", "", command)  # a module of the reader
     _, name, *words = shlex.split(command, comments=True)
-    context = click.Context(main, help_option_names=["-h", "--help"])  # a command keeps its first help option
-    found = main.get_command(context, name)
+    parent = command_line.context()
+    found = main.get_command(parent, name)
     assert found is not None
-    found.make_context(name, words, parent=context)
+    found.make_context(name, words, parent=parent)
 
 
 def test_named_commands_exist() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from evt.cli import main
@@ -18,6 +19,11 @@ THREE_OUTPUTS = "out D, E: f32[m, n], F; z = alpha*acc + bias; E = tanh(z); F = 
 WITH_HEADER = "linear(A: bf16[m, k], B: bf16[n, k]); D = acc"
 REDUCED = "out D, s: f32[m], amax: f32; D = gelu(acc); s = sum[n](D); amax = max[m, n](abs(acc))"
 WRONG = "D = foo(acc)"
+
+
+def context() -> click.Context:
+    """Return a context of `evt`, for commands that are called without it: they keep its help option from then on."""
+    return click.Context(main, **main.context_settings)
 
 
 def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
