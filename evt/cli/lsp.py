@@ -19,8 +19,9 @@ def command(op: str | None) -> None:
     pygls: pip install pygls.
     """
     from evt.ir.lower import OPERATIONS, unknown_operation
+    from evt.request import GROUPED
 
-    if op is not None and op not in OPERATIONS:
+    if op is not None and op not in (*OPERATIONS, GROUPED):
         raise click.UsageError(f"There is no operation `{op}`: {unknown_operation(op)}.")
     try:
         from evt.editor.server import serve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +26,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Source:
-    """A program's text and its name: a path, or ``<formula>``."""
+    """A program's text and its name: a path, or ``<formula>``. A lone CR ends a line: it becomes LF."""
 
     text: str
     name: str = "<formula>"
@@ -33,6 +34,8 @@ class Source:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise TypeError(f"a program is a str, not {type(self.text).__name__}")
+        if "\r" in self.text:
+            object.__setattr__(self, "text", re.sub("\r(?!\n)", "\n", self.text))
 
     @cached_property
     def _line_starts(self) -> list[int]:

@@ -18,7 +18,7 @@ from evt.ir.node import ValueType
 from evt.ir.origin import Place
 from evt.language import format_text
 from evt.language.parse import lex, span_of
-from evt.request import from_text, typed_graph
+from evt.request import GROUPED, from_text, typed_graph
 
 Kind = Literal["input", "output", "value", "function", "parameter", "operand"]
 _DECLARING: dict[str, Kind] = {"IN": "input", "OUT": "output"}
@@ -53,7 +53,8 @@ class Document:
     @cached_property
     def _typed(self) -> TypedDag | EvtError:
         try:
-            return typed_graph(from_text(self.source, self.operation, {}))
+            grouped = self.operation == GROUPED
+            return typed_graph(from_text(self.source, "gemm" if grouped else self.operation, {}, grouped=grouped))
         except EvtError as error:
             return error
 
@@ -124,20 +125,23 @@ class Document:
         length, start, node = smallest
         return Span(start, start + length), self.dag.types[node]
 
+    @cached_property
+    def _types(self) -> dict[Span, ValueType]:
+        """The types of the expressions that the text of a valid program writes, by their places."""
+        found: dict[Span, ValueType] = {}
+        if self.dag is not None:
+            for origin, type_ in zip(self.dag.origins, self.dag.types, strict=True):
+                if isinstance(origin, Place) and not origin.calls:
+                    found.setdefault(origin.span, type_)
+        return found
+
     def type_of(self, definition: Definition) -> ValueType | None:
         """Return the type of an assigned value."""
         if self.dag is None or definition.value is None:
             return None
         if definition.name in self.dag.stores:
             return self.dag.types[self.dag.arguments(self.dag.stores[definition.name])[0]]
-        value = definition.value
-        exact = (
-            node
-            for node, origin in enumerate(self.dag.origins)
-            if isinstance(origin, Place) and origin.span == value and not origin.calls
-        )
-        node = next(exact, None)
-        return None if node is None else self.dag.types[node]
+        return self._types.get(definition.value)
 
 
 def innermost_bracket(tokens: Iterable[lark.Token]) -> str:

@@ -111,8 +111,9 @@ class _Services:
         """Return the client's current text; an unchanged text is not analysed again."""
         text = self._server.workspace.get_text_document(uri).source
         known = self._opened.get(uri)
-        if known is None or known.document.source.text != text:
-            known = _Opened(uri, Document(Source(text, uri.rpartition("/")[2]), self._operation), self._server)
+        if known is None or known.text != text:
+            document = Document(Source(text, uri.rpartition("/")[2]), self._operation)
+            known = _Opened(uri, text, document, self._server)
             self._opened[uri] = known
         return known
 
@@ -120,8 +121,9 @@ class _Services:
 class _Opened:
     """A text of the client, and its places in the client's units."""
 
-    def __init__(self, uri: str, document: Document, server: LanguageServer) -> None:
-        self.uri, self.document, self._count = uri, document, server.workspace.position_codec.client_num_units
+    def __init__(self, uri: str, text: str, document: Document, server: LanguageServer) -> None:
+        self.uri, self.text, self.document = uri, text, document
+        self._count = server.workspace.position_codec.client_num_units
 
     def diagnostic(self, diagnostic: Diagnostic) -> lsp.Diagnostic:
         help_line = [f"help: {diagnostic.help}"] if diagnostic.help else []

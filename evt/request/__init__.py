@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evt.request.graphs import STAGES, graph_at, optimised_for, optimised_graph, typed_for, typed_graph
 from evt.request.make import LOOP, from_dag, from_text
-from evt.request.request import Request
+from evt.request.request import GROUPED, Request
 from evt.request.shapes import Shapes, problem_sizes
 from evt.request.traced import Traced, in_digits, read_request, result_type, traced
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from evt.request.problem import common_signature, grouped_problem, options, packed_problem, surveyed
 
 __all__ = [
+    "GROUPED",
     "LOOP",
     "STAGES",
     "Request",

@@ -249,10 +249,29 @@ def test_positions_count_the_units_of_the_client(client: Client) -> None:
         assert utf8.quit() == 0
 
 
+def test_every_kind_of_line_end_ends_a_line(client: Client) -> None:
+    """The protocol's line ends are LF, CRLF and CR."""
+    for end in ("\n", "\r\n", "\r"):
+        uri = client.open(f"in bias: f32[n]{end}D = acc + bias{end}E = gelu(bais)")
+        (found,) = client.published()
+        assert (found["code"], found["range"]["start"]) == ("E0202", {"line": 2, "character": 9})
+        assert client.hover(uri, 1, 12).startswith("```evt\nbias\n```")
+    (edit,) = client.format(uri)
+    assert edit["newText"] == "in  bias: f32[n]\nD = acc + bias\nE = gelu(bais)\n"
+
+
 def test_options_of_the_command() -> None:
     served = Client("utf-16", "--op", "conv2d")
     try:
         served.open("in C: f16[l, m, n]\nD = acc + C")
         assert [each["code"] for each in served.published()] == ["E0301"]  # a convolution has no batches
+    finally:
+        assert served.quit() == 0
+    served = Client("utf-16", "--op", "grouped_gemm")
+    try:
+        served.open("linear(A: f16[m, k], B: f16[n, k])\nD = gelu(acc)")
+        assert served.published() == []
+        served.open("conv2d(A: f16[m, k], B: f16[n, k])\nD = gelu(acc)", "y.evt")
+        assert [each["code"] for each in served.published()] == ["E0501"]  # groups are of matrix products
     finally:
         assert served.quit() == 0
