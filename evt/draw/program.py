@@ -1,4 +1,4 @@
-"""A program as HTML, for notebooks: ``program_html(dag, text) -> str``."""
+"""A program as HTML, for notebooks: ``program_html(dag, text) -> str``, and its graph: ``graph_html(dag)``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.node import Input, Operand, Output, written
 from evt.ir.number import decimal
 
+#: The most nodes that a result's HTML draws; their SVG has about 100 KB.
+_MOST_NODES = 200
+
 
 def program_html(dag: Dag, text: str) -> str:
     """Return a program's text, the table of its operands, inputs and outputs, and the drawing of its graph."""
     headings = ("name", "kind", "type", "modes", "default")
-    picture = Html(Drawing(dag).to("svg"))
-    return page(code(text), table(headings, _rows(dag), dag.operation), details("graph", picture))
+    return page(code(text), table(headings, _rows(dag), dag.operation), graph_html(dag))
+
+
+def graph_html(dag: Dag, name: str = "graph") -> Html:
+    """Return the drawing of a graph, which a click opens; for a graph of many nodes, their number."""
+    if len(dag.table) > _MOST_NODES:
+        return Html(f"<p>{name}: {len(dag.table)} nodes are too many to draw here</p>")
+    return details(name, Html(Drawing(dag).to("svg")))
 
 
 def _rows(dag: Dag) -> Iterator[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from evt.gradient.cut import choose_saved
 from evt.gradient.reverse import Joint, differentiate, read_back, untyped
-from evt.html import Html, code, details, page, table
+from evt.html import code, page, table
 from evt.ir.dag import Builder, Dag, TypedDag, prune, reads_accumulator
 from evt.ir.formula import formula
 from evt.ir.infer import value_type
@@ -41,14 +41,14 @@ class Gradient:
         return str(self)
 
     def _repr_html_(self) -> str:
-        from evt.draw.drawing import Drawing
+        from evt.draw.program import graph_html
 
         saved = [(each.name, str(each.dtype or ""), f"[{', '.join(each.modes)}]") for each in self.saved]
         return page(
             table(("forward",), [(code(formula(self.forward)),)]),
             table(("saved", "type", "modes"), saved or [("nothing", "", "")]),
             table(("backward",), [(code(formula(self.backward)),)]),
-            details("graph of the backward program", Html(Drawing(self.backward).to("svg"))),
+            graph_html(self.backward, "graph of the backward program"),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -114,6 +115,16 @@ def test_a_result_is_html_and_a_short_text(name: str) -> None:
     assert {"table", "td"} & reader.tags or name == "empty report"
     assert len(repr(value)) < 2500
     assert "evt." not in repr(value) or name in ("program", "convolution", "grouped", "empty report")
+
+
+def test_large_graphs_are_not_drawn_unasked() -> None:
+    """300 terms were 800 KB of HTML, and their gradient 3 MB."""
+    op = evt.gemm("D = " + " + ".join(f"gelu(acc*{factor})" for factor in range(300)))
+    for value in (op, op.gradient()):
+        text = value._repr_html_()
+        assert "<svg" not in text
+        assert re.search(r"\d{3,} nodes", well_formed(text).text)
+    assert "<svg" in op.graph()._repr_svg_()
 
 
 @pytest.mark.parametrize("stage", ["dag", "typed", "optimised"])
