@@ -12,7 +12,7 @@ import click
 from evt.cli.bench_results import diff, plot
 from evt.cli.invocation import TYPES, Invocation, operation_option, takes_geometry, takes_settings, takes_sizes
 from evt.cli.output import progress
-from evt.cli.sections import Command, DefaultGroup, one_of
+from evt.cli.sections import Command, DefaultGroup, files, one_of
 
 if TYPE_CHECKING:
     from evt.bench import Case
@@ -84,7 +84,7 @@ command.add_command(plot)
 
 
 @command.command("run", cls=Command, epilog="Example: evt bench samples/bench/resnet50.toml --json resnet50.json")
-@click.argument("program", required=False)
+@click.argument("program", required=False, shell_complete=files)
 @operation_option
 @click.option(
     "--dtype", metavar="TYPE", shell_complete=one_of(TYPES), help="Type of A and B. [default: the header's, else bf16]"
@@ -112,6 +112,7 @@ command.add_command(plot)
     "--baselines",
     metavar="LIST",
     callback=_names,
+    shell_complete=one_of((*KNOWN, *(name for name in _ALL_OF_MODELS if name not in KNOWN))),
     help=f"Baselines to measure. [default: {','.join(_BASELINES)}; of a convolution {','.join(_OF_ONE_CONVOLUTION)}; "
     f"of networks {','.join(_OF_NETWORKS)}; of models {','.join(_OF_WHOLE_MODELS)}; of epilogue none]",
 )
@@ -122,7 +123,14 @@ command.add_command(plot)
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random data."
 )
-@click.option("--json", "json_file", metavar="FILE", callback=_new_file, help="Write all numbers to a file.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    callback=_new_file,
+    shell_complete=files,
+    help="Write all numbers to a file.",
+)
 @click.option("--host", is_flag=True, help="Measure the host time of a call instead of the GPU time.")
 @takes_settings
 @takes_geometry

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from evt.cli.output import OutputPath, json_option, print_json, print_text, use_color, write
+from evt.cli.sections import files
 
 
 @click.command("diff", epilog="Example: evt bench diff old.json new.json --threshold 3")
-@click.argument("old")
-@click.argument("new")
+@click.argument("old", shell_complete=files)
+@click.argument("new", shell_complete=files)
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1000),
@@ -45,7 +46,7 @@ def diff(ctx: click.Context, old: str, new: str, threshold: float, json: bool) -
 
 
 @click.command("plot", epilog="Example: evt bench plot bench.json -o bench.html")
-@click.argument("file")
+@click.argument("file", shell_complete=files)
 @click.option("-o", "--output", type=OutputPath(), required=True, help="Picture to write: .png, .svg or .html.")
 @click.option(
     "--kind",

@@ -13,6 +13,7 @@ import click
 
 from evt.cli.invocation import TARGET_HELP
 from evt.cli.output import OutputPath, json_option, print_json, print_path, print_text
+from evt.cli.sections import files, targets
 
 if TYPE_CHECKING:
     from evt.compilation import Entry, Packed
@@ -128,9 +129,21 @@ def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
 
 @command.command("export", epilog="Example: evt cache export kernels.pack --arch sm90 --used-within 7d")
 @click.argument("file", type=OutputPath())
-@click.option("--arch", "archs", multiple=True, metavar="NAME", help=f"Only this target: {TARGET_HELP}. Repeatable.")
 @click.option(
-    "--program", "programs", multiple=True, metavar="PROGRAM", help="Only this program's kernels. Repeatable."
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=targets,
+    help=f"Only this target: {TARGET_HELP}. Repeatable.",
+)
+@click.option(
+    "--program",
+    "programs",
+    multiple=True,
+    metavar="PROGRAM",
+    shell_complete=files,
+    help="Only this program's kernels. Repeatable.",
 )
 @click.option("--used-within", type=_AGE, help="Only kernels that were used in this time: 12h, 30d, 8w.")
 @json_option
@@ -175,7 +188,7 @@ def export(
 
 
 @command.command("import", epilog="Example: EVT_COMPILE=never evt cache import kernels.pack")
-@click.argument("file")
+@click.argument("file", shell_complete=files)
 @json_option
 @click.pass_context
 def import_pack(ctx: click.Context, file: str, json: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import json_option, print_json, print_text, use_color
-from evt.cli.sections import Command, codes_or_files
+from evt.cli.sections import Command, codes_or_files, measured_gpus
 
 #: Suggestions for an unknown code: their number, their largest distance from it, and the longest code that gets any.
 _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
@@ -17,7 +17,12 @@ _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
 
 @click.command("explain", cls=Command, epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
 @takes_program(complete=codes_or_files)
-@click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, if several GPUs were measured.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    shell_complete=measured_gpus,
+    help="Use the measurements of this GPU, if several GPUs were measured.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print every rule of every route, and the steps of the epilogue.")
 @json_option
 def command(invocation: Invocation, gpu: str | None, verbose: bool, json: bool) -> None:

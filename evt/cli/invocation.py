@@ -166,6 +166,7 @@ _READING = (
         "imports",
         metavar="MODULE|FILE.py",
         multiple=True,
+        shell_complete=files,
         expose_value=False,
         is_eager=True,
         callback=import_all,

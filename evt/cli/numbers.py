@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 _LARGEST = 2**31 - 1
 _NUMBER, _NUMBER_OR_PAIR = r"[0-9]{1,18}", r"[0-9]{1,18}(?::[0-9]{1,18})?"
@@ -21,6 +22,9 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
     def __init__(self, *, words: tuple[str, ...] = (), pairs: bool = False) -> None:
         self._words, self._pairs = words, pairs
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = str(value).strip()

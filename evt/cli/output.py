@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from evt.version import JSON_SCHEMA
 
@@ -49,6 +50,9 @@ class OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since cl
     """A file to write. A file that cannot be written is refused before the work begins."""
 
     name = "file"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         path = str(value)

@@ -77,7 +77,9 @@ class DefaultGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert ``run`` before the arguments, unless they begin with a command or ask for help."""
-        if (args or self.runs_alone) and not (args and (args[0] in self.commands or args[0] in ("-h", "--help"))):
+        is_named = bool(args) and (args[0] in self.commands or args[0] in ("-h", "--help"))
+        runs = bool(args) or (self.runs_alone and not ctx.resilient_parsing)  # completion of "" offers the commands
+        if runs and not is_named:
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -126,6 +128,27 @@ def routes(ctx: click.Context, parameter: click.Parameter, text: str) -> list[st
     from evt.plan import ROUTES
 
     return [route.name for route in ROUTES if route.name.startswith(text)]
+
+
+def measured_gpus(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    """Complete the name of a GPU that was measured."""
+    return _measured(lambda key, gpu: gpu, text)
+
+
+def measured_keys(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    """Complete the key of a measured problem."""
+    return _measured(lambda key, gpu: key, text)
+
+
+def _measured(part: Callable[[str, str], str], text: str) -> list[str]:
+    from evt.errors import EvtError
+    from evt.measured import Store
+
+    try:
+        found = Store().all()
+    except EvtError:
+        return []
+    return sorted({name for key, each in found if (name := part(key, each.gpu)).startswith(text)})
 
 
 def targets(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:

@@ -13,7 +13,7 @@ import click
 
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import OutputPath, json_option, print_json, print_text, progress, write
-from evt.cli.sections import DefaultGroup, SizedCommand, routes
+from evt.cli.sections import DefaultGroup, SizedCommand, files, measured_gpus, measured_keys, routes
 
 if TYPE_CHECKING:
     from evt.measured import Measurement
@@ -25,6 +25,10 @@ EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
 _FORM, _DIGITS = 1, 12
 #: The largest file that is imported, in bytes.
 _MOST_BYTES = 1 << 28
+
+_gpu_option = click.option(
+    "--gpu", default="", metavar="NAME", shell_complete=measured_gpus, help="Only GPUs whose names contain this."
+)
 
 
 @click.group(
@@ -201,7 +205,7 @@ def _farmed(
 
 
 @command.command("list", epilog="Example: evt tune list --gpu H200")
-@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
+@_gpu_option
 @json_option
 def list_measured(gpu: str, json: bool) -> None:
     """List the measured problems.
@@ -224,7 +228,7 @@ def list_measured(gpu: str, json: bool) -> None:
 
 
 @command.command("show", epilog="Example: evt tune show 3f2a91")
-@click.argument("key")
+@click.argument("key", shell_complete=measured_keys)
 @json_option
 def show(key: str, json: bool) -> None:
     """Show all times of some problems, beside the estimates.
@@ -252,8 +256,8 @@ def show(key: str, json: bool) -> None:
 
 @command.command("export", epilog="Example: evt tune export h200.json --gpu H200")
 @click.argument("file", type=OutputPath())
-@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
-@click.option("--key", default="", help="Only problems whose keys begin with this.")
+@_gpu_option
+@click.option("--key", default="", shell_complete=measured_keys, help="Only problems whose keys begin with this.")
 @click.option("--anonymous", is_flag=True, help="Leave out the users and machines that measured.")
 @json_option
 def export(file: str, gpu: str, key: str, anonymous: bool, json: bool) -> None:
@@ -276,7 +280,7 @@ def export(file: str, gpu: str, key: str, anonymous: bool, json: bool) -> None:
 
 
 @command.command("import", epilog="Example: evt tune import h200.json")
-@click.argument("file")
+@click.argument("file", shell_complete=files)
 @click.option("--replace", is_flag=True, help="Replace measurements of the same problem and GPU.")
 @json_option
 def import_measured(file: str, replace: bool, json: bool) -> None:
@@ -297,8 +301,8 @@ def import_measured(file: str, replace: bool, json: bool) -> None:
 
 
 @command.command("fit", epilog="Example: evt tune fit --keep")
-@click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
+@click.argument("files", nargs=-1, metavar="[FILE]...", shell_complete=files)
+@_gpu_option
 @click.option("--keep", is_flag=True, help="Let calls and estimates on this machine use the constants.")
 @json_option
 def fit_cards(files: tuple[str, ...], gpu: str, keep: bool, json: bool) -> None:
@@ -340,8 +344,8 @@ def fit_cards(files: tuple[str, ...], gpu: str, keep: bool, json: bool) -> None:
 
 
 @command.command("forget", epilog="Example: evt tune forget 3f2a91")
-@click.argument("key", required=False)
-@click.option("--gpu", default="", metavar="NAME", help="Only GPUs whose names contain this.")
+@click.argument("key", required=False, shell_complete=measured_keys)
+@_gpu_option
 @click.option("--all", "everything", is_flag=True, help="Forget all measurements.")
 @json_option
 def forget(key: str | None, gpu: str, everything: bool, json: bool) -> None:

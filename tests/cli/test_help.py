@@ -142,6 +142,9 @@ def test_documents_have_the_content_of_the_text(tmp_path: Path) -> None:
         ("evt emit D=gellu(acc) --config ", [""]),
         ("evt emit --config p", [""]),
         ("evt graph --format ", ["text", "mermaid", "dot", "svg"]),
+        ("evt emit --padding s", ["same"]),
+        ("evt bench ", ["diff", "plot", "run"]),
+        ("evt bench --suite training --baselines eager,evt-", ["eager,evt-measured", "eager,evt-max-autotune"]),
     ],
 )
 def test_values_are_completed(line: str, expected: list[str]) -> None:
@@ -149,6 +152,27 @@ def test_values_are_completed(line: str, expected: list[str]) -> None:
     place = len(words) if line.endswith(" ") else len(words) - 1
     done = process(_EVT_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(place))
     assert [each.partition(",")[2] for each in done.stdout.decode().splitlines()] == expected
+
+
+def test_every_file_is_completed() -> None:
+    """The shell completes the values that name files."""
+    names = ("file", "files", "imports", "json_file", "old", "new", "program", "programs", "others")
+    found = []
+
+    def visit(command: click.Command, parent: click.Context) -> None:
+        here = click.Context(command, parent=parent, info_name=command.name)
+        for each in command.get_params(here):
+            if each.type.name == "file" or each.name in names:
+                found.append(each.name)
+                assert [item.type for item in each.shell_complete(here, "x")] == ["file"], (command.name, each.name)
+        if isinstance(command, click.Group):
+            for name in command.list_commands(here):
+                inner = command.get_command(here, name)
+                assert inner is not None
+                visit(inner, here)
+
+    visit(main, context())
+    assert {"output", "header", *names} == {*found}
 
 
 @pytest.mark.parametrize(

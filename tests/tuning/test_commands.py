@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 import evt
@@ -97,6 +98,14 @@ def test_files_that_are_no_exports(tmp_path: Path, text: str) -> None:
     assert "evt tune export" in result.stderr or "a newer version" in result.stderr
     assert len(Store()) == 0
     assert cli("import", str(tmp_path / "missing")).exit_code == 1
+
+
+def test_keys_and_gpus_are_completed() -> None:
+    complete = ShellComplete(main, {}, "evt", "_EVT_COMPLETE").get_completions
+    key = measured()
+    assert [item.value for item in complete(["tune", "show"], key[:4])] == [key]
+    assert complete(["tune", "forget"], "x") == []
+    assert [item.value for item in complete(["explain", "D=acc", "--gpu"], "")] == ["NVIDIA H200"]
 
 
 def test_usage() -> None:
