@@ -427,14 +427,14 @@ def _sizes(measurement: Measurement) -> str:
 
 def _read(file: str) -> Iterable[tuple[str, Measurement]]:
     """Yield the measurements of an exported file. Raise click.ClickException for another file."""
-    from evt.measured import Measurement
+    from evt.measured import keyed
 
     try:
         data = Path(file).read_bytes() if Path(file).stat().st_size <= _MOST_BYTES else b""
         document = json_format.loads(data)
         if document["form"] > _FORM:
             raise click.ClickException(f"{file}: a newer version of evt wrote it, in form {document['form']}")
-        return [(str(entry["key"]), Measurement.from_json(entry)) for entry in document["measurements"]]
+        return list(map(keyed, document["measurements"]))
     except OSError as error:
         raise click.ClickException(f"cannot read {file}: {error.strerror or error}") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

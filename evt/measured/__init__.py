@@ -9,7 +9,7 @@ In the order of the data: :mod:`key` (the identity of a problem), :mod:`measurem
 from evt.measured.choice import applicable, is_measured, may_be_measured, measurements
 from evt.measured.fitted import fitted, keep_fit, named_card
 from evt.measured.key import groups_key, problem_key, size_class
-from evt.measured.measurement import Measurement, Origin, Timing
+from evt.measured.measurement import Measurement, Origin, Timing, keyed
 from evt.measured.store import Store
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "groups_key",
     "is_measured",
     "keep_fit",
+    "keyed",
     "may_be_measured",
     "measurements",
     "named_card",

@@ -9,6 +9,8 @@ from typing import Any
 
 #: The fraction by which a route must be faster than a preferred route; smaller differences are noise.
 NOISE = 0.01
+#: The bits of the largest number that the database keeps.
+_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,16 @@ class Measurement:
         return Measurement(fields["gpu"], fields["target"], fields["program"], sizes, timings, call, Origin(**origin))
 
 
+def keyed(entry: Any) -> tuple[str, Measurement]:
+    """Return the key and the measurement in an entry of ``evt tune export``. Raise ValueError for anything else."""
+    key, found = _fields(entry, {"key": str})["key"], Measurement.from_json(entry)
+    if not (key.isalnum() and key.isascii()):
+        raise ValueError(f"no problem has the key {key!r}")
+    if not found.timings:
+        raise ValueError(f"the problem {key} has no times")
+    return key, found
+
+
 def _timing(value: Any) -> Timing:
     fields = _fields(value, {"route": str, "config": str, "ms": (int, float)})
     known: dict[str, Any] = {"warm_ms": (int, float, type(None)), "samples": int, "kernel": str}
@@ -92,4 +104,8 @@ def _of(kind: Any, value: Any, name: str = "an entry") -> Any:
     kinds: Iterable[type] = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, tuple(kinds)) or isinstance(value, bool):
         raise ValueError(f"{name} is of type {type(value).__name__}")
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise ValueError(f"{name} is a number of {value.bit_length()} bits")
+    if isinstance(value, str):
+        value.encode()  # a half of a surrogate pair is no text
     return value

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from evt.measured.measurement import Measurement
+from evt.measured.measurement import Measurement, keyed
 
 #: The directory of the files.
 TABLES = Path(__file__).parent / "tables"
@@ -26,7 +26,8 @@ def _tables(folder: Path) -> dict[str, tuple[Measurement, ...]]:
     found: dict[str, tuple[Measurement, ...]] = {}
     for path in sorted(folder.glob("*.json")):
         for entry in json.loads(path.read_bytes())["measurements"]:
-            found[entry["key"]] = (*found.get(entry["key"], ()), Measurement.from_json(entry))
+            key, measurement = keyed(entry)
+            found[key] = (*found.get(key, ()), measurement)
     return found
 
 

@@ -108,6 +108,31 @@ def test_keys_and_gpus_are_completed() -> None:
     assert [item.value for item in complete(["explain", "D=acc", "--gpu"], "")] == ["NVIDIA H200"]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"key": ["k"]}, "key is of type list"),
+        ({"key": "a\nb"}, "no problem has the key 'a\\nb'"),
+        ({"timings": []}, "has no times"),
+        ({"sizes": {"m": 1 << 63}}, "a number of 64 bits"),
+        ({"gpu": "\ud800"}, "surrogates not allowed"),
+        ({"timings": [{"route": "r", "config": "c", "ms": 10**400}]}, "ms is a number of 1329 bits"),
+        ({"timings": [{"route": "r", "config": "c", "ms": 1, "samples": 1 << 70}]}, "samples is a number of 71 bits"),
+    ],
+)
+def test_entries_that_no_database_keeps(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    measured()
+    file = tmp_path / "times.json"
+    cli("export", str(file))
+    document = json.loads(file.read_text())
+    document["measurements"].append({**document["measurements"][0], **change})
+    file.write_text(json.dumps(document))
+    before = Store().all()
+    result = cli("import", str(file), "--replace")
+    assert (result.exit_code, said in result.stderr) == (1, True), result.stderr
+    assert Store().all() == before
+
+
 def test_usage() -> None:
     for arguments, said in (
         (["forget"], "Give KEY, --gpu or --all"),
