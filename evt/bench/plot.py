@@ -82,10 +82,11 @@ def roofline(document: Mapping[str, Any]) -> Any:
     card = _card(document)
     if card is not None:
         intensities = [each.flops / each.bytes for found in points.values() for each in found]
-        low, high = min(intensities) / 2, max(intensities) * 2
         moved = card.bytes_per_us / 1e6
         peak = 2 * card.multiprocessors * card.tensor / card.microseconds(1) / 1e6
-        axes.plot([low, peak / moved, max(high, peak / moved)], [low * moved, peak, peak], color="#444444", linewidth=1)
+        ridge = peak / moved
+        low, high = min(*intensities, ridge) / 2, max(*intensities, ridge) * 2
+        axes.plot([low, ridge, high], [low * moved, peak, peak], color="#444444", linewidth=1)
         axes.annotate(f"{card.name}: {peak:.0f} TFLOP/s (16 bits), {moved:.1f} TB/s", (low, low * moved), fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")

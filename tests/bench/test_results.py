@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from evt.bench.changes import changes, times_of
-from evt.bench.plot import rendered
+from evt.bench.plot import draw, rendered
 from evt.cli import main
 
 
@@ -117,6 +117,15 @@ def test_pictures_are_equal_from_run_to_run() -> None:
     pytest.importorskip("matplotlib")
     for form in ("svg", "png", "html"):
         assert rendered(NEW, ("ratios",), form) == rendered(NEW, ("ratios",), form)
+
+
+def test_the_roof_rises_to_the_peak() -> None:
+    """The cases have far more operations for each byte than the ridge, or far fewer."""
+    pytest.importorskip("matplotlib")
+    for size in (1, 10**5):
+        cases = [{**case, "bytes": {"A": 10**7 * size}} for case in NEW["cases"]]
+        (roof,) = draw({**NEW, "cases": cases}, "roofline").axes[0].lines
+        assert [list(each) == sorted(each) for each in roof.get_data()] == [True, True]
 
 
 def test_a_document_of_models_has_no_roofline(tmp_path: Path) -> None:
