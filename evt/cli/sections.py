@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import click
 from click.shell_completion import CompletionItem
+
+from evt.diagnostics import closest
 
 #: The commands of ``evt --help``, in the order of the work with a kernel.
 COMMANDS = {
@@ -78,10 +81,18 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert ``run`` before the arguments, unless they begin with a command or ask for help."""
         is_named = bool(args) and (args[0] in self.commands or args[0] in ("-h", "--help"))
+        if args and not is_named and not ctx.resilient_parsing:
+            self._refuse_misspelt(ctx, args[0])
         runs = bool(args) or (self.runs_alone and not ctx.resilient_parsing)  # completion of "" offers the commands
         if runs and not is_named:
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_misspelt(self, ctx: click.Context, word: str) -> None:
+        """Raise click.UsageError for a word that is like a command, and neither a program nor a file."""
+        guess = closest(word, self.commands) if word.isalpha() else None
+        if guess is not None and not Path(word).exists():
+            ctx.fail(f"no command `{word}`; did you mean `{guess}`?")
 
 
 def _names(records: Sequence[tuple[str, str]]) -> str:

@@ -133,6 +133,15 @@ def test_entries_that_no_database_keeps(tmp_path: Path, change: dict[str, object
     assert Store().all() == before
 
 
+def test_a_misspelt_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for word, command in (("lsit", "list"), ("exports", "export"), ("Forget", "forget")):
+        result = cli(word)
+        assert (result.exit_code, f"no command `{word}`; did you mean `{command}`?" in result.stderr) == (2, True)
+    Path("lsit").write_text("D = relu(acc)")
+    assert "did you mean" not in cli("lsit", "--route", "none").stderr
+
+
 def test_usage() -> None:
     for arguments, said in (
         (["forget"], "Give KEY, --gpu or --all"),
