@@ -95,7 +95,12 @@ class Entry(click.Group):
         try:
             with _visible():
                 return super().invoke(ctx)
-        except (click.exceptions.Exit, click.ClickException, click.Abort, UnwritableError):
+        except click.ClickException as error:
+            if isinstance(error, click.UsageError) or not output.wants_json(ctx):
+                raise
+            output.print_json({"ok": False, "error": error.format_message(), "diagnostics": []})
+            ctx.exit(DIAGNOSTICS)
+        except (click.exceptions.Exit, click.Abort, UnwritableError):
             raise
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)

@@ -20,7 +20,7 @@ from evt.compilation import BuildEvent, Phases
 from evt.diagnostics import CODES
 from evt.plan import ROUTES, TARGETS
 from evt.version import JSON_SCHEMA
-from tests.support.command_line import FORMULA, context, ok, process, run
+from tests.support.command_line import FORMULA, context, document, ok, process, run
 
 
 def test_the_help_is_grouped() -> None:
@@ -86,6 +86,14 @@ def test_the_manual_reads_the_help_that_users_see() -> None:
     importlib.reload(importlib.import_module("evt.cli.check"))
     assert "-h, --help" in helped("check")
     assert ok("check", "-h") == ok("check", "--help")
+
+
+@pytest.mark.parametrize("words", [["tune", "import", "none"], ["bench", "diff", "none", "none"]], ids=" ".join)
+def test_a_command_that_fails_prints_json(words: list[str]) -> None:
+    result = run(*words, "--json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    expected = "cannot read none: No such file or directory"
+    assert document(result) == {"schema": JSON_SCHEMA, "ok": False, "error": expected, "diagnostics": []}
 
 
 def test_every_command_prints_json() -> None:
