@@ -24,7 +24,7 @@ def import_all(ctx: click.Context, parameter: click.Parameter, names: tuple[str,
             raise click.BadParameter(f"`{name}` cannot be imported: {what}", ctx, parameter) from error
 
 
-def _failure(name: str) -> Exception | None:
+def _failure(name: str) -> Exception | SystemExit | None:
     """Import a module. Return the exception that it raises, unless that is an EvtError."""
     from evt.errors import EvtError
 
@@ -33,7 +33,7 @@ def _failure(name: str) -> Exception | None:
             _from_file(name) if name.endswith(".py") else importlib.import_module(name)
     except EvtError:
         raise
-    except Exception as error:  # a module may raise any exception
+    except (Exception, SystemExit) as error:  # a module may raise any exception
         return error
     return None
 

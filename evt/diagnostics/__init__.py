@@ -9,7 +9,7 @@ from evt.diagnostics.collect import MAX_DIAGNOSTICS, first
 from evt.diagnostics.diagnostic import Diagnostic, Label
 from evt.diagnostics.render import render, render_all
 from evt.diagnostics.source import Source, Span
-from evt.diagnostics.suggest import Misspellings, closest, hint, shown
+from evt.diagnostics.suggest import Misspellings, closest, hint, quoted, shown
 from evt.diagnostics.visible import visible
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "first",
     "hint",
     "page",
+    "quoted",
     "render",
     "render_all",
     "shown",

@@ -17,6 +17,12 @@ def shown(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
+def quoted(value: object) -> str:
+    """Return text in backticks, or the type of another value, to follow "there is no operation"."""
+    text = shown(value)
+    return f"`{text}`" if isinstance(value, str) or value is None else text
+
+
 def hint(word: object, candidates: Iterable[str], label: str) -> str:
     """Return a help: the candidate that ``word`` misspells, or else ``label`` and all candidates."""
     names = tuple(candidates)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from evt.diagnostics import Diagnostic, closest, shown
+from evt.diagnostics import Diagnostic, closest, quoted, shown
 from evt.errors import TargetError
 from evt.plan.gpus import GPUS, NATIVE, find_gpu, native_target, plain
 
@@ -93,7 +93,9 @@ def find_target(name: str | int) -> Target:
         examples = ", ".join(each[0] for each in GPUS.values())
         known = f"targets: {', '.join(TARGETS)}; GPUs such as {examples}; {NATIVE}"
         hint = f"did you mean `{guess}`?" if guess else known
-        raise TargetError(Diagnostic("E0501", f"there is no target `{text}`", help=hint))
+        raise TargetError(
+            Diagnostic("E0501", f"there is no target {quoted(text if isinstance(name, int) else name)}", help=hint)
+        )
     said = f"`{text}` is {key}, and evt" if key != _architecture(text) else f"evt has no target `{text}`: it"
     number = int(key[2:])
     older = "; a kernel needs sm80 or newer" if number < min(each.number for each in TARGETS.values()) else ""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import get_args
 
-from evt.diagnostics import Diagnostic, shown
+from evt.diagnostics import Diagnostic, quoted, shown
 from evt.errors import InternalError, ProgramError
 from evt.ir import (
     Acc,
@@ -163,9 +163,9 @@ def _nodes(dag: Dag) -> Iterator[str]:
             case Cast(dtype) if dtype not in (*OUTPUTS, TF32):
                 yield f"%{place}: there is no cast to {dtype}"
             case Index(mode) if mode not in MODES:
-                yield f"%{place}: there is no mode `{shown(mode)}`"
+                yield f"%{place}: there is no mode {quoted(mode)}"
             case Extent(mode) if mode not in (*MODES, "k"):
-                yield f"%{place}: there is no mode `{shown(mode)}`"
+                yield f"%{place}: there is no mode {quoted(mode)}"
             case Reduce(_, modes) if not _may_reduce(dag, modes):
                 yield f"%{place}: a reduction over {list(modes)}; expected some of {list(MODES)}, in this order"
             case Reduce(kind, modes) if kind in PLACES and modes not in (("m",), ("n",)):

@@ -47,7 +47,10 @@ def read_dtype(name: object) -> DType:
 
     Raise TargetError (E0303) for an unknown type.
     """
-    text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else shown(name)
+    text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else name
+    if not isinstance(text, str):
+        message = f"a type is a str or a torch.dtype, not {type(name).__name__}"
+        raise TargetError(Diagnostic("E0303", message, help=f"types: {' '.join(map(str, OPERANDS))}"))
     dtype = BY_NAME.get(text)
     if dtype is None:
         message, help_text = unknown_type(text, OPERANDS)

@@ -6,7 +6,7 @@ Equal arguments return one object.
 
 from __future__ import annotations
 
-from evt.diagnostics import Diagnostic, hint, shown
+from evt.diagnostics import Diagnostic, hint, quoted
 from evt.errors import ArgumentError, TargetError
 from evt.ir import Dag, Operand, TypedDag, infer
 from evt.ir.node import Inferred
@@ -41,7 +41,7 @@ def graph_at(request: Request, stage: str, a: str | None = None, b: str | None =
     Raise ArgumentError (E0607) for another stage, and the errors of :func:`typed_graph`.
     """
     if stage not in STAGES:
-        message = f"there is no stage `{shown(stage)}`"
+        message = f"there is no stage {quoted(stage)}"
         raise ArgumentError(Diagnostic("E0607", message, help=hint(stage, STAGES, "stages")))
     if stage == "dag":
         return request.dag

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from evt.diagnostics import Diagnostic, hint, shown
+from evt.diagnostics import Diagnostic, hint, quoted, shown
 from evt.errors import ArgumentError, TargetError
 from evt.ir import Dag, lower
 from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution
@@ -78,7 +78,7 @@ def _read_keywords(operation: object, keywords: Mapping[str, Any]) -> tuple[Sett
 
 def _check_operation(operation: object) -> None:
     if not isinstance(operation, str) or operation not in OPERATIONS:
-        message = f"there is no operation `{shown(operation)}`"
+        message = f"there is no operation {quoted(operation)}"
         raise TargetError(Diagnostic("E0501", message, help=unknown_operation(shown(operation))))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from evt.errors import ArgumentError
 from evt.gradient import ACCUMULATOR, Gradient, differentiable_outputs
 from evt.gradient.evaluate import evaluate, is_symbol, operand
 from evt.gradient.products import convolution_gradients, product, product_gradients
@@ -34,6 +35,7 @@ from evt.ir.dag import reads_accumulator
 from evt.ir.node import base, index_of
 from evt.ir.operand import epilogue_of
 from evt.reference.convolution import to_view
+from evt.reference.dense import not_dense
 from evt.reference.extents import Extents, as_scalar
 from evt.reference.rounding import torch_type
 from evt.request import Request, read_request, traced
@@ -77,7 +79,13 @@ def run_recorded(
         bound = _outline(request, a, b, given)
         given |= {name: bound.values[name] for name, value in given.items() if isinstance(value, torch.Tensor)}
         return (run_in_pytorch if transforming() else _run_fed)(request, bound, a, b, given)
-    facts = [(each.size(), each.dtype, each.device, each.requires_grad) for each in (a, b, *tensors)]
+    try:
+        facts = [(each.size(), each.dtype, each.device, each.requires_grad) for each in (a, b, *tensors)]
+    except RuntimeError:  # a nested tensor has no sizes
+        named = zip(("A", "B", *order), (a, b, *tensors), strict=False)
+        if refused := [found for name, each in named if (found := not_dense(name, each))]:
+            raise ArgumentError(refused) from None
+        raise
     key = (program, order, *facts)
     try:
         recorded = _RECORDED.get(key)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from evt.diagnostics import Diagnostic, hint, shown
+from evt.diagnostics import Diagnostic, hint, quoted, shown
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Output, TypedDag
 from evt.ir.dag import index_inputs
@@ -21,7 +21,8 @@ from evt.plan import find_target
 from evt.reference import int4, is_image
 from evt.reference.convolution import from_view
 from evt.reference.rounding import torch_type
-from evt.request import Request, Shapes, problem_sizes, typed_graph
+from evt.request import Request, Shapes, typed_graph
+from evt.request.shapes import problem_of
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import build_for, is_atomic
 from evt.runtime.memory_format import channels_last
@@ -49,7 +50,7 @@ def _omitted(dag: Dag, names: object) -> tuple[str, ...]:
     wanted = tuple(names)
     for name in wanted:
         if name not in dag.input:
-            message = f"the program has no input `{shown(name)}` to omit"
+            message = f"the program has no input {quoted(name)} to omit"
             raise ArgumentError(Diagnostic("E0602", message, help=hint(name, dag.input, "inputs")))
         if dag.input[name].default is None:
             raise ArgumentError(Diagnostic("E0601", f"`{name}` has no default, so a call cannot omit it"))
@@ -60,7 +61,7 @@ def _empty_call(
     request: Request, dag: TypedDag, shapes: Shapes, omitted: tuple[str, ...]
 ) -> tuple[list[torch.Tensor], dict[str, Any], dict[str, torch.Tensor]]:
     """Return A and B, the inputs, and the buffers of scattered outputs, without values."""
-    sizes = dict(problem_sizes(request, shapes))
+    sizes = dict(problem_of(request, shapes)[1])
     if request.convolution is None and len(shapes[0]) < 3:
         del sizes["l"]
     elif request.convolution is not None:  # a vector along k varies over the channels that an operand reads

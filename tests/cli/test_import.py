@@ -44,6 +44,7 @@ def test_a_module_is_found_in_the_current_folder(folder: Path) -> None:
     [
         ("", "no_such_module", 2, "`no_such_module` cannot be imported: ModuleNotFoundError"),
         ("", "none.py", 2, "`none.py` cannot be imported: FileNotFoundError"),
+        ("raise SystemExit(3)", "broken.py", 2, "`broken.py` cannot be imported: SystemExit: 3"),
         ("1/0", "broken.py", 2, "`broken.py` cannot be imported: ZeroDivisionError"),
         ("x =", "broken.py", 2, "`broken.py` cannot be imported: SyntaxError"),
         (TWICE.replace('"2"', '"3"'), "broken.py", 1, "error[E0655]: the derivative of `twice`"),

@@ -201,11 +201,21 @@ def outcome(run: Callable[[Any], Any], odd: Any) -> EvtError | None:
             r"E0607.*a fact is a member of evt.functions.Fact, not odd",
         ),
         (lambda: evt.gemm(SAMPLE), r"E0607.*a program is a str, not PosixPath[^$]*evt.load reads a file"),
-        (lambda: OP.emit(arch=numpy.zeros(3)), "E0501.*there is no target `of type ndarray`"),
+        (lambda: OP.emit(arch=numpy.zeros(3)), "E0501.*there is no target of type ndarray"),
         (lambda: OP.emit(b=""), "E0303.*there is no type ``"),
+        (lambda: OP.emit(b=["f16"]), "E0303.*a type is a str or a torch.dtype, not list"),
+        (lambda: OP.graph(7), "E0607.*there is no stage of type int"),
+        (lambda: OP.build("sm90", shapes=None), "E0607.*`shapes` are None; expected the shapes of A and B"),  # type: ignore[arg-type]
+        (
+            lambda: evt.gemm("D = acc")(
+                torch.nested.nested_tensor([torch.zeros(4, 4)]), torch.zeros(4, 4, requires_grad=True)
+            ),
+            "E0606.*`A` is a nested tensor",
+        ),
         (lambda: evt.pack_bits(torch.zeros(8).to_sparse()), "E0606.*only dense tensors"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_is_said(run: Callable[[], Any], message: str) -> None:
     with pytest.raises(EvtError, match=message):
         run()
