@@ -159,6 +159,7 @@ def _explain_route(
         tuple(timing for timing in timings if timing.route == route.name),
         route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
         beside,
+        tuple(copy.matrix.name for copy in made.row_copies) if made else (),
     )
 
 

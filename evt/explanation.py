@@ -30,7 +30,8 @@ class RouteExplanation:
     ``rules`` are pairs of a statement and the reason of its failure, "" if it holds. ``unmet`` is the condition for
     preferring the route, if that is not met. ``beside`` means that the route's kernels are also built, for some sizes.
     A route that applies also has estimates for its kernel: ``shared_memory`` in bytes, ``registers`` out of
-    ``register_limit`` per thread (0 if they are not estimated), and the measured ``timings``.
+    ``register_limit`` per thread (0 if they are not estimated), and the measured ``timings``. The kernel reads copies
+    of the operands ``copied``, whose rows are aligned.
     """
 
     name: str
@@ -44,6 +45,7 @@ class RouteExplanation:
     timings: tuple[Timing, ...] = ()
     unmet: str = ""
     beside: bool = False
+    copied: tuple[str, ...] = ()
 
     @property
     def applies(self) -> bool:
@@ -58,6 +60,8 @@ class RouteExplanation:
             parts.append(f"at least {self.shared_memory / 1024:.0f} KiB of shared memory")
         if self.registers:
             parts.append(f"about {self.registers} of {self.register_limit} registers")
+        if self.copied:
+            parts.append(f"{' and '.join(self.copied)} copied into aligned rows")
         for timing in self.timings:
             how = f" with {timing.config}" if timing.config else ""
             parts += [f"{timing.ms:.4f} ms measured{how}"]
@@ -89,6 +93,7 @@ class RouteExplanation:
             "rules": [{"rule": rule, "holds": not reason, "reason": reason} for rule, reason in self.rules],
             "shared_memory_bytes": self.shared_memory if self.applies else None,
             "registers": self.registers if self.applies else None,
+            "copied": list(self.copied) if self.applies else [],
             "preferred_where": self.unmet,
             "built_beside": self.beside,
             "measured": [{"config": timing.config, "ms": timing.ms} for timing in self.timings],

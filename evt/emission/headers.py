@@ -34,6 +34,7 @@ from evt.plan.target import Family
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     """Return the headers of a kernel, without the headers that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
+    found += ["rows.hpp"] * bool(plan.row_copies)
     found += ["pdl.hpp"] * plan.with_pdl
     found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
     found += ["finish_place.hpp"] * any(node.kind in PLACES for node in plan.reductions)

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from evt.emission.convolution import extent
 from evt.emission.expressions import as_int, comment, fragment_element, read
 from evt.emission.text import Assignments, FactorText, OwnText
-from evt.emission.workspace import partial_sums
+from evt.emission.workspace import operand_of, partial_sums
 from evt.ir.convolution import SPATIAL
 from evt.launch.members import structs
-from evt.plan import Field
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.fusions import Factor, FactorInput
 from evt.plan.gemm import Tile, promotes, tile_of
@@ -46,15 +45,14 @@ def own(plan: Plan) -> OwnText | None:
             )
         case OwnProduct() as loop:
             sizes = list(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
-            operands = [
-                (name, read(field))
-                for letter, matrix in (("a", loop.a), ("b", loop.b))
-                for name, field in ((letter, matrix.pointer), (f"{letter}_stride", matrix.leading))
-            ]
+            operands, strides = list[tuple[str, str]](), list[tuple[str, str]]()
+            for letter, matrix in (("a", loop.a), ("b", loop.b)):
+                pointer, leading, batch = operand_of(loop, matrix)
+                operands += [(letter, pointer), (f"{letter}_stride", leading)]
+                strides += [(f"{letter}_batch_stride", batch)] * bool(batch)
             if loop.batched:
                 sizes.append(("batches", extent("l")))
-                batches = (("a_batch_stride", loop.a.batch), ("b_batch_stride", loop.b.batch))
-                operands += [(name, read(field)) for name, field in batches if isinstance(field, Field)]
+                operands += strides
             if loop.ends is not None:
                 sizes.append(("groups", extent("l")))
                 operands.append(("b_group_stride", read(loop.b.batch)))

@@ -179,7 +179,7 @@ class FunctorText:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An array in the workspace, called ``node``: ``element`` of [l][``count``][``kept``].
+    """An array in the workspace, called ``node``: ``element`` of [``batches``][``count``][``kept``].
 
     It holds the partial results of a reduction's node, or a copy of an operand. ``shape`` describes it in words.
     """
@@ -189,6 +189,7 @@ class Parts:
     count: str
     kept: str
     shape: tuple[str, ...]
+    batches: str = "arguments.l"
 
 
 @dataclass(frozen=True, slots=True)

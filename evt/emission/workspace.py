@@ -12,7 +12,8 @@ from evt.plan import Field, Plan
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
 from evt.plan.epilogue.values import Number, Single, Size
 from evt.plan.epilogue.writes import Reduction
-from evt.plan.plan import FilterGradient, PaddedCopy
+from evt.plan.plan import FilterGradient, Matrix, OwnProduct, PaddedCopy, RowCopy
+from evt.plan.signature import bytes_of
 
 
 def parts(plan: Plan) -> tuple[Parts, ...]:
@@ -39,7 +40,7 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
         if not node.atomic
     )
     sums = [_SUMS] * isinstance(plan.mainloop, FilterGradient)
-    return (*copies, *sums, *reductions)
+    return (*copies, *map(_row_copy_part, plan.row_copies), *sums, *reductions)
 
 
 #: The partial sums of a filter gradient.
@@ -61,6 +62,7 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
     """Return the work before the kernel: copies, and the identities of atomic reductions."""
     initial = [_initial_job(node, node.atomic) for node in plan.reductions if node.atomic]
     return _kernels(
+        Jobs("copy", "CopyJobs", "Copies operands into aligned rows.", tuple(map(_row_copy_job, plan.row_copies))),
         Jobs(
             "pad",
             "PadJobs",
@@ -223,3 +225,49 @@ def _pad_job(copy: PaddedCopy) -> Job:
         ("padded_channels", copy_channels(copy)),
     )
     return Job(f"padded_{copy.name}", f"evt::PadJob<Element{copy.name}, {copy.vector}>", members)
+
+
+# Copies of a product's operands.
+
+
+def operand_of(loop: OwnProduct, matrix: Matrix) -> tuple[str, str, str]:
+    """Return the address of A or B, or of its copy; its leading stride; and the stride of its batches, if any."""
+    copy = loop.copy_of(matrix)
+    if copy is None:
+        return read(matrix.pointer), read(matrix.leading), read(matrix.batch) if isinstance(matrix.batch, Field) else ""
+    pitch = _pitch(copy)
+    return _row_copy_pointer(copy), pitch, f"{read(copy.rows)} * {pitch}" if copy.batches else ""
+
+
+def _pitch(copy: RowCopy) -> str:
+    """Return the elements from one row of a copy to the next."""
+    return f"evt::pitch_of<{copy.line}>({read(copy.columns)})"
+
+
+def _row_copy_element(copy: RowCopy) -> str:
+    return f"uint{8 * bytes_of(copy.matrix.dtype)}_t"
+
+
+def _row_copy_pointer(copy: RowCopy) -> str:
+    return f"parts<{_row_copy_element(copy)}>(arguments, workspace.{copy.name})"
+
+
+def _row_copy_part(copy: RowCopy) -> Parts:
+    extents = tuple(str(extent) for extent in (copy.batches, copy.rows, copy.columns) if extent)
+    batches = read(copy.batches) if copy.batches else "1"
+    return Parts(copy.name, _row_copy_element(copy), read(copy.rows), _pitch(copy), extents, batches)
+
+
+def _row_copy_job(copy: RowCopy) -> Job:
+    matrix, element = copy.matrix, _row_copy_element(copy)
+    members: Assignments = (
+        ("from", f"static_cast<{element} const*>({read(matrix.pointer)})"),
+        ("to", _row_copy_pointer(copy)),
+        ("batches", read(copy.batches) if copy.batches else "1"),
+        ("rows", read(copy.rows)),
+        ("columns", read(copy.columns)),
+        ("stride_batch", read(matrix.batch)),
+        ("stride_row", read(matrix.leading)),
+        ("pitch", _pitch(copy)),
+    )
+    return Job(copy.name, f"evt::RowsJob<{element}>", members)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from evt.fx.example import hint
 from evt.fx.product import Product
 from evt.plan import Plan
+from evt.plan.plan import OwnProduct
 from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, gemm_own_3x, halo_3x
 from evt.plan.routes.route import Route
 
@@ -51,6 +52,11 @@ def _is_first(product: Product) -> bool:
     return filters % 8 == 0 and channels <= FEW_CHANNELS
 
 
+def _has_unaligned_rows(plan: Plan) -> bool:
+    """Return whether an own product copies operands or stores D element by element, which models do not measure."""
+    return isinstance(plan.mainloop, OwnProduct) and (bool(plan.row_copies) or plan.destination is None)
+
+
 @dataclass(frozen=True)
 class Class:
     """A class of kernels: operations, routes and types of operands on a target, and the source of its measurements.
@@ -74,6 +80,7 @@ class Class:
             and product.operation in self.operations
             and plan.route in {route.name for route in self.routes}
             and types <= set(self.types)
+            and not _has_unaligned_rows(plan)
             and self.takes(product)
         )
 

@@ -6,15 +6,16 @@ The C++ launcher of codegen/include/evt/kit/gemm.hpp makes the same values; a te
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from evt.ir.dtype import F16
-from evt.launch.shape import Shape, TensorMap, tensor_map
+from evt.ir.dtype import F16, DType
+from evt.launch.shape import Shape, TensorMap, aligned, tensor_map
 from evt.plan import Field, Plan
 from evt.plan.epilogue.values import Stride
 from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_part, tile_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
-from evt.plan.plan import Matrix, OwnProduct, Tensor
+from evt.plan.plan import Matrix, OwnProduct, RowCopy, Tensor
 from evt.plan.signature import bytes_of
 
 _SIZES = ("rows", "columns", "k_blocks", "row_clusters", "column_clusters", "band", "grid", "encoded")
@@ -27,6 +28,8 @@ _STRIPS = FILTERS // 16
 _PACKED_COLUMNS = 8
 #: Columns of a pair.
 _MEMBERS = 2
+#: Bytes that a warp copies at a time, the warps of a block, and the most blocks: rows.hpp.
+_PIECE_BYTES, _COPYING_WARPS, _MOST_COPYING_BLOCKS = 1024, 8, 1 << 20
 
 
 def members(loop: OwnProduct) -> tuple[str, ...]:
@@ -38,6 +41,54 @@ def members(loop: OwnProduct) -> tuple[str, ...]:
 def pointers(loop: OwnProduct) -> Mapping[str, Field]:
     """Return the members that are addresses of a call."""
     return {} if loop.ends is None else {"ends": loop.ends}
+
+
+def pitch_of(copy: RowCopy, sizes: Mapping[str, int]) -> int:
+    """Return the elements from one row of a copy to the next."""
+    return ceil_div(sizes[copy.columns.name], copy.line) * copy.line
+
+
+def copy_blocks(copy: RowCopy, sizes: Mapping[str, int]) -> int:
+    """Return the blocks of the job that makes a copy: see rows.hpp."""
+    pieces = ceil_div(sizes[copy.columns.name], _PIECE_BYTES // bytes_of(copy.matrix.dtype))
+    return min(ceil_div(_rows_of(copy, sizes) * pieces, _COPYING_WARPS), _MOST_COPYING_BLOCKS)
+
+
+def copies_of(plan: Plan, sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Return the offset of each copy in the workspace, and the end of the copies."""
+    offsets, end = {}, 0
+    for copy in plan.row_copies:
+        offsets[copy.name] = end
+        end += aligned(_rows_of(copy, sizes) * pitch_of(copy, sizes) * bytes_of(copy.matrix.dtype))
+    return offsets, end
+
+
+def _rows_of(copy: RowCopy, sizes: Mapping[str, int]) -> int:
+    return sizes[copy.rows.name] * (sizes[copy.batches.name] if copy.batches else 1)
+
+
+class _Operand(NamedTuple):
+    """The matrix that TMA loads, or its copy: the pointer and the elements before it, and the strides.
+
+    ``of_batch`` is 0 if batches share the matrix.
+    """
+
+    dtype: DType
+    pointer: Field
+    leading: int
+    of_batch: int
+    before: int = 0
+
+
+def _operand_of(plan: Plan, loop: OwnProduct, matrix: Matrix, sizes: Mapping[str, int]) -> _Operand:
+    """Return A or B, or its copy."""
+    copy = loop.copy_of(matrix)
+    of_batch = _batch_stride(matrix.batch, sizes)
+    if copy is None:
+        return _Operand(matrix.dtype, matrix.pointer, sizes[matrix.leading.name], of_batch)
+    workspace = next(field for field in plan.fields if field.role == "workspace")
+    pitch, before = pitch_of(copy, sizes), -copies_of(plan, sizes)[0][copy.name] // bytes_of(matrix.dtype)
+    return _Operand(matrix.dtype, workspace, pitch, sizes[copy.rows.name] * pitch * bool(copy.batches), before)
 
 
 def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
@@ -62,9 +113,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         steps = (int(_batch_stride(each, sizes) != 0) for each in strides)
         values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
+    a, b = (_operand_of(plan, loop, matrix, sizes) for matrix in (loop.a, loop.b))
     maps = [
-        _operand("a", loop.a, sizes, (k, m), (box, rows // across), has_many=loop.batched),
-        _pairs(loop, sizes, box) if loop.paired else _filters(loop, sizes, depth if loop.converts else box),
+        _operand("a", a, sizes, (k, m), (box, rows // across), has_many=loop.batched),
+        _pairs(b, sizes, box) if loop.paired else _filters(loop, b, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))
     part = rows_of_part(tile)
@@ -86,21 +138,20 @@ def _batch_stride(stride: Stride, sizes: Mapping[str, int]) -> int:
 
 
 def _with_batches(
-    extents: tuple[int, ...], stride: int, box: tuple[int, ...], batch: Stride, sizes: Mapping[str, int]
+    extents: tuple[int, ...], stride: int, box: tuple[int, ...], of_batch: int, sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return the extents, strides and box of a matrix with a dimension of batches, or of one that batches share."""
-    of_batch = _batch_stride(batch, sizes)
     return (*extents, sizes["l"] if of_batch else 1), (stride, of_batch or stride), (*box, 1)
 
 
-def _filters(loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> TensorMap:
+def _filters(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int) -> TensorMap:
     """Return the descriptor of B, in boxes of 64 columns, the contiguous dimension first."""
     if loop.is_packed:
         return _packed(loop.b, sizes)
     extents, box = (sizes["k"], sizes["n"]), (depth, FILTERS)
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
-    return _operand("b", loop.b, sizes, extents, box, has_many=loop.has_many)
+    return _operand("b", b, sizes, extents, box, has_many=loop.has_many)
 
 
 def _packed(matrix: Matrix, sizes: Mapping[str, int]) -> TensorMap:
@@ -115,27 +166,26 @@ def _packed(matrix: Matrix, sizes: Mapping[str, int]) -> TensorMap:
 
 def _operand(
     member: str,
-    matrix: Matrix,
+    given: _Operand,
     sizes: Mapping[str, int],
     extents: tuple[int, ...],
     box: tuple[int, ...],
     *,
     has_many: bool,
 ) -> TensorMap:
-    row_bytes, leading = box[0] * bytes_of(matrix.dtype), sizes[matrix.leading.name]
-    strides: tuple[int, ...] = (leading,)
+    row_bytes = box[0] * bytes_of(given.dtype)
+    strides: tuple[int, ...] = (given.leading,)
     if has_many:
-        extents, strides, box = _with_batches(extents, leading, box, matrix.batch, sizes)
-    return tensor_map(member, matrix.pointer, matrix.dtype, extents, strides, box, row_bytes)
+        extents, strides, box = _with_batches(extents, given.leading, box, given.of_batch, sizes)
+    return tensor_map(member, given.pointer, given.dtype, extents, strides, box, row_bytes, before=given.before)
 
 
-def _pairs(loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> TensorMap:
+def _pairs(b: _Operand, sizes: Mapping[str, int], depth: int) -> TensorMap:
     """Return the descriptor of B for pairs of columns: a box has the first, or the second columns of 64 pairs."""
-    leading, of_group = sizes[loop.b.leading.name], _batch_stride(loop.b.batch, sizes)
-    pair = _MEMBERS * leading
-    extents = sizes["k"], sizes["n"] // _MEMBERS, _MEMBERS, sizes["l"] if of_group else 1
-    strides, box = (pair, leading, of_group or pair), (depth, FILTERS, 1, 1)
-    return tensor_map("b", loop.b.pointer, loop.b.dtype, extents, strides, box, depth * bytes_of(loop.b.dtype))
+    pair = _MEMBERS * b.leading
+    extents = sizes["k"], sizes["n"] // _MEMBERS, _MEMBERS, sizes["l"] if b.of_batch else 1
+    strides, box = (pair, b.leading, b.of_batch or pair), (depth, FILTERS, 1, 1)
+    return tensor_map("b", b.pointer, b.dtype, extents, strides, box, depth * bytes_of(b.dtype), before=b.before)
 
 
 def _block(
@@ -147,7 +197,8 @@ def _block(
     box: tuple[int, ...] = (FILTERS, rows)
     strides: tuple[int, ...] = (pitch,)
     if batched:
-        extents, strides, box = _with_batches(extents, pitch, box, tensor.strides[2], sizes)
+        of_batch = _batch_stride(tensor.strides[2], sizes)
+        extents, strides, box = _with_batches(extents, pitch, box, of_batch, sizes)
     return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW)
 
 

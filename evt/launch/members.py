@@ -19,7 +19,7 @@ from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIn
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
-from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct, PaddedCopy
+from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct, PaddedCopy, RowCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,20 @@ class Parts:
     """The address of a reduction's parts in the workspace."""
 
     reduction: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The address of a copy of an operand in the workspace."""
+
+    copy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pitch:
+    """The elements from one row of a copy to the next."""
+
+    copy: RowCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +84,15 @@ class Shaped:
     """A value that the sizes decide: see :mod:`evt.launch.shape`."""
 
 
-Value: TypeAlias = Field | int | Parts | PartialSums | PartCount | Quotient | IsAligned | LowWord | Shaped
+Value: TypeAlias = (
+    Field | int | Parts | Copied | Pitch | PartialSums | PartCount | Quotient | IsAligned | LowWord | Shaped
+)
 Members: TypeAlias = tuple[tuple[str, Value], ...]
 SHAPED = Shaped()
 #: The kernel that multiplies before the kernel with the epilogue.
 MULTIPLY = "multiply"
+#: The kernel that copies operands.
+COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +117,9 @@ def structs(plan: Plan) -> tuple[Struct, ...]:
     if before:
         initial = [(f"{each.name}.{name}", value) for each in before for name, value in _of_initial(each)]
         found.insert(0, Struct("initialise", "InitialJobs", tuple(initial), tuple(each.name for each in before)))
+    if plan.row_copies:
+        copied = [(f"{each.name}.{name}", value) for each in plan.row_copies for name, value in _of_copy(each)]
+        found.insert(0, Struct(COPY, "CopyJobs", tuple(copied), tuple(each.name for each in plan.row_copies)))
     if plan.results:
         final = [(f"{each.name}.{name}", value) for each in plan.results for name, value in _of_final(plan, each)]
         found.append(Struct("finish", "FinalJobs", tuple(final), tuple(each.name for each in plan.results)))
@@ -199,6 +220,19 @@ def _of_random(step: RandomNumbers) -> Iterator[tuple[str, Value]]:
 
 
 # The small kernels.
+
+
+def _of_copy(copy: RowCopy) -> Members:
+    return (
+        ("from", copy.matrix.pointer),
+        ("to", Copied(copy.name)),
+        ("batches", copy.batches or 1),
+        ("rows", copy.rows),
+        ("columns", copy.columns),
+        ("stride_batch", copy.matrix.batch),
+        ("stride_row", copy.matrix.leading),
+        ("pitch", Pitch(copy)),
+    )
 
 
 def _of_initial(reduction: Reduction) -> Members:

@@ -14,12 +14,15 @@ from typing import Any
 from evt.launch import depthwise, gemm, halo, wgrad
 from evt.launch.layout import Layout, layout_of
 from evt.launch.members import (
+    COPY,
     MULTIPLY,
+    Copied,
     IsAligned,
     LowWord,
     PartCount,
     PartialSums,
     Parts,
+    Pitch,
     Quotient,
     Shaped,
     Struct,
@@ -28,15 +31,13 @@ from evt.launch.members import (
     part_count,
     structs,
 )
-from evt.launch.shape import Shape, TensorMap
+from evt.launch.shape import Shape, TensorMap, aligned
 from evt.plan import Field, Plan
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct
 
 #: Threads of a block of the small kernels, and of a place: kFinishThreads and kFinishLanes of finish.hpp.
 _FINISH_THREADS, _FINISH_LANES, _FINISH_BLOCKS = 256, 8, 1056
-#: Parts of the workspace begin at multiples of this number of bytes: evt::aligned of entry.hpp.
-_ALIGNMENT = 256
 
 #: The C type of a member, by its type as the module ``struct`` names it. Pointers are written as integers.
 C_TYPES: Mapping[str, Any] = {
@@ -108,7 +109,7 @@ class Recipe:
 
 def workspace_of(plan: Plan, sizes: Mapping[str, int]) -> int:
     """Return the bytes of the workspace: it does not depend on the GPU."""
-    if all(each.atomic for each in plan.reductions) and not isinstance(plan.mainloop, FilterGradient):
+    if not any(field.role == "workspace" for field in plan.fields):
         return 0
     shape = _shape(plan, tuple(sizes.items()), 1)
     return _parts(plan, sizes, shape)[1] if shape else 0
@@ -143,22 +144,19 @@ def _extent(value: Field | int, sizes: Mapping[str, int]) -> int:
 
 
 def _parts(plan: Plan, sizes: Mapping[str, int], shape: Shape) -> tuple[dict[str, int], int]:
-    """Return the offset of each reduction's parts in the workspace, and the bytes of the workspace.
+    """Return the offset of each copy and of each reduction's parts in the workspace, and the bytes of the workspace.
 
-    The partial sums of a filter gradient come first.
+    The copies of operands, or the partial sums of a filter gradient, come first.
     """
-    offsets: dict[str, int] = {}
-    end = _aligned(wgrad.partial_bytes(plan, sizes)) if isinstance(plan.mainloop, FilterGradient) else 0
+    offsets, end = gemm.copies_of(plan, sizes)
+    if isinstance(plan.mainloop, FilterGradient):
+        end = aligned(wgrad.partial_bytes(plan, sizes))
     for each in plan.reductions:
         if not each.atomic:
             offsets[each.name] = end
             size = part_count(each, shape.tiles) * _extent(each.extent, sizes) * part_bytes(each)
-            end += _aligned(size)
+            end += aligned(size)
     return offsets, end
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Writer:
@@ -168,6 +166,7 @@ class _Writer:
         self._sizes, self._shape, self._offsets = sizes, shape, offsets
         self._index = {field.name: index for index, field in enumerate(plan.fields)}
         self._reductions = {each.name: each for each in plan.reductions}
+        self._copies = plan.row_copies
 
     def launch(self, struct: Struct, layout: Layout) -> Launch:
         params, patches = bytearray(layout.size), []
@@ -193,8 +192,8 @@ class _Writer:
                 return [Patch(at, "I", self._index[field.name])]  # the bytes after it are zeros
             case PartialSums():
                 return [Patch(at, kind, self._index["workspace"])]
-            case Parts(reduction):
-                return [Patch(at, kind, self._index["workspace"], self._offsets[reduction])]
+            case Parts(name) | Copied(name):
+                return [Patch(at, kind, self._index["workspace"], self._offsets[name])]
             case IsAligned(pointer) if name not in self._shape.values:
                 return [Patch(at, kind, self._index[pointer.name], is_aligned=True)]
         number = self._number(name, value)
@@ -208,6 +207,8 @@ class _Writer:
         match value:
             case Field():
                 return self._sizes[value.name]
+            case Pitch(copy):
+                return gemm.pitch_of(copy, self._sizes)
             case PartCount(reduction, of_images=of_images):
                 parts = part_count(self._reductions[reduction], self._shape.tiles)
                 return parts // self._sizes["images"] if of_images else parts
@@ -222,6 +223,8 @@ class _Writer:
     def _blocks(self, struct: Struct) -> tuple[int, int]:
         """Return the grid of a small kernel: the most blocks that a job can use, and the jobs."""
         members = dict(struct.members)
+        if struct.kernel == COPY:
+            return max(gemm.copy_blocks(each, self._sizes) for each in self._copies), len(struct.jobs)
         blocks, most = _finish_blocks if struct.kernel == "finish" else _initial_blocks, 1
         for job in struct.jobs:
             kept, batches = (self._number("", members[f"{job}.{name}"]) for name in ("kept", "batches"))

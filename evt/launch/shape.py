@@ -31,7 +31,7 @@ class TensorMap:
     """A descriptor of TMA apart from its address: the innermost dimension is first and contiguous.
 
     ``strides`` are of the other dimensions, in bytes. ``steps`` are the traversal strides. The tensor begins ``before``
-    bytes before the pointer.
+    bytes before the pointer; a negative number is the place of a copy in the workspace.
     """
 
     member: str
@@ -62,6 +62,15 @@ class Shape:
     shared_bytes: int
     cluster: int = 1
     first: Shape | None = None
+
+
+#: Parts of the workspace begin at multiples of this number of bytes: evt::aligned of entry.hpp.
+_ALIGNMENT = 256
+
+
+def aligned(size: int) -> int:
+    """Return the bytes of a part of the workspace, up to the next part."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def tensor_map(

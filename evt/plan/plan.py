@@ -114,15 +114,35 @@ class MatrixProduct:
 
 
 @dataclass(frozen=True, slots=True)
+class RowCopy:
+    """A copy of ``matrix`` in the workspace whose ``rows`` begin at lines of L2, which have ``line`` elements.
+
+    A row has the elements along the contiguous mode, ``columns``. ``batches`` is None if there is one matrix.
+    """
+
+    matrix: Matrix
+    rows: Field
+    columns: Field
+    batches: Field | None
+    line: int
+
+    @property
+    def name(self) -> str:
+        """The name of the copy in the workspace."""
+        return f"copy_{self.matrix.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class OwnProduct(MatrixProduct):
     """A matrix product by the kernel of codegen/include/evt/kit/gemm.hpp. The columns of D are called filters.
 
-    ``ends`` are the ends of the groups of rows, if each group has its own B. ``factors`` of its operands multiply the
-    sums of a stage; a zero point of B is among them. ``bias`` is the code of zero of a packed B. ``paired``: a thread
-    has both columns of a pair, and the kernel stores a column of D for each pair. ``batched``: there are several
-    products.
+    ``row_copies`` are made of operands that TMA cannot load. ``ends`` are the ends of the groups of rows, if each group
+    has its own B. ``factors`` of its operands multiply the sums of a stage; a zero point of B is among them. ``bias``
+    is the code of zero of a packed B. ``paired``: a thread has both columns of a pair, and the kernel stores a column
+    of D for each pair. ``batched``: there are several products.
     """
 
+    row_copies: tuple[RowCopy, ...] = ()
     ends: Field | None = None
     factors: tuple[Factor, ...] = ()
     bias: int = 0
@@ -133,6 +153,10 @@ class OwnProduct(MatrixProduct):
     def is_packed(self) -> bool:
         """Whether B is packed, in the layout of :func:`evt.prepare`."""
         return self.b.dtype in PACKED_OPERANDS
+
+    def copy_of(self, matrix: Matrix) -> RowCopy | None:
+        """Return the copy that the kernel reads in place of A or B."""
+        return next((each for each in self.row_copies if each.matrix == matrix), None)
 
     @property
     def has_many(self) -> bool:
@@ -377,6 +401,11 @@ class Plan:
     def copies(self) -> tuple[PaddedCopy, ...]:
         """The copies of operands that are made before the kernel."""
         return () if isinstance(self.mainloop, MatrixProduct) else self.mainloop.copies
+
+    @property
+    def row_copies(self) -> tuple[RowCopy, ...]:
+        """The copies of matrices that are made before the kernel."""
+        return self.mainloop.row_copies if isinstance(self.mainloop, OwnProduct) else ()
 
     @property
     def register_limit(self) -> int:

@@ -17,7 +17,10 @@ from typing import NamedTuple
 from evt.plan import gemm, wgrad
 from evt.plan.cards import CARDS, Card, card_of, traffic_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
+from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.registers import threads_of
+from evt.plan.epilogue.values import Access
+from evt.plan.epilogue.writes import AuxStore
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import TOO_LARGE, beyond_windows, forward, tiles_of
 from evt.plan.halo import time as halo_time
@@ -32,6 +35,7 @@ from evt.plan.plan import (
     OwnProduct,
     Plan,
 )
+from evt.plan.signature import bytes_of
 from evt.plan.sizes import BEYOND_OFFSETS, Sizes
 
 #: Multiply-adds of 16 bits in a clock cycle of an SM of sm90, and the cycles of a launch.
@@ -129,7 +133,18 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
         start, work = _cycles(plan, sizes, card.multiprocessors)
         start, work = start / card.ghz / 1e3, card.microseconds(work * (A_CYCLE / rate(plan, card)))
     memory = traffic(plan, sizes) / card.bytes_per_us
-    return Duration(start * start_factor, work * work_factor, memory)
+    return Duration(start * start_factor + _copying(plan, sizes, card), work * work_factor, memory)
+
+
+def _copying(plan: Plan, sizes: Mapping[str, int], card: Card) -> float:
+    """Return the microseconds of the copies of operands before a product."""
+    if not plan.row_copies:
+        return 0.0
+    copied = sum(
+        prod(sizes[each.name] for each in (copy.rows, copy.columns, copy.batches) if each) * bytes_of(copy.matrix.dtype)
+        for copy in plan.row_copies
+    )
+    return gemm.COPY + traffic_of(copied, copied) / card.bytes_per_us
 
 
 def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[float, float]:
@@ -262,12 +277,17 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return the microseconds of an own product on an H100, as :func:`evt.plan.gemm.library_microseconds` has them."""
-    return gemm.microseconds(*_product(plan, sizes, multiprocessors), _evaluated(plan))
+    return gemm.microseconds(*_product(plan, sizes, multiprocessors), _evaluated(plan)) + _copying(plan, sizes, _H100)
 
 
 def _evaluated(plan: Plan) -> float:
     """Return the microseconds of an element's additional instructions in a thread of an own product."""
-    return max(0, plan.epilogue_instructions - _LIGHT) * INSTRUCTION / (_H100.ghz * 1e3)
+    instructions = max(0, plan.epilogue_instructions - _LIGHT) * INSTRUCTION / (_H100.ghz * 1e3)
+    tile = gemm.tile_of(plan.config, plan.operand_bits // 8)
+    matrices = [step for step in plan.steps if isinstance(step, Auxiliary) and step.access is Access.DIRECT]
+    moved = sum(gemm.STORED if isinstance(step, AuxStore) else gemm.loaded(tile) for step in matrices)
+    # The other consumer does not hide it: both wait for the same memory.
+    return instructions + (2 * moved if tile.pingpong else moved)
 
 
 def _clock(card: Card) -> float:
@@ -282,6 +302,8 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     groups = 1 if plan.mainloop.ends is None else sizes["l"]
     relative = plan.mainloop.b.dtype.bits / plan.operand_bits
     m, n, row_bytes, written = sizes["m"], sizes["n"], sizes["k"] * operand_bytes, plan.written_bytes
+    if plan.row_copies:  # whose rows begin at lines
+        row_bytes = ceil_div(row_bytes, gemm.MAX_ROW_BYTES) * gemm.MAX_ROW_BYTES
     batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
     packed = plan.mainloop.is_packed

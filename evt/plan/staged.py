@@ -20,6 +20,11 @@ def is_staged(problem: Problem, value: Input | Output) -> bool:
     return is_collective(value) and _is_moved(problem, value)
 
 
+def is_unaligned(problem: Problem, value: Input | Output) -> bool:
+    """Return whether an own kernel would move a matrix as C or D if its rows were aligned."""
+    return is_collective(value) and _is_movable(problem, value) and not _is_aligned(problem, value)
+
+
 def is_paired(problem: Problem) -> bool:
     """Return whether an own GEMM kernel stores a D with a column for each pair of neighbouring columns.
 
@@ -39,8 +44,13 @@ def is_paired(problem: Problem) -> bool:
 
 
 def _is_moved(problem: Problem, value: Input | Output) -> bool:
-    layout = problem.signature[value.name]
-    moved = (
-        base(layout.contiguous or "") == "n" and layout.alignment * problem.tensor_bytes(value.name) >= ALIGNED_BYTES
-    )
-    return moved and value.dtype in _TYPES and not value.is_indexed
+    return _is_movable(problem, value) and _is_aligned(problem, value)
+
+
+def _is_movable(problem: Problem, value: Input | Output) -> bool:
+    row_major = base(problem.signature[value.name].contiguous or "") == "n"
+    return row_major and value.dtype in _TYPES and not value.is_indexed
+
+
+def _is_aligned(problem: Problem, value: Input | Output) -> bool:
+    return problem.signature[value.name].alignment * problem.tensor_bytes(value.name) >= ALIGNED_BYTES

@@ -3,6 +3,7 @@
 
 #include "threads.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #define __shared__ static
 
 #include "evt/finish_place.hpp"
+#include "evt/rows.hpp"
 #include "evt/epilogue/key.hpp"
 #include "evt/epilogue/types_cutlass.hpp"
 
@@ -194,7 +196,33 @@ void test_keys() {
   expect(place_of_largest<PlaceKeys<1, true>>(values), 16 + 1, "the column of the least");
 }
 
+// Copies of matrices [batch][row][column] with odd strides, between elements that nothing reads or writes.
+template <class Element>
+void test_rows(int64_t batches, int64_t rows, int64_t columns) {
+  constexpr int kLine = 128 / sizeof(Element);
+  int64_t const stride_row = columns + 3, stride_batch = rows * stride_row + 5, pitch = evt::pitch_of<kLine>(columns);
+  std::vector<Element> given(size_t(batches * stride_batch + 1)), found(size_t(batches * rows * pitch + 1), Element(77));
+  for (size_t i = 0; i < given.size(); ++i) given[i] = Element(i * 7919 % 1013);
+  evt::RowsJob<Element> const job{given.data() + 1, found.data(), batches, rows, columns, stride_batch, stride_row, pitch};
+  int64_t const blocks = evt::finish_blocks(job);
+  for (int64_t grid : {blocks, (blocks + 1) / 2}) {
+    std::fill(found.begin(), found.end(), Element(77));
+    gridDim = dim3(unsigned(grid));
+    run_job(job);
+    for (int64_t batch = 0; batch < batches; ++batch)
+      for (int64_t row = 0; row < rows; ++row)
+        for (int64_t column = 0; column < columns; ++column)
+          expect(double(found[(batch * rows + row) * pitch + column]),
+                 double(given[1 + batch * stride_batch + row * stride_row + column]), "a copied element");
+    expect(double(found.back()), 77, "the element after the copy");
+  }
+}
+
 int main() {
+  test_rows<uint8_t>(2, 3, 1030);
+  test_rows<uint16_t>(3, 5, 517);
+  test_rows<uint16_t>(1, 19, 7);
+  test_rows<uint32_t>(1, 2, 1);
   for (bool over_batch : {false, true}) {
     test_parts<evt::Sum>(37, 71, 3, over_batch);
     test_parts<evt::Max>(5, 33, 2, over_batch);

@@ -11,6 +11,7 @@
 #include "evt/kit/gemm.hpp"
 
 #include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/matrix.hpp"
 #include "evt/epilogue/pair.hpp"
 #include "evt/epilogue/reduce.hpp"
 #include "evt/epilogue/vector.hpp"
@@ -64,12 +65,12 @@ struct MmaOfRegisters : Mma<Pixels> {
 };
 
 /// D = acc + C + offset, D = acc + offset, or D = 2*even(acc) + odd(acc) + offset, and the sums of the rows and of the
-/// columns of acc. A row has an offset.
-template <bool HasSource, int TileRows, bool Paired = false>
+/// columns of acc. A row has an offset. Direct: threads load C and store D.
+template <bool HasSource, int TileRows, bool Paired = false, bool Direct = false>
 struct Epilogue {
   using Lanes = std::conditional_t<Paired, evt::kit::LanesOfPairs, evt::kit::Lanes>;
-  using Source = std::conditional_t<HasSource, bf16, void>;
-  using Destination = evt::element::Stored;
+  using Source = std::conditional_t<HasSource && !Direct, bf16, void>;
+  using Destination = std::conditional_t<Direct, void, evt::element::Stored>;
   using Result = float;
   static constexpr bool kPlaces = true;
   template <epilogue::Kept Kept>
@@ -79,6 +80,8 @@ struct Epilogue {
   using Offset = evt::own::Part<evt::fragment::LanesOfTile<TileRows, Lanes>, epilogue::ColumnBroadcast<float, float>>;
   using Even = evt::own::Part<Lanes, epilogue::Even<1>>;
   using Odd = evt::own::Part<Lanes, epilogue::Odd<1>>;
+  using Loaded = evt::own::Part<Lanes, epilogue::MatrixLoad<float, epilogue::Strides>>;
+  using Stored = evt::own::Part<Lanes, epilogue::MatrixStore<evt::element::Stored, epilogue::Strides>>;
 
   struct Params {
     typename Rows::Params rows;
@@ -86,36 +89,53 @@ struct Epilogue {
     typename Offset::Params offset;
     typename Even::Params even;
     typename Odd::Params odd;
+    typename Loaded::Params loaded;
+    typename Stored::Params stored;
   };
-  using Fetched = typename Offset::Fetched;
+  struct Fetched {
+    typename Offset::Fetched offset;
+    typename Loaded::Fetched loaded;
+  };
 
   Rows rows;
   Columns columns;
   Offset offset;
   Even even;
   Odd odd;
+  Loaded loaded;
+  Stored stored;
 
   Epilogue(Params const& params, evt::fragment::Tile const& tile)
       : rows(params.rows, tile),
         columns(params.columns, tile),
         offset(params.offset, tile),
         even(params.even, tile),
-        odd(params.odd, tile) {}
-  void fetch(Fetched& fetched, evt::fragment::Places const& places) const { offset.fetch(fetched, places); }
+        odd(params.odd, tile),
+        loaded(params.loaded, tile),
+        stored(params.stored, tile) {}
+  void fetch(Fetched& fetched, evt::fragment::Places const& places) const {
+    offset.fetch(fetched.offset, places);
+    if constexpr (HasSource && Direct) loaded.fetch(fetched.loaded, places);
+  }
 
-  template <int N, class Accumulator, class Loaded, class Store>
-  void visit(Accumulator const& acc, Loaded const& source, Store const& store, Fetched const& fetched,
+  template <int N, class Accumulator, class Staged, class Store>
+  void visit(Accumulator const& acc, Staged const& source, Store const& store, Fetched const& fetched,
              evt::fragment::Places const& places) {
     evt::own::Values<float, N> values;
     for (int i = 0; i < N; ++i) {
       values[i] = acc(i);
       rows.put(acc(i), i, places);
       columns.put(acc(i), i, places);
-      if constexpr (!Paired) store(i, acc(i) + source(i) + offset.get(i, places, fetched));
+      if constexpr (Direct) {
+        float const given = HasSource ? loaded.get(i, places, fetched.loaded) : 0;
+        stored.put(acc(i) + given + offset.get(i, places, fetched.offset), i, places);
+      } else if constexpr (!Paired) {
+        store(i, acc(i) + source(i) + offset.get(i, places, fetched.offset));
+      }
     }
     if constexpr (Paired) {
       auto const first = even.exchange(values, places), second = odd.exchange(values, places);
-      for (int i = 0; i < N; ++i) store(i, 2 * first[i] + second[i] + offset.get(i, places, fetched));
+      for (int i = 0; i < N; ++i) store(i, 2 * first[i] + second[i] + offset.get(i, places, fetched.offset));
     }
     rows.template end_step<N>(places);
   }
@@ -194,7 +214,7 @@ int checked = 0;
 /// The tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
 /// share a zero point.
 template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16, int OfZeros = 0,
-          int Depth = Bits == 4 ? 128 : 64>
+          int Depth = Bits == 4 ? 128 : 64, bool Direct = false>
 void check(Size const& size) {
   if (checked++ % 2 != 0 && !every) return;
   constexpr bool kPacked = Bits == 4;
@@ -208,7 +228,7 @@ void check(Size const& size) {
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPaired>, Depth, Tile,
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPaired, Direct>, Depth, Tile,
                                 Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth;
@@ -267,6 +287,11 @@ void check(Size const& size) {
   arguments.epilogue.columns.ptr = column_parts.data(), arguments.epilogue.columns.kept = n;
   std::vector<float> offsets(size_t(m), 0);
   for (int i = 0; i < m; ++i) offsets[size_t(i)] = float(i * 37 % 31);
+  std::vector<float> wide;
+  for (bf16 each : c) wide.push_back(value(each));
+  arguments.epilogue.loaded.ptr = wide.data(), arguments.epilogue.loaded.stride = {n, 1};
+  arguments.epilogue.stored.ptr = reinterpret_cast<evt::element::Stored*>(d.data());
+  arguments.epilogue.stored.stride = {n, 1};
   arguments.epilogue.offset.ptr = offsets.data(), arguments.epilogue.offset.stride = 1;
   typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
   int const cluster = int(Kernel::get_cluster_shape(params).x);
@@ -322,6 +347,8 @@ void check(Size const& size) {
 int main(int count, char**) {
   every = count > 1;
   using evt::kit::GemmTile;
+  check<GemmTile<2, true, 1, 1, 1>, 64, true, 0, 0, 16, 0, 64, true>({333, 261, 72, 2, {}});
+  check<GemmTile<1, false, 1, 2, 1>, 96, true, 0, 0, 16, 0, 64, true>({200, 133, 136, 2, {}});
   check<GemmTile<1, true, 1, 1, 1>, 16, true>({37, 144, 136, 2, {}});
   check<GemmTile<2, true, 1, 1, 1>, 64, false>({150, 264, 200, 2, {}});
   check<GemmTile<2, true, 1, 1, 1, true>, 24, true>({61, 136, 72, 1, {}});

@@ -299,6 +299,16 @@ def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path
     compare(plan, [arguments(plan, of_product(*each)) for each in drawn_products(plan)], fake, tmp_path)
 
 
+def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
+    """The rows of A and of B are odd, and the parts of reductions follow the copies in the workspace."""
+    config = "own_cooperative_64x128x64_1x1x4"
+    op = evt.gemm(REDUCED, route="gemm-own-3x", config=config)
+    plan = op.plan("sm90", "f16", "f16", shapes=((64, 1025), (1025, 61)))
+    assert [copy.name for copy in plan.row_copies] == ["copy_A", "copy_B"]
+    sizes = ((64, 61, 1025), (1000, 767, 511), (8191, 513, 2049), (1, 4095, 8191))
+    compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
+
+
 #: Formulas of batches whose columns of B are contiguous along n, and along k.
 BATCHES = {
     "matrices": "in bias: f16[n], s: f16[l, m]; D = gelu(acc + bias)*s + C",
@@ -319,6 +329,19 @@ def test_batches(name: str, shared: str, fake: Path, tmp_path: Path) -> None:
             for field in plan.fields
             if field.role == "l" and field.tensor in strides
         }
+        calls.append(arguments(plan, {"m": m, "n": n, "k": k, "l": batches, **of_batches}))
+    compare(plan, calls, fake, tmp_path)
+
+
+@pytest.mark.slow
+def test_copies_of_batches(fake: Path, tmp_path: Path) -> None:
+    """The copies of a batch follow each other."""
+    op = evt.gemm("D = acc", route="gemm-own-batches", config="own_pingpong_64x128x64")
+    plan, calls = op.plan("sm90", "f16", "f16", shapes=((2, 64, 75), (2, 75, 64))), []
+    assert [(copy.name, copy.batches is not None) for copy in plan.row_copies] == [("copy_A", True)]
+    for batches, m, n, k in ((1, 100, 256, 511), (7, 1000, 768, 65), (1000, 33, 16, 1025)):
+        strides = {"A": m * k, "B": n * k, "D": m * n}
+        of_batches = {field.name: strides[field.tensor] for field in plan.fields if field.role == "l" and field.tensor}
         calls.append(arguments(plan, {"m": m, "n": n, "k": k, "l": batches, **of_batches}))
     compare(plan, calls, fake, tmp_path)
 

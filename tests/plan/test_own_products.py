@@ -311,18 +311,6 @@ def test_it_is_chosen_and_cutlass_is_printed() -> None:
     assert evt.linear("in x: f16[m]; D = acc*x").plan("sm80").route == "evt-2x"
 
 
-def test_rows_that_tma_does_not_store_are_left_to_cutlass() -> None:
-    """CUTLASS 3.x needs aligned rows of D, and 2.x compiles those; the own route must be requested."""
-    found = surveyed(RESIDUAL, shapes=((64, 72), (133, 72)))
-    applying = {each.route.name for each in found.candidates if each.applies}
-    assert {ROUTE, "stock-2x"} <= applying
-    assert applying.isdisjoint({"evt-3x", "stock-3x"})
-    assert found.plan.route == found.printed.plan.route == "stock-2x"
-    (own,) = (each for each in found.candidates if each.route.name == ROUTE)
-    assert "is moved element by element" in own.unsuited
-    assert found.asked_for("own").plan.route == ROUTE
-
-
 # Batches
 
 

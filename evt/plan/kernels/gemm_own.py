@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 
 from evt.ir import Input, Output
 from evt.ir.node import base
+from evt.plan.fields import Field
+from evt.plan.gemm import MAX_ROW_BYTES
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import fragment_epilogue
 from evt.plan.kernels.matrices import matrix_product
 from evt.plan.kernels.work import plan_bias, plan_factors, plan_zeros
-from evt.plan.plan import MatrixProduct, OwnProduct, Plan
-from evt.plan.staged import is_paired
+from evt.plan.plan import MatrixProduct, OwnProduct, Plan, RowCopy
+from evt.plan.signature import bytes_of
+from evt.plan.staged import ALIGNED_BYTES, is_paired
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,21 @@ def _loop(draft: Draft, product: MatrixProduct) -> OwnProduct:
     """Return the main loop of a product: its operands, their factors and zero points."""
     factors = (*plan_factors(draft), *plan_zeros(draft))
     paired = is_paired(draft.problem)
-    return OwnProduct(product.a, product.b, factors=factors, bias=plan_bias(draft), paired=paired)
+    copies = _row_copies(draft, product)
+    return OwnProduct(product.a, product.b, row_copies=copies, factors=factors, bias=plan_bias(draft), paired=paired)
+
+
+def _row_copies(draft: Draft, product: MatrixProduct) -> tuple[RowCopy, ...]:
+    """Return the copies of operands that TMA cannot load."""
+    fields, found = draft.fields, []
+    for matrix, outer in ((product.a, "m"), (product.b, "n")):
+        element_bytes = bytes_of(matrix.dtype)
+        if matrix.alignment * element_bytes < ALIGNED_BYTES:
+            fields.workspace()
+            rows, columns = map(fields.extent, (outer, "k") if matrix.contiguous == "k" else ("k", outer))
+            batches = fields.extent("l") if isinstance(matrix.batch, Field) else None
+            found.append(RowCopy(matrix, rows, columns, batches, MAX_ROW_BYTES // element_bytes))
+    return tuple(found)
 
 
 PRODUCT = OwnProductKernel()

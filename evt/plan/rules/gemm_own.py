@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from evt.ir import Input, Output, Reduce
 from evt.ir.dtype import B1
 from evt.plan.batches import counts
 from evt.plan.problem import Problem
+from evt.plan.rules.gemm import contiguous, operands_moved_by_tma
 from evt.plan.rules.halo import further_matrix, wide_operands
-from evt.plan.rules.rule import rule
-from evt.plan.staged import is_paired, is_staged
+from evt.plan.rules.rule import Rule, rule
+from evt.plan.staged import is_paired, is_staged, is_unaligned
 from evt.plan.verdict import HOLDS, Refusal, Verdict
+
+
+def _operands(problem: Problem) -> Verdict:
+    """Let a kernel copy an operand whose address or rows are not aligned.
+
+    A packed B has its own layout. Convolutions have routes for pixels that are not aligned.
+    """
+    copies = not problem.packs and problem.signature.convolution is None
+    return contiguous.check(problem) if copies else operands_moved_by_tma(problem)
+
+
+tma = Rule(
+    "TMA can move A and B, or a matrix product copies their rows to multiples of 16 bytes", _operands, "tma_of_operands"
+)
 
 
 @rule("there are several batches")
@@ -39,7 +56,7 @@ def of_batches(problem: Problem) -> Verdict:
     for output in dag.outputs:
         if not output.is_tile:
             return Refusal(f"`{output.name}` is a vector that is stored", output.span)
-    return _moved(problem)
+    return _moved(problem, is_staged)
 
 
 @rule("the operands have 8 or 16 bits")
@@ -48,9 +65,9 @@ def suits_batches(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits and one batch, TMA stores D, and the epilogue reads and writes a matrix each at "
-    "most besides packed bits, and has no reductions over rows, no blocks of columns, no pairs but neighbours, and no "
-    "places that an index names"
+    "the operands have 8 or 16 bits and one batch, D is row-major and has 16 bits, and the epilogue reads and writes a "
+    "matrix each at most besides packed bits, and has no reductions over rows, no blocks of columns, no pairs but "
+    "neighbours, and no places that an index names"
 )
 def suits(problem: Problem) -> Verdict:
     """Leave reductions over rows and tensors that threads would move element by element to CUTLASS."""
@@ -65,16 +82,21 @@ def suits(problem: Problem) -> Verdict:
     reductions = (node for node, (op, _) in enumerate(dag.table) if isinstance(op, Reduce) and "m" in op.over)
     if (reduction := next(reductions, None)) is not None:
         return Refusal("a reduction is over rows", reduction)
-    return _moved(problem)
+    return _moved(problem, _is_moved_fast)
 
 
-def _moved(problem: Problem) -> Verdict:
-    """Refuse matrices that threads would move element by element."""
+def _is_moved_fast(problem: Problem, value: Input | Output) -> bool:
+    """Return whether TMA moves a matrix as C or D, or threads move rows of a product that are not aligned."""
+    return is_staged(problem, value) or (problem.signature.convolution is None and is_unaligned(problem, value))
+
+
+def _moved(problem: Problem, admitted: Callable[[Problem, Input | Output], bool]) -> Verdict:
+    """Refuse other matrices, which threads would move element by element."""
     dag = problem.dag
     if is_paired(problem):
         return HOLDS
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
-        if value.is_tile and value.dtype != B1 and not is_staged(problem, value):
+        if value.is_tile and value.dtype != B1 and not admitted(problem, value):
             return Refusal(f"`{value.name}` is moved element by element", value.span)
     return further_matrix(problem) or HOLDS

@@ -22,6 +22,7 @@ inline uint32_t rounded(float x) {
   std::memcpy(&bits, &x, sizeof(bits));
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
+inline void store(Stored& to, float x) { to.bits = uint16_t(rounded(x)); }
 inline void store_two(Stored, uint32_t& to, float first, float second) { to = rounded(first) | rounded(second) << 16; }
 
 }  // namespace element

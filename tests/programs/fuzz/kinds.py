@@ -44,7 +44,7 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("gemm-own-3x", _PRODUCTS, _WIDE, 7, 3, (0, 16)),
+    Kind("gemm-own-3x", _PRODUCTS, _WIDE, 7, 3, (0, 0)),
     Kind("conv-halo-3x", (*_FPROPS, *_GRADIENTS), _WIDE, 7, 3, (0, 16)),
     Kind("conv-halo-padded-3x", ("conv2d",), _WIDE, 2, 3, (0, 0)),
     Kind("conv-halo-groups-3x", ("conv1d", "conv2d", "conv2d_dgrad"), _HALVES, 4, 3, (0, 16), groups=(2, 3, 8)),

@@ -151,6 +151,8 @@ struct GemmTraits {
   static constexpr int kPartsOfBlock = kByRows ? 1 : kCompleted / kPartRows;
   static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
+  // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
+  static constexpr int kAhead = kStaged || kBlocks * kSums > 128 ? 1 : 3;
   static constexpr int kFewBuffers = kByRows ? 2 : kPingpong ? 3 : 4;
   static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
@@ -771,7 +773,7 @@ struct Gemm {
       if (consumer == 1) {
         if (threadIdx.x % 32 == 0) {
           barrier_arrive(storage.order(0));
-          barrier_arrive(storage.order_of_epilogues(0));
+          if constexpr (Traits::kStaged) barrier_arrive(storage.order_of_epilogues(0));
         }
         advance<Traits::kStages>(state, params.k_blocks);
         if constexpr (Traits::kStaged) advance<Traits::kBuffers>(buffer, Traits::kParts);
@@ -810,7 +812,7 @@ struct Gemm {
       }
       if constexpr (Traits::kPingpong) {
         advance<Traits::kStages>(state, params.k_blocks);
-        barrier_wait(storage.order_of_epilogues(consumer), phase);
+        if constexpr (Traits::kStaged) barrier_wait(storage.order_of_epilogues(consumer), phase);
       }
       if constexpr (Traits::kPaired) {
         complete_pairs(storage, consumer, buffer, epilogue, second, accumulators, work.row, work.end);
@@ -824,8 +826,8 @@ struct Gemm {
         }
         second.finish(second_columns);
       }
-      if constexpr (Traits::kPingpong) {
-        if constexpr (Traits::kStaged) advance<Traits::kBuffers>(buffer, Traits::kParts);
+      if constexpr (Traits::kPingpong && Traits::kStaged) {  // consumers share the buffers
+        advance<Traits::kBuffers>(buffer, Traits::kParts);
         if (threadIdx.x % 32 == 0) barrier_arrive(storage.order_of_epilogues(1 - consumer));
       }
     }
@@ -911,6 +913,9 @@ struct Gemm {
   CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, PipelineState& buffer,
                                             Epilogue& epilogue, typename Traits::Accumulator const (&sums)[Sums],
                                             int row, int rows) {
+    if constexpr (!Traits::kStaged) {
+      return complete<Traits, Traits::kCompleted, Traits::kAhead>(epilogue, GemmRows(row, 0, rows), sums, 0);
+    }
     int const ring = Traits::kPingpong ? 0 : consumer;
     CUTLASS_PRAGMA_UNROLL
     for (int part = 0; part < Traits::kPartsOfBlock; ++part) {

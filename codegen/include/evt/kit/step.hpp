@@ -87,22 +87,25 @@ struct EpilogueStep {
   }
 };
 
-/// Compute the epilogue of Pixels rows of a block. A step's elements are loaded while the one before it is computed.
-template <class Traits, int Pixels, class Rows>
+/// Compute the epilogue of Pixels rows of a block. A step's elements are loaded while the Ahead ones before it are
+/// computed.
+template <class Traits, int Pixels, int Ahead = 1, class Rows>
 CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
                              typename Traits::Accumulator const* accumulators, uint32_t buffer, int half = 0) {
   constexpr int kSteps = ceil_div(Pixels, kStepPixels);
   auto const is_whole = [](int step) { return (step + 1) * kStepPixels <= Pixels; };
   uint32_t const address = EpilogueStep<Traits>::address(buffer, threadIdx.x % kWarpGroup / 32, half);
-  EpilogueStep<Traits> steps[2];
+  EpilogueStep<Traits> steps[Ahead + 1];
   auto const load = [&](int step) {
-    steps[step % 2].load(epilogue, rows, address + step * kStepPixels * Traits::kEpilogueRow, is_whole(step));
+    if (step >= kSteps) return;
+    steps[step % (Ahead + 1)].load(epilogue, rows, address + step * kStepPixels * Traits::kEpilogueRow, is_whole(step));
   };
-  load(0);
+  CUTLASS_PRAGMA_UNROLL
+  for (int step = 0; step < Ahead; ++step) load(step);
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < kSteps; ++step) {
-    if (step + 1 < kSteps) load(step + 1);
-    EpilogueStep<Traits>& now = steps[step % 2];
+    load(step + Ahead);
+    EpilogueStep<Traits>& now = steps[step % (Ahead + 1)];
     auto const* const sums = accumulators + fragment::kElements * step;
     if (is_whole(step)) {
       now.template compute<fragment::kElements>(epilogue, sums);
