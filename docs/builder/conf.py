@@ -20,6 +20,7 @@ html_title = f"evt {__version__}"
 html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_favicon = "static/icon.svg"
 html_show_sphinx = False
 html_show_copyright = False
 copybutton_prompt_text = "$ "

@@ -115,7 +115,7 @@ def _source(text: str) -> str:
     """Return the place of the original, with a link to its project."""
     found = _SOURCE.search(text)
     if found is None:
-        return "evt"
+        return "this repository"
     place = re.sub(r"\s*\n#\s+", " ", found["place"])
     return _PROJECT.sub(r"[\g<owner>](https://github.com/\g<owner>): ", place)
 

@@ -101,6 +101,11 @@ def picture(results: Results, names: str, series: Mapping[str, str]) -> str:
             f'  <rect class="bar{number}" x="{x}" y="56" width="12" height="12" rx="2"/>',
             f'  <text x="{x + 18}" y="67">{escape(name)}</text>',
         ]
+    line = _LEFT + _LONGEST
+    lines += [  # the line lies behind the bars and their numbers
+        f'  <line class="line" x1="{line}" y1="{_TOP - 4}" x2="{line}" y2="{height - 22}"/>',
+        f'  <text class="quiet" x="{line}" y="{height - 8}" text-anchor="middle">torch.compile</text>',
+    ]
     for number, (name, *ratios) in enumerate(rows):
         top = _TOP + step * number
         lines.append(f'  <text x="{_LEFT - 10}" y="{top + step // 2}" text-anchor="end">{escape(str(name))}</text>')
@@ -111,13 +116,7 @@ def picture(results: Results, names: str, series: Mapping[str, str]) -> str:
                     f'  <rect class="bar{place}" x="{_LEFT}" y="{y}" width="{width}" height="{_BAR - 1}" rx="2"/>',
                     f'  <text class="number" x="{_LEFT + width - 5}" y="{y + 10}" text-anchor="end">{ratio:.2f}</text>',
                 ]
-    line = _LEFT + _LONGEST
-    lines += [
-        f'  <line class="line" x1="{line}" y1="{_TOP - 4}" x2="{line}" y2="{height - 22}"/>',
-        f'  <text class="quiet" x="{line}" y="{height - 8}" text-anchor="middle">torch.compile</text>',
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 #: The files that results determine: the results, the column of the names, and the columns of the bars with their names.

@@ -21,24 +21,38 @@ const VIEWS = {
 
 // The worker
 
-const worker = new Worker("worker.js", { type: "module" });
 const waiting = new Map();
 let count = 0;
 let isReady = false;
+let failed = null;  // the state of the page in which Python failed
+let worker = started();
 
-worker.onmessage = ({ data }) => {
-  if ("ready" in data) {
-    isReady = data.ready;
-    if (isReady) refresh();
-    else say(`Python could not be loaded: ${data.error}`);
-    return;
-  }
-  const { resolve, reject } = waiting.get(data.id);
-  waiting.delete(data.id);
-  if ("error" in data) reject(new Error(data.error));
-  else resolve(data.found);
-};
-worker.onerror = (event) => say(`The worker failed: ${event.message}`);
+function started() {
+  const made = new Worker("worker.js", { type: "module" });
+  made.onmessage = ({ data }) => {
+    if ("ready" in data) {
+      isReady = data.ready;
+      if (isReady) refresh();
+      else say(`Python could not be loaded: ${data.error}`);
+      return;
+    }
+    const { resolve, reject } = waiting.get(data.id);
+    waiting.delete(data.id);
+    if ("error" in data) reject(new Error(data.error));
+    else resolve(data.found);
+  };
+  made.onerror = (event) => say(`The worker failed: ${event.message}`);
+  return made;
+}
+
+/** Load Python again: after a failure, such as a full stack, its state is unknown. */
+function restart() {
+  worker.terminate();
+  waiting.clear();
+  isReady = false;
+  failed = location.hash;
+  worker = started();
+}
 
 function ask(method, values) {
   count += 1;
@@ -51,10 +65,8 @@ function ask(method, values) {
 
 // The state, which the URL holds
 
-function fill(select, options, value) {
+function fill(select, options) {
   for (const [name, title] of options) select.add(new Option(title, name));
-  select.value = value;
-  if (select.selectedIndex < 0) select.selectedIndex = 0;
 }
 
 function decode(hash) {
@@ -71,14 +83,27 @@ function encode(state) {
   return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-const shared = decode(location.hash.slice(1));
-const first = typeof shared.text === "string" ? shared.text : examples.programs[0].text;
-fill($("example"), [["", "..."], ...examples.programs.map((each) => [each.name, each.title])], "");
-fill($("operation"), examples.operations.map((name) => [name, name]), shared.operation ?? "gemm");
-fill($("arch"), examples.targets.map(([name, title]) => [name, title]), shared.arch ?? "sm90");
-fill($("dtype"), examples.types.map((name) => [name, name]), shared.dtype ?? "f16");
-let view = shared.view in VIEWS ? shared.view : "cxx";
-let layout = typeof shared.layout === "string" ? shared.layout : "(8,(2,4)):(8,(1,2))";
+fill($("example"), [["", "..."], ...examples.programs.map((each) => [each.name, each.title])]);
+fill($("operation"), examples.operations.map((name) => [name, name]));
+fill($("arch"), examples.targets.map(([name, title]) => [name, title]));
+fill($("dtype"), examples.types.map((name) => [name, name]));
+const START = { operation: "gemm", arch: "sm90", dtype: "f16", view: "cxx", layout: "(8,(2,4)):(8,(1,2))" };
+let view;
+let layout;
+
+/** Set the menus, the view and the layout from the URL, and return its program, if it holds one. */
+function restore() {
+  const state = { ...START, ...decode(location.hash.slice(1)) };
+  for (const id of ["operation", "arch", "dtype"]) {
+    const known = [...$(id).options].some((each) => each.value === state[id]);
+    $(id).value = known ? state[id] : START[id];
+  }
+  view = state.view in VIEWS ? state.view : START.view;
+  layout = typeof state.layout === "string" ? state.layout : START.layout;
+  return typeof state.text === "string" ? state.text : null;
+}
+
+const first = restore() ?? examples.programs[0].text;
 
 const text = () => editor.state.doc.toString();
 const program = () => ({ text: text(), operation: $("operation").value });
@@ -129,25 +154,50 @@ const editor = new EditorView({
       keymap.of([{ key: "Mod-Shift-f", run: () => (format(), true) }, ...defaultKeymap, ...historyKeymap]),
       EditorView.lineWrapping,
       EditorView.contentAttributes.of({ "aria-label": "Program", spellcheck: "false" }),
-      EditorView.theme({ "&": { color: "var(--ink)" }, ".cm-gutters": { background: "transparent", color: "var(--quiet)",
+      EditorView.theme({ "&": { color: "var(--ink)" },
+        "& .cm-scroller > .cm-selectionLayer .cm-selectionBackground": { background: "var(--selection) !important" },
+        ".cm-gutters": { background: "transparent", color: "var(--quiet)",
         border: "0" }, ".cm-cursor": { borderLeftColor: "var(--ink)" }, ".cm-tooltip": { background: "var(--paper)",
         color: "var(--ink)", border: "1px solid var(--line)" } }),
       EditorView.updateListener.of((update) => {
-        if (update.docChanged) schedule();
+        if (update.docChanged) {
+          nameExample();
+          schedule();
+        }
         if (update.selectionSet) markLines(update.state.selection.main.head);
       }),
     ],
   }),
 });
 
-/** Return Markdown of two kinds: code in fences, and paragraphs with code in back quotes. */
+/** Return Markdown of hovers and of the diagnostics' pages: headings, paragraphs, lists, and code in fences. */
 function markdown(source) {
   const box = document.createElement("div");
-  source.split(/```(?:evt)?\n?/).forEach((part, index) => {
+  source.split(/```[\w ]*\n?/).forEach((part, index) => {
     if (index % 2) box.append(element("pre", part.trimEnd()));
-    else for (const line of part.split("\n\n").filter((each) => each.trim())) box.append(element("p", line.replaceAll("`", "")));
+    else box.append(...part.split("\n\n").map((each) => each.trim()).filter(Boolean).map(block));
   });
   return box;
+}
+
+function block(source) {
+  if (source.startsWith("# ")) return prose("h2", source.slice(2));
+  if (!source.startsWith("- ")) return prose("p", source);
+  const list = document.createElement("ul");
+  list.append(...source.slice(2).split("\n- ").map((each) => prose("li", each)));
+  return list;
+}
+
+/** Return an element of words, and of code in back quotes. */
+function prose(name, source) {
+  const made = document.createElement(name);
+  made.append(...source.split("`").map((part, index) => (index % 2 ? element("code", part) : part)));
+  return made;
+}
+
+/** Show in the menu which example the program is. */
+function nameExample() {
+  $("example").value = examples.programs.find((each) => each.text === text())?.name ?? "";
 }
 
 function element(name, content, attributes = {}) {
@@ -173,10 +223,19 @@ const say = (message) => { $("status").textContent = message; };
 
 async function refresh() {
   keep();
-  if (!isReady) return;
+  if (!isReady || location.hash === failed) return;
+  failed = null;
   round += 1;
-  const mine = round;
-  const started = performance.now();
+  try {
+    await compute(round);
+  } catch (error) {
+    say(`Python failed: ${error.message.split("\n")[0]}. Change the program to go on.`);
+    restart();
+  }
+}
+
+async function compute(mine) {
+  const begun = performance.now();
   const checked = await ask("check", typed());
   if (mine !== round) return;
   showProblems(checked);
@@ -193,7 +252,7 @@ async function refresh() {
   if (mine !== round) return;
   if (!found.ok && view !== "layout") showProblems(found);
   show(found);
-  say(`Ready in ${Math.round(performance.now() - started)} ms.`);
+  say(`Ready in ${Math.round(performance.now() - begun)} ms.`);
 }
 
 function request() {
@@ -236,7 +295,7 @@ function showProblems(found) {
 
 async function explain(code) {
   const found = await ask("help_page", { code });
-  $("help").querySelector("pre").textContent = found.text;
+  $("help").querySelector("div").replaceWith(markdown(found.text));
   $("help").showModal();
 }
 
@@ -302,7 +361,8 @@ function lines(found) {
     for (let line = each.first; line <= each.last; line += 1) owner.set(line, index);
   });
   found.text.split("\n").forEach((content, number) => {
-    const line = element("span", content, { class: "line" });
+    const kind = content.trimStart().startsWith("//") ? "line comment" : "line";
+    const line = element("span", content, { class: kind });
     if (owner.has(number)) {
       const place = found.links[owner.get(number)];
       line.dataset.link = owner.get(number);
@@ -371,8 +431,9 @@ $("example").onchange = () => {
 };
 for (const id of ["operation", "arch", "dtype"]) $(id).onchange = refresh;
 window.onhashchange = () => {
-  const state = decode(location.hash.slice(1));
-  if (typeof state.text === "string" && state.text !== text()) replace(state.text);
+  const found = restore();
+  if (found !== null && found !== text()) replace(found);
+  choose(view);
 };
 
 // Tabs
@@ -404,4 +465,5 @@ document.querySelector("[role=tablist]").onkeydown = (event) => {
   next.click();
 };
 
+nameExample();
 choose(view);
