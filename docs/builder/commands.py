@@ -7,7 +7,8 @@ import click
 from evt.cli import main
 from evt.cli.sections import COMMANDS, LONG_HELP
 
-_WIDTH = 100
+#: Columns of a block of text in the site.
+_WIDTH = 92
 
 
 def commands() -> str:

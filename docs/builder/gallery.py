@@ -28,7 +28,10 @@ _FEATURES = {
 }
 #: Targets in the order of preference for the shown kernel.
 _ORDER = ("sm90", *(name for name in TARGETS if name != "sm90"))
-_SOURCE = re.compile(r"^#   source   (?P<place>.*(?:\n#            .*)*)", re.MULTILINE)
+#: The comment that begins a sample: prose, then the place of the original and its formula, which may take more lines.
+_COMMENT = re.compile(r"(?:#.*\n)*")
+_FIELD = re.compile(r"^#   (?P<name>source|formula) +(?P<value>.*(?:\n#    .*)*)", re.MULTILINE)
+_HERE = "this repository"
 _PROJECT = re.compile(r"(?P<owner>[\w.-]+/[\w.-]+): ")
 #: The arithmetic of an emitted file, and its visitors.
 _REGION = re.compile(r"^(?://[^\n]*\n)?struct Region\d+ \{.*?^\};$", re.DOTALL | re.MULTILINE)
@@ -40,8 +43,9 @@ class Entry(NamedTuple):
 
     name: str
     text: str
-    summary: str
+    about: str
     source: str
+    formula: str
     operation: str
     operands: str
     features: str
@@ -61,14 +65,14 @@ def _entry(path: Path) -> Entry:
     text = path.read_text(encoding="utf-8")
     program = evt.load(path)
     arch, emitted = _emitted(program)
-    comment = " ".join(
-        line.removeprefix("#").strip() for line in text.split("\n#   ")[0].splitlines() if line.startswith("#")
-    )
+    comment = _comment(text)
+    fields = {found["name"]: _uncommented(found["value"]) for found in _FIELD.finditer(comment)}
     return Entry(
         path.stem,
         text,
-        comment.split(". ")[0].rstrip(".") + ".",
-        _source(text),
+        " ".join(_uncommented(comment.split("\n#   ")[0]).split()),
+        _PROJECT.sub(r"[\g<owner>](https://github.com/\g<owner>): ", " ".join(fields.get("source", _HERE).split())),
+        fields.get("formula", ""),
         program.request.operation,
         _operands(program),
         _features(program),
@@ -111,13 +115,16 @@ def _features(program: evt.Program) -> str:
     return ", ".join(([] if program.request.convolution is None else ["convolution"]) + outputs + found)
 
 
-def _source(text: str) -> str:
-    """Return the place of the original, with a link to its project."""
-    found = _SOURCE.search(text)
-    if found is None:
-        return "this repository"
-    place = re.sub(r"\s*\n#\s+", " ", found["place"])
-    return _PROJECT.sub(r"[\g<owner>](https://github.com/\g<owner>): ", place)
+def _comment(text: str) -> str:
+    """Return the comment that begins a sample."""
+    found = _COMMENT.match(text)
+    assert found is not None
+    return found[0]
+
+
+def _uncommented(comment: str) -> str:
+    """Return the text of a comment, line by line."""
+    return "\n".join(line.removeprefix("#").strip() for line in comment.splitlines())
 
 
 def _excerpt(emitted: str) -> str:
@@ -132,7 +139,7 @@ def index() -> str:
     groups = ""
     for group in sorted({each.operands for each in entries()}):
         rows = (
-            f"| [{each.name}](gallery/{each.name}.md) | {each.summary} | {each.features} |\n"
+            f"| [{each.name}](gallery/{each.name}.md) | {_first_sentence(each.about)} | {each.features} |\n"
             for each in entries()
             if each.operands == group
         )
@@ -141,6 +148,10 @@ def index() -> str:
         f"| [{path.name}](gallery/{path.name}.md) | {_docstring(path).splitlines()[0]} |\n" for path in _scripts()
     )
     return f"{groups}## Scripts\n\n| script | computes |\n|---|---|\n{''.join(scripts)}"
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".") + "."
 
 
 def _scripts() -> list[Path]:
@@ -177,12 +188,17 @@ def _opened(entry: Entry) -> str:
 
 
 def _page(entry: Entry, link: str) -> str:
+    original = f"Its formula:\n\n```text\n{entry.formula}\n```\n\n" if entry.formula else ""
     return f"""# {entry.name}
+
+{entry.about}
 
 Source: {entry.source}
 
-{link}```evt
-{entry.text.strip()}
+{original}{link}The program, `samples/{entry.name}.evt`:
+
+```evt
+{entry.text.removeprefix(_comment(entry.text)).strip()}
 ```
 
 ## The graph

@@ -65,7 +65,8 @@ def pages(*, playground: bool = False) -> dict[str, str]:
     found = {site: _page(path, site) for path, site in places().items()}
     found["index.md"] += _contents()
     if playground:
-        found["playground.md"] += '\n<a href="playground/index.html">Open the playground</a>\n'
+        title, rest = found["playground.md"].split("\n", 1)
+        found["playground.md"] = f'{title}\n\n<a href="playground/index.html">Open the playground</a>\n{rest}'
     crossed = {site: _outside_code(text, partial(_crossed, site=site)) for site, text in diagnostics.pages().items()}
     found |= {**crossed, **gallery.pages(playground=playground), **api.pages()}
     for page, folder in _FOLDERS.items():

@@ -134,7 +134,8 @@ async function completions(context) {
   const word = context.matchBefore(/[\w%/]*/);
   if (!isReady || (word.from === word.to && !context.explicit)) return null;
   const found = await ask("complete_at", { ...program(), offset: context.pos });
-  return { from: word.from, options: found.completions, validFor: /^\w*$/ };
+  const options = found.completions.map((each) => ({ ...each, ...(each.info && { info: () => markdown(each.info) }) }));
+  return { from: word.from, options, validFor: /^\w*$/ };
 }
 
 const hover = hoverTooltip(async (_, position) => {
@@ -279,8 +280,8 @@ function showProblems(found) {
     code.onclick = () => explain(each.code);
     const place = element("button", "Go to it", { title: "Select the place in the program" });
     place.onclick = () => select(each);
-    item.append(code, ` ${each.message} `, ...(each.to > each.from ? [place] : []));
-    for (const line of [each.help && `help: ${each.help}`, ...each.notes].filter(Boolean)) item.append(element("p", line));
+    item.append(code, prose("span", ` ${each.message} `), ...(each.to > each.from ? [place] : []));
+    for (const line of [each.help && `help: ${each.help}`, ...each.notes].filter(Boolean)) item.append(prose("p", line));
     return item;
   }));
   const length = editor.state.doc.length;
@@ -311,7 +312,7 @@ function show(found) {
   if (view === "layout") {
     showLayout(found);
   } else if (!found.ok) {
-    panel.replaceChildren(...found.diagnostics.map((each) => element("p", `${each.code}: ${each.message}`)));
+    panel.replaceChildren(...found.diagnostics.map((each) => prose("p", `${each.code}: ${each.message}`)));
   } else if ("svg" in found) {
     panel.replaceChildren(picture(found.svg));
   } else if (view === "cxx") {
@@ -342,7 +343,7 @@ function showLayout(found) {
     panel.replaceChildren(label, element("div", "", { id: "drawn" }));
   }
   if (!found.ok) {
-    $("drawn").replaceChildren(...found.diagnostics.map((each) => element("p", `${each.code}: ${each.message}. ${each.help}`)));
+    $("drawn").replaceChildren(...found.diagnostics.map((each) => prose("p", `${each.code}: ${each.message}. ${each.help}`)));
     return;
   }
   const facts = Object.entries(found.facts).map(([name, value]) => `${name} ${value}`).join(", ");

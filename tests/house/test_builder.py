@@ -169,6 +169,9 @@ def test_the_gallery_shows_every_sample(site: dict[str, str]) -> None:
     names = {path.name.removesuffix(".evt") for path in (DOCS.parent / "samples").iterdir() if path.is_file()}
     assert {name for name in site if name.startswith("gallery/")} == {f"gallery/{name}.md" for name in names}
     rope = site["gallery/rope.md"]
+    assert "```evt\nin  cosine" in rope
+    assert "Its formula:\n\n```text\n" in site["gallery/gated_backward_moe.md"]
+    assert all("#   source" not in text for name, text in site.items() if name.endswith("gated_backward_moe.md"))
     assert "D = interleave(" in rope
     assert "struct Region0" in rope
     assert "sm90: evt-3x: " in rope
