@@ -131,5 +131,5 @@ def test_unsupported_programs_are_refused(program: str) -> None:
 
 
 def test_the_language_example_is_a_program() -> None:
-    (text,) = re.findall(r"```\n# comment.*?\n(gemm.*?)```", TEXTS["docs/language.md"], re.DOTALL)
+    (text,) = re.findall(r"```evt\n(# A comment.*?)```", TEXTS["docs/language.md"], re.DOTALL)
     assert command_line.run("check", text).exit_code == 0
