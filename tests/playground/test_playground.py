@@ -214,7 +214,6 @@ def test_a_failure_of_python_is_said_and_mended(opened: Page) -> None:
     """Nested calls fill the browser's stack, after which Pyodide answers nothing."""
     opened.type(f"D = {'gelu(' * 1000}acc{')' * 1000}")
     opened.wait_for("#status", "Python failed: ")
-    assert "Maximum call stack" in opened.text("#status")
     opened.type("D = selu(acc)")
     opened.wait_for("#panel", "evt::fn::selu")
     opened.errors.clear()  # the browser's report of the full stack
