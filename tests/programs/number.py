@@ -130,9 +130,14 @@ class Arithmetic:
         return self.settle(exact, doubts(*numbers), loose, OPERATION)
 
     def product(self, a: Number | float, b: Number | float) -> Number:
-        """Return a product, with its exact values where it overflows and may be contracted with a sum."""
+        """Return a product, with its exact values where it overflows and may be contracted with a sum.
+
+        It is in doubt where a factor is infinite and the other one may be 0.
+        """
         a, b = self.number(a), self.number(b)
         found = self.operation(np.multiply, a, b)
+        zeros = (straddles(a.x) & np.isinf(b.x[0])) | (straddles(b.x) & np.isinf(a.x[0]))
+        found = replace(found, doubt=found.doubt | zeros)
         if not self.slack or not (np.isinf(found.x[0]) & np.isfinite(a.x[0]) & np.isfinite(b.x[0])).any():
             return found
         return replace(found, exact=a.x[:1].astype(np.longdouble) * b.x[:1])

@@ -16,7 +16,7 @@ from tests.programs.call import problems
 from tests.programs.checks import check
 from tests.programs.derivatives import Derivatives
 from tests.programs.functions import EAGER, FUNCTIONS
-from tests.programs.number import NO_DOUBT, WIDE, Arithmetic, Number, deviation
+from tests.programs.number import COUNT, NO_DOUBT, WIDE, Arithmetic, Number, deviation
 from tests.programs.products import accumulated
 from tests.programs.rounding import FLOATS, grain, rounded, wrapped
 from tests.programs.simple import gemm, kinds
@@ -143,6 +143,16 @@ def test_a_product_is_in_doubt_where_order_or_tf32_decides_what_is_finite(off: f
     found = accumulated(program, replace(data, a=a, b=b, sizes=data.sizes | {"k": 2}), t, {}, off)
     doubt = np.broadcast_to(found.doubt, (1, len(ENDS[0]), len(ENDS[1])))[0]
     assert {tuple(map(int, each)) for each in np.argwhere(doubt)} == doubted
+
+
+def test_an_infinity_times_a_sum_that_may_be_zero_is_in_doubt() -> None:
+    t = Arithmetic(True, 1.0, np.random.default_rng(0))
+    sums = np.zeros((COUNT, 1, 1, 3))
+    sums[:, 0, 0, :2] = 0.5
+    sums[1, 0, 0] = 0.49, -0.5, 0
+    given = Number(sums, NO_DOUBT, t)
+    for found in (given * np.inf, np.inf * given):
+        assert np.broadcast_to(found.doubt, (1, 1, 3))[0, 0].tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("single", [True, False])
