@@ -226,6 +226,8 @@ class Expressions:
                 "called in its own definition" if name in self._open else f"more than {_MAX_DEPTH} levels",
                 "a function is inlined where it is called, so it cannot call itself",
             )
+            if name not in self._open:
+                self.report.check()  # each call on the way may make two: their number doubles with each level
         else:
             key = (name, tuple(operands))
             if key not in self._inlined:
