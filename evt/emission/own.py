@@ -108,6 +108,7 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
         tile.by_rows,
         loop.paired,
         loop.batched,
+        tile.by_stages,
     )
     numbers += [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
     scales = f", {_scales(loop, tile)}" if loop.factors else ", evt::kit::NoScales" if loop.converts else ""

@@ -33,8 +33,6 @@ _BARRIERS = 2048
 _ROW_BYTES = (128, 64, 256)
 #: Bytes of a row of A in a stage of 128 elements of k beside a B that is converted, and the most accumulators then.
 _DEEP_ROW_BYTES, _MOST_DEEP_SUMS = 256, 64
-#: The CTAs that split k for the tile of a packed B with the fewest rows: four take 1.2 of the time of two on an H200.
-_DEEP_SPLITS = {16: 2}
 #: The elements of k of a stage with a packed B.
 PACKED_DEPTH = 128
 #: The most groups of rows with a B each: kMaxGroups of kit/gemm.hpp.
@@ -49,7 +47,7 @@ class Tile(NamedTuple):
     """A tile: its rows, blocks of 64 columns of each consumer, whether consumers are pingpong, and the cluster.
 
     ``cluster`` is along rows, columns and k. ``row_bytes`` are the bytes of k of a stage. ``by_rows``: each consumer
-    has 64 rows, M of WGMMA, and all columns.
+    has 64 rows, M of WGMMA, and all columns. ``by_stages``: each has every other stage, and all columns.
     """
 
     rows: int
@@ -58,24 +56,25 @@ class Tile(NamedTuple):
     cluster: tuple[int, int, int] = (1, 1, 1)
     row_bytes: int = 128
     by_rows: bool = False
+    by_stages: bool = False
 
     @property
     def columns(self) -> int:
         """The columns of a tile."""
-        return self.blocks * FILTERS * (1 if self.pingpong or self.by_rows else 2)
+        return self.blocks * FILTERS * (1 if self.pingpong or self.by_rows or self.by_stages else 2)
 
     @property
     def sums(self) -> int:
         """The accumulators of a consumer's thread."""
-        return self.rows * self.columns // (_THREADS * (1 if self.pingpong else 2))
+        return self.rows * self.columns // (_THREADS * (1 if self.pingpong or self.by_stages else 2))
 
 
 def tile_of(config: Config, operand_bytes: int) -> Tile:
     """Return the tile of a configuration."""
     rows, columns, depth = config.tile
-    pingpong, by_rows = config.schedule == "own_pingpong", config.schedule == "own_rows"
-    blocks = columns // (FILTERS if pingpong or by_rows else 2 * FILTERS)
-    return Tile(rows, blocks, pingpong, config.cluster, depth * operand_bytes, by_rows)
+    blocks = columns // (2 * FILTERS if config.schedule == "own_cooperative" else FILTERS)
+    pingpong, by_rows, by_stages = (config.schedule == f"own_{name}" for name in ("pingpong", "rows", "stages"))
+    return Tile(rows, blocks, pingpong, config.cluster, depth * operand_bytes, by_rows, by_stages)
 
 
 class Speed(NamedTuple):
@@ -110,15 +109,17 @@ _SPEEDS = {
     Tile(16, 1, True): Speed(0.079, 0.787),
     Tile(128, 2, False, (2, 1, 1), by_rows=True): Speed(0.43, 1.1),
     Tile(128, 3, False, (1, 2, 1), by_rows=True): Speed(0.59, 1.3),
+    Tile(64, 1, False, (1, 1, 2), _DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.7),
+    Tile(16, 1, False, (1, 1, 2), _DEEP_ROW_BYTES, by_stages=True): Speed(0.25, 2.6),
 }
 #: A tile for pairs of columns, fitted to 9 products on an H200, 2026-11: its cluster takes the same time.
 _OF_PAIRS = {Tile(128, 2, False, (down, 1, 1)): Speed(0.64, 2.0) for down in (1, 2)}
 #: The time of a stage whose sums have factors, relative to a stage without factors. A thread reads a factor from shared
 #: memory for two sums, unless the tile is by rows.
 FACTORS = 1.3
-#: The microseconds of a consumer that converts a stage of a packed B, by the number of factors that it multiplies.
-#: Fitted to 328 kernels on an H200, 2026-11.
-UNPACKED = (0.12, 0.215, 0.255)
+#: The microseconds of a consumer that converts a stage: of a B of 8 bits, and of a packed B by its number of factors.
+#: Fitted to 150 kernels on an H100, 2026-11.
+CONVERTED, UNPACKED = 0.17, (0.145, 0.18, 0.21)
 #: The tiles that are built, the general one first: together 1.008 of the best of all measured ones.
 _OFFERED = (
     Tile(128, 2, True),
@@ -148,15 +149,27 @@ _SCALED_BY_ROWS = (
     Tile(128, 3, False, (1, 2, 1), by_rows=True),
     *(tile for tile in _PROMOTED if tile.rows < 2 * FILTERS),
 )
-#: Filters that are converted take registers.
+#: Filters of 8 bits that are converted take registers.
 _CONVERTED = (
     Tile(128, 1, False),
     Tile(192, 1, False, (1, 2, 1)),
-    Tile(64, 1, True),
-    Tile(32, 1, True),
-    Tile(16, 1, True),
-    Tile(64, 1, False, (1, 1, 4)),
-    Tile(16, 1, False, (1, 1, 4)),
+    Tile(64, 1, False, row_bytes=_DEEP_ROW_BYTES),
+    Tile(64, 1, True, row_bytes=_DEEP_ROW_BYTES),
+    Tile(16, 1, False, row_bytes=_DEEP_ROW_BYTES),
+    Tile(16, 1, True, row_bytes=_DEEP_ROW_BYTES),
+    Tile(64, 1, False, (1, 1, 2), _DEEP_ROW_BYTES, by_stages=True),
+    Tile(16, 1, False, (1, 1, 2), _DEEP_ROW_BYTES, by_stages=True),
+)
+#: The tiles for packed filters.
+_PACKED = (
+    Tile(128, 1, False, row_bytes=_DEEP_ROW_BYTES),
+    Tile(64, 1, False, row_bytes=_DEEP_ROW_BYTES),
+    Tile(32, 1, False, row_bytes=_DEEP_ROW_BYTES),
+    Tile(16, 1, False, row_bytes=_DEEP_ROW_BYTES),
+    Tile(64, 1, False, (1, 1, 2), _DEEP_ROW_BYTES),
+    Tile(16, 1, False, (1, 1, 2), _DEEP_ROW_BYTES),
+    Tile(64, 1, False, (1, 1, 2), _DEEP_ROW_BYTES, by_stages=True),
+    Tile(16, 1, False, (1, 1, 2), _DEEP_ROW_BYTES, by_stages=True),
 )
 #: Tiles for pairs of columns: each of the two blocks of a consumer has a column of a pair.
 _PAIRED = (
@@ -217,8 +230,9 @@ def tiles_of(
     :func:`promotes`.
     """
     found = (
-        Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first)
+        Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first, by_stages)
         for rows_first in ((False, True) if by_rows else (False,))
+        for by_stages in ((False, True) if converts else (False,))
         for pingpong in (True, False)
         for blocks in ((2,) if paired else (1, 2, 3)[: 3 if rows_first else 2])
         for rows in _ROWS
@@ -228,23 +242,16 @@ def tiles_of(
         if operand.is_float or rows <= _MOST_OF_INTEGERS or rows % STEP_PIXELS == 0
     )
     promoted = promotes(operand, scaled, fast)
-    offered: tuple[Tile, ...] = _PROMOTED if promoted else _CONVERTED if converts else _OFFERED
+    offered: tuple[Tile, ...] = _PACKED if packs else _PROMOTED if promoted else _CONVERTED if converts else _OFFERED
     if paired:
         offered = _PAIRED_PROMOTED if promoted else _PAIRED
     elif by_rows:
         offered = _SCALED_BY_ROWS
-    if packs:
-        offered = tuple(_deep(each) for each in offered if each.sums <= _MOST_DEEP_SUMS)
+    if converts and not (deep or packs):
+        offered = tuple(each._replace(row_bytes=MAX_ROW_BYTES) for each in offered)
     return offered, tuple(
         each for each in found if fits(each, operand, scaled, converts, packs, deep, fast) and each not in offered
     )
-
-
-def _deep(tile: Tile) -> Tile:
-    """Return a tile for a packed B."""
-    down, across, splits = tile.cluster
-    splits = min(splits, _DEEP_SPLITS.get(tile.rows, splits))
-    return tile._replace(row_bytes=_DEEP_ROW_BYTES, cluster=(down, across, splits))
 
 
 def fits(
@@ -261,6 +268,8 @@ def fits(
     sums = tile.sums
     row_bytes = (_DEEP_ROW_BYTES,) if packs else (MAX_ROW_BYTES, _DEEP_ROW_BYTES) if deep else (MAX_ROW_BYTES,)
     if converts and tile.row_bytes == _DEEP_ROW_BYTES and sums > _MOST_DEEP_SUMS:
+        return False
+    if tile.by_stages and (splits == 1 or tile.pingpong):
         return False
     if tile.by_rows and (tile.rows != 2 * FILTERS or splits > 1 or operand.bits != 8):
         return False
@@ -282,7 +291,8 @@ def fits(
         return False
     if splits == 1:
         return True
-    exchanged = 4 * splits * completed * tile.columns  # bytes of partial sums, in the place of stages
+    parts = splits * (2 if tile.by_stages else 1)
+    exchanged = 4 * parts * completed * tile.columns  # bytes of partial sums, in the place of stages
     return not tile.pingpong and tile.rows % completed == 0 and exchanged <= stages * stage
 
 
@@ -387,7 +397,7 @@ def work(
         2 if size.row_bytes % MAX_ROW_BYTES else 1
     )
     loaded = lines * min(tiles, at_a_time) / _LINES * _PROCESSORS / size.multiprocessors
-    stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits)
+    stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits * (2 if tile.by_stages else 1))
     multiplied = stages * _norm(max(speed.stage * size.stage, size.least), loaded) * stage
     relative = _CONSTANT + (1 - _CONSTANT) * size.traffic / _TRAFFIC
     completed = speed.epilogue * epilogue * relative + evaluated * tile.sums

@@ -306,9 +306,9 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
         row_bytes = ceil_div(row_bytes, gemm.MAX_ROW_BYTES) * gemm.MAX_ROW_BYTES
     batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
-    packed = plan.mainloop.is_packed
+    packed, converts = plan.mainloop.is_packed, plan.mainloop.converts
     stage = gemm.FACTORS if scaled and not packed else 1.0
-    least = gemm.UNPACKED[len(plan.factors)] if packed else 0.0
+    least = gemm.UNPACKED[len(plan.factors)] if packed else gemm.CONVERTED if converts else 0.0
     return tile, gemm.Size(m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least)
 
 

@@ -173,10 +173,21 @@ struct Factor {
   using Values = evt::kit::BlockValues<float, Outer, 128>;
   using Params = typename Values::Params;
   using Place = typename Values::Place;
-  using Loaded = float;
+  template <int Stages>
+  using Loaded = typename Values::template Run<Stages>;
   static Place place(Params const& params, int outer, int group) { return Values::place(params, outer, group); }
-  static Loaded load(Params const& params, Place place, int k) { return Values::load(params, place, k); }
-  static float value(Loaded loaded) { return loaded; }
+  template <int Depth, int Stages>
+  static bool are_neighbours(Params const& params) {
+    return Values::template are_neighbours<Depth, Stages>(params);
+  }
+  template <class Run>
+  static void load(Run& to, Params const& params, Place place, int k) {
+    Values::load(to, params, place, k);
+  }
+  template <class Run>
+  static float value(Run const& loaded, int stage) {
+    return loaded.get(stage);
+  }
 };
 template <int Outer>
 using FactorOf = std::conditional_t<Outer == 0, evt::kit::NoFactor, Factor<Outer == 0 ? 1 : Outer>>;
@@ -218,7 +229,7 @@ template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns 
 void check(Size const& size) {
   if (checked++ % 2 != 0 && !every) return;
   constexpr bool kPacked = Bits == 4;
-  constexpr int kColumns = (Tile::kPingpong || Tile::kByRows ? 1 : 2) * Tile::kBlocks * 64;
+  constexpr int kColumns = (Tile::kPingpong || Tile::kByRows || Tile::kByStages ? 1 : 2) * Tile::kBlocks * 64;
   constexpr int kRows = Tile::kByRows ? 128 : Pixels;
   using Scales = evt::kit::Scales<FactorOf<OfRows>, FactorOf<OfColumns>, OfRows != 0 && OfRows % kRows != 0,
                                   OfColumns != 0 && OfColumns % kColumns != 0,
@@ -377,9 +388,11 @@ int main(int count, char**) {
   check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false, 0, 0, 8>({90, 264, 80, 4, {33, 33, 90}});
   check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 8, 0, 128>({40, 72, 208, 2, {}});
   check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 4>({37, 144, 128, 2, {}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 4, 1>({50, 72, 384, 2, {}});
+  check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 4, 1>({50, 72, 512, 2, {}});
   check<GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 4, 64>({70, 136, 128, 2, {}});
   check<GemmTile<1, false, 1, 1, 4, true>, 16, false, 0, 1, 4>({30, 72, 640, 4, {}});
+  check<GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 16, true, 0, 1, 4, 1>({30, 72, 1024, 2, {}});
+  check<GemmTile<1, false, 2, 1, 2, false, false, false, false, false, true>, 32, false, 0, 0, 8>({70, 136, 208, 4, {}});
   check<GemmTile<1, false, 2, 1, 1, true, true>, 32, false, 0, 1, 4, 1>({50, 136, 128, 4, {3, 3, 40}});
   check<GemmTile<2, true, 2, 1, 1, false, false, false, true>, 48, false>({150, 528, 72, 2, {}});
   check<GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false>({70, 134, 136, 2, {}});

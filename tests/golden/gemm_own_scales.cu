@@ -191,17 +191,24 @@ struct FactorOfA {
   struct Place {
     in_sa_type::Place in_sa;
   };
+  template <int Stages>
   struct Loaded {
-    in_sa_type::Element in_sa;
+    in_sa_type::template Run<Stages> in_sa;
   };
   CUTLASS_DEVICE static Place place(Params const& params, int outer, int group) {
     return {in_sa_type::place(params.in_sa, outer, group)};
   }
-  CUTLASS_DEVICE static Loaded load(Params const& params, Place const& place, int k) {
-    return {in_sa_type::load(params.in_sa, place.in_sa, k)};
+  template <int Depth, int Stages>
+  CUTLASS_DEVICE static bool are_neighbours(Params const& params) {
+    return in_sa_type::template are_neighbours<Depth, Stages>(params.in_sa);
   }
-  CUTLASS_DEVICE static float value(Loaded const& loaded) {
-    return float(Region0::apply(evt::element::load(loaded.in_sa)));
+  template <int Stages>
+  CUTLASS_DEVICE static void load(Loaded<Stages>& to, Params const& params, Place const& place, int k) {
+    in_sa_type::load(to.in_sa, params.in_sa, place.in_sa, k);
+  }
+  template <int Stages>
+  CUTLASS_DEVICE static float value(Loaded<Stages> const& loaded, int stage) {
+    return float(Region0::apply(evt::element::load(loaded.in_sa.get(stage))));
   }
 };
 
@@ -218,18 +225,26 @@ struct FactorOfB {
     in_sb_type::Place in_sb;
     in_t_type::Place in_t;
   };
+  template <int Stages>
   struct Loaded {
-    in_sb_type::Element in_sb;
-    in_t_type::Element in_t;
+    in_sb_type::template Run<Stages> in_sb;
+    in_t_type::template Run<Stages> in_t;
   };
   CUTLASS_DEVICE static Place place(Params const& params, int outer, int group) {
     return {in_sb_type::place(params.in_sb, outer, group), in_t_type::place(params.in_t, outer, group)};
   }
-  CUTLASS_DEVICE static Loaded load(Params const& params, Place const& place, int k) {
-    return {in_sb_type::load(params.in_sb, place.in_sb, k), in_t_type::load(params.in_t, place.in_t, k)};
+  template <int Depth, int Stages>
+  CUTLASS_DEVICE static bool are_neighbours(Params const& params) {
+    return in_sb_type::template are_neighbours<Depth, Stages>(params.in_sb) && in_t_type::template are_neighbours<Depth, Stages>(params.in_t);
   }
-  CUTLASS_DEVICE static float value(Loaded const& loaded) {
-    return float(Region1::apply(evt::element::load(loaded.in_sb), evt::element::load(loaded.in_t)));
+  template <int Stages>
+  CUTLASS_DEVICE static void load(Loaded<Stages>& to, Params const& params, Place const& place, int k) {
+    in_sb_type::load(to.in_sb, params.in_sb, place.in_sb, k);
+    in_t_type::load(to.in_t, params.in_t, place.in_t, k);
+  }
+  template <int Stages>
+  CUTLASS_DEVICE static float value(Loaded<Stages> const& loaded, int stage) {
+    return float(Region1::apply(evt::element::load(loaded.in_sb.get(stage)), evt::element::load(loaded.in_t.get(stage))));
   }
 };
 

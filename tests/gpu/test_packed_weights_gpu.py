@@ -58,9 +58,13 @@ def given(name: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor
     return x, evt.prepare(evt.pack_int4(codes, signed=b == "i4")), inputs
 
 
+#: Consumers with every other stage each.
+BY_STAGES = ["own_stages_16x64x128_1x1x2", "own_stages_64x64x128_1x1x2"]
+
+
 def configs(name: str) -> list[str]:
     (found,) = survey(packed_problem(program(name).request, "sm90"), "gemm-own-3x").asked
-    return [config.name for config in found.default_configs]
+    return list(dict.fromkeys([*(config.name for config in found.default_configs), *BY_STAGES]))
 
 
 @pytest.mark.parametrize(("name", "config"), [(name, config) for name in PROGRAMS for config in configs(name)])

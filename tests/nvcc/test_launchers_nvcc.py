@@ -210,7 +210,7 @@ PRODUCTS = [
         id="pairs-e4m3",
         marks=SLOW,
     ),
-    pytest.param("D = acc*s[n] + C", "bf16*i8", "own_cooperative_128x128x128", id="converted", marks=SLOW),
+    pytest.param("D = acc*s[n] + C", "bf16*i8", "own_stages_32x64x128_1x1x2", id="converted", marks=SLOW),
     pytest.param(
         "in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc + C",
         "bf16*i4",

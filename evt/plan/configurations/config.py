@@ -23,6 +23,7 @@ Schedule = Literal[
     "own_pingpong",
     "own_cooperative",
     "own_rows",
+    "own_stages",
     "depthwise",
     "wgrad",
     "one_sm",

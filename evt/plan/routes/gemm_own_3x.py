@@ -66,8 +66,13 @@ def _blocks(dag: TypedDag, name: str, which: int) -> list[int]:
 
 def _config(tile: Tile, problem: Problem, use: Use) -> Config:
     shape = (tile.rows, tile.columns, tile.row_bytes // problem.operand_bytes)
-    schedule: Schedule = "own_pingpong" if tile.pingpong else "own_rows" if tile.by_rows else "own_cooperative"
-    return Config(shape, schedule, tile.cluster, (STEP_PIXELS, FILTERS), use=use)
+    return Config(shape, _schedule(tile), tile.cluster, (STEP_PIXELS, FILTERS), use=use)
+
+
+def _schedule(tile: Tile) -> Schedule:
+    if tile.pingpong:
+        return "own_pingpong"
+    return "own_rows" if tile.by_rows else "own_stages" if tile.by_stages else "own_cooperative"
 
 
 PRODUCT = Route(

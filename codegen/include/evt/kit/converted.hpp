@@ -37,7 +37,7 @@ template <>
 struct Converter<int8_t, element::bf16> {
   CUTLASS_DEVICE static uint32_t convert(uint32_t two) {
     uint32_t const bytes = __byte_perm(two, 0, 0x4140);
-    uint32_t const low = (bytes & 0x007f007f) | 0x43004300, high = (bytes & 0x00800080) | 0x43004300;
+    uint32_t const low = masked_or(bytes, 0x007f007f, 0x43004300), high = masked_or(bytes, 0x00800080, 0x43004300);
     return subtract_two(element::bf16{}, low, high);
   }
 };
@@ -166,7 +166,7 @@ struct Packed {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 8; ++i) {
         int const filter = i % 2, place = i / 2;
-        uint32_t const above = (packed[filter][word] >> 4 * place & 0x000f000f) | kAbove<To>;
+        uint32_t const above = masked_or(packed[filter][word] >> 4 * place, 0x000f000f, kAbove<To>);
         uint32_t const two = subtract_two(To{}, above, kAbove<To> | Bias * 0x00010001);
         to(2 * word + place / 2, place % 2 * 2 + filter) = HasZeros ? subtract_two(To{}, two, zeros[filter]) : two;
       }

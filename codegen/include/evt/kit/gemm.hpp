@@ -19,6 +19,9 @@
 // sums to the CTAs that complete them, through the stages' shared memory, and completes some rows itself. The order of
 // addition is fixed.
 //
+// Consumers by stages have the same columns, and every other stage of a tile each. They split k as the CTAs of a cluster do,
+// so that few columns keep many SMs busy.
+//
 // Filters of another type than the rows of A are converted in registers, from which WGMMA takes its operand A. Consumers
 // convert a stage while they multiply the one before.
 //
@@ -68,14 +71,15 @@ inline constexpr int kMaxRowBytes = 128;
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
 /// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Paired: a thread has pairs of columns, and
-/// D half of them. Batched: there are several products.
+/// D half of them. Batched: there are several products. ByStages: consumers have the same columns, and every other stage.
 template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
-          bool Grouped = false, bool ByRows = false, bool Paired = false, bool Batched = false>
+          bool Grouped = false, bool ByRows = false, bool Paired = false, bool Batched = false, bool ByStages = false>
 struct GemmTile {
   static constexpr int kBlocks = Blocks;
   static constexpr bool kPingpong = Pingpong;
   static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
   static constexpr bool kPromotes = Promotes, kGrouped = Grouped, kByRows = ByRows, kPaired = Paired, kBatched = Batched;
+  static constexpr bool kByStages = ByStages;
 };
 
 /// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`.
@@ -107,7 +111,7 @@ struct GemmTraits {
   static constexpr int kBoxesOfFilters = Conversion::kConverts ? 1 : kBoxes;
   using Fragments = typename Conversion::template Rows<Filters::kRowBytes>::Fragments;
 
-  static constexpr bool kByRows = Tile::kByRows;
+  static constexpr bool kByRows = Tile::kByRows, kByStages = Tile::kByStages;
   // WGMMA's blocks of a consumer, of 64 columns or rows, and the sums that a thread has of each.
   static constexpr int kDepth = Depth, kBlocks = kByRows ? 1 : Tile::kBlocks, kSums = Mma::kPixels / 2;
   // Tensor cores add products of 8-bit floats with few bits. Sums of a stage are added to the accumulators in f32.
@@ -119,12 +123,14 @@ struct GemmTraits {
   static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
   static constexpr int kSplits = Tile::kSplits, kClusterSize = kMulticast * kSplits;
   static constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kWarpGroup;
+  // Consumers of a stage.
+  static constexpr int kOfStage = kPingpong || kByStages ? 1 : kConsumers;
   static constexpr bool kGrouped = Tile::kGrouped, kBatched = Tile::kBatched;
   static constexpr bool kManyB = kGrouped || kBatched;  // whether TMA loads B from several matrices
   static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
   static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
-  static constexpr int kColumnBlocks = Tile::kBlocks * (kPingpong || kByRows ? 1 : kConsumers);
+  static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr bool kPaired = Tile::kPaired;
@@ -144,9 +150,10 @@ struct GemmTraits {
   static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
   // Tiles of rows that reductions keep a part for.
   static constexpr int kRowTiles = kByRows ? kPixels / kStepPixels : kSplits;
-  // Buffers of parts of C and D are used in order: a ring for each cooperating consumer, and one for pingpong consumers,
-  // whose epilogues take turns. C of a tile is loaded early. Parts of D wait for the stores of the parts before.
-  static constexpr int kRings = kPingpong ? 1 : kConsumers;
+  // Buffers of parts of C and D are used in order: a ring for each cooperating consumer, one for pingpong consumers, whose
+  // epilogues take turns, and one for consumers by stages. C of a tile is loaded early. Parts of D wait for the stores of the
+  // parts before.
+  static constexpr int kRings = kOfStage;
   static constexpr int kPartRows = kByRows ? kFilters : rows_of_part(kCompleted, kPingpong ? 64 : 32);
   static constexpr int kPartsOfBlock = kByRows ? 1 : kCompleted / kPartRows;
   static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
@@ -157,6 +164,8 @@ struct GemmTraits {
   static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPaired>;  // the factors of a stage
+  // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
+  static constexpr int kRun = Conversion::kPacked ? 4 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kBuffers);
   static constexpr int kStages =
@@ -171,6 +180,7 @@ struct GemmTraits {
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
   static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
+  static_assert(!kByStages || (kSplits > 1 && !kPaired), "consumers by stages exchange their sums");
   static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
                              !Mma::kTransposed && !Conversion::kConverts),
                 "consumers by rows promote the sums of operands that are contiguous along k");
@@ -533,7 +543,7 @@ struct Gemm {
     constexpr int kReceivers = Traits::kClusterColumns + Traits::kClusterRows - 1;
     for (int i = warp; i < Traits::kStages; i += Traits::kThreads / 32) {
       barrier_init(storage.full(i), 1 + Traits::Scaled::kExists);
-      barrier_init(storage.empty(i), kReceivers * kWarps * (Traits::kPingpong ? 1 : Traits::kConsumers));
+      barrier_init(storage.empty(i), kReceivers * kWarps * Traits::kOfStage);
     }
     if (warp < Traits::kConsumers) {
       barrier_init(storage.order(warp), kWarps);
@@ -634,11 +644,25 @@ struct Gemm {
     }
   }
 
-  /// Load the factors of the stages of all tiles. They wait in registers for the release of a stage.
+  /// Load the factors of the stages of all tiles, of several stages at once where they are neighbours.
   CUTLASS_DEVICE static void load_scales(Params const& params, Storage const& storage, int rank) {
+    constexpr int kRun = Traits::kRun;
+    if constexpr (kRun > 1) {
+      bool const whole = params.k_blocks % (kRun * Traits::kSplits) == 0;  // all CTAs have whole runs
+      if (whole && Traits::Scaled::template are_neighbours<Depth, kRun>(params.scales)) {
+        return load_runs<kRun>(params, storage, rank);
+      }
+    }
+    load_runs<1>(params, storage, rank);
+  }
+
+  /// Load the factors of runs of stages. They wait in registers for the release of a stage.
+  template <int Run>
+  CUTLASS_DEVICE static void load_runs(Params const& params, Storage const& storage, int rank) {
     using Scaled = typename Traits::Scaled;
-    typename Scaled::Loaded ahead[Scaled::kAhead];
-    int number = first_work(), block = 0, stages = 0;
+    constexpr int kAhead = Scaled::ahead_of(Run);
+    typename Scaled::template Loaded<Run> ahead[kAhead];
+    int number = first_work(), block = 0, runs = 0;
     if (number >= work_of(params, storage)) return;
     int const end = work_of(params, storage);
     Work work(params, storage, number, rank);
@@ -647,8 +671,9 @@ struct Gemm {
     auto const load_next = [&](int i) {
       if (number >= end) return;
       Scaled::load(ahead[i], params.scales, places, (work.first_block + block) * Depth);
-      ++stages;
-      if (++block < work.k_blocks) return;
+      ++runs;
+      block += Run;
+      if (block < work.k_blocks) return;
       block = 0;
       number += next_work();
       if (number >= end) return;
@@ -656,18 +681,21 @@ struct Gemm {
       Scaled::find(places, params.scales, work.row, work.end, work.column, params.columns, work.group);
     };
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Scaled::kAhead; ++i) load_next(i);
+    for (int i = 0; i < kAhead; ++i) load_next(i);
     PipelineState state;
     while (true) {
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Scaled::kAhead; ++i) {
-        if (stages-- == 0) return;
-        barrier_wait(storage.empty(state.index), state.phase ^ 1);
-        Scaled::store(storage.scales(state.index), ahead[i]);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(storage.full(state.index));
+      for (int i = 0; i < kAhead; ++i) {
+        if (runs-- == 0) return;
+        CUTLASS_PRAGMA_UNROLL
+        for (int stage = 0; stage < Run; ++stage) {
+          barrier_wait(storage.empty(state.index), state.phase ^ 1);
+          Scaled::store(storage.scales(state.index), ahead[i], stage);
+          __syncwarp();
+          if (threadIdx.x % 32 == 0) barrier_arrive(storage.full(state.index));
+          state.advance_once(1, Traits::kStages);
+        }
         load_next(i);
-        state.advance_once(1, Traits::kStages);
       }
     }
   }
@@ -695,7 +723,7 @@ struct Gemm {
 
   /// The first block of columns, and the first row, of a consumer in a tile.
   CUTLASS_DEVICE static int first_block_of(int consumer) {
-    return Traits::kPingpong || Traits::kByRows ? 0 : consumer * Traits::kBlocks;
+    return Traits::kOfStage == 1 || Traits::kByRows ? 0 : consumer * Traits::kBlocks;
   }
   /// The place of a block's filters among a stage's.
   CUTLASS_DEVICE static constexpr uint32_t filters_of(int box, int block) {
@@ -781,6 +809,7 @@ struct Gemm {
       }
       stride *= 2;
     }
+    if constexpr (Traits::kByStages) state.advance_once(consumer, Traits::kStages);
     uint32_t phase = 0;
     for (int number = first; number < work_of(params, storage); number += stride, phase ^= 1) {
       Work const work(params, storage, number, rank);
@@ -803,9 +832,15 @@ struct Gemm {
       fragment::Tile const second_columns = columns_of(params, work, rank, column, Traits::kBlocks - 1, row);
       Epilogue epilogue(params.epilogue, columns), second(params.epilogue, second_columns);
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
-      multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
+      if constexpr (Traits::kByStages) {
+        int const stages = (work.k_blocks + 1 - consumer) / 2;
+        if (stages > 0) multiply(storage, rank, consumer, stages, state, accumulators);
+      } else {
+        multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
+      }
       if constexpr (Traits::kSplits > 1) {
         exchange_and_complete(storage, work, rank, consumer, epilogue, second, accumulators);
+        if (Traits::kByStages && consumer > 0) return;
         epilogue.finish(columns);
         if constexpr (Traits::kBlocks > 1) second.finish(second_columns);
         return;
@@ -947,9 +982,9 @@ struct Gemm {
     }
     barrier_wait(storage.multiplied(), 0);
     // The sums of a block follow one another: a quad of each thread, then the next one.
-    auto const place = [&](int from, int block, int quad) {
+    auto const place = [&](int of_consumer, int from, int block, int quad) {
       int const number = block * Traits::kQuadsOfSplit + quad;
-      return storage.sums(consumer, from) + threadIdx.x % kWarpGroup * 16 + number * Traits::kQuadBytes;
+      return storage.sums(of_consumer, from) + threadIdx.x % kWarpGroup * 16 + number * Traits::kQuadBytes;
     };
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < Traits::kBlocks; ++block) {
@@ -960,27 +995,32 @@ struct Gemm {
         // An accumulator's register must not be sent itself: ptxas would serialise WGMMA (C7514).
         CUTLASS_PRAGMA_UNROLL
         for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[block][4 * i + j] + Accumulator(0));
-        store_async(set_block_rank(place(split, block, i % Traits::kQuadsOfSplit), to), quad,
+        store_async(set_block_rank(place(consumer, split, block, i % Traits::kQuadsOfSplit), to), quad,
                     set_block_rank(storage.exchanged(consumer), to));
       }
     }
     int const first = first_row_of(rank);
-    if (first >= Traits::kPixels) return;
-    barrier_wait_cluster(storage.exchanged(consumer));
+    if (first >= Traits::kPixels || (Traits::kByStages && consumer > 0)) return;
+    // The sums come from the CTAs, and from both consumers by stages of each.
+    constexpr int kOfCta = Traits::kByStages ? Traits::kConsumers : 1, kSources = Traits::kSplits * kOfCta;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kOfCta; ++i) barrier_wait_cluster(storage.exchanged(consumer + i));
     Accumulator sums[Traits::kBlocks][Traits::kCompleted / 2];
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < Traits::kBlocks; ++block) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Traits::kQuadsOfSplit; ++i) {
-        uint32_t words[Traits::kSplits][4];
+        uint32_t words[kSources][4];
         CUTLASS_PRAGMA_UNROLL
-        for (int from = 0; from < Traits::kSplits; ++from) load_shared(words[from], place(from, block, i));
+        for (int from = 0; from < kSources; ++from) {
+          load_shared(words[from], place(consumer + from % kOfCta, from / kOfCta, block, i));
+        }
         CUTLASS_PRAGMA_UNROLL
         for (int j = 0; j < 4; ++j) {
           Accumulator& sum = sums[block][4 * i + j];
           sum = sum_of<Accumulator>(words[0][j]);
           CUTLASS_PRAGMA_UNROLL
-          for (int from = 1; from < Traits::kSplits; ++from) sum += sum_of<Accumulator>(words[from][j]);
+          for (int from = 1; from < kSources; ++from) sum += sum_of<Accumulator>(words[from][j]);
         }
       }
     }
@@ -1021,7 +1061,7 @@ struct Gemm {
         multiply_stage(rows, columns, sums);
       }
       warpgroup_commit_batch();
-      state.advance_once(1, Traits::kStages);
+      state.advance_once(Traits::kByStages ? Traits::kConsumers : 1, Traits::kStages);
       hand_over_tensor_cores(storage, consumer, --left == 0);
       return stage;
     }

@@ -13,6 +13,23 @@
 namespace evt {
 namespace kit {
 
+/// The values of successive stages, which share words.
+template <class Element, int Stages>
+struct RunOf {
+  static constexpr int kOfWord = 4 / int(sizeof(Element)), kBits = 32 / kOfWord;
+  uint32_t words[Stages / kOfWord];
+
+  CUTLASS_DEVICE Element get(int stage) const {
+    uint32_t const bits = words[stage / kOfWord] >> stage % kOfWord * kBits;
+    return reinterpret_cast<Element const&>(bits);
+  }
+};
+template <class Element>
+struct RunOf<Element, 1> {
+  Element element;
+  CUTLASS_DEVICE Element get(int) const { return element; }
+};
+
 /// An input of a factor: a value for each OuterBlock rows or columns and for each DepthBlock elements of k. The stride
 /// along a mode that it lacks is 0.
 template <class Element_, int OuterBlock, int DepthBlock>
@@ -28,8 +45,27 @@ struct BlockValues {
   CUTLASS_DEVICE static Place place(Params const& params, int outer, int group) {
     return params.pointer + outer / OuterBlock * params.outer + group * params.group;
   }
-  CUTLASS_DEVICE static Element load(Params const& params, Place place, int k) {
-    return place[k / DepthBlock * params.depth];
+
+  template <int Stages>
+  using Run = RunOf<Element, Stages>;
+
+  /// Whether the values of Stages stages of Depth elements are aligned neighbours in memory, from each such number on.
+  template <int Depth, int Stages>
+  CUTLASS_DEVICE static bool are_neighbours(Params const& params) {
+    uint64_t const bits = reinterpret_cast<uint64_t>(params.pointer) / sizeof(Element) | params.outer | params.group;
+    return DepthBlock == Depth && params.depth == 1 && bits % Stages == 0;
+  }
+
+  /// Load the values of the stages from k on, which are neighbours if there are several.
+  template <int Stages>
+  CUTLASS_DEVICE static void load(Run<Stages>& to, Params const& params, Place place, int k) {
+    if constexpr (Stages == 1) {
+      to.element = place[k / DepthBlock * params.depth];
+    } else {
+      auto const from = static_cast<uint32_t const*>(__builtin_assume_aligned(place + k / DepthBlock, sizeof(to)));
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < int(sizeof(to)) / 4; ++i) to.words[i] = from[i];
+    }
   }
 };
 
@@ -37,18 +73,28 @@ struct BlockValues {
 struct NoFactor {
   struct Params {};
   struct Place {};
+  template <int Stages>
   struct Loaded {};
   CUTLASS_DEVICE static Place place(Params const&, int, int) { return {}; }
-  CUTLASS_DEVICE static Loaded load(Params const&, Place, int) { return {}; }
-  CUTLASS_DEVICE static float value(Loaded const&) { return 1.0f; }
+  template <int Depth, int Stages>
+  CUTLASS_DEVICE static bool are_neighbours(Params const&) {
+    return true;
+  }
+  template <int Stages>
+  CUTLASS_DEVICE static void load(Loaded<Stages>&, Params const&, Place, int) {}
+  template <int Stages>
+  CUTLASS_DEVICE static float value(Loaded<Stages> const&, int) {
+    return 1.0f;
+  }
 };
 
 /// Zero points of B, which are subtracted from its elements when these are converted to type To. Adds: they are added.
 template <class Values, class To, bool Adds = false>
 struct ZeroPoints : Values {
-  /// Return a zero point twice.
-  CUTLASS_DEVICE static uint32_t word(typename Values::Loaded const& loaded) {
-    float const value = Adds ? -Values::value(loaded) : Values::value(loaded);
+  /// Return the zero point of a loaded stage twice.
+  template <class Loaded>
+  CUTLASS_DEVICE static uint32_t word(Loaded const& loaded, int stage) {
+    float const value = Adds ? -Values::value(loaded, stage) : Values::value(loaded, stage);
     uint32_t two;
     element::store_two(To{}, two, value, value);
     return two;
@@ -90,7 +136,8 @@ struct ScaleTile {
   static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? ceil_div(kColumns, 32) : 1;
   static constexpr int kZerosOfLane = Scales::kHasZeros ? Columns / 32 : 1;
   static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane + Scales::kHasZeros * kZerosOfLane;
-  static constexpr int kAhead = kOfLane > 8 ? 2 : kOfLane > 5 ? 3 : kOfLane > 2 ? 4 : 8;
+  /// The loads before a stage's, or a run's of several stages.
+  CUTLASS_HOST_DEVICE static constexpr int ahead_of(int run) { return run > 1 ? 1 : kOfLane > 8 ? 2 : kOfLane > 5 ? 3 : kOfLane > 2 ? 4 : 8; }
 
   static_assert(!ByRows || kOfRows, "a thread has two rows and many columns");
 
@@ -113,11 +160,12 @@ struct ScaleTile {
     typename Scales::Zeros::Place zeros[kZerosOfLane];
   };
 
-  /// The values that a lane has loaded for a stage.
+  /// The values that a lane has loaded for a run of stages.
+  template <int Run>
   struct Loaded {
-    typename Scales::A::Loaded a[kRowsOfLane];
-    typename Scales::B::Loaded b[kColumnsOfLane];
-    typename Scales::Zeros::Loaded zeros[kZerosOfLane];
+    typename Scales::A::template Loaded<Run> a[kRowsOfLane];
+    typename Scales::B::template Loaded<Run> b[kColumnsOfLane];
+    typename Scales::Zeros::template Loaded<Run> zeros[kZerosOfLane];
   };
 
   /// Find the places of a tile. Beyond the matrix they are the last ones.
@@ -138,27 +186,37 @@ struct ScaleTile {
     }
   }
 
-  /// Load the factors of a stage.
-  CUTLASS_DEVICE static void load(Loaded& to, typename Scales::Params const& params, Places const& places, int k) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kRowsOfLane; ++i) to.a[i] = Scales::A::load(params.a, places.a[i], k);
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kColumnsOfLane; ++i) to.b[i] = Scales::B::load(params.b, places.b[i], k);
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kZerosOfLane; ++i) to.zeros[i] = Scales::Zeros::load(params.zeros, places.zeros[i], k);
+  /// Whether a lane can load the values of a run of stages of Depth elements at once.
+  template <int Depth, int Run>
+  CUTLASS_DEVICE static bool are_neighbours(typename Scales::Params const& params) {
+    return Scales::A::template are_neighbours<Depth, Run>(params.a) &&
+           Scales::B::template are_neighbours<Depth, Run>(params.b) &&
+           Scales::Zeros::template are_neighbours<Depth, Run>(params.zeros);
   }
 
-  /// Store them in a stage's place. The factor of an operand that is constant over a tile is part of the other one's.
-  CUTLASS_DEVICE static void store(uint32_t to, Loaded const& loaded) {
+  /// Load the factors of a run of stages from k on.
+  template <int Run>
+  CUTLASS_DEVICE static void load(Loaded<Run>& to, typename Scales::Params const& params, Places const& places, int k) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kRowsOfLane; ++i) Scales::A::load(to.a[i], params.a, places.a[i], k);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kColumnsOfLane; ++i) Scales::B::load(to.b[i], params.b, places.b[i], k);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kZerosOfLane; ++i) Scales::Zeros::load(to.zeros[i], params.zeros, places.zeros[i], k);
+  }
+
+  /// Store a stage's factors in its place. The factor of an operand that is constant over a tile is part of the other one's.
+  template <int Run>
+  CUTLASS_DEVICE static void store(uint32_t to, Loaded<Run> const& loaded, int stage) {
     int const lane = threadIdx.x % 32;
-    float const of_a = kOfRows ? 1.0f : Scales::A::value(loaded.a[0]);
-    float const of_b = kOfColumns ? 1.0f : Scales::B::value(loaded.b[0]);
+    float const of_a = kOfRows ? 1.0f : Scales::A::value(loaded.a[0], stage);
+    float const of_b = kOfColumns ? 1.0f : Scales::B::value(loaded.b[0], stage);
     if constexpr (kOfRows) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kRowsOfLane; ++i) {
         int const row = lane + 32 * i;
         if (Rows % 32 == 0 || row < Rows) {
-          store_shared_float(to + place_of_row(row), Scales::A::value(loaded.a[i]) * of_b);
+          store_shared_float(to + place_of_row(row), Scales::A::value(loaded.a[i], stage) * of_b);
         }
       }
     }
@@ -166,7 +224,7 @@ struct ScaleTile {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kColumnsOfLane; ++i) {
         if (kColumns % 32 == 0 || lane + 32 * i < kColumns) {
-          store_shared_float(to + place_of_column(number_of(lane + 32 * i)), Scales::B::value(loaded.b[i]) * of_a);
+          store_shared_float(to + place_of_column(number_of(lane + 32 * i)), Scales::B::value(loaded.b[i], stage) * of_a);
         }
       }
     }
@@ -176,7 +234,7 @@ struct ScaleTile {
     if constexpr (Scales::kHasZeros) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kZerosOfLane; ++i) {
-        store_shared(to + place_of_zero(lane + 32 * i), Scales::Zeros::word(loaded.zeros[i]));
+        store_shared(to + place_of_zero(lane + 32 * i), Scales::Zeros::word(loaded.zeros[i], stage));
       }
     }
   }

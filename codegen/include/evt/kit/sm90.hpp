@@ -197,6 +197,13 @@ CUTLASS_DEVICE uint32_t subtract_two(element::bf16, uint32_t from, uint32_t two)
   return result;
 }
 
+/// Return the bits of a word that are in a mask, with others set. The compiler takes two instructions for two constants.
+CUTLASS_DEVICE uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(others));
+  return result;
+}
+
 CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
