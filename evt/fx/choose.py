@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,7 +28,7 @@ from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
 from evt.fx.example import bytes_of, hint
 from evt.fx.measure import measured
-from evt.fx.moments import is_applied, moments_of, split_moments
+from evt.fx.moments import is_applied, is_of_groups, moments_of, split_moments
 from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, undo
 from evt.fx.op_semantics import UNMEASURED
 from evt.fx.options import Options
@@ -145,7 +145,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             split_moments(graph)
             norms, stay = apply_norms(graph, self._judge_norm)
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.var.correction):
-            if self.rule != "always" and not is_applied(node):
+            if self.rule != "always" and not (is_applied(node) or _is_measured_group_norm(node)):
                 for each in moments_of(node):
                     each.meta[UNMEASURED] = True
         return norms, stay
@@ -183,15 +183,16 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     def _judge(self, found: Fusion) -> Choice:
         """Return which regions get kernels: the rule skips regions that lose, ``prepare`` those without a kernel."""
         regions = {each.product: each.fused for each in found.outcomes if each.fused is not None}
+        computed = {node for fused in regions.values() for node in fused.nodes}
         benefits: dict[Node, Benefit] = {}
         skipped: dict[Node, SkipReason] = {}
         if self.rule == "estimate":
-            benefits = {node: self._estimate(fused) for node, fused in regions.items()}
+            benefits = {node: self._estimate(fused, computed) for node, fused in regions.items()}
             skipped = _losers(benefits)
         skipped |= self.prepare({node: fused for node, fused in regions.items() if node not in skipped})
         if self.rule == "measure" and self.measures:
             kept = {node: fused for node, fused in regions.items() if node not in skipped}
-            benefits = {node: measured(fused) or self._estimate(fused) for node, fused in kept.items()}
+            benefits = {node: measured(fused) or self._estimate(fused, computed) for node, fused in kept.items()}
             skipped |= _losers(benefits)
         outcomes = (
             replace(each, fused=None, reason=skipped[each.product], possible=each.fused)
@@ -201,13 +202,19 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         )
         return Choice(tuple(outcomes), benefits)
 
-    def _estimate(self, fused: RegionProgram) -> Benefit:
+    def _estimate(self, fused: RegionProgram, computed: Set[Node]) -> Benefit:
         target, replayed = self.target or _target(fused), bool(torch._inductor.config.triton.cudagraphs)
-        return estimate(fused, target, replayed, here=not self.target)
+        return estimate(fused, target, replayed, here=not self.target, computed=computed)
 
     def uuid(self) -> str | None:
         """Return None, which keeps the graph out of PyTorch's caches."""
         return None
+
+
+def _is_measured_group_norm(variance: Node) -> bool:
+    """Return whether measurements cover a convolution that gives the moments of a group norm."""
+    elements = math.prod(map(hint, shape_of(variance.all_input_nodes[0])))
+    return is_of_groups(variance) and elements >= covered.GROUP_NORM_ELEMENTS and not graph_name()
 
 
 def _with(outcome: Outcome, reason: SkipReason | None) -> Outcome:

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 import torch
+from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
 from evt.fx.aten import is_constant
 from evt.fx.build import RegionProgram
 from evt.fx.example import hint, tensor_of
 from evt.fx.index_map import Arrangement
+from evt.fx.product import find_product
+from evt.fx.views import is_view, readers
 from evt.runtime.memory_format import suggests_channels_last
 
 
-def copied(fused: RegionProgram) -> list[Node]:
-    """Return the nodes whose tensors are copied before a region's kernel, or after it.
+def copied(fused: RegionProgram, computed: Set[Node] = frozenset()) -> list[Node]:
+    """Return the nodes whose tensors are copied before a region's kernel, or after it; regions have the ``computed``.
 
     For a convolution: operands whose strides its kernel cannot read. For a matrix product: inputs that cannot be viewed
     as a matrix, and results whose strides differ from PyTorch's, which their readers copy back.
     """
-    return _images(fused) if fused.region.product.is_convolution else _matrices(fused)
+    return _images(fused, computed) if fused.region.product.is_convolution else _matrices(fused)
 
 
-def _images(fused: RegionProgram) -> list[Node]:
-    operands = fused.region.product.a, fused.region.product.b
-    varying = (each for each in operands if not is_constant(each))  # constants are copied once
-    return [each for each in varying if not _is_channels_last(tensor_of(each, "meta"))]
+def _images(fused: RegionProgram, computed: Set[Node]) -> list[Node]:
+    product = fused.region.product
+    varying = (each for each in (product.a, product.b) if not is_constant(each))  # constants are copied once
+    return [
+        each
+        for each in varying
+        if not _is_channels_last(tensor_of(each, "meta")) and not _is_written_so(each, product.node, computed)
+    ]
+
+
+def _is_written_so(node: Node, product: Node, computed: Set[Node]) -> bool:
+    """Return whether a kernel of Inductor's computes a tensor for a product alone: it writes the copy instead."""
+    made = node.op == "call_function" and node.target not in fallbacks and find_product(node) is None
+    return made and not is_view(node) and node not in computed and readers(node) == {product}
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:

@@ -33,6 +33,7 @@ that GPUs reach and from whole models on an H200. ``evt.tune`` and ``mode="max-a
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 
 import torch
@@ -49,15 +50,15 @@ from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
 from evt.fx.norms import Candidate, is_aside
 from evt.fx.product import find_product
+from evt.fx.reductions import by_inductor, in_epilogue, norm_saves, reductions
 from evt.fx.upsampling import is_upsampled
 from evt.fx.views import readers
 from evt.ir import Apply, Reduce, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import from_torch_name
-from evt.ir.node import MOMENTS, base
+from evt.ir.node import base
 from evt.plan.cards import CARDS
 from evt.plan.epilogue.cost import cost
-from evt.plan.epilogue.facts import shared_parts
 from evt.plan.gemm import Size, library_microseconds
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, OwnProduct, Plan
 from evt.plan.speed import duration, product_microseconds
@@ -70,11 +71,6 @@ NORM_GAIN = "evt_norm_gain"
 _MOVED, _MULTIPLIED = 3.6e6, 3.2e8
 #: Bytes per microsecond of folds, which read and write weights.
 _FOLDED = 8e5
-#: Inductor's kernels for norms, and for their statistics alone: microseconds, and microseconds per element. The GEMM
-#: kernel's time for sums and for moments of each row of its result; its time per element for a row factor, and for a
-#: factor and a correction. Fitted on an H100 to 7 sizes of 16 to 12608 rows, 2026-11.
-_NORM_KERNEL, _STATISTICS_KERNEL = (6.5, 1.5e-6), (6.2, 1.05e-6)
-_ROW_SUMS, _ROW_MOMENTS, _ROW_FACTOR, _CORRECTION = (2.0, 0.65e-6), (2.5, 1.4e-6), 1e-7, 3e-7
 #: The least estimated gain of a region in microseconds; the estimate is no more exact.
 LEAST_GAIN = 1.0
 #: The gain of one launch less in a stream, in microseconds.
@@ -91,9 +87,8 @@ _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: Microseconds on sm90 for each element. A product takes the first constant at least, and the second one for each
 #: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
-#: Microseconds of an own kernel's epilogue for each element of a second or further matrix. For sums and for moments
-#: over rows or pixels: microseconds, and microseconds per element, which were not measured.
-_FURTHER, _COLUMN_SUMS, _COLUMN_MOMENTS = 1e-6, (0.0, 1e-6), (0.0, 1e-6)
+#: Microseconds of an own kernel's epilogue for each element of a second or further matrix.
+_FURTHER = 1e-6
 #: Groups of a power of two of channels: the loss against the library's bare convolution in microseconds, and as a
 #: fraction of its time. The library takes at least twice its time for other groups. Fitted to 30 layers of 32 images on
 #: an H100, 2026-11.
@@ -167,22 +162,23 @@ def norm_gain(norm: Candidate, frozen: bool) -> tuple[float, float]:
     weights in each replay, unless they are frozen.
     """
     elements = math.prod(map(hint, shape_of(norm.x)))
-    statistics = (_ROW_MOMENTS if norm.has_mean else _ROW_SUMS) if norm.is_made else _STATISTICS_KERNEL
     results = sum(math.prod(map(hint, shape_of(each))) for each in norm.products)
-    applied = results * (_CORRECTION if norm.has_mean else _ROW_FACTOR)
     folding = sum(2 * bytes_of(each) / _FOLDED + LAUNCH for each in norm.weights)
-    return _line(_NORM_KERNEL, elements) - _line(statistics, elements) - applied, 0.0 if frozen else folding
+    return norm_saves(elements, results, has_mean=norm.has_mean, is_made=norm.is_made), 0.0 if frozen else folding
 
 
-def _line(constants: tuple[float, float], elements: int) -> float:
-    return constants[0] + constants[1] * elements
-
-
-def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here: bool = False) -> Benefit:
+def estimate(
+    fused: RegionProgram,
+    target: str,
+    replayed: bool = False,
+    *,
+    here: bool = False,
+    computed: Set[Node] = frozenset(),
+) -> Benefit:
     """Estimate the gain and the loss of a region on a target, for the sizes of the call that is compiled.
 
     ``replayed`` means that a CUDA graph replays the kernel, so that the host makes no calls. ``here`` means that this
-    machine builds the kernel.
+    machine builds the kernel. ``computed`` are the nodes that all regions of the graph compute.
     """
     product = fused.region.product
     result = bytes_of(product.node)
@@ -208,13 +204,13 @@ def estimate(fused: RegionProgram, target: str, replayed: bool = False, *, here:
     spared = saved / _MOVED
     if _calls(fused, "gelu", "erf"):
         spared = max(spared, elements * _ERROR_FUNCTION)
-    copies = copied(fused)
+    copies = copied(fused, computed)
     copying = 2 * sum(map(bytes_of, copies)) / _MOVED + len(copies) * LAUNCH
     launches = (not read) + summed
     if alone:
         saved, spared, launches = 0, 0.0, 0
-    if not read and any(_of_rows(op) for op in _reductions(fused)):  # Inductor would compute them by another kernel
-        spared += _line(_STATISTICS_KERNEL, elements) - LAUNCH - result / _MOVED
+    if (statistics := by_inductor(_reductions(fused), elements, read)) is not None:  # by another kernel
+        spared += statistics - LAUNCH - result / _MOVED
     by_product = isinstance(kernel.mainloop, OwnProduct) or not convolution
     lost = (_lost_by_product if by_product else _lost_by_convolution)(fused, kernel, time)
     gain, loss = spared + launches * LAUNCH + max(0.0, -lost) + of_norm, max(0.0, lost) + copying
@@ -367,23 +363,11 @@ def _further(fused: RegionProgram) -> float:
     dag, elements = fused.program.request.dag, _elements(fused)
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
     time = elements * (max(read - 1, 0) + max(written - 1, 0)) * _FURTHER
-    for op in _reductions(fused):
-        sums, moments = (_ROW_SUMS, _ROW_MOMENTS) if _of_rows(op) else (_COLUMN_SUMS, _COLUMN_MOMENTS)
-        time += _line(moments if op.kind in MOMENTS else sums, elements)
-    return time
+    return time + sum(in_epilogue(op, elements) for op in _reductions(fused))
 
 
 def _reductions(fused: RegionProgram) -> list[Reduce]:
-    """Return the reductions of a region whose parts differ: a mean and a variance of one value share theirs."""
-    dag = _graph(fused)
-    nodes = (node for node in range(len(dag)) if isinstance(dag[node], Reduce))
-    found = (dag[node] for node in sorted({shared_parts(dag, node) for node in nodes}))
-    return [op for op in found if isinstance(op, Reduce)]
-
-
-def _of_rows(op: Reduce) -> bool:
-    """Return whether a reduction has a result for each row."""
-    return op.over == {"n"}
+    return reductions(_graph(fused))
 
 
 def _sums_rows(fused: RegionProgram) -> bool:

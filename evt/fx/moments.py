@@ -18,6 +18,8 @@ aten = torch.ops.aten
 _MEAN = "evt_mean"
 #: The key in ``node.meta`` of a tensor whose statistics are of its rounded elements, as a product reads them.
 ROUNDED = "evt_rounded"
+#: The dimensions of images in groups of channels.
+_GROUPED_RANK = 4
 _CASTS = ("convert_element_type", "_to_copy")
 
 
@@ -68,6 +70,13 @@ def is_applied(variance: Node) -> bool:
     return ROUNDED in uncast(variance.all_input_nodes[0]).meta
 
 
+def is_of_groups(variance: Node) -> bool:
+    """Return whether a variance is that of a group norm, which reads [images, groups, channels, pixels]."""
+    x = variance.all_input_nodes[0]
+    rank = len(shape_of(x))
+    return rank == _GROUPED_RANK and tuple(Arguments(variance)["dim"] or ()) == (rank - 2, rank - 1)
+
+
 def uncast(node: Node) -> Node:
     """Return the operand of conversions between floats."""
     while base_name(node) in _CASTS and dtype_of(node.all_input_nodes[0]).is_floating_point:
@@ -112,4 +121,4 @@ def _join(graph: Graph, variance: Node, mean: Node) -> None:
     graph.erase_node(mean)
 
 
-__all__ = ["ROUNDED", "is_applied", "join_moments", "moments_of", "split_moments", "uncast"]
+__all__ = ["ROUNDED", "is_applied", "is_of_groups", "join_moments", "moments_of", "split_moments", "uncast"]

@@ -237,8 +237,8 @@ class _Writer:
 def _finish_blocks(kept: int, batches: int) -> int:
     """Return the blocks of a job that combines parts: see finish.hpp."""
     places = kept * batches
-    few = min(ceil_div(places, 32 // _FINISH_LANES), _FINISH_BLOCKS)
-    return batches if kept == 1 else max(few, ceil_div(places, _FINISH_THREADS // _FINISH_LANES))
+    least = min(places, _FINISH_BLOCKS)
+    return batches if kept == 1 else max(least, ceil_div(places, _FINISH_THREADS // _FINISH_LANES))
 
 
 def _initial_blocks(kept: int, batches: int) -> int:

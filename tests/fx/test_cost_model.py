@@ -324,6 +324,26 @@ def test_a_function_of_sums_is_no_work_for_each_element() -> None:
     assert roots.benefit.lost == means.benefit.lost
 
 
+def test_inductor_writes_an_image_in_the_order_of_its_only_reader() -> None:
+    """The copy of an image that Inductor computes takes the place of the image; a given image is copied."""
+
+    def lost(read_again: bool | None) -> float:
+        def convolved(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            image = x if read_again is None else torch.sin(x)
+            y = torch.relu(torch.conv2d(image, w, padding=1))
+            return (y, image) if read_again else (y,)
+
+        torch._dynamo.reset()
+        x, w = torch.zeros(1, 64, 32, 32).half(), torch.zeros(64, 64, 3, 3).half()
+        benefit = row_of(convolved, x, w.to(memory_format=torch.channels_last)).benefit
+        assert benefit is not None
+        return benefit.lost
+
+    copy = 2 * 64 * 32 * 32 * 2 / 3.6e6 + LAUNCH
+    assert lost(None) - lost(False) == pytest.approx(copy)
+    assert lost(True) == pytest.approx(lost(None))
+
+
 def test_what_lies_in_another_order_is_copied() -> None:
     """The residual of torchvision's ViT has its rows in another order than the product, whose result is permuted."""
 

@@ -323,6 +323,19 @@ def test_the_convolution_before_a_group_norm_gives_its_moments(images: int) -> N
     assert [sum(isinstance(op, Reduce) for op, _ in each.program.request.dag.table) for each in regions] == [2, 0]
 
 
+def test_the_default_rule_takes_the_moments_of_large_group_norms() -> None:
+    """No measurement says that they win for a small image."""
+    model = nn.Sequential(nn.Conv2d(128, 128, 3, padding=1), nn.GroupNorm(32, 128), nn.SiLU())
+    model.eval().half().to(memory_format=torch.channels_last)
+    for side, takes in ((128, True), (16, False)):
+        torch._dynamo.reset()
+        x = torch.zeros(1, 128, side, side).half().to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            (row,) = evt.report(model, (x,), arch="sm90").rows
+        assert row.fused == takes
+        assert ("var[m, n%4]" in row.formula) == takes
+
+
 def test_means_of_rows_that_are_no_images_stay() -> None:
     """A product's rows in another shape are no images; a pooled vector is not a reduction of whole rows."""
 

@@ -48,11 +48,11 @@ struct InitialiseJob {
 namespace detail {
 
 /// Blocks for places with kFinishLanes threads each, or of a whole block if they are few, or for batches with one place,
-/// which a block has.
+/// which a block has. Merged columns have a block for each of few places.
 inline int64_t finish_blocks(int64_t kept, int64_t batches) {
-  constexpr int kPlaces = kFinishThreads / kFinishLanes, kFewPlaces = 32 / kFinishLanes;
-  int64_t const places = kept * batches, few = (places + kFewPlaces - 1) / kFewPlaces;
-  int64_t const least = few < kFinishBlocks ? few : kFinishBlocks, blocks = (places + kPlaces - 1) / kPlaces;
+  constexpr int kPlaces = kFinishThreads / kFinishLanes;
+  int64_t const places = kept * batches;
+  int64_t const least = places < kFinishBlocks ? places : kFinishBlocks, blocks = (places + kPlaces - 1) / kPlaces;
   return kept == 1 ? batches : least > blocks ? least : blocks;
 }
 

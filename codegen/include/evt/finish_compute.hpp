@@ -39,6 +39,7 @@ struct Combined {
     __shared__ Element of_warp[kWarps];
     Element const* const from = ptr + l * parts * kept + column(at);
     Element total = Op::template identity<Element>();
+#pragma unroll 4
     for (int64_t i = threadIdx.x; i < parts * kColumns; i += kFinishThreads) total = Op::apply(total, part(from, i));
     total = reduce_over_lanes<Op, 32>(total);
     __syncthreads();  // of_warp has been read: operands of one type share it
@@ -54,6 +55,12 @@ struct Combined {
     return from[i / kColumns * kept + i % kColumns];
   }
 };
+
+/// Whether an operand merges columns: a place has many parts, which lie together.
+template <class Operand>
+inline constexpr bool kMerges = false;
+template <class Op, class Element, int Width, int Distance>
+inline constexpr bool kMerges<Combined<Op, Element, Width, Distance, true>> = true;
 
 /// An input: a vector, one value per batch, or `value` if the pointer is null.
 template <class Element>
@@ -97,13 +104,13 @@ inline int64_t finish_blocks(ComputeJob<Functor, Output, Operands...> const& job
 
 namespace detail {
 
-/// The values of a batch's only place, by all threads of a block.
+/// The values of a place, by all threads of a block.
 struct ByBlock {
-  int64_t l;
+  int64_t l, at;
 
   template <class Operand>
   CUTLASS_DEVICE auto operator()(Operand const& operand) const {
-    return operand.by_block(l, 0);
+    return operand.by_block(l, at);
   }
 };
 
@@ -128,17 +135,19 @@ CUTLASS_DEVICE typename Job::Output compute(Job const& job, Get const& get, cute
 
 }  // namespace detail
 
-/// Called by all threads of the blocks with this blockIdx.y. Each place has lanes of a warp, or each batch with one place
-/// a block.
+/// Called by all threads of the blocks with this blockIdx.y. Each place has lanes of a warp, or a block: of a batch with
+/// one place, and of merged columns if there are enough blocks.
 template <class Functor, class Output, class... Operands>
 CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) {
   cute::make_seq<sizeof...(Operands)> const all{};
   int64_t const batches = job.over_batch ? 1 : job.batches;
-  if (job.kept == 1) {
-    for (int64_t l = blockIdx.x; l < batches; l += gridDim.x) {
-      Output const result = detail::compute(job, detail::ByBlock{l}, all);
+  int64_t const places = job.kept * batches;
+  if (job.kept == 1 || ((kMerges<Operands> || ...) && places <= int64_t(gridDim.x))) {
+    for (int64_t place = blockIdx.x; place < places; place += gridDim.x) {
+      int64_t const l = place / job.kept, at = place % job.kept;
+      Output const result = detail::compute(job, detail::ByBlock{l, at}, all);
       if (threadIdx.x == 0) {
-        job.out[l * job.out_stride_l] = result;
+        job.out[l * job.out_stride_l + at] = result;
       }
     }
   } else {

@@ -30,6 +30,11 @@ struct CombinedVariance {
   CUTLASS_DEVICE auto by_block(int64_t l, int64_t at) const { return moments.by_block(l, at).variance(); }
 };
 
+template <class Combined>
+inline constexpr bool kMerges<CombinedMean<Combined>> = kMerges<Combined>;
+template <class Combined>
+inline constexpr bool kMerges<CombinedVariance<Combined>> = kMerges<Combined>;
+
 }  // namespace evt
 
 #endif  // EVT_FINISH_MOMENTS_HPP
