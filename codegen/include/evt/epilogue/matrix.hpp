@@ -10,6 +10,25 @@
 namespace evt {
 namespace epilogue {
 
+/// Store an element if it exists, without a branch: the compiler would move the address into it, which elements share.
+template <class Element>
+CUTLASS_DEVICE void store_if(bool exists, Element* to, Element const& value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Element) == 2) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.b16 [%1], %2;\n}"
+                 ::"r"(int(exists)), "l"(to), "h"(reinterpret_cast<uint16_t const&>(value))
+                 : "memory");
+    return;
+  } else if constexpr (sizeof(Element) == 4) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.b32 [%1], %2;\n}"
+                 ::"r"(int(exists)), "l"(to), "r"(reinterpret_cast<uint32_t const&>(value))
+                 : "memory");
+    return;
+  }
+#endif
+  if (exists) *to = value;
+}
+
 /// Stride holds the strides of rows, columns and batches.
 template <class Pointer, class Stride>
 struct MatrixArguments {
@@ -73,7 +92,11 @@ struct MatrixStore {
       auto const converted = Lanes::template stored<Element>(input);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Lanes::kSize; ++i) {
-        if (this->lanes.has(at, i)) this->at(at, i) = converted[i];
+        if constexpr (Lanes::kSize == 1) {
+          store_if(this->lanes.has(at, i), &this->at(at, i), converted[i]);
+        } else {
+          if (this->lanes.has(at, i)) this->at(at, i) = converted[i];
+        }
       }
     }
   };

@@ -25,6 +25,7 @@ struct Pixels {
   int step_rows, step_columns;    // 8 pixels further
   int rows, columns, first;       // the rows and columns in the image, and the matrix row of the first
   int row_pixels, column_pixels;  // from a row, and from a column, to the next
+  int images;                     // 2^16 / the rows of an image in the tile, rounded up: a tile has 256 rows at most
 
   CUTLASS_DEVICE Pixels(Params<Traits> const& params, WorkTile const& tile, int begin) : params(params), tile(tile) {
     int const pitch = params.geometry.accumulator_pitch, pixel = begin + threadIdx.x % 4 * 2;
@@ -49,6 +50,7 @@ struct Pixels {
     columns = min(params.geometry.columns, wide - tile.column);
     int const slice = Traits::kVolume ? tile.image * params.depth.output + tile.slice : tile.image;
     first = (slice * params.output_height + y) * params.output_width + x;
+    images = ceil_div(1 << 16, max(params.geometry.box_rows, 1));
   }
 
   CUTLASS_DEVICE void advance(int& row, int& column, int by_rows, int by_columns) const {
@@ -65,7 +67,7 @@ struct Pixels {
     int pixel = first;
     bool has = column < columns;
     if (!Traits::kByImages && params.geometry.images > 1) {
-      int const image = row / params.geometry.box_rows, slices = Traits::kVolume ? params.depth.output : 1;
+      int const image = row * images >> 16, slices = Traits::kVolume ? params.depth.output : 1;
       row -= image * params.geometry.box_rows;
       pixel += image * slices * params.output_height * params.output_width;
       has = has && image < min(params.geometry.images, params.images - tile.image);
