@@ -174,8 +174,9 @@ def _mainloop(plan: Plan, loop: HaloConvolution) -> str:
             backwards = ", true" if loop.operator == "dgrad" else ""
             return f"evt::kit::PackedGroupsMainloop<Mma, {channels}, {loop.b.alignment}{backwards}>"
         case "words":
+            assert isinstance(loop.a, Image)
             assert isinstance(loop.b, Image)
-            return f"evt::kit::WordsMainloop<Mma, {channels}, {loop.b.alignment}>"
+            return f"evt::kit::WordsMainloop<Mma, {channels}, {loop.b.alignment}, {loop.a.alignment}>"
 
 
 def _filter(plan: Plan, loop: DepthwiseConvolution) -> str:

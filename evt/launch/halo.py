@@ -172,7 +172,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
         else:
             maps.append(_filters(plan, sizes, given, kernel))
         if kernel.words:
-            words = copied(given, made, Blocks.of(given, kernel, sizes["groups"]), _strides(loop.a, sizes))
+            words = copied(given, made, kernel, sizes["groups"], loop.a, _strides(loop.a, sizes))
             if words is None:
                 return None
             values |= words

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from evt.plan.geometry.convolution import Problem, ceil_div
 from evt.plan.geometry.halo import FILTERS, Geometry, KernelClass
 from evt.plan.geometry.halo_groups import groups_together
+from evt.plan.plan import Image
 
 DIVISOR = ("multiplier", "shift")
 _OF_BLOCKS = ("filters", "channels", "step", "channel_step", "blocks")
@@ -59,16 +60,23 @@ def packed(given: Problem, groups: int, strides: Sequence[int], *, backwards: bo
     return {f"operands.{name}": value for name, value in zip(_PACKED, numbers, strict=True)}
 
 
-def copied(given: Problem, made: Geometry, blocks: Blocks, strides: Sequence[int]) -> dict[str, int] | None:
-    """Return the members of an input that threads copy, given the strides of A.
+def copied(
+    given: Problem, made: Geometry, kernel: KernelClass, groups: int, a: object, strides: Sequence[int]
+) -> dict[str, int] | None:
+    """Return the members of an input that threads copy, given A and its strides.
 
-    Return None if its pixels are unaligned or too far apart.
+    Return None if its pixels are not aligned as A is, or too far apart.
     """
+    assert isinstance(a, Image)
     image, row, pixel = strides
+    blocks, channels, alignment = Blocks.of(given, kernel, groups), kernel.channels, a.alignment
     columns = (made.input_pitch - 1) * given.width.stride + given.width.pad
-    if columns * abs(pixel) > _INT32_MAX or any(stride % 2 for stride in strides):
+    of_pixel = blocks.channel_step or blocks.channels
+    odd = given.channels % 2 == groups == 1 and given.channels <= channels
+    fits = odd if alignment == 1 else all(each % alignment == 0 for each in (*strides, of_pixel))
+    if columns * abs(pixel) > _INT32_MAX or not fits:
         return None
-    words = (blocks.channel_step or blocks.channels) // 2
+    words = ceil_div(min(of_pixel, channels), max(alignment, 2))
     numbers = (image, row, pixel, given.height.size, given.width.size, words)
     found = {f"operands.{name}": value for name, value in zip(_WORDS, numbers, strict=True)}
     return {**found, "operands.by_words.multiplier": ceil_div(1 << 31, words)}

@@ -27,8 +27,8 @@ PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 _PLANES = (128, 64, 32)
 #: The bytes of a plane of groups. A row of 96 bytes has the place of 128.
 _PLANES_OF_GROUPS = (128, 96, 64, 32)
-#: The channels of a group, at most, whose pixels threads copy.
-MOST_WORDS = 64
+#: The channels of a pixel, at most, if they are odd and threads copy them.
+MOST_ODD = 63
 #: The filters of a warp.
 STRIP = 16
 #: The number of kernels that are built, to choose from by the number of tiles.
@@ -44,7 +44,7 @@ _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 #: and multiples of this number of filters, which fill the 160-column tiles of its implicit GEMM.
 _SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
 _LARGEST_STEP = 8  # of TMA's boxes
-_FEW_CHANNELS = 8  # which are widened
+FEW_CHANNELS = 8  # which are widened
 _LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32 bits
 
 
@@ -145,7 +145,7 @@ def _halo(
     known = _kernels(tuple(planes), widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
-    for_some = channels > _FEW_CHANNELS
+    for_some = channels > FEW_CHANNELS
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast, for_some)
 
 
@@ -209,10 +209,9 @@ def words_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: b
         return Halo((), reason="it is no fprop of one or two dimensions")
     if operand.bits != 16:
         return Halo((), reason=f"the operands are {operand}, and not of 16 bits")
-    if channels % 2:
-        return Halo((), reason=f"a group has {channels} channels, which are no whole words of 4 bytes")
-    if channels > MOST_WORDS:
-        return Halo((), reason=f"a group has {channels} channels, and a tile at most {MOST_WORDS}")
+    if channels % 2 and (geometry.groups > 1 or channels > MOST_ODD):
+        reason = f"{channels} channels of a group are no whole words of 4 bytes"
+        return Halo((), reason=f"{reason}, and are copied from one group of at most {MOST_ODD}")
     axes = Axis.of(problem.sizes, "height"), Axis.of(problem.sizes, "width")
     if reason := _unreachable(axes, axes):
         return Halo((), reason=reason)
@@ -224,7 +223,8 @@ def _words(given: Problem, number: int, operand: DType, by_strips: bool) -> Halo
     element_bytes, widths = operand.bits // 8, pixels_of(operand)
     if by_strips and number > 1:
         return Halo((), reason="blocks of groups begin within the strips of a warp")
-    sizes = [each // element_bytes for each in _PLANES_OF_GROUPS if each >= given.channels // number * element_bytes]
+    channel_bytes = min(given.channels // number * element_bytes, max(_PLANES_OF_GROUPS))
+    sizes = [each // element_bytes for each in _PLANES_OF_GROUPS if each >= channel_bytes]
     planes = tuple(Plane.of_groups(given, number, each, element_bytes, "words") for each in sizes)
     known = _kernels(planes, widths)
     if not known:
@@ -257,8 +257,8 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     geometry, element_bytes = problem.geometry, operand.bits // 8
     if geometry.operator != "fprop" or geometry.groups > 1 or geometry.rank != 2:
         return Halo((), reason="it is no fprop of two dimensions without groups")
-    if problem.channels > _FEW_CHANNELS:
-        return Halo((), reason=f"there are more than {_FEW_CHANNELS} channels")
+    if problem.channels > FEW_CHANNELS:
+        return Halo((), reason=f"there are more than {FEW_CHANNELS} channels")
     if geometry.dilation[-1] != 1:
         return Halo((), reason="the taps of a row are not next to each other")
     if geometry.stride[0] > _LARGEST_STEP:
@@ -386,7 +386,7 @@ def _is_fast(depth: Axis | None, height: Axis, width: Axis, channels: int, chann
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     pixels = height.output * width.output
-    if channels <= _FEW_CHANNELS:
+    if channels <= FEW_CHANNELS:
         return False
     if depth is not None and depth.taps * taps > 1:
         return True

@@ -215,7 +215,8 @@ def start_of(pixels: int, *, shared: bool = False) -> float:
 
 def _cycles_of_block(problem: Problem, kernel: KernelClass, tile: Geometry) -> int:
     if kernel.words:
-        copied = problem.groups * tile.box_pixels * -(-problem.channels // _COPIED_BYTES) * _COPIED
+        block_bytes = min(problem.channels, kernel.block_bytes)
+        copied = problem.groups * tile.box_pixels * -(-block_bytes // _COPIED_BYTES) * _COPIED
         return max(halo_schedule.cycles_of_block(problem, kernel, tile), copied)
     if not kernel.has_windows:
         return halo_schedule.cycles_of_block(problem, kernel, tile)

@@ -1,7 +1,7 @@
 // The halo kernel on the host: the threads of a block run one at a time, over instructions of host/evt/kit. It reads a
 // line of numbers for each convolution, as halo_memory.cpp does; the groups, the channels of a block and the elements of
-// a load of filters (0: each block lies in a group; -1: threads copy the input in words); the input and the filters in
-// the order of memory. It prints the bits of the output. A second kernel, whose
+// a load of filters (0: each block lies in a group; less: threads copy the input, of multiples of 1, 2 or 4 elements);
+// the input and the filters in the order of memory. It prints the bits of the output. A second kernel, whose
 // tiles have pixels of one image, sums the pixels of each image.
 
 #include "kit.hpp"
@@ -153,7 +153,9 @@ template <int Channels>
 void compute_groups(evt::kit::Problem const& problem, int groups, int vector) {
   using Mma = host::Mma<104>;
   switch (vector) {
-    case -1: return compute<evt::kit::WordsMainloop<Mma, Channels, 2>>(problem, groups);
+    case -4: return compute<evt::kit::WordsMainloop<Mma, Channels, 4, 4>>(problem, groups);
+    case -2: return compute<evt::kit::WordsMainloop<Mma, Channels, 2, 2>>(problem, groups);
+    case -1: return compute<evt::kit::WordsMainloop<Mma, Channels, 1, 1>>(problem, groups);
     case 0: return compute<evt::kit::GroupsMainloop<Mma, Channels>>(problem, groups);
     case 1: return compute<evt::kit::PackedGroupsMainloop<Mma, Channels, 1>>(problem, groups);
     default: return compute<evt::kit::PackedGroupsMainloop<Mma, Channels, 4>>(problem, groups);

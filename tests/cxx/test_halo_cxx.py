@@ -77,7 +77,7 @@ def test_results_of_convolutions(kind: str, count: int, program: Path) -> None:
 
 
 #: Groups, the channels and the filters of one, the channels of a block, and the elements of a load of filters.
-#: The last is 0 if each block lies in a group, and -1 if threads copy the input.
+#: The last is 0 if each block lies in a group, and -1, -2 or -4 if threads copy multiples of 1, 2 or 4 elements.
 GROUPS = [
     (32, 4, 4, 64, 4),
     (8, 8, 8, 64, 1),
@@ -86,9 +86,12 @@ GROUPS = [
     (2, 64, 64, 64, 0),
     (2, 112, 80, 64, 0),
     (3, 40, 72, 48, 0),
-    (1, 18, 20, 48, -1),
-    (2, 30, 33, 64, -1),
-    (3, 6, 10, 64, -1),
+    (1, 18, 20, 48, -2),
+    (2, 30, 33, 64, -2),
+    (3, 6, 10, 64, -2),
+    (1, 100, 36, 48, -4),
+    (1, 33, 33, 48, -1),
+    (1, 63, 20, 64, -1),
 ]
 
 

@@ -197,7 +197,7 @@ struct Mma {
   }
 };
 
-using Mainloop = evt::kit::WordsMainloop<Mma, 48, 2>;
+using Mainloop = evt::kit::WordsMainloop<Mma, 48, 2, 2>;
 using Kernel = evt::kit::Kernel<Mainloop, Epilogue, false, false, 3>;
 using Params = Kernel::Params;
 

@@ -83,6 +83,26 @@ WIDE_WORDS: tuple[Shape, ...] = (
     ((2, 54, 14, 9), (200, 3, 3), of(1, stride=2)),
     ((2, 62, 15, 13), (40, 1, 1), of(1, 0)),
 )
+#: Several blocks of channels.
+BLOCKS_OF_WORDS: tuple[Shape, ...] = (
+    ((2, 100, 56, 56), (100, 3, 3), of(1)),
+    ((3, 76, 9, 11), (24, 3, 3), of(1, stride=2)),
+    ((1, 196, 13, 130), (19, 1, 1), of(1, 0)),
+    ((2, 204, 7, 7), (40, 3, 3), of(2)),
+)
+#: An odd number of channels: every second pixel begins within a word of 4 bytes.
+ODD_WORDS: tuple[Shape, ...] = (
+    ((2, 33, 56, 56), (33, 3, 3), of(1)),
+    ((3, 17, 9, 11), (24, 3, 3), of(1, stride=2)),
+    ((2, 15, 13, 130), (19, 1, 1), of(1, 0)),
+    ((9, 47, 7, 7), (72, 3, 3), of(1)),
+    ((2, 21, 22, 19), (64, 3, 3), of(1, 2, stride=(2, 3), dilation=2)),
+)
+FEW_ODD_WORDS: tuple[Shape, ...] = (
+    ((2, 5, 61, 33), (48, 7, 7), of(1, 3, stride=4)),
+    ((2, 3, 37, 41), (96, 4, 4), of(1, 0, stride=4)),
+    ((3, 15, 13, 22), (8, 5, 5), of(1, ((0, 1), (2, 0)))),
+)
 #: The matrices of these begin at multiples of 16 columns.
 STRIPS = tuple(shape for shape in (*PACKED, NARROW[0], NARROW[1]))
 UNIT_STRIDE = tuple(shape for shape in PACKED if "stride" not in shape[2])
@@ -141,6 +161,9 @@ CASES = {
     ),
     "words": Case(RESIDUAL, WORDS, keywords=WORDS_ROUTE),
     "words-wide-bf16": Case(RESIDUAL, WIDE_WORDS, "bf16", keywords=WORDS_ROUTE),
+    "words-blocks": Case(RESIDUAL, BLOCKS_OF_WORDS, keywords=WORDS_ROUTE),
+    "words-odd": Case(RESIDUAL, ODD_WORDS, keywords=WORDS_ROUTE),
+    "words-odd-few-bf16": Case("D = silu(acc + bias)", FEW_ODD_WORDS, "bf16", keywords=WORDS_ROUTE),
     "words-reductions": Case(
         "out D, a: f32[n], b: f32[m], c: f32, p: i32[m]\n"
         "D = acc + C; a = sum[m](D*D); b = max[n](D); c = sum[m, n](acc); p = argmax[n](acc)",

@@ -148,6 +148,9 @@ KERNELS = {
     ),
     "group-dgrad": Kernel("D = acc + C", "f16", "halo_group_120x64x32", "conv2d_dgrad", "conv-halo-groups-3x", 256, 2),
     "words": Kernel("D = relu(acc + bias + C)", "f16", "halo_words_120x64x32", route="conv-halo-words-3x", channels=30),
+    "words-odd": Kernel(
+        "D = relu(acc + bias + C)", "f16", "halo_words_120x64x32", route="conv-halo-words-3x", channels=29
+    ),
     "words-wide": Kernel(
         "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)",
         "bf16",
@@ -188,7 +191,7 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     if "padded" in kernel.route:
         channels = draw.randint(1, 8)
     if "words" in kernel.route:
-        channels = 2 * draw.randint(2, kernel.config.count("64") * 16)
+        channels = 2 * draw.randint(2, kernel.config.count("64") * 16) - kernel.channels % 2
     columns = 8 * draw.choice((draw.randint(1, 9), draw.randint(1, 40)))
     groups = 1
     if kernel.groups > 1:

@@ -267,6 +267,10 @@ CONVOLUTIONS = [
         id="words-of-groups",
     ),
     *(
+        pytest.param("conv2d", (8, inner, 28, 28), (40, inner, 3, 3), {"padding": 1}, "conv-halo-words-3x", id=name)
+        for name, inner in (("odd-words", 33), ("blocks-of-words", 100))
+    ),
+    *(
         pytest.param(
             *("conv2d_wgrad", (8, filters, *size), (8, 72, *pixels), settings, "conv-wgrad-3x"), id=f"wgrad-{name}"
         )

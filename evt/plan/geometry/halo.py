@@ -46,7 +46,7 @@ TAPS_PER_STAGE = (3, 5, 1)
 FEWEST_FILTER_STAGES = 3
 #: Filters of this many taps in flight hide the latency of a load.
 MANY_TAPS = 9
-#: Warps that load windows or words of the input, each into separate stages.
+#: Warps that load windows of the input, each into separate stages; or words, each a part of every stage.
 WIDENERS = 3
 #: Shared memory of a CTA, and the alignment of swizzled memory.
 SHARED_BYTES = 232448
@@ -119,7 +119,7 @@ class KernelClass:
 
     @property
     def loads_by_threads(self) -> bool:
-        """Threads load the input, a warp every third box."""
+        """Threads load the input."""
         return self.has_windows or self.words
 
     @property
@@ -233,7 +233,7 @@ def boxes_of_two_stages(height: Axis, width: Axis, length: int) -> int:
 
 def fewest_input_stages(problem: Problem, kernel: KernelClass, length: int) -> int:
     """Return the fewest input stages: a multiple of the warps that load them."""
-    warps = WIDENERS if kernel.loads_by_threads else 1
+    warps = WIDENERS if kernel.has_windows else 1
     return ceil_div(boxes_of_two_stages(problem.height, problem.width, length), warps) * warps
 
 
@@ -287,7 +287,7 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     most = min(MAX_INPUT_STAGES, max(readable, 0) // made.input_stage_bytes)
     if most < fewest or left < fewest * made.input_stage_bytes:
         return Geometry()
-    warps = WIDENERS if kernel.loads_by_threads else 1
+    warps = WIDENERS if kernel.has_windows else 1
     consumers = 2 if made.cooperative else 1
     blocks = ceil_div(problem.channel_blocks(kernel.channels), made.cluster_size)
     needed = consumers * problem.tap_count // length * blocks

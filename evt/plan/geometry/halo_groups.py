@@ -27,12 +27,13 @@ def groups_together(problem: Problem, kernel: KernelClass, groups: int) -> int:
 def over_groups(problem: Problem, kernel: KernelClass, groups: int) -> Problem:
     """Return the convolution without groups that has the blocks of filters of one with groups, and reads its channels.
 
-    It has no filters if a block must have whole groups, and the channels of a group do not fit.
+    It has no filters if the filters of a group must fit in a block of channels, and do not.
     """
     channels = problem.channels // groups
     filters = problem.filters // groups
     together = groups_together(problem, kernel, groups) if kernel.packed else 0
     if together > 0:
         return replace(problem, channels=together * channels, filters=ceil_div(groups, together) * FILTERS)
-    blocks = 0 if kernel.packed and channels > kernel.channels else groups * ceil_div(filters, FILTERS)
+    fits = channels <= kernel.channels or kernel.words or not kernel.packed
+    blocks = 0 if not fits else groups * ceil_div(filters, FILTERS)
     return replace(problem, channels=channels, filters=blocks * FILTERS)

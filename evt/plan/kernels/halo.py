@@ -47,7 +47,8 @@ class HaloKernel:
             a, b = replace(a, alignment=1), replace(b, alignment=1)
             return HaloConvolution(shape.operator, shape.rank, a, b, (shape.few_channels, shape.geometry.stride[-1]))
         if self.words:
-            a = replace(a, alignment=2)
+            inner = shape.group_channels  # 0 without groups
+            a = replace(a, alignment=min(a.alignment, inner & -inner or _MOST_COPIED, _MOST_COPIED))
             return HaloConvolution(shape.operator, shape.rank, a, b, groups="words")
         groups: Groups = next((groups for groups, of_groups in SCHEDULES.items() if schedule == of_groups), "one")
         if groups == "multiple" and shape.operator == "dgrad":  # each filter is a column of B
@@ -56,6 +57,8 @@ class HaloKernel:
         return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared, residues=residues, groups=groups)
 
 
+#: The elements of 16 bits that a thread copies at a time, at most.
+_MOST_COPIED = 4
 #: The schedule by the groups of a tile's filters.
 SCHEDULES: Mapping[Groups, Schedule] = {
     "one": "halo",

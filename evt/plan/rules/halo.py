@@ -7,11 +7,13 @@ from math import prod
 from evt.ir import Input, Interleave, Output, Pick, ReduceBlocks
 from evt.ir.dtype import B1, F64
 from evt.plan.geometry.halo import MAX_CLASSES
+from evt.plan.halo import FEW_CHANNELS
 from evt.plan.problem import Problem
 from evt.plan.rules import gemm
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
+from evt.plan.staged import is_staged
 from evt.plan.verdict import HOLDS, Partial, Refusal, Verdict
 
 #: Wider types are faster by CUTLASS's kernels: 1.07 to 2.3 times, measured on an H200.
@@ -109,16 +111,20 @@ def tma_of_groups(problem: Problem) -> Verdict:
     return of_a if by_threads or isinstance(of_a, Refusal) else gemm.moved("B", signature.b, size)
 
 
-@rule("TMA cannot load A: its channels, or its strides, are no multiples of 16 bytes, but of 4")
+@rule(
+    "TMA cannot load A: channels and strides are no multiples of 16 bytes, but of 4, or the number of channels is odd"
+)
 def unaligned(problem: Problem) -> Verdict:
-    layout = problem.signature.a
+    layout, sizes = problem.signature.a, problem.sizes.convolution
     if layout.contiguous != "k":
         return Refusal("the channels of `A` are not contiguous")
     size = layout.alignment * problem.operand_bytes
-    return HOLDS if 4 <= size < 16 else Refusal(f"`A` is aligned to {size} bytes")
+    if 4 <= size < 16 or (size < 4 and sizes is not None and sizes.channels % 2):
+        return HOLDS
+    return Refusal(f"`A` is aligned to {size} bytes")
 
 
-@rule("16-bit operands of a fprop have an even number of channels in each group, at most 64")
+@rule("operands of a fprop have 16 bits; an odd number of channels is at most 63, without groups; a tile fits")
 def words(problem: Problem) -> Verdict:
     reason = problem.words.reason
     return Refusal(reason) if reason else HOLDS
@@ -186,9 +192,21 @@ def suits(problem: Problem) -> Verdict:
     )
 
 
-@rule("it was not measured: a kernel of CUTLASS is taken unless this route is asked for")
+@rule(
+    "as measured: several taps or a stride, an even number of more than 8 channels, filters that TMA stores, no groups"
+)
 def suits_words(problem: Problem) -> Verdict:
-    return Refusal("threads copy the input")
+    """Tell where copies of the operands, which CUTLASS's kernels read, take longer: 73 drawn layers on an H100."""
+    convolution, sizes = problem.convolution, problem.sizes.convolution
+    if convolution.group_filters:
+        return Refusal("it was not measured with groups")
+    if not convolution.not_matrices:
+        return Refusal("a product of matrices reads the input once, as a copy would")
+    if sizes is None or sizes.channels <= FEW_CHANNELS or sizes.channels % 2:
+        return Refusal("few channels, and odd numbers of them, are slower to copy in words than to pad")
+    if not is_staged(problem, problem.dag.primary):
+        return Refusal("threads store D element by element")
+    return HOLDS
 
 
 def wide_operands(problem: Problem) -> Refusal | None:

@@ -130,7 +130,8 @@ struct PackedGroupsMainloop : GroupsMainloop<Mma, Channels> {
   }
 
  protected:
-  /// Write the filters of the CTA's block: a swizzled row of channels for each filter, with zeros for other groups.
+  /// Write the filters of the CTA's block, each block of channels after the other: a swizzled row of channels for each
+  /// filter, with zeros for other groups.
   template <int Threads, class Traits>
   CUTLASS_DEVICE static void write_filters(Params<Traits> const& params, SharedStorage const& storage, int thread) {
     constexpr int kChunkBytes = 16, kChunks = Filters::kRowBytes / kChunkBytes, kInFlight = 9;
@@ -153,23 +154,25 @@ struct PackedGroupsMainloop : GroupsMainloop<Mma, Channels> {
       to[i] = at ^ (at >> 7 & kChunks - 1) * kChunkBytes;
     }
     // All loads of a thread are in flight together, for filters of up to nine taps.
-    for (int begin = 0; begin < params.taps.number; begin += kInFlight) {
+    int const taps = params.channel_blocks * params.taps.number;
+    for (int begin = 0; begin < taps; begin += kInFlight) {
       uint32_t loaded[kTogether][kInFlight][4];
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kInFlight; ++j) {
-        bool const exists = begin + j < params.taps.number;
-        Tap const tap = params.taps.tap[exists ? begin + j : 0];
-        int64_t const offset = tap.y() * operands.b_row + tap.x() * operands.b_column;
+        bool const exists = begin + j < taps;
+        int const block = exists ? (begin + j) / params.taps.number : 0, channel = block * Channels;
+        Tap const tap = params.taps.tap[exists ? begin + j - block * params.taps.number : 0];
+        int64_t const offset = tap.y() * operands.b_row + tap.x() * operands.b_column + channel * operands.b_channel;
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < kTogether; ++i) {
-          Chunk::load(loaded[i][j], from[i] + offset, operands.b_channel, first[i], exists ? channels[i] : 0);
+          Chunk::load(loaded[i][j], from[i] + offset, operands.b_channel, first[i] + channel, exists ? channels[i] : 0);
         }
       }
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kInFlight; ++j) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < kTogether; ++i) {
-          bool const exists = begin + j < params.taps.number && thread + i * Threads < kFilters * kChunks;
+          bool const exists = begin + j < taps && thread + i * Threads < kFilters * kChunks;
           if (exists) store_shared(to[i] + (begin + j) * Filters::kBytes, loaded[i][j]);
         }
       }

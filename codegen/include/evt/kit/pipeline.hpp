@@ -42,9 +42,9 @@ struct Pipeline {
   CUTLASS_DEVICE uint32_t full(int stage) const { return barriers + 16 * (FirstStage + stage); }
   CUTLASS_DEVICE uint32_t empty(int stage) const { return barriers + 16 * (FirstStage + stage) + 8; }
 
-  /// Initialize a stage's barriers: one producer, and consumers that arrive with some warps.
-  CUTLASS_DEVICE void initialize(int stage, int consumer_warps) const {
-    barrier_init(full(stage), 1);
+  /// Initialize a stage's barriers: producers, and consumers that arrive with some warps.
+  CUTLASS_DEVICE void initialize(int stage, int consumer_warps, int producers = 1) const {
+    barrier_init(full(stage), producers);
     barrier_init(empty(stage), consumer_warps);
   }
 

@@ -210,13 +210,20 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {
 
 // Copies by threads.
 
-/// Copy a word to shared memory; zeros if it does not exist.
-CUTLASS_DEVICE void copy_word_async(uint32_t to, void const* from, bool exists) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+/// Copy the first bytes of a word of Size bytes to shared memory, and zeros after them.
+template <int Size>
+CUTLASS_DEVICE void copy_word_async(uint32_t to, void const* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Size), "r"(bytes) : "memory");
 }
 
-/// Wait until the thread's copies are in shared memory.
-CUTLASS_DEVICE void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/// Make a group of the thread's copies since the last group.
+CUTLASS_DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Wait until the thread's copies are in shared memory, except the last Later groups.
+template <int Later>
+CUTLASS_DEVICE void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Later) : "memory");
+}
 
 // TMA: boxes of tensors of two to five dimensions, the innermost coordinate first.
 

@@ -63,7 +63,7 @@ CUTLASS_DEVICE void initialize(Params<Traits> const& params, SharedStorage const
     prefetch_tiles(params, warp);
     constexpr int kAllWarps = Traits::kThreads / 32, kWarps = kWarpGroup / 32;
     for (int i = warp; i < geometry.input_stages; i += kAllWarps) {
-      storage.input.initialize(i, geometry.cooperative ? 2 * kWarps : kWarps);
+      storage.input.initialize(i, geometry.cooperative ? 2 * kWarps : kWarps, Mainloop::kWords ? kWideners : 1);
     }
     for (int i = warp; i < geometry.filter_stages; i += kAllWarps) {
       storage.filters.initialize(i, kWarps);

@@ -203,12 +203,14 @@ inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
 }
 inline void store_shared(uint32_t address, uint32_t word) { std::memcpy(host::at(address), &word, sizeof(word)); }
 
-inline void copy_word_async(uint32_t to, void const* from, bool exists) {
-  uint32_t word = 0;
-  if (exists) std::memcpy(&word, from, sizeof(word));
-  store_shared(to, word);
+template <int Size>
+void copy_word_async(uint32_t to, void const* from, int bytes) {
+  std::memset(host::at(to), 0, Size);
+  std::memcpy(host::at(to), from, size_t(bytes));
 }
-inline void copies_wait() {}
+inline void copies_commit() {}
+template <int Later>
+void copies_wait() {}
 
 inline void prefetch_tma_descriptor(CUtensorMap const&) {}
 template <class... Places>

@@ -1,0 +1,62 @@
+"""The halo kernel whose input threads copy in words: pixels of other sizes than multiples of 16 bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.plan import Plan
+from evt.plan.plan import HaloConvolution, Image
+
+ROUTE = "conv-halo-words-3x"
+
+
+def planned(channels: int, filters: int = 48, groups: int = 1, taps: int = 3) -> Plan:
+    op = evt.conv2d("D = relu(acc + bias)", padding=taps // 2, groups=groups, route=ROUTE)
+    shapes = (2, channels, 28, 28), (filters, channels // groups, taps, taps)
+    return op.plan("sm90", "f16", "f16", shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "plane", "elements"),
+    [(30, 1, 32, 2), (36, 1, 48, 4), (33, 1, 48, 1), (5, 1, 16, 1), (100, 1, 64, 4), (60, 6, 64, 2), (204, 2, 64, 2)],
+)
+def test_words_are_as_wide_as_pixels_are_aligned(channels: int, groups: int, plane: int, elements: int) -> None:
+    """An odd number of channels has words of two elements, which hold parts of two pixels."""
+    made = planned(channels, groups=groups)
+    assert isinstance(made.mainloop, HaloConvolution)
+    assert isinstance(made.mainloop.a, Image)
+    assert (made.config.tile[2], made.mainloop.a.alignment) == (plane, elements)
+    assert f"WordsMainloop<Mma, {plane}, {made.mainloop.b.alignment}, {elements}>" in emit(made)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "taps", "taken"),
+    [
+        (30, 64, 3, True),
+        (100, 32, 3, True),
+        (30, 64, 1, False),  # a product of matrices
+        (6, 64, 3, False),
+        (33, 64, 3, False),
+        (30, 30, 3, False),  # threads store D
+    ],
+)
+def test_the_default(channels: int, filters: int, taps: int, taken: bool) -> None:
+    shapes = (2, channels, 28, 28), (filters, channels, taps, taps)
+    made = evt.conv2d("D = relu(acc + bias)", padding=taps // 2).plan("sm90", "f16", "f16", shapes=shapes)
+    assert (made.route == ROUTE) == taken
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "taps", "reason"),
+    [
+        (65, 1, 3, "65 channels of a group are no whole words of 4 bytes"),
+        (27, 3, 3, "9 channels of a group are no whole words of 4 bytes"),
+        (300, 1, 3, "do not fit in shared memory"),
+        (64, 1, 3, "`A` is aligned to 16 bytes"),
+    ],
+)
+def test_refusals(channels: int, groups: int, taps: int, reason: str) -> None:
+    with pytest.raises(evt.TargetError, match=reason):
+        planned(channels, groups=groups, filters=42, taps=taps)
