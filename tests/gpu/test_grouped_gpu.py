@@ -17,6 +17,7 @@ from evt.plan import Problem, find_target, natural_signature, plan, survey
 from evt.reference.compare import error, relative_error, tolerance
 from evt.request import optimised_graph, typed_graph
 from evt.runtime.kernels import kernel_sources
+from tests.gpu.synchronisation import no_synchronisation
 
 pytestmark = [
     pytest.mark.gpu,
@@ -232,12 +233,8 @@ def test_no_call_waits_for_the_device() -> None:
     for name in ("linear", "outputs"):
         op, a, b, inputs = tensors(name)
         op(a, b, **inputs)
-        torch.cuda.synchronize()
-        try:
-            torch.cuda.set_sync_debug_mode("error")
+        with no_synchronisation():
             got = op(a, b, **inputs)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         check(op, CASES[name][1], got, a, b, inputs)
 
 

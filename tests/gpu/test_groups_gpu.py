@@ -115,7 +115,7 @@ CASES = {
     "single-bf16": Case("D = silu(acc + bias)", SINGLE[1:], "bf16", keywords=ROUTE),
     "cut": Case(RESIDUAL, CUT, keywords=ROUTE),
     "cut-reductions": Case(
-        "out D, a: f32[n], b: f32[m], c: f32; D = acc + C; a = sum[m](D); b = max[n](D); c = sum[m, n](acc)",
+        "out D, a: f32[n], b: f32[m], c: f32; D = acc + C; a = sum[m](D); b = max[n](D); c = sum[m, n](acc*acc)",
         (*CUT[:1], *CUT[2:]),
         keywords=ROUTE,
     ),
@@ -136,7 +136,7 @@ CASES = {
     ),
     "single-reductions": Case(
         "out D, a: f32[n], b: f32[m], c: f32, p: i32[m]\n"
-        "D = acc + C; a = sum[m](D); b = sum[n](D); c = sum[m, n](acc); p = argmax[n](acc)",
+        "D = acc + C; a = sum[m](D); b = sum[n](D); c = sum[m, n](acc*acc); p = argmax[n](acc)",
         SINGLE,
         keywords=ROUTE,
     ),
@@ -166,7 +166,7 @@ CASES = {
     "words-odd-few-bf16": Case("D = silu(acc + bias)", FEW_ODD_WORDS, "bf16", keywords=WORDS_ROUTE),
     "words-reductions": Case(
         "out D, a: f32[n], b: f32[m], c: f32, p: i32[m]\n"
-        "D = acc + C; a = sum[m](D*D); b = max[n](D); c = sum[m, n](acc); p = argmax[n](acc)",
+        "D = acc + C; a = sum[m](D*D); b = max[n](D); c = sum[m, n](acc*acc); p = argmax[n](acc)",
         WORDS,
         keywords=WORDS_ROUTE,
     ),

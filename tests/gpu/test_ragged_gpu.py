@@ -13,6 +13,7 @@ from evt.ir.node import base, divisor
 from evt.plan import survey
 from evt.reference.compare import relative_error
 from evt.request import grouped_problem, typed_graph
+from tests.gpu.synchronisation import no_synchronisation
 
 pytestmark = [
     pytest.mark.gpu,
@@ -145,12 +146,8 @@ def test_graph_with_other_groups() -> None:
     op, a, b, inputs, ends = made("vectors", rows, 256, 128)
     out = torch.full((160, 256), float("nan"), device="cuda", dtype=torch.bfloat16)
     op(a, b, offsets=ends, out=out, **inputs)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronisation():
         op(a, b, offsets=ends, out=out, **inputs)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         op(a, b, offsets=ends, out=out, **inputs)
