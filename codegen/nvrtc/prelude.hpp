@@ -138,10 +138,18 @@ enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 = 11,
 };
 
-// The place of a member in a struct, and its type as Python's module struct names it; 0 for types without a name.
+// The place of a member in a struct, and its type as Python's module struct names it; 0 for a descriptor. The launcher
+// could not write a member of another type.
 
 template <class T>
-constexpr unsigned evt_type_of = 0;
+struct evt_unnamed {
+  static_assert(sizeof(T) == 0, "the launcher has no name for the type of this member");
+  static constexpr unsigned value = 0;
+};
+template <class T>
+constexpr unsigned evt_type_of = evt_unnamed<T>::value;
+template <>
+constexpr unsigned evt_type_of<CUtensorMap> = 0;
 template <class T>
 constexpr unsigned evt_type_of<T&> = evt_type_of<T>;
 template <class T>

@@ -313,6 +313,13 @@ def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
     compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
 
 
+def test_narrow_numbers_after_a_reduction(fake: Path, tmp_path: Path) -> None:
+    """The launcher of cubins left such numbers at 0: it has no name for their types."""
+    text = "in a: f16, b: bf16, c: f16\nout r: f32[m]\nr = sum[n](acc)*a + b - c"
+    plan = evt.gemm(text, route="gemm-own-3x").plan("sm90", "f16", "f16", shapes=((64, 64), (64, 64)))
+    compare(plan, [arguments(plan, of_product(100, 256, 512))], fake, tmp_path)
+
+
 #: Formulas of batches whose columns of B are contiguous along n, and along k.
 BATCHES = {
     "matrices": "in bias: f16[n], s: f16[l, m]; D = gelu(acc + bias)*s + C",

@@ -5,6 +5,7 @@
 // value at a place [l, kept].
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cutlass/cutlass.h"
 #include "cute/tensor.hpp"
@@ -62,15 +63,16 @@ inline constexpr bool kMerges = false;
 template <class Op, class Element, int Width, int Distance>
 inline constexpr bool kMerges<Combined<Op, Element, Width, Distance, true>> = true;
 
-/// An input: a vector, one value per batch, or `value` if the pointer is null.
+/// An input: a vector, one value per batch, or `value` if the pointer is null. A narrow float is given as f32, which every
+/// launcher can write, and rounded here.
 template <class Element>
 struct Given {
-  Element value;
+  std::conditional_t<detail::is_narrow_float<Element>, float, Element> value;
   Element const* ptr;
   int64_t stride, stride_l;
 
   CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const {
-    return ptr == nullptr ? value : ptr[l * stride_l + at * stride];
+    return ptr == nullptr ? convert<Element>(value) : ptr[l * stride_l + at * stride];
   }
   CUTLASS_DEVICE Element by_lanes(int64_t l, int64_t at, detail::FinishTeam) const { return by_block(l, at); }
 };
