@@ -31,7 +31,7 @@ def measurements(factor: float, gpu: str = "NVIDIA H200") -> list[tuple[str, Mea
         every = op.estimates(shapes, "h200", "f16", "f16")
         timings = tuple(Timing(each.route, each.config, each.us * factor / 1e3) for each in every)
         made = Measurement(gpu, "sm90", "D", problem_sizes(op.request, shapes), timings, task.call)
-        found.append((f"problem {m}", made))
+        found.append((f"problem{m}", made))
     return found
 
 
