@@ -27,6 +27,8 @@ from evt.plan.verdict import Matches, Partial, Refusal, Verdict
 
 #: The most places in the program's text that one refusal shows.
 _MOST_PLACES = 3
+#: The configurations that a message names.
+_NAMED = 8
 
 
 class _Verdicts(dict[Rule, Verdict]):
@@ -274,10 +276,11 @@ class Survey:
         if name in known:
             return known[name]
         message = f"the route {self.chosen.route.name} has no configuration `{name}`"
-        usual = [config.name for config in self.chosen.configs]
+        usual = [config.name for config in self.chosen.configs[:_NAMED]]
+        more = ", and others: see `evt explain`" if len(self.chosen.configs) > _NAMED else ""
         others = [each.route.name for each in self.candidates if each.applies and name in each.search_space]
         notes = (f"`{name}` is a configuration of {' and '.join(others)}: ask for that route, too",) if others else ()
-        raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(usual)}", notes=notes))
+        raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(usual)}{more}", notes=notes))
 
     @property
     def defaults(self) -> tuple[Plan, ...]:

@@ -362,6 +362,7 @@ int main(int count, char**) {
   check<GemmTile<1, false, 1, 2, 1>, 96, true, 0, 0, 16, 0, 64, true>({200, 133, 136, 2, {}});
   check<GemmTile<1, true, 1, 1, 1>, 16, true>({37, 144, 136, 2, {}});
   check<GemmTile<2, true, 1, 1, 1>, 64, false>({150, 264, 200, 2, {}});
+  check<GemmTile<3, true, 2, 1, 1>, 32, true>({90, 392, 136, 4, {}});
   check<GemmTile<2, true, 1, 1, 1, true>, 24, true>({61, 136, 72, 1, {}});
   check<GemmTile<1, false, 2, 1, 1>, 32, true>({90, 520, 136, 4, {}});
   check<GemmTile<1, false, 1, 2, 1>, 64, true>({200, 136, 72, 2, {}});

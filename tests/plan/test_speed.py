@@ -49,9 +49,12 @@ OWN_PRODUCTS = {
     (8192, 6144, 4096): "own_cooperative_256x128x64_1x2",
     (8192, 3072, 768): "own_pingpong_192x128x64_1x2",
     (4096, 3072, 768): "own_pingpong_192x128x64_1x2",
-    (2048, 768, 3072): "own_pingpong_128x128x64",
+    (2048, 768, 3072): "own_cooperative_96x128x64_1x2",
+    (3152, 1024, 4096): "own_cooperative_200x128x64",
     (512, 4096, 4096): "own_pingpong_128x128x64",
+    (512, 6144, 4096): "own_pingpong_128x192x64",
     (1024, 3072, 768): "own_pingpong_64x128x64",
+    (64, 1280, 8192): "own_cooperative_64x128x64_1x1x4",
     (128, 4096, 4096): "own_pingpong_64x64x64",
     (256, 768, 3072): "own_pingpong_32x64x64",
     (16, 4096, 14336): "own_pingpong_16x64x64",
@@ -180,13 +183,13 @@ def test_routes_together(layer) -> None:
 #: within the error of the estimates. They are not timed.
 POINTWISE = {
     (1, 1024, 256, 14, 1, 1): "own_pingpong_16x64x64",
-    (1, 2048, 512, 7, 1, 1): "own_pingpong_16x64x64",
+    (1, 2048, 512, 7, 1, 1): "own_cooperative_16x128x64_1x1x4",
     (4, 1024, 256, 14, 1, 1): "own_pingpong_32x64x64",
-    (32, 1024, 512, 14, 1, 1): "own_pingpong_192x128x64_1x2",  # the estimate of halo_200x64x64 is 4 % lower
-    (32, 1024, 256, 14, 1, 1): "own_pingpong_128x128x64",
+    (32, 1024, 512, 14, 1, 1): "own_cooperative_200x128x64",
+    (32, 1024, 256, 14, 1, 1): "own_cooperative_96x128x64_1x2",
     (16, 2048, 512, 7, 1, 1): "own_pingpong_64x64x64",
     (32, 2048, 512, 7, 1, 1): "own_pingpong_64x128x64",
-    (64, 2048, 512, 7, 1, 1): "own_pingpong_128x128x64",
+    (64, 2048, 512, 7, 1, 1): "own_cooperative_96x128x64_1x2",
 }
 
 

@@ -3,7 +3,7 @@
 
 // A persistent, warp-specialised matrix product for sm90, in clusters that share their loads.
 //
-// The product is transposed: M of WGMMA are columns of D, N are rows. A consumer has one or two blocks of 64 columns.
+// The product is transposed: M of WGMMA are columns of D, N are rows. A consumer has up to three blocks of 64 columns.
 // Warp group 0 produces: warp 0 loads stages of A and B by TMA, warps 1 and 2 move C and D, one for each consumer. Warp
 // groups 1 and 2 consume. Cooperating consumers share the rows of a tile, each with its columns. Pingpong consumers have
 // a tile each: one multiplies while the other computes its epilogue, and ordered barriers pass the tensor cores on.
@@ -160,17 +160,21 @@ struct GemmTraits {
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
   // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
   static constexpr int kAhead = kStaged || kBlocks * kSums > 128 ? 1 : 3;
-  static constexpr int kFewBuffers = kByRows ? 2 : kPingpong ? 3 : 4;
-  static constexpr int kBuffers = !kStaged ? 0 : kLoadsSource ? kParts : std::min(kParts, kFewBuffers);  // of a ring
-  static constexpr int kRingBytes = kBuffers * kPartBytes;
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPaired>;  // the factors of a stage
   // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
   static constexpr int kRun = Conversion::kPacked ? 4 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
-  static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kBuffers);
+  static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
+  static constexpr int kFreeBytes = kSharedBytes - kAlignment - kBarrierBytes - kTableBytes;
+  // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
+  static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
+  static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
+  static constexpr int kFewBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
   static constexpr int kStages =
-      std::min(kMaxStages, (kSharedBytes - kAlignment - kBarrierBytes - kTableBytes - kRings * kRingBytes) /
-                               (kStageBytes + Scaled::kBytes));
+      std::min(kMaxStages, (kFreeBytes - kRings * kFewBuffers * kPartBytes) / (kStageBytes + Scaled::kBytes));
+  static constexpr int kFitting = (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / (kRings * kPartBytes);
+  static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
+  static constexpr int kRingBytes = kBuffers * kPartBytes;
   static_assert(kStages >= 2, "two stages fit in shared memory");
   static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
   static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
@@ -290,6 +294,7 @@ struct GemmStorage {
 template <class Traits>
 struct GemmWork {
   int tile, row, end, column, first_block, k_blocks, group;
+  bool reads_once;  // whether no other tile has its columns of B
 
   CUTLASS_DEVICE GemmWork(
       GemmParams<Traits> const& params, GemmStorage<Traits> const& storage, int number, int rank) {
@@ -309,6 +314,7 @@ struct GemmWork {
       group = number / of_batch;
       number -= group * of_batch;
     }
+    reads_once = row_clusters == 1 && (!Traits::kBatched || params.b_step != 0);
     int const of_band = params.band * params.column_clusters;
     int const band = number / of_band, within = number - band * of_band;
     int const height = min(params.band, row_clusters - band * params.band);
@@ -609,6 +615,7 @@ struct Gemm {
     for (int number = first_work(); number < work_of(params, storage); number += next_work()) {
       Work const work(params, storage, number, rank);
       int const row = work.row + across * kRowsLoaded;
+      CachePolicy const policy = work.reads_once ? kEvictFirst : kEvictNormal;
       int const of_b = Traits::kBatched ? work.group * params.b_step : work.group;
       for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
         barrier_wait(storage.empty(state.index), state.phase ^ 1);
@@ -619,8 +626,8 @@ struct Gemm {
         CUTLASS_PRAGMA_UNROLL
         for (int box = 0; box < Traits::kBoxes; ++box) {
           int const k = block * Depth + box * Traits::kBoxDepth;
-          load_matrix<kColumnRanks, Traits::kBatched>(rows + box * Traits::kRowsBytes, params.a, full, same_rows, k, row,
-                                                      work.group * params.a_step);
+          load_matrix<kColumnRanks, Traits::kBatched>(rows + box * Traits::kRowsBytes, params.a, full, same_rows,
+                                                      kEvictNormal, k, row, work.group * params.a_step);
           if (box >= Traits::kBoxesOfFilters) continue;
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < kBlocksLoaded; ++i) {
@@ -628,14 +635,14 @@ struct Gemm {
             uint32_t const to = columns + filters_of(box, i);
             if constexpr (Traits::kPaired) {
               int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
-              load_box<kRowRanks>(to, params.b, full, same_columns, k, pair, number % Traits::kMembers, of_b);
+              load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, pair, number % Traits::kMembers, of_b);
             } else if constexpr (Conversion::kPacked) {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, block * Filters::kLength,
-                                                     column / Filters::kOfTile, of_b);
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy,
+                                                     block * Filters::kLength, column / Filters::kOfTile, of_b);
             } else if constexpr (Mma::kTransposed) {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, column, k, of_b);
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, column, k, of_b);
             } else {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, k, column, of_b);
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, k, column, of_b);
             }
           }
         }
@@ -702,22 +709,24 @@ struct Gemm {
 
   template <int Receivers, class... Coordinates>
   CUTLASS_DEVICE static void load_box(
-      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, Coordinates... coordinates) {
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, CachePolicy policy,
+      Coordinates... coordinates) {
     if constexpr (Receivers > 1) {
       tma_load_multicast(to, map, barrier, receivers, coordinates...);
     } else {
-      tma_load(to, map, barrier, coordinates...);
+      tma_load(to, map, barrier, policy, coordinates...);
     }
   }
 
   /// Load a box of a matrix, of a group or batch if there are many.
   template <int Receivers, bool Many>
   CUTLASS_DEVICE static void load_matrix(
-      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int number) {
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, CachePolicy policy, int c0, int c1,
+      int number) {
     if constexpr (Many) {
-      load_box<Receivers>(to, map, barrier, receivers, c0, c1, number);
+      load_box<Receivers>(to, map, barrier, receivers, policy, c0, c1, number);
     } else {
-      load_box<Receivers>(to, map, barrier, receivers, c0, c1);
+      load_box<Receivers>(to, map, barrier, receivers, policy, c0, c1);
     }
   }
 
@@ -746,8 +755,8 @@ struct Gemm {
       uint32_t const ready = storage.ready(ring, index);
       if constexpr (Traits::kLoadsSource) {
         arrive_and_expect_tx(ready, Traits::kPartBytes);
-        load_matrix<1, Traits::kBatched>(storage.buffer(ring, index), params.source, ready, 0, column_of(work, part),
-                                         row_of(work, part), work.group * params.c_step);
+        load_matrix<1, Traits::kBatched>(storage.buffer(ring, index), params.source, ready, 0, kEvictNormal,
+                                         column_of(work, part), row_of(work, part), work.group * params.c_step);
       } else {
         barrier_arrive(ready);
       }
@@ -793,6 +802,19 @@ struct Gemm {
     }
   }
 
+  /// The epilogues of a consumer's blocks. `columns(block)` gives the columns of a thread.
+  template <class Blocks>
+  struct EpiloguesOf;
+  template <int... Blocks>
+  struct EpiloguesOf<Indices<Blocks...>> {
+    Epilogue each[sizeof...(Blocks)];
+
+    template <class Columns>
+    CUTLASS_DEVICE EpiloguesOf(typename Epilogue::Params const& params, Columns const& columns)
+        : each{Epilogue(params, columns(Blocks))...} {}
+  };
+  using Epilogues = EpiloguesOf<IndicesTo<Traits::kBlocks>>;
+
   /// Multiply and complete the tiles of a consumer.
   CUTLASS_DEVICE static void consume(Params const& params, Storage const& storage, int rank, int consumer) {
     PipelineState state, buffer;
@@ -826,11 +848,10 @@ struct Gemm {
         continue;
       }
       int const column = work.column + first_block_of(consumer) * kFilters;
-      // Vectors are loaded before they are needed, for both blocks.
+      // Vectors are loaded before they are needed, for all blocks.
       int const row = work.row + first_row_of(rank);
-      fragment::Tile const columns = columns_of(params, work, rank, column, 0, row);
-      fragment::Tile const second_columns = columns_of(params, work, rank, column, Traits::kBlocks - 1, row);
-      Epilogue epilogue(params.epilogue, columns), second(params.epilogue, second_columns);
+      auto const columns = [&](int block) { return columns_of(params, work, rank, column, block, row); };
+      Epilogues epilogues(params.epilogue, columns);
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
       if constexpr (Traits::kByStages) {
         int const stages = (work.k_blocks + 1 - consumer) / 2;
@@ -839,10 +860,10 @@ struct Gemm {
         multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
       }
       if constexpr (Traits::kSplits > 1) {
-        exchange_and_complete(storage, work, rank, consumer, epilogue, second, accumulators);
+        exchange_and_complete(storage, work, rank, consumer, epilogues, accumulators);
         if (Traits::kByStages && consumer > 0) return;
-        epilogue.finish(columns);
-        if constexpr (Traits::kBlocks > 1) second.finish(second_columns);
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) epilogues.each[block].finish(columns(block));
         return;
       }
       if constexpr (Traits::kPingpong) {
@@ -850,16 +871,15 @@ struct Gemm {
         if constexpr (Traits::kStaged) barrier_wait(storage.order_of_epilogues(consumer), phase);
       }
       if constexpr (Traits::kPaired) {
-        complete_pairs(storage, consumer, buffer, epilogue, second, accumulators, work.row, work.end);
-      } else {
-        complete_parts(storage, consumer, buffer, epilogue, accumulators[0], work.row, work.end);
+        complete_pairs(storage, consumer, buffer, epilogues, accumulators, work.row, work.end);
       }
-      epilogue.finish(columns);
-      if constexpr (Traits::kBlocks > 1) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        Epilogue& epilogue = epilogues.each[block];
         if constexpr (!Traits::kPaired) {
-          complete_parts(storage, consumer, buffer, second, accumulators[1], work.row, work.end);
+          complete_parts(storage, consumer, buffer, epilogue, accumulators[block], work.row, work.end);
         }
-        second.finish(second_columns);
+        epilogue.finish(columns(block));
       }
       if constexpr (Traits::kPingpong && Traits::kStaged) {  // consumers share the buffers
         advance<Traits::kBuffers>(buffer, Traits::kParts);
@@ -912,10 +932,10 @@ struct Gemm {
     }
   }
 
-  /// Complete rows of both blocks, whose elements at a place are a pair: `first` has the first 8 pairs of a warp.
+  /// Complete rows of both blocks, whose elements at a place are a pair: the first epilogue has the first 8 pairs of a warp.
   template <int Sums>
   CUTLASS_DEVICE static void complete_pairs(
-      Storage const& storage, int consumer, PipelineState& buffer, Epilogue& first, Epilogue& second,
+      Storage const& storage, int consumer, PipelineState& buffer, Epilogues& epilogues,
       typename Traits::Accumulator const (&sums)[Traits::kBlocks][Sums], int row, int rows) {
     typename Traits::Accumulator pairs[Traits::kMembers][Sums];
     CUTLASS_PRAGMA_UNROLL
@@ -929,8 +949,8 @@ struct Gemm {
       int const begin = part * Traits::kPartRows;
       uint32_t const to = storage.buffer(ring, buffer.index);
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
-      complete<Traits, Traits::kPartRows>(first, GemmRows(row, begin, rows), pairs[0] + begin / 2, to, 0);
-      complete<Traits, Traits::kPartRows>(second, GemmRows(row, begin, rows), pairs[1] + begin / 2, to, 1);
+      complete<Traits, Traits::kPartRows>(epilogues.each[0], GemmRows(row, begin, rows), pairs[0] + begin / 2, to, 0);
+      complete<Traits, Traits::kPartRows>(epilogues.each[1], GemmRows(row, begin, rows), pairs[1] + begin / 2, to, 1);
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
     }
   }
@@ -971,7 +991,7 @@ struct Gemm {
 
   /// Send the partial sums of a split tile to the CTAs that complete them, and complete this CTA's.
   CUTLASS_DEVICE static void exchange_and_complete(
-      Storage const& storage, Work const& work, int rank, int consumer, Epilogue& epilogue, Epilogue& second,
+      Storage const& storage, Work const& work, int rank, int consumer, Epilogues& epilogues,
       typename Traits::Accumulator (&accumulators)[Traits::kBlocks][Traits::kSums]) {
     using Accumulator = typename Traits::Accumulator;
     constexpr int kQuads = Traits::kPixels / 8;
@@ -1027,10 +1047,12 @@ struct Gemm {
     PipelineState buffer;
     int const row = work.row + first;
     if constexpr (Traits::kPaired) {
-      complete_pairs(storage, consumer, buffer, epilogue, second, sums, row, work.end);
+      complete_pairs(storage, consumer, buffer, epilogues, sums, row, work.end);
     } else {
-      complete_parts(storage, consumer, buffer, epilogue, sums[0], row, work.end);
-      if constexpr (Traits::kBlocks > 1) complete_parts(storage, consumer, buffer, second, sums[1], row, work.end);
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        complete_parts(storage, consumer, buffer, epilogues.each[block], sums[block], row, work.end);
+      }
     }
   }
 

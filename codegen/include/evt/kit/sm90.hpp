@@ -237,6 +237,36 @@ CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barri
                : "memory");
 }
 
+/// The order in which L2 evicts the lines of a load.
+struct CachePolicy {
+  uint64_t bits;
+};
+inline constexpr CachePolicy kEvictNormal{0x1000000000000000}, kEvictFirst{0x12f0000000000000};
+
+CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "l"(policy.bits)
+      : "memory");
+}
+CUTLASS_DEVICE void tma_load(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "l"(policy.bits)
+      : "memory");
+}
+CUTLASS_DEVICE void tma_load(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy.bits)
+      : "memory");
+}
+
 /// Load a box into the same place of several CTAs of a cluster; the bits of `receivers` are their ranks. The barrier of
 /// each counts its bytes.
 CUTLASS_DEVICE void tma_load_multicast(

@@ -217,6 +217,12 @@ template <class... Places>
 void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, Places... places) {
   host::load(to, map, barrier, {places...});
 }
+struct CachePolicy {};
+inline constexpr CachePolicy kEvictNormal{}, kEvictFirst{};
+template <class... Places>
+void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy, Places... places) {
+  host::load(to, map, barrier, {places...});
+}
 template <class... Places>
 void tma_load_multicast(uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, Places... places) {
   for (int rank = 0; rank < host::kMaxBlocks; ++rank) {
