@@ -23,17 +23,10 @@ from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct, Padd
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The address of a reduction's parts in the workspace."""
+class InWorkspace:
+    """The address of a reduction's parts, or of a copy of an operand, in the workspace."""
 
-    reduction: str
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """The address of a copy of an operand in the workspace."""
-
-    copy: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +77,7 @@ class Shaped:
     """A value that the sizes decide: see :mod:`evt.launch.shape`."""
 
 
-Value: TypeAlias = (
-    Field | int | Parts | Copied | Pitch | PartialSums | PartCount | Quotient | IsAligned | LowWord | Shaped
-)
+Value: TypeAlias = Field | int | InWorkspace | Pitch | PartialSums | PartCount | Quotient | IsAligned | LowWord | Shaped
 Members: TypeAlias = tuple[tuple[str, Value], ...]
 SHAPED = Shaped()
 #: The kernel that multiplies before the kernel with the epilogue.
@@ -178,7 +169,7 @@ def _of_step(step: Step, many: bool) -> Iterator[tuple[str, Value]]:
         case RandomNumbers():
             yield from _of_random(step)
         case Reduction(extent=extent, atomic=atomic):
-            yield "ptr", atomic.pointer if atomic else Parts(step.name)
+            yield "ptr", atomic.pointer if atomic else InWorkspace(step.name)
             yield "kept", extent
         case _:
             for name, member in step.members:
@@ -225,7 +216,7 @@ def _of_random(step: RandomNumbers) -> Iterator[tuple[str, Value]]:
 def _of_copy(copy: RowCopy) -> Members:
     return (
         ("from", copy.matrix.pointer),
-        ("to", Copied(copy.name)),
+        ("to", InWorkspace(copy.name)),
         ("batches", copy.batches or 1),
         ("rows", copy.rows),
         ("columns", copy.columns),
@@ -253,7 +244,7 @@ def _of_final(plan: Plan, result: Result) -> Iterator[tuple[str, Value]]:
     if result.region is None:
         (operand,) = result.operands
         assert isinstance(operand, Combined)
-        yield "parts_ptr", Parts(operand.reduction)
+        yield "parts_ptr", InWorkspace(operand.reduction)
         yield "parts", PartCount(operand.reduction, of_images=result.of_images)
         return
     for index, each in enumerate(result.operands):
@@ -271,7 +262,7 @@ def _of_operand(nodes: Mapping[str, Reduction], operand: Operand, of_images: boo
         case Combined(name):
             node = nodes[name]
             held = "keys." if node.kind in PLACES else "moments." if operand.moment else ""
-            yield f"{held}ptr", Parts(name)
+            yield f"{held}ptr", InWorkspace(name)
             yield f"{held}parts", PartCount(name, node.over_batch, of_images)
             yield f"{held}kept", node.extent
         case Given(_, values, stride, batch):

@@ -16,12 +16,11 @@ from evt.launch.layout import Layout, layout_of
 from evt.launch.members import (
     COPY,
     MULTIPLY,
-    Copied,
+    InWorkspace,
     IsAligned,
     LowWord,
     PartCount,
     PartialSums,
-    Parts,
     Pitch,
     Quotient,
     Shaped,
@@ -167,6 +166,7 @@ class _Writer:
         self._index = {field.name: index for index, field in enumerate(plan.fields)}
         self._reductions = {each.name: each for each in plan.reductions}
         self._copies = plan.row_copies
+        self._merging = {each.name for each in plan.results if each.merges}
 
     def launch(self, struct: Struct, layout: Layout) -> Launch:
         params, patches = bytearray(layout.size), []
@@ -192,7 +192,7 @@ class _Writer:
                 return [Patch(at, "I", self._index[field.name])]  # the bytes after it are zeros
             case PartialSums():
                 return [Patch(at, kind, self._index["workspace"])]
-            case Parts(name) | Copied(name):
+            case InWorkspace(name):
                 return [Patch(at, kind, self._index["workspace"], self._offsets[name])]
             case IsAligned(pointer) if name not in self._shape.values:
                 return [Patch(at, kind, self._index[pointer.name], is_aligned=True)]
@@ -225,20 +225,22 @@ class _Writer:
         members = dict(struct.members)
         if struct.kernel == COPY:
             return max(gemm.copy_blocks(each, self._sizes) for each in self._copies), len(struct.jobs)
-        blocks, most = _finish_blocks if struct.kernel == "finish" else _initial_blocks, 1
+        most = 1
         for job in struct.jobs:
             kept, batches = (self._number("", members[f"{job}.{name}"]) for name in ("kept", "batches"))
             assert isinstance(kept, int)
             assert isinstance(batches, int)
-            most = max(most, blocks(kept, batches))
+            finishes = struct.kernel == "finish"
+            blocks = _finish_blocks(kept, batches, job in self._merging) if finishes else _initial_blocks(kept, batches)
+            most = max(most, blocks)
         return most, len(struct.jobs)
 
 
-def _finish_blocks(kept: int, batches: int) -> int:
+def _finish_blocks(kept: int, batches: int, merges: bool) -> int:
     """Return the blocks of a job that combines parts: see finish.hpp."""
     places = kept * batches
-    least = min(places, _FINISH_BLOCKS)
-    return batches if kept == 1 else max(least, ceil_div(places, _FINISH_THREADS // _FINISH_LANES))
+    few = min(places if merges else ceil_div(places, 32 // _FINISH_LANES), _FINISH_BLOCKS)
+    return batches if kept == 1 else max(few, ceil_div(places, _FINISH_THREADS // _FINISH_LANES))
 
 
 def _initial_blocks(kept: int, batches: int) -> int:

@@ -26,7 +26,7 @@ class Accumulation:
     """The order in which a kernel sums: kernels of equal orders compute equal bits.
 
     ``promoted`` is the number of k after which partial sums are added in f32, else 0. ``tile`` is the
-    configuration of a kernel that sums over columns, since its tile cuts the sums into parts.
+    configuration of a kernel that sums over blocks of columns.
     """
 
     instruction: str
@@ -36,7 +36,7 @@ class Accumulation:
     def __str__(self) -> str:
         parts = [f"{self.instruction} adds k-blocks in ascending order, and one CTA sums a whole tile"]
         parts += [f"partial sums of {self.promoted} elements are added in f32"] if self.promoted else []
-        parts += [f"sums over columns have the parts of {self.tile}"] if self.tile else []
+        parts += [f"sums over blocks of columns have the order of {self.tile}"] if self.tile else []
         return "; ".join(parts)
 
 
@@ -53,14 +53,19 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
     fast = isinstance(loop, OwnProduct) and problem.options.fast_sums
     scaled = any(each.role == "factor" for each in plan.factors)
     promoted = plan.config.tile[2] if promotes(operand, scaled, fast) else 0
-    return Accumulation(_INSTRUCTIONS[plan.family], promoted, plan.config.name if _sums_columns(problem.dag) else "")
+    return Accumulation(_INSTRUCTIONS[plan.family], promoted, plan.config.name if _sums_blocks(problem.dag) else "")
 
 
 def _of_program(dag: TypedDag) -> Refusal | None:
     """Return why the rows of a program depend on the number of rows in every kernel."""
     for node, (op, _) in enumerate(dag.table):
-        if isinstance(op, Reduce) and op.kind not in _ORDERLESS and op.over & {"l", "m"}:
-            return Refusal("a sum over rows has an order that depends on their number", node)
+        if isinstance(op, Reduce) and op.kind not in _ORDERLESS:
+            if op.over & {"l", "m"}:
+                return Refusal("a sum over rows has an order that depends on their number", node)
+            # finish.hpp combines the parts of few rows by blocks, of many by warps, and of one as a scalar.
+            return Refusal(
+                "the parts of a sum over columns are added in an order that depends on the number of rows", node
+            )
         if isinstance(op, Extent) and op.mode in ("l", "m"):
             return Refusal(f"it reads size({op.mode})", node)
         if isinstance(op, Random):
@@ -68,8 +73,8 @@ def _of_program(dag: TypedDag) -> Refusal | None:
     return None
 
 
-def _sums_columns(dag: TypedDag) -> bool:
-    return any(isinstance(op, Reduce | ReduceBlocks) and op.kind not in _ORDERLESS for op, _ in dag.table)
+def _sums_blocks(dag: TypedDag) -> bool:
+    return any(isinstance(op, ReduceBlocks) and op.kind not in _ORDERLESS for op, _ in dag.table)
 
 
 __all__ = ["Accumulation", "accumulation"]

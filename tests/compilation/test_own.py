@@ -220,7 +220,7 @@ def test_recipes_have_the_launches_of_reductions(tmp_path):
     assert [each.kernel for each in recipe.launches] == ["kernel", "finish"]
     main, finish = recipe.launches
     assert {each.member for _, _, each in main.maps} == {"a", "b", "destination"}
-    assert finish.grid == (1000, 2)  # a block for each of 1000 rows; and of a scalar
+    assert finish.grid == (250, 2)  # a block for four of 1000 rows; and of a scalar
     assert recipe.workspace == workspace_of(plan, sizes) > 0
 
 

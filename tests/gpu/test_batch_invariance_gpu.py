@@ -15,7 +15,8 @@ PROGRAMS = (
     "D = gelu(acc + bias)",
     "D = relu(alpha*acc + beta*C)",
     "in s: f32[m]; D = s*acc + C",
-    "out D, r: f32[m]; D = silu(acc); r = sum[n](D)",
+    "out D, r: f32[m]; D = silu(acc); r = max[n](D)",
+    "out D, r: f32[m, n/32]; D = silu(acc); r = sum[n%32](D)",
     "out D; z = silu(even(acc))*odd(acc); D = z",
     "out D, t: f32[m, n/32]; D = acc; t = max[n%32](abs(acc))",
 )

@@ -64,6 +64,7 @@ def test_drawn_programs_have_one_order(arch: str, count: int) -> None:
         ("out D, s: f32; D = acc; s = sum[m, n](acc)", "a sum over rows"),
         ("out D, s[n]; D = acc; s = mean[m](acc)", "a sum over rows"),
         ("out D, s[n]; D = acc; s = var[m](acc)", "a sum over rows"),
+        *((f"out D, s: f32[m]; D = acc; s = {kind}[n](acc)", "a sum over columns") for kind in ("sum", "mean", "var")),
         ("D = acc/size(m)", "size(m)"),
         ("D = acc*(rand(1, 2) > 0.5)", "random numbers"),
     ],
@@ -94,9 +95,9 @@ def test_kernels_without_a_proof_are_refused() -> None:
     assert all(not refusal(plan, {"m": 1, "n": 64, "k": 64}, problem.sizes) for plan in kept)
 
 
-def test_sums_over_columns_and_eighths_have_one_tile() -> None:
+def test_sums_over_blocks_of_columns_and_eighths_have_one_tile() -> None:
     for kind in ("sum", "mean", "var"):
-        op = evt.gemm(f"out D, s: f32[m]; D = acc; s = {kind}[n](acc)", batch_invariant=True)
+        op = evt.gemm(f"out D, s: f32[m, n/32]; D = acc; s = {kind}[n%32](acc)", batch_invariant=True)
         assert len(plans_of(op, "sm90", "bf16")) == 1
     plans = plans_of(evt.gemm("out D: bf16; D = acc", batch_invariant=True), "sm90", "e4m3", "e4m3")
     assert len({plan.config.tile[2] for plan in plans}) == 1

@@ -48,11 +48,12 @@ struct InitialiseJob {
 namespace detail {
 
 /// Blocks for places with kFinishLanes threads each, or of a whole block if they are few, or for batches with one place,
-/// which a block has. Merged columns have a block for each of few places.
-inline int64_t finish_blocks(int64_t kept, int64_t batches) {
+/// which a block has. A place that `merges` columns has many parts: few of them have a block each.
+inline int64_t finish_blocks(int64_t kept, int64_t batches, bool merges = false) {
   constexpr int kPlaces = kFinishThreads / kFinishLanes;
-  int64_t const places = kept * batches;
-  int64_t const least = places < kFinishBlocks ? places : kFinishBlocks, blocks = (places + kPlaces - 1) / kPlaces;
+  int64_t const places = kept * batches, of_block = merges ? 1 : 32 / kFinishLanes;
+  int64_t const few = (places + of_block - 1) / of_block, blocks = (places + kPlaces - 1) / kPlaces;
+  int64_t const least = few < kFinishBlocks ? few : kFinishBlocks;
   return kept == 1 ? batches : least > blocks ? least : blocks;
 }
 

@@ -100,7 +100,7 @@ struct ComputeJob {
 #if !defined(EVT_DEVICE_PASS)
 template <class Functor, class Output, class... Operands>
 inline int64_t finish_blocks(ComputeJob<Functor, Output, Operands...> const& job) {
-  return detail::finish_blocks(job.kept, job.over_batch ? 1 : job.batches);
+  return detail::finish_blocks(job.kept, job.over_batch ? 1 : job.batches, (kMerges<Operands> || ...));
 }
 #endif
 

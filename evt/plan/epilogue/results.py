@@ -82,6 +82,11 @@ class Result:
     origin: str = field(default="", compare=False)
 
     @property
+    def merges(self) -> bool:
+        """Whether a result combines all columns of a group, as ``kMerges`` of finish_compute.hpp says."""
+        return any(isinstance(each, Combined) and each.merged for each in self.operands)
+
+    @property
     def description(self) -> str:
         """The final reduction in words."""
         read = ", ".join(dict.fromkeys(each.reduction for each in self.operands if isinstance(each, Combined)))
