@@ -15,6 +15,13 @@ MOST_WORK = 20_000_000
 _ROWS = (1, 2, 5, 17, 33, 64, 65, 100, 127, 129, 200, 257, 300)
 _COLUMNS = (1, 3, 8, 24, 40, 64, 72, 120, 128, 136, 200, 264)
 _DEPTHS = (1, 5, 8, 16, 24, 33, 64, 72, 100, 136, 264)
+_CHANNELS = (8, 16, 40, 64, 136)
+#: The channels of routes for pixels that are not aligned.
+_UNALIGNED = {
+    "conv-halo-padded-3x": (1, 3, 5, 8),
+    "conv-padded-3x": (1, 3, 5, 8),
+    "conv-halo-words-3x": (2, 6, 10, 18, 29, 33, 50, 100),
+}
 _BITS = {"f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16}
 
 
@@ -88,9 +95,9 @@ def multiple(draw: Draw, sizes: tuple[int, ...], unit: int, even: bool = False) 
 def _geometry(draw: Draw, kind: Kind, program: Program, units: Units, first: bool) -> Geometry:
     rank = int(program.operation[4])
     most = {1: 90, 2: 14, 3: 5}[rank]
-    few = kind.route in ("conv-halo-padded-3x", "conv-padded-3x")
-    inner = 1 if few else units.k
-    channels = tuple(dict.fromkeys(max(1, each // inner) for each in ((1, 3, 5, 8) if few else (8, 16, 40, 64, 136))))
+    wanted = _UNALIGNED.get(kind.route, _CHANNELS)
+    inner = units.k if wanted is _CHANNELS else 1
+    channels = tuple(dict.fromkeys(max(1, each // inner) for each in wanted))
     filters = tuple(dict.fromkeys(max(1, each // units.n) for each in (8, 24, 64, 72, 136)))
     images = (1, 1, 2, 3, 5, 9)
     scale = Scale(channels, filters, inner, units.n, (2, most), images, kind.depthwise, kind.groups)
