@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from evt.bench.result import AGAIN, EVT
+from evt.storage.reading import read_file
 from evt.version import JSON_SCHEMA
-
-#: The largest document, in bytes.
-_MOST_BYTES = 1 << 28
 
 
 class UnreadableError(Exception):
@@ -54,9 +52,8 @@ class Change:
 
 def read_json(path: str | Path) -> dict[str, Any]:
     """Return a document of :func:`evt.bench.document.write_json`. Raise UnreadableError, OSError."""
-    data = Path(path).read_bytes()[:_MOST_BYTES]
     try:
-        document = json.loads(data)
+        document = json.loads(read_file(path))
         schema = document.get("schema", JSON_SCHEMA)
         list(times_of(document))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -6,7 +6,6 @@ import json as json_format
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
 #: The version of the exported form, and the digits of a key that are printed.
 _FORM, _DIGITS = 1, 12
-#: The largest file that is imported, in bytes.
-_MOST_BYTES = 1 << 28
-
 _gpu_option = click.option(
     "--gpu", default="", metavar="NAME", shell_complete=measured_gpus, help="Only GPUs whose names contain this."
 )
@@ -272,7 +268,11 @@ def export(file: str, gpu: str, key: str, anonymous: bool, json: bool) -> None:
         raise click.UsageError("`-` prints the measurements themselves, which are JSON: leave out --json.")
     found = [(name, without_user(each) if anonymous else each) for name, each in Store().all(key, gpu)]
     entries = [{"key": name, **each.to_json()} for name, each in found]
-    write(file, json_format.dumps({"form": _FORM, "measurements": entries}, indent=1, allow_nan=False) + "\n")
+    write(
+        file,
+        json_format.dumps({"form": _FORM, "measurements": entries}, indent=1, allow_nan=False) + "\n",
+        option="'FILE'",
+    )
     if json:
         print_json({"ok": True, "exported": len(found)})
     elif file != "-":
@@ -428,10 +428,10 @@ def _sizes(measurement: Measurement) -> str:
 def _read(file: str) -> Iterable[tuple[str, Measurement]]:
     """Yield the measurements of an exported file. Raise click.ClickException for another file."""
     from evt.measured import keyed
+    from evt.storage.reading import read_file
 
     try:
-        data = Path(file).read_bytes() if Path(file).stat().st_size <= _MOST_BYTES else b""
-        document = json_format.loads(data)
+        document = json_format.loads(read_file(file))
         if document["form"] > _FORM:
             raise click.ClickException(f"{file}: a newer version of evt wrote it, in form {document['form']}")
         return list(map(keyed, document["measurements"]))

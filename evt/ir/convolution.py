@@ -257,6 +257,11 @@ class ConvolutionProblem:
         return pixels * self.filters * math.prod(self.filter_size) * self.channels // self.geometry.groups
 
     @property
+    def is_empty(self) -> bool:
+        """Whether a tensor has no elements: such a call launches nothing."""
+        return 0 in (self.images, self.channels, self.filters, *self.pixels, *self.filter_size, *self.results)
+
+    @property
     def largest_operand(self) -> int:
         """The number of elements of the larger of A and B."""
         activation = self.images * math.prod(self.pixels) * self.channels

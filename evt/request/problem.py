@@ -42,7 +42,7 @@ def packed_problem(
     if request.convolution is not None:
         operand = dag.operands[0].dtype
         of = convolution_class(request.convolution, convolution, operand)
-        if convolution is not None:
+        if convolution is not None and not convolution.is_empty:
             sizes = Sizes(convolution, convolution.largest_operand * operand.bits // 8)
     elif extents is not None:
         sizes = Sizes(has_batches=extents["l"] > 1)

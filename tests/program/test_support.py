@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 
 import evt
+from evt.errors import EvtError
 from evt.plan.routes.order import ROUTES
 from tests.programs.checks import make, operand_types
 from tests.programs.generator import generate
@@ -103,3 +105,22 @@ def test_codes_are_names_of_rules() -> None:
     assert all(rule.code.isidentifier() and rule.code != "check" for rule in rules)
     for route in ROUTES:
         assert len({rule.code for rule in route.rules}) == len(route.rules)
+
+
+@pytest.mark.parametrize("zero", range(5))
+@pytest.mark.parametrize("operation", ["conv1d", "conv2d", "conv2d_dgrad", "conv2d_wgrad"])
+def test_empty_convolutions_are_explained_or_refused(operation: str, zero: int) -> None:
+    """Images, channels, filters, pixels or taps may be none: rules that divide by them have no sizes."""
+    rank = int(operation[4])
+    images, channels, filters, pixels, taps = (
+        0 if index == zero else size for index, size in enumerate((2, 16, 24, 9, 3))
+    )
+    x, weight = (images, channels, *(pixels,) * rank), (filters, channels, *(taps,) * rank)
+    y = (images, filters, *(max(pixels - taps + 1, 0),) * rank)
+    keywords = {"kernel_size": taps} if "wgrad" in operation else {}
+    shapes = (y, x) if "wgrad" in operation else (y if "dgrad" in operation else x, weight)
+    for arch in ("sm80", "sm90"):
+        with suppress(EvtError):
+            evt.supports("D = relu(acc)", arch, shapes, operation=operation, **keywords)
+        with suppress(EvtError):
+            getattr(evt, operation)("D = relu(acc)", **keywords).estimate(shapes, "h100", "f16", "f16")

@@ -203,3 +203,13 @@ def test_a_workload_needs_a_gpu(tmp_path: Path) -> None:
     (tmp_path / "w.toml").write_text("x = 3")
     result = cli(str(tmp_path / "w.toml"), "--json")
     assert json.loads(result.stdout)["diagnostics"][0]["code"] == "E0109"
+
+
+@pytest.mark.parametrize(
+    "command", [("tune", "import"), ("tune", "fit"), ("bench", "diff", "/dev/zero"), ("bench", "plot", "-o", "x.svg")]
+)
+def test_files_without_an_end_are_refused(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evt.storage.reading._MOST", 1000)
+    result = CliRunner().invoke(main, [*command, "/dev/zero"], prog_name="evt")
+    assert result.exit_code == 1, result.output
+    assert "/dev/zero is no file of `evt" in result.output
