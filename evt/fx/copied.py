@@ -19,8 +19,9 @@ from evt.runtime.memory_format import suggests_channels_last
 
 
 def copied(fused: RegionProgram, computed: Set[Node] = frozenset()) -> list[Node]:
-    """Return the nodes whose tensors are copied before a region's kernel, or after it; regions have the ``computed``.
+    """Return the nodes whose tensors are copied before a region's kernel, or after it.
 
+    ``computed`` are the nodes that regions compute; Inductor computes the others.
     For a convolution: operands whose strides its kernel cannot read. For a matrix product: inputs that cannot be viewed
     as a matrix, and results whose strides differ from PyTorch's, which their readers copy back.
     """
@@ -33,12 +34,12 @@ def _images(fused: RegionProgram, computed: Set[Node]) -> list[Node]:
     return [
         each
         for each in varying
-        if not _is_channels_last(tensor_of(each, "meta")) and not _is_written_so(each, product.node, computed)
+        if not _is_channels_last(tensor_of(each, "meta")) and not _has_any_layout(each, product.node, computed)
     ]
 
 
-def _is_written_so(node: Node, product: Node, computed: Set[Node]) -> bool:
-    """Return whether a kernel of Inductor's computes a tensor for a product alone: it writes the copy instead."""
+def _has_any_layout(node: Node, product: Node, computed: Set[Node]) -> bool:
+    """Return whether Inductor computes a tensor for one product only, and so writes it as the kernel reads it."""
     made = node.op == "call_function" and node.target not in fallbacks and find_product(node) is None
     return made and not is_view(node) and node not in computed and readers(node) == {product}
 

@@ -40,9 +40,9 @@ def in_epilogue(op: Reduce, elements: int) -> float:
 
 
 def by_inductor(ops: Iterable[Reduce], elements: int, read: bool) -> float | None:
-    """Return the microseconds of Inductor's separate kernels for reductions, or None if it has none.
+    """Return the microseconds of Inductor's separate kernels for reductions, or None without such a kernel.
 
-    A kernel that ``read`` the rows anyway reduces them as well.
+    ``read``: another kernel of Inductor reads the rows, and reduces them too.
     """
     if any(map(_of_groups, ops := list(ops))):
         return _line(_GROUP_KERNELS, elements)

@@ -197,8 +197,8 @@ _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), 
 LAUNCH = 6.1
 #: Microseconds of a kernel that copies operands, besides their traffic.
 COPY = 2.5
-#: Microseconds of an element that a thread stores, and of one that it loads: with up to a number of accumulators, and
-#: with more, which leave no registers. Fitted with the copies to 26 products in 250 kernels on an H100, 2026-11.
+#: Microseconds that a thread takes to store an element, and to load one: with at most 128 accumulators, and with more,
+#: which leave no registers to load ahead. Fitted with the copies to 26 products in 250 kernels on an H100, 2026-11.
 STORED, _LOADED, _LOADED_LATE, _MOST_EARLY_SUMS = 0.035, 0.05, 0.17, 128
 #: The library: its launch, and bytes in a microsecond; its stages and epilogues relative to the best tile.
 _LIBRARY_LAUNCH, _LIBRARY_MOVED = 6.64, 3.02e6

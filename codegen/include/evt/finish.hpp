@@ -47,8 +47,8 @@ struct InitialiseJob {
 #if !defined(EVT_DEVICE_PASS)
 namespace detail {
 
-/// Blocks for places with kFinishLanes threads each, or of a whole block if they are few, or for batches with one place,
-/// which a block has. A place that `merges` columns has many parts: few of them have a block each.
+/// The number of blocks. A place has kFinishLanes threads. Few places have a share of a block each, or a whole block if a
+/// place `merges` columns and so has many parts. A batch with one place has a block.
 inline int64_t finish_blocks(int64_t kept, int64_t batches, bool merges = false) {
   constexpr int kPlaces = kFinishThreads / kFinishLanes;
   int64_t const places = kept * batches, of_block = merges ? 1 : 32 / kFinishLanes;
