@@ -21,9 +21,9 @@ from evt.runtime.memory_format import suggests_channels_last
 def copied(fused: RegionProgram, computed: Set[Node] = frozenset()) -> list[Node]:
     """Return the nodes whose tensors are copied before a region's kernel, or after it.
 
-    ``computed`` are the nodes that regions compute; Inductor computes the others.
-    For a convolution: operands whose strides its kernel cannot read. For a matrix product: inputs that cannot be viewed
-    as a matrix, and results whose strides differ from PyTorch's, which their readers copy back.
+    ``computed`` are the nodes that regions compute; Inductor computes the others. For a convolution: operands whose
+    strides its kernel cannot read. For a matrix product: inputs that cannot be viewed as a matrix, and results whose
+    strides differ from PyTorch's, which their readers copy back.
     """
     return _images(fused, computed) if fused.region.product.is_convolution else _matrices(fused)
 
