@@ -150,7 +150,8 @@ class Benefit:
             return self.unknown
         if self.measured:
             return f"measured: {self.lost:.1f} us fused, {self.saved:.1f} us unfused"
-        said = f"saves {self.bytes / 1e6:.2f} MB, about {self.saved:.1f} us; loses about {self.lost:.1f} us"
+        megabytes, saved = round(self.bytes / 1e6, 2) + 0.0, round(self.saved, 1) + 0.0  # no -0.0
+        said = f"saves {megabytes:.2f} MB, about {saved:.1f} us; loses about {self.lost:.1f} us"
         if self.waiting is None or abs(self.waiting) < 0.05:
             return said
         return f"{said}; the GPU waits {abs(self.waiting):.1f} us {'less' if self.waiting > 0 else 'more'} for the host"

@@ -9,6 +9,7 @@ import torch
 
 import evt
 from evt.fx.backend import options_of
+from evt.fx.cost_model import Benefit
 from evt.fx.options import Options
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -167,3 +168,7 @@ def test_arguments_of_other_kinds() -> None:
             evt.report(model, **given)
     with pytest.raises(evt.TargetError, match="E0501"):
         evt.report(model, (x,), arch="nope")
+
+
+def test_a_loss_near_zero_has_no_sign() -> None:
+    assert str(Benefit(saved=-0.01, lost=2.2, bytes=-4)) == "saves 0.00 MB, about 0.0 us; loses about 2.2 us"
