@@ -205,7 +205,7 @@ def outcome(run: Callable[[Any], Any], odd: Any) -> EvtError | None:
         (lambda: OP.emit(b=""), "E0303.*there is no type ``"),
         (lambda: OP.emit(b=["f16"]), "E0303.*a type is a str or a torch.dtype, not list"),
         (lambda: OP.graph(7), "E0607.*there is no stage of type int"),
-        (lambda: OP.build("sm90", shapes=None), "E0607.*`shapes` are None; expected the shapes of A and B"),  # type: ignore[arg-type]
+        (lambda: OP.build("sm90", shapes=None), "E0607.*`shapes` are None; expected the shapes of A and B"),
         (
             lambda: evt.gemm("D = acc")(
                 torch.nested.nested_tensor([torch.zeros(4, 4)]), torch.zeros(4, 4, requires_grad=True)
