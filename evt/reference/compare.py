@@ -55,7 +55,7 @@ def relative_error(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor
 
 def compared(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the difference and the exact values in f64, both with 0 for elements that do not count."""
-    out, exact, rounded = out.double(), exact.double(), rounded.double()
+    out, exact, rounded = (each.detach().double() for each in (out, exact, rounded))
     alike = ~rounded.isfinite() & ((out == rounded) | (out.isnan() & rounded.isnan()))
     return torch.where(alike, 0.0, out - exact), torch.where(exact.isfinite() & ~alike, exact, 0.0)
 

@@ -85,3 +85,10 @@ def test_a_formula_of_which_nothing_is_known_is_allowed_more(dtype: DType) -> No
     assert dtype == F64 or not (dtype.is_float or dtype == B1) or limit([dtype]) >= tolerance(dtype)
     assert limit([dtype, E5M2]) == limit([E5M2])
     assert limit([dtype], [E4M3]) >= limit([dtype], [F16]) >= limit([dtype])
+
+
+@pytest.mark.filterwarnings("error")
+def test_outputs_under_autograd_are_compared() -> None:
+    out = torch.ones(3, requires_grad=True) * 2
+    assert relative_error(out, torch.full((3,), 2.0)) == 0
+    assert relative_error(torch.full((3,), 2.0), out) == 0
