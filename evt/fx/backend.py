@@ -33,13 +33,13 @@ from torch.fx import Graph, GraphModule, Node
 from evt.compilation import Cache, KernelSource, tools_digest
 from evt.errors import BuildError, NoKernelWarning
 from evt.fx import stored
+from evt.fx.attention import simplify_masks
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
 from evt.fx.choose import Choice, RegionPass, graph_name
 from evt.fx.dispatch import Dispatch
 from evt.fx.kernels import RegionKernels, built, planned
 from evt.fx.lowering import register
-from evt.fx.masks import drop_masks
 from evt.fx.norms import restore
 from evt.fx.options import LOSSLESS, Options, read_options
 from evt.fx.plan import GraphPlan
@@ -245,7 +245,7 @@ def backend(
     read, owner = read_options(mode, options), Owner.of(module, inputs)
     if read.rule == LOSSLESS:
         return owner.follow(module, lossless(module, owner, read))
-    drop_masks(module)
+    simplify_masks(module, read.devices)
     fuse = FusePass(owner=owner, options=read)
     patches = patches_of(read, fuse)
     while True:

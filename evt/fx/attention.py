@@ -1,0 +1,171 @@
+"""Attention that PyTorch's fused kernels compute: ``simplify_masks(module, devices)``, on a graph of Dynamo's.
+
+Models make masks while they are traced. PyTorch multiplies in float32, and keeps the scores in memory, if the last
+dimension of a mask is not contiguous; and its fastest kernels take no masks. So here
+
+    a constant mask that keeps everything    is dropped
+    a constant mask that is causal           is replaced by ``is_causal``
+    another mask                             is made contiguous
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_aggregate
+
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+#: The parameters of attention before the keywords.
+_PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+#: The most bytes of a constant that is computed here.
+_LARGEST = 1 << 26
+#: Functions and methods that make constant masks.
+_FUNCTIONS: Collection[Callable[..., Any]] = (
+    *(torch.arange, torch.diff, torch.full, torch.ones, torch.tril, torch.triu, torch.where, torch.zeros),
+    *(operator.add, operator.and_, operator.getitem, operator.invert, operator.mul, operator.or_, operator.sub),
+    *(operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne),
+)
+_METHODS = ("bool", "contiguous", "cumsum", "expand", "new_ones", "reshape", "to", "unsqueeze", "view")
+
+
+def simplify_masks(module: GraphModule, devices: Collection[str]) -> None:
+    """Give attention on some kinds of devices masks that PyTorch's fused kernels take, or none."""
+    calls = [each for each in module.graph.find_nodes(op="call_function", target=_ATTENTION) if _is_on(each, devices)]
+    given = [(each, _arguments(each)) for each in calls]
+    masked = [(each, known) for each, known in given if isinstance(known.get("attn_mask"), Node)]
+    if not masked:
+        return
+    constants = _Constants(module)
+    copies = dict[Node, Node]()
+    for node, known in masked:
+        mask = known["attn_mask"]
+        if (meaning := constants.meaning(mask)) is not None:
+            node.args, node.kwargs = (), {**known, **meaning}
+        elif _is_strided(mask):
+            if mask not in copies:
+                with module.graph.inserting_after(mask):
+                    copies[mask] = module.graph.call_method("contiguous", (mask,))
+                copies[mask].meta = dict(mask.meta)
+            node.args, node.kwargs = (), {**known, "attn_mask": copies[mask]}
+    module.recompile()
+
+
+class _Constants:
+    """The constant masks of a graph."""
+
+    def __init__(self, module: GraphModule) -> None:
+        nodes = module.graph.nodes
+        written = {_storage(each) for node in nodes if _may_write(node) for each in node.all_input_nodes}
+        self._run = Interpreter(module)
+        self._nodes = dict.fromkeys(module.graph.nodes, False)
+        self._meanings = dict[Node, Mapping[str, Any] | None]()
+        for node in nodes:
+            known = {"call_function": _FUNCTIONS, "call_method": _METHODS}.get(node.op, ())
+            inputs = all(map(self._nodes.__getitem__, node.all_input_nodes))
+            self._nodes[node] = inputs and node.target in known and _is_small(node) and _storage(node) not in written
+
+    def meaning(self, mask: Node) -> Mapping[str, Any] | None:
+        """Return the arguments of attention that say the same as a mask, or None if there are none."""
+        if mask not in self._meanings:
+            self._meanings[mask] = _meaning(self._value(mask)) if self._nodes[mask] else None
+        return self._meanings[mask]
+
+    def _value(self, wanted: Node) -> torch.Tensor:
+        """Return the value of a constant, on the CPU."""
+        needed, values = {wanted}, dict[Node, Any]()
+        for node in reversed(self._nodes):
+            if node in needed:
+                needed.update(node.all_input_nodes)
+        with unset_fake_temporarily():
+            for node in self._nodes:
+                if node in needed:
+                    args, keywords = map_aggregate(
+                        (node.args, node.kwargs), lambda each: _here(values[each] if isinstance(each, Node) else each)
+                    )
+                    values[node] = getattr(self._run, node.op)(node.target, args, keywords)
+        found: torch.Tensor = values[wanted]
+        return found
+
+
+def _meaning(mask: torch.Tensor) -> Mapping[str, Any] | None:
+    is_bool = mask.dtype == torch.bool
+    if bool(mask.all() if is_bool else not mask.any()):
+        return {"attn_mask": None}
+    if is_bool and mask.dim() > 1 and bool((mask == torch.ones(mask.shape[-2:], dtype=torch.bool).tril()).all()):
+        return {"attn_mask": None, "is_causal": True}
+    return None
+
+
+def _here(value: Any) -> Any:
+    """Return the CPU for another device."""
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    return {**dict(zip(_PARAMETERS, node.args, strict=False)), **node.kwargs}
+
+
+def _value_of(node: Node) -> torch.Tensor | None:
+    value = node.meta.get("example_value")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _is_on(node: Node, devices: Collection[str]) -> bool:
+    value = _value_of(node)
+    return value is not None and value.device.type in devices
+
+
+def _is_strided(mask: Node) -> bool:
+    """Return whether the last dimension of a mask is not contiguous."""
+    value = _value_of(mask)
+    return value is not None and value.dim() > 0 and value.shape[-1] != 1 and value.stride(-1) != 1
+
+
+def _is_small(node: Node) -> bool:
+    """Return whether a node is a small tensor of fixed sizes."""
+    value = _value_of(node)
+    sizes = () if value is None else (*value.shape, *value.stride())
+    return value is not None and all(isinstance(each, int) for each in sizes) and _bytes(value) <= _LARGEST
+
+
+def _bytes(value: torch.Tensor) -> int:
+    return value.untyped_storage().nbytes()
+
+
+def _storage(node: Node) -> int | None:
+    """Return the identity of a tensor's memory."""
+    value = _value_of(node)
+    return None if value is None else value.untyped_storage()._cdata
+
+
+def _may_write(node: Node) -> bool:
+    """Return whether a call may write to its arguments."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return (target.endswith("_") and not target.endswith("__")) or target == "__setitem__"
+    if node.op != "call_function" or target in _FUNCTIONS:
+        return node.op == "call_module"
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(each.is_mutable for each in target._schemas.values())
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable
+    name = target.__name__
+    if getattr(operator, name, None) is target:  # iadd, and not invert
+        return target is operator.setitem or (name[0] == "i" and hasattr(operator, name[1:]))
+    if isinstance(target, torch._ops.HigherOrderOperator) or not _is_of_torch(target):
+        return True
+    return name.endswith("_") or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+
+
+def _is_of_torch(target: Any) -> bool:
+    """Return whether a function is PyTorch's."""
+    known = getattr(target, "__module__", None) or getattr(getattr(target, "__self__", None), "__module__", None)
+    return str(known).partition(".")[0] == "torch"
+
+
+__all__ = ["simplify_masks"]

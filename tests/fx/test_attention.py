@@ -1,0 +1,122 @@
+"""The masks of attention that PyTorch's fused kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx import GraphModule
+from torch.nn.functional import scaled_dot_product_attention as attention
+
+from evt.fx.attention import simplify_masks
+
+from .compiling import close, compiled
+
+SIZE = 16
+Mask = Callable[[torch.Tensor], torch.Tensor]
+
+
+def everything(x: torch.Tensor) -> torch.Tensor:
+    return (torch.arange(SIZE, device=x.device) >= 0)[None, None, :, None].expand(2, 1, SIZE, SIZE)
+
+
+def zeros(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros((1, 1, 1, SIZE), device=x.device, dtype=x.dtype)
+
+
+def causal(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(SIZE, device=x.device)
+    return (places[None, :] <= places[:, None]).to(x.device)
+
+
+def causal_sequences(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(SIZE, device=x.device).unsqueeze(0).expand(2, -1)
+    sequence = (torch.diff(places, prepend=places[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+    return causal(x) & (sequence[:, None, :, None] == sequence[:, None, None, :])
+
+
+def window(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(SIZE, device=x.device)
+    return causal(x) & (places[None, :] > places[:, None] - 4)
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones((SIZE, SIZE), device=x.device, dtype=torch.bool)
+    mask.view(-1)[3:5] = False
+    return mask
+
+
+def filled(x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones((SIZE, SIZE), device=x.device, dtype=torch.bool)
+    mask.expand(1, 1, -1, -1)[..., 3:].fill_(False)
+    return mask
+
+
+def bias(x: torch.Tensor) -> torch.Tensor:
+    return x[..., :1].transpose(-1, -2).expand(-1, -1, SIZE, -1).transpose(-1, -2)
+
+
+def simplified(make: Mask, device: str = "cpu") -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Return the arguments of attention besides the query, and its results without and with simpler masks."""
+    found: list[GraphModule] = []
+
+    def collect(module: GraphModule, _: Any) -> Callable[..., Any]:
+        simplify_masks(module, (device,))
+        module.graph.lint()
+        found.append(module)
+        return module.forward
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return attention(x, x, x, make(x))
+
+    torch._dynamo.reset()  # it counts the compilations of a function
+    x = torch.randn(2, 3, SIZE, 8, generator=torch.Generator().manual_seed(0))
+    results = [call(x), torch.compile(call, backend=collect)(x)]
+    (node,) = found[0].graph.find_nodes(op="call_function", target=attention)
+    return dict(zip(("key", "value", "attn_mask"), node.args[1:], strict=False)) | node.kwargs, results
+
+
+@pytest.mark.parametrize(
+    ("make", "is_causal"), [(everything, False), (zeros, False), (causal, True), (causal_sequences, True)]
+)
+def test_a_constant_mask_is_said_in_another_way(make: Mask, is_causal: bool) -> None:
+    known, (want, got) = simplified(make)
+    assert known["attn_mask"] is None
+    assert known.get("is_causal", False) is is_causal
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("make", [window, written, filled])
+def test_other_masks_stay(make: Mask) -> None:
+    known, (want, got) = simplified(make)
+    assert known["attn_mask"] is not None
+    assert not known.get("is_causal", False)
+    torch.testing.assert_close(got, want)
+
+
+def test_a_strided_mask_becomes_contiguous() -> None:
+    known, (want, got) = simplified(bias)
+    assert known["attn_mask"].target == "contiguous"
+    torch.testing.assert_close(got, want)
+
+
+def test_other_devices_keep_their_masks() -> None:
+    assert simplified(everything, "cuda")[0]["attn_mask"] is not None
+
+
+def test_the_backend_simplifies_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def module(x: torch.Tensor) -> torch.Tensor:
+        return attention(x, x, x, attn_mask=causal(x))
+
+    def compile_fx(graph: GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
+        seen.extend(each.kwargs for each in graph.graph.find_nodes(op="call_function", target=attention))
+        return graph.forward
+
+    monkeypatch.setattr("evt.fx.backend.compile_fx", compile_fx)
+    x = torch.randn(2, 3, SIZE, 8)
+    close(compiled(module)(x), module(x))
+    assert [each["is_causal"] for each in seen] == [True]
