@@ -307,11 +307,17 @@ void check(Size const& size) {
   typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
   int const cluster = int(Kernel::get_cluster_shape(params).x);
   gridDim = Kernel::get_grid_shape(params);
+  evt::kit::first_out = 0;
   for (unsigned first = 0; first < gridDim.x; first += unsigned(cluster)) {
     blockIdx.x = first;
     host::barriers.clear();
     std::memset(host::memory, 0xff, sizeof(host::memory));
     host::run(Kernel::MaxThreadsPerBlock, [&] { Kernel()(params, host::memory[host::rank_of_block()] + 16); }, cluster);
+  }
+  if constexpr (Tile::kClusterRows == 1 && !Tile::kGrouped) {
+    // The tiles of a band that have the same columns of B follow one another.
+    bool const is_read_once = (m + kRows - 1) / kRows <= params.band && (!Tile::kBatched || b_batch != 0);
+    if ((evt::kit::first_out > 0) != is_read_once && ++failures < 20) std::printf("case %d: the policy of B\n", cases);
   }
   std::vector<double> of_columns(size_t(n), 0);
   int const rows = Tile::kGrouped ? size.ends.back() : m;

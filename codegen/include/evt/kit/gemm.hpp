@@ -294,7 +294,7 @@ struct GemmStorage {
 template <class Traits>
 struct GemmWork {
   int tile, row, end, column, first_block, k_blocks, group;
-  bool reads_once;  // whether no other tile has its columns of B
+  bool reads_once;  // whether tiles that have its columns of B read them at the same time, if other tiles have them
 
   CUTLASS_DEVICE GemmWork(
       GemmParams<Traits> const& params, GemmStorage<Traits> const& storage, int number, int rank) {
@@ -314,7 +314,7 @@ struct GemmWork {
       group = number / of_batch;
       number -= group * of_batch;
     }
-    reads_once = row_clusters == 1 && (!Traits::kBatched || params.b_step != 0);
+    reads_once = row_clusters <= params.band && (!Traits::kBatched || params.b_step != 0);
     int const of_band = params.band * params.column_clusters;
     int const band = number / of_band, within = number - band * of_band;
     int const height = min(params.band, row_clusters - band * params.band);

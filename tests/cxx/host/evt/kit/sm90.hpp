@@ -217,10 +217,15 @@ template <class... Places>
 void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, Places... places) {
   host::load(to, map, barrier, {places...});
 }
-struct CachePolicy {};
-inline constexpr CachePolicy kEvictNormal{}, kEvictFirst{};
+struct CachePolicy {
+  bool evicts_first;
+};
+inline constexpr CachePolicy kEvictNormal{false}, kEvictFirst{true};
+/// The number of loads whose lines leave L2 first.
+inline int first_out = 0;
 template <class... Places>
-void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy, Places... places) {
+void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, Places... places) {
+  first_out += policy.evicts_first;
   host::load(to, map, barrier, {places...});
 }
 template <class... Places>
