@@ -96,7 +96,9 @@ def _meaning(mask: torch.Tensor) -> Mapping[str, Any] | None:
     is_bool = mask.dtype == torch.bool
     if bool(mask.all() if is_bool else not mask.any()):
         return {"attn_mask": None}
-    if is_bool and mask.dim() > 1 and bool((mask == torch.ones(mask.shape[-2:], dtype=torch.bool).tril()).all()):
+    if not is_bool or mask.dim() < 2 or mask.shape[-2] == 1:  # one row is for all queries
+        return None
+    if bool((mask == torch.ones(mask.shape[-2:], dtype=torch.bool).tril()).all()):
         return {"attn_mask": None, "is_causal": True}
     return None
 

@@ -42,6 +42,10 @@ def window(x: torch.Tensor) -> torch.Tensor:
     return causal(x) & (places[None, :] > places[:, None] - 4)
 
 
+def first(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(SIZE, device=x.device)[None] < 1  # for all queries: the first row of a causal mask
+
+
 def written(x: torch.Tensor) -> torch.Tensor:
     mask = torch.ones((SIZE, SIZE), device=x.device, dtype=torch.bool)
     mask.view(-1)[3:5] = False
@@ -88,7 +92,7 @@ def test_a_constant_mask_is_said_in_another_way(make: Mask, is_causal: bool) -> 
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("make", [window, written, filled])
+@pytest.mark.parametrize("make", [window, first, written, filled])
 def test_other_masks_stay(make: Mask) -> None:
     known, (want, got) = simplified(make)
     assert known["attn_mask"] is not None
