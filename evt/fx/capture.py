@@ -76,7 +76,7 @@ def capture(
     for spec in exported.graph_signature.input_specs:
         node = inputs_by_name[spec.arg.name]
         if spec.kind == InputKind.CONSTANT_TENSOR and _attribute(module, spec.target) is None:
-            _keep(made, node, str(spec.target), exported.constants[str(spec.target)])
+            _keep(made, node, node.name, exported.constants[str(spec.target)])
         elif spec.kind != InputKind.USER_INPUT:
             names[spec.target] = node
     targets = {**names, **inputs_by_name}

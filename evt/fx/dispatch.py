@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -234,7 +235,8 @@ class Dispatch:
         if self.lossless:
             outcomes = before.outcomes if before else ()
             refused = {each.product.name: each for each in outcomes if each.reason and each.reason.code == DIFFERS}
-            lossless = Lossless(_pytree.tree_leaves((args, keywords)), refused)
+            call = partial(self.model, *args, **keywords)
+            lossless = Lossless(_pytree.tree_leaves((args, keywords)), refused, call)
         for _ in range(2):
             assert self._watch is not None
             inputs, named = _pytree.tree_map(_apart, (args, keywords))

@@ -11,7 +11,7 @@ the sum, which another order changes. Sums and means of results depend on an ord
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -84,9 +84,26 @@ class Comparison:
 
     def __init__(self, captured: Captured, inputs: Sequence[Any], folded: Mapping[Node, torch.Tensor]) -> None:
         self.whole, self.inputs, self.folded = captured.whole, inputs, folded
+        self.of_capture = Proof(0, 0)
         found = {node: captured.copies.get(node.meta.get(ORIGINAL, node)) for node in captured.module.graph.nodes}
         #: The nodes of the captured graph. Values of other nodes are computed from the values of these.
         self.known = {node: original for node, original in found.items() if original is not None}
+
+    def judge_capture(self, call: Callable[[], Sequence[Any]]) -> None:
+        """Compare the captured graph's results with the model's: a model may ask whether PyTorch traces it.
+
+        ``call`` calls the model, and returns the written tensors and the results. Two calls that differ prove nothing.
+        """
+        with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng():
+            found = self.whole.forward(*self.inputs)
+        with torch.no_grad(), torch.random.fork_rng():
+            wanted = call()
+        proof = _of_results(found, wanted)
+        if not proof.holds:
+            with torch.no_grad(), torch.random.fork_rng():
+                again = call()
+            proof = proof if _of_results(again, wanted).holds else self.of_capture
+        self.of_capture = proof
 
     def prove(self, regions: Sequence[RegionProgram]) -> dict[Node, Proof]:
         """Return the comparison of each region, by its product. Random operators leave PyTorch's generators alone."""
@@ -178,6 +195,25 @@ class _Values(dict[Node, Any]):
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.__getitem__)
         self[node] = node.target(*args, **kwargs)
         return self[node]
+
+
+def _of_results(found: Sequence[Any], wanted: Sequence[Any]) -> Proof:
+    """Return the comparison of a call's results."""
+    elements = different = 0
+    for one, other in zip(found, wanted, strict=True):
+        if isinstance(other, torch.Tensor):
+            elements += max(other.numel(), 1)
+            different += _differing(one, other)
+    return Proof(elements, different)
+
+
+def _differing(found: torch.Tensor, wanted: torch.Tensor) -> int:
+    """Return the number of elements with other bits; tensors of other kinds differ in all elements."""
+    if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+        return max(wanted.numel(), 1)
+    if found.is_complex():
+        found, wanted = (torch.view_as_real(each.resolve_conj()) for each in (found, wanted))
+    return different_bits(found.resolve_neg(), wanted.resolve_neg())
 
 
 def _count(fused: RegionProgram, read: Mapping[Node, Any], wanted: Sequence[torch.Tensor]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -30,10 +32,14 @@ _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True)
 class Lossless:
-    """The leaves of a call's inputs, with which regions are compared, and the products that were refused before."""
+    """The leaves of a call's inputs, with which regions are compared, and the products that were refused before.
+
+    ``call`` calls the model with the inputs.
+    """
 
     leaves: Sequence[Any]
     refused: Mapping[str, Outcome]
+    call: Callable[[], Any]
 
 
 @dataclass
@@ -81,13 +87,8 @@ class GraphPlan:
         """Call the model and return the memory of its results; undo the writes of the call."""
         given = self._given(watch, leaves)
         names = (node.name for node in self.graph.graph.find_nodes(op="placeholder"))
-        kept = [(given[place], given[place].clone()) for place in self.written]
-        found = results_of(zip(names, given, strict=False), _pytree.tree_leaves(call(), is_leaf=_is_none))
-        with torch.no_grad():
-            for tensor, values in kept:
-                tensor.copy_(values)
-        watch.put_back()
-        return found
+        with _undone([given[place] for place in self.written], watch):
+            return results_of(zip(names, given, strict=False), _leaves_of(call()))
 
     def takes(self, leaves: Sequence[Any]) -> bool:
         """Return whether the graph takes inputs, with some values of its symbols."""
@@ -152,6 +153,8 @@ def plan(
         with torch.no_grad():
             values = folding.values(captured.module, [watch.tensors[place] for _, place in folded])
         comparison = Comparison(captured, given, values)
+        kept = [given[placeholders.index(node)] for node in captured.written]
+        comparison.judge_capture(partial(_called, lossless.call, kept, watch))
     fusion = _fuse(captured.module, settings or {}, comparison, lossless.refused if lossless is not None else {})
     folding.take(graph, is_constant)
     restore(graph, captured.written, captured.results if results is None else results)
@@ -177,8 +180,28 @@ def _is_random(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _is_none(value: object) -> bool:
-    return value is None
+def _leaves_of(result: Any) -> list[Any]:
+    return list(_pytree.tree_leaves(result, is_leaf=lambda value: value is None))
+
+
+def _called(call: Callable[[], Any], written: Sequence[torch.Tensor], watch: Watch) -> list[Any]:
+    """Call the model; return copies of the tensors that it writes, and of its results."""
+    with _undone(written, watch):
+        result = _leaves_of(call())
+        return [each.clone() if isinstance(each, torch.Tensor) else each for each in (*written, *result)]
+
+
+@contextmanager
+def _undone(written: Sequence[torch.Tensor], watch: Watch) -> Iterator[None]:
+    """Undo the writes of a model inside a ``with`` block to tensors and to attributes."""
+    kept = [(each, each.clone()) for each in written]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, values in kept:
+                tensor.copy_(values)
+        watch.put_back()
 
 
 def _fits(known: Any, leaf: Any, values: dict[Any, Any]) -> bool:
@@ -222,6 +245,9 @@ def _fuse(
         if comparison is None:
             every: Sequence[Outcome] = find_regions(each.graph, settings=settings, left=left).outcomes
         else:
+            if not comparison.of_capture.holds:
+                reason = f"PyTorch's capture changes the model: {comparison.of_capture}"
+                left = _all_products(each.graph, DIFFERS, reason)
             every = _proven(each.graph, settings, left, comparison, refused)
         found = [one if one.fused is None else replace(one, fused=readable(each.graph, one.fused)) for one in every]
         _, without = planned({one.product: one.fused for one in found if one.fused is not None}, every=True)
@@ -278,8 +304,13 @@ def _strided(graph: Graph) -> dict[Node, SkipReason]:
     for node in graph.nodes:
         if base_name(node) == "as_strided" and node.all_input_nodes[0].op == "call_function":
             reason = f"`{node.name}` reads the memory of a result as it lies, which eager mode alone decides"
-            return {each: SkipReason(each, "E1003", reason) for each in graph.nodes if find_product(each) is not None}
+            return _all_products(graph, "E1003", reason)
     return {}
+
+
+def _all_products(graph: Graph, code: str, reason: str) -> dict[Node, SkipReason]:
+    """Return all products of a graph, each with the reason why it is not fused."""
+    return {each: SkipReason(each, code, reason) for each in graph.nodes if find_product(each) is not None}
 
 
 def _graphs(module: GraphModule) -> Iterator[GraphModule]:

@@ -39,6 +39,20 @@ def test_keyword_arguments() -> None:
     compare(Two()(**inputs), evt.fuse(Two(), inputs)(**inputs))
 
 
+def test_a_submodule_makes_constants() -> None:
+    """PyTorch names a constant by the submodule that makes it: its name has a dot."""
+
+    class Shifted(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + torch.where(x > 0, torch.tensor([0.0] * 7 + [1.0]), 2.0)
+
+    module, x = torch.nn.Sequential(Shifted(8, 8), Shifted(8, 8)).eval(), torch.randn(4, 8)
+    made = evt.fuse(module, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), module(x))
+    assert fusion(made).regions
+
+
 def test_a_graph_module_is_taken() -> None:
     x = torch.randn(4, 5)
     traced = torch.export.export(model(), (x,)).module()

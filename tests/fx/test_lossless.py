@@ -101,6 +101,65 @@ def test_what_differs_is_not_fused(make: Callable[..., Any]) -> None:
         assert not torch.equal(fuse(module, (x,), numerics="eager")(x)[1], module(x)[1])
 
 
+class Traced(torch.nn.Module):
+    """A model that takes other operators when PyTorch traces it, as attention in transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = model()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = self.block(x)
+        return y * 0.3 * 0.7 if torch.compiler.is_compiling() else y * (0.3 * 0.7)
+
+
+def test_a_capture_with_other_bits_is_not_fused() -> None:
+    module, x = Traced().eval(), whole(16, 64)
+    made = fuse(module, (x,), rule="lossless")
+    with torch.no_grad():
+        assert torch.equal(made(x), module(x))
+        assert not torch.equal(fuse(module, (x,), numerics="eager")(x), module(x))
+    rows = evt.report(made).rows
+    assert not any(row.fused for row in rows)
+    assert all("PyTorch's capture changes the model: " in row.reason for row in rows)
+
+
+def test_a_model_that_differs_from_itself_is_fused() -> None:
+    calls: list[int] = []
+
+    class Counted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = model()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(0)
+            return self.block(x)[0] + len(calls)
+
+    assert any(row.fused for row in evt.report(fuse(Counted().eval(), (whole(16, 64),), rule="lossless")).rows)
+
+
+def test_the_comparison_undoes_what_the_model_writes() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = model()
+            self.calls: torch.Tensor
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.block(x)[0] + self.calls.to(HALF)
+
+    module, x = Counting().eval(), whole(16, 64)
+    made = fuse(module, (x,), rule="lossless")
+    with torch.no_grad():
+        first, second = made(x), made(x)
+    assert torch.equal(second - first, torch.ones_like(first))
+    assert module.calls == 2
+    assert any(row.fused for row in evt.report(made).rows)
+
+
 def test_an_example_of_zeros_proves_nothing() -> None:
     """The first call compares on its own tensors."""
     module = model(cubes=True)
