@@ -21,8 +21,6 @@ from evt.plan.signature import bytes_of
 _SIZES = ("rows", "columns", "k_blocks", "row_clusters", "column_clusters", "band", "grid", "encoded")
 _BATCHES = ("batches", "a_step", "b_step", "c_step")
 _CONSUMERS = 2
-#: A row of a block of C and D in shared memory: 64 elements of 16 bits.
-_EPILOGUE_ROW = 2 * FILTERS
 _STRIPS = FILTERS // 16
 #: Columns of a tile of a packed B.
 _PACKED_COLUMNS = 8
@@ -199,7 +197,7 @@ def _block(
     if batched:
         of_batch = _batch_stride(tensor.strides[2], sizes)
         extents, strides, box = _with_batches(extents, pitch, box, of_batch, sizes)
-    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW)
+    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _row_bytes(tensor))
 
 
 def _masked_block(member: str, tensor: Tensor, sizes: Mapping[str, int], rows: int, columns: int) -> TensorMap:
@@ -207,4 +205,10 @@ def _masked_block(member: str, tensor: Tensor, sizes: Mapping[str, int], rows: i
     stride = sizes[str(tensor.strides[0])]
     extents, box = (columns, rows, sizes["m"] + 1), (FILTERS, rows, 1)
     strides, before = (stride, stride), rows * stride
-    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _EPILOGUE_ROW, before=before)
+    row_bytes = _row_bytes(tensor)
+    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, row_bytes, before=before)
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a row of a block of C or D in shared memory."""
+    return FILTERS * bytes_of(tensor.dtype)

@@ -1,16 +1,18 @@
-"""The matrices that an own kernel moves by TMA, through shared memory: C and D of 16-bit floats."""
+"""The matrices that an own kernel moves by TMA, through shared memory: C and D of 16-bit floats, and a product's D of 8
+bits.
+"""
 
 from __future__ import annotations
 
 from evt.ir import Input, Output
 from evt.ir.columns import pair_distances
-from evt.ir.dtype import BF16, F16
+from evt.ir.dtype import BF16, E4M3, E5M2, F16, I8, U8
 from evt.ir.node import base
 from evt.plan.epilogue.facts import is_collective
 from evt.plan.problem import Problem
 
-#: Types of C and D, whose buffers have elements of 16 bits.
-_TYPES = (F16, BF16)
+#: Types of C and D, and of a D whose buffer has elements of 8 bits.
+_TYPES, _BYTES = (F16, BF16), (E4M3, E5M2, I8, U8)
 #: The bytes that addresses and strides are multiples of.
 ALIGNED_BYTES = 16
 
@@ -22,7 +24,8 @@ def is_staged(problem: Problem, value: Input | Output) -> bool:
 
 def is_unaligned(problem: Problem, value: Input | Output) -> bool:
     """Return whether an own kernel would move a matrix as C or D if its rows were aligned."""
-    return is_collective(value) and _is_movable(problem, value) and not _is_aligned(problem, value)
+    is_moved = value.dtype in _TYPES and _is_movable(problem, value)
+    return is_collective(value) and is_moved and not _is_aligned(problem, value)
 
 
 def is_paired(problem: Problem) -> bool:
@@ -48,8 +51,10 @@ def _is_moved(problem: Problem, value: Input | Output) -> bool:
 
 
 def _is_movable(problem: Problem, value: Input | Output) -> bool:
-    row_major = base(problem.signature[value.name].contiguous or "") == "n"
-    return row_major and value.dtype in _TYPES and not value.is_indexed
+    row_major, primary = base(problem.signature[value.name].contiguous or "") == "n", problem.dag.primary
+    stores_bytes = problem.signature.convolution is None and primary.dtype in _BYTES
+    moved = value is primary if stores_bytes else value.dtype in _TYPES  # C and D have one buffer
+    return row_major and moved and not value.is_indexed
 
 
 def _is_aligned(problem: Problem, value: Input | Output) -> bool:

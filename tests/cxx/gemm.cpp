@@ -8,6 +8,23 @@
 #include <utility>
 #include <vector>
 
+/// A byte with the value of a whole number.
+struct Byte {
+  int8_t bits;
+};
+
+namespace evt {
+namespace element {
+
+/// A byte of D, which saturates.
+inline int8_t small(float x) { return int8_t(std::min(std::max(std::rint(x), -128.0f), 127.0f)); }
+inline void store_two(Byte, uint32_t& to, float first, float second) {
+  to = uint8_t(small(first)) | uint32_t(uint8_t(small(second))) << 8;
+}
+
+}  // namespace element
+}  // namespace evt
+
 #include "evt/kit/gemm.hpp"
 
 #include "evt/epilogue/lanes_own.hpp"
@@ -15,11 +32,6 @@
 #include "evt/epilogue/pair.hpp"
 #include "evt/epilogue/reduce.hpp"
 #include "evt/epilogue/vector.hpp"
-
-/// A byte with the value of a whole number.
-struct Byte {
-  int8_t bits;
-};
 
 namespace evt {
 namespace kit {
@@ -65,12 +77,13 @@ struct MmaOfRegisters : Mma<Pixels> {
 };
 
 /// D = acc + C + offset, D = acc + offset, or D = 2*even(acc) + odd(acc) + offset, and the sums of the rows and of the
-/// columns of acc. A row has an offset. Direct: threads load C and store D.
-template <bool HasSource, int TileRows, bool Paired = false, bool Direct = false>
+/// columns of acc. A row has an offset. Without a destination, threads load C and store D.
+template <bool HasSource, int TileRows, bool Paired, class D>
 struct Epilogue {
+  static constexpr bool Direct = std::is_void_v<D>;
   using Lanes = std::conditional_t<Paired, evt::kit::LanesOfPairs, evt::kit::Lanes>;
   using Source = std::conditional_t<HasSource && !Direct, bf16, void>;
-  using Destination = std::conditional_t<Direct, void, evt::element::Stored>;
+  using Destination = D;
   using Result = float;
   static constexpr bool kPlaces = true;
   template <epilogue::Kept Kept>
@@ -225,7 +238,7 @@ int checked = 0;
 /// The tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
 /// share a zero point.
 template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16, int OfZeros = 0,
-          int Depth = Bits == 4 ? 128 : 64, bool Direct = false>
+          int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored>
 void check(Size const& size) {
   if (checked++ % 2 != 0 && !every) return;
   constexpr bool kPacked = Bits == 4;
@@ -239,7 +252,8 @@ void check(Size const& size) {
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPaired, Direct>, Depth, Tile,
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPaired, Destination>,
+                                Depth, Tile,
                                 Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth;
@@ -255,7 +269,18 @@ void check(Size const& size) {
   int const d_batch = (m + 1) * stored, b_batch = std::strchr(size.shared, 'B') ? 0 : n * k;
   std::vector<bf16> const a = numbers(size_t(a_elements), 1), b = numbers(size_t(groups * n * k), 2);
   std::vector<bf16> const c = numbers(size_t(c_elements), 3);
-  std::vector<bf16> d(size_t(batches * d_batch), bf16{0x7fc0});
+  constexpr bool kBytes = std::is_same_v<Destination, Byte>;
+  using Element = std::conditional_t<kBytes, Byte, bf16>;
+  Element poison;
+  std::memset(&poison, 0x7f, sizeof(poison));
+  std::vector<Element> d(size_t(batches * d_batch), poison);
+  auto const expect_stored = [](Element found, double wanted, double scale, char const* what, int row, int column) {
+    if constexpr (kBytes) {
+      expect(found.bits, evt::element::small(float(wanted)), 1, what, row, column);
+    } else {
+      expect(value(found), wanted, scale, what, row, column);
+    }
+  };
   typename Kernel::Arguments arguments{};
   arguments.rows = m, arguments.columns = n, arguments.depth = k;
   arguments.a = a.data(), arguments.a_stride = k, arguments.b = b.data(), arguments.b_stride = k;
@@ -323,10 +348,9 @@ void check(Size const& size) {
   int const rows = Tile::kGrouped ? size.ends.back() : m;
   for (int number = 0; number < batches * (m + 1); ++number) {
     int const batch = number / (m + 1), i = number % (m + 1);
-    bf16 const* const row_of_d = &d[size_t(batch * d_batch + i * stored)];
+    Element const* const row_of_d = &d[size_t(batch * d_batch + i * stored)];
     for (int j = 0; j < stored && i >= rows; ++j) {
-      float const found = value(row_of_d[j]);
-      if (found == found && ++failures < 20) std::printf("row %d is written\n", i);
+      if (std::memcmp(&row_of_d[j], &poison, sizeof(poison)) != 0 && ++failures < 20) std::printf("row %d is written\n", i);
     }
     if (i >= rows) continue;
     int group = batch;
@@ -338,10 +362,10 @@ void check(Size const& size) {
       double sum = 0;
       for (int x = 0; x < k; ++x) sum += value(row_of_a[x]) * element(group, j, x) * factor(group, i, j, x);
       if (!Tile::kPaired) {
-        expect(value(row_of_d[j]), sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
+        expect_stored(row_of_d[j], sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
       } else if (j % 2 == 1) {
         double const scale = 1 + std::fabs(before) + std::fabs(sum);
-        expect(value(row_of_d[j / 2]), 2 * before + sum + offsets[size_t(i)], scale, "D of a pair", i, j / 2);
+        expect_stored(row_of_d[j / 2], 2 * before + sum + offsets[size_t(i)], scale, "D of a pair", i, j / 2);
       }
       before = sum;
       of_row += sum;
@@ -364,8 +388,8 @@ void check(Size const& size) {
 int main(int count, char**) {
   every = count > 1;
   using evt::kit::GemmTile;
-  check<GemmTile<2, true, 1, 1, 1>, 64, true, 0, 0, 16, 0, 64, true>({333, 261, 72, 2, {}});
-  check<GemmTile<1, false, 1, 2, 1>, 96, true, 0, 0, 16, 0, 64, true>({200, 133, 136, 2, {}});
+  check<GemmTile<2, true, 1, 1, 1>, 64, true, 0, 0, 16, 0, 64, void>({333, 261, 72, 2, {}});
+  check<GemmTile<1, false, 1, 2, 1>, 96, true, 0, 0, 16, 0, 64, void>({200, 133, 136, 2, {}});
   check<GemmTile<1, true, 1, 1, 1>, 16, true>({37, 144, 136, 2, {}});
   check<GemmTile<2, true, 1, 1, 1>, 64, false>({150, 264, 200, 2, {}});
   check<GemmTile<3, true, 2, 1, 1>, 32, true>({90, 392, 136, 4, {}});
@@ -411,6 +435,11 @@ int main(int count, char**) {
   check<GemmTile<1, false, 1, 2, 4, true, false, false, false, true>, 64, false, 1, 128>({90, 136, 520, 8, {}, 2, "B"});
   check<GemmTile<2, false, 1, 1, 1, false, false, false, true, true>, 16, false>({33, 272, 72, 2, {}, 3, "B"});
   check<GemmTile<1, false, 1, 1, 4, true, false, false, false, true>, 16, true>({5, 80, 331, 4, {}, 7, "A"});
+  check<GemmTile<2, true, 1, 1, 1, false, true, false, true>, 128, false, 0, 0, 16, 0, 64, Byte>({150, 288, 8, 2, {3, 3, 140}});
+  check<GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false, 0, 0, 16, 0, 64, Byte>({70, 160, 8, 2, {}});
+  check<GemmTile<1, false, 1, 1, 2>, 64, false, 0, 0, 16, 0, 64, Byte>({100, 144, 72, 2, {}});
+  check<GemmTile<2, true, 1, 1, 1>, 40, false, 0, 0, 16, 0, 64, Byte>({90, 144, 8, 2, {}});
+  check<GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128, 16, 0, 64, Byte>({150, 144, 8, 2, {5, 5, 140}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

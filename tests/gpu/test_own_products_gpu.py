@@ -99,6 +99,8 @@ CASES = {
         "in s: f32[n, k/128]; B = s*B; out D: bf16[m, n/2], c: f32[n]; D = even(acc) - odd(acc); c = max[m](acc)",
         "e4m3",
     ),
+    "pairs-bytes": Case("in q: f32; out D: e4m3[m, n/2]; D = q*silu(even(acc))*odd(acc)", "bf16", every=True),
+    "bytes": Case("in s: f32[m], x: f16[m, n]; out D: i8; D = s*acc + x", "i8", every=True),
     "pairs-apart": Case("out D[m, n/2]; D = even(acc, 8) - odd(acc, 8)"),
     "residual-bf16-gemm": Case(RESIDUAL, "bf16", operation="gemm"),
     "residual-f32": Case(RESIDUAL, "f32"),

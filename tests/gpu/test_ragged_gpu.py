@@ -30,6 +30,7 @@ CASES = {
     "flexible": ("in s: f32[m?], t: f16[n?]\nD = s*acc + t", "f16"),
     "residual": (ALONG_K.format("bf16") + "D = relu(acc + C) + residual", "bf16"),
     "gated": (ALONG_K.format("bf16") + "out D: bf16[m, n/2]\nD = silu(even(acc))*odd(acc)", "bf16"),
+    "gated-bytes": (ALONG_K.format("bf16") + "in q: f32\nout D: e4m3[m, n/2]\nD = q*silu(even(acc))*odd(acc)", "bf16"),
     "gated-e4m3": (
         ALONG_K.format("e4m3") + "in s: f32[m], t: f32[n]\nout D: bf16[m, n/2]\nx = s*t*acc\nD = silu(even(x))*odd(x)",
         "e4m3",

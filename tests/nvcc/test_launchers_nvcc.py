@@ -175,10 +175,10 @@ PRODUCTS = [
     pytest.param(RESIDUAL, "f16", "own_pingpong_128x128x64", id="pingpong"),
     pytest.param(REDUCED, "bf16", "own_cooperative_64x128x64_1x1x4", id="split-reductions"),
     pytest.param(
-        "in u: i32, v: bool, seed: i64, offset: i32; out D: f16; D = dropout(acc*u + v, 0.25, seed, offset)",
+        "in u: i32, v: bool, seed: i64, offset: i32; out D: i8; D = dropout(acc*u + v, 0.25, seed, offset)",
         "f16",
         "own_pingpong_64x128x64",
-        id="numbers",
+        id="numbers-bytes",
     ),
     pytest.param(RESIDUAL, "bf16", "own_cooperative_256x128x64_1x2", id="cluster", marks=SLOW),
     pytest.param(RESIDUAL, "f16", "own_cooperative_64x256x32_2x1", id="cluster-of-rows", marks=SLOW),
@@ -291,10 +291,11 @@ def drawn_products(plan: Plan) -> Iterator[tuple[int, int, int]]:
     """Yield sizes: whole tiles and odd ones, few tiles and many waves, aligned as TMA needs."""
     draw, step = random.Random(plan.config.name), 128 // min(plan.operand_bits, plan.mainloop.b.dtype.bits)
     step = 128 if plan.mainloop.is_packed else step
+    wide = 128 // plan.destination.dtype.bits if plan.destination else 8
     yield from ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 2048), (17, 4096, 1024), (4096, 256, 8192))
     for _ in range(40):
         m, n, k = (round(2 ** draw.uniform(0, most)) for most in (15, 11, 10))
-        yield m, 8 * n, step * k + plan.config.tile[2] * (plan.config.cluster[2] - 1)
+        yield m, wide * n, step * k + plan.config.tile[2] * (plan.config.cluster[2] - 1)
 
 
 @pytest.mark.parametrize(("text", "dtype", "config"), PRODUCTS)
@@ -370,6 +371,7 @@ GROUPS = {
     "own_pingpong_64x128x64": "in w: f32[m], t: f32[n?]; D = w*gelu(alpha*acc + bias) + t + residual",
     "own_cooperative_256x128x64_1x2": "in w: f32[m], t: f32[n?]; D = w*gelu(alpha*acc + bias) + t + residual",
     "own_pingpong_32x128x64": "gemm(A: f16[m, k], B: f16[n, k]); out D[m, n/2]; D = silu(even(acc))*odd(acc)",
+    "own_pingpong_192x128x64_1x2": "gemm(A: f16[m, k], B: f16[n, k]); out D: e4m3[m, n/2]; D = even(acc)*odd(acc)",
 }
 
 

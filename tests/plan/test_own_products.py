@@ -258,6 +258,8 @@ SUITED = {
     "dropout": "D = dropout(acc + bias, 0.1, seed, offset)",
     "packed bits": "in K: b1[m, n]; out D, M: b1; M = acc > 0; D = where(K, acc, 0)",
     "pairs": "out D[m, n/2]; D = silu(even(acc))*odd(acc)",
+    "bytes": "in s: f32[m]; out D: e4m3; D = s*acc",
+    "pairs of bytes": "out D: i8[m, n/2]; D = silu(even(acc))*odd(acc)",
     "pairs with a reduction": "out D[m, n/2], s: f32[m]; D = silu(even(acc + bias))*odd(acc); s = max[n](abs(D))",
 }
 
@@ -270,6 +272,7 @@ def test_it_is_taken(what: str) -> None:
 UNSUITED = {
     "wide operands": ("D = acc", "f32", "the operands are f32"),
     "a wide result": ("out D: f32; D = acc", "f16", "`D` is moved element by element"),
+    "bytes and a matrix to read": ("in x: f16[m, n]; out D: e4m3; D = acc + x", "f16", ""),
     "columns of a result": ("out D[n, m]; D = acc", "f16", "`D` is moved element by element"),
     "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is no matrix, which TMA stores"),
     "two matrices to read": ("D = acc + x + y; in x[m, n], y[m, n]", "f16", "`y` is a further matrix"),
@@ -311,6 +314,15 @@ def test_it_is_chosen_and_cutlass_is_printed() -> None:
     assert (route.applies, route.chosen, route.beside, route.unmet) == (True, True, False, "")
     assert op.explain("sm90").plan.route == ROUTE
     assert evt.linear("in x: f16[m]; D = acc*x").plan("sm80").route == "evt-2x"
+
+
+def test_tma_stores_bytes() -> None:
+    """Threads load what is added to a D of 8 bits: C and D have one buffer."""
+    for text, paired in (("out D: e4m3; D = acc + C", False), ("out D: u8[m, n/2]; D = even(acc)*odd(acc)", True)):
+        made = planned(text, "bf16")
+        assert made.destination.dtype.bits == 8
+        assert made.source is None
+        assert made.mainloop.paired == paired
 
 
 # Batches

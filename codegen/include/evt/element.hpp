@@ -103,9 +103,27 @@ CUTLASS_DEVICE void store_two(f16, uint32_t& to, float first, float second) {
 CUTLASS_DEVICE void store_two(bf16, uint32_t& to, float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to) : "f"(second), "f"(first));
 }
+/// Two elements of 8 bits in the lower half of a word.
+CUTLASS_DEVICE void store_two(e4m3, uint32_t& to, float first, float second) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+  to = two;
+}
+CUTLASS_DEVICE void store_two(e5m2, uint32_t& to, float first, float second) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+  to = two;
+}
 template <class T, class Value>
 CUTLASS_DEVICE void store_two(T type, uint32_t& to, Value first, Value second) {
-  store_two(type, to, float(first), float(second));
+  if constexpr (std::is_same_v<Register<T>, int32_t>) {
+    T one, other;
+    store(one, first);
+    store(other, second);
+    to = uint32_t(uint8_t(one)) | uint32_t(uint8_t(other)) << 8;
+  } else {
+    store_two(type, to, float(first), float(second));
+  }
 }
 
 template <class T>

@@ -1,6 +1,6 @@
 """The epilogue of evt's own kernels, which visits the elements of a thread one after the other: see fragment.hpp.
 
-The kernel itself moves C and D, both of 16 bits. Threads move other matrices element by element.
+The kernel itself moves D, and C if both have 16 bits. Threads move other matrices element by element.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def suits_batches(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits and one batch, D is row-major and has 16 bits, and the epilogue reads and writes a "
-    "matrix each at most besides packed bits, and has no reductions over rows, no blocks of columns, no pairs but "
-    "neighbours, and no places that an index names"
+    "the operands have 8 or 16 bits and one batch, D is row-major and has 8 or 16 bits, and the epilogue reads and "
+    "writes a matrix each at most besides packed bits, and has no reductions over rows, no blocks of columns, no pairs "
+    "but neighbours, and no places that an index names"
 )
 def suits(problem: Problem) -> Verdict:
     """Leave reductions over rows and tensors that threads would move element by element to CUTLASS."""

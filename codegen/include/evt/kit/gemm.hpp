@@ -135,10 +135,12 @@ struct GemmTraits {
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr bool kPaired = Tile::kPaired;
   static constexpr int kMembers = kPaired ? 2 : 1;  // blocks of the product for each block of D
-  static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a row of a block of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
+  // Bytes of an element of C and D, which have one buffer, and of a row of a block.
+  static constexpr int kStoredBytes = sizeof(std::conditional_t<kStoresDestination, Destination, element::bf16>);
+  static constexpr int kEpilogueRow = kStoredBytes * kFilters;
 
   static constexpr int kRowBytes = kBoxDepth * Mma::kElementBytes;
   static constexpr int kRowsBytes = kPixels * kRowBytes;  // of A in a box
@@ -176,6 +178,7 @@ struct GemmTraits {
   static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
   static_assert(kStages >= 2, "two stages fit in shared memory");
+  static_assert(!kLoadsSource || kStoredBytes == 2, "C has 16 bits");
   static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
   static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
   static_assert(Conversion::kPacked || !Scales::kHasZeros, "packed filters have zero points");
@@ -505,8 +508,8 @@ struct Gemm {
     if constexpr (Traits::kGrouped) done = done && arguments.groups <= kMaxGroups;
     int const stored = arguments.columns / Traits::kMembers;
     auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int64_t batch_stride) {
-      return matrix(type, 2, pointer, stored, arguments.rows, stride, batch_stride, kFilters, Traits::kPartRows,
-                    Traits::kEpilogueRow);
+      return matrix(type, Traits::kStoredBytes, pointer, stored, arguments.rows, stride, batch_stride, kFilters,
+                    Traits::kPartRows, Traits::kEpilogueRow);
     };
     if constexpr (Traits::kLoadsSource) {
       done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride, arguments.c_batch_stride)
@@ -515,9 +518,10 @@ struct Gemm {
     if constexpr (Traits::kStoresDestination && Traits::kGrouped) {
       // Dimensions 1 and 2 both step by a row. The parts of D end with dimension 1, which can be any row: see store.
       constexpr int kPartRows = Traits::kPartRows;
-      using Element = typename Traits::Destination;
-      void const* const begin = static_cast<char const*>(arguments.d) - 2 * kPartRows * arguments.d_stride;
-      done = done && TmaTensor<3>{map_type<Element>(), 2, begin, {stored, kPartRows, arguments.rows + 1},
+      constexpr int kBytes = Traits::kStoredBytes;
+      void const* const begin = static_cast<char const*>(arguments.d) - kBytes * kPartRows * arguments.d_stride;
+      done = done && TmaTensor<3>{map_type<typename Traits::Destination>(), kBytes, begin,
+                                  {stored, kPartRows, arguments.rows + 1},
                                   {arguments.d_stride, arguments.d_stride}, {kFilters, kPartRows, 1}, {1, 1},
                                   Traits::kEpilogueRow}
                          .encode(params.destination);
@@ -531,6 +535,7 @@ struct Gemm {
 
   template <class T>
   static constexpr CUtensorMapDataType map_type() {
+    if (sizeof(T) == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   }
 #endif

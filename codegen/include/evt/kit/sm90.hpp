@@ -204,6 +204,9 @@ CUTLASS_DEVICE uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others)
   return result;
 }
 
+CUTLASS_DEVICE void store_shared_byte(uint32_t address, uint32_t byte) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(byte) : "memory");
+}
 CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }

@@ -27,12 +27,18 @@ struct EpilogueStep {
 
   /// Whether D has a column for each pair of columns: a thread has both, and stores the first.
   static constexpr bool kHalf = Traits::kPaired;
+  /// Whether D has elements of 8 bits. A row has 64 bytes then, and a word the four rows of a column.
+  static constexpr bool kBytes = Traits::kEpilogueRow == kFilters;
 
   /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a swizzled chunk of 16 bytes of the
   /// 128 of a pixel. A strip of 16 columns has two chunks; a warp's number is its strip. A D with half the columns has one
-  /// chunk of a strip for each `half`.
+  /// chunk of a strip for each `half`. Bytes are stored one by one: a strip has a chunk, and a lane a column of it.
   CUTLASS_DEVICE static uint32_t address(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0) {
     int const lane = threadIdx.x % 32;
+    if constexpr (kBytes) {
+      int const quad = lane % 4;
+      return buffer + 2 * quad * Traits::kEpilogueRow + (strip ^ quad) * 16 + 8 * half + lane / 4;
+    }
     if constexpr (kHalf) return buffer + lane % 16 * Traits::kEpilogueRow + ((2 * strip + half) ^ lane % 8) * 16;
     return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + ((2 * strip + lane / 8 % 2) ^ lane % 8) * 16;
   }
@@ -68,6 +74,10 @@ struct EpilogueStep {
         if (kHalf && i / 2 % 2 == 1) return;
         if (i % 2 == 0) {
           first = value;
+        } else if constexpr (kBytes) {
+          uint32_t two, &word = words[i / 2 % 2];
+          element::store_two(Destination{}, two, first, value);
+          word = i < 4 ? two : word | two << 16;
         } else {
           element::store_two(Destination{}, words[kHalf ? i / 4 : i / 2], first, value);
         }
@@ -77,7 +87,16 @@ struct EpilogueStep {
   }
 
   CUTLASS_DEVICE void store(uint32_t to, bool is_whole) const {
-    if constexpr (Traits::kStoresDestination) {
+    if constexpr (Traits::kStoresDestination && kBytes) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int column = 0; column < (kHalf ? 1 : 2); ++column) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < (is_whole ? fragment::kRows : fragment::kRows / 2); ++i) {
+          int const row = i / 2 * 8 + i % 2;
+          store_shared_byte(to + row * Traits::kEpilogueRow + 8 * column, words[column] >> 8 * i);
+        }
+      }
+    } else if constexpr (Traits::kStoresDestination) {
       if (is_whole) {
         kHalf ? stmatrix_x2(to, words) : stmatrix_x4(to, words);
       } else {

@@ -201,6 +201,7 @@ inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, h
 inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
   std::memcpy(host::at(address), from, sizeof(from));
 }
+inline void store_shared_byte(uint32_t address, uint32_t byte) { *host::at(address) = char(byte); }
 inline void store_shared(uint32_t address, uint32_t word) { std::memcpy(host::at(address), &word, sizeof(word)); }
 
 template <int Size>
