@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pprint
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,20 @@ from evt.export.kernels import Kernel, Named, kernels_of
 from evt.export.names import check_names
 from evt.export.print import kernel_row, rendered, text_of
 from evt.export.schema import Schema, schemas_of
-from evt.export.tables import program_table
+from evt.export.tables import program_table, shape_table
 from evt.plan import Target
 
 #: The C++ that every extension shares.
-_HEADERS = ("call.hpp", "memory.hpp", "program.hpp")
+_HEADERS = (
+    "aten.hpp",
+    "aten_operators.hpp",
+    "call.hpp",
+    "memory.hpp",
+    "program.hpp",
+    "stable.hpp",
+    "stable_operators.hpp",
+    "tensor.hpp",
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,11 @@ class _Operator:
         return program_table(self.program, self.kernels, f"{self.extension}::{self.name}")
 
     @property
+    def shapes(self) -> str:
+        """The table that the package's Python reads."""
+        return pprint.pformat(shape_table(self.program), width=100, sort_dicts=False)
+
+    @property
     def capabilities(self) -> list[int]:
         return sorted({each for kernel in self.kernels for each in kernel.capabilities})
 
@@ -67,8 +82,9 @@ def torch_extension(
     """Return the files of an extension whose operators are ``torch.ops.NAME.PROGRAM``, by their paths.
 
     ``example_of`` makes the calls of its tests; without it there are none. ``digested`` means that the name is a digest
-    of the programs: a process may then load several libraries of one name, and the first one counts. Raise
-    ArgumentError (E0607) for invalid names; ProgramError and TargetError for programs that cannot be compiled.
+    of the programs: a process may then load several libraries of one name, and the first one counts. Such a library is
+    for the release that it is built with: programs in C++ load it without the package's Python. Raise ArgumentError
+    (E0607) for invalid names; ProgramError and TargetError for programs that cannot be compiled.
     """
     check_names("torch", name, programs)
     operators = [
@@ -88,6 +104,7 @@ def torch_extension(
         "setup.py": rendered("torch/setup.py.jinja", values),
         "README.md": rendered("torch/README.md.jinja", values),
         f"{name}/__init__.py": rendered("torch/__init__.py.jinja", values),
+        f"{name}/shapes.py": resources.text("codegen", "export/torch/shapes.py"),
         "csrc/binding.cpp": rendered("torch/binding.cpp.jinja", values),
     }
     for header in _HEADERS:

@@ -24,15 +24,24 @@ _RESERVED = frozenset(["self", "Tensor", "out", "A", "B"])
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One schema of an operator: its name with the overload's name, and the text that PyTorch parses."""
+    """One schema of an operator: its name with the overload's name, and the text that PyTorch parses.
+
+    ``kinds`` has the first letter of each argument's type, in upper case if it may be None.
+    """
 
     name: str
     text: str
+    kinds: str
 
     @property
     def overload(self) -> str:
         """The name of the overload, "" for the default."""
         return self.name.partition(".")[2]
+
+    @property
+    def symbol(self) -> str:
+        """The name of its kinds in C++."""
+        return f"kinds_of_{self.name.replace('.', '_')}"
 
 
 def schemas_of(program: Named) -> tuple[Schema, ...]:
@@ -67,7 +76,9 @@ def _schema(program: Named, tensors: bool) -> Schema:
     listed = ", ".join(["Tensor A", "Tensor B", *(["*", *inputs] if inputs else [])])
     outputs = [f"Tensor {each.name}" for each in program.dag.outputs]
     returned = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
-    return Schema(name, f"{name}({listed}) -> {returned}")
+    types = [each.split()[0] for each in inputs]
+    kinds = "tt" + "".join(each[0].upper() if each.endswith("?") else each[0].lower() for each in types)
+    return Schema(name, f"{name}({listed}) -> {returned}", kinds)
 
 
 def _argument(value: Input, tensors: bool) -> str:

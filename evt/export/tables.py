@@ -1,12 +1,14 @@
-"""A program as the tables that the exported C++ reads: ``program_table(program, kernels, qualified) -> str``.
+"""A program as the tables that the exported C++ reads: ``program_table(program, kernels, qualified) -> str``; as the
+dictionary that the package's Python reads: ``shape_table(program) -> dict``.
 
-``codegen/export/torch/csrc/program.hpp`` defines the structs.
+``codegen/export/torch/csrc/program.hpp`` defines the structs; ``codegen/export/torch/shapes.py`` reads the dictionary.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from evt.export.kernels import Kernel, Named
 from evt.export.number import cxx_number
@@ -50,10 +52,37 @@ def program_table(program: Named, kernels: Sequence[Kernel], qualified: str) -> 
         "true" if dag.operation == "linear" else "false",
         _geometry(request.convolution),
         _block(values),
-        _list(_columns(dag)),
+        _list(f"{{{width}, {json.dumps(what)}}}" for width, what in _columns(dag)),
         _block([_kernel(each, places) for each in kernels]),
     ]
     return f"Program const program_{program.name}{{\n    " + ",\n    ".join(parts) + "};\n"
+
+
+def shape_table(program: Named) -> dict[str, Any]:
+    """Return a program's modes, types and geometry, which give the shapes of its results."""
+    dag, geometry = program.dag, program.request.convolution
+    inputs: list[Operand | Input] = [*dag.operands, *dag.inputs]
+    return {
+        "linear": dag.operation == "linear",
+        "convolution": None if geometry is None else _numbers(geometry),
+        "columns": _columns(dag),
+        "inputs": [_shape(each.name, each.dtype, each.modes) for each in inputs],
+        "outputs": [
+            _shape(each.name, each.dtype, each.memory_modes)
+            | {"bits": each.dtype == B1, "image": _is_image(each, geometry)}
+            for each in dag.outputs
+        ],
+    }
+
+
+def _shape(name: str, dtype: DType | None, modes: Iterable[str]) -> dict[str, Any]:
+    assert dtype is not None
+    return {"name": name, "dtype": dtype.torch, "modes": [(base(mode), divisor(mode)) for mode in modes]}
+
+
+def _numbers(geometry: Convolution) -> dict[str, Any]:
+    names = ("stride", "dilation", "output_padding", "kernel_size", "padding")
+    return {"kind": geometry.operator, **{name: getattr(geometry, name) for name in names}}
 
 
 def _list(items: Iterable[str]) -> str:
@@ -77,7 +106,7 @@ def _modes(modes: Iterable[str]) -> str:
 
 def _type(dtype: DType | None) -> str:
     assert dtype is not None
-    return f"at::ScalarType::{_SCALAR_TYPES[dtype.torch]}"
+    return f"types::{_SCALAR_TYPES[dtype.torch]}"
 
 
 def _operand(value: Operand) -> str:
@@ -98,7 +127,7 @@ def _input(value: Input, geometry: Convolution | None) -> str:
     kind = "number" if is_number(value) else "flexible" if value.flexible else "tensor"
     fallback, range_ = "std::nullopt", ""
     if value.default is not None:
-        fallback = f"c10::Scalar({cxx_number(value.default, not value.dtype.is_float)})"
+        fallback = f"Number({cxx_number(value.default, not value.dtype.is_float)})"
     if value.dtype in (I32, I64, BOOL) and is_number(value):
         range_ = f", {cxx_number(value.dtype.least, True)}, {cxx_number(value.dtype.largest, True)}"
     flags = ", ".join(map(_bool, (value.batchable, value.dtype == B1, _is_image(value, geometry))))
@@ -123,8 +152,8 @@ def _geometry(given: Convolution | None) -> str:
     return f"{{Convolution::{given.operator}, {lists}, {of}{pairs}}}"
 
 
-def _columns(dag: TypedDag) -> list[str]:
-    """Return the required divisors of the program's numbers of columns."""
+def _columns(dag: TypedDag) -> list[tuple[int, str]]:
+    """Return the required divisors of the program's number of columns, and their names."""
     found = {mode for value in epilogue_of(dag).types for mode in value.modes if is_divided(mode)}
     found |= {f"n/2@{op.block}" for op, _ in dag.table if isinstance(op, Interleave)}
     made = {}
@@ -133,7 +162,7 @@ def _columns(dag: TypedDag) -> list[str]:
         width = divisor(mode) * apart if base(mode) == "n" else 1
         pairs = "pairs of columns" if apart == 1 else f"pairs of columns {apart} apart"
         made[width] = pairs if written(mode) == "n/2" else f"blocks of {width} columns"
-    return [f"{{{width}, {json.dumps(what)}}}" for width, what in sorted(made.items()) if width > 1]
+    return [(width, what) for width, what in sorted(made.items()) if width > 1]
 
 
 def _kernel(kernel: Kernel, places: dict[str, int]) -> str:

@@ -6,10 +6,13 @@ A stub records the arguments of the call to its kernel.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import re
+import shutil
 import struct
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,17 +79,30 @@ class Stubbed:
         return {name: numbers[at] if kind == "double" else words[at] for at, (name, kind) in enumerate(fields)}
 
 
-def stubbed(files: dict[str, str], folder: Path) -> Stubbed:
-    """Compile the binding of an extension with stubs, and load it."""
-    library, fields = compiled(files, folder)
-    torch.ops.load_library(str(library))
+def stubbed(files: dict[str, str], folder: Path, name: str, *, stable: bool = True) -> Stubbed:
+    """Compile the binding of an extension with stubs, and import its package from a folder."""
+    library, fields = compiled(files, folder, stable=stable)
+    library = put(library, folder / name, stable=stable)
+    sys.path.insert(0, str(folder))
+    importlib.import_module(name)
+    sys.path.remove(str(folder))
     return Stubbed(ctypes.CDLL(str(library)), fields)
 
 
+def put(library: Path, package: Path, *, stable: bool = True) -> Path:
+    """Copy a library into its package, as a build does; return the copy."""
+    oldest = "2.10" if stable else ""
+    (package / "built_with.py").write_text(f'torch = "{torch.__version__}"\noldest = "{oldest}"\n')
+    return Path(shutil.copy(library, package / "operators.so"))
+
+
 def compiled(
-    files: dict[str, str], folder: Path, capability: int = 80, device: str = "CPU"
+    files: dict[str, str], folder: Path, capability: int = 80, device: str = "CPU", *, stable: bool = True
 ) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
-    """Compile the binding of an extension with stubs; return the library, and the arguments of its kernels."""
+    """Compile the binding of an extension with stubs; return the library, and the arguments of its kernels.
+
+    ``stable``: by PyTorch's stable interface.
+    """
     fields = {}
     text = _STUBS.replace("stub_capability = 80", f"stub_capability = {capability}")
     for path, content in files.items():
@@ -101,6 +117,7 @@ def compiled(
     root = Path(torch.__file__).parent
     headers = [root / "include", root / "include/torch/csrc/api/include"]
     own = [f"-I{folder / 'csrc'}", f"-I{folder / 'csrc/kernels'}", f"-DEVT_TORCH_DEVICE={device}"]
+    own += ["-DEVT_TORCH_STABLE"] if stable else []
     system = [word for each in headers for word in ("-isystem", str(each))]
     library = folder / "stubbed.so"
     release = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -109,7 +126,7 @@ def compiled(
     command += include_flags()
     command += ["-shared", str(folder / "csrc/binding.cpp"), str(folder / "stubs.cpp"), "-o", str(library)]
     # The stubs are taken where a PyTorch for CUDA has loaded the true functions before.
-    command += ["-Wl,-Bsymbolic-functions", f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl"]
+    command += ["-Wl,-Bsymbolic-functions", f"-L{root / 'lib'}", "-ltorch_cpu", *([] if stable else ["-lc10"]), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     assert done.returncode == 0, done.stderr[:4000]
     return library, fields

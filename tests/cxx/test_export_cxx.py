@@ -65,7 +65,7 @@ def kernels() -> dict[str, Kernel]:
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Stubbed:
     named = [Named(name, each.request, layouts=LAYOUTS.get(name, Layouts())) for name, each in PROGRAMS.items()]
     files = torch_extension(NAME, named, [TARGETS["sm80"], TARGETS["sm90"]], example_of)
-    return stubbed(files, tmp_path_factory.mktemp("stubbed"))
+    return stubbed(files, tmp_path_factory.mktemp("stubbed"), NAME)
 
 
 @pytest.fixture(autouse=True)

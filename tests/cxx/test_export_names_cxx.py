@@ -12,14 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import evt
 from evt.errors import ArgumentError
 from evt.export import Named, names, torch_extension
 from evt.plan import TARGETS
 from tests.cxx.cute import GXX, include_flags
-from tests.cxx.export_stubs import compiled
+from tests.cxx.export_stubs import compiled, put
 
 pytestmark = [
     pytest.mark.cxx,
@@ -76,9 +75,7 @@ def test_every_name_that_is_taken_builds_and_is_an_operator(tmp_path: Path, coun
     programs = [Named(name, SPEC) for name in random.Random(count).sample([*taken.values()], count)]
     files = torch_extension(PACKAGE, programs, [TARGETS["sm80"]])
     library, _ = compiled(files, tmp_path)
-    folder = tmp_path / PACKAGE
-    shutil.copy(library, folder / "operators.so")
-    (folder / "built_with.py").write_text(f'torch = "{torch.__version__}"\n')
+    put(library, tmp_path / PACKAGE)
     code = (
         f"import json, {PACKAGE} as package, torch\n"
         "A, B = (torch.empty(8, 8, dtype=torch.float16, device='meta') for _ in range(2))\n"

@@ -15,7 +15,7 @@ import evt
 from evt.export import Named, torch_extension
 from evt.plan import TARGETS
 from tests.cxx.cute import GXX, include_flags
-from tests.cxx.export_stubs import compiled
+from tests.cxx.export_stubs import compiled, put
 
 pytestmark = [
     pytest.mark.cxx,
@@ -94,7 +94,9 @@ def test_all_sources_are_compiled_at_once_where_processors_and_memory_allow(sour
         == 2
     )
     assert "embedded.cpp" in link
-    assert (sources / f"built/{NAME}/built_with.py").read_text() == f'torch = "{torch.__version__}"\n'
+    assert (sources / f"built/{NAME}/built_with.py").read_text() == (
+        f'torch = "{torch.__version__}"\noldest = "2.10"\n'
+    )
 
 
 @pytest.mark.parametrize(("processors", "free", "limit", "jobs"), [
@@ -175,6 +177,5 @@ print([each for each in implicit if "{name}" in each], len(lowered.operations) >
 
 @pytest.mark.parametrize("before", ["", pytest.param("import torch._inductor.lowering", marks=pytest.mark.slow)])
 def test_inductor_makes_no_implicit_fallback(sources: Path, before: str) -> None:
-    shutil.copy(sources.parent / "stubbed.so", sources / NAME / "operators.so")
-    (sources / NAME / "built_with.py").write_text(f'torch = "{torch.__version__}"\n')
+    put(sources.parent / "stubbed.so", sources / NAME)
     assert run(sources, "-c", _COUNT.format(name=NAME, before=before)) == "[] True\n"

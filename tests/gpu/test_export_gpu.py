@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import evt
-from tests.support.exports import CONVOLUTION, SCALED, built_by_cmake, installed, own_tests, run
+from tests.support.exports import CONVOLUTION, SCALED, built_by_cmake, imported, installed, own_tests, run
 
 pytestmark = pytest.mark.gpu
 NAME = "evt_gpu_ops"
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def target(folder: Path) -> Path:
     """Build the convolution for sm80 and sm90, in one extension."""
     made = installed(folder, NAME, CONVOLUTION, "--arch", "sm80,sm90", "--padding", "1", jobs=4)
-    torch.ops.load_library(str(made / NAME / "operators.so"))
+    imported(made, NAME)
     return made
 
 
@@ -34,7 +34,7 @@ def target(folder: Path) -> Path:
 def scaled(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
     other = tmp_path_factory.mktemp("scaled")
     made = installed(other, "evt_gpu_scaled", SCALED, "--arch", "sm90")
-    torch.ops.load_library(str(made / "evt_gpu_scaled/operators.so"))
+    imported(made, "evt_gpu_scaled")
     return other
 
 

@@ -34,8 +34,8 @@ def test_an_extension_passes_its_own_tests(folder: Path, target: Path) -> None:
 def test_an_extension_links_neither_the_driver_nor_pytorch_for_cuda(target: Path) -> None:
     library = target / "evt_test_ops/operators.so"
     needed = set(re.findall(r"NEEDED.*\[(.+?)\]", run("readelf", "-d", library)))
-    assert {"libtorch_cpu.so", "libc10.so"} <= needed
-    assert not [name for name in needed if re.match(r"lib(cuda|cudart|torch_cuda|c10_cuda|torch_python|python)", name)]
+    assert "libtorch_cpu.so" in needed
+    assert not [name for name in needed if re.match(r"lib(cuda|cudart|torch_cuda|c10|torch_python|python)", name)]
     undefined = run("nm", "-D", "--undefined-only", library).split()
     assert not [name for name in undefined if re.match(r"cu(da)?[A-Z]\w+$", name)]
     assert run("nm", "-D", "--defined-only", library) == ""  # no other library can take a function for its own
@@ -48,12 +48,13 @@ def test_an_extension_is_imported_by_a_fresh_process(target: Path) -> None:
     assert printed == f"evt_test_ops::{schema} False\n"
 
 
-def test_another_pytorch_is_refused(target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("built", "oldest", "served"), [("2.5.1", "", "2.5"), ("2.999.0", "2.998", "2.998 and later")])
+def test_another_pytorch_is_refused(target: Path, tmp_path: Path, built: str, oldest: str, served: str) -> None:
     copy = shutil.copytree(target / "evt_test_ops", tmp_path / "evt_test_ops")
-    (copy / "built_with.py").write_text('torch = "2.5.1"\n')
+    (copy / "built_with.py").write_text(f'torch = "{built}"\noldest = "{oldest}"\n')
     code = "\ntry:\n    import evt_test_ops\nexcept ImportError as error:\n    print(error)"
     printed = run(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
-    assert printed.startswith("evt_test_ops was built for PyTorch 2.5, and this is ")
+    assert printed.startswith(f"evt_test_ops was built for PyTorch {served}, and this is ")
     assert "pip install --no-build-isolation" in printed
 
 

@@ -317,7 +317,7 @@ def test_it_is_chosen_and_cutlass_is_printed() -> None:
 
 
 def test_tma_stores_bytes() -> None:
-    """Threads load what is added to a D of 8 bits: C and D have one buffer."""
+    """C and D have one buffer: threads load a C beside a D of 8 bits."""
     for text, paired in (("out D: e4m3; D = acc + C", False), ("out D: u8[m, n/2]; D = even(acc)*odd(acc)", True)):
         made = planned(text, "bf16")
         assert made.destination.dtype.bits == 8

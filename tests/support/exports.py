@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -37,6 +38,15 @@ def installed(folder: Path, name: str, *arguments: str, jobs: int = 1) -> Path:
     pip = (sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index")
     run(*pip, "--target", target, sources, MAX_JOBS=str(jobs))
     return target
+
+
+def imported(target: Path, name: str) -> None:
+    """Import an extension from where it was installed."""
+    sys.path.insert(0, str(target))
+    try:
+        importlib.import_module(name)
+    finally:
+        sys.path.remove(str(target))
 
 
 def own_tests(folder: Path, target: Path) -> str:

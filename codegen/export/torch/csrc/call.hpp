@@ -2,113 +2,93 @@
 #ifndef EVT_TORCH_CALL_HPP
 #define EVT_TORCH_CALL_HPP
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
-#include <limits>
+#include <sstream>
 
 #include <dlfcn.h>
 
-#include <ATen/ops/empty.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/DeviceGuard.h>
 #include <cuda_runtime_api.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/library.h>
 
 #include "memory.hpp"
 #include "program.hpp"
-
-#ifndef EVT_TORCH_DEVICE
-#define EVT_TORCH_DEVICE CUDA  // tests name another
-#endif
 
 namespace evt_torch {
 
 /// PyTorch's current stream, a cudaStream_t. The function is looked up in libtorch_cuda if it is loaded. The extension
 /// does not link that library, so it builds and imports beside a PyTorch without it.
-inline void* current_stream(c10::Device device) {
+inline void* current_stream(Tensor const& tensor) {
   using Ask = std::int32_t (*)(std::int32_t, void**);  // PyTorch's C interface, torch/csrc/inductor/aoti_torch/c/shim.h
   static Ask const ask = [] {
     void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     return library ? reinterpret_cast<Ask>(dlsym(library, "aoti_torch_get_current_cuda_stream")) : nullptr;
   }();
-  if (!device.is_cuda()) return nullptr;
+  if (!tensor.is_cuda()) return nullptr;
   void* stream = nullptr;
-  TORCH_CHECK(ask != nullptr, "this PyTorch has no aoti_torch_get_current_cuda_stream: PyTorch 2.6 or newer is needed");
-  TORCH_CHECK(ask(device.index(), &stream) == 0, "PyTorch has no current CUDA stream");
+  if (ask == nullptr) fail("this PyTorch has no aoti_torch_get_current_cuda_stream: PyTorch 2.6 or newer is needed");
+  if (ask(static_cast<std::int32_t>(tensor.get_device()), &stream) != 0) fail("PyTorch has no current CUDA stream");
   return stream;
 }
 
 /// The compute capability of a GPU, as 90 for 9.0.
-inline int capability_of(c10::Device device) {
+inline int capability_of(Tensor const& tensor) {
   int major = 0, minor = 0;
-  int const at = std::max<int>(device.index(), 0);
+  int const at = std::max(static_cast<int>(tensor.get_device()), 0);
   cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, at);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, at);
-  TORCH_CHECK(error == cudaSuccess, "there is no usable CUDA device: ", cudaGetErrorString(error), " (evt E0801)");
+  if (error != cudaSuccess) fail(text("there is no usable CUDA device: ", cudaGetErrorString(error), " (evt E0801)"));
   return major * 10 + minor;
-}
-
-inline std::string name_of(at::ScalarType type) {
-  static std::map<at::ScalarType, char const*> const names{
-      {at::kDouble, "float64"},  {at::kFloat, "float32"},          {at::kHalf, "float16"}, {at::kBFloat16, "bfloat16"},
-      {at::kLong, "int64"},      {at::kInt, "int32"},              {at::kShort, "int16"},  {at::kChar, "int8"},
-      {at::kByte, "uint8"},      {at::kBool, "bool"},              {at::kFloat8_e4m3fn, "float8_e4m3fn"},
-      {at::kFloat8_e5m2, "float8_e5m2"}};
-  auto const found = names.find(type);
-  return std::string("torch.") + (found == names.end() ? c10::toString(type) : found->second);
 }
 
 /// The arguments of a call by the positions of the program's values: a tensor, a number, or neither.
 struct Given {
-  std::vector<at::Tensor> tensors;
-  std::vector<std::optional<c10::Scalar>> numbers;
+  std::vector<Tensor> tensors;
+  std::vector<std::optional<Number>> numbers;
 
-  at::Tensor const& a() const { return tensors[0]; }
-  at::Tensor const& b() const { return tensors[1]; }
+  explicit Given(Program const& program) : tensors(program.values.size()), numbers(program.values.size()) {}
+
+  Tensor const& a() const { return tensors[0]; }
+  Tensor const& b() const { return tensors[1]; }
   bool has(std::size_t at) const { return tensors[at].defined(); }
 };
 
-/// The arguments of a call, with checked types and devices.
-inline Given given_to(Program const& program, c10::ArrayRef<c10::IValue> arguments) {
-  Given given;
-  given.tensors.resize(program.values.size());
-  given.numbers.resize(program.values.size());
-  for (std::size_t at = 0; at < arguments.size(); ++at) {
-    Value const& value = program.values[at];
-    c10::IValue const& each = arguments[at];
-    if (each.isNone()) continue;
-    if (!each.isTensor()) {
-      given.numbers[at] = each.toScalar();
-      if (value.least == value.most) continue;
-      std::int64_t const number = given.numbers[at]->toLong();
-      EVT_CHECK(value.least <= number && number <= value.most, program, "E0607", "`", value.name, "` is ", number,
-                "; expected a whole number from ", value.least, " to ", value.most);
-      continue;
-    }
-    at::Tensor const& tensor = given.tensors[at] = each.toTensor();
-    EVT_CHECK(tensor.scalar_type() == value.dtype, program, "E0603", "`", value.name, "` is ",
-              name_of(tensor.scalar_type()), "; expected ", name_of(value.dtype));
-    EVT_CHECK(tensor.device() == given.a().device(), program, "E0605", "`", value.name, "` is on ", tensor.device(),
-              ", A is on ", given.a().device());
-    EVT_CHECK(tensor.layout() == at::kStrided, program, "E0612", "`", value.name, "` is not dense");
-  }
-  return given;
+/// Take a number as the argument at a position.
+inline void take(Program const& program, Given& given, std::size_t at, Number number) {
+  Value const& value = program.values[at];
+  given.numbers[at] = number;
+  if (value.least == value.most) return;
+  std::int64_t const whole = number.toLong();
+  EVT_CHECK(value.least <= whole && whole <= value.most, program, "E0607", "`", value.name, "` is ", whole,
+            "; expected a whole number from ", value.least, " to ", value.most);
+}
+
+/// Take a tensor, of the right type and device, as the argument at a position.
+inline void take(Program const& program, Given& given, std::size_t at, Tensor tensor) {
+  Value const& value = program.values[at];
+  EVT_CHECK(tensor.scalar_type() == value.dtype, program, "E0603", "`", value.name, "` is ",
+            name_of(tensor.scalar_type()), "; expected ", name_of(value.dtype));
+  given.tensors[at] = std::move(tensor);
+  Tensor const& taken = given.tensors[at];
+  EVT_CHECK(taken.device() == given.a().device(), program, "E0605", "`", value.name, "` is on ", taken.device(),
+            ", A is on ", given.a().device());
+  EVT_CHECK(is_dense(taken), program, "E0612", "`", value.name, "` is not dense");
 }
 
 /// The allowed shape of an input that a tensor has. Throws if it has none.
 template <class Int>
-Groups<Int> shape_of(Program const& program, Shapes<Int> const& shapes, Value const& value, c10::ArrayRef<Int> sizes) {
+Groups<Int> shape_of(Program const& program, Shapes<Int> const& shapes, Value const& value, Span<Int> sizes) {
   auto const known = input_shapes(shapes, value, sizes);
   for (auto const& groups : known) {
     if (has_shape(sizes, groups)) return groups;
   }
   EVT_REFUSE(program, "E0604", "`", value.name, "` has shape ", sizes, "; expected ",
-            c10::ArrayRef<Int>(flattened(known[0])));
+            Span<Int>(flattened(known[0])));
 }
 
 /// Whether a tensor is a single value that stands for a vector, or a scalar.
 template <class Int>
-bool is_single(Program const& program, Value const& value, c10::ArrayRef<Int> sizes) {
+bool is_single(Program const& program, Value const& value, Span<Int> sizes) {
   Int elements = 1;
   for (Int const& size : sizes) elements = elements * size;
   if (value.kind == Kind::number && value.modes.empty()) {
@@ -121,7 +101,7 @@ bool is_single(Program const& program, Value const& value, c10::ArrayRef<Int> si
 
 /// [N, ..., C] of [N, C, ...]; any other shape is unchanged.
 template <class Int>
-std::vector<Int> channels_moved(Program const& program, Value const& value, c10::ArrayRef<Int> sizes) {
+std::vector<Int> channels_moved(Program const& program, Value const& value, Span<Int> sizes) {
   std::vector<Int> found = sizes.vec();
   if (value.image && sizes.size() == program.geometry.rank() + 2) {
     std::rotate(found.begin() + 1, found.begin() + 2, found.end());
@@ -131,27 +111,24 @@ std::vector<Int> channels_moved(Program const& program, Value const& value, c10:
 
 /// Packed memory for an output; an image is channels last.
 template <class Int>
-at::Tensor allocate(Program const& program, Shapes<Int> const& shapes, Value const& value, at::Tensor const& like) {
-  std::vector<c10::SymInt> shape;
-  for (Int const& size : output_shape(shapes, value)) shape.push_back(c10::SymInt(size));
-  at::Tensor made = at::empty_symint(shape, like.options().dtype(value.dtype));
+Tensor allocate(Program const& program, Shapes<Int> const& shapes, Value const& value, Tensor const& like) {
+  Tensor const made = empty(output_shape(shapes, value), value.dtype, like);
   return value.image && program.is_convolution() ? made.movedim(-1, 1) : made;
 }
 
 /// Whether PyTorch's convolution of A and B is channels_last: if one of them is, or for a wgrad if x is.
 inline bool follows_channels_last(Program const& program, Given const& given) {
   bool const wgrad = program.geometry.kind == Convolution::wgrad;
-  auto const is_last = [&](at::Tensor const& tensor) {
-    at::Tensor const image = program.geometry.rank() == 1 ? tensor.unsqueeze(2) : tensor;
-    return image.suggest_memory_format() != at::MemoryFormat::Contiguous;
+  auto const is_last = [&](Tensor const& tensor) {
+    return is_channels_last(program.geometry.rank() == 1 ? tensor.unsqueeze(2) : tensor);
   };
   if (program.geometry.rank() > 1) return is_last(wgrad ? given.b() : given.a()) || is_last(given.b());
-  at::Tensor const& first = wgrad ? given.b() : given.a();
+  Tensor const& first = wgrad ? given.b() : given.a();
   return (first.is_contiguous() && is_last(first)) || (!wgrad && is_last(given.b()));
 }
 
 /// The returned form of an output: an image in contiguous memory if PyTorch would return it so.
-inline at::Tensor returned(Program const& program, Value const& value, Given const& given, at::Tensor const& made) {
+inline Tensor returned(Program const& program, Value const& value, Given const& given, Tensor const& made) {
   bool const copied = value.image && program.is_convolution() && !follows_channels_last(program, given);
   return copied ? made.contiguous() : made;
 }
@@ -205,7 +182,7 @@ inline void set_sizes(Call& call) {
 
 /// A or B of a matrix product.
 inline Argument matrix_operand(Program const& program, Shapes<std::int64_t> const& shapes, Value const& value,
-                               at::Tensor const& tensor) {
+                               Tensor const& tensor) {
   Groups<std::int64_t> groups;
   std::size_t inner = 0;
   for (Mode const& mode : value.modes) inner += shapes.lead(mode.base).size();
@@ -224,7 +201,7 @@ inline Call call_of(Program const& program, Given given) {
   for (std::size_t at = 0; at < program.values.size(); ++at) {
     Value const& value = program.values[at];
     if (!call.given.has(at)) continue;
-    at::Tensor tensor = call.given.tensors[at];
+    Tensor tensor = call.given.tensors[at];
     if (value.kind == Kind::operand) {
       call.arguments[at] = program.is_convolution() ? image_operand(program, value, tensor)
                                                     : matrix_operand(program, shapes, value, tensor);
@@ -326,7 +303,7 @@ inline std::uint64_t word_of(Member const& member, Call& call, void* workspace) 
   }
   auto const& own = call.given.numbers[member.value];
   auto const& fallback = call.program.values[member.value].fallback;
-  c10::Scalar const number = own ? *own : fallback ? *fallback : c10::Scalar(0);
+  Number const number = own ? *own : fallback ? *fallback : Number(std::int64_t{0});
   return member.kind == Member::Kind::integer ? bits(number.to<std::int64_t>()) : bits(number.to<double>());
 }
 
@@ -342,15 +319,15 @@ inline char const* page_of(int code) {
 }
 
 /// Run a program on tensors of the device.
-inline std::vector<at::Tensor> run(Program const& program, Given given) {
-  c10::DeviceGuard const guard(given.a().device());
+inline std::vector<Tensor> run(Program const& program, Given given) {
+  DeviceGuard const guard(given.a().device());
   Call call = call_of(program, std::move(given));
-  std::vector<at::Tensor> results;
+  std::vector<Tensor> results;
   bool has_results = false;
   for (std::size_t at = 0; at < program.values.size(); ++at) {
     Value const& value = program.values[at];
     if (value.kind != Kind::output) continue;
-    at::Tensor const made = allocate(program, call.shapes, value, call.given.a());
+    Tensor const made = allocate(program, call.shapes, value, call.given.a());
     has_results |= made.numel() > 0;
     results.push_back(made);
     bool const image = value.image && program.is_convolution();
@@ -361,14 +338,14 @@ inline std::vector<at::Tensor> run(Program const& program, Given given) {
     bool const has_layout = !value.modes.empty() && value.modes.back().base != 'l';
     if (!has_layout) call.arguments[at].extents.clear();
   }
-  bool empty = false;
-  for (Size each : {Size::m, Size::n, Size::k, Size::l}) empty |= call.size(each) == 0;
-  if (empty) {
+  bool is_empty = false;
+  for (Size each : {Size::m, Size::n, Size::k, Size::l}) is_empty |= call.size(each) == 0;
+  if (is_empty) {
     EVT_CHECK(!has_results, program, "E0604", "the product is empty, and its results are not: m is ",
               call.size(Size::m), ", n ", call.size(Size::n), ", k ", call.size(Size::k));
     return results;
   }
-  Kernel const& kernel = choose(call, capability_of(call.given.a().device()));
+  Kernel const& kernel = choose(call, capability_of(call.given.a()));
   for (Layout const& need : kernel.layouts) {
     auto const found = call.arguments.find(need.value);
     if (found != call.arguments.end() && found->second.extents.count(need.contiguous)) {
@@ -378,70 +355,29 @@ inline std::vector<at::Tensor> run(Program const& program, Given given) {
   std::vector<std::uint64_t> words;
   for (Member const& member : kernel.members) words.push_back(word_of(member, call, nullptr));
   std::int64_t const bytes = kernel.workspace(words.data());
-  at::Tensor memory;  // the allocator keeps it for the stream until the kernel is done
-  if (bytes > 0) memory = at::empty({bytes}, call.given.a().options().dtype(at::kByte));
+  Tensor memory;  // the allocator keeps it for the stream until the kernel is done
+  if (bytes > 0) memory = empty(std::vector<std::int64_t>{bytes}, types::Byte, call.given.a());
   for (std::size_t at = 0; at < words.size(); ++at) {
     if (bytes > 0 && kernel.members[at].kind == Member::Kind::workspace) {
       words[at] = word_of(kernel.members[at], call, memory.data_ptr());
     }
   }
-  int const code = kernel.run(words.data(), words.size() * 8, current_stream(call.given.a().device()));
-  TORCH_CHECK(code == 0, program.name, ": ", kernel.error_string(code), " (evt ", page_of(code), ", kernel ", kernel.name,
-              ")");
+  int const code = kernel.run(words.data(), words.size() * 8, current_stream(call.given.a()));
+  if (code != 0) {
+    fail(text(program.name, ": ", kernel.error_string(code), " (evt ", page_of(code), ", kernel ", kernel.name, ")"));
+  }
   std::size_t next = 0;
   for (Value const& value : program.values) {
-    if (value.kind == Kind::output) results[next] = returned(program, value, call.given, results[next]), ++next;
+    if (value.kind != Kind::output) continue;
+    results[next] = returned(program, value, call.given, results[next]);
+    ++next;
   }
   return results;
 }
 
-/// The results of a call without their values; sizes may be symbols.
-inline std::vector<at::Tensor> shaped(Program const& program, Given const& given) {
-  using Int = c10::SymInt;
-  auto const shapes = shapes_of<Int>(program, given.a().sym_sizes(), given.b().sym_sizes());
-  std::vector<at::Tensor> results;
-  for (std::size_t at = 0; at < program.values.size(); ++at) {
-    Value const& value = program.values[at];
-    if (value.kind == Kind::output) {
-      results.push_back(returned(program, value, given, allocate(program, shapes, value, given.a())));
-    } else if (value.kind != Kind::operand && given.has(at)) {
-      auto const sizes = given.tensors[at].sym_sizes();
-      if (is_single<Int>(program, value, sizes)) continue;
-      shape_of<Int>(program, shapes, value, channels_moved<Int>(program, value, sizes));
-    }
-  }
-  return results;
-}
-
-/// The operator of a program, for any of its schemas. With `on_device` it launches; otherwise the results have no values.
-template <Program const& program, bool on_device>
-void call(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  std::size_t const count = handle.schema().arguments().size();
-  Given given = given_to(program, torch::jit::last(*stack, count));
-  auto const results = on_device ? run(program, std::move(given)) : shaped(program, given);
-  torch::jit::drop(*stack, count);
-  for (at::Tensor const& each : results) torch::jit::push(*stack, each);
-}
-
-/// The operator of a program for tensors of a device without kernels.
-template <Program const& program>
-void refuse(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  c10::IValue const a = torch::jit::last(*stack, handle.schema().arguments().size())[0];
-  EVT_REFUSE(program, "E0605", "the kernels need CUDA tensors, and `A` is on ", a.toTensor().device());
-}
-
-/// Define an operator of a program.
-template <Program const& program>
-void define(torch::Library& library, char const* name, char const* schema) {
-  using torch::CppFunction;
-  library.def(schema, {at::Tag::pt2_compliant_tag, at::Tag::needs_fixed_stride_order});
-  library.impl(name, torch::dispatch(c10::DispatchKey::EVT_TORCH_DEVICE,
-                                     CppFunction::makeFromBoxedFunction<&call<program, true>>()));
-  library.impl(name, torch::dispatch(c10::DispatchKey::Meta,
-                                     CppFunction::makeFromBoxedFunction<&call<program, false>>()));
-  library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
-                                     CppFunction::makeFromBoxedFunction<&refuse<program>>()));
-  library.impl(name, torch::dispatch(c10::DispatchKey::Autograd, torch::autograd::autogradNotImplementedFallback()));
+/// Refuse a tensor of a device without kernels.
+[[noreturn]] inline void refuse(Program const& program, Tensor const& a) {
+  EVT_REFUSE(program, "E0605", "the kernels need CUDA tensors, and `A` is on ", a.device());
 }
 
 }  // namespace evt_torch

@@ -6,9 +6,6 @@
 #include <array>
 #include <initializer_list>
 #include <map>
-#include <sstream>
-
-#include <ATen/core/Tensor.h>
 
 #include "program.hpp"
 
@@ -27,7 +24,7 @@ inline Step step_of(char mode) {
 
 /// A tensor in a call: its strides and its extents by mode; an image of a convolution is a view [N, ..., C].
 struct Argument {
-  at::Tensor tensor;
+  Tensor tensor;
   std::array<std::int64_t, static_cast<std::size_t>(Step::count)> steps{};
   std::map<char, std::int64_t> extents;  // of the modes in memory, the batch's included
   std::int64_t channels = 0;             // of a convolution's operand, which has no modes here
@@ -35,7 +32,7 @@ struct Argument {
 };
 
 /// The single stride that walks the dimensions, the last running fastest; nothing if there is none.
-inline std::optional<std::int64_t> single_stride(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+inline std::optional<std::int64_t> single_stride(Span<std::int64_t> sizes, Span<std::int64_t> strides) {
   std::int64_t stride = 0, reach = 0;
   bool first = true;
   for (std::size_t at = sizes.size(); at-- > 0;) {
@@ -49,7 +46,7 @@ inline std::optional<std::int64_t> single_stride(c10::IntArrayRef sizes, c10::In
 }
 
 /// A tensor of the given shape as a kernel sees it. Throws if a mode has no single stride.
-inline Argument argument_of(Program const& program, Value const& value, at::Tensor const& given,
+inline Argument argument_of(Program const& program, Value const& value, Tensor const& given,
                             Groups<std::int64_t> const& groups) {
   Argument result;
   result.tensor = given.expand(flattened(groups));
@@ -84,10 +81,10 @@ inline void make_legal(Argument& argument, char contiguous) {
 
 /// A or B of a convolution, a view [N, ..., C], copied if its channels are not contiguous. CUTLASS's iterators walk the
 /// taps of a filter, and the pixels of A in wgrad, with the stride of the innermost dimension.
-inline Argument image_operand(Program const& program, Value const& value, at::Tensor const& given) {
+inline Argument image_operand(Program const& program, Value const& value, Tensor const& given) {
   bool const wgrad = program.geometry.kind == Convolution::wgrad;
   bool const weight = value.name[0] == 'B' && !wgrad;
-  at::Tensor view = given.movedim(1, -1);
+  Tensor view = given.movedim(1, -1);
   std::int64_t const rank = view.dim() - 2;
   auto const walked = [&](std::int64_t from) {
     return single_stride(view.sizes().slice(from, rank + 1 - from), view.strides().slice(from, rank + 1 - from));
@@ -129,8 +126,8 @@ inline Argument image_operand(Program const& program, Value const& value, at::Te
 }
 
 /// An image that the epilogue reads: its view [N, ..., C], or a copy if its rows or columns have no single stride.
-inline at::Tensor epilogue_image(at::Tensor const& given, std::size_t rows) {
-  at::Tensor const view = given.movedim(1, -1);
+inline Tensor epilogue_image(Tensor const& given, std::size_t rows) {
+  Tensor const view = given.movedim(1, -1);
   auto const sizes = view.sizes(), strides = view.strides();
   auto const row = single_stride(sizes.slice(0, rows), strides.slice(0, rows));
   auto const column = single_stride(sizes.slice(rows), strides.slice(rows));
@@ -142,7 +139,7 @@ inline at::Tensor epilogue_image(at::Tensor const& given, std::size_t rows) {
 }
 
 /// The bytes from the first element of a tensor to the last.
-inline std::int64_t span_of(at::Tensor const& tensor) {
+inline std::int64_t span_of(Tensor const& tensor) {
   std::int64_t last = 0;
   for (std::int64_t at = 0; at < tensor.dim(); ++at) last += (tensor.size(at) - 1) * tensor.stride(at);
   return (last + 1) * tensor.element_size();

@@ -1,4 +1,5 @@
-// An exported program as tables, and the shapes of its values. Every extension has the same file.
+// An exported program as tables, and the shapes of its values. Every extension has the same file. Tensors come from
+// aten.hpp or stable.hpp.
 #ifndef EVT_TORCH_PROGRAM_HPP
 #define EVT_TORCH_PROGRAM_HPP
 
@@ -9,10 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Scalar.h>
-#include <c10/core/ScalarType.h>
-#include <c10/util/Exception.h>
+#include "tensor.hpp"
 
 namespace evt_torch {
 
@@ -40,13 +38,13 @@ enum class Kind { operand, tensor, flexible, number, output };
 /// An operand, input or output. `image`: a convolution's, shaped [N, C, ...]. `bits`: eight columns in a byte.
 struct Value {
   char const* name;
-  at::ScalarType dtype;
+  ScalarType dtype;
   Kind kind;
   std::vector<Mode> modes;
   bool batchable = false;
   bool bits = false;
   bool image = false;
-  std::optional<c10::Scalar> fallback = std::nullopt;
+  std::optional<Number> fallback = std::nullopt;
   std::int64_t least = 0, most = 0;  // of an integer
 
   /// Whether its columns are bits, or fewer than the columns of the accumulator.
@@ -122,11 +120,12 @@ struct Program {
   bool is_convolution() const { return geometry.kind != Convolution::none; }
 };
 
-#define EVT_CHECK(condition, program, code, ...) \
-  TORCH_CHECK(condition, (program).name, ": ", __VA_ARGS__, " (evt " code ")")
+#define EVT_REFUSE(program, code, ...) fail(text((program).name, ": ", __VA_ARGS__, " (evt " code ")"))
 
-#define EVT_REFUSE(program, code, ...) \
-  C10_THROW_ERROR(Error, c10::str((program).name, ": ", __VA_ARGS__, " (evt " code ")"))
+#define EVT_CHECK(condition, program, code, ...) \
+  do {                                           \
+    if (!(condition)) EVT_REFUSE(program, code, __VA_ARGS__); \
+  } while (false)
 
 /// The largest extent and stride of an operand.
 constexpr std::int64_t kLimit = (std::int64_t{1} << 31) - 1;
@@ -181,7 +180,7 @@ using Groups = std::vector<std::pair<char, std::vector<Int>>>;
 
 /// The shapes that an input may have. The extent of a mode that an index addresses is the tensor's.
 template <class Int>
-std::vector<Groups<Int>> input_shapes(Shapes<Int> const& shapes, Value const& value, c10::ArrayRef<Int> given) {
+std::vector<Groups<Int>> input_shapes(Shapes<Int> const& shapes, Value const& value, Span<Int> given) {
   auto const made = [&](bool flat, bool batched) {
     Groups<Int> groups;
     std::size_t place = 0;
@@ -215,7 +214,7 @@ std::vector<Int> flattened(Groups<Int> const& groups) {
 
 /// Whether a tensor has a shape, its batches broadcast.
 template <class Int>
-bool has_shape(c10::ArrayRef<Int> given, Groups<Int> const& groups) {
+bool has_shape(Span<Int> given, Groups<Int> const& groups) {
   std::vector<Int> const shape = flattened(groups);
   if (given.size() != shape.size()) return false;
   std::size_t const batches = !groups.empty() && groups.front().first == 'l' ? groups.front().second.size() : 0;
@@ -227,8 +226,8 @@ bool has_shape(c10::ArrayRef<Int> given, Groups<Int> const& groups) {
 
 /// The shapes of a product of matrices.
 template <class Int>
-Shapes<Int> matrix_shapes(Program const& program, c10::ArrayRef<Int> a, c10::ArrayRef<Int> b) {
-  auto const shown = [](c10::ArrayRef<Int> shape) { return c10::str(shape); };
+Shapes<Int> matrix_shapes(Program const& program, Span<Int> a, Span<Int> b) {
+  auto const shown = [](Span<Int> shape) { return text(shape); };
   bool const rows_lead = program.linear && program.values[0].modes[0].base == 'm';
   EVT_CHECK(a.size() >= (rows_lead ? 1 : 2), program, "E0604", "`A` has shape ", shown(a),
             "; expected at least two dimensions");
@@ -273,7 +272,7 @@ Shapes<Int> matrix_shapes(Program const& program, c10::ArrayRef<Int> a, c10::Arr
 
 /// The shapes of a convolution.
 template <class Int>
-Shapes<Int> convolution_shapes(Program const& program, c10::ArrayRef<Int> a, c10::ArrayRef<Int> b) {
+Shapes<Int> convolution_shapes(Program const& program, Span<Int> a, Span<Int> b) {
   Geometry const& geometry = program.geometry;
   std::size_t const rank = geometry.rank();
   bool const wgrad = geometry.kind == Convolution::wgrad, dgrad = geometry.kind == Convolution::dgrad;
@@ -347,7 +346,7 @@ Shapes<Int> convolution_shapes(Program const& program, c10::ArrayRef<Int> a, c10
 
 /// The shapes of a call. Throws for a shape that does not fit.
 template <class Int>
-Shapes<Int> shapes_of(Program const& program, c10::ArrayRef<Int> a, c10::ArrayRef<Int> b) {
+Shapes<Int> shapes_of(Program const& program, Span<Int> a, Span<Int> b) {
   Shapes<Int> const shapes =
       program.is_convolution() ? convolution_shapes<Int>(program, a, b) : matrix_shapes<Int>(program, a, b);
   Int const columns = product(shapes.n);
