@@ -241,6 +241,11 @@ def _weight_int8pack_mm(node: Node, arguments: Arguments) -> Product | str:
     return _matrix(node, x, weight, "linear", terms=(Term(scales, scales=True),))
 
 
+def _weight_int4pack_mm(node: Node, arguments: Arguments) -> str:
+    """Refuse ``scale*(code - 8) + zero``: whether a zero is a whole number of scales depends on values."""
+    return "its zeros are added to the scaled weight; evt subtracts whole zero points from the codes"
+
+
 def _convolution(node: Node, arguments: Arguments) -> Product | str:
     x, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
     rank = len(shape_of(weight)) - 2
@@ -360,6 +365,7 @@ _READERS: Mapping[str, Callable[[Node, Arguments], Product | str]] = {
     "_int_mm": _mm,
     "_scaled_mm": _scaled_mm,
     "_weight_int8pack_mm": _weight_int8pack_mm,
+    "_weight_int4pack_mm": _weight_int4pack_mm,
     "_grouped_mm": _grouped_mm,
     "_scaled_grouped_mm": _scaled_grouped_mm,
     "convolution": _convolution,

@@ -15,6 +15,7 @@ from evt.diagnostics import CODES
 from evt.errors import ArgumentError
 from evt.fx import regions
 from evt.fx.fuse import Fusion, fuse, fusion
+from evt.fx.product import find_product
 from evt.fx.regions import find_regions
 from evt.fx.report import report
 
@@ -75,6 +76,17 @@ def test_products_of_other_types() -> None:
     assert reasons(found, "E1010") == ["its operands are int64"]
     found = fusion(fuse(Function(lambda a, b: (a @ b).neg()), (A, B[0])))
     assert reasons(found, "E1010") == ["its operands are vectors"]
+
+
+def test_zeros_beside_the_scales_of_a_packed_weight() -> None:
+    def packed(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._weight_int4pack_mm(x, weight, 128, scales).relu()
+
+    x, scales = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((4, 256), (2, 64, 2)))
+    weight = torch.empty(8, 2, 32, 4, dtype=torch.int32, device="meta")
+    graph = make_fx(packed, tracing_mode="fake")(x, weight, scales).graph
+    (node,) = (each for each in graph.nodes if "int4pack" in str(each.target))
+    assert "evt subtracts whole zero points from the codes" in str(find_product(node))
 
 
 def test_sizes_as_numbers() -> None:
