@@ -44,8 +44,9 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_the_files_of_an_extension(extension: dict[str, str]) -> None:
     kernels = [f"my_ops_{name}_{arch}" for name in ("conv_relu_add", "scaled") for arch in ("sm90", "sm89")]
     sources = [f"csrc/kernels/{kernel}.{kind}" for kernel in kernels for kind in ("cu", "h")]
-    rest = ["README.md", "pyproject.toml", "setup.py", "my_ops/__init__.py", "tests/test_my_ops.py"]
-    rest += [f"csrc/{name}" for name in ("binding.cpp", "call.hpp", "memory.hpp", "program.hpp")]
+    rest = ["README.md", "pyproject.toml", "setup.py", "my_ops/__init__.py", "my_ops/shapes.py", "tests/test_my_ops.py"]
+    headers = ("aten", "aten_operators", "call", "memory", "program", "stable", "stable_operators", "tensor")
+    rest += ["csrc/binding.cpp", *(f"csrc/{name}.hpp" for name in headers)]
     assert set(extension) == {*sources, *rest, "tests/conv_relu_add.json", "tests/scaled.json"}
     for name, text in extension.items():
         if name.endswith(".py"):
