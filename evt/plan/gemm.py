@@ -91,8 +91,8 @@ _SPEEDS = {
     Tile(256, 1, False, (1, 2, 1)): Speed(0.662, 3.221),
     Tile(192, 2, True, (1, 2, 1)): Speed(0.524, 2.752),
     Tile(192, 1, False, (1, 2, 1)): Speed(0.49, 2.674),
-    Tile(160, 2, True, (1, 2, 1)): Speed(0.424, 4.01),
-    Tile(160, 1, False, (1, 2, 1)): Speed(0.435, 1.483),
+    Tile(160, 2, True, (1, 2, 1)): Speed(0.436, 4.01),
+    Tile(160, 1, False, (1, 2, 1)): Speed(0.445, 1.483),
     Tile(128, 2, True): Speed(0.355, 1.464),
     Tile(128, 1, False): Speed(0.364, 0.943),
     Tile(128, 1, False, (1, 1, 4)): Speed(0.34, 6.47),
@@ -185,6 +185,7 @@ _PACKED = (
 _PAIRED = (
     Tile(128, 2, True),
     Tile(192, 2, True, (1, 2, 1)),
+    Tile(160, 2, True, (1, 2, 1)),
     Tile(128, 2, False),
     Tile(64, 2, True),
     Tile(32, 2, True),

@@ -196,7 +196,8 @@ def test_the_general_tile_comes_first() -> None:
 
 
 PAIRS = "out D[m, n/2]; D = silu(even(acc))*odd(acc)"
-#: (m, n, k) of products with pairs of columns, and their configurations within 5 % of the fastest on an H200, 2026-11.
+#: (m, n, k) of products with pairs of columns, and their configurations within 5 % of the fastest on an H200 or H100,
+#: 2026-11.
 FASTEST_OF_PAIRS = {
     (2048, 28672, 4096): ("own_cooperative_128x256x64", "own_pingpong_192x128x64_1x2"),
     (8192, 3072, 768): ("own_pingpong_192x128x64_1x2", "own_pingpong_128x128x64"),
@@ -207,6 +208,10 @@ FASTEST_OF_PAIRS = {
     (1024, 6144, 4096): ("own_pingpong_128x128x64",),
     (64, 4096, 4096): ("own_pingpong_16x128x64", "own_pingpong_32x128x64"),
     (4096, 2304, 768): ("own_pingpong_192x128x64_1x2",),
+    (2048, 1280, 8192): ("own_pingpong_160x128x64_1x2",),
+    (8192, 1280, 8192): ("own_pingpong_160x128x64_1x2",),
+    (1024, 7168, 8192): ("own_cooperative_128x256x64",),
+    (2048, 7168, 8192): ("own_pingpong_192x128x64_1x2", "own_pingpong_160x128x64_1x2"),
 }
 
 

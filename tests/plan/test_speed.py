@@ -51,6 +51,7 @@ OWN_PRODUCTS = {
     (4096, 3072, 768): "own_pingpong_192x128x64_1x2",
     (2048, 768, 3072): "own_cooperative_96x128x64_1x2",
     (3152, 1024, 4096): "own_cooperative_200x128x64",
+    (1024, 7168, 8192): "own_cooperative_256x128x64_1x2",
     (512, 4096, 4096): "own_pingpong_128x128x64",
     (512, 6144, 4096): "own_pingpong_128x192x64",
     (1024, 3072, 768): "own_pingpong_64x128x64",
