@@ -50,7 +50,8 @@ GROUPS = {
     "many": tuple(i * 7 % 40 for i in range(150)),
 }
 SIZES = {"even": (256, 128), "odd": (336, 208), "narrow": (48, 64)}
-BOUND = 0.01
+#: The error of a result; one of e4m3 has three bits after the first.
+BOUND, BOUND_OF_BYTES = 0.01, 0.04
 
 
 def randomly(shape, dtype, generator):
@@ -113,7 +114,8 @@ def check(call, rows):
         if wanted.dtype == torch.uint8:
             assert (mine[:total] != wanted).float().mean() < 0.01
         else:
-            assert relative_error(mine[:total].double(), wanted.double()) < BOUND, name
+            bound = BOUND_OF_BYTES if mine.dtype == torch.float8_e4m3fn else BOUND
+            assert relative_error(mine[:total].double(), wanted.double()) < bound, name
 
 
 @pytest.mark.parametrize("rows", GROUPS)
