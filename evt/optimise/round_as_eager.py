@@ -16,6 +16,8 @@ COMPOSED = {
     "softsign": lambda apply, number, x: apply("div", x, apply("add", apply("abs", x), number(1.0))),
     "tanhshrink": lambda apply, number, x: apply("sub", x, apply("tanh", x)),
 }
+#: Functions that compare with numbers of the tensor's type, as the predicates do.
+COMPARING = ("hardshrink", "softshrink", "threshold")
 #: The exponents that are numbers, with PyTorch's computation of the power.
 POWERS = {0.5: "sqrt(x)", -0.5: "rsqrt(x)", -1.0: "1 / x", 2.0: "x * x", 3.0: "(x * x) * x", -2.0: "1 / (x * x)"}
 
@@ -146,7 +148,7 @@ def _operation(
 ) -> tuple[int, DType | None]:
     """Return an operation as PyTorch computes it, with the intermediate roundings, and the type of its result.
 
-    Integers are converted to the type of the floats in the operation, and a number in a comparison to the tensor's
+    Integers are converted to the type of the floats in the operation, and a number that is compared to the tensor's
     type. ``number / x`` is ``(1 / x) * number``, and ``x / number`` is ``x * (1 / number)``. :data:`POWERS` are the
     powers by numbers, whose operations on halves PyTorch's CUDA kernels round one by one.
     """
@@ -157,8 +159,9 @@ def _operation(
 
     row, found = TABLE[op.function], _promoted([each for each in types if each is not None])
     predicate = row.result == "predicate"
+    compared = predicate or op.function in COMPARING
     for slot, held in enumerate(types):
-        converted = predicate if held is None else not held.is_float
+        converted = compared if held is None else not held.is_float
         if converted and slot not in row.conditions:
             arguments[slot] = _rounded(builder, arguments[slot], found)
     if predicate:

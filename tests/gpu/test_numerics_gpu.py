@@ -9,6 +9,7 @@ import evt
 from evt.functions.testing import temporarily
 from evt.ir.dtype import F16, F32
 from evt.reference.compare import relative_error, tolerance
+from tests.support.edges import differences
 
 pytestmark = pytest.mark.gpu
 F = torch.nn.functional
@@ -80,6 +81,11 @@ def test_functions_have_the_bits_of_pytorchs_kernels(dtype, route) -> None:
             want = (x / 8 @ w.t()) * z + 0.1 if function is None else function(z)
             differ = (found.view(torch.int16) != want.view(torch.int16)) & ~(found.isnan() & want.isnan())
             assert not differ.any(), f"{formula}: {float(differ.float().mean()):.2%} of the bits differ"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_activations_with_numbers_at_the_edges(dtype) -> None:
+    assert not list(differences(dtype, "cuda", route="own"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -220,3 +220,35 @@ def test_the_sizes_of_groups() -> None:
     b = [random((k, n), "f16") for _, n, k in sizes]
     for x, y, got in zip(a, b, op(a, b), strict=True):
         torch.testing.assert_close(got.double(), x.double() @ y.double() / x.shape[1] + 100.0 * x.shape[0])
+
+
+@pytest.mark.parametrize("route", ["own", "evt-3x"])
+def test_narrow_numbers_after_a_reduction(route) -> None:
+    """Cubins once read 0 in place of a number of 16 bits."""
+    op = evt.linear("in a: f16, b: bf16, c: f16; out r: f32[m]; r = sum[n](acc)*a + b - c", route=route)
+    x, w = (torch.randint(-2, 3, (rows, 64), device="cuda").half() for rows in (100, 264))
+    want = (x.double() @ w.double().t()).sum(-1) * 0.75 + 3.5 - 0.125
+    assert torch.equal(op(x, w, a=0.75, b=3.5, c=0.125).double(), want)
+
+
+@pytest.mark.parametrize("route", ["own", "evt-3x"])
+def test_few_and_many_results(route) -> None:
+    """Warps combine the parts of many results, and blocks combine the parts of few results."""
+    text = "out r: f32[m], c: f32[n], s: f32, u: f32[m]; r = sum[n](acc); c = sum[m](acc); s = sum[m, n](acc)"
+    op = evt.linear(f"{text}; u = 2*max[n](acc) + 1", route=route)
+    for m, n, k in (
+        (1, 4096, 64),
+        (3, 2056, 64),
+        (5, 8, 64),
+        (1000, 328, 64),
+        (4223, 1032, 16),
+        (4225, 72, 16),
+        (40000, 8, 16),
+    ):
+        x, w = (torch.randint(-1, 2, (rows, k), device="cuda").half() for rows in (m, n))
+        product = x.double() @ w.double().t()
+        found = op(x, w)
+        for got, want in zip(
+            found, (product.sum(1), product.sum(0), product.sum(), 2 * product.amax(1) + 1), strict=True
+        ):
+            assert torch.equal(got.double(), want), (m, n)

@@ -17,7 +17,7 @@ from .combined import aligned, either, finite, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
 from .eager import Addend, Product, Value, divided, of_product, power
-from .functions import EAGER, FUNCTIONS, ExactFunction
+from .functions import COMPARING, EAGER, FUNCTIONS, ExactFunction
 from .interface import main_output, output_type, reductions
 from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
 from .philox import uniform, uniform_wide
@@ -253,7 +253,7 @@ class Evaluator:
         common = promoted([v.held for slot, v in enumerate(values) if slot not in row.conditions])
 
         def converted(slot: int, value: Value) -> Value:
-            integer = compute(value.held) in ("i32", "b1") if value.held else row.predicate
+            integer = compute(value.held) in ("i32", "b1") if value.held else row.predicate or function in COMPARING
             if not integer or slot in row.conditions or common not in ("f16", "bf16"):
                 return value
             return replace(self.cast(common, value), held=value.held and common)

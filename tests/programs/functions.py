@@ -266,7 +266,11 @@ FUNCTIONS: Mapping[str, ExactFunction] = {
     "isfinite": ExactFunction(lambda t, x: _not(t, t.where(t.isnan(x), 1.0, t.isinf(x))), True, True),
 }
 
-#: Functions whose own formula in eager PyTorch has a larger error: the sign of sinc(1) is that of a rounded product.
+#: Functions that compare with numbers, which eager PyTorch rounds to the tensor's type.
+COMPARING = ("hardshrink", "softshrink", "threshold")
+#: Functions whose own formula in eager PyTorch has a larger error, or other values: the sign of sinc(1) is that of a
+#: rounded product; celu with alpha 0, which torch.celu refuses, is NaN at 0.
 EAGER: Mapping[str, ExactFunction] = {
+    "celu": ExactFunction(lambda t, x, alpha=1.0: t.where(x > 0.0, x, alpha * t.expm1(x * (1.0 / alpha)))),
     "sinc": ExactFunction(lambda t, x: t.where(x, t.sin(math.pi * x) / (math.pi * x), 1.0)),
 }

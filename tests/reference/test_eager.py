@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import evt
+from tests.support.edges import differences
 
 Tensor = torch.Tensor
 F = torch.nn.functional
@@ -97,6 +98,11 @@ def test_composed_functions_round_at_each_operator() -> None:
         "D = abs(C)**0.3 + acc": (c.abs().float() ** float(torch.tensor(0.3).half())).half(),
     }.items():
         assert torch.equal(evt.gemm(text, numerics="eager")(a, b, C=c), want + 0), text
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_activations_with_numbers_at_the_edges(dtype: torch.dtype) -> None:
+    assert not list(differences(dtype, "cpu"))
 
 
 def test_a_convolution_rounds_before_its_bias() -> None:

@@ -16,8 +16,6 @@ namespace evt {
 constexpr int kFinishThreads = 256;
 /// The lanes of a warp that combine the parts of a place. For few places, all warps of a block combine parts of them.
 constexpr int kFinishLanes = 8;
-/// The blocks that few places are divided among: eight for each SM of an H100.
-constexpr int kFinishBlocks = 1056;
 
 /// Combine parts [l][part][kept], a compact array, to out[l * out_stride_l + kept]; over_batch: one result for all l.
 template <class Op_, class Element_, class Output_>
@@ -51,9 +49,10 @@ namespace detail {
 /// place `merges` columns and so has many parts. A batch with one place has a block.
 inline int64_t finish_blocks(int64_t kept, int64_t batches, bool merges = false) {
   constexpr int kPlaces = kFinishThreads / kFinishLanes;
+  constexpr int kBlocks = 1056;  // that few places are divided among: eight for each SM of an H100
   int64_t const places = kept * batches, of_block = merges ? 1 : 32 / kFinishLanes;
   int64_t const few = (places + of_block - 1) / of_block, blocks = (places + kPlaces - 1) / kPlaces;
-  int64_t const least = few < kFinishBlocks ? few : kFinishBlocks;
+  int64_t const least = few < kBlocks ? few : kBlocks;
   return kept == 1 ? batches : least > blocks ? least : blocks;
 }
 
