@@ -1,4 +1,4 @@
-"""Attention that PyTorch's fused kernels compute: ``simplify_masks(module, devices)``, on a graph of Dynamo's.
+"""Attention that PyTorch's fused kernels compute: ``simplify_attention(module, devices)``, on a graph of Dynamo's.
 
 Models make masks while they are traced. PyTorch multiplies in float32, and keeps the scores in memory, if the last
 dimension of a mask is not contiguous; and its fastest kernels take no masks. So here
@@ -6,6 +6,11 @@ dimension of a mask is not contiguous; and its fastest kernels take no masks. So
     a constant mask that keeps everything    is dropped
     a constant mask that is causal           is replaced by ``is_causal``
     another mask                             is made contiguous
+
+Without a mask these kernels also read heads that queries share, and strided heads, as they lie in memory:
+
+    keys and values repeated for each head   are read once (``enable_gqa``)
+    contiguous copies of transposed heads    are dropped
 """
 
 from __future__ import annotations
@@ -22,6 +27,11 @@ from torch.fx.node import map_aggregate
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 #: The parameters of attention before the keywords.
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_HEADS = _PARAMETERS[:3]
+#: The types and the longest heads of PyTorch's fastest kernels, and the elements between heads: 16 bytes.
+_TYPES, _LONGEST, _ALIGNED = (torch.float16, torch.bfloat16), 256, 8
+#: Index of the new dimension along which heads are repeated.
+_REPEATED = (slice(None), slice(None), None, slice(None), slice(None))
 #: The most bytes of a constant that is computed here.
 _LARGEST = 1 << 26
 #: Functions and methods that make constant masks.
@@ -30,29 +40,81 @@ _FUNCTIONS: Collection[Callable[..., Any]] = (
     *(operator.add, operator.and_, operator.getitem, operator.invert, operator.mul, operator.or_, operator.sub),
     *(operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne),
 )
-_METHODS = ("bool", "contiguous", "cumsum", "expand", "new_ones", "reshape", "to", "unsqueeze", "view")
+_METHODS = (
+    *("bool", "contiguous", "cumsum", "expand", "new_ones", "reshape", "to", "unsqueeze", "view"),
+    *("__and__", "__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "__or__"),  # of Dynamo 2.11
+)
 
 
-def simplify_masks(module: GraphModule, devices: Collection[str]) -> None:
-    """Give attention on some kinds of devices masks that PyTorch's fused kernels take, or none."""
-    calls = [each for each in module.graph.find_nodes(op="call_function", target=_ATTENTION) if _is_on(each, devices)]
-    given = [(each, _arguments(each)) for each in calls]
-    masked = [(each, known) for each, known in given if isinstance(known.get("attn_mask"), Node)]
-    if not masked:
-        return
+def simplify_attention(module: GraphModule, devices: Collection[str]) -> None:
+    """Give attention on some kinds of devices the arguments that PyTorch's fused kernels take."""
     constants = _Constants(module)
     copies = dict[Node, Node]()
-    for node, known in masked:
-        mask = known["attn_mask"]
-        if (meaning := constants.meaning(mask)) is not None:
-            node.args, node.kwargs = (), {**known, **meaning}
-        elif _is_strided(mask):
-            if mask not in copies:
-                with module.graph.inserting_after(mask):
-                    copies[mask] = module.graph.call_method("contiguous", (mask,))
-                copies[mask].meta = dict(mask.meta)
-            node.args, node.kwargs = (), {**known, "attn_mask": copies[mask]}
+    for node in module.graph.find_nodes(op="call_function", target=_ATTENTION):
+        value = _value_of(node)
+        if value is None or value.device.type not in devices:
+            continue
+        known = {**dict(zip(_PARAMETERS, node.args, strict=False)), **node.kwargs}
+        mask = known.get("attn_mask")
+        if isinstance(mask, Node):
+            if (meaning := constants.meaning(mask)) is not None:
+                known |= meaning
+            elif _is_strided(mask):
+                if mask not in copies:
+                    with module.graph.inserting_after(mask):
+                        copies[mask] = module.graph.call_method("contiguous", (mask,))
+                known["attn_mask"] = copies[mask]
+        if known.get("attn_mask") is None and value.dtype in _TYPES and value.shape[-1] <= _LONGEST:
+            known |= _shared(known) | (_strided(known) if _is_copied(node) else {})
+        node.args, node.kwargs = (), known
     module.recompile()
+
+
+def _shared(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys and values before they were repeated for each head of the queries."""
+    found = {name: _before_repetition(known[name]) for name in _HEADS[1:]}
+    if any(each is None for each in found.values()):
+        return {}
+    return {**found, "enable_gqa": True}
+
+
+def _before_repetition(node: Node) -> Node | None:
+    """Return heads [batch, heads, rows, length] if a node repeats each of them, or None."""
+    if node.op != "call_method" or node.target != "reshape":
+        return None
+    repeated = node.args[0]
+    if not isinstance(repeated, Node) or repeated.op != "call_method" or repeated.target != "expand":
+        return None
+    indexed = repeated.args[0]
+    if not isinstance(indexed, Node) or indexed.target is not operator.getitem or indexed.args[1] != _REPEATED:
+        return None
+    base = indexed.args[0]
+    values = [_value_of(each) for each in (base, repeated, node) if isinstance(each, Node)]
+    if any(each is None for each in values):
+        return None
+    (batch, heads, rows, length), (_, _, times, *_), result = (tuple(each.shape) for each in values if each is not None)
+    return base if result == (batch, heads * times, rows, length) and isinstance(base, Node) else None
+
+
+def _strided(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return heads before they were copied, where they are aligned."""
+    found = dict[str, Any]()
+    for name in _HEADS:
+        node = known[name]
+        if node.op == "call_method" and node.target == "contiguous" and len(node.args) == 1 and not node.kwargs:
+            value = _value_of(node.args[0])
+            if value is not None and value.stride(-1) == 1 and not any(each % _ALIGNED for each in value.stride()[:-1]):
+                found[name] = node.args[0]
+    return found
+
+
+def _is_copied(node: Node) -> bool:
+    """Return whether the result of attention is only read by copies of its transpose: its strides may change."""
+    transposed = [user for user in node.users if user.op == "call_method" and user.target == "transpose"]
+    readers = [user for each in transposed for user in each.users]
+    return len(transposed) == len(node.users) and all(
+        each.op == "call_method" and each.target in ("contiguous", "reshape") for each in readers
+    )
 
 
 class _Constants:
@@ -108,18 +170,9 @@ def _here(value: Any) -> Any:
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
-def _arguments(node: Node) -> dict[str, Any]:
-    return {**dict(zip(_PARAMETERS, node.args, strict=False)), **node.kwargs}
-
-
 def _value_of(node: Node) -> torch.Tensor | None:
     value = node.meta.get("example_value")
     return value if isinstance(value, torch.Tensor) else None
-
-
-def _is_on(node: Node, devices: Collection[str]) -> bool:
-    value = _value_of(node)
-    return value is not None and value.device.type in devices
 
 
 def _is_strided(mask: Node) -> bool:
@@ -170,4 +223,4 @@ def _is_of_torch(target: Any) -> bool:
     return str(known).partition(".")[0] == "torch"
 
 
-__all__ = ["simplify_masks"]
+__all__ = ["simplify_attention"]

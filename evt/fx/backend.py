@@ -33,7 +33,7 @@ from torch.fx import Graph, GraphModule, Node
 from evt.compilation import Cache, KernelSource, tools_digest
 from evt.errors import BuildError, NoKernelWarning
 from evt.fx import stored
-from evt.fx.attention import simplify_masks
+from evt.fx.attention import simplify_attention
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
 from evt.fx.choose import Choice, RegionPass, graph_name
@@ -245,7 +245,7 @@ def backend(
     read, owner = read_options(mode, options), Owner.of(module, inputs)
     if read.rule == LOSSLESS:
         return owner.follow(module, lossless(module, owner, read))
-    simplify_masks(module, read.devices)
+    simplify_attention(module, read.devices)
     fuse = FusePass(owner=owner, options=read)
     patches = patches_of(read, fuse)
     while True:

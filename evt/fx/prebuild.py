@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import KernelSource, pack_sources
 from evt.errors import NoKernelWarning
-from evt.fx.attention import simplify_masks
+from evt.fx.attention import simplify_attention
 from evt.fx.backend import options_of, patches_of
 from evt.fx.build import RegionProgram
 from evt.fx.choose import RegionPass, graph_name
@@ -163,7 +163,7 @@ def _passes_of(
         module: GraphModule, given: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
         read = read_options(mode, options)
-        simplify_masks(module, read.devices)
+        simplify_attention(module, read.devices)
         made = make(read)
         known = {name: value for name, value in _EAGER_BACKWARD.items() if hasattr(functorch, name)}
         with functorch.patch(known):

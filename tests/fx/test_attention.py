@@ -1,4 +1,4 @@
-"""The masks of attention that PyTorch's fused kernels take."""
+"""The arguments of attention that PyTorch's fused kernels take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from evt.fx.attention import simplify_masks
+from evt.fx.attention import simplify_attention
 
 from .compiling import close, compiled
 
@@ -62,31 +62,49 @@ def bias(x: torch.Tensor) -> torch.Tensor:
     return x[..., :1].transpose(-1, -2).expand(-1, -1, SIZE, -1).transpose(-1, -2)
 
 
-def simplified(make: Mask, device: str = "cpu") -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """Return the arguments of attention besides the query, and its results without and with simpler masks."""
+def with_mask(make: Mask) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: attention(x, x, x, make(x))
+
+
+def repeated(x: torch.Tensor) -> torch.Tensor:
+    heads = x[:, :, None, :, :].expand(2, 3, 4, SIZE, 8).reshape(2, 12, SIZE, 8)
+    return attention(x.repeat(1, 4, 1, 1), heads, heads)
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    heads = x.transpose(1, 2).contiguous()
+    return attention(heads, heads, heads).transpose(1, 2).contiguous()
+
+
+def copied_and_viewed(x: torch.Tensor) -> torch.Tensor:
+    heads = x.transpose(1, 2).contiguous()
+    return attention(heads, heads, heads).view(2, -1)
+
+
+def simplified(
+    call: Callable[[torch.Tensor], torch.Tensor], device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Return the keywords of attention, and the results of a function without and with simpler arguments."""
     found: list[GraphModule] = []
 
     def collect(module: GraphModule, _: Any) -> Callable[..., Any]:
-        simplify_masks(module, (device,))
+        simplify_attention(module, (device,))
         module.graph.lint()
         found.append(module)
         return module.forward
 
-    def call(x: torch.Tensor) -> torch.Tensor:
-        return attention(x, x, x, make(x))
-
     torch._dynamo.reset()  # it counts the compilations of a function
-    x = torch.randn(2, 3, SIZE, 8, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 3, SIZE, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
     results = [call(x), torch.compile(call, backend=collect)(x)]
     (node,) = found[0].graph.find_nodes(op="call_function", target=attention)
-    return dict(zip(("key", "value", "attn_mask"), node.args[1:], strict=False)) | node.kwargs, results
+    return dict(node.kwargs), results
 
 
 @pytest.mark.parametrize(
     ("make", "is_causal"), [(everything, False), (zeros, False), (causal, True), (causal_sequences, True)]
 )
 def test_a_constant_mask_is_said_in_another_way(make: Mask, is_causal: bool) -> None:
-    known, (want, got) = simplified(make)
+    known, (want, got) = simplified(with_mask(make))
     assert known["attn_mask"] is None
     assert known.get("is_causal", False) is is_causal
     torch.testing.assert_close(got, want)
@@ -94,23 +112,42 @@ def test_a_constant_mask_is_said_in_another_way(make: Mask, is_causal: bool) -> 
 
 @pytest.mark.parametrize("make", [window, first, written, filled])
 def test_other_masks_stay(make: Mask) -> None:
-    known, (want, got) = simplified(make)
+    known, (want, got) = simplified(with_mask(make))
     assert known["attn_mask"] is not None
     assert not known.get("is_causal", False)
     torch.testing.assert_close(got, want)
 
 
 def test_a_strided_mask_becomes_contiguous() -> None:
-    known, (want, got) = simplified(bias)
+    known, (want, got) = simplified(with_mask(bias))
     assert known["attn_mask"].target == "contiguous"
     torch.testing.assert_close(got, want)
 
 
 def test_other_devices_keep_their_masks() -> None:
-    assert simplified(everything, "cuda")[0]["attn_mask"] is not None
+    assert not simplified(with_mask(everything), "cuda")[0]  # the arguments are as they were
 
 
-def test_the_backend_simplifies_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_heads_are_read_once() -> None:
+    known, (want, got) = simplified(repeated, dtype=torch.bfloat16)
+    assert known["enable_gqa"] is True
+    assert {known[name].op for name in ("key", "value")} == {"placeholder"}
+    torch.testing.assert_close(got, want)
+
+
+def test_heads_are_not_copied() -> None:
+    known, (want, got) = simplified(copied, dtype=torch.bfloat16)
+    assert {known[name].target for name in ("query", "key", "value")} == {"transpose"}
+    torch.testing.assert_close(got, want)
+
+
+def test_heads_are_copied_for_a_view_of_the_result() -> None:
+    known, (want, got) = simplified(copied_and_viewed, dtype=torch.bfloat16)
+    assert {known[name].target for name in ("query", "key", "value")} == {"contiguous"}
+    torch.testing.assert_close(got, want)
+
+
+def test_the_backend_simplifies_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def module(x: torch.Tensor) -> torch.Tensor:
