@@ -24,6 +24,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_aggregate
 
+from evt.fx.self_attention import divide_self_attention
+
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 #: The parameters of attention before the keywords.
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -48,11 +50,12 @@ _METHODS = (
 
 def simplify_attention(module: GraphModule, devices: Collection[str]) -> None:
     """Give attention on some kinds of devices the arguments that PyTorch's fused kernels take."""
+    divide_self_attention(module, devices)
     constants = _Constants(module)
     copies = dict[Node, Node]()
     for node in module.graph.find_nodes(op="call_function", target=_ATTENTION):
         value = _value_of(node)
-        if value is None or value.device.type not in devices:
+        if value is None or value.device.type not in devices or not _is_copied(node):
             continue
         known = {**dict(zip(_PARAMETERS, node.args, strict=False)), **node.kwargs}
         mask = known.get("attn_mask")
@@ -65,7 +68,7 @@ def simplify_attention(module: GraphModule, devices: Collection[str]) -> None:
                         copies[mask] = module.graph.call_method("contiguous", (mask,))
                 known["attn_mask"] = copies[mask]
         if known.get("attn_mask") is None and value.dtype in _TYPES and value.shape[-1] <= _LONGEST:
-            known |= _shared(known) | (_strided(known) if _is_copied(node) else {})
+            known |= _shared(known) | _strided(known)
         node.args, node.kwargs = (), known
     module.recompile()
 
@@ -109,11 +112,11 @@ def _strided(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_copied(node: Node) -> bool:
-    """Return whether the result of attention is only read by copies of its transpose: its strides may change."""
+    """Return whether only copies of its transpose read the result of attention: kernels give it other strides."""
     transposed = [user for user in node.users if user.op == "call_method" and user.target == "transpose"]
     readers = [user for each in transposed for user in each.users]
     return len(transposed) == len(node.users) and all(
-        each.op == "call_method" and each.target in ("contiguous", "reshape") for each in readers
+        each.op == "call_method" and each.target in ("contiguous", "flatten", "reshape") for each in readers
     )
 
 

@@ -63,12 +63,12 @@ def bias(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_mask(make: Mask) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda x: attention(x, x, x, make(x))
+    return lambda x: attention(x, x, x, make(x)).transpose(1, 2).contiguous()
 
 
 def repeated(x: torch.Tensor) -> torch.Tensor:
     heads = x[:, :, None, :, :].expand(2, 3, 4, SIZE, 8).reshape(2, 12, SIZE, 8)
-    return attention(x.repeat(1, 4, 1, 1), heads, heads)
+    return attention(x.repeat(1, 4, 1, 1), heads, heads).transpose(1, 2).reshape(2, SIZE, -1)
 
 
 def copied(x: torch.Tensor) -> torch.Tensor:
@@ -143,15 +143,29 @@ def test_heads_are_not_copied() -> None:
 
 def test_heads_are_copied_for_a_view_of_the_result() -> None:
     known, (want, got) = simplified(copied_and_viewed, dtype=torch.bfloat16)
-    assert {known[name].target for name in ("query", "key", "value")} == {"contiguous"}
+    assert not known  # the arguments are as they were
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_self_attention_reads_its_heads_from_their_product(batch_first: bool) -> None:
+    module = torch.nn.MultiheadAttention(8, 2, batch_first=batch_first)
+    known, (want, got) = simplified(lambda x: module(x[0], x[0], x[0], need_weights=False)[0])
+    assert {known[name].target for name in ("query", "key", "value")} == {"transpose"}
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want)
+
+
+def test_weights_of_self_attention_are_left_whole() -> None:
+    module = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(ValueError, match="not enough values"):
+        simplified(lambda x: module(x[0], x[0], x[0])[0])
 
 
 def test_the_backend_simplifies_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def module(x: torch.Tensor) -> torch.Tensor:
-        return attention(x, x, x, attn_mask=causal(x))
+    module = with_mask(causal)
 
     def compile_fx(graph: GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
         seen.extend(each.kwargs for each in graph.graph.find_nodes(op="call_function", target=attention))
