@@ -56,8 +56,11 @@ def _divided(graph: Graph, known: Mapping[str, Any]) -> Node:
     x = graph.call_method("transpose", (known["query"], 0, 1))
     packed = graph.call_function(functional.linear, (x, known["in_proj_weight"], known["in_proj_bias"]))
     split = graph.call_method("unflatten", (packed, -1, (3, heads, known["embed_dim_to_check"] // heads)))
-    inputs = [graph.call_method("transpose", (graph.call_method("select", (split, 2, i)), 1, 2)) for i in range(3)]
-    made = graph.call_function(functional.scaled_dot_product_attention, tuple(inputs), {"dropout_p": dropout})
+    inputs = {
+        name: graph.call_method("transpose", (graph.call_method("select", (split, 2, place)), 1, 2))
+        for place, name in enumerate(("query", "key", "value"))
+    }
+    made = graph.call_function(functional.scaled_dot_product_attention, (), {**inputs, "dropout_p": dropout})
     rows = graph.call_method("flatten", (graph.call_method("transpose", (made, 1, 2)), 2))
     result = graph.call_function(functional.linear, (rows, known["out_proj_weight"], known["out_proj_bias"]))
     return graph.call_method("contiguous", (graph.call_method("transpose", (result, 0, 1)),))  # a view may need it
