@@ -7,7 +7,8 @@ dimension of a mask is not contiguous; and its fastest kernels take no masks. So
     a constant mask that is causal           is replaced by ``is_causal``
     another mask                             is made contiguous
 
-Without a mask these kernels also read heads that queries share, and strided heads, as they lie in memory:
+Without a mask these kernels also read heads that queries share, and strided heads, as they lie in memory. Only inference
+reads them so: training was not measured.
 
     keys and values repeated for each head   are read once (``enable_gqa``)
     contiguous copies of transposed heads    are dropped
@@ -50,7 +51,9 @@ _METHODS = (
 
 def simplify_attention(module: GraphModule, devices: Collection[str]) -> None:
     """Give attention on some kinds of devices the arguments that PyTorch's fused kernels take."""
-    divide_self_attention(module, devices)
+    infers = not torch.is_grad_enabled()
+    if infers:
+        divide_self_attention(module, devices)
     constants = _Constants(module)
     copies = dict[Node, Node]()
     for node in module.graph.find_nodes(op="call_function", target=_ATTENTION):
@@ -67,7 +70,7 @@ def simplify_attention(module: GraphModule, devices: Collection[str]) -> None:
                     with module.graph.inserting_after(mask):
                         copies[mask] = module.graph.call_method("contiguous", (mask,))
                 known["attn_mask"] = copies[mask]
-        if known.get("attn_mask") is None and value.dtype in _TYPES and value.shape[-1] <= _LONGEST:
+        if infers and known.get("attn_mask") is None and value.dtype in _TYPES and value.shape[-1] <= _LONGEST:
             known |= _shared(known) | _strided(known)
         node.args, node.kwargs = (), known
     module.recompile()

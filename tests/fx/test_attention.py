@@ -91,7 +91,10 @@ def self_attention(module: torch.nn.Module, **keywords: Any) -> Callable[[torch.
 
 
 def simplified(
-    call: Callable[[torch.Tensor], torch.Tensor], device: str = "cpu", dtype: torch.dtype = torch.float32
+    call: Callable[[torch.Tensor], torch.Tensor],
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    gradients: bool = False,
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Return the keywords of attention, and the results of a function without and with simpler arguments."""
     found: list[GraphModule] = []
@@ -104,7 +107,8 @@ def simplified(
 
     torch._dynamo.reset()  # it counts the compilations of a function
     x = torch.randn(2, 3, SIZE, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
-    results = [call(x), torch.compile(call, backend=collect)(x)]
+    with torch.set_grad_enabled(gradients):
+        results = [call(x), torch.compile(call, backend=collect)(x)]
     (node,) = found[0].graph.find_nodes(op="call_function", target=attention)
     return dict(node.kwargs), results
 
@@ -113,7 +117,7 @@ def simplified(
     ("make", "is_causal"), [(everything, False), (zeros, False), (causal, True), (causal_sequences, True)]
 )
 def test_a_constant_mask_is_said_in_another_way(make: Mask, is_causal: bool) -> None:
-    known, (want, got) = simplified(with_mask(make))
+    known, (want, got) = simplified(with_mask(make), gradients=True)
     assert known["attn_mask"] is None
     assert known.get("is_causal", False) is is_causal
     torch.testing.assert_close(got, want)
@@ -150,6 +154,13 @@ def test_heads_are_not_copied() -> None:
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("call", [repeated, copied])
+def test_heads_stay_where_gradients_are_recorded(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    known, _ = simplified(call, dtype=torch.bfloat16, gradients=True)
+    assert known.get("enable_gqa") is None
+    assert known["key"].target in ("reshape", "contiguous")
+
+
 def test_heads_are_copied_for_a_view_of_the_result() -> None:
     known, (want, got) = simplified(copied_and_viewed, dtype=torch.bfloat16)
     assert not known  # the arguments are as they were
@@ -166,7 +177,7 @@ def test_self_attention_reads_its_heads_from_their_product(batch_first: bool) ->
 
 
 def test_self_attention_with_weights_stays_whole() -> None:
-    with pytest.raises(ValueError, match="not enough values"):  # the graph has no attention of its own
+    with pytest.raises(ValueError, match="not enough values"):  # no other attention is in the graph
         simplified(self_attention(torch.nn.MultiheadAttention(8, 2)))
 
 
