@@ -7,8 +7,8 @@ dimension of a mask is not contiguous; and its fastest kernels take no masks. So
     a constant mask that is causal           is replaced by ``is_causal``
     another mask                             is made contiguous
 
-Without a mask these kernels also read heads that queries share, and strided heads, as they lie in memory. Only inference
-reads them so: training was not measured.
+Without a mask these kernels also read heads that queries share, and strided heads, as they lie in memory. Only
+inference reads them so: training was not measured.
 
     keys and values repeated for each head   are read once (``enable_gqa``)
     contiguous copies of transposed heads    are dropped
