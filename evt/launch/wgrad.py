@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from evt.launch.shape import Shape, tensor_map
 from evt.plan import Field, Plan
-from evt.plan.geometry.convolution import Axis, Problem, ceil_div
+from evt.plan.geometry.convolution import Axis, ceil_div
 from evt.plan.geometry.wgrad import (
     BLOCK,
     BLOCK_BYTES,
@@ -20,7 +20,6 @@ from evt.plan.geometry.wgrad import (
     WgradGeometry,
     channel_tiles,
     cluster_of,
-    clusters_of,
     filter_tiles,
     flattened,
     outputs,
@@ -28,7 +27,7 @@ from evt.plan.geometry.wgrad import (
     strips_of,
 )
 from evt.plan.plan import FilterGradient, Image
-from evt.plan.wgrad import WgradTile, geometry_of, is_row, problem_of
+from evt.plan.wgrad import geometry_of, is_row, problem_of
 
 _WARP_GROUP, _WARP = 128, 32
 _AXES = ("height", "width")
@@ -36,7 +35,7 @@ _COMBINED = ("splits", "rows", "columns", "channels", "strips", "sharing")
 _NUMBERS = (
     *("filters", "channels", "taps_high", "taps_wide"),
     *(f"{part}_{axis}" for part in ("stride", "dilation", "pad") for axis in _AXES),
-    *("filter_tiles", "channel_tiles", "windows_wide", "outputs", "cluster", "splits", "column_step"),
+    *("filter_tiles", "channel_tiles", "windows_wide", "outputs", "neighbours", "ranks", "splits", "column_step"),
 )
 MEMBERS = (
     *("gradient", "input"),
@@ -53,13 +52,7 @@ def partial_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
     """Return the bytes of the partial sums."""
     loop = plan.mainloop
     assert isinstance(loop, FilterGradient)
-    return 4 * _clusters(problem_of(sizes), loop.part)[1] * sizes["m"] * sizes["n"]
-
-
-def _clusters(problem: Problem, part: WgradTile) -> tuple[int, int]:
-    """Return the CTAs of a cluster, and the clusters that share a tile of the gradient."""
-    cluster = cluster_of(problem, part.kind)
-    return cluster, clusters_of(problem, part.kind, cluster)
+    return 4 * cluster_of(problem_of(sizes), loop.part.kind).clusters * sizes["m"] * sizes["n"]
 
 
 def pointers(plan: Plan) -> Mapping[str, Field]:
@@ -87,18 +80,19 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     if not made.stages or min(given.height.pad, given.width.pad) < 0:
         return None
     problem = flattened(given) if flat else given
-    kind, (cluster, clusters) = part.kind, _clusters(given, part)
+    kind, cluster = part.kind, cluster_of(given, part.kind)
     height, width = problem.height, problem.width
     rows, columns = given.filters, given.tap_count * given.channels
     divided = made.pitch > made.columns and made.tiles_wide > 1
-    splits, number = cluster * clusters, outputs(problem, kind)
+    clusters, number = cluster.clusters, outputs(problem, kind) // cluster.neighbours
     strips, sharing = strips_of(problem), sharing_of(clusters)
     combined = clusters, rows, columns, problem.channels, strips, sharing
     axes = [getattr(axis, name) for name in ("stride", "dilation", "pad") for axis in (height, width)]
     numbers = (
         *(problem.filters, problem.channels, height.taps, width.taps, *axes),
-        *(filter_tiles(problem, kind), channel_tiles(problem, kind), ceil_div(width.taps, part.tap_columns), number),
-        *(cluster, splits, 0 if divided else made.columns),
+        *(filter_tiles(problem, kind) // cluster.neighbours, channel_tiles(problem, kind)),
+        *(ceil_div(width.taps, part.tap_columns), number),
+        *(cluster.neighbours, cluster.ranks, cluster.splits, 0 if divided else made.columns),
     )
     values: dict[str, int | Sequence[int]] = {
         **{f"geometry.{each.name}": getattr(made, each.name) for each in fields(WgradGeometry)},
@@ -134,7 +128,8 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
         ),
     )
     tiles = ceil_div(rows, TILE_ROWS), strips
-    first = Shape({}, maps, tiles, number * splits, (1 + part.consumers) * _WARP_GROUP, SHARED_BYTES, cluster)
+    threads, ctas = (1 + part.consumers) * _WARP_GROUP, number * cluster.splits * cluster.neighbours
+    first = Shape({}, maps, tiles, ctas, threads, SHARED_BYTES, cluster.ctas)
     grid = ceil_div(tiles[0] * strips, SHARING_WARPS // sharing) if clusters > 1 else 0
     return Shape(values, maps, tiles, grid, SHARING_WARPS * _WARP, 0, first=first)
 

@@ -14,16 +14,13 @@ from evt.ir.convolution import Convolution
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.wgrad import (
     BLOCK,
-    IN_CLUSTERS,
-    LARGE_CLUSTER,
-    MULTIPROCESSORS,
     SECOND,
     SUMMED,
     WgradClass,
     WgradGeometry,
+    available,
     choose_wgrad,
     cluster_of,
-    clusters_of,
     cycles,
     flattened,
     outputs,
@@ -140,8 +137,8 @@ def time(tile: WgradTile, sizes: Mapping[str, int]) -> float:
     made = geometry_of(problem, tile, flat=is_row(problem))
     if not made.stages:
         return float("inf")
-    cluster, number = cluster_of(problem, tile.kind), outputs(problem, tile.kind)
-    clusters = clusters_of(problem, tile.kind, cluster)
-    waves = ceil_div(number * clusters * cluster, IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS)
-    summed = SECOND + 8.0 * clusters * sizes["m"] * sizes["n"] / SUMMED if clusters > 1 else 0.0
-    return waves * cycles(tile.kind, made, cluster * clusters) + summed
+    kind = tile.kind
+    cluster = cluster_of(problem, kind)
+    waves = ceil_div(outputs(problem, kind) * cluster.splits, available(cluster.ctas))
+    summed = SECOND + 8.0 * cluster.clusters * sizes["m"] * sizes["n"] / SUMMED if cluster.clusters > 1 else 0.0
+    return waves * cycles(kind, made, cluster) + summed

@@ -106,8 +106,9 @@ struct Size {
   int pitch = 0;  // elements of a pixel, more than its channels
 };
 
+/// Check a gradient, by the clusters that its sizes suggest or by others.
 template <class Tile>
-void check(Size const& size) {
+void check(Size const& size, wgrad::WgradCluster const& others = {0, 0, 0}) {
   using Kernel = wgrad::Wgrad<Mma<Tile::kGroup * 64>, Epilogue, Tile>;
   ++cases;
   wgrad::Axis const &height = size.height, &width = size.width;
@@ -126,7 +127,7 @@ void check(Size const& size) {
   arguments.b_strides[2] = of_x, arguments.b_strides[1] = of_x * width.size;
   arguments.b_strides[0] = of_x * width.size * height.size;
   arguments.c = c.data(), arguments.c_stride = columns, arguments.d = d.data(), arguments.d_stride = columns;
-  std::vector<float> sums(size_t(Kernel::splits(arguments)) * size_t(filters * columns), NAN);
+  std::vector<float> sums(size_t(std::max(Kernel::splits(arguments), others.clusters)) * size_t(filters * columns), NAN);
   arguments.sums = sums.data();
   evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
   std::vector<float> row_parts(size_t(tiles.strips * filters), NAN);
@@ -138,7 +139,13 @@ void check(Size const& size) {
     ++failures;
     return;
   }
-  typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
+  typename Kernel::Params params = Kernel::to_underlying_arguments(arguments);
+  if (others.neighbours > 0) {
+    params.filter_tiles = wgrad::filter_tiles(problem, Tile::kClass) / others.neighbours;
+    params.outputs = wgrad::outputs(problem, Tile::kClass) / others.neighbours;
+    params.neighbours = others.neighbours, params.ranks = others.ranks, params.splits = others.splits();
+    params.combined.splits = others.clusters, params.combined.sharing = wgrad::sharing_of(others.clusters);
+  }
   typename Kernel::Multiply const multiply;
   gridDim = multiply.get_grid_shape(params);
   int const cluster = int(multiply.get_cluster_shape(params).x);
@@ -211,6 +218,11 @@ int main() {
   check<WgradTile<1, 1, 1, 1, 1, 2, 1>>({4, 72, 40, axis(31, 1, 1, 1, 0, 0), axis(27, 1, 1, 1, 0, 0)});
   check<WgradTile<1, 1, 2, 2, 1, 1, 1>>({5, 64, 256, axis(9, 1, 2, 1, 0, 0), axis(9, 1, 2, 1, 0, 0)});
   check<WgradTile<1, 1, 2, 2, 2, 1, 2>>({3, 136, 200, axis(14, 1, 2, 1, 0, 0), axis(8, 1, 3, 1, 1, 1)});
+  // Two tiles of filters load the input together: more tiles of pixels than stages, several CTAs a tile, two parts.
+  using Narrow = WgradTile<1, 1, 1, 1, 2, 1, 2>;
+  check<Narrow>({1, 72, 104, axis(31, 1, 1, 1, 0, 0), axis(33, 1, 1, 1, 0, 0)}, {2, 1, 1});
+  check<Narrow>({5, 200, 232, axis(9, 1, 2, 1, 0, 0), axis(8, 1, 2, 1, 0, 0)}, {2, 2, 2});
+  check<WgradTile<1, 1, 1, 1, 2, 2, 2>>({1, 128, 128, axis(31, 1, 1, 1, 0, 0), axis(33, 1, 1, 1, 0, 0)}, {2, 2, 1});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -12,13 +12,10 @@ from evt.plan.geometry.wgrad import (
     BLOCK,
     CLUSTERS,
     DEPTH,
-    IN_CLUSTERS,
-    LARGE_CLUSTER,
     LARGEST_BOX,
-    MULTIPROCESSORS,
     SHARED_BYTES,
+    available,
     cluster_of,
-    clusters_of,
     outputs,
     reach,
 )
@@ -66,10 +63,16 @@ def test_clusters_of_a_wave_run_at_a_time(seed: int) -> None:
     problem = problem_of(sizes)
     for tile in tiles_of(Convolution.of("conv2d_wgrad", given)):
         cluster, number = cluster_of(problem, tile.kind), outputs(problem, tile.kind)
-        clusters = clusters_of(problem, tile.kind, cluster)
-        available = IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS
-        assert cluster in CLUSTERS
-        assert clusters == 1 or number * cluster * clusters <= available
+        assert cluster.ctas in CLUSTERS
+        assert cluster.clusters == 1 or number * cluster.splits <= available(cluster.ctas)
+        assert -(-problem.filters // tile.filters) % cluster.neighbours == tile.channel_blocks % cluster.neighbours == 0
+
+
+def test_tiles_of_filters_share_the_loads_of_a_large_input() -> None:
+    x, weight = (256, 1024, 14, 14), (512, 1024, 1, 1)
+    problem = problem_of(Convolution.of("conv2d", {}).problem(x, weight).sizes)
+    wide = next(tile for tile in tiles_of(Convolution.of("conv2d_wgrad", {"kernel_size": 1})) if tile.channels == 256)
+    assert cluster_of(problem, wide.kind).neighbours == 2
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ is the same shared memory from a few pixels on. The pixels of the output's gradi
 are zeros. With a stride, taps that read the same pixels of every ``stride`` share a box.
 
 A CTA computes some filters, channels and taps of a window, over every ``splits``-th tile of pixels. The CTAs of a
-cluster add their sums in shared memory. If several clusters share a tile of the gradient, another kernel adds the
-partial sums of the clusters. The order of addition is fixed.
+cluster that compute the same part add their sums in shared memory. If several clusters share a tile of the gradient,
+another kernel adds the partial sums of the clusters. The order of addition is fixed. A cluster may have two tiles of
+filters. Their CTAs need the same input: each loads a half of it for both (TMA multicast).
 
 Part of :mod:`evt.plan.geometry`.
 """
@@ -45,6 +46,9 @@ MULTIPROCESSORS = 132
 IN_CLUSTERS = 120
 LARGE_CLUSTER = 4
 CLUSTERS = (1, 2, 4, 8)
+LARGEST_CLUSTER = 8
+#: Tiles of filters of a cluster.
+NEIGHBOURS = (1, 2)
 #: Cycles of a CTA before and after its tiles, and of the second kernel. The third number is the bytes of partial sums
 #: that all SMs write and read in a cycle.
 OF_CTA = 6000.0
@@ -85,6 +89,27 @@ class WgradClass:
     def sum_bytes(self) -> int:
         """Shared memory of the accumulators of all parts."""
         return self.parts * self.filter_blocks * BLOCK * (self.sum_columns + ROW_PADDING) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class WgradCluster:
+    """The CTAs of a cluster, and the clusters that share the pixels."""
+
+    #: Tiles of filters, whose CTAs load the input together.
+    neighbours: int
+    #: CTAs of a tile of the gradient.
+    ranks: int
+    clusters: int
+
+    @property
+    def ctas(self) -> int:
+        """The CTAs of a cluster."""
+        return self.neighbours * self.ranks
+
+    @property
+    def splits(self) -> int:
+        """The CTAs that share the pixels of a tile of the gradient."""
+        return self.ranks * self.clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,37 +179,51 @@ def outputs(problem: Problem, kind: WgradClass) -> int:
     return filter_tiles(problem, kind) * channel_tiles(problem, kind) * windows(problem, kind)
 
 
-def clusters_of(problem: Problem, kind: WgradClass, cluster: int) -> int:
+def available(size: int) -> int:
+    """Return the CTAs that run at a time, in clusters of a size."""
+    return IN_CLUSTERS if size >= LARGE_CLUSTER else MULTIPROCESSORS
+
+
+def clusters_of(problem: Problem, kind: WgradClass, neighbours: int, ranks: int) -> int:
     """Return the clusters that share the pixels of a tile of the gradient: all at a time, 64 pixels or more a CTA."""
     pixels = Int64(problem.images) * problem.height.output * problem.width.output
-    available = (IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS) // cluster
-    least = Int64(BLOCK) * kind.parts * cluster
-    return int(max(min(Int64(available // outputs(problem, kind)), (pixels + least - 1) // least), Int64(1)))
+    size = neighbours * ranks
+    least = Int64(BLOCK) * kind.parts * ranks
+    most = available(size) // size // (outputs(problem, kind) // neighbours)
+    return int(max(min(Int64(most), (pixels + least - 1) // least), Int64(1)))
 
 
-def cluster_of(problem: Problem, kind: WgradClass) -> int:
-    """Return the CTAs of a cluster: the number for which both kernels are fastest."""
+def loaded_blocks(problem: Problem, kind: WgradClass, neighbours: int) -> float:
+    """Return the blocks of 64 channels that a CTA loads for each pixel, without the halo."""
+    count = kind.channel_blocks * boxes(problem.height, kind.tap_rows) * boxes(problem.width, kind.tap_columns)
+    return float(kind.filter_blocks) + float(count) / float(neighbours)
+
+
+def are_neighbours(problem: Problem, kind: WgradClass, neighbours: int) -> bool:
+    """Return whether the tiles of filters may be neighbours: each loads equally many of an input's blocks."""
+    return filter_tiles(problem, kind) % neighbours == 0 and kind.channel_blocks % neighbours == 0
+
+
+def cluster_of(problem: Problem, kind: WgradClass) -> WgradCluster:
+    """Return the clusters for which both kernels are fastest."""
     pixels = float(problem.images) * problem.height.output * problem.width.output
     elements = float(problem.filters) * problem.tap_count * problem.channels
-    best = 1
+    best = WgradCluster(1, 1, 1)
     least = 0.0
-    for cluster in CLUSTERS:
-        number = clusters_of(problem, kind, cluster)
-        waves = ceil_div(
-            number * outputs(problem, kind) * cluster, IN_CLUSTERS if cluster >= LARGE_CLUSTER else MULTIPROCESSORS
-        )
-        taken = waves * (pixels / (number * cluster) * kind.sums / MULTIPLIED + OF_CTA)
-        taken = taken + (SECOND + number * elements * 8.0 / SUMMED if number > 1 else 0.0)
-        if cluster == 1 or taken < least:
-            best = cluster
-            least = taken
+    for neighbours in NEIGHBOURS:
+        for ranks in CLUSTERS:
+            size = neighbours * ranks
+            if size <= LARGEST_CLUSTER and are_neighbours(problem, kind, neighbours):
+                number = clusters_of(problem, kind, neighbours, ranks)
+                waves = ceil_div(number * outputs(problem, kind) * ranks, available(size))
+                loaded = loaded_blocks(problem, kind, neighbours) * BLOCK_BYTES / LOADED
+                of_pixel = max(kind.sums / MULTIPLIED, loaded)
+                taken = waves * (pixels / (number * ranks) * of_pixel + OF_CTA)
+                taken = taken + (SECOND + number * elements * 8.0 / SUMMED if number > 1 else 0.0)
+                if size == 1 or taken < least:
+                    best = WgradCluster(neighbours, ranks, number)
+                    least = taken
     return best
-
-
-def splits_of(problem: Problem, kind: WgradClass) -> int:
-    """Return the CTAs that share the pixels of a tile of the gradient."""
-    cluster = cluster_of(problem, kind)
-    return cluster * clusters_of(problem, kind, cluster)
 
 
 def strips_of(problem: Problem) -> int:
@@ -262,19 +301,19 @@ def fits(problem: Problem, kind: WgradClass, made: WgradGeometry) -> bool:
     return is_box and made.stages >= 2 and made.gradient_pixels <= MOST_PIXELS
 
 
-def cycles(kind: WgradClass, made: WgradGeometry, splits: int) -> float:
+def cycles(kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> float:
     """Return the clock cycles of a CTA's tiles of pixels."""
-    loaded = kind.filter_blocks * made.gradient_pixels
-    loaded = loaded + kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
+    of_input = kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
+    loaded = float(kind.filter_blocks * made.gradient_pixels) + float(of_input) / float(cluster.neighbours)
     multiplied = float(made.depth) * kind.sums / MULTIPLIED
     few = 1.2 if made.stages < 3 else 1.0
-    each = max(multiplied, float(loaded) * BLOCK_BYTES / LOADED) * few + OF_TILE
-    return float(ceil_div(made.tiles, splits)) * each
+    each = max(multiplied, loaded * BLOCK_BYTES / LOADED) * few + OF_TILE
+    return float(ceil_div(made.tiles, cluster.splits)) * each
 
 
-def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry, splits: int) -> bool:
+def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry, cluster: WgradCluster) -> bool:
     """Return whether a geometry is faster than another, which may have no stages."""
-    return other.stages == 0 or cycles(kind, one, splits) < cycles(kind, other, splits)
+    return other.stages == 0 or cycles(kind, one, cluster) < cycles(kind, other, cluster)
 
 
 def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
@@ -282,7 +321,7 @@ def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
     height = problem.height
     width = problem.width
     best = WgradGeometry()
-    splits = splits_of(problem, kind)
+    cluster = cluster_of(problem, kind)
     has_halo = kind.tap_rows * kind.tap_columns > 1
     for columns in range(1, min(width.output, LARGEST_BOX) + 1):
         whole = columns == width.output
@@ -292,6 +331,6 @@ def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
                 most = min(problem.images, MOST_PIXELS // (rows * columns)) if several else 1
                 for images in range(1, most + 1):
                     made = cut(problem, kind, images, rows, columns)
-                    if fits(problem, kind, made) and better(kind, made, best, splits):
+                    if fits(problem, kind, made) and better(kind, made, best, cluster):
                         best = made
     return best

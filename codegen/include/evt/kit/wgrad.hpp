@@ -6,7 +6,9 @@
 //
 // The CTAs of a cluster share a tile of the gradient. Each has sums over some pixels, in its shared memory, and completes
 // a part of the tile: it adds the sums of all, in a fixed order, and computes the epilogue. If several clusters share a
-// tile, the CTA writes partial sums instead, and a second kernel adds them and computes the epilogue.
+// tile, the CTA writes partial sums instead, and a second kernel adds them and computes the epilogue. A cluster may have
+// several tiles of filters. Their CTAs load the same stages of the input together: each loads some of its blocks for all
+// of them, and waits for the consumers of all of them to release a stage.
 //
 // Warp group 0 of the first kernel produces: a thread loads stages by TMA. Other warp groups consume: each has a row of
 // taps, some blocks of filters, or some of the tiles of pixels.
@@ -78,7 +80,8 @@ struct Wgrad {
     int filters, channels, taps_high, taps_wide;
     int stride_height, stride_width, dilation_height, dilation_width, pad_height, pad_width;
     int filter_tiles, channel_tiles, windows_wide, outputs;
-    int cluster, splits;
+    int neighbours, ranks;  // CTAs of a cluster: of several tiles of filters, each with some CTAs
+    int splits;
     int column_step;  // columns of the gradient's descriptor from tile to tile: 0 if tiles are a dimension
     float* sums;
     typename Sums::Params combined;
@@ -92,7 +95,7 @@ struct Wgrad {
 #if !defined(EVT_DEVICE_PASS)
   /// The partial sums of an element of the gradient: of each cluster that shares a tile.
   static int splits(Arguments const& arguments) {
-    return clusters_of(arguments.problem, Tile::kClass, cluster_of(arguments.problem, Tile::kClass));
+    return cluster_of(arguments.problem, Tile::kClass).clusters;
   }
 
   static int64_t elements(Arguments const& arguments) { return int64_t(rows(arguments)) * columns(arguments); }
@@ -131,15 +134,17 @@ struct Wgrad {
     params.dilation_width = width.dilation;
     params.pad_height = height.pad;
     params.pad_width = width.pad;
-    params.filter_tiles = filter_tiles(problem, Tile::kClass);
+    WgradCluster const cluster = cluster_of(given, Tile::kClass);
+    params.filter_tiles = filter_tiles(problem, Tile::kClass) / cluster.neighbours;
     params.channel_tiles = channel_tiles(problem, Tile::kClass);
     params.windows_wide = ceil_div(width.taps, Tile::kTapColumns);
-    params.outputs = outputs(problem, Tile::kClass);
-    params.cluster = cluster_of(given, Tile::kClass);
-    params.splits = splits_of(given, Tile::kClass);
+    params.outputs = outputs(problem, Tile::kClass) / cluster.neighbours;
+    params.neighbours = cluster.neighbours;
+    params.ranks = cluster.ranks;
+    params.splits = cluster.splits();
     params.sums = arguments.sums;
     params.combined.sums = arguments.sums;
-    params.combined.splits = splits(arguments);
+    params.combined.splits = cluster.clusters;
     params.combined.rows = rows(arguments);
     params.combined.columns = columns(arguments);
     params.combined.channels = problem.channels;
@@ -192,8 +197,10 @@ struct Wgrad {
     static constexpr int kConsumerRegisters = Tile::kConsumers > 2 ? 160 : Tile::kConsumers > 1 ? 232 : 240;
 
 #if !defined(EVT_DEVICE_PASS)
-    static dim3 get_grid_shape(Params const& params) { return dim3(params.outputs * params.splits); }
-    static dim3 get_cluster_shape(Params const& params) { return dim3(params.cluster); }
+    static dim3 get_grid_shape(Params const& params) {
+      return dim3(params.outputs * params.splits * params.neighbours);
+    }
+    static dim3 get_cluster_shape(Params const& params) { return dim3(size_of_cluster(params)); }
     static dim3 get_block_shape() { return dim3(kThreads); }
 #endif
 
@@ -202,7 +209,11 @@ struct Wgrad {
       Storage const storage(params.geometry, shared_memory);
       Output const output(params);
       initialize(params, storage);
-      __syncthreads();
+      if (params.neighbours > 1) {
+        synchronise(params);  // other CTAs load into this one's stages
+      } else {
+        __syncthreads();
+      }
       pdl::wait_for_kernel_before();
       int const group = kit::canonical_warp_idx_sync() / kWarps;
       if (group == 0) {
@@ -217,7 +228,7 @@ struct Wgrad {
         synchronise(params);
         complete(params, storage, output, kit::canonical_warp_idx_sync() - kWarps);
       }
-      if (params.cluster > 1) synchronise(params);  // other CTAs read this one's sums
+      if (size_of_cluster(params) > 1) synchronise(params);  // other CTAs read this one's sums
 #endif
     }
   };
@@ -255,17 +266,22 @@ struct Wgrad {
     CUTLASS_DEVICE uint32_t empty(int index) const { return barriers + 16 * index + 8; }
   };
 
+  CUTLASS_HOST_DEVICE static int size_of_cluster(Params const& params) { return params.neighbours * params.ranks; }
+
   /// The tile of the gradient that a CTA computes, and its first tile of pixels.
   struct Output {
-    int rank, cluster, split, filter, channel, tap_row, tap_column;
+    int neighbour, rank, cluster, split, filter, channel, tap_row, tap_column;
 
     CUTLASS_DEVICE explicit Output(Params const& params) {
-      int const first = blockIdx.x / params.cluster;
-      rank = params.cluster == 1 ? 0 : kit::block_rank_in_cluster();
+      int const size = size_of_cluster(params), first = blockIdx.x / size;
+      int const block = size == 1 ? 0 : kit::block_rank_in_cluster();
+      rank = block / params.neighbours;
+      neighbour = block - rank * params.neighbours;
       cluster = first / params.outputs;
-      split = cluster * params.cluster + rank;
+      split = cluster * params.ranks + rank;
       int const number = first - cluster * params.outputs, rest = number / params.filter_tiles;
-      filter = (number - rest * params.filter_tiles) * Tile::kFilterBlocks * kBlock;
+      int const tile = (number - rest * params.filter_tiles) * params.neighbours + neighbour;
+      filter = tile * Tile::kFilterBlocks * kBlock;
       int const window = rest / params.channel_tiles;
       channel = (rest - window * params.channel_tiles) * Tile::kChannelBlocks * kBlock;
       tap_row = window / params.windows_wide * Tile::kTapRows;
@@ -281,7 +297,7 @@ struct Wgrad {
       kit::prefetch_tma_descriptor(params.input);
       for (int i = 0; i < geometry.stages; ++i) {
         kit::barrier_init(storage.full(i), 1);
-        kit::barrier_init(storage.empty(i), kWarps * Tile::kConsumers / Tile::kParts);
+        kit::barrier_init(storage.empty(i), kWarps * Tile::kConsumers / Tile::kParts * params.neighbours);
       }
       kit::fence_barrier_init();
     }
@@ -311,6 +327,9 @@ struct Wgrad {
                        Tile::kChannelBlocks * boxes * geometry.box_pixels()) * kBlockBytes;
     int const first_row = output.tap_row * params.dilation_height - params.pad_height;
     int const first_column = output.tap_column * params.dilation_width - params.pad_width;
+    // The blocks of channels that this CTA loads, for all CTAs of its rank.
+    int const blocks = Tile::kChannelBlocks / params.neighbours, first_block = output.neighbour * blocks;
+    uint16_t const receivers = uint16_t(((1 << params.neighbours) - 1) << output.rank * params.neighbours);
     PipelineState state;
     for (int tile = output.split; tile < geometry.tiles; tile += params.splits) {
       int const down = tile / geometry.tiles_wide, across = tile - down * geometry.tiles_wide;
@@ -326,11 +345,19 @@ struct Wgrad {
       }
       int const y = row * params.stride_height + first_row;
       int const x = across * geometry.columns * params.stride_width + first_column;
-      for (int block = 0; block < Tile::kChannelBlocks; ++block) {
+      at += first_block * boxes * geometry.box_bytes;
+      for (int block = first_block; block < first_block + blocks; ++block) {
+        int const channel = output.channel + block * kBlock;
         for (int box_y = 0; box_y < geometry.boxes_high; ++box_y) {
+          int const from_y = y + remainder_of(box_y, params.dilation_height, params.stride_height);
           for (int box_x = 0; box_x < geometry.boxes_wide; ++box_x, at += geometry.box_bytes) {
-            kit::tma_load(at, params.input, full, output.channel + block * kBlock, x + remainder_of(box_x, params.dilation_width, params.stride_width),
-                          y + remainder_of(box_y, params.dilation_height, params.stride_height), image * geometry.images);
+            int const from_x = x + remainder_of(box_x, params.dilation_width, params.stride_width);
+            if (params.neighbours > 1) {
+              kit::tma_load_multicast(at, params.input, full, receivers, channel, from_x, from_y,
+                                      image * geometry.images);
+            } else {
+              kit::tma_load(at, params.input, full, channel, from_x, from_y, image * geometry.images);
+            }
           }
         }
       }
@@ -404,7 +431,7 @@ struct Wgrad {
       }
       kit::warpgroup_commit_batch();
       kit::warpgroup_wait<1>();
-      if (last >= 0) release(storage, last);
+      if (last >= 0) release(params, storage, output, last);
       last = state.index;
       state.advance(Tile::kParts, geometry.stages);
     }
@@ -429,13 +456,19 @@ struct Wgrad {
     }
   }
 
-  CUTLASS_DEVICE static void release(Storage const& storage, int stage) {
-    if (threadIdx.x % 32 == 0) kit::barrier_arrive(storage.empty(stage));
+  /// Release a stage to the CTAs that load it.
+  CUTLASS_DEVICE static void release(Params const& params, Storage const& storage, Output const& output, int stage) {
+    int const lane = threadIdx.x % 32;
+    if (params.neighbours == 1) {
+      if (lane == 0) kit::barrier_arrive(storage.empty(stage));
+    } else if (lane < params.neighbours) {
+      kit::barrier_arrive_cluster(kit::set_block_rank(storage.empty(stage), output.rank * params.neighbours + lane));
+    }
   }
 
-  /// Wait for all threads of the CTAs that share a tile.
+  /// Wait for all threads of the cluster.
   CUTLASS_DEVICE static void synchronise(Params const& params) {
-    if (params.cluster > 1) {
+    if (size_of_cluster(params) > 1) {
       kit::cluster_arrive();
       kit::cluster_wait();
     } else {
@@ -458,13 +491,13 @@ struct Wgrad {
     }
   }
 
-  /// Complete the tile together with the other CTAs of the cluster, by the warps of all consumers.
+  /// Complete the tile together with the other CTAs of the cluster that share it, by the warps of all consumers.
   CUTLASS_DEVICE static void complete(Params const& params, Storage const& storage, Output const& output, int warp) {
     constexpr int kOfBlock = kBlock / kTileColumns, kStrips = Tile::kClass.sum_columns() / kTileColumns;
     constexpr int kTiles = Tile::kFilterBlocks * kBlock / kTileRows * kStrips, kAll = Tile::kConsumers * kWarps;
     typename Sums::Params const& combined = params.combined;
     int const lane = threadIdx.x % 32;
-    for (int number = output.rank * kAll + warp; number < kTiles; number += params.cluster * kAll) {
+    for (int number = output.rank * kAll + warp; number < kTiles; number += params.ranks * kAll) {
       int const down = number / kStrips, across = number - down * kStrips, block = across / kOfBlock;
       bool const of_taps = Tile::kChannelBlocks == 1;
       int const y = output.tap_row + (of_taps ? block / Tile::kTapColumns : 0);
@@ -477,8 +510,9 @@ struct Wgrad {
       float2 sums[fragment::kRows] = {};
       uint32_t const from = storage.sum(0, down * kTileRows + lane % Lanes::kRows,
                                         across * kTileColumns + lane / Lanes::kRows * 2);
-      for (int rank = 0; rank < params.cluster; ++rank) {
-        uint32_t const of_rank = params.cluster == 1 ? from : kit::set_block_rank(from, rank);
+      for (int rank = 0; rank < params.ranks; ++rank) {
+        int const block = rank * params.neighbours + output.neighbour;
+        uint32_t const of_rank = params.ranks == 1 ? from : kit::set_block_rank(from, block);
         float2 loaded[Tile::kParts][fragment::kRows];
         CUTLASS_PRAGMA_UNROLL
         for (int part = 0; part < Tile::kParts; ++part) {
