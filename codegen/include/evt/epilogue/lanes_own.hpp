@@ -221,9 +221,11 @@ struct Lanes : epilogue::TypesOwn {
   };
 
   // A warp's strip of 16 or 32 columns is one word of a row. A thread collects the bits of a step, for one or two rows in a
-  // register. At the end of the step, the lanes of a row combine theirs.
+  // register. At the end of the step, the lanes of a row combine theirs. A lane loads the word of one of its rows, and
+  // gets the others from lanes that have the same rows.
   struct Bits {
-    static constexpr int kBytes = Warp::kStrip / 8, kWords = 1, kWordsOfStep = fragment::kRows;
+    static constexpr int kBytes = Warp::kStrip / 8, kWords = 1, kWordsOfStep = 1;
+    static_assert(Warp::kColumns >= fragment::kRows, "a lane loads one word");
     static constexpr int kRowsHeld = 32 / Warp::kStrip;  // in a register
     static constexpr bool kOfTile = false, kOfStep = true;
 
@@ -235,11 +237,17 @@ struct Lanes : epilogue::TypesOwn {
       CUTLASS_DEVICE static uint32_t apply(uint32_t x, uint32_t y) { return x | y; }
     };
 
-    CUTLASS_DEVICE static At at(Step const& step, int row) { return {Warp::element_of(0, row), step}; }
-    CUTLASS_DEVICE static int row(Lanes const& lanes, At const& at, int) { return lanes.row(at, 0); }
+    CUTLASS_DEVICE static At at(Step const& step, int) { return {0, step}; }
+    CUTLASS_DEVICE static int row(Lanes const&, At const& at, int) {
+      int const number = fragment::lane() / Warp::kRows % fragment::kRows;
+      int row = at.places.rows[0];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 1; i < fragment::kRows; ++i) row = number == i ? at.places.rows[i] : row;
+      return row;
+    }
     CUTLASS_DEVICE static int column(Lanes const& lanes, At const&, int) { return lanes.first_of_strip(); }
-    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int) {
-      return lanes.has_row(at, 0) ? lanes.columns_of_strip() : 0;
+    CUTLASS_DEVICE static int valid(Lanes const& lanes, At const& at, int word) {
+      return row(lanes, at, word) >= 0 ? lanes.columns_of_strip() : 0;
     }
 
     /// Hold the bit of an element, as if the lane's first column were that of the strip. The elements come in order.
@@ -269,7 +277,8 @@ struct Lanes : epilogue::TypesOwn {
 
     CUTLASS_DEVICE static auto scatter(Lanes const& lanes, At const& at, uint32_t const (&words)[kWordsOfStep]) {
       int const bit = lanes.tile.first % Warp::kStrip + Warp::kDistance * column_number(at);
-      return Array<bool, 1>{{(words[row_number(at)] >> bit & 1) != 0}};
+      int const from = row_number(at) * Warp::kRows + fragment::lane() % Warp::kRows;
+      return Array<bool, 1>{{(__shfl_sync(0xffffffffu, words[0], from) >> bit & 1) != 0}};
     }
   };
 

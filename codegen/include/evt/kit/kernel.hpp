@@ -163,8 +163,8 @@ struct Kernel {
         filters.advance(part.filter_stages, geometry.filter_stages);
       }
       if constexpr (Traits::kStaged) barrier_wait(storage.source_loaded(consumer), phase);
-      complete<Traits, Traits::kPixels>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
-                       storage.epilogues + consumer * geometry.epilogue_bytes);
+      complete<Traits, Traits::kPixels, Traits::kAhead>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
+                                                        storage.epilogues + consumer * geometry.epilogue_bytes);
       epilogue.finish(columns);
       if constexpr (Traits::kStaged) {
         fence_view_async_shared();

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cutlass/cutlass.h"
+#include "evt/fragment.hpp"
 #include "evt/kit/geometry.hpp"
 
 namespace evt {
@@ -38,6 +39,9 @@ struct KernelTraits {
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kPaired = false;
+  // Steps whose values a thread loads before their use: as many as fit in the registers beside the accumulators.
+  static constexpr int kOfStep = fragment::kRows + int(sizeof(typename Epilogue::Fetched)) / 4 + (kLoadsSource ? 4 : 0);
+  static constexpr int kAhead = std::is_empty_v<typename Epilogue::Fetched> || kOfStep > 24 ? 1 : 48 / kOfStep;
   static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes, kStaged, kVolume, kShared,
                                       kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages, Taps};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
