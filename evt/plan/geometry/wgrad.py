@@ -45,6 +45,7 @@ OF_TILE = 100.0
 MULTIPROCESSORS = 132
 IN_CLUSTERS = 120
 LARGE_CLUSTER = 4
+#: CTAs of a tile in a cluster: kit/wgrad.hpp has loops for these.
 CLUSTERS = (1, 2, 4, 8)
 LARGEST_CLUSTER = 8
 #: Tiles of filters of a cluster.

@@ -234,6 +234,7 @@ struct Wgrad {
   };
 
  private:
+  static constexpr int kAtATime = 4;  // CTAs of a large cluster whose sums are loaded before they are added
   using Accumulators = float[Tile::kBlocks][Tile::kInstructions][Mma::kPixels / 2];
 
 #if !defined(EVT_DEVICE_PASS)
@@ -491,6 +492,36 @@ struct Wgrad {
     }
   }
 
+  /// Add the sums of all parts of some CTAs, all loaded before the first is added. `place_of` returns the address of a
+  /// thread's sum in a CTA.
+  template <int Number, class PlaceOf>
+  CUTLASS_DEVICE static void add(Storage const& storage, PlaceOf const& place_of, float2 (&sums)[fragment::kRows]) {
+    float2 loaded[Number][Tile::kParts][fragment::kRows];
+    CUTLASS_PRAGMA_UNROLL
+    for (int number = 0; number < Number; ++number) {
+      uint32_t const from = place_of(number);
+      CUTLASS_PRAGMA_UNROLL
+      for (int part = 0; part < Tile::kParts; ++part) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          uint32_t const place = storage.sum(part, i * Lanes::kRows, 0) - storage.stages;
+          loaded[number][part][i] = kit::load_cluster(from + place);
+        }
+      }
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int number = 0; number < Number; ++number) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int part = 0; part < Tile::kParts; ++part) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < fragment::kRows; ++i) {
+          sums[i].x += loaded[number][part][i].x;
+          sums[i].y += loaded[number][part][i].y;
+        }
+      }
+    }
+  }
+
   /// Complete the tile together with the other CTAs of the cluster that share it, by the warps of all consumers.
   CUTLASS_DEVICE static void complete(Params const& params, Storage const& storage, Output const& output, int warp) {
     constexpr int kOfBlock = kBlock / kTileColumns, kStrips = Tile::kClass.sum_columns() / kTileColumns;
@@ -510,25 +541,16 @@ struct Wgrad {
       float2 sums[fragment::kRows] = {};
       uint32_t const from = storage.sum(0, down * kTileRows + lane % Lanes::kRows,
                                         across * kTileColumns + lane / Lanes::kRows * 2);
-      for (int rank = 0; rank < params.ranks; ++rank) {
-        int const block = rank * params.neighbours + output.neighbour;
-        uint32_t const of_rank = params.ranks == 1 ? from : kit::set_block_rank(from, block);
-        float2 loaded[Tile::kParts][fragment::kRows];
-        CUTLASS_PRAGMA_UNROLL
-        for (int part = 0; part < Tile::kParts; ++part) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < fragment::kRows; ++i) {
-            uint32_t const place = storage.sum(part, i * Lanes::kRows, 0) - storage.stages;
-            loaded[part][i] = kit::load_cluster(of_rank + place);
-          }
-        }
-        CUTLASS_PRAGMA_UNROLL
-        for (int part = 0; part < Tile::kParts; ++part) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < fragment::kRows; ++i) {
-            sums[i].x += loaded[part][i].x;
-            sums[i].y += loaded[part][i].y;
-          }
+      auto const place_of = [&](int rank) {
+        return kit::set_block_rank(from, rank * params.neighbours + output.neighbour);
+      };
+      if (params.ranks == 1) {
+        add<1>(storage, [&](int) { return from; }, sums);
+      } else if (params.ranks == 2) {
+        add<2>(storage, place_of, sums);
+      } else {
+        for (int rank = 0; rank < params.ranks; rank += kAtATime) {
+          add<kAtATime>(storage, [&](int i) { return place_of(rank + i); }, sums);
         }
       }
       int const strip = (y * params.taps_wide + x) * combined.strips_of_tap() + channel / kTileColumns;
