@@ -44,6 +44,7 @@ def test_tiles_cover_the_pixels_and_fit(seed: int) -> None:
         assert made.stages % tile.parts == 0
         if not made.stages:
             continue
+        assert made.stages >= 2 * tile.parts  # a stage is released when the next one is multiplied
         assert made.tiles_high * made.rows >= height.output
         assert made.tiles_wide * made.columns >= width.output
         assert made.tiles == -(-problem.images // made.images) * made.tiles_high * made.tiles_wide

@@ -295,11 +295,14 @@ def cut(problem: Problem, kind: WgradClass, images: int, rows: int, columns: int
 
 
 def fits(problem: Problem, kind: WgradClass, made: WgradGeometry) -> bool:
-    """Return whether a tile is within the limits of TMA boxes and of shared memory."""
+    """Return whether a tile is within the limits of TMA boxes and of shared memory.
+
+    A consumer releases a stage when it has multiplied the next one, so that each part has two.
+    """
     across = (made.pitch - 1) * problem.width.stride + 1
     down = (made.box_rows - 1) * problem.height.stride + 1
     is_box = max(across, max(down, made.images)) <= LARGEST_BOX
-    return is_box and made.stages >= 2 and made.gradient_pixels <= MOST_PIXELS
+    return is_box and made.stages >= 2 * kind.parts and made.gradient_pixels <= MOST_PIXELS
 
 
 def cycles(kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> float:
