@@ -39,7 +39,7 @@ struct KernelTraits {
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kPaired = false;
-  // Steps whose values a thread loads before their use: as many as fit in the registers beside the accumulators.
+  // Steps whose values a thread loads before their use. They take about 48 registers beside the accumulators.
   static constexpr int kOfStep = fragment::kRows + int(sizeof(typename Epilogue::Fetched)) / 4 + (kLoadsSource ? 4 : 0);
   static constexpr int kAhead = std::is_empty_v<typename Epilogue::Fetched> || kOfStep > 24 ? 1 : 48 / kOfStep;
   static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes, kStaged, kVolume, kShared,
