@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evt.farm.fit import judged, rows_of
+from evt.farm.task import Task
 from evt.measured import Measurement
 from evt.measured.shipped import TABLES
 from evt.plan.cards import find_card
@@ -29,3 +30,15 @@ def test_estimates_agree_with_the_table_of_a_card(path: Path) -> None:
     assert median < 0.12
     assert most < 0.3
     assert found.right > 0.9 * found.pairs > 1000
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
+def test_tables_time_the_own_kernels_that_calls_choose_from(path: Path) -> None:
+    """A call takes the fastest kernel of a table: a tile that the table does not know would never be taken."""
+    offered, timed = set[tuple[str, str]](), set[tuple[str, str]]()
+    for entry in json.loads(path.read_bytes())["measurements"]:
+        found = Measurement.from_json(entry)
+        survey = Task.read(found.call).survey(found.target).asked_for("own")
+        offered |= {(candidate.route.name, config.name) for candidate, config in survey.kernels}
+        timed |= {(each.route, each.config) for each in found.timings}
+    assert offered <= timed
