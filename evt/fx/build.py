@@ -21,7 +21,7 @@ from evt.fx.moments import ROUNDED
 from evt.fx.op_semantics import Applied, Reduced, Semantics, number_of, operands_of, semantics
 from evt.fx.product import Factor, Product, Term
 from evt.fx.region import FusionRegion
-from evt.fx.views import is_view
+from evt.fx.views import is_view, keeps_order
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Scale, Store
 from evt.ir.dtype import F32, F64
 from evt.ir.node import ELEMENT_MODES, MODES, OFFSETS, base, is_divided
@@ -106,7 +106,7 @@ def _root(region: FusionRegion) -> tuple[IndexMap, tuple[Size, ...] | None]:
     for node, index_map in region.index_maps.items():
         for operand in operands_of(None if is_view(node) else semantics(node)):
             if operand not in region and not index_map.reduced and _is_partial(operand, index_map):
-                split = [dim for dim in index_map.dims if dim.mode == "l"]
+                split = [index_map.dims[place] for place in index_map.places("l") or ()] or split
     if len(split) == len(batches) and all(map(same, (x.size for x in split), (x.size for x in batches))):
         return root, None
     rest = list(root.dims[-2:])
@@ -313,8 +313,9 @@ class _Building:
         """Add an operand from outside of the region; the kernel recomputes vectors of few operators."""
         modes = index_map.varies(shape_of(node))
         assert modes is not None
-        if len(modes) <= 1 and "l" not in modes and self.is_light(node, index_map.extent(modes[0]) if modes else 1):
-            return self.vector(node, modes, index_map.extent(modes[0]) if modes else 1)
+        count = index_map.extent(modes[0]) if modes else 1
+        if modes in ((), ("m",), ("n",)) and all(map(index_map.keeps_order, modes)) and self.is_light(node, count):
+            return self.vector(node, modes, count)
         number = number_of(node)
         return self.load(node, modes, index_map) if number is None else self.arithmetic.number(number)
 
@@ -332,7 +333,10 @@ class _Building:
         return self.arithmetic.applied(found, node, lambda operand: self.vector(operand, modes, count))
 
     def is_light(self, node: Node, count: Size) -> bool:
-        """Return whether a few elementwise operators compute a vector from vectors and numbers, in floats."""
+        """Return whether a few elementwise operators compute a vector from vectors and numbers, in floats.
+
+        All of them have the elements in the same order.
+        """
         left, stack = _MAX_VECTOR_NODES, [node]
         while stack:
             each = stack.pop()
@@ -345,6 +349,8 @@ class _Building:
             if left < 0:
                 return False
             passed, found = self.computed_of(each)
+            if passed is not None and not keeps_order(each):
+                return False
             stack += operands_of(found) if passed is None else (passed,)
         return True
 

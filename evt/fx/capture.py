@@ -175,12 +175,15 @@ def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgr
 def _captured(module: torch.nn.Module) -> Iterator[None]:
     """Raise ArgumentError (E1020) for any exception of torch.export or of the module itself.
 
-    PyTorch's fake tensors log the exception with its traceback; the diagnostic replaces this record.
+    PyTorch's fake tensors log the exception with its traceback; the diagnostic replaces this record. A transform of
+    torch.func that fails in a graph stays on PyTorch's stack, where every later operator would meet it.
     """
     _FAKE_TENSORS.addFilter(_is_no_exception)
+    depth = _functorch.get_dynamic_layer_stack_depth()
     try:
         yield
     except Exception as error:
+        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         message = f"torch.export cannot capture the {type(module).__name__}: {said}"
         hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'
@@ -193,6 +196,7 @@ def _is_no_exception(record: logging.LogRecord) -> bool:
     return record.exc_info is None
 
 
+_functorch = torch._C._functorch
 _FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 #: Products that PyTorch decomposes into other products.
 _COMPOSED = ("einsum", "tensordot", "inner", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")

@@ -40,8 +40,12 @@ def _images(fused: RegionProgram, computed: Set[Node]) -> list[Node]:
 
 def _has_any_layout(node: Node, product: Node, computed: Set[Node]) -> bool:
     """Return whether Inductor computes a tensor for one product only, and so writes it as the kernel reads it."""
-    made = node.op == "call_function" and node.target not in fallbacks and find_product(node) is None
-    return made and not is_view(node) and node not in computed and readers(node) == {product}
+    return is_inductors(node) and not is_view(node) and node not in computed and readers(node) == {product}
+
+
+def is_inductors(node: Node) -> bool:
+    """Return whether a kernel of Inductor computes a node, and not a library or a kernel of evt."""
+    return node.op == "call_function" and node.target not in fallbacks and find_product(node) is None
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:

@@ -37,14 +37,13 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 import torch
-from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
 from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import RegionProgram
-from evt.fx.copied import copied
+from evt.fx.copied import copied, is_inductors
 from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
@@ -387,7 +386,7 @@ def _traffic(fused: RegionProgram) -> tuple[int, int, bool]:
     before, after, read = 2 * bytes_of(product), 0, False
     for node in (each.node for each in fused.results):
         users = {user for user in readers(node) if user not in fused.region and not is_aside(user)}
-        joined = {user for user in users & follows if _is_loose(user, fused)}
+        joined = set(filter(is_inductors, users & follows))
         read |= bool(joined)
         after += bytes_of(node) * (2 if joined else 1)
         if users - joined and node is not product:  # a later kernel reads it
@@ -409,13 +408,6 @@ def _follows(fused: RegionProgram) -> set[Node]:
             (found if find_product(node) is None else later).add(node)
         node = node.next
     return found
-
-
-def _is_loose(user: Node, fused: RegionProgram) -> bool:
-    """Return whether a kernel of Inductor reads a result, and not a library or the graph's output."""
-    if user in fused.region or user.op != "call_function" or user.target in fallbacks:
-        return False
-    return find_product(user) is None
 
 
 def _multiplications(fused: RegionProgram) -> float:

@@ -80,11 +80,30 @@ class IndexMap:
         """Whether the order is batches, rows, columns, as a kernel writes them; False if unknown."""
         places: list[int] = []
         for mode in MODES:
-            found = self._sorted(mode)
+            found = self.places(mode)
             if found is None:
                 return False
             places += found
         return places == sorted(places)
+
+    def places(self, mode: str) -> list[int] | None:
+        """Return the places of a mode's dimensions, outermost first, or None if the order is unknown."""
+        left = [place for place, dim in enumerate(self.dims) if dim.mode == mode]
+        stride: Size = 1
+        found: list[int] = []
+        while left:
+            place = next((each for each in left if same(self.dims[each].stride, stride)), None)
+            if place is None:
+                return None
+            left.remove(place)
+            found.append(place)
+            stride = stride * self.dims[place].size
+        return found[::-1]
+
+    def keeps_order(self, mode: str) -> bool:
+        """Return whether the dimensions of a mode come outermost first; False if unknown."""
+        places = self.places(mode)
+        return places is not None and places == sorted(places)
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -133,7 +152,7 @@ class IndexMap:
 
     def _reduced(self, mode: str, gone: Set[int]) -> str:
         """Return the reduced mode: the mode, its blocks (images, or groups of columns), or "" for other dimensions."""
-        order = self._sorted(mode)
+        order = self.places(mode)
         if order is None:
             return ""
         lost = [place in gone for place in order]
@@ -175,7 +194,7 @@ class IndexMap:
         # The pieces of each dimension of the tensor: the target's dimension, the place within it, and the size.
         pieces: list[list[tuple[int, int, Size]]] = [[] for _ in self.dims]
         for mode in {dim.mode for dim in target.dims} - {""}:
-            mine, theirs = self._sorted(mode), target._sorted(mode)
+            mine, theirs = self.places(mode), target.places(mode)
             if mine is None or theirs is None:
                 return None
             done = 0
@@ -203,20 +222,6 @@ class IndexMap:
         dims = [dim for dim in self.dims if dim.mode == "l"] if "l" in modes else []
         dims += [Dim(self.extent(mode), mode, 1) for mode in ("m", "n") if mode in modes]
         return IndexMap(tuple(dims))
-
-    def _sorted(self, mode: str) -> list[int] | None:
-        """Return the places of a mode's dimensions, outermost first, or None if the order is unknown."""
-        left = [place for place, dim in enumerate(self.dims) if dim.mode == mode]
-        stride: Size = 1
-        found: list[int] = []
-        while left:
-            place = next((each for each in left if same(self.dims[each].stride, stride)), None)
-            if place is None:
-                return None
-            left.remove(place)
-            found.append(place)
-            stride = stride * self.dims[place].size
-        return found[::-1]
 
 
 def aligned(shape: Sequence[Size], rank: int) -> tuple[Size, ...]:

@@ -172,12 +172,20 @@ def plan(
         written,
         tuple(node.meta["val"] for node in placeholders[len(tensors) :]),
         captured.results if results is None else results,
-        results is not None or dynamic_shapes is not None or any(map(_is_random, graph.nodes)),
+        results is not None
+        or dynamic_shapes is not None
+        or any(map(_is_random, graph.nodes))
+        or any(map(_depends_on_data, captured.results)),
     )
 
 
 def _is_random(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _depends_on_data(result: ResultMemory | None) -> bool:
+    """Return whether a result has other sizes for other elements of the inputs, as of ``nonzero``."""
+    return result is not None and any(isinstance(each, torch.SymInt) for each in (*result.size, *result.stride))
 
 
 def _leaves_of(result: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from evt.fx.index_map import Size, all_same
 
 
 def written(graph: Graph, size: Any) -> int | Node:
-    """Return a size as an argument; a dynamic size becomes a node that computes it from the graph's inputs."""
+    """Return a size as an argument; a dynamic size becomes a node that computes it from sizes in the graph."""
     if isinstance(size, int):
         return size
     expression = size.node.expr
@@ -28,9 +28,12 @@ def written(graph: Graph, size: Any) -> int | Node:
 
 
 def _symbol(graph: Any, symbol: object) -> Any:
-    """Return a node with the value of a symbol: an input, or the size of an input."""
+    """Return a node with the value of a symbol: the first such node, or the size of the first tensor that has it.
+
+    The sizes of inputs are symbols, and so are sizes that depend on data: those of ``nonzero``, for example.
+    """
     for node in graph.nodes:
-        value: Any = node.meta.get("val") if node.op == "placeholder" else None
+        value: Any = node.meta.get("val")
         if isinstance(value, torch.SymInt) and value.node.expr == symbol:
             return node
         if not isinstance(value, torch.Tensor):
@@ -41,7 +44,7 @@ def _symbol(graph: Any, symbol: object) -> Any:
                 made = graph.call_function(torch.ops.aten.sym_size.int, (node, place))
                 made.meta["val"] = size
                 return made
-    raise LookupError(f"no input of the graph has the size {symbol}")
+    raise LookupError(f"no node of the graph has the size {symbol}")
 
 
 def shaped(graph: Graph, node: Node, shape: Sequence[Size]) -> Node:

@@ -92,6 +92,14 @@ def permutation(node: Node) -> tuple[int, ...]:
     return tuple(order)
 
 
+def keeps_order(node: Node) -> bool:
+    """Return whether a view with as many elements as its operand has them in the operand's order."""
+    if base_name(node) not in _PERMUTATIONS:
+        return True
+    long = [place for place, size in zip(permutation(node), shape_of(node), strict=True) if not same(size, 1)]
+    return long == sorted(long)
+
+
 def _has_all(node: Node, index_map: IndexMap) -> bool:
     """Return whether a view that may drop or repeat elements has each element once."""
     shape = [size for size in shape_of(node) if not same(size, 1)]
@@ -99,4 +107,4 @@ def _has_all(node: Node, index_map: IndexMap) -> bool:
     return all_same(shape, before)
 
 
-__all__ = ["MEMORY", "Sources", "follow", "is_arranged", "is_view", "permutation", "readers"]
+__all__ = ["MEMORY", "Sources", "follow", "is_arranged", "is_view", "keeps_order", "permutation", "readers"]

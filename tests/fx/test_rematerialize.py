@@ -70,3 +70,15 @@ def test_narrow_operands_of_wide_ones() -> None:
     row_of(run, A, B, C.float())
     rows = [row for record in RECORDS for row in record.rows if row.fused]
     assert any("in x0: f16[m, n]" in row.formula for row in rows)
+
+
+def test_filter_gradients_read_what_a_region_stores() -> None:
+    """The product of the filters' gradient is a part of its operator's results, and its operand stayed the old one."""
+
+    def run(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(torch.nn.functional.conv2d(x, w))
+        given = (torch.zeros_like(w), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        gradient = torch.ops.aten.convolution_backward(y * scale, x, *given, [False, True, False])[1]
+        return y, torch.relu(gradient)
+
+    assert row_of(run, A.view(1, 64, 8, 8), B[..., None, None], C[:, :1, None]).fused
