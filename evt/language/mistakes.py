@@ -235,12 +235,12 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
     char = str(token)
     name = f"U+{ord(char):04X}"
     shown = f"`{char}` ({name})" if char.isprintable() else name
-    message, hint = f"the character {shown} has no meaning in a program", _HINTS.get(char, "")
+    message, hint = f"the character {shown} has no meaning in a program", _HINTS.get(char, "remove it")
     if replacement := _LOOKALIKES.get(char) or _greek(char) or _plain(char):
         hint = f"write `{replacement}`"
-    elif char.isspace() or unicodedata.category(char) == "Cf":
+    elif char.isspace() or unicodedata.category(char) in ("Cc", "Cf"):
         hint = "it is invisible or looks like a space; remove it"
-    elif char in "\"'\\`$":
+    elif char in "\"'\\`$" or unicodedata.category(char) in ("Pi", "Pf"):
         hint = "a program holds no quotes and no escapes"
     elif char == "@":
         message, hint = _product(source, token)
@@ -262,6 +262,8 @@ def _product(source: Source, token: lark.Token) -> tuple[str, str]:
     before, after = _around(source, token)
     if not (re.search(r"[\w)\]]\s*$", before) and re.match(r"\s*[\w(]", after)):
         return f"the character `{token}` has no meaning in a program", "remove it; the product of A and B is `acc`"
+    if before.rfind("[") > before.rfind("]"):
+        return f"`{token}` is not part of a subscript", "an input of i32 is the index of rows: `D[index[m], n] = acc`"
     operands = re.search(r"\bA\s*$", before) and re.match(r"\s*B\b", after)
     if operands and not re.search(r"\bacc|@", before + after):
         return "the product of A and B is not written with `@`", "write `acc` for `A @ B`"

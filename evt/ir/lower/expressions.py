@@ -303,7 +303,8 @@ class Expressions:
                 f"write `{call.function.text}(x)`",
             )
         elif dtype not in (*OUTPUTS, TF32):
-            hint = "integers are computed in i32: write `i32(x)`" if dtype == I64 else ""
+            casts = ", ".join(each.name for each in (*OUTPUTS, TF32))
+            hint = "integers are computed in i32: write `i32(x)`" if dtype == I64 else f"casts: {casts}"
             self.report("E0303", f"there is no cast to {dtype}", span, "", hint)
         else:
             return self.builder.add(Cast(B1 if dtype == BOOL else dtype), operands[0])  # one truth value

@@ -95,12 +95,11 @@ class Statements:
         if name.text in self.defined:
             line, _ = self.tree.source.position(self.defined[name.text].name.span.start)
             self.report("E0401", f"`{name.text}` is defined twice", name.span, "again", f"first defined on line {line}")
-        elif not self.usable(name):
-            return
-        elif repeated := next((p for i, p in enumerate(statement.parameters) if p.text in parameters[:i]), None):
-            self.report("E0401", f"the parameter `{repeated.text}` is given twice", repeated.span, "again")
-        else:
+        elif self.usable(name):
             self.defined[name.text] = statement
+            for repeated in (each for place, each in enumerate(statement.parameters) if each.text in parameters[:place]):
+                message = f"the parameter `{repeated.text}` is given twice"
+                self.report("E0401", message, repeated.span, "again", "rename one of the two")
 
     def collect_assign(self, statement: syntax.Assign) -> None:
         name, span = statement.target.text, statement.target.span
