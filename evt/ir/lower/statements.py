@@ -97,7 +97,9 @@ class Statements:
             self.report("E0401", f"`{name.text}` is defined twice", name.span, "again", f"first defined on line {line}")
         elif self.usable(name):
             self.defined[name.text] = statement
-            for repeated in (each for place, each in enumerate(statement.parameters) if each.text in parameters[:place]):
+            for repeated in (
+                each for place, each in enumerate(statement.parameters) if each.text in parameters[:place]
+            ):
                 message = f"the parameter `{repeated.text}` is given twice"
                 self.report("E0401", message, repeated.span, "again", "rename one of the two")
 

@@ -1,0 +1,55 @@
+"""Graphs that torch.export captures with difficulty: transforms of torch.func, sizes that depend on data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import evt
+from evt.fx.fuse import fuse, fusion
+
+from .fusing import Function, check_answers, compare
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def test_a_transform_that_cannot_be_captured_leaves_no_trace() -> None:
+    """PyTorch fails to decompose this graph of torch.func.jvp, and left the transform for all later operators."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return torch.func.jvp(lambda v: functional.linear(v, w).tanh(), (x,), (x * 2,))
+
+    x, w = torch.randn(4, 8), torch.randn(6, 8)
+    with suppress(evt.ArgumentError):  # a later PyTorch may succeed
+        fuse(Function(function), (x, w))
+    with torch.enable_grad():
+        torch.ones(2).requires_grad_()
+
+
+@pytest.mark.parametrize("results", [lambda x, y, rows: y.index_add(0, rows, x), lambda x, y, rows: (x, rows)])
+def test_sizes_that_depend_on_data(results: Callable[..., Any]) -> None:
+    """The rows of an expert are found as the model runs; their number is a size of the products."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> Any:
+        (rows,) = torch.where(x[:, 0] > 0)
+        return results(torch.relu(functional.linear(x[rows], w)) * scale[rows, None], torch.zeros_like(x), rows)
+
+    x, w, scale = torch.randn(10, 8), torch.randn(8, 8), torch.randn(10)
+    model = Function(function).eval()
+    made = fuse(model, (x, w, scale))
+    for given in (x, -x, x.abs() + 1, -x.abs()):
+        compare(model(given, w, scale), made(given, w, scale))
+    assert len(fusion(made).regions) == 1
+    check_answers(made)
