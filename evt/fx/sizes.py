@@ -30,7 +30,7 @@ def written(graph: Graph, size: Any) -> int | Node:
 def _symbol(graph: Any, symbol: object) -> Any:
     """Return a node with the value of a symbol: the first such node, or the size of the first tensor that has it.
 
-    The sizes of inputs are symbols, and so are sizes that depend on data: those of ``nonzero``, for example.
+    The sizes of inputs are symbols, and so are sizes that depend on data, as the number of rows that ``nonzero`` finds.
     """
     for node in graph.nodes:
         value: Any = node.meta.get("val")

@@ -93,7 +93,7 @@ def permutation(node: Node) -> tuple[int, ...]:
 
 
 def keeps_order(node: Node) -> bool:
-    """Return whether a view with as many elements as its operand has them in the operand's order."""
+    """Return whether a view that has all elements of its operand has them in the operand's order."""
     if base_name(node) not in _PERMUTATIONS:
         return True
     long = [place for place, size in zip(permutation(node), shape_of(node), strict=True) if not same(size, 1)]
