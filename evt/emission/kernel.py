@@ -23,7 +23,7 @@ from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import ScalarBroadcast, VectorBroadcast
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.values import Single
-from evt.plan.plan import GroupedPlan, Image, Matrix, Tensor
+from evt.plan.plan import GroupedPlan, HaloConvolution, Image, Matrix, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.stock_epilogue import StockOperator
 from evt.resources import NVCC_FLAGS
@@ -124,7 +124,8 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
         for each in (plan.mainloop.a, plan.mainloop.b)
         if isinstance(each, Matrix | Image) and each.alignment * bytes_of(each.dtype) >= _TMA_BYTES
     ]
-    for each in (*moved, *filter(None, (plan.source, plan.destination))):
+    by_threads = isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.stored > 0
+    for each in (*moved, *filter(None, (plan.source, None if by_threads else plan.destination))):
         strides = (each.leading, each.batch) if isinstance(each, Matrix) else each.strides
         found.append(f"arguments->{each.pointer}")
         found += [f"arguments->{stride} * {bytes_of(each.dtype)}" for stride in strides if isinstance(stride, Field)]

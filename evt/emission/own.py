@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from evt.emission.convolution import extent
 from evt.emission.expressions import as_int, comment, fragment_element, read
 from evt.emission.text import Assignments, FactorText, OwnText
-from evt.emission.workspace import operand_of, partial_sums
+from evt.emission.workspace import copy_pointer, copy_strides, operand_of, partial_sums
 from evt.ir.convolution import SPATIAL
 from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
@@ -90,7 +90,7 @@ def own(plan: Plan) -> OwnText | None:
 
 
 def _kernel(loop: HaloConvolution) -> str:
-    flags = loop.shared, loop.by_images, 0 if loop.residues else loop.taps
+    flags = loop.shared, loop.by_images, 0 if loop.residues else loop.taps, loop.stored
     given = [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
     return f"evt::kit::Kernel<{', '.join(('Mainloop', 'Epilogue', *given))}>"
 
@@ -210,7 +210,11 @@ def _member(name: str) -> str:
 
 
 def _image(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]]:
-    """Yield the pointer and the strides of A or B."""
-    assert isinstance(operand, Image)
-    yield letter, read(operand.pointer)
-    yield from ((f"{letter}_strides[{i}]", read(stride)) for i, stride in enumerate(operand.strides))
+    """Yield the pointer and the strides of A or B, or of its copy."""
+    if isinstance(operand, PaddedCopy):
+        yield letter, copy_pointer(operand)
+        strides = copy_strides(operand)
+    else:
+        yield letter, read(operand.pointer)
+        strides = [read(stride) for stride in operand.strides]
+    yield from ((f"{letter}_strides[{i}]", stride) for i, stride in enumerate(strides))

@@ -8,6 +8,7 @@ from evt.emission.expressions import COMBINE, REGISTER, element, input_pointer, 
 from evt.emission.operations import parts_pointer, result_pointer
 from evt.emission.text import Assignments, Job, Jobs, Parts
 from evt.ir.node import PLACES
+from evt.launch.padded import part_of
 from evt.plan import Field, Plan
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
 from evt.plan.epilogue.values import Number, Single, Size
@@ -20,7 +21,7 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
     """Return the arrays in the workspace."""
     copies = (
         Parts(
-            f"padded_{copy.name}",
+            part_of(copy),
             f"Element{copy.name}",
             read(copy.extents[0]),
             copy_strides(copy)[0],
@@ -180,7 +181,7 @@ def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand, of_im
 
 def copy_pointer(copy: PaddedCopy) -> str:
     """Return where the copy of an operand is."""
-    return f"parts<Element{copy.name}>(arguments, workspace_of(arguments).padded_{copy.name})"
+    return f"parts<Element{copy.name}>(arguments, workspace_of(arguments).{part_of(copy)})"
 
 
 def copy_channels(copy: PaddedCopy) -> str:
@@ -224,7 +225,8 @@ def _pad_job(copy: PaddedCopy) -> Job:
         ("padded_pixels", _copy_row(copy)),
         ("padded_channels", copy_channels(copy)),
     )
-    return Job(f"padded_{copy.name}", f"evt::PadJob<Element{copy.name}, {copy.vector}>", members)
+    access = min(copy.vector, copy.original.alignment)
+    return Job(part_of(copy), f"evt::PadJob<Element{copy.name}, {copy.vector}, {access}>", members)
 
 
 # Copies of a product's operands.

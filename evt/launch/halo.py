@@ -11,6 +11,7 @@ from itertools import accumulate, product
 from operator import mul
 
 from evt.launch.halo_groups import DIVISOR, OF_GROUPS, OF_PACKED_GROUPS, OF_WORDS, Blocks, copied, divisor, packed
+from evt.launch.padded import place_of, strides_of
 from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
@@ -34,7 +35,7 @@ from evt.plan.geometry.halo_groups import over_groups
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, scheduled
 from evt.plan.halo import forward, reaches
 from evt.plan.halo_cost import flags_of, remainder, residue_classes
-from evt.plan.plan import HaloConvolution, Image
+from evt.plan.plan import HaloConvolution
 from evt.plan.signature import bytes_of
 
 _DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
@@ -108,7 +109,7 @@ def _is_flattened(plan: Plan, sizes: Mapping[str, int], problem: Problem) -> boo
     assert isinstance(loop, HaloConvolution)
     if loop.rank < 3 or not has_columns(problem):
         return False
-    *_, row, pixel = _strides(loop.a, sizes)
+    *_, row, pixel = strides_of(loop.a, sizes)
     return row == problem.width.size * pixel
 
 
@@ -168,11 +169,11 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
         if kernel.grouped:
             values |= Blocks.of(given, kernel, sizes["groups"]).members()
         if kernel.packed:
-            values |= packed(given, sizes["groups"], _strides(loop.b, sizes), backwards=loop.operator == "dgrad")
+            values |= packed(given, sizes["groups"], strides_of(loop.b, sizes), backwards=loop.operator == "dgrad")
         else:
             maps.append(_filters(plan, sizes, given, kernel))
         if kernel.words:
-            words = copied(given, made, kernel, sizes["groups"], loop.a, _strides(loop.a, sizes))
+            words = copied(given, made, kernel, sizes["groups"], loop.a, strides_of(loop.a, sizes))
             if words is None:
                 return None
             values |= words
@@ -317,7 +318,7 @@ def _windows(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometr
     loop = plan.mainloop
     assert isinstance(loop, HaloConvolution)
     assert loop.windows
-    a, b = _strides(loop.a, sizes), _strides(loop.b, sizes)
+    a, b = strides_of(loop.a, sizes), strides_of(loop.b, sizes)
     step = loop.windows[1]
     rows, pixels = made.box_rows * given.height.stride, made.input_pitch * step
     of_box = (made.images - 1) * abs(a[0]) + rows * abs(a[1]) + pixels * abs(a[2])
@@ -346,16 +347,11 @@ def _windows(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometr
 # Descriptors.
 
 
-def _strides(operand: object, sizes: Mapping[str, int], *, flat: bool = False) -> list[int]:
-    """Return the strides of an operand except the channels', outermost first; ``flat`` if the slices are the rows."""
-    assert isinstance(operand, Image)
-    found = [sizes[stride.name] for stride in operand.strides]
-    return [found[0], found[0], found[1], found[3]] if flat else found
-
-
 def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry, kernel: KernelClass) -> TensorMap:
-    operand = plan.mainloop.a
-    assert isinstance(operand, Image)
+    loop = plan.mainloop
+    assert isinstance(loop, HaloConvolution)
+    operand = loop.a
+    pointer, before = place_of(plan, operand, sizes)
     height, width = given.height, given.width
     steps = (1, 1) if kernel.residues else (width.stride, height.stride)
     box = [kernel.channels, (made.input_pitch - 1) * steps[0] + 1, (made.box_rows - 1) * steps[1] + 1]
@@ -365,29 +361,31 @@ def _input(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometry,
         box.append(1)
     extents.append(given.images)
     box.append(made.images)
-    strides = _strides(operand, sizes, flat=_is_flat(sizes, given))[::-1]
+    strides = strides_of(operand, sizes, flat=_is_flat(sizes, given))[::-1]
     if kernel.grouped:
         channels = Blocks.of(given, kernel, sizes["groups"]).channels
         extents = [channels, *extents[1:], given.channels // channels]
         box, strides = [*box, 1], [*strides, channels]
-    return tensor_map("input", operand.pointer, operand.dtype, extents, strides, box, kernel.pixel_bytes, steps=steps)
+    return tensor_map(
+        "input", pointer, operand.dtype, extents, strides, box, kernel.pixel_bytes, steps=steps, before=before
+    )
 
 
 def _filters(plan: Plan, sizes: Mapping[str, int], given: Problem, kernel: KernelClass) -> TensorMap:
     loop = plan.mainloop
     assert isinstance(loop, HaloConvolution)
     operand = loop.b
-    assert isinstance(operand, Image)
+    pointer, before = place_of(plan, operand, sizes)
     extents, box = [given.channels, given.filters], [kernel.channels, FILTERS]
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
     if kernel.grouped:
         extents[0] //= sizes["groups"]
     taps = [given.width.taps, given.height.taps, *([given.depth.taps] if kernel.volume else [])]
-    first, *others = _strides(operand, sizes, flat=_is_flat(sizes, given))
+    first, *others = strides_of(operand, sizes, flat=_is_flat(sizes, given))
     row_bytes = swizzled_row(box[0] * bytes_of(operand.dtype))
     strides, box = [first, *others[::-1]], [*box, *(1 for _ in taps)]
-    return tensor_map("filters", operand.pointer, operand.dtype, [*extents, *taps], strides, box, row_bytes)
+    return tensor_map("filters", pointer, operand.dtype, [*extents, *taps], strides, box, row_bytes, before=before)
 
 
 def _pitch(plan: Plan, sizes: Mapping[str, int], role: str) -> int:
@@ -408,10 +406,12 @@ def _tiles(
 ) -> list[TensorMap]:
     """Return the descriptors of C and D, of each residue class apart, given the first row and column of each."""
     rows = made.box_rows if made.images > 1 else made.rows
-    slice_box = (1,) if kernel.volume else ()
+    loop, slice_box = plan.mainloop, (1,) if kernel.volume else ()
+    assert isinstance(loop, HaloConvolution)
+    by_threads = loop.shared or loop.stored > 0
     whole = (made.accumulator_pitch, rows, *slice_box, made.images)
     found = []
-    tensors = {"source": plan.source, "destination": None if kernel.shared else plan.destination}
+    tensors = {"source": plan.source, "destination": None if by_threads else plan.destination}
     for name, tensor in tensors.items():
         if tensor is None:
             continue

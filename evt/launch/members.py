@@ -13,6 +13,7 @@ from typing import TypeAlias
 from evt.ir.dtype import I64
 from evt.ir.node import PLACES
 from evt.launch import depthwise, gemm, halo, wgrad
+from evt.launch.padded import part_of
 from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import RandomNumbers, ScalarBroadcast
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
@@ -34,6 +35,13 @@ class Pitch:
     """The elements from one row of a copy to the next."""
 
     copy: RowCopy
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedChannels:
+    """The channels of the pixels of a padded copy."""
+
+    copy: PaddedCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +85,27 @@ class Shaped:
     """A value that the sizes decide: see :mod:`evt.launch.shape`."""
 
 
-Value: TypeAlias = Field | int | InWorkspace | Pitch | PartialSums | PartCount | Quotient | IsAligned | LowWord | Shaped
+Value: TypeAlias = (
+    Field
+    | int
+    | InWorkspace
+    | Pitch
+    | PaddedChannels
+    | PartialSums
+    | PartCount
+    | Quotient
+    | IsAligned
+    | LowWord
+    | Shaped
+)
 Members: TypeAlias = tuple[tuple[str, Value], ...]
 SHAPED = Shaped()
 #: The kernel that multiplies before the kernel with the epilogue.
 MULTIPLY = "multiply"
 #: The kernel that copies operands.
 COPY = "copy"
+#: The kernel that copies the operands of a convolution.
+PAD = "pad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +133,9 @@ def structs(plan: Plan) -> tuple[Struct, ...]:
     if plan.row_copies:
         copied = [(f"{each.name}.{name}", value) for each in plan.row_copies for name, value in _of_copy(each)]
         found.insert(0, Struct(COPY, "CopyJobs", tuple(copied), tuple(each.name for each in plan.row_copies)))
+    if plan.copies:
+        padded = [(f"{part_of(each)}.{name}", value) for each in plan.copies for name, value in _of_padded(each)]
+        found.insert(0, Struct(PAD, "PadJobs", tuple(padded), tuple(part_of(each) for each in plan.copies)))
     if plan.results:
         final = [(f"{each.name}.{name}", value) for each in plan.results for name, value in _of_final(plan, each)]
         found.append(Struct("finish", "FinalJobs", tuple(final), tuple(each.name for each in plan.results)))
@@ -119,9 +144,7 @@ def structs(plan: Plan) -> tuple[Struct, ...]:
 
 def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
     """Yield the members of the kernel's own parameters."""
-    a, b = plan.mainloop.a, plan.mainloop.b
-    assert not isinstance(a, PaddedCopy)
-    assert not isinstance(b, PaddedCopy)
+    a, b = (each.original if isinstance(each, PaddedCopy) else each for each in (plan.mainloop.a, plan.mainloop.b))
     pointers: dict[str, Value]
     if isinstance(plan.mainloop, DepthwiseConvolution):
         names: tuple[str, ...] = depthwise.MEMBERS
@@ -224,6 +247,20 @@ def _of_copy(copy: RowCopy) -> Members:
         ("stride_row", copy.matrix.leading),
         ("pitch", Pitch(copy)),
     )
+
+
+def _of_padded(copy: PaddedCopy) -> Iterator[tuple[str, Value]]:
+    outer, *inner = zip(copy.extents, copy.original.strides, strict=True)
+    slices = inner if len(inner) == 3 else [(1, 0), *inner]  # a two-dimensional image is one slice
+    yield "from", copy.original.pointer
+    yield "to", InWorkspace(part_of(copy))
+    for name, (extent, stride) in zip(("outer", "slice", "row", "pixel"), (outer, *slices), strict=True):
+        yield name if name == "outer" else f"{name}s", extent
+        yield f"stride_{name}", stride
+    yield "channels", copy.channels
+    yield "before", 0
+    yield "padded_pixels", copy.extents[-1]
+    yield "padded_channels", PaddedChannels(copy)
 
 
 def _of_initial(reduction: Reduction) -> Members:

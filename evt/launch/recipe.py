@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from evt.launch import depthwise, gemm, halo, wgrad
+from evt.launch import depthwise, gemm, halo, padded, wgrad
 from evt.launch.layout import Layout, layout_of
 from evt.launch.members import (
     COPY,
     MULTIPLY,
+    PAD,
     InWorkspace,
     IsAligned,
     LowWord,
+    PaddedChannels,
     PartCount,
     PartialSums,
     Pitch,
@@ -147,7 +149,7 @@ def _parts(plan: Plan, sizes: Mapping[str, int], shape: Shape) -> tuple[dict[str
 
     The copies of operands, or the partial sums of a filter gradient, come first.
     """
-    offsets, end = gemm.copies_of(plan, sizes)
+    offsets, end = padded.copies_of(plan.copies, sizes) if plan.copies else gemm.copies_of(plan, sizes)
     if isinstance(plan.mainloop, FilterGradient):
         end = aligned(wgrad.partial_bytes(plan, sizes))
     for each in plan.reductions:
@@ -165,7 +167,7 @@ class _Writer:
         self._sizes, self._shape, self._offsets = sizes, shape, offsets
         self._index = {field.name: index for index, field in enumerate(plan.fields)}
         self._reductions = {each.name: each for each in plan.reductions}
-        self._copies = plan.row_copies
+        self._copies, self._padded = plan.row_copies, plan.copies
         self._merging = {each.name for each in plan.results if each.merges}
 
     def launch(self, struct: Struct, layout: Layout) -> Launch:
@@ -209,6 +211,8 @@ class _Writer:
                 return self._sizes[value.name]
             case Pitch(copy):
                 return gemm.pitch_of(copy, self._sizes)
+            case PaddedChannels(padded_copy):
+                return padded.channels_of(padded_copy, self._sizes)
             case PartCount(reduction, of_images=of_images):
                 parts = part_count(self._reductions[reduction], self._shape.tiles)
                 return parts // self._sizes["images"] if of_images else parts
@@ -225,6 +229,8 @@ class _Writer:
         members = dict(struct.members)
         if struct.kernel == COPY:
             return max(gemm.copy_blocks(each, self._sizes) for each in self._copies), len(struct.jobs)
+        if struct.kernel == PAD:
+            return max(padded.blocks_of(each, self._sizes) for each in self._padded), len(struct.jobs)
         most = 1
         for job in struct.jobs:
             kept, batches = (self._number("", members[f"{job}.{name}"]) for name in ("kept", "batches"))

@@ -226,7 +226,8 @@ class HaloConvolution(Convolution):
     """A convolution that loads each pixel once a tile (:mod:`evt.plan.geometry.halo`). ``shared``: by clusters.
 
     ``windows``: the channels and the pixels of a step, if a row of taps is one tap. ``residues``: dgrad with a stride.
-    ``by_images``: a tile has pixels of one image, for reductions of each image. ``taps``: of a stage, if known.
+    ``by_images``: a tile has pixels of one image, for their reductions. ``taps``: of a stage, if known. ``stored``:
+    elements that a thread stores at a time where TMA cannot store D, else 0.
     """
 
     windows: tuple[int, int] | None = None
@@ -235,6 +236,7 @@ class HaloConvolution(Convolution):
     groups: Groups = "one"
     by_images: bool = False
     taps: int = 0
+    stored: int = 0
 
     @property
     def transposes_filters(self) -> bool:
@@ -354,10 +356,9 @@ class Plan:
     def with_pdl(self) -> bool:
         """Whether the kernel is set up while the previous one ends, by programmatic dependent launch (PDL).
 
-        The kernels that copy for it and finish after it are set up in the same way.
-        In CUDA graphs on an H200, a sequence of such kernels takes 0.7 to 1.7 us less for each kernel. After a kernel
-        without PDL it takes 0.2 us more. CUTLASS's convolutions put several thread blocks on an SM. Then thread blocks
-        of the next kernel crowd the SMs that finish first: one kernel took 1.2 times the time.
+        So are the kernels that copy for it and finish after it. In CUDA graphs on an H200, each kernel of a sequence
+        takes 0.7 to 1.7 us less. CUTLASS's convolutions put several thread blocks on an SM. The next kernel's would
+        crowd the SMs that finish first, for 1.2 times the time.
         """
         return isinstance(self.mainloop, HaloConvolution | OwnProduct | FilterGradient)
 

@@ -113,9 +113,13 @@ std::vector<bf16> read(int64_t count) {
   return found;
 }
 
-template <class Mainloop, bool SumsImages = false>
+template <class Mainloop, bool SumsImages = false, int Stored = 0>
 void compute(evt::kit::Problem const& problem, int groups = 1) {
-  using Kernel = evt::kit::Kernel<Mainloop, Epilogue>;
+  if constexpr (Stored == 0) {  // as for the same D on a device
+    if (groups == 1 && problem.filters % 2 == 1) return compute<Mainloop, SumsImages, 1>(problem, groups);
+    if (groups == 1 && problem.filters % 8 != 0) return compute<Mainloop, SumsImages, 2>(problem, groups);
+  }
+  using Kernel = evt::kit::Kernel<Mainloop, Epilogue, false, false, 0, Stored>;
   constexpr int Dimensions = Mainloop::kDimensions;
   constexpr bool Transposed = Mainloop::Mma::kTransposed;
   int const channels = problem.channels / groups;  // of a filter

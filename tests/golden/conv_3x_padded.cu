@@ -164,8 +164,8 @@ using Params = Kernel::Params;
 // ... as in gemm_3x_stock: CUTLASS_DEVICE void run(Params const& params, char
 
 struct PadJobs {
-  evt::PadJob<ElementA, 4> padded_A;
-  evt::PadJob<ElementB, 4> padded_B;
+  evt::PadJob<ElementA, 4, 1> padded_A;
+  evt::PadJob<ElementB, 4, 1> padded_B;
 };
 
 #if !defined(EVT_HOST_PASS)

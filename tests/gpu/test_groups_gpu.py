@@ -17,6 +17,7 @@ from tests.support.convolutions import last
 pytestmark = pytest.mark.gpu
 
 ROUTE, WORDS_ROUTE = {"route": "conv-halo-groups-3x"}, {"route": "conv-halo-words-3x"}
+COPIED_ROUTE = {"route": "conv-halo-copied-3x"}
 
 
 def of(groups: int, padding: object = 1, **keywords: object) -> dict[str, object]:
@@ -103,6 +104,19 @@ FEW_ODD_WORDS: tuple[Shape, ...] = (
     ((2, 3, 37, 41), (96, 4, 4), of(1, 0, stride=4)),
     ((3, 15, 13, 22), (8, 5, 5), of(1, ((0, 1), (2, 0)))),
 )
+#: Copies of the operands with padded channels: a wide filter, and odd channels.
+COPIED: tuple[Shape, ...] = (
+    ((2, 50, 56, 56), (50, 5, 5), of(1, 2)),
+    ((3, 18, 9, 11), (18, 3, 3), of(1)),
+    ((1, 26, 17, 5), (136, 3, 3), of(1, stride=2)),
+    ((2, 100, 13, 130), (19, 1, 1), of(1, 0, stride=2)),
+    ((9, 62, 7, 7), (72, 3, 3), of(1, ((0, 1), (2, 0)))),
+)
+ODD_COPIED: tuple[Shape, ...] = (
+    ((2, 51, 28, 28), (51, 3, 3), of(1)),
+    ((1, 129, 9, 11), (24, 3, 3), of(1, stride=2)),
+    ((2, 33, 7, 7), (64, 3, 3), of(1, 2, dilation=2)),
+)
 #: The matrices of these begin at multiples of 16 columns.
 STRIPS = tuple(shape for shape in (*PACKED, NARROW[0], NARROW[1]))
 UNIT_STRIDE = tuple(shape for shape in PACKED if "stride" not in shape[2])
@@ -174,6 +188,21 @@ CASES = {
         "in keep: b1[m, n]; out D, above: b1[m, n]; above = acc > 0; D = where(keep, acc + C, 0)",
         (WORDS[0], *WORDS[2:4]),
         keywords=WORDS_ROUTE,
+    ),
+    "copied": Case(RESIDUAL, COPIED, keywords=COPIED_ROUTE),
+    "copied-odd-bf16": Case("D = silu(acc + bias)", ODD_COPIED, "bf16", keywords=COPIED_ROUTE),
+    "copied-e4m3": Case("out D: f16; D = acc + bias", (COPIED[0], ODD_COPIED[0]), "e4m3", keywords=COPIED_ROUTE),
+    "copied-volumes": Case(
+        RESIDUAL,
+        (
+            ((1, 18, 5, 9, 14), (20, 3, 3, 3), of(1)),
+            ((2, 33, 3, 7, 7), (33, 3, 1, 1), of(1, (1, 0, 0))),
+        ),
+        operation="conv3d",
+        keywords=COPIED_ROUTE,
+    ),
+    "copied-reductions": Case(
+        "out D, a: f32[n], b: f32[m]; D = acc + C; a = sum[m](D*D); b = max[n](D)", COPIED, keywords=COPIED_ROUTE
     ),
     "narrow": Case(RESIDUAL, NARROW, keywords=ROUTE),
     "narrow-bf16": Case("D = acc + bias", NARROW, "bf16", keywords=ROUTE),

@@ -191,11 +191,35 @@ FEW_FLOATS: tuple[Shape, ...] = (
 RESIDUAL = "D = relu(acc + bias + residual)"
 WIDENED = {"route": "conv-halo-padded-3x"}
 #: Whose padding is within the reach of the filters, as that of a gradient has to be.
+#: Numbers of filters that threads store: few and many, odd and even, of several images in a tile and of rows.
+UNALIGNED: tuple[Shape, ...] = (
+    ((2, 64, 56, 56), (51, 3, 3), PAD),
+    ((9, 64, 7, 7), (50, 3, 3), PAD),
+    ((1, 64, 13, 300), (33, 3, 3), PAD),
+    ((2, 64, 57, 60), (3, 1, 1), {}),
+    ((3, 136, 17, 5), (130, 3, 3), {"padding": ((0, 1), (2, 0))}),
+    ((1, 64, 31, 33), (2, 3, 3), {"padding": 1, "stride": 2}),
+    ((5, 64, 28, 28), (20, 5, 5), {"padding": 2}),
+)
 GRADIENTS = (*LAYERS, *ODD[:3], *ODD[4:], *LARGE[:5])
 CASES = {
     "residual": Case(RESIDUAL, (*LAYERS, *ODD)),
     "residual-bf16": Case(RESIDUAL, (*LAYERS[:3], *LARGE), "bf16"),
     "strides": Case("D = silu(acc + bias)", STRIDES),
+    "unaligned": Case(RESIDUAL, UNALIGNED),
+    "unaligned-bf16": Case("out D, s: f32[n]; D = acc + bias; s = sum[m](D)", UNALIGNED, "bf16"),
+    "unaligned-volumes": Case(
+        "D = relu(acc + bias)",
+        (
+            ((2, 64, 6, 28, 28), (3, 3, 3, 3), PAD),
+            ((1, 128, 5, 9, 33), (35, 3, 3, 3), PAD),
+            ((2, 72, 9, 14, 11), (50, 3, 1, 1), {"padding": (1, 0, 0)}),
+        ),
+        operation="conv3d",
+    ),
+    "unaligned-few": Case(
+        "D = silu(acc + bias)", tuple((a, (51, *taps), how) for a, (_, *taps), how in FEW), keywords=WIDENED
+    ),
     "far": Case(RESIDUAL, FAR),
     "far-bf16": Case("out D: f32[m, n]; D = acc + bias", FAR[::-1], "bf16"),
     "f32-output": Case("out D: f32[m, n]; D = acc + C", (*LAYERS[:4], *ODD[:3], STRIDES[2]), "bf16"),

@@ -273,6 +273,13 @@ CONVOLUTIONS = [
         for name, inner in (("odd-words", 33), ("blocks-of-words", 100))
     ),
     *(
+        pytest.param(kind, *sizes, {"padding": 1}, "conv-halo-copied-3x", id=f"copies-of-{name}")
+        for name, kind, *sizes in (
+            ("both", "conv2d", (8, 51, 28, 28), (51, 51, 3, 3)),
+            ("volumes", "conv3d", (2, 18, 5, 9, 14), (20, 18, 3, 3, 3)),
+        )
+    ),
+    *(
         pytest.param(
             *("conv2d_wgrad", (8, filters, *size), (8, 72, *pixels), settings, "conv-wgrad-3x"), id=f"wgrad-{name}"
         )

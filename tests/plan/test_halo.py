@@ -67,9 +67,14 @@ def test_what_tma_cannot_store_is_stored_element_by_element(text) -> None:
     assert (fragment.source, fragment.destination, fragment.places) == ("void", "void", True)
 
 
-def test_unaligned_filters_are_stored_element_by_element() -> None:
-    made = planned(RESIDUAL, shapes=((2, 64, 9, 7), (27, 64, 3, 3)))
-    assert (made.source, made.destination) == (None, None)
+@pytest.mark.parametrize(("filters", "elements"), [(27, 1), (30, 2), (32, 0)])
+def test_unaligned_filters_are_stored_in_rows(filters: int, elements: int) -> None:
+    """Threads store D from the buffer that TMA would store it from, and load the residual element by element."""
+    made = planned(RESIDUAL, shapes=((2, 64, 9, 7), (filters, 64, 3, 3)))
+    assert isinstance(made.mainloop, HaloConvolution)
+    assert made.mainloop.stored == elements
+    assert made.destination is not None
+    assert (made.source is None) == (elements > 0)
 
 
 def test_only_one_input_goes_through_the_buffer() -> None:

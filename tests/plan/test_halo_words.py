@@ -39,7 +39,7 @@ def test_words_are_as_wide_as_pixels_are_aligned(channels: int, groups: int, pla
         (30, 64, 1, False),  # a product of matrices
         (6, 64, 3, False),
         (33, 64, 3, False),
-        (30, 30, 3, False),  # threads store D
+        (30, 30, 3, True),
     ],
 )
 def test_the_default(channels: int, filters: int, taps: int, taken: bool) -> None:

@@ -15,7 +15,10 @@ from evt.plan.geometry.halo import SHARED_BYTES, VECTOR
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.plan import Tensor
-from evt.plan.staged import is_staged
+from evt.plan.staged import is_staged, is_unaligned
+
+#: The elements of 16 bits of a word that a thread stores.
+_MOST_STORED = 2
 
 
 def add_sizes(draft: Draft) -> None:
@@ -28,14 +31,28 @@ def add_sizes(draft: Draft) -> None:
             draft.fields.size(f"{part}_{name}")
 
 
-def fragment_epilogue(draft: Draft, *, paired: bool = False) -> Collective:
-    """Return the epilogue of a kernel that takes all shared memory; ``paired``: it stores a D of half the columns."""
-    source = None if paired else _source(draft)
+def stored_by_threads(draft: Draft) -> int:
+    """Return the elements that a thread of a halo kernel stores at a time where TMA cannot store D, else 0.
+
+    Groups may begin at any column, and thread blocks that share a tile store D in vectors.
+    """
+    primary, groups = draft.dag.primary, draft.problem.convolution.group_filters
+    if draft.config.schedule == "halo_shared" or groups or not is_unaligned(draft.problem, primary):
+        return 0
+    return min(draft.signature[primary.name].alignment, _MOST_STORED)
+
+
+def fragment_epilogue(draft: Draft, *, paired: bool = False, is_stored: bool = False) -> Collective:
+    """Return the epilogue of a kernel that takes all shared memory.
+
+    ``paired``: it stores a D of half the columns; ``is_stored``: it stores a D that TMA cannot store.
+    """
+    source = None if paired else _source(draft, is_stored)
     c = tensor(draft, source) if source else None
     if paired:
         d: Tensor | None = _half_tensor(draft, draft.primary)
     else:
-        d = tensor(draft, draft.primary) if _is_staged(draft, draft.dag.primary) else None
+        d = tensor(draft, draft.primary) if is_stored or _is_staged(draft, draft.dag.primary) else None
 
     def access(step: Auxiliary) -> Access:
         return Access.TILE if d is not None and step.tensor == draft.primary else Access.DIRECT
@@ -59,9 +76,9 @@ def _half_tensor(draft: Draft, name: str) -> Tensor:
     return Tensor(draft.dtype(name), True, layout.alignment, pointer, strides)
 
 
-def _source(draft: Draft) -> str | None:
+def _source(draft: Draft, is_stored: bool) -> str | None:
     """Return the input that the kernel loads as C: the first one possible, if the kernel stores D."""
-    if not _is_staged(draft, draft.dag.primary):
+    if not is_stored and not _is_staged(draft, draft.dag.primary):
         return None
     return next((value.name for value in draft.dag.inputs if _is_staged(draft, value)), None)
 

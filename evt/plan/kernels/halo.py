@@ -9,8 +9,8 @@ from evt.plan.configurations.config import Schedule
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.halo_cost import Groups
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
-from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
-from evt.plan.kernels.implicit_gemm import image
+from evt.plan.kernels.fragment import add_sizes, fragment_epilogue, stored_by_threads
+from evt.plan.kernels.implicit_gemm import image, padded_images
 from evt.plan.plan import HaloConvolution, Plan
 
 
@@ -19,12 +19,13 @@ class HaloKernel:
     """The planner of the halo kernel.
 
     ``windows``: of few channels, a row of taps is one tap. ``grouped``: of convolutions with groups. ``words``: of
-    inputs that TMA cannot load, with groups or without.
+    inputs that TMA cannot load, with groups or without. ``padded``: of copies of the operands that TMA cannot load.
     """
 
     windows: bool = False
     grouped: bool = False
     words: bool = False
+    padded: bool = False
     template: str = "own_sm90"
 
     def __call__(self, selection: Selection) -> Plan:
@@ -32,7 +33,9 @@ class HaloKernel:
         by_images = any(output.of_images for output in draft.problem.dag.outputs)
         convolution = draft.problem.signature.convolution
         taps = convolution.stage_taps[self.windows] if convolution is not None else 0
-        mainloop, epilogue = replace(self._mainloop(draft), by_images=by_images, taps=taps), fragment_epilogue(draft)
+        mainloop, stored = self._mainloop(draft), stored_by_threads(draft)
+        mainloop = replace(mainloop, by_images=by_images, taps=taps, stored=stored)
+        epilogue = fragment_epilogue(draft, is_stored=stored > 0)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
         return draft.finish(_frame(self.template), mainloop, epilogue)
@@ -42,6 +45,9 @@ class HaloKernel:
         add_sizes(draft)
         if self.grouped or self.words:
             draft.fields.size("groups")
+        if self.padded:
+            a, b = padded_images(draft)
+            return HaloConvolution(shape.operator, shape.rank, a, b, shared=schedule == "halo_shared")
         a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
         if self.windows:  # threads load them element by element
             a, b = replace(a, alignment=1), replace(b, alignment=1)
@@ -76,3 +82,4 @@ HALO = HaloKernel()
 WINDOWS = HaloKernel(windows=True)
 GROUPED = HaloKernel(grouped=True)
 WORDS = HaloKernel(words=True)
+PADDED = HaloKernel(padded=True)

@@ -157,6 +157,15 @@ def _extents(draft: Draft, operand: str) -> tuple[Field, ...]:
     return tuple(map(draft.fields.size, names))
 
 
+def padded_images(draft: Draft) -> tuple[Image | PaddedCopy, ...]:
+    """Return A and B, each copied if its pixels are not aligned to 16 bytes."""
+    vector, found = _vector(draft), list[Image | PaddedCopy]()
+    for operand in draft.problem.dag.operands:
+        original = image(draft, operand)
+        found.append(original if original.alignment >= vector else _copy(draft, original, vector, 0))
+    return tuple(found)
+
+
 def _add_copies(draft: Draft) -> None:
     """Add the members that make the copies."""
     for operand in ("A", "B"):

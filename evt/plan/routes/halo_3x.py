@@ -1,4 +1,4 @@
-"""The halo kernel of sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``."""
+"""The halo kernel of sm90: the route ``conv-halo-3x``, and the others of its main loops."""
 
 from __future__ import annotations
 
@@ -131,5 +131,27 @@ WORDS = Route(
     ),
     suits=halo.suits_words,
     kernels={"3x": Kernel(kernels.WORDS, configs_of_words, max_batches=None)},
+    shapes=("convolution",),
+)
+
+COPIED = Route(
+    name="conv-halo-copied-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a convolution of evt that loads each pixel once a tile, from aligned copies",
+    rules=(
+        halo.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        halo.copied,
+        halo.operand_types,
+        halo.fits,
+        gemm.row_major_columns,
+        halo.epilogue,
+        halo.images_in_order,
+        halo.columns_of_warp,
+    ),
+    suits=halo.suits_copies,
+    kernels={"3x": Kernel(kernels.PADDED, configs_sm90, max_batches=None)},
     shapes=("convolution",),
 )

@@ -30,6 +30,7 @@ ROUTES: tuple[Route, ...] = (
     depthwise_3x.DEPTHWISE,
     halo_3x.GROUPED,
     halo_3x.WORDS,
+    halo_3x.COPIED,
     gemm_own_3x.PRODUCT,
     gemm_own_3x.BATCHES,
     gemm_own_3x.RAGGED,

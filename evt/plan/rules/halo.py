@@ -13,7 +13,6 @@ from evt.plan.rules import gemm
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
-from evt.plan.staged import is_staged
 from evt.plan.verdict import HOLDS, Partial, Refusal, Verdict
 
 #: Wider types are faster by CUTLASS's kernels: 1.07 to 2.3 times, measured on an H200.
@@ -124,6 +123,19 @@ def unaligned(problem: Problem) -> Verdict:
     return Refusal(f"`A` is aligned to {size} bytes")
 
 
+@rule("the operation is a fprop without groups, and TMA cannot load A or B, whose channels are contiguous")
+def copied(problem: Problem) -> Verdict:
+    """Check that TMA can load copies with padded channels, and not the operands."""
+    convolution, (a, b) = problem.convolution, (problem.signature.a, problem.signature.b)
+    if convolution.operator != "fprop" or convolution.group_filters:
+        return Refusal("the operation is not a fprop without groups")
+    if not isinstance(operands_moved_by_tma(problem), Refusal):
+        return Refusal("TMA can load A and B")
+    if {a.contiguous, b.contiguous} != {"k"}:
+        return Refusal("the channels of A or B are not contiguous")
+    return HOLDS
+
+
 @rule("operands of a fprop have 16 bits; an odd number of channels is at most 63, without groups; a tile fits")
 def words(problem: Problem) -> Verdict:
     reason = problem.words.reason
@@ -193,20 +205,30 @@ def suits(problem: Problem) -> Verdict:
 
 
 @rule(
-    "as measured: several taps or a stride, an even number of more than 8 channels, filters that TMA stores, no groups"
+    "as measured: images of 16-bit operands with more than 8 channels, several taps or a stride, and an epilogue that "
+    "reads and writes a matrix each at most and has no pairs or blocks of columns"
 )
+def suits_copies(problem: Problem) -> Verdict:
+    """Leave few channels to kernels that pad them less, and products of matrices to routes that read A once."""
+    convolution, sizes = problem.convolution, problem.sizes.convolution
+    if not convolution.not_matrices:
+        return Refusal("a product of matrices reads the input once, as a copy would")
+    if sizes is None or sizes.channels <= FEW_CHANNELS:
+        return Refusal(f"there are at most {FEW_CHANNELS} channels, and a copy has 16 or more")
+    if convolution.rank == 3 or problem.operand_bytes != 2:
+        return Refusal("volumes, and operands of other types, were not measured")
+    return further_matrix(problem) or HOLDS
+
+
+@rule("as measured: an even number of more than 8 channels, and several taps or a stride, without groups")
 def suits_words(problem: Problem) -> Verdict:
-    """Tell where copies of the operands, which CUTLASS's kernels read, take longer: 73 drawn layers on an H100."""
+    """Tell where threads copy the input faster than a kernel before: 40 drawn layers on an H100."""
     convolution, sizes = problem.convolution, problem.sizes.convolution
     if convolution.group_filters:
         return Refusal("it was not measured with groups")
-    if not convolution.not_matrices:
-        return Refusal("a product of matrices reads the input once, as a copy would")
-    if sizes is None or sizes.channels <= FEW_CHANNELS or sizes.channels % 2:
-        return Refusal("few channels, and odd numbers of them, are slower to copy in words than to pad")
-    if not is_staged(problem, problem.dag.primary):
-        return Refusal("threads store D element by element")
-    return HOLDS
+    if sizes is not None and sizes.channels % 2:
+        return Refusal("every second pixel of an odd number of channels is moved again, which takes longer than a copy")
+    return suits_copies.check(problem)
 
 
 def wide_operands(problem: Problem) -> Refusal | None:

@@ -10,6 +10,25 @@
 namespace evt {
 namespace epilogue {
 
+/// Load an element if it exists, without a branch: the compiler would wait for each element before the next.
+template <class Element>
+CUTLASS_DEVICE void load_if(bool exists, Element const* from, Element& to) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Element) == 2) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\nmov.b16 %0, 0;\n@p ld.global.b16 %0, [%2];\n}"
+                 : "=h"(reinterpret_cast<uint16_t&>(to))
+                 : "r"(int(exists)), "l"(from));
+    return;
+  } else if constexpr (sizeof(Element) == 4) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\nmov.b32 %0, 0;\n@p ld.global.b32 %0, [%2];\n}"
+                 : "=r"(reinterpret_cast<uint32_t&>(to))
+                 : "r"(int(exists)), "l"(from));
+    return;
+  }
+#endif
+  if (exists) to = *from;
+}
+
 /// Store an element if it exists, without a branch: the compiler would move the address into it, which elements share.
 template <class Element>
 CUTLASS_DEVICE void store_if(bool exists, Element* to, Element const& value) {
@@ -66,7 +85,11 @@ struct MatrixLoad {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < Lanes::kSize; ++i) {
           Element const* const from = &this->at(at, i);  // outside of the branch: elements share parts of their addresses
-          if (this->lanes.has(at, i)) fetched.values[f][i] = *from;
+          if constexpr (Lanes::kSize == 1) {
+            load_if(this->lanes.has(at, i), from, fetched.values[f][i]);
+          } else {
+            if (this->lanes.has(at, i)) fetched.values[f][i] = *from;
+          }
         }
       }
     }

@@ -148,6 +148,36 @@ CUTLASS_DEVICE void store_tile(Params<Traits> const& params, WorkTile const& til
   tma_store_arrive();
 }
 
+/// Store a consumer's tile of D from its buffer, for pixels that TMA cannot store: a row of the buffer by the lanes of a
+/// warp, or several rows if the filters are few. `end` is the end of the tile's columns.
+template <class Traits>
+CUTLASS_DEVICE void store_pixels(Params<Traits> const& params, WorkTile const& tile, int end, uint32_t buffer) {
+  constexpr int kStored = Traits::kStored, kWarps = kWarpGroup / 32;
+  int const filters = min(kFilters, end - tile.filter), words = ceil_div(filters, kStored);
+  int lanes = 1, rows = 32;  // of a pixel, and of a warp
+  while (lanes < words && lanes < 32) lanes *= 2, rows /= 2;
+  int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32, first = lane % lanes;
+  int const pitch = params.geometry.accumulator_pitch;
+  int const by_pitch = ceil_div(1 << 16, pitch);  // a tile has 256 pixels at most
+  Pixels<Traits> const pixels(params, tile, 0);
+#pragma unroll 4
+  for (int pixel = warp * rows + lane / lanes; pixel < Traits::kPixels; pixel += kWarps * rows) {
+    int const row = pixel * by_pitch >> 16, place = pixels.place(row, pixel - row * pitch);
+    typename Traits::Destination* const to = params.d + place * params.d_stride + tile.filter;
+    CUTLASS_PRAGMA_UNROLL
+    for (int pass = 0; pass < kFilters / kStored / 32; ++pass) {  // a warp has all words of a row, or half of them
+      int const word = first + 32 * pass, filter = word * kStored;
+      if (place < 0 || word >= words) continue;
+      uint32_t const from = buffer + pixel * Traits::kEpilogueRow + (filter / 8 ^ pixel % 8) * 16 + filter % 8 * 2;
+      if constexpr (kStored == 2) {
+        *reinterpret_cast<uint32_t*>(to + filter) = load_shared_word(from);
+      } else {
+        to[filter].bits = uint16_t(load_shared_half(from));
+      }
+    }
+  }
+}
+
 /// Load C and store D in the buffers of one consumer, or of both pingpong consumers.
 template <class Traits>
 CUTLASS_DEVICE void move_tiles(Params<Traits> const& params, SharedStorage const& storage, int consumer, bool both) {
@@ -171,7 +201,7 @@ CUTLASS_DEVICE void move_tiles(Params<Traits> const& params, SharedStorage const
   for (int i = 0, number = of_consumer.first; number < params.work_tiles; ++i, number += stride) {
     int const now = both ? i % 2 : consumer;
     barrier_wait(storage.result_written(now), i / ahead % 2);
-    if constexpr (Traits::kStoresDestination) {
+    if constexpr (Traits::kStoresDestination && Traits::kStored == 0) {
       store_tile(params, WorkTile(params, number, now), storage.epilogues + now * geometry.epilogue_bytes);
       tma_store_wait();
     }

@@ -40,10 +40,11 @@ namespace evt {
 namespace kit {
 
 /// A Mainloop, as mainloop.hpp describes it, with an Epilogue of fragment.hpp. Shared: the CTAs of a cluster share
-/// tiles. ByImages: a tile has pixels of one image. Taps: of a filter stage, if they are known.
-template <class Mainloop, class Epilogue, bool Shared = false, bool ByImages = false, int Taps = 0>
+/// tiles. ByImages: a tile has pixels of one image. Taps: of a filter stage, if they are known. Stored: the elements
+/// that a thread stores at a time where TMA cannot store D.
+template <class Mainloop, class Epilogue, bool Shared = false, bool ByImages = false, int Taps = 0, int Stored = 0>
 struct Kernel {
-  using Traits = KernelTraits<Mainloop, Epilogue, Shared, ByImages, Taps>;
+  using Traits = KernelTraits<Mainloop, Epilogue, Shared, ByImages, Taps, Stored>;
   using Arguments = kit::Arguments<Traits>;
   using Params = kit::Params<Traits>;
 
@@ -166,6 +167,10 @@ struct Kernel {
       complete<Traits, Traits::kPixels, Traits::kAhead>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
                                                         storage.epilogues + consumer * geometry.epilogue_bytes);
       epilogue.finish(columns);
+      if constexpr (Traits::kStored > 0) {
+        consumer_sync(consumer);
+        store_pixels(params, tile, columns.end, storage.epilogues + consumer * geometry.epilogue_bytes);
+      }
       if constexpr (Traits::kStaged) {
         fence_view_async_shared();
         __syncwarp();

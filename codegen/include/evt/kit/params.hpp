@@ -52,7 +52,7 @@ struct Params {
   int channel_blocks, filter_blocks, work_tiles;  // a pair of cooperating consumers has one of two blocks of filters
   FastDivisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_cluster_size;
   int steps_per_cta;                // of the epilogue of a shared tile
-  typename Traits::Destination* d;  // where CTAs that share a tile store it
+  typename Traits::Destination* d;  // where threads store it
   int64_t d_stride;
   int grid;
   int source_bytes;       // of a tile of C
@@ -183,8 +183,8 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
                          .encode(const_cast<CUtensorMap&>(params.source_of(i)));
     }
   }
-  if constexpr (Traits::kStoresDestination && Traits::kShared) {
-    constexpr int kStored = sizeof(uint4);  // bytes at a time
+  if constexpr (Traits::kStoresDestination && (Traits::kShared || Traits::kStored > 0)) {
+    constexpr int kStored = Traits::kShared ? sizeof(uint4) : Traits::kStored * 2;  // bytes at a time
     done = done && reinterpret_cast<uintptr_t>(arguments.d) % kStored == 0 &&
            arguments.d_stride * sizeof(typename Traits::Destination) % kStored == 0;
   } else if constexpr (Traits::kStoresDestination) {

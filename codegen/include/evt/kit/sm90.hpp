@@ -82,6 +82,9 @@ CUTLASS_DEVICE void fence_view_async_shared() { asm volatile("fence.proxy.async.
 /// Wait for all consumers, of two warpgroups.
 CUTLASS_DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
+/// Wait for the threads of a consumer, a warpgroup.
+CUTLASS_DEVICE void consumer_sync(int consumer) { asm volatile("bar.sync %0, 128;" ::"r"(2 + consumer) : "memory"); }
+
 // Clusters. The shared memory of another CTA has another address.
 
 /// Arrive at the cluster's barrier, after fence_barrier_init: initialized barriers are then visible to the threads that

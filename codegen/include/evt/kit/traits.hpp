@@ -13,8 +13,9 @@ namespace evt {
 namespace kit {
 
 /// A main loop and an epilogue. Shared: the CTAs of a cluster share tiles. ByImages: a tile has pixels of one image.
-/// Taps share a filter stage if they fit; 0 if the size of the filters is not known.
-template <class Mainloop_, class Epilogue_, bool Shared, bool ByImages, int Taps>
+/// Taps share a filter stage if they fit; 0 if the size of the filters is not known. Stored: the elements that a thread
+/// stores at a time where TMA cannot store D; else 0.
+template <class Mainloop_, class Epilogue_, bool Shared, bool ByImages, int Taps, int Stored>
 struct KernelTraits {
   using Mainloop = Mainloop_;
   using Epilogue = Epilogue_;
@@ -37,6 +38,8 @@ struct KernelTraits {
   static constexpr int kEpilogueRow = 2 * kFilters;            // bytes of a pixel of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
+  static constexpr int kStored = Stored;
+  static_assert(Stored <= 2 && (Stored == 0 || (kStoresDestination && !Shared)), "a thread stores at most a word");
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kPaired = false;
   // Steps whose values a thread loads before their use. They take about 48 registers beside the accumulators.

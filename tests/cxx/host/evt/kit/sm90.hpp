@@ -40,6 +40,7 @@ struct TmaMap {
 
 inline char memory[kMaxBlocks][kBytes];
 inline Barrier consumers{256};  // of the only block
+inline Barrier of_consumer[2] = {{128}, {128}};
 inline std::map<std::pair<int, uint32_t>, TransactionBarrier> barriers;
 inline std::vector<TmaMap> maps;
 
@@ -152,6 +153,7 @@ inline void barrier_wait(uint32_t barrier, uint32_t phase) {
 inline bool test_wait(uint32_t barrier, uint32_t phase) { return host::barrier_at(barrier).phase % 2 != phase; }
 inline void fence_view_async_shared() {}
 inline void consumers_sync() { host::wait(host::consumers); }
+inline void consumer_sync(int consumer) { host::wait(host::of_consumer[consumer]); }
 
 inline void cluster_arrive_relaxed() {}
 inline void cluster_arrive() {}
