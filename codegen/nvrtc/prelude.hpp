@@ -81,6 +81,8 @@ template <class T>
 inline constexpr bool is_same_v<T, T> = true;
 template <class T>
 inline constexpr bool is_void_v = is_same_v<T, void>;
+template <class T>
+inline constexpr bool is_empty_v = __is_empty(T);
 
 template <bool, class T = void>
 struct enable_if {};
