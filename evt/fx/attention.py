@@ -96,7 +96,7 @@ def _before_repetition(node: Node) -> Node | None:
         return None
     base = indexed.args[0]
     values = [_value_of(each) for each in (base, repeated, node) if isinstance(each, Node)]
-    if any(each is None for each in values):
+    if [None if each is None else each.dim() for each in values] != [4, 5, 4]:
         return None
     (batch, heads, rows, length), (_, _, times, *_), result = (tuple(each.shape) for each in values if each is not None)
     return base if result == (batch, heads * times, rows, length) and isinstance(base, Node) else None

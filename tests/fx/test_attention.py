@@ -71,6 +71,12 @@ def repeated(x: torch.Tensor) -> torch.Tensor:
     return attention(x.repeat(1, 4, 1, 1), heads, heads).transpose(1, 2).reshape(2, SIZE, -1)
 
 
+def repeated_parts(x: torch.Tensor) -> torch.Tensor:
+    parts = x[..., None]  # five dimensions
+    heads = parts[:, :, None, :, :].expand(2, 3, 4, SIZE, 8, 1).reshape(2, 12, SIZE, 8)
+    return attention(x.repeat(1, 4, 1, 1), heads, heads).transpose(1, 2).reshape(2, SIZE, -1)
+
+
 def copied(x: torch.Tensor) -> torch.Tensor:
     heads = x.transpose(1, 2).contiguous()
     return attention(heads, heads, heads).transpose(1, 2).contiguous()
@@ -151,6 +157,12 @@ def test_repeated_heads_are_read_once() -> None:
 def test_heads_are_not_copied() -> None:
     known, (want, got) = simplified(copied, dtype=torch.bfloat16)
     assert {known[name].target for name in ("query", "key", "value")} == {"transpose"}
+    torch.testing.assert_close(got, want)
+
+
+def test_heads_of_several_dimensions_stay() -> None:
+    known, (want, got) = simplified(repeated_parts, dtype=torch.bfloat16)
+    assert known.get("enable_gqa") is None
     torch.testing.assert_close(got, want)
 
 
