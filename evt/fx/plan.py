@@ -180,7 +180,14 @@ def plan(
 
 
 def _is_random(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    """Return whether an operator draws numbers: dropout in evaluation, and attention without dropout, draw none."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    known = {each.name: each.default_value for each in target._schema.arguments if each.has_default_value()}
+    known |= dict(zip((each.name for each in target._schema.arguments), node.args, strict=False))
+    known |= node.kwargs
+    return known.get("train", True) is not False and known.get("dropout_p", 1.0) != 0.0
 
 
 def _depends_on_data(result: ResultMemory | None) -> bool:

@@ -143,3 +143,21 @@ def test_fused_modules_return_what_pytorch_would() -> None:
     fused = evt.fuse(model, (x,))
     assert fused(x).stride() == model(x).stride()
     close(fused(x), model(x))
+
+
+class Attending(torch.nn.Module):
+    """Batch norm of a transposed matrix: PyTorch's fake tensors have other strides than its CPU kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.dropout = torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(5), torch.nn.Dropout()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        return self.dropout(self.norm(torch.relu(self.linear(x)).t()))
+
+
+def test_strides_are_pytorchs_also_beside_operators_that_could_draw_numbers() -> None:
+    model, x = Attending().eval(), torch.randn(5, 8)
+    fused = evt.fuse(model, (x,))
+    assert [fused(x).stride() for _ in range(2)] == [model(x).stride()] * 2
