@@ -6,7 +6,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
@@ -176,7 +177,8 @@ def _captured(module: torch.nn.Module) -> Iterator[None]:
     """Raise ArgumentError (E1020) for any exception of torch.export or of the module itself.
 
     PyTorch's fake tensors log the exception with its traceback; the diagnostic replaces this record. A transform of
-    torch.func that fails in a graph stays on PyTorch's stack, where every later operator would meet it.
+    torch.func that fails in a graph, and its level of forward derivatives, stay on PyTorch's stacks. Every later
+    operator would meet them there.
     """
     _FAKE_TENSORS.addFilter(_is_no_exception)
     depth = _functorch.get_dynamic_layer_stack_depth()
@@ -184,6 +186,8 @@ def _captured(module: torch.nn.Module) -> Iterator[None]:
         yield
     except Exception as error:
         _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        with suppress(RuntimeError):  # PyTorch's for a level that was not entered
+            torch._C._exit_dual_level(level=forward_ad._current_level + 1)
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         message = f"torch.export cannot capture the {type(module).__name__}: {said}"
         hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'

@@ -102,7 +102,7 @@ def number_of(node: Node) -> float | None:
         for part in str(node.target).split("."):
             found = getattr(found, part, None)
         if isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter):
-            return found.item() if str(node.target).rpartition(".")[2].startswith("lifted_tensor") else None
+            return found.item() if "lifted_tensor" in str(node.target).rpartition(".")[2] else None
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 import evt
@@ -36,6 +37,8 @@ def test_a_transform_that_cannot_be_captured_leaves_no_trace() -> None:
         fuse(Function(function), (x, w))
     with torch.enable_grad():
         torch.ones(2).requires_grad_()
+    with forward_ad.dual_level():
+        pass
 
 
 @pytest.mark.parametrize("results", [lambda x, y, rows: y.index_add(0, rows, x), lambda x, y, rows: (x, rows)])

@@ -308,7 +308,8 @@ def fits(problem: Problem, kind: WgradClass, made: WgradGeometry) -> bool:
 def cycles(kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> float:
     """Return the clock cycles of a CTA's tiles of pixels."""
     of_input = kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
-    loaded = float(kind.filter_blocks * made.gradient_pixels) + float(of_input) / float(cluster.neighbours)
+    of_gradient = kind.filter_blocks * made.gradient_pixels
+    loaded = float(of_gradient) + float(of_input) / float(cluster.neighbours)
     multiplied = float(made.depth) * kind.sums / MULTIPLIED
     few = 1.2 if made.stages < 3 else 1.0
     each = max(multiplied, loaded * BLOCK_BYTES / LOADED) * few + OF_TILE
