@@ -21,6 +21,7 @@ _UNALIGNED = {
     "conv-halo-padded-3x": (1, 3, 5, 8),
     "conv-padded-3x": (1, 3, 5, 8),
     "conv-halo-words-3x": (2, 6, 10, 18, 29, 33, 50, 100),
+    "conv-halo-copied-3x": (2, 9, 18, 33, 50, 100, 129),
 }
 _BITS = {"f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16}
 
