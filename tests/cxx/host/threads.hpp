@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -31,15 +32,26 @@ struct Warp {
   uint64_t values[32];
 };
 
+/// A thread waits as long as the number at `awaited` is `unchanged`. `setjmp` and `longjmp` switch between threads without
+/// a system call, which `swapcontext` makes for the mask of signals.
+struct Thread {
+  ucontext_t start;
+  jmp_buf point;
+  bool begun = false, done = false;
+  unsigned const* awaited = nullptr;
+  unsigned unchanged = 0;
+
+  bool waits() const { return awaited != nullptr && *awaited == unchanged; }
+};
+
 struct Block {
   std::function<void()> body;
-  std::vector<ucontext_t> threads;
-  std::vector<bool> done;
+  std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<Barrier> of_blocks;
   Barrier of_cluster;
   int threads_of_block = 0;
-  ucontext_t caller;
+  jmp_buf caller;
   int current = 0;
   unsigned progress = 0;
 };
@@ -48,22 +60,38 @@ inline Block* block = nullptr;
 inline std::vector<std::unique_ptr<char[]>> stacks;  // all blocks use them
 
 inline int rank_of_block() { return block->current / block->threads_of_block; }
-inline void yield() { swapcontext(&block->threads[size_t(block->current)], &block->caller); }
+
+/// Let the other threads run until a number changes.
+inline void wait_for_change(unsigned const& number) {
+  Thread& thread = block->threads[size_t(block->current)];
+  thread.awaited = &number;
+  thread.unchanged = number;
+  if (_setjmp(thread.point) == 0) _longjmp(block->caller, 1);
+}
 
 inline void wait(Barrier& barrier) {
-  unsigned const before = barrier.passed;
   if (++barrier.waiting == barrier.expected) {
     barrier.waiting = 0;
     ++barrier.passed;
     ++block->progress;
+  } else {
+    wait_for_change(barrier.passed);
   }
-  while (barrier.passed == before) yield();
 }
 
 inline void enter() {
   block->body();
-  block->done[size_t(block->current)] = true;
+  block->threads[size_t(block->current)].done = true;
   ++block->progress;
+  _longjmp(block->caller, 1);
+}
+
+/// Run a thread up to where it waits next, or to its end.
+__attribute__((noinline)) inline void go_on(Thread& thread) {
+  if (_setjmp(block->caller) != 0) return;
+  if (thread.begun) _longjmp(thread.point, 1);
+  thread.begun = true;
+  setcontext(&thread.start);
 }
 
 /// Run a function in each of the threads of some blocks. Exits where all of them wait.
@@ -74,7 +102,6 @@ inline void run(int threads_of_block, std::function<void()> body, int blocks = 1
   made.body = std::move(body);
   made.threads.resize(size_t(count));
   while (stacks.size() < size_t(count)) stacks.emplace_back(new char[kStack]);
-  made.done.assign(size_t(count), false);
   made.warps.resize(size_t(count) / 32);
   for (Warp& warp : made.warps) warp.barrier.expected = 32;
   made.threads_of_block = threads_of_block;
@@ -83,22 +110,22 @@ inline void run(int threads_of_block, std::function<void()> body, int blocks = 1
   made.of_cluster.expected = count;
   block = &made;
   for (int i = 0; i < count; ++i) {
-    ucontext_t& thread = made.threads[size_t(i)];
-    getcontext(&thread);
-    thread.uc_stack.ss_sp = stacks[size_t(i)].get();
-    thread.uc_stack.ss_size = kStack;
-    thread.uc_link = &made.caller;
-    makecontext(&thread, enter, 0);
+    ucontext_t& start = made.threads[size_t(i)].start;
+    getcontext(&start);
+    start.uc_stack.ss_sp = stacks[size_t(i)].get();
+    start.uc_stack.ss_size = kStack;
+    start.uc_link = nullptr;
+    makecontext(&start, enter, 0);
   }
   for (bool left = true; left;) {
     left = false;
     unsigned const before = made.progress;
     for (made.current = 0; made.current < count; ++made.current) {
-      if (!made.done[size_t(made.current)]) {
-        left = true;
-        threadIdx = {unsigned(made.current % threads_of_block), 0, 0};
-        swapcontext(&made.caller, &made.threads[size_t(made.current)]);
-      }
+      Thread& thread = made.threads[size_t(made.current)];
+      left = left || !thread.done;
+      if (thread.done || thread.waits()) continue;
+      threadIdx = {unsigned(made.current % threads_of_block), 0, 0};
+      go_on(thread);
     }
     if (left && made.progress == before) {
       std::fprintf(stderr, "threads wait for others that have gone on\n");

@@ -148,7 +148,8 @@ inline void fence_barrier_init() {}
 inline void barrier_arrive(uint32_t barrier) { host::arrive(host::barrier_at(barrier), 1, 0); }
 inline void arrive_and_expect_tx(uint32_t barrier, int bytes) { host::arrive(host::barrier_at(barrier), 1, bytes); }
 inline void barrier_wait(uint32_t barrier, uint32_t phase) {
-  while (host::barrier_at(barrier).phase % 2 == phase) host::yield();
+  unsigned const& now = host::barrier_at(barrier).phase;
+  while (now % 2 == phase) host::wait_for_change(now);
 }
 inline bool test_wait(uint32_t barrier, uint32_t phase) { return host::barrier_at(barrier).phase % 2 != phase; }
 inline void fence_view_async_shared() {}
