@@ -55,12 +55,27 @@ def _missing(need: str) -> str:
 _LONG = ("samples", "nvcc", "cxx")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests that lack a tool. One case stands for all cases of a function: reporting thousands takes seconds."""
     items.sort(key=lambda item: item.path.parent.name not in _LONG)
+    kept, others, skipped = list[pytest.Item](), list[pytest.Item](), set[str]()
     for item in items:
-        for need in ("cxx", "nvcc", "gpu"):
-            if item.get_closest_marker(need) and (reason := _missing(need)):
-                item.add_marker(pytest.mark.skip(reason=f"needs {need}: {reason}"))
+        reasons = [
+            f"needs {need}: {reason}"
+            for need in ("cxx", "nvcc", "gpu")
+            if item.get_closest_marker(need) and (reason := _missing(need))
+        ]
+        function = item.nodeid.partition("[")[0]
+        if reasons and function in skipped:
+            others.append(item)
+            continue
+        kept.append(item)
+        if reasons:
+            skipped.add(function)
+            item.add_marker(pytest.mark.skip(reason=reasons[0]))
+    items[:] = kept
+    config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(scope="session", autouse=True)
