@@ -283,10 +283,6 @@ def _is_capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def _is_recorded(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
 def _surroundings() -> tuple[Any, ...]:
     """Return the settings of PyTorch that change the captured graph or its fusions."""
     casts: tuple[Any, ...] = ()

@@ -15,8 +15,8 @@ from typing import Any
 from evt.launch.recipe import C_TYPES, Launch, Patch
 from evt.launch.shape import TensorMap
 
-#: CUresult.
-NOT_FOUND, INVALID_CONTEXT = 500, 201
+#: The CUresult of a thread without a context.
+INVALID_CONTEXT = 201
 _MULTIPROCESSORS = 16  # CUdevice_attribute
 _DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
 _CLUSTER, _PDL = 4, 6  # CUlaunchAttributeID
