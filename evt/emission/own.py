@@ -12,7 +12,7 @@ from evt.ir.convolution import SPATIAL
 from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.fusions import Factor, FactorInput
-from evt.plan.gemm import Tile, promotes, tile_of
+from evt.plan.gemm import ProductClass, Tile, tile_of
 from evt.plan.plan import (
     Convolution,
     DepthwiseConvolution,
@@ -103,7 +103,7 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
     numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
     multiplied = any(each.role == "factor" for each in loop.factors)
     flags = (
-        promotes(operand, multiplied, plan.options.fast_sums),
+        ProductClass(operand, scaled=multiplied, fast_sums=plan.options.fast_sums).promoted,
         loop.ends is not None,
         tile.by_rows,
         loop.paired,

@@ -1,4 +1,4 @@
-"""The tiles of the GEMM kernel of sm90, and its speed: ``tiles_of(operand)``, ``microseconds(tile, ...)``.
+"""The tiles of the GEMM kernel of sm90, and its speed: ``tiles_of(product)``, ``microseconds(tile, size)``.
 
 The model has, for each tile, the time of a stage of 128 bytes of k and of an epilogue. L2 serves a number of lines in a
 time, two for each 128 bytes that begin within a line. A pingpong consumer's epilogue is hidden behind the other's
@@ -13,6 +13,7 @@ lines: its median error is 2.5 %.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -214,56 +215,72 @@ _THREADS = 128
 _TRAFFIC, _CONSTANT = 4.0, 0.67
 
 
-def promotes(operand: DType, scaled: bool = False, fast: bool = False) -> bool:
-    """Return whether sums of a stage are added in f32: if they have factors, or are sums of 8-bit floats.
+@dataclass(frozen=True, slots=True)
+class ProductClass:
+    """The properties of a product that decide which tiles fit.
 
-    Tensor cores add products of 8-bit floats with few bits, and add all of them if the sums shall be ``fast``.
+    ``operand`` is the type that is multiplied. ``scaled``: the sums of a stage have factors. ``by_rows``: also tiles
+    by rows, for factors of rows, and of blocks of 64 columns. ``converted``: B is converted to ``operand``;
+    ``packed``: from a packed type. ``deep``: the stages of a converted B may have 256 bytes of a row of A.
+    ``paired``: D has a column for each pair of columns. ``fast_sums``: tensor cores add all products of 8-bit floats.
     """
-    return scaled or (operand.is_float and operand.bits == 8 and not fast)
+
+    operand: DType
+    scaled: bool = False
+    by_rows: bool = False
+    converted: bool = False
+    packed: bool = False
+    deep: bool = False
+    paired: bool = False
+    fast_sums: bool = False
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the sums of a stage are added in f32: if they have factors, or are sums of 8-bit floats.
+
+        Tensor cores add products of 8-bit floats with few bits.
+        """
+        return self.scaled or (self.operand.is_float and self.operand.bits == 8 and not self.fast_sums)
+
+    @property
+    def row_bytes(self) -> tuple[int, ...]:
+        """The bytes of a row of A in a stage of a kernel that promotes sums or converts B."""
+        if self.packed:
+            return (_DEEP_ROW_BYTES,)
+        return (MAX_ROW_BYTES, _DEEP_ROW_BYTES) if self.deep else (MAX_ROW_BYTES,)
 
 
 @lru_cache(maxsize=32)
-def tiles_of(
-    operand: DType,
-    scaled: bool = False,
-    converts: bool = False,
-    by_rows: bool = False,
-    packs: bool = False,
-    deep: bool = False,
-    paired: bool = False,
-    fast: bool = False,
-) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
-    """Return the tiles that are built for operands of a type, and the others that fit.
-
-    ``scaled``: the sums of a stage have factors. ``converts``: B is converted to the type. ``by_rows``: also tiles by
-    rows, for factors of rows, and of blocks of 64 columns. ``packs``: B is packed. ``deep``: the stages of a B that is
-    converted may have 256 bytes of a row of A. ``paired``: D has a column for each pair of columns. ``fast``: as for
-    :func:`promotes`.
-    """
+def tiles_of(product: ProductClass) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
+    """Return the tiles that are built for a class of products, and the others that fit."""
+    offered = tuple(tile for tile in _offered(product) if _multiplies(tile.rows, product.operand))
+    if product.converted and not (product.deep or product.packed):
+        offered = tuple(tile._replace(row_bytes=MAX_ROW_BYTES) for tile in offered)
     found = (
         Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first, by_stages)
-        for rows_first in ((False, True) if by_rows else (False,))
-        for by_stages in ((False, True) if converts else (False,))
+        for rows_first in ((False, True) if product.by_rows else (False,))
+        for by_stages in ((False, True) if product.converted else (False,))
         for pingpong in (True, False)
-        for blocks in ((2,) if paired else (1, 2, 3)[: 3 if rows_first or pingpong else 2])
+        for blocks in ((2,) if product.paired else (1, 2, 3)[: 3 if rows_first or pingpong else 2])
         for rows in _ROWS
         for cluster in _CLUSTERS
         for splits in _SPLITS
         for row_bytes in _ROW_BYTES
-        if _multiplies(rows, operand)
+        if _multiplies(rows, product.operand)
     )
-    promoted = promotes(operand, scaled, fast)
-    offered: tuple[Tile, ...] = _PACKED if packs else _PROMOTED if promoted else _CONVERTED if converts else _OFFERED
-    if paired:
-        offered = _PAIRED_PROMOTED if promoted else _PAIRED
-    elif by_rows:
-        offered = _SCALED_BY_ROWS
-    offered = tuple(each for each in offered if _multiplies(each.rows, operand))
-    if converts and not (deep or packs):
-        offered = tuple(each._replace(row_bytes=MAX_ROW_BYTES) for each in offered)
-    return offered, tuple(
-        each for each in found if fits(each, operand, scaled, converts, packs, deep, fast) and each not in offered
-    )
+    return offered, tuple(tile for tile in found if fits(tile, product) and tile not in offered)
+
+
+def _offered(product: ProductClass) -> tuple[Tile, ...]:
+    if product.paired:
+        return _PAIRED_PROMOTED if product.promoted else _PAIRED
+    if product.by_rows:
+        return _SCALED_BY_ROWS
+    if product.packed:
+        return _PACKED
+    if product.promoted:
+        return _PROMOTED
+    return _CONVERTED if product.converted else _OFFERED
 
 
 def _multiplies(rows: int, operand: DType) -> bool:
@@ -271,36 +288,27 @@ def _multiplies(rows: int, operand: DType) -> bool:
     return operand.is_float or rows <= _MOST_OF_INTEGERS or rows % STEP_PIXELS == 0
 
 
-def fits(
-    tile: Tile,
-    operand: DType,
-    scaled: bool = False,
-    converts: bool = False,
-    packs: bool = False,
-    deep: bool = False,
-    fast: bool = False,
-) -> bool:
+def fits(tile: Tile, product: ProductClass) -> bool:
     """Return whether registers hold a tile, shared memory two stages and C, and CTAs load and complete whole parts."""
     down, across, splits = tile.cluster
     sums = tile.sums
-    row_bytes = (_DEEP_ROW_BYTES,) if packs else (MAX_ROW_BYTES, _DEEP_ROW_BYTES) if deep else (MAX_ROW_BYTES,)
-    if converts and tile.row_bytes == _DEEP_ROW_BYTES and sums > _MOST_DEEP_SUMS:
+    if product.converted and tile.row_bytes == _DEEP_ROW_BYTES and sums > _MOST_DEEP_SUMS:
         return False
     if tile.by_stages and (splits == 1 or tile.pingpong):
         return False
-    if tile.by_rows and (tile.rows != 2 * FILTERS or splits > 1 or operand.bits != 8):
+    if tile.by_rows and (tile.rows != 2 * FILTERS or splits > 1 or product.operand.bits != 8):
         return False
-    if promotes(operand, scaled, fast):
+    if product.promoted:
         sums *= 2
-        if tile.pingpong or tile.row_bytes not in row_bytes:
+        if tile.pingpong or tile.row_bytes not in product.row_bytes:
             return False
-    if converts and (tile.row_bytes not in row_bytes or tile.blocks > 1):
+    if product.converted and (tile.row_bytes not in product.row_bytes or tile.blocks > 1):
         return False
     if sums > _MOST_SUMS or down * across * splits > _MOST_CTAS:
         return False
     if tile.rows % (EIGHT * across) or tile.columns // FILTERS % down or tile.rows * tile.row_bytes % ALIGNMENT:
         return False
-    factors = 4 * (tile.rows + STEP_PIXELS + tile.columns) if scaled else 0
+    factors = 4 * (tile.rows + STEP_PIXELS + tile.columns) if product.scaled else 0
     stage = tile.row_bytes * (tile.rows + tile.columns) + factors
     completed = completed_rows(tile.rows, splits)
     stages = (SHARED_BYTES - _BARRIERS - 2 * completed * tile.columns) // stage

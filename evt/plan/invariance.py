@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evt.ir import Extent, Random, Reduce, ReduceBlocks, TypedDag
-from evt.plan.gemm import promotes
+from evt.plan.gemm import ProductClass
 from evt.plan.plan import MatrixProduct, OwnProduct, Plan
 from evt.plan.problem import Problem
 from evt.plan.verdict import Refusal
@@ -52,7 +52,7 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
     operand = problem.dag.operands[0].dtype
     fast = isinstance(loop, OwnProduct) and problem.options.fast_sums
     scaled = any(each.role == "factor" for each in plan.factors)
-    promoted = plan.config.tile[2] if promotes(operand, scaled, fast) else 0
+    promoted = plan.config.tile[2] if ProductClass(operand, scaled=scaled, fast_sums=fast).promoted else 0
     return Accumulation(_INSTRUCTIONS[plan.family], promoted, plan.config.name if _sums_blocks(problem.dag) else "")
 
 

@@ -16,7 +16,7 @@ from evt.fx.cost_model import CALL, LAUNCH, LEAST_GAIN, Benefit
 from evt.fx.kernels import PROCESSORS
 from evt.fx.records import RECORDS, ProductReport
 from evt.ir.dtype import BF16
-from evt.plan.gemm import Size, library_microseconds, microseconds, tiles_of
+from evt.plan.gemm import ProductClass, Size, library_microseconds, microseconds, tiles_of
 
 from .fusing import estimated
 
@@ -283,7 +283,7 @@ def test_an_own_product_loses_the_difference_of_two_models() -> None:
         rows, columns, terms = (64 * drawn.randint(1, 64) for _ in range(3))
         benefit = expected(rows, columns, terms, False, True)
         size = Size(rows, columns, 2 * terms, 4.0, PROCESSORS)
-        own = min(microseconds(tile, size) for tile in tiles_of(BF16)[0])
+        own = min(microseconds(tile, size) for tile in tiles_of(ProductClass(BF16))[0])
         lost = own - library_microseconds(size) - rows * columns * 2 / 3.6e6
         assert benefit.lost == pytest.approx(max(0.0, lost))
         assert benefit.saved == pytest.approx(2 * 2 * rows * columns / 3.6e6 + LAUNCH + max(0.0, -lost))

@@ -15,7 +15,7 @@ from evt.ir import format_dag, parse_dag
 from evt.ir.formula import formula
 from evt.ir.node import base, divisor
 from evt.plan import find_target, survey
-from evt.plan.gemm import fits, tile_of, tiles_of
+from evt.plan.gemm import ProductClass, fits, tile_of, tiles_of
 from evt.plan.plan import OwnProduct
 from evt.program import Program
 from evt.request import packed_problem, typed_graph
@@ -201,9 +201,10 @@ def test_the_plan_has_the_blocks_and_strides_of_factors() -> None:
 @pytest.mark.parametrize("dtype", ["e4m3", "bf16"])
 def test_promoted_tiles_with_factors_fit(dtype: str) -> None:
     operand = typed_graph(scaled("s: f32[k/128]", "A = s*A", dtype).request).operands[0].dtype
-    offered, others = tiles_of(operand, True)
+    product = ProductClass(operand, scaled=True)
+    offered, others = tiles_of(product)
     assert not any(tile.pingpong for tile in (*offered, *others))
-    assert all(fits(tile, operand, True) for tile in offered)
+    assert all(fits(tile, product) for tile in offered)
     plan = scaled("s: f32[k/128]", "A = s*A", dtype).plan("sm90")
     assert tile_of(plan.config, operand.bits // 8) == offered[0]
 

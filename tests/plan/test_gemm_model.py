@@ -13,12 +13,12 @@ from evt.plan import survey
 from evt.plan.cards import find_card
 from evt.plan.gemm import (
     LAUNCH,
+    ProductClass,
     Size,
     Tile,
     completed_rows,
     library_microseconds,
     microseconds,
-    promotes,
     rows_of_part,
     tile_of,
     tiles_of,
@@ -30,7 +30,7 @@ from evt.request import packed_problem
 
 MULTIPROCESSORS = 132
 EPILOGUE = "D = relu(acc + bias + residual)"
-OFFERED, ASKED = tiles_of(BF16)
+OFFERED, ASKED = tiles_of(ProductClass(BF16))
 #: The measured tiles: :data:`MEASURED` has a column for each.
 TILES = (
     Tile(128, 2, True),
@@ -180,7 +180,7 @@ def test_heavy_epilogues_count() -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "e4m3", "i8"])
 def test_parts_divide_what_a_thread_block_completes(dtype) -> None:
-    for found in tiles_of(BY_NAME[dtype]):
+    for found in tiles_of(ProductClass(BY_NAME[dtype])):
         for tile in found:
             splits = tile.cluster[2]
             completed, part = completed_rows(tile.rows, splits), rows_of_part(tile)
@@ -191,8 +191,9 @@ def test_parts_divide_what_a_thread_block_completes(dtype) -> None:
 
 def test_the_general_tile_comes_first() -> None:
     assert OFFERED[0] == Tile(128, 2, True)
-    assert tiles_of(BY_NAME["e4m3"])[0][0] == Tile(128, 1, False)
-    assert [promotes(BY_NAME[name]) for name in ("e4m3", "e5m2", "i8", "bf16", "f32")] == [True, True, *[False] * 3]
+    assert tiles_of(ProductClass(BY_NAME["e4m3"]))[0][0] == Tile(128, 1, False)
+    promoted = {name for name in ("e4m3", "e5m2", "i8", "bf16", "f32") if ProductClass(BY_NAME[name]).promoted}
+    assert promoted == {"e4m3", "e5m2"}
 
 
 PAIRS = "out D[m, n/2]; D = silu(even(acc))*odd(acc)"

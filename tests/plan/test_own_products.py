@@ -16,7 +16,7 @@ from evt.plan import Candidate, Plan, Survey, plan, survey
 from evt.plan.epilogue.loads import AuxLoad
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
-from evt.plan.gemm import Tile, promotes, rows_of_part, tile_of, tiles_of
+from evt.plan.gemm import ProductClass, Tile, rows_of_part, tile_of, tiles_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.plan import OwnProduct
@@ -87,14 +87,14 @@ def stages(tile: Tile, *, has_c: bool, has_d: bool) -> int:
 
 @pytest.mark.parametrize("dtype", OPERANDS)
 def test_tiles_fit_shared_memory_and_registers(dtype: str) -> None:
-    operand = BY_NAME[dtype]
-    offered, asked = tiles_of(operand)
+    product = ProductClass(BY_NAME[dtype])
+    offered, asked = tiles_of(product)
     assert len({*offered, *asked}) == len(offered) + len(asked)
     for tile in (*offered, *asked):
         for has_c, has_d in ((False, False), (False, True), (True, False), (True, True)):
             assert stages(tile, has_c=has_c, has_d=has_d) >= 2, tile
         sums = tile.blocks * tile.rows // 2  # of a thread of a consumer
-        assert sums * (2 if promotes(operand) else 1) <= 192
+        assert sums * (2 if product.promoted else 1) <= 192
         down, across, splits = tile.cluster
         assert down * across * splits <= 8
         assert tile.rows % (8 * across) == 0
@@ -105,7 +105,8 @@ def test_tiles_fit_shared_memory_and_registers(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", OPERANDS)
 def test_configurations(dtype: str) -> None:
     found, operand = candidate(dtype), BY_NAME[dtype]
-    offered, asked = tiles_of(operand)
+    product = ProductClass(operand)
+    offered, asked = tiles_of(product)
     known = list(found.search_space.values())
     assert [tile_of(config, operand.bits // 8) for config in known] == [*offered, *asked]
     assert [config.use for config in known] == ["always"] * len(offered) + ["asked"] * len(asked)
@@ -114,11 +115,11 @@ def test_configurations(dtype: str) -> None:
     assert {config.tile[2] for config in found.default_configs} == {depth}
     rows = {config.tile[0] for config in known}
     step = 8 if operand.is_float else 16
-    most = 192 if promotes(operand) else 256
+    most = 192 if product.promoted else 256
     assert rows == {*range(8, 33, 8), *range(32, most + 1, step)}
     names = set(found.search_space)
     asked_for = [f"own_cooperative_64x128x{depth}_1x1x4", f"own_cooperative_128x128x{depth}_2x1"]
-    if not promotes(operand):
+    if not product.promoted:
         asked_for += [f"own_pingpong_64x64x{depth}_1x2", f"own_pingpong_128x128x{depth // 2}"]
     assert names.issuperset(asked_for)
 
@@ -126,7 +127,8 @@ def test_configurations(dtype: str) -> None:
 def test_8_bit_floats_are_promoted() -> None:
     """A consumer then has twice the accumulators, and the consumers share a tile."""
     for dtype in ("e4m3", "e5m2"):
-        assert all(not tile.pingpong and tile.row_bytes == 128 for found in tiles_of(BY_NAME[dtype]) for tile in found)
+        tiles = [tile for found in tiles_of(ProductClass(BY_NAME[dtype])) for tile in found]
+        assert all(not tile.pingpong and tile.row_bytes == 128 for tile in tiles)
         text = emit(planned("out D: f16; D = acc", dtype), "k")
         assert "GemmTile<1, false, 1, 1, 1, true>>;" in text
     assert ", true>>;" not in emit(planned("out D: f16; D = acc", "i8"), "k")
@@ -436,5 +438,5 @@ def test_every_configuration_has_a_text() -> None:
         for config in draw.sample(found.configs, 6):
             made = found.plan(config)
             down, across, splits = config.cluster
-            wanted = f", {across}, {down}, {splits}{', true' if promotes(BY_NAME[dtype]) else ''}>>;"
+            wanted = f", {across}, {down}, {splits}{', true' if ProductClass(BY_NAME[dtype]).promoted else ''}>>;"
             assert wanted in emit(made, "k")

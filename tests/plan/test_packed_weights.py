@@ -14,7 +14,7 @@ from evt.errors import EvtError
 from evt.ir.dtype import BY_NAME
 from evt.plan import survey
 from evt.plan.cards import find_card
-from evt.plan.gemm import Tile, fits, tile_of, tiles_of
+from evt.plan.gemm import ProductClass, Tile, fits, tile_of, tiles_of
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import duration, fastest
 from evt.program import Program
@@ -180,12 +180,12 @@ def test_batches_have_a_weight_each_or_share_one(weights: int) -> None:
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_tiles_have_whole_groups_of_k(scaled: bool) -> None:
-    operand = BY_NAME["bf16"]
-    offered, others = tiles_of(operand, scaled, True, packs=True)
+    product = ProductClass(BY_NAME["bf16"], scaled=scaled, converted=True, packed=True)
+    offered, others = tiles_of(product)
     assert offered
     for tile in (*offered, *others):
         assert (tile.row_bytes, tile.blocks) == (256, 1)
-        assert fits(tile, operand, scaled, True, packs=True)
+        assert fits(tile, product)
     plan = packed("in s: f32[n, k/128]\nB = s*B\nD = acc" if scaled else "D = acc").plan("sm90")
     assert tile_of(plan.config, 2) == offered[0]
 

@@ -10,7 +10,7 @@ from evt.ir import Load, TypedDag
 from evt.ir.node import ELEMENT_MODES, base, divisor
 from evt.ir.operand import factor_of
 from evt.plan.configurations.config import Config, Schedule, Use
-from evt.plan.gemm import PACKED_DEPTH, Tile, tiles_of
+from evt.plan.gemm import PACKED_DEPTH, ProductClass, Tile, tiles_of
 from evt.plan.geometry.halo import FILTERS, STEP_PIXELS
 from evt.plan.kernels import gemm_own
 from evt.plan.problem import Problem
@@ -42,13 +42,19 @@ def space_sm90(problem: Problem) -> Iterator[Config]:
 
 
 def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
-    dag, scaled, converts, paired = problem.dag, bool(problem.dag.scales), problem.converts, is_paired(problem)
+    dag, scaled, paired = problem.dag, bool(problem.dag.scales), is_paired(problem)
     along_k = [block for name in dag.scales for block in _blocks(dag, name, 1)]
-    deep = converts and all(block % PACKED_DEPTH == 0 for block in along_k)
-    by_rows = scaled and not paired and problem.operand_bytes == 1 and _by_rows(dag)
-    return tiles_of(
-        dag.operands[0].dtype, scaled, converts, by_rows, problem.packs, deep, paired, problem.options.fast_sums
+    product = ProductClass(
+        dag.operands[0].dtype,
+        scaled=scaled,
+        by_rows=scaled and not paired and problem.operand_bytes == 1 and _by_rows(dag),
+        converted=problem.converts,
+        packed=problem.packs,
+        deep=problem.converts and all(block % PACKED_DEPTH == 0 for block in along_k),
+        paired=paired,
+        fast_sums=problem.options.fast_sums,
     )
+    return tiles_of(product)
 
 
 def _by_rows(dag: TypedDag) -> bool:
