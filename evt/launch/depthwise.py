@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from evt.launch.shape import Shape, tensor_map
+from evt.launch.shape import INT32_MAX, Shape, tensor_map
 from evt.plan import Plan
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.geometry.convolution import Axis, Problem
@@ -30,7 +30,6 @@ MEMBERS = (
     "encoded",
 )
 _UNSWIZZLED = 0
-_INT32_MAX = (1 << 31) - 1
 
 
 def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
@@ -50,7 +49,7 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     compiled = (*loop.filter.taps, *loop.filter.stride, *loop.filter.dilation)
     elements = ElementBytes(bytes_of(loop.a.dtype), bytes_of(plan.source.dtype) if plan.source else 0)
     made = choose(filter_, problem, elements)
-    if asked != compiled or problem.channels != problem.filters or not 0 < made.blocks <= _INT32_MAX:
+    if asked != compiled or problem.channels != problem.filters or not 0 < made.blocks <= INT32_MAX:
         return None
     memory = memory_of(filter_, made, elements)
     a, b = ([sizes[stride.name] for stride in operand.strides] for operand in (loop.a, loop.b))

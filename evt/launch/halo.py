@@ -12,7 +12,7 @@ from operator import mul
 
 from evt.launch.halo_groups import DIVISOR, OF_GROUPS, OF_PACKED_GROUPS, OF_WORDS, Blocks, copied, divisor, packed
 from evt.launch.padded import place_of, strides_of
-from evt.launch.shape import Shape, TensorMap, tensor_map
+from evt.launch.shape import INT32_MAX, Shape, TensorMap, tensor_map
 from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.halo import (
@@ -33,10 +33,11 @@ from evt.plan.geometry.halo import (
 )
 from evt.plan.geometry.halo_groups import over_groups
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, scheduled
-from evt.plan.halo import forward, reaches
+from evt.plan.halo import MOST_PADDING, STRIP, forward, reaches
 from evt.plan.halo_cost import flags_of, remainder, residue_classes
 from evt.plan.plan import HaloConvolution
 from evt.plan.signature import bytes_of
+from evt.plan.tma import LARGEST_STRIDE
 
 _DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
 _SINGLE = (
@@ -67,9 +68,6 @@ OF_WINDOWS = (
 )
 #: A row of pixels of C and D in shared memory: 64 elements of 16 bits.
 _EPILOGUE_ROW = 2 * FILTERS
-_MOST_PADDING = 32767
-_LARGEST_STEP = 8
-_INT32_MAX = (1 << 31) - 1
 
 
 def has_windows(plan: Plan) -> bool:
@@ -124,7 +122,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     classes = given.height.remainders * given.width.remainders if kernel.residues else 1
     if made.input_stages == 0 or not _can_implement(plan, given, problem):
         return None
-    tiles = made.tiles(problem) * classes * made.cluster_size, ceil_div(problem.filters, FILTERS) * (FILTERS // 16)
+    tiles = made.tiles(problem) * classes * made.cluster_size, ceil_div(problem.filters, FILTERS) * (FILTERS // STRIP)
     made = scheduled(problem, kernel, made, multiprocessors)
     filter_blocks = ceil_div(problem.filters, FILTERS * (2 if made.cooperative else 1))
     of_class = made.tiles(problem) * filter_blocks
@@ -220,7 +218,7 @@ def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
         return False
     if problem.filters == 0:
         return False
-    if min(pads) < 0 or max(pads) > _MOST_PADDING:
+    if min(pads) < 0 or max(pads) > MOST_PADDING:
         return False
     if not loop.windows:
         return True
@@ -228,7 +226,7 @@ def _can_implement(plan: Plan, given: Problem, problem: Problem) -> bool:
     width = given.width
     is_window = given.channels == channels and width.stride == step and width.dilation == 1
     block_bytes = plan.config.tile[2] * bytes_of(loop.a.dtype)
-    return is_window and given.height.stride <= _LARGEST_STEP and width.taps * (WINDOW_BYTES // step) <= block_bytes
+    return is_window and given.height.stride <= LARGEST_STRIDE and width.taps * (WINDOW_BYTES // step) <= block_bytes
 
 
 def _firsts(given: Problem) -> list[tuple[int, int]]:
@@ -323,7 +321,7 @@ def _windows(plan: Plan, sizes: Mapping[str, int], given: Problem, made: Geometr
     rows, pixels = made.box_rows * given.height.stride, made.input_pitch * step
     of_box = (made.images - 1) * abs(a[0]) + rows * abs(a[1]) + pixels * abs(a[2])
     block_bytes = plan.config.tile[2] * bytes_of(loop.a.dtype)
-    if max(of_box, block_bytes * abs(b[2])) > _INT32_MAX:
+    if max(of_box, block_bytes * abs(b[2])) > INT32_MAX:
         return None
     numbers = (
         a[0],

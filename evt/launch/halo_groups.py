@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from evt.launch.shape import INT32_MAX
 from evt.plan.geometry.convolution import Problem, ceil_div
 from evt.plan.geometry.halo import FILTERS, Geometry, KernelClass
 from evt.plan.geometry.halo_groups import groups_together
@@ -23,7 +24,6 @@ OF_WORDS = (
     *(*OF_PACKED_GROUPS, "operands.a", *(f"operands.{name}" for name in _WORDS)),
     "operands.by_words.multiplier",
 )
-_INT32_MAX = (1 << 31) - 1
 
 
 class Blocks(NamedTuple):
@@ -74,7 +74,7 @@ def copied(
     of_pixel = blocks.channel_step or blocks.channels
     odd = given.channels % 2 == groups == 1 and given.channels <= channels
     fits = odd if alignment == 1 else all(each % alignment == 0 for each in (*strides, of_pixel))
-    if columns * abs(pixel) > _INT32_MAX or not fits:
+    if columns * abs(pixel) > INT32_MAX or not fits:
         return None
     words = ceil_div(min(of_pixel, channels), max(alignment, 2))
     numbers = (image, row, pixel, given.height.size, given.width.size, words)

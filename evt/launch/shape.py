@@ -9,6 +9,8 @@ from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, TF32, U8, DType
 from evt.plan import Field
 from evt.plan.signature import bytes_of
 
+#: The largest offset that an ``int`` of C++ holds.
+INT32_MAX = 2**31 - 1
 #: CUtensorMapDataType: the names and the numbers of element types. Tensor cores multiply f32 as TF32.
 MAP_TYPES = {
     F16: ("FLOAT16", 6),

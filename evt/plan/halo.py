@@ -20,6 +20,7 @@ from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES, Geometry
 from evt.plan.geometry.halo_groups import groups_together
 from evt.plan.halo_cost import Cycles, Groups, Plane, choose, kernel_of_groups
+from evt.plan.tma import LARGEST_STRIDE
 
 #: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
@@ -39,13 +40,15 @@ _IMAGES = (1, 2, 4, 12, 32, 64, 256, 256)
 _WORTH_A_KERNEL = 0.02
 
 TOO_LARGE = "a tile and its halo do not fit in shared memory"
-_MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
+#: The largest padding: 16 bits hold the place in the input where a tile begins.
+MOST_PADDING = 32767
 #: Limits at which CUTLASS's kernels are as fast: images of fewer pixels, many channels of images that are not large,
 #: and multiples of this number of filters, which fill the 160-column tiles of its implicit GEMM.
 _SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
-_LARGEST_STEP = 8  # of TMA's boxes
-FEW_CHANNELS = 8  # which are widened
-_LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32 bits
+#: The most channels that threads widen to windows.
+FEW_CHANNELS = 8
+#: The elements of the rows of a tile of windows: 32 bits hold the distance between two of them.
+_LARGEST_BOX = 1 << 31
 
 
 class Variant(NamedTuple):
@@ -115,8 +118,8 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
     residues = geometry.operator == "dgrad" and not geometry.is_unit_stride
     if residues and (geometry.rank == 3 or prod(geometry.stride) > MAX_CLASSES):
         return Halo((), reason=f"it is a dgrad of volumes with a stride, or of more than {MAX_CLASSES} residue classes")
-    if max(geometry.stride) > _LARGEST_STEP:
-        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
+    if max(geometry.stride) > LARGEST_STRIDE:
+        return Halo((), reason=f"a stride is beyond {LARGEST_STRIDE}, the largest stride of TMA's boxes")
     if problem is None:
         return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
     sizes = forward(geometry.operator, problem.sizes)
@@ -165,8 +168,8 @@ def groups_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: 
         return Halo((), reason="it is a dgrad with a stride")
     if operand.bits != 16:
         return Halo((), reason=f"the operands are {operand}, and not of 16 bits")
-    if max(geometry.stride) > _LARGEST_STEP:
-        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
+    if max(geometry.stride) > LARGEST_STRIDE:
+        return Halo((), reason=f"a stride is beyond {LARGEST_STRIDE}, the largest stride of TMA's boxes")
     sizes = forward(geometry.operator, problem.sizes)
     axes = Axis.of(sizes, "height"), Axis.of(sizes, "width")
     if reason := _unreachable(axes, axes):
@@ -239,7 +242,7 @@ def _unreachable(axes: Collection[Axis], plane: tuple[Axis, Axis]) -> str:
     if min(axis.pad for axis in axes) < 0:
         return "the padding of the dgrad is larger than dilation * (filter size - 1)"
     most = max(axis.pad for axis in plane)
-    return f"the padding is beyond {_MOST_PADDING}" if most > _MOST_PADDING else ""
+    return f"the padding is beyond {MOST_PADDING}" if most > MOST_PADDING else ""
 
 
 def widened_channels(channels: int, element_bytes: int, stride: int) -> int:
@@ -261,8 +264,8 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
         return Halo((), reason=f"there are more than {FEW_CHANNELS} channels")
     if geometry.dilation[-1] != 1:
         return Halo((), reason="the taps of a row are not next to each other")
-    if geometry.stride[0] > _LARGEST_STEP:
-        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}")
+    if geometry.stride[0] > LARGEST_STRIDE:
+        return Halo((), reason=f"a stride is beyond {LARGEST_STRIDE}")
     channels = widened_channels(problem.channels, element_bytes, geometry.stride[-1])
     if channels * element_bytes * geometry.stride[-1] != WINDOW_BYTES:
         return Halo((), reason=f"a step of the stride is more than {WINDOW_BYTES} bytes of a row")
@@ -271,8 +274,8 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     if not window_bytes:
         return Halo((), reason=f"a row of the filter is longer than {max(_PLANES)} bytes")
     height = Axis.of(problem.sizes, "height")
-    if height.taps > MAX_TAPS or height.pad > _MOST_PADDING:
-        return Halo((), reason=f"there are more than {MAX_TAPS} rows of taps, or {_MOST_PADDING} of padding")
+    if height.taps > MAX_TAPS or height.pad > MOST_PADDING:
+        return Halo((), reason=f"there are more than {MAX_TAPS} rows of taps, or {MOST_PADDING} of padding")
     if reason := beyond_windows(problem.sizes):
         return Halo((), reason=reason)
     found = _windows(height, problem.results[-1], window_bytes, problem.filters, operand)

@@ -19,6 +19,7 @@ from evt.layout import widest_vector
 from evt.plan.depthwise import Filter, filter_of
 from evt.plan.geometry.halo import TAPS_PER_STAGE
 from evt.plan.halo import widened_channels
+from evt.plan.tma import LARGEST_STRIDE
 
 #: The relation of a tensor to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
 #: batch) or ``shared`` (a batched problem, one tensor for all batches).
@@ -39,8 +40,6 @@ class LayoutClass:
     batch: Batch = "strided"
 
 
-#: The largest stride of TMA's im2col mode.
-_LARGEST_STEP = 8
 #: A larger filter, along any dimension, is beyond CUTLASS's optimised iterators: they keep a bit for each tap.
 LARGEST_FILTER = 32
 
@@ -209,7 +208,7 @@ def convolution_class(
             large_filter=max(geometry.kernel_size, default=1) > LARGEST_FILTER,
             group_filters=several,
             group_channels=several,
-            im2col=max(geometry.stride) <= _LARGEST_STEP,
+            im2col=max(geometry.stride) <= LARGEST_STRIDE,
         )
     groups = geometry.groups
     return ConvolutionClass(
@@ -242,7 +241,7 @@ def _fits_im2col(problem: ConvolutionProblem, dimensions: int | None = None) -> 
     corners = [abs(number - of) for pad, of in zip(pads, reach, strict=True) for number in pad]
     corners += [number for pad in pads for number in pad]
     steps = max(geometry.stride[:dimensions], default=1)
-    return steps <= _LARGEST_STEP and max(corners, default=0) < corner and max(reach, default=0) < 2 * corner - 1
+    return steps <= LARGEST_STRIDE and max(corners, default=0) < corner and max(reach, default=0) < 2 * corner - 1
 
 
 def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:

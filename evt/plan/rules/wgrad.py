@@ -5,12 +5,10 @@ from __future__ import annotations
 from evt.ir.dtype import BF16, F16
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import rule
+from evt.plan.tma import LARGEST_STRIDE
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 from evt.plan.wgrad import fits as tile_fits
 from evt.plan.wgrad import problem_of, tiles_of
-
-#: The largest step of TMA's boxes.
-_LARGEST_STEP = 8
 
 
 @rule("the operation is a wgrad of images, without groups; strides are at most 8")
@@ -20,8 +18,8 @@ def filter_gradient(problem: Problem) -> Verdict:
         return Refusal(f"the operation is a {convolution.operator}")
     if convolution.rank > 2:
         return Refusal("the filters are volumes")
-    if max(convolution.geometry.stride) > _LARGEST_STEP:
-        return Refusal(f"a stride is beyond {_LARGEST_STEP}")
+    if max(convolution.geometry.stride) > LARGEST_STRIDE:
+        return Refusal(f"a stride is beyond {LARGEST_STRIDE}")
     return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
