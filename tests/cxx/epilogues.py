@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import struct
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,8 @@ from evt.reference.rounding import working
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import kernel_sources, plan_kernels
-from tests.cxx.cute import GXX, include_flags
+from tests.cxx.gxx import HOST, build
 
-HOST = Path(__file__).parent / "host"
 #: The part of an emitted file that wraps the epilogue in the kernel: from the first mark up to the second.
 _OF_THE_KERNEL = (
     (r"^using Kernel =", r"struct FinalJobs|#if !defined\(EVT_DEVICE_PASS\)"),
@@ -107,13 +104,4 @@ def compiled(plan: Plan, folder: Path) -> ctypes.CDLL:
         f"#undef __shared__\n#define __shared__ static\n{defined}"
         f'{text[: launched.start()]}\n#include "epilogue.hpp"\n#endif\n}}\n'
     )
-    # CUTLASS's device code is not g++'s: its headers have warnings and extensions.
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-shared", "-fPIC", f"-I{HOST}", *include_flags()]
-    made = subprocess.run(
-        [GXX, *flags, "-o", str(library), str(source)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    assert made.returncode == 0, "\n".join(line for line in made.stderr.splitlines() if "error" in line)[:2000]
-    return ctypes.CDLL(str(library))
+    return ctypes.CDLL(str(build(source, library, HOST)))

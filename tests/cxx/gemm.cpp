@@ -231,16 +231,23 @@ std::vector<uint32_t> pack(int columns, int depth, Code const& code) {
   return packed;
 }
 
-/// Without an argument, the program checks every other case.
-bool every = false;
-int checked = 0;
+/// Without EVERY_CASE, every other case is compiled: the compiler takes most of the time.
+template <int Number>
+#if defined(EVERY_CASE)
+constexpr bool kRuns = true;
+#else
+constexpr bool kRuns = Number % 2 == 0;
+#endif
 
-/// The tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
+/// The number, the tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
 /// share a zero point.
-template <class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16, int OfZeros = 0,
-          int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored>
-void check(Size const& size) {
-  if (checked++ % 2 != 0 && !every) return;
+template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored>
+std::enable_if_t<!kRuns<Number>> check(Size const&) {}
+
+template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored>
+std::enable_if_t<kRuns<Number>> check(Size const& size) {
   constexpr bool kPacked = Bits == 4;
   constexpr int kColumns = (Tile::kPingpong || Tile::kByRows || Tile::kByStages ? 1 : 2) * Tile::kBlocks * 64;
   constexpr int kRows = Tile::kByRows ? 128 : Pixels;
@@ -385,61 +392,60 @@ void check(Size const& size) {
 
 }  // namespace
 
-int main(int count, char**) {
-  every = count > 1;
+int main() {
   using evt::kit::GemmTile;
-  check<GemmTile<2, true, 1, 1, 1>, 64, true, 0, 0, 16, 0, 64, void>({333, 261, 72, 2, {}});
-  check<GemmTile<1, false, 1, 2, 1>, 96, true, 0, 0, 16, 0, 64, void>({200, 133, 136, 2, {}});
-  check<GemmTile<1, true, 1, 1, 1>, 16, true>({37, 144, 136, 2, {}});
-  check<GemmTile<2, true, 1, 1, 1>, 64, false>({150, 264, 200, 2, {}});
-  check<GemmTile<3, true, 2, 1, 1>, 32, true>({90, 392, 136, 4, {}});
-  check<GemmTile<2, true, 1, 1, 1, true>, 24, true>({61, 136, 72, 1, {}});
-  check<GemmTile<1, false, 2, 1, 1>, 32, true>({90, 520, 136, 4, {}});
-  check<GemmTile<1, false, 1, 2, 1>, 64, true>({200, 136, 72, 2, {}});
-  check<GemmTile<2, true, 2, 2, 1>, 16, false>({70, 600, 136, 4, {}});
-  check<GemmTile<1, false, 1, 1, 4>, 64, true>({100, 136, 520, 4, {}});
-  check<GemmTile<1, false, 1, 1, 2>, 16, false>({20, 72, 200, 2, {}});
-  check<GemmTile<2, true, 1, 1, 1, false, true>, 64, false>({150, 136, 72, 2, {0, 70, 70, 71, 140}});
-  check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false>({90, 264, 72, 4, {33, 33, 90}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 64, true, 1, 128>({150, 264, 400, 2, {}});
-  check<GemmTile<1, false, 2, 1, 1, true>, 32, true, 1, 1>({90, 520, 136, 4, {}});
-  check<GemmTile<1, false, 1, 2, 1, true>, 48, false, 64, 64>({200, 136, 264, 2, {}});
-  check<GemmTile<1, false, 1, 1, 4, true>, 64, true, 1, 128>({100, 136, 520, 4, {}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 16, false, 0, 256>({40, 300, 328, 2, {}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 192, false, 128, 0>({300, 136, 200, 2, {}});
-  check<GemmTile<1, false, 1, 1, 1, true, true>, 32, false, 1, 128>({90, 264, 200, 4, {33, 33, 90}});
-  check<GemmTile<2, false, 1, 1, 1, true, false, true>, 128, true, 1, 128>({140, 136, 264, 2, {}});
-  check<GemmTile<2, false, 1, 2, 1, true, false, true>, 128, false, 1, 256>({130, 264, 136, 2, {}});
-  check<GemmTile<3, false, 2, 1, 1, true, false, true>, 192, true, 64, 128>({70, 264, 136, 2, {}});
-  check<GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128>({150, 136, 72, 2, {5, 5, 140}});
-  check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 8>({37, 144, 144, 2, {}});
-  check<GemmTile<1, false, 1, 2, 1>, 64, false, 0, 0, 8>({200, 136, 208, 2, {}});
-  check<GemmTile<1, false, 1, 1, 4, true>, 32, true, 0, 1, 8>({100, 136, 528, 4, {}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 128, false, 0, 64, 8>({150, 136, 208, 2, {}});
-  check<GemmTile<1, false, 2, 1, 1, false, true>, 32, false, 0, 0, 8>({90, 264, 80, 4, {33, 33, 90}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 8, 0, 128>({40, 72, 208, 2, {}});
-  check<GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 4>({37, 144, 128, 2, {}});
-  check<GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 4, 1>({50, 72, 512, 2, {}});
-  check<GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 4, 64>({70, 136, 128, 2, {}});
-  check<GemmTile<1, false, 1, 1, 4, true>, 16, false, 0, 1, 4>({30, 72, 640, 4, {}});
-  check<GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 16, true, 0, 1, 4, 1>({30, 72, 1024, 2, {}});
-  check<GemmTile<1, false, 2, 1, 2, false, false, false, false, false, true>, 32, false, 0, 0, 8>({70, 136, 208, 4, {}});
-  check<GemmTile<1, false, 2, 1, 1, true, true>, 32, false, 0, 1, 4, 1>({50, 136, 128, 4, {3, 3, 40}});
-  check<GemmTile<2, true, 2, 1, 1, false, false, false, true>, 48, false>({150, 528, 72, 2, {}});
-  check<GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false>({70, 134, 136, 2, {}});
-  check<GemmTile<2, false, 1, 1, 4, false, false, false, true>, 64, false>({100, 144, 520, 4, {}});
-  check<GemmTile<2, false, 1, 1, 4>, 32, true>({50, 144, 328, 4, {}});
-  check<GemmTile<2, false, 2, 1, 1, true, true, false, true>, 32, false, 1, 1>({90, 272, 136, 4, {33, 33, 90}});
-  check<GemmTile<2, true, 1, 1, 1, false, false, false, false, true>, 32, true>({70, 136, 72, 3, {}, 3});
-  check<GemmTile<1, false, 2, 1, 1, false, false, false, false, true>, 32, true>({50, 136, 136, 4, {}, 3, "AC"});
-  check<GemmTile<1, false, 1, 2, 4, true, false, false, false, true>, 64, false, 1, 128>({90, 136, 520, 8, {}, 2, "B"});
-  check<GemmTile<2, false, 1, 1, 1, false, false, false, true, true>, 16, false>({33, 272, 72, 2, {}, 3, "B"});
-  check<GemmTile<1, false, 1, 1, 4, true, false, false, false, true>, 16, true>({5, 80, 331, 4, {}, 7, "A"});
-  check<GemmTile<2, true, 1, 1, 1, false, true, false, true>, 128, false, 0, 0, 16, 0, 64, Byte>({150, 288, 8, 2, {3, 3, 140}});
-  check<GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false, 0, 0, 16, 0, 64, Byte>({70, 160, 8, 2, {}});
-  check<GemmTile<1, false, 1, 1, 2>, 64, false, 0, 0, 16, 0, 64, Byte>({100, 144, 72, 2, {}});
-  check<GemmTile<2, true, 1, 1, 1>, 40, false, 0, 0, 16, 0, 64, Byte>({90, 144, 8, 2, {}});
-  check<GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128, 16, 0, 64, Byte>({150, 144, 8, 2, {5, 5, 140}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1>, 64, true, 0, 0, 16, 0, 64, void>({333, 261, 72, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 1>, 96, true, 0, 0, 16, 0, 64, void>({200, 133, 136, 2, {}});
+  check<__COUNTER__, GemmTile<1, true, 1, 1, 1>, 16, true>({37, 144, 136, 2, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1>, 64, false>({150, 264, 200, 2, {}});
+  check<__COUNTER__, GemmTile<3, true, 2, 1, 1>, 32, true>({90, 392, 136, 4, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1, true>, 24, true>({61, 136, 72, 1, {}});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 1>, 32, true>({90, 520, 136, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 1>, 64, true>({200, 136, 72, 2, {}});
+  check<__COUNTER__, GemmTile<2, true, 2, 2, 1>, 16, false>({70, 600, 136, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 4>, 64, true>({100, 136, 520, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2>, 16, false>({20, 72, 200, 2, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, true>, 64, false>({150, 136, 72, 2, {0, 70, 70, 71, 140}});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 1, false, true>, 32, false>({90, 264, 72, 4, {33, 33, 90}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 64, true, 1, 128>({150, 264, 400, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 1, true>, 32, true, 1, 1>({90, 520, 136, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 1, true>, 48, false, 64, 64>({200, 136, 264, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 4, true>, 64, true, 1, 128>({100, 136, 520, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 16, false, 0, 256>({40, 300, 328, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 192, false, 128, 0>({300, 136, 200, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true, true>, 32, false, 1, 128>({90, 264, 200, 4, {33, 33, 90}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, false, true>, 128, true, 1, 128>({140, 136, 264, 2, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 2, 1, true, false, true>, 128, false, 1, 256>({130, 264, 136, 2, {}});
+  check<__COUNTER__, GemmTile<3, false, 2, 1, 1, true, false, true>, 192, true, 64, 128>({70, 264, 136, 2, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128>({150, 136, 72, 2, {5, 5, 140}});
+  check<__COUNTER__, GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 8>({37, 144, 144, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 1>, 64, false, 0, 0, 8>({200, 136, 208, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 4, true>, 32, true, 0, 1, 8>({100, 136, 528, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 128, false, 0, 64, 8>({150, 136, 208, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 1, false, true>, 32, false, 0, 0, 8>({90, 264, 80, 4, {33, 33, 90}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 8, 0, 128>({40, 72, 208, 2, {}});
+  check<__COUNTER__, GemmTile<1, true, 1, 1, 1>, 16, true, 0, 0, 4>({37, 144, 128, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 32, false, 0, 1, 4, 1>({50, 72, 512, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 4, 64>({70, 136, 128, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 4, true>, 16, false, 0, 1, 4>({30, 72, 640, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 16, true, 0, 1, 4, 1>({30, 72, 1024, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 2, false, false, false, false, false, true>, 32, false, 0, 0, 8>({70, 136, 208, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 1, true, true>, 32, false, 0, 1, 4, 1>({50, 136, 128, 4, {3, 3, 40}});
+  check<__COUNTER__, GemmTile<2, true, 2, 1, 1, false, false, false, true>, 48, false>({150, 528, 72, 2, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false>({70, 134, 136, 2, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 4, false, false, false, true>, 64, false>({100, 144, 520, 4, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 4>, 32, true>({50, 144, 328, 4, {}});
+  check<__COUNTER__, GemmTile<2, false, 2, 1, 1, true, true, false, true>, 32, false, 1, 1>({90, 272, 136, 4, {33, 33, 90}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, false, false, false, true>, 32, true>({70, 136, 72, 3, {}, 3});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 1, false, false, false, false, true>, 32, true>({50, 136, 136, 4, {}, 3, "AC"});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 4, true, false, false, false, true>, 64, false, 1, 128>({90, 136, 520, 8, {}, 2, "B"});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 1, false, false, false, true, true>, 16, false>({33, 272, 72, 2, {}, 3, "B"});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 4, true, false, false, false, true>, 16, true>({5, 80, 331, 4, {}, 7, "A"});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, true, false, true>, 128, false, 0, 0, 16, 0, 64, Byte>({150, 288, 8, 2, {3, 3, 140}});
+  check<__COUNTER__, GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false, 0, 0, 16, 0, 64, Byte>({70, 160, 8, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2>, 64, false, 0, 0, 16, 0, 64, Byte>({100, 144, 72, 2, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1>, 40, false, 0, 0, 16, 0, 64, Byte>({90, 144, 8, 2, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128, 16, 0, 64, Byte>({150, 144, 8, 2, {5, 5, 140}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -1,18 +1,13 @@
-"""Random convolutions for tests of the halo kernel, how its headers take them, and programs over these headers."""
+"""Random convolutions for tests of the halo kernel, and their lines for programs over its headers."""
 
 from __future__ import annotations
 
 import random
-import subprocess
-from pathlib import Path
 
 import torch
 from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
 
-from evt.emission import translate
-from evt.emission.headers import GENERATED
 from evt.ir.convolution import Convolution, ConvolutionProblem
-from tests.cxx.cute import GXX, include_flags
 
 #: The sizes of ConvolutionProblem in the order of evt::kit::Problem.
 MEMBERS = (
@@ -22,7 +17,6 @@ MEMBERS = (
 OF_DEPTH = tuple(f"{part}depth" for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"))
 #: The channels of a block.
 PLANE = 16
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
 
 
 def line_of(sizes: dict[str, int], pixels: int, backwards: bool, residues: bool = False) -> str:
@@ -53,19 +47,6 @@ def expected(problem: ConvolutionProblem, operator: str) -> torch.Tensor:
         found = pad(found, [0, 0] * (found.dim() - 1 - axis) + [0, max(0, before + size - found.shape[axis])])
         found = found.narrow(axis, before, size)
     return found
-
-
-def compiled(name: str, folder: Path, *before: Path) -> Path:
-    """Compile one of the programs beside this file; folders of headers that stand in for others come ``before``."""
-    for header, (modules, namespace) in GENERATED.items():
-        (folder / "evt/kit").mkdir(parents=True, exist_ok=True)
-        (folder / "evt" / header).write_text(f"#pragma once\n{translate.header(modules, namespace)}\n")
-    folders = [f"-I{each}" for each in (*before, INCLUDE, folder)]
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", *folders, *include_flags()]
-    command = [GXX, *flags, "-o", str(folder / name), str(Path(__file__).with_name(f"{name}.cpp"))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:2000]
-    return folder / name
 
 
 def drawn(seed: int, unit: bool, dimensions: int = 2) -> ConvolutionProblem:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +18,10 @@ from evt.plan.plan import GroupedPlan
 from evt.plan.routes.order import ROUTES
 from evt.plan.stock_epilogue import StockOperator
 from evt.resources import NVCC_FLAGS
-from tests.cxx.cute import GXX, include_flags
+from tests.cxx.gxx import MARKS, build
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
 EPILOGUE = "in s: f32[m?], C: f16[m, n] = 0; D = relu(alpha*acc + C)*s + bias"
 ROWS = "in place: i32[m]; D = acc + table[place[m], n]"
 SIZED = {"a": (4, 64, 28, 28), "b": (64, 64, 3, 3)}
@@ -100,10 +93,7 @@ def library(plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("checks")
     sources = "".join(source_of(name, made) for name, made in plans.items())
     (folder / "checks.cpp").write_text(f'#include "evt/entry.hpp"\n{sources}')
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", f"-I{INCLUDE}", *include_flags()]
-    command = [GXX, *flags, "-o", str(folder / "checks.so"), str(folder / "checks.cpp")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:3000]
+    build(folder / "checks.cpp", folder / "checks.so")
     return ctypes.CDLL(str(folder / "checks.so"), mode=ctypes.RTLD_LOCAL | 1)
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 
 from evt.ir.dtype import B1, TF32, DType
 from evt.reference.rounding import round_to
-from tests.cxx.cute import include_flags
+from tests.cxx.gxx import MARKS, build
 from tests.support.patterns import SOURCES, TARGETS, patterns, same_bits
 
-GXX = shutil.which("g++") or ""
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
 #: One value at a time, and arrays of four, as visitors convert fragments; and back to the type of its arithmetic.
 PROGRAM = """
 #include <cstdint>
@@ -36,11 +31,7 @@ PROGRAM = """
   }
 """
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 
 
 def cxx(dtype: DType) -> str:
@@ -59,19 +50,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     sources = (*SOURCES, TF32, B1)
     pairs = "".join(f"CONVERT({a}_to_{b}, {cxx(a)}, {cxx(b)})\n" for a in sources for b in TARGETS)
     source.write_text(PROGRAM + pairs, encoding="utf-8")
-    command = [
-        GXX,
-        "-std=c++17",
-        "-O1",
-        "-fpermissive",
-        "-ffp-contract=off",
-        "-shared",
-        "-fPIC",
-        "-w",
-        f"-I{INCLUDE}",
-        *include_flags(),
-    ]
-    subprocess.run([*command, str(source), "-o", str(binary)], check=True)
+    build(source, binary, flags=("-ffp-contract=off",))
     return ctypes.CDLL(str(binary))
 
 

@@ -8,15 +8,11 @@ import pytest
 
 from evt.reference.compare import distance
 from evt.request import typed_graph
-from tests.cxx.cute import GXX, include_flags
 from tests.cxx.epilogues import run
+from tests.cxx.gxx import MARKS
 from tests.support.crossings import CASES, bits, poisoned, program, tensors
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 #: One compilation takes g++ ten seconds.
 QUICK = ("rotary", "truth values in blocks")
 PRODUCTS = [

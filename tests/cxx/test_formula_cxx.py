@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 
 from evt.ir.dtype import BY_NAME
 from evt.reference.rounding import round_to
-from tests.cxx.cute import include_flags
+from tests.cxx.gxx import MARKS, build
 from tests.support.patterns import patterns, same_bits
 
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
 PROGRAM = """
 #include <cstdint>
 #include <cstring>
@@ -30,19 +27,14 @@ ROUND(e4m3)
 ROUND(e5m2)
 """
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("formula")
-    (folder / "formula.cpp").write_text(PROGRAM)
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
-    subprocess.run([*command, "formula.cpp", "-o", "formula.so"], cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "formula.so"))
+    source = tmp_path_factory.mktemp("formula") / "formula.cpp"
+    source.write_text(PROGRAM)
+    return ctypes.CDLL(str(build(source, source.with_suffix(".so"))))
 
 
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])

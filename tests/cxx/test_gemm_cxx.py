@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cxx.cute import GXX, include_flags
-from tests.cxx.halo_problems import compiled
+from tests.cxx.gxx import HOST, MARKS, check
 
-HOST = Path(__file__).with_name("host")
+pytestmark = MARKS
 
 
-@pytest.mark.cxx
-@pytest.mark.skipif(not GXX, reason="g++ is not on PATH")
-@pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers")
-@pytest.mark.parametrize("arguments", [(), pytest.param(("all",), marks=pytest.mark.slow)])
-def test_results_of_products(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Check every other case, or all."""
-    done = subprocess.run([compiled("gemm", tmp_path, HOST), *arguments], capture_output=True, text=True)
-    assert (done.stdout, done.stderr, done.returncode) == ("0 failures\n", "", 0)
+@pytest.mark.parametrize("flags", [(), pytest.param(("-DEVERY_CASE",), marks=pytest.mark.slow)])
+def test_results_of_products(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    check("gemm", tmp_path, HOST, flags=flags)

@@ -11,20 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.cxx.cute import GXX, include_flags
-from tests.cxx.halo_problems import compiled
+from tests.cxx.gxx import MARKS, build_program
 from tests.support.layers import random_depthwise, random_layers
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled("geometry", tmp_path_factory.mktemp("geometry"))
+    return build_program("geometry", tmp_path_factory.mktemp("geometry"))
 
 
 def flat(value: Any) -> Iterator[int]:
@@ -80,6 +75,6 @@ def test_a_divisor_divides_exactly(tmp_path: Path) -> None:
         (number, divisor) for divisor, few, more in zip(divisors, edges, drawn, strict=True) for number in (*few, more)
     ]
     lines = "\n".join(f"{number} {divisor}" for number, divisor in pairs)
-    program = compiled("halo_divisor", tmp_path)
+    program = build_program("halo_divisor", tmp_path)
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
     assert list(map(int, done.stdout.split())) == [number // divisor for number, divisor in pairs]

@@ -11,19 +11,15 @@ import torch
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import forward
-from tests.cxx.cute import GXX, include_flags
-from tests.cxx.halo_problems import compiled, drawn, expected, line_of, tensors
+from tests.cxx.gxx import HOST, MARKS, build_program
+from tests.cxx.halo_problems import drawn, expected, line_of, tensors
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled("halo", tmp_path_factory.mktemp("halo"), Path(__file__).with_name("host"))
+    return build_program("halo", tmp_path_factory.mktemp("halo"), HOST)
 
 
 def strided(seed: int) -> ConvolutionProblem:

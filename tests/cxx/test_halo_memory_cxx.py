@@ -19,19 +19,15 @@ from torch.nn.functional import conv2d, pad
 
 from evt.ir.convolution import Convolution
 from evt.plan.halo import forward
-from tests.cxx.cute import GXX, include_flags
-from tests.cxx.halo_problems import MEMBERS, PLANE, compiled, drawn, expected, line_of, tensors
+from tests.cxx.gxx import MARKS, build_program
+from tests.cxx.halo_problems import MEMBERS, PLANE, drawn, expected, line_of, tensors
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled("halo_memory", tmp_path_factory.mktemp("halo"))
+    return build_program("halo_memory", tmp_path_factory.mktemp("halo"))
 
 
 def run(program: Path, what: str, lines: list[str] | None = None) -> list[str]:

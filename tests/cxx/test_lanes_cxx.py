@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
-import pytest
+from tests.cxx.gxx import HOST, MARKS, check
 
-from tests.cxx.cute import GXX, include_flags
-
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
+pytestmark = MARKS
 
 
-@pytest.mark.cxx
-@pytest.mark.skipif(not GXX, reason="g++ is not on PATH")
-@pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers")
 def test_operations_on_lanes(tmp_path: Path) -> None:
-    program, here = tmp_path / "lanes", Path(__file__).parent
-    # CUTLASS's device code is not g++'s: its headers have warnings and extensions.
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", f"-I{here / 'host'}", *include_flags()]
-    made = subprocess.run(
-        [GXX, *flags, "-o", str(program), str(here / "lanes.cpp")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    assert made.returncode == 0, made.stderr[:2000]
-    done = subprocess.run([program], capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("0 failures\n", 0)
+    check("lanes", tmp_path, HOST)

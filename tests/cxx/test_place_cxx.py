@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.cxx.cute import include_flags
+from tests.cxx.gxx import MARKS, build
 
-GXX = shutil.which("g++") or ""
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
 PROGRAM = """
 #include "evt/place.hpp"
 template <bool Least, class T>
@@ -28,22 +23,14 @@ extern "C" int largest_integer(int const* x, int n) { return find<false>(x, n); 
 extern "C" int least_integer(int const* x, int n) { return find<true>(x, n); }
 """
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
-    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("place")
-    source, binary = folder / "place.cpp", folder / "place.so"
+    source = tmp_path_factory.mktemp("place") / "place.cpp"
     source.write_text(PROGRAM, encoding="utf-8")
-    flags = ["-std=c++17", "-O2", "-w", "-shared", "-fPIC", f"-I{INCLUDE}", *include_flags()]
-    made = subprocess.run([GXX, *flags, "-o", str(binary), str(source)], capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr[:2000]
-    return ctypes.CDLL(str(binary))
+    return ctypes.CDLL(str(build(source, source.with_suffix(".so"))))
 
 
 inf, nan = math.inf, math.nan
