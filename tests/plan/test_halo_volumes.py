@@ -12,7 +12,7 @@ from evt.emission import emit
 from evt.emission.own import own
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import F16
-from evt.launch.halo import problem_of
+from evt.launch.halo_call import problem_of
 from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import forward, halo_of
