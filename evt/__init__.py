@@ -1,4 +1,4 @@
-"""Write the epilogue of a matrix product or a convolution as a formula; get a fused CUTLASS kernel.
+"""Write the epilogue of a matrix product or a convolution as a formula; get a fused CUDA kernel.
 
     >>> import evt
     >>> op = evt.gemm("D = relu(alpha*acc + beta*C) + residual")

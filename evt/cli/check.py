@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 @operation_option
 @takes_operands
 @click.option(
-    "--arch", shell_complete=targets, help=f"Also check that this target supports the program: {TARGET_HELP}."
+    "--arch",
+    metavar="NAME",
+    shell_complete=targets,
+    help=f"Also check that this target supports the program: {TARGET_HELP}.",
 )
 @takes_settings
 @takes_geometry

@@ -171,7 +171,7 @@ def _report_bug(ctx: click.Context, error: Exception, diagnostics: tuple[Diagnos
     help="Show the Python traceback of a bug in evt (also EVT_TRACEBACK=1).",
 )
 def main(traceback: bool) -> None:
-    """Write the epilogue of a matrix product or a convolution as a formula; get a fused CUTLASS kernel.
+    """Write the epilogue of a matrix product or a convolution as a formula; get a fused CUDA kernel.
 
     PROGRAM is a formula, a file that contains one (usually .evt), or - for standard input.
 
