@@ -124,7 +124,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
 
 
 def _operands(call: Call) -> tuple[dict[str, int], list[TensorMap]] | None:
-    """Return the members of operands that threads load, and the descriptors of those that TMA loads.
+    """Return the members of operands that threads load, and the descriptors of operands that TMA loads.
 
     Return None if the kernel cannot load the operands.
     """
