@@ -40,6 +40,8 @@ from evt.runtime.kernels import device_target
 
 #: The codes of regions that are found and then skipped, so that their operators are free again.
 _FREEING = ("E1015", "E1017", "E1018", "E1019", "E1022")
+#: The codes of regions that may have a kernel without their reductions.
+_REDUCED = ("E1017", "E1022")
 #: The part of a GPU's memory that the default rule gives to weights with norms folded in.
 _MOST_FOLDED = 0.1
 _PARTLY = "the norm is a kernel of Inductor's: no region computes one of its readers"
@@ -230,14 +232,15 @@ def _may_grow(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcome]) -> b
 
 
 def _leave_reductions(outcomes: Sequence[Outcome], skipped: Mapping[Node, Outcome]) -> bool:
-    """Leave the reductions of regions that lose to Inductor; return whether there are any."""
+    """Leave the reductions of regions that lose, or whose kernels no measurement covers; return if there are any."""
     found = False
     for each in outcomes:
-        if each.product in skipped or each.possible is None or each.reason is None or each.reason.code != "E1017":
+        if each.product in skipped or each.possible is None or each.reason is None or each.reason.code not in _REDUCED:
             continue
+        loses = f"`{each.product.name}` " if each.reason.code == "E1017" else ""
         for node, index_map in each.possible.region.index_maps.items():
             if index_map.reduced:
-                node.meta[LEFT], found = ("E1017", f"with it, `{each.product.name}` {each.reason.reason}"), True
+                node.meta[LEFT], found = (each.reason.code, f"with it, {loses}{each.reason.reason}"), True
     return found
 
 

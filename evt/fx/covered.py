@@ -40,10 +40,10 @@ def _has_measured_slices(product: Product) -> bool:
     return _is_aligned(product) and (max(rows, columns) > 1 or taps == 1) and height * width >= _SMALL_SLICE
 
 
-def _has_small_filters(product: Product) -> bool:
-    """Return whether the filter is not large."""
-    *_, rows, columns = map(hint, product.b.meta["val"].shape)
-    return max(rows, columns) <= _MOST_TAPS
+def _has_measured_groups(product: Product) -> bool:
+    """Return whether groups have several channels, and the filter is not large."""
+    _, channels, rows, columns = map(hint, product.b.meta["val"].shape)
+    return channels > 1 and max(rows, columns) <= _MOST_TAPS
 
 
 def _is_first(product: Product) -> bool:
@@ -127,7 +127,7 @@ COVERED = (
         routes=(halo_3x.GROUPED,),
         types=_HALF,
         source="layers of resnext50, resnext101, regnety_032, regnety_160 and ShuffleNet, 1 to 256 images, on an H100",
-        takes=_has_small_filters,
+        takes=_has_measured_groups,
     ),
     Class(
         "gradients of the inputs of such 2-d convolutions without groups",

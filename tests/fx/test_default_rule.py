@@ -145,6 +145,21 @@ def test_what_an_uncovered_product_leaves_may_go_to_another() -> None:
     assert [node.name for node in second.fused.nodes] == ["convolution_1", "add", "relu"]
 
 
+def test_a_kernel_without_its_reduction_may_be_covered() -> None:
+    """The kernel of depthwise convolutions has no means over pixels: they are Inductor's, not a grouped kernel's."""
+    x = torch.zeros(32, 480, 14, 14).half().contiguous(memory_format=torch.channels_last)
+    w = torch.zeros(480, 1, 5, 5).half().contiguous(memory_format=torch.channels_last)
+
+    def squeezed(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(torch.conv2d(x, w, padding=2, groups=480))
+        return y, y.mean((2, 3))
+
+    (outcome,) = outcomes(squeezed, x, w)
+    assert outcome.fused is not None
+    assert [node.name for node in outcome.fused.nodes] == ["convolution", "relu"]
+    assert [(reason.code, reason.node.name) for reason in outcome.behind] == [("E1022", "mean")]
+
+
 def centred(y: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a residual sum, and a part of its norm, which Inductor's kernel computes of the sum alone."""
     total = y + r
