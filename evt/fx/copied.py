@@ -9,11 +9,11 @@ import torch
 from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
-from evt.fx.aten import is_constant
+from evt.fx.aten import base_name, is_constant
 from evt.fx.build import RegionProgram
 from evt.fx.example import hint, tensor_of
 from evt.fx.index_map import Arrangement
-from evt.fx.product import find_product
+from evt.fx.product import PADS, find_product
 from evt.fx.views import is_view, readers
 from evt.runtime.memory_format import suggests_channels_last
 
@@ -39,8 +39,14 @@ def _images(fused: RegionProgram, computed: Set[Node]) -> list[Node]:
 
 
 def _has_any_layout(node: Node, product: Node, computed: Set[Node]) -> bool:
-    """Return whether Inductor computes a tensor for one product only, and so writes it as the kernel reads it."""
-    return is_inductors(node) and not is_view(node) and node not in computed and readers(node) == {product}
+    """Return whether Inductor computes a tensor for one product only, and so writes it as the kernel reads it.
+
+    The kernel does the padding between the two.
+    """
+    found = readers(node)
+    while len(found) == 1 and base_name(next(iter(found))) in PADS:
+        found = readers(found.pop())
+    return is_inductors(node) and not is_view(node) and node not in computed and found == {product}
 
 
 def is_inductors(node: Node) -> bool:

@@ -16,6 +16,8 @@ from evt.fx.index_map import Dim, IndexMap, Size, all_same, same
 from evt.fx.norms import norm_of
 from evt.fx.skip_reason import SkipReason
 
+#: Operators that pad, which the kernel of a convolution does if they pad with zeros.
+PADS = ("pad", "constant_pad_nd")
 _OTHER_TYPE = "its result has another type than its operands"
 
 
@@ -267,7 +269,7 @@ def _convolution(node: Node, arguments: Arguments) -> Product | str:
 def _unpadded(x: Node, geometry: dict[str, Any], rank: int) -> tuple[Node, dict[str, Any]]:
     """Return the input of an operator that pads with zeros, and a geometry that pads as the operator does."""
     padding = geometry["padding"]
-    while isinstance(padding, tuple | int) and base_name(x) in ("pad", "constant_pad_nd"):
+    while isinstance(padding, tuple | int) and base_name(x) in PADS:
         given = Arguments(x)
         inner, sizes, value = given.first, given["pad"], given["value"]
         zeros = given["mode"] in (None, "constant") and value in (None, 0)

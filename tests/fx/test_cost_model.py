@@ -325,13 +325,15 @@ def test_a_function_of_sums_is_no_work_for_each_element() -> None:
     assert roots.benefit.lost == means.benefit.lost
 
 
-def test_inductor_writes_an_image_in_the_order_of_its_only_reader() -> None:
+@pytest.mark.parametrize("padded", [False, True])
+def test_inductor_writes_an_image_in_the_order_of_its_only_reader(padded: bool) -> None:
     """The copy of an image that Inductor computes takes the place of the image; a given image is copied."""
 
     def lost(read_again: bool | None) -> float:
         def convolved(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
             image = x if read_again is None else torch.sin(x)
-            y = torch.relu(torch.conv2d(image, w, padding=1))
+            around = torch.nn.functional.pad(image, (1, 1, 1, 1)) if padded else image
+            y = torch.relu(torch.conv2d(around, w, padding=0 if padded else 1))
             return (y, image) if read_again else (y,)
 
         torch._dynamo.reset()
