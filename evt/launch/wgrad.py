@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from evt.launch.shape import Shape, tensor_map
+from evt.launch.shape import Shape, TensorMap, tensor_map
 from evt.plan import Field, Plan
-from evt.plan.geometry.convolution import Axis, ceil_div
+from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.wgrad import (
     BLOCK,
     BLOCK_BYTES,
     SHARED_BYTES,
     SHARING_WARPS,
     TILE_ROWS,
+    WgradCluster,
     WgradGeometry,
     channel_tiles,
     cluster_of,
@@ -26,8 +27,8 @@ from evt.plan.geometry.wgrad import (
     sharing_of,
     strips_of,
 )
-from evt.plan.plan import FilterGradient, Image
-from evt.plan.wgrad import geometry_of, is_row, problem_of
+from evt.plan.plan import FilterGradient, Image, PaddedCopy
+from evt.plan.wgrad import WgradTile, geometry_of, is_row, problem_of
 
 _WARP_GROUP, _WARP = 128, 32
 _AXES = ("height", "width")
@@ -65,38 +66,20 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     """Return the launches for the sizes of a call; None if the kernel cannot run it."""
     loop = plan.mainloop
     assert isinstance(loop, FilterGradient)
-    assert isinstance(loop.a, Image)
-    assert isinstance(loop.b, Image)
     given, part = problem_of(sizes), loop.part
-    a, b = ([sizes[stride.name] for stride in operand.strides] for operand in (loop.a, loop.b))
-    flat = is_row(given) and all(
-        strides[1] == columns * strides[2] and strides[0] == rows * strides[1]
-        for strides, (rows, columns) in (
-            (a, (given.height.output, given.width.output)),
-            (b, (given.height.size, given.width.size)),
-        )
-    )
-    made = geometry_of(given, part, flat=flat)
-    if not made.stages or min(given.height.pad, given.width.pad) < 0:
+    flat = _is_flat(loop, sizes, given)
+    geometry, cluster = geometry_of(given, part, flat=flat), cluster_of(given, part.kind)
+    if not geometry.stages or min(given.height.pad, given.width.pad) < 0:
         return None
     problem = flattened(given) if flat else given
-    kind, cluster = part.kind, cluster_of(given, part.kind)
-    height, width = problem.height, problem.width
-    rows, columns = given.filters, given.tap_count * given.channels
-    divided = made.pitch > made.columns and made.tiles_wide > 1
-    clusters, number = cluster.clusters, outputs(problem, kind) // cluster.neighbours
-    strips, sharing = strips_of(problem), sharing_of(clusters)
-    combined = clusters, rows, columns, problem.channels, strips, sharing
-    axes = [getattr(axis, name) for name in ("stride", "dilation", "pad") for axis in (height, width)]
-    numbers = (
-        *(problem.filters, problem.channels, height.taps, width.taps, *axes),
-        *(filter_tiles(problem, kind) // cluster.neighbours, channel_tiles(problem, kind)),
-        *(ceil_div(width.taps, part.tap_columns), number),
-        *(cluster.neighbours, cluster.ranks, cluster.splits, 0 if divided else made.columns),
-    )
+    divided = geometry.pitch > geometry.columns and geometry.tiles_wide > 1
+    numbers = _numbers(problem, part, cluster, 0 if divided else geometry.columns)
+    strips, sharing = strips_of(problem), sharing_of(cluster.clusters)
+    columns = given.tap_count * given.channels
+    combined = (cluster.clusters, given.filters, columns, problem.channels, strips, sharing)
     values: dict[str, int | Sequence[int]] = {
-        **{f"geometry.{each.name}": getattr(made, each.name) for each in fields(WgradGeometry)},
-        **dict(zip(_NUMBERS, numbers, strict=True)),
+        **{f"geometry.{each.name}": getattr(geometry, each.name) for each in fields(WgradGeometry)},
+        **numbers,
         **{f"combined.{name}": 0 for name in ("c", "c_stride", "d", "d_stride")},
         **dict(zip((f"combined.{name}" for name in _COMBINED), combined, strict=True)),
         "encoded": 1,
@@ -104,34 +87,80 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     for name, tensor in (("c", plan.source), ("d", plan.destination)):
         if tensor is not None:
             values[f"combined.{name}_stride"] = sizes[str(tensor.strides[0])]
-    extents = (problem.filters, made.columns if divided else width.output, height.output)
-    strides = (a[2], a[1], made.columns * a[2] if divided else a[0], a[0])
-    maps = (
-        tensor_map(
-            "gradient",
-            loop.a.pointer,
-            loop.a.dtype,
-            (*extents, made.tiles_wide if divided else 1, problem.images),
-            strides,
-            (BLOCK, made.pitch, made.rows, 1, made.images),
-            BLOCK_BYTES,
-        ),
-        tensor_map(
-            "input",
-            loop.b.pointer,
-            loop.b.dtype,
-            (problem.channels, width.size, height.size, problem.images),
-            b[::-1],
-            (BLOCK, _reached(made.pitch, width), _reached(made.box_rows, height), made.images),
-            BLOCK_BYTES,
-            steps=(width.stride, height.stride),
-        ),
-    )
-    tiles = ceil_div(rows, TILE_ROWS), strips
-    threads, ctas = (1 + part.consumers) * _WARP_GROUP, number * cluster.splits * cluster.neighbours
+    maps = _gradient(loop, sizes, problem, geometry, divided=divided), _input(loop, sizes, problem, geometry)
+    tiles = ceil_div(given.filters, TILE_ROWS), strips
+    threads = (1 + part.consumers) * _WARP_GROUP
+    ctas = numbers["outputs"] * cluster.splits * cluster.neighbours
     first = Shape({}, maps, tiles, ctas, threads, SHARED_BYTES, cluster.ctas)
-    grid = ceil_div(tiles[0] * strips, SHARING_WARPS // sharing) if clusters > 1 else 0
+    grid = ceil_div(tiles[0] * strips, SHARING_WARPS // sharing) if cluster.clusters > 1 else 0
     return Shape(values, maps, tiles, grid, SHARING_WARPS * _WARP, 0, first=first)
+
+
+def _is_flat(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem) -> bool:
+    """Return whether the convolution is a row of pixels: one tap, over images without gaps."""
+    outer = (problem.height.output, problem.width.output), (problem.height.size, problem.width.size)
+    strides = _strides(loop.a, sizes), _strides(loop.b, sizes)
+    dense = (
+        row == columns * pixel and image == rows * row
+        for (image, row, pixel), (rows, columns) in zip(strides, outer, strict=True)
+    )
+    return is_row(problem) and all(dense)
+
+
+def _strides(operand: Image | PaddedCopy, sizes: Mapping[str, int]) -> list[int]:
+    """Return the strides of an operand's images, rows and pixels."""
+    assert isinstance(operand, Image)
+    return [sizes[stride.name] for stride in operand.strides]
+
+
+def _numbers(problem: Problem, part: WgradTile, cluster: WgradCluster, column_step: int) -> dict[str, int]:
+    """Return the members that are numbers of the convolution, of its tiles and of the clusters."""
+    kind, height, width = part.kind, problem.height, problem.width
+    axes = [getattr(axis, name) for name in ("stride", "dilation", "pad") for axis in (height, width)]
+    neighbours = cluster.neighbours
+    numbers = (
+        *(problem.filters, problem.channels, height.taps, width.taps, *axes),
+        *(filter_tiles(problem, kind) // neighbours, channel_tiles(problem, kind)),
+        *(ceil_div(width.taps, part.tap_columns), outputs(problem, kind) // neighbours),
+        *(neighbours, cluster.ranks, cluster.splits, column_step),
+    )
+    return dict(zip(_NUMBERS, numbers, strict=True))
+
+
+# Descriptors.
+
+
+def _gradient(
+    loop: FilterGradient, sizes: Mapping[str, int], problem: Problem, geometry: WgradGeometry, *, divided: bool
+) -> TensorMap:
+    """Return the descriptor of the output's gradient; ``divided``: of each row's tiles, along a further dimension."""
+    assert isinstance(loop.a, Image)
+    image, row, pixel = _strides(loop.a, sizes)
+    extents = (problem.filters, geometry.columns if divided else problem.width.output, problem.height.output)
+    return tensor_map(
+        "gradient",
+        loop.a.pointer,
+        loop.a.dtype,
+        (*extents, geometry.tiles_wide if divided else 1, problem.images),
+        (pixel, row, geometry.columns * pixel if divided else image, image),
+        (BLOCK, geometry.pitch, geometry.rows, 1, geometry.images),
+        BLOCK_BYTES,
+    )
+
+
+def _input(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem, geometry: WgradGeometry) -> TensorMap:
+    assert isinstance(loop.b, Image)
+    height, width = problem.height, problem.width
+    return tensor_map(
+        "input",
+        loop.b.pointer,
+        loop.b.dtype,
+        (problem.channels, width.size, height.size, problem.images),
+        _strides(loop.b, sizes)[::-1],
+        (BLOCK, _reached(geometry.pitch, width), _reached(geometry.box_rows, height), geometry.images),
+        BLOCK_BYTES,
+        steps=(width.stride, height.stride),
+    )
 
 
 def _reached(pixels: int, axis: Axis) -> int:
