@@ -26,10 +26,11 @@ def hear_hangups() -> None:
 
 
 #: Logs "start" and "stop" beside itself; it obeys lines of the source, or of the file `log.orders`, as `// fail host`.
+#: A shell reads such lines byte by byte, so grep finds them.
 FAKE_NVCC = """\
 #!/bin/sh
 case $1 in --*) exit;; esac
-log=$(dirname "$0")/log
+log=${0%/*}/log
 out= rule= previous=
 for word in "$@"; do
   [ "$previous" = -o ] && out=$word
@@ -39,8 +40,9 @@ done
 [ -n "$rule" ] && cat "$log.rule" > "$rule" 2> /dev/null
 case $out in kernel.cubin) stage=device;; device.ltoir) stage=skeleton;; host.o) stage=host;; *) stage=link;; esac
 echo "start $stage $(date +%s%N) $$ $PWD" >> "$log"
+orders=$(grep -hoE '// (hang|stay|meet|gate|sleep|fail|die)( .*)?$' kernel.cu "$log.orders" 2> /dev/null)
 if [ $stage != link ]; then
-  case $(cat kernel.cu "$log.orders" 2> /dev/null) in
+  case $orders in
     *"// hang $stage"*) [ -e "$log.calm" ] || { sh -c 'sleep 600 & setsid sleep 600 & wait' & wait; };;
     *"// stay $stage"*) [ -e "$log.calm" ] || { sh -c 'sleep 600 & wait' & wait; };;
     *"// meet"*) until [ $(grep -c start "$log") -ge "$(cat "$log.meet")" ]; do sleep 0.02; done;;
@@ -55,7 +57,7 @@ while read -r _ word where what; do
   [ "$word $where" = "fail $stage" ] && printf 'kernel.cu(1): warning: w\\n%s\\n' "$what" && exit 2
   [ "$word $where" = "die $stage" ] && kill -9 $$
 done << END
-$(cat kernel.cu "$log.orders" 2> /dev/null)
+$orders
 END
 cat kernel.cu > "$out"
 echo "stop $stage $(date +%s%N) $$ $PWD" >> "$log"
