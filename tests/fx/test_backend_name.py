@@ -76,18 +76,16 @@ def test_it_compiles() -> None:
     assert "kernels run on CUDA devices" in run("a source tree", ORDERS["evt first"], COMPILE, call)
 
 
-def test_the_import_says_what_the_entry_point_says() -> None:
-    found = run("a source tree", "import evt, torch._dynamo.backends.registry as r; print(r._BACKENDS['evt'].value)")
-    assert f'[project.entry-points.torch_dynamo_backends]\nevt = "{found.strip()}"\n' in (
-        ROOT / "pyproject.toml"
-    ).read_text(encoding="utf-8")
-
-
-def test_modules_keep_their_loaders() -> None:
-    code = (
-        "import evt, torch._dynamo.backends.registry as r, inspect; print(type(r.__loader__), type(r.__spec__.loader))"
-    )
-    assert run("a source tree", code, "assert 'def lookup_backend' in inspect.getsource(r)").count("SourceFile") == 2
+def test_the_import_says_what_the_entry_point_says_and_modules_keep_their_loaders() -> None:
+    found, loaders = run(
+        "a source tree",
+        "import evt, torch._dynamo.backends.registry as r, inspect; print(r._BACKENDS['evt'].value)",
+        "print(type(r.__loader__), type(r.__spec__.loader))",
+        "assert 'def lookup_backend' in inspect.getsource(r)",
+    ).splitlines()
+    entry = f'[project.entry-points.torch_dynamo_backends]\nevt = "{found}"\n'
+    assert entry in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert loaders.count("SourceFile") == 2
 
 
 def test_an_import_that_fails_is_awaited_no_more() -> None:
