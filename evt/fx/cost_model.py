@@ -103,8 +103,11 @@ _FIRST_PIXEL, _FIRST_SPEED = 2.7e-4, 0.15
 #: element. Fitted to five layers of 1 to 64 images on an H200, with 16 to 320 filters.
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 #: The library with 3-d convolutions: (channels or filters, TFLOP/s) at most, and TFLOP/s for more. Fitted on an
-#: H100 to 22 layers of 32 to 512 channels. The last constant is the error of evt's estimates.
-_VOLUME_RATES, _VOLUME_RATE, _DOUBT = ((32, 310.0), (96, 440.0)), 790.0, 1.2
+#: H100 to 22 layers of 32 to 512 channels, and to nine layers of a video decoder that evt computes faster. The last
+#: constant is the error of evt's estimates of volumes.
+_VOLUME_RATES, _VOLUME_RATE, _VOLUME_DOUBT = ((32, 310.0), (96, 440.0)), 640.0, 1.05
+#: The error of the estimates of convolutions of small images that are upsampled.
+_DOUBT = 1.2
 #: The error of the estimates of filter gradients.
 _GRADIENT_DOUBT = 1.1
 #: Microseconds that evt's 16-bit depthwise kernel saves per element and tap: without a stride, with a stride, and for a
@@ -305,7 +308,7 @@ def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
     if math.prod(problem.filter_size[-2:]) == 1 or not problem.geometry.is_unit_stride:
         return 0.0
     rate = next((rate for most, rate in _VOLUME_RATES if min(problem.filters, problem.channels) <= most), _VOLUME_RATE)
-    return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _DOUBT * own)
+    return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _VOLUME_DOUBT * own)
 
 
 def _gained_by_upsampling(fused: RegionProgram, kernel: Plan) -> float:

@@ -1,4 +1,4 @@
-"""Convolutions that are expected to win: copies of images, first layers, depthwise ones."""
+"""Convolutions that are expected to win: copies of images, first layers, volumes, depthwise ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from evt.fx.cost_model import LAUNCH
 
 from .costs import row_of
+from .fusing import estimated
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
@@ -122,3 +123,14 @@ def test_convolutions_that_cutlass_computes_no_faster(channels: int, filters: in
     row = row_of(activated, *given)
     assert row.benefit is not None
     assert row.benefit.lost == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "depth", "side"),
+    [(384, 384, 5, 32), (384, 384, 10, 64), (384, 192, 20, 128), (192, 192, 20, 128), (192, 192, 20, 256)],
+)
+def test_volumes_are_faster_than_the_library_s(channels: int, filters: int, depth: int, side: int) -> None:
+    """Layers of a video decoder that take 0.59 to 0.95 of cuDNN's time, with nothing but a bias saved."""
+    shapes = ((1, channels, depth, side, side), (filters, channels, 3, 3, 3), (filters,))
+    benefit = estimated(lambda x, w, b: torch.conv3d(x, w, b, padding=1), shapes, torch.bfloat16)
+    assert benefit.wins
