@@ -51,10 +51,9 @@ class PartialSums:
 
 @dataclass(frozen=True, slots=True)
 class PartCount:
-    """The number of a reduction's parts: of each batch, of all, or of each image."""
+    """The number of parts of a reduction: all parts, or the parts of each image."""
 
     reduction: str
-    of_all_batches: bool = False
     of_images: bool = False
 
 
@@ -282,7 +281,7 @@ def _of_final(plan: Plan, result: Result) -> Iterator[tuple[str, Value]]:
         (operand,) = result.operands
         assert isinstance(operand, Combined)
         yield "parts_ptr", InWorkspace(operand.reduction)
-        yield "parts", PartCount(operand.reduction, of_images=result.of_images)
+        yield "parts", PartCount(operand.reduction, result.of_images)
         return
     for index, each in enumerate(result.operands):
         for name, value in _of_operand(nodes, each, result.of_images):
@@ -300,7 +299,7 @@ def _of_operand(nodes: Mapping[str, Reduction], operand: Operand, of_images: boo
             node = nodes[name]
             held = "keys." if node.kind in PLACES else "moments." if operand.moment else ""
             yield f"{held}ptr", InWorkspace(name)
-            yield f"{held}parts", PartCount(name, node.over_batch, of_images)
+            yield f"{held}parts", PartCount(name, of_images)
             yield f"{held}kept", node.extent
         case Given(_, values, stride, batch):
             if isinstance(values, Single):

@@ -213,7 +213,7 @@ class _Writer:
                 return gemm.pitch_of(copy, self._sizes)
             case PaddedChannels(padded_copy):
                 return padded.channels_of(padded_copy, self._sizes)
-            case PartCount(reduction, of_images=of_images):
+            case PartCount(reduction, of_images):
                 parts = part_count(self._reductions[reduction], self._shape.tiles)
                 return parts // self._sizes["images"] if of_images else parts
             case Quotient(extent, divisor):
