@@ -101,7 +101,7 @@ def test_work_is_linear(name: str) -> None:
     """Twice the formula is at most 2.2 times the work."""
     outcome(LARGE[name](20))  # values that are computed once
     works = []
-    for size in (60, 120):
+    for size in (40, 80):
         with count_calls() as calls:
             outcome(LARGE[name](size))
         works.append(calls[0])
