@@ -1,7 +1,8 @@
-"""Self-attention of ``nn.MultiheadAttention`` in parts: ``divide_self_attention(module, devices)``, on Dynamo's graph.
+"""Decompose the self-attention of ``nn.MultiheadAttention``: ``divide_self_attention(module, devices)``, on Dynamo's
+graph.
 
-PyTorch's function copies queries, keys and values out of their common product, so that each is contiguous. In parts,
-attention reads them where the product has written them:
+PyTorch's function copies queries, keys and values out of their common product, so that each is contiguous. Decomposed,
+attention reads them where the product wrote them:
 
     packed = linear(x, weight, bias)                     [batch, rows, 3 * heads * length]
     query, key, value = heads of packed                  views
@@ -28,21 +29,21 @@ _ABSENT = (
 
 
 def divide_self_attention(module: GraphModule, devices: Collection[str]) -> None:
-    """Divide self-attention without masks and without weights as a result, on some kinds of devices."""
+    """Decompose self-attention on some kinds of devices, if it has no mask and returns no attention weights."""
     for node in module.graph.find_nodes(op="call_function", target=_WHOLE):
         bound = _SIGNATURE.bind(*node.args, **node.kwargs)
         bound.apply_defaults()
-        known = bound.arguments
-        x = known["query"]
+        arguments = bound.arguments
+        x = arguments["query"]
         value = x.meta.get("example_value")
         if not isinstance(value, torch.Tensor) or value.dim() != 3 or value.device.type not in devices:
             continue
-        if x is not known["key"] or x is not known["value"] or any(known[each] for each in _ABSENT):
+        if x is not arguments["key"] or x is not arguments["value"] or any(map(arguments.__getitem__, _ABSENT)):
             continue
         if any(user.args[1] != 0 and user.users for user in node.users):
             continue
         with module.graph.inserting_before(node):
-            result = _divided(module.graph, known)
+            result = _decomposed(module.graph, arguments)
         for user in list(node.users):
             if user.args[1] == 0:
                 user.replace_all_uses_with(result)
@@ -50,19 +51,19 @@ def divide_self_attention(module: GraphModule, devices: Collection[str]) -> None
         module.graph.erase_node(node)
 
 
-def _divided(graph: Graph, known: Mapping[str, Any]) -> Node:
-    """Return self-attention of rows [rows, batch, length], in parts."""
-    heads, dropout = known["num_heads"], known["dropout_p"] if known["training"] else 0.0
-    x = graph.call_method("transpose", (known["query"], 0, 1))
-    packed = graph.call_function(functional.linear, (x, known["in_proj_weight"], known["in_proj_bias"]))
-    split = graph.call_method("unflatten", (packed, -1, (3, heads, known["embed_dim_to_check"] // heads)))
+def _decomposed(graph: Graph, arguments: Mapping[str, Any]) -> Node:
+    """Return the self-attention of rows [rows, batch, length] as products, views and attention of heads."""
+    heads, dropout = arguments["num_heads"], arguments["dropout_p"] if arguments["training"] else 0.0
+    x = graph.call_method("transpose", (arguments["query"], 0, 1))
+    packed = graph.call_function(functional.linear, (x, arguments["in_proj_weight"], arguments["in_proj_bias"]))
+    split = graph.call_method("unflatten", (packed, -1, (3, heads, arguments["embed_dim_to_check"] // heads)))
     inputs = {
         name: graph.call_method("transpose", (graph.call_method("select", (split, 2, place)), 1, 2))
         for place, name in enumerate(("query", "key", "value"))
     }
-    made = graph.call_function(functional.scaled_dot_product_attention, (), {**inputs, "dropout_p": dropout})
-    rows = graph.call_method("flatten", (graph.call_method("transpose", (made, 1, 2)), 2))
-    result = graph.call_function(functional.linear, (rows, known["out_proj_weight"], known["out_proj_bias"]))
+    attended = graph.call_function(functional.scaled_dot_product_attention, (), {**inputs, "dropout_p": dropout})
+    rows = graph.call_method("flatten", (graph.call_method("transpose", (attended, 1, 2)), 2))
+    result = graph.call_function(functional.linear, (rows, arguments["out_proj_weight"], arguments["out_proj_bias"]))
     return graph.call_method("contiguous", (graph.call_method("transpose", (result, 0, 1)),))  # a view may need it
 
 
