@@ -53,7 +53,7 @@ def run(machine: str, *lines: str) -> str:
 
 
 #: The cases of each run; a process imports torch in seconds.
-FAST = {("a source tree", "backends listed first"), ("an installation", "evt first")}
+FAST = {("an installation", "evt first")}
 CASES = [
     pytest.param(machine, order, marks=() if (machine, order) in FAST else pytest.mark.slow)
     for machine in MACHINES

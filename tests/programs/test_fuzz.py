@@ -322,7 +322,8 @@ def test_slots_are_drawn_for_their_types() -> None:
     assert case.types == "e4m3*e5m2"
 
 
-@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.slow), 9])
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 9])
 def test_each_kernel_runs_under_a_sanitizer(code: int, tmp_path: Path) -> None:
     """A stand-in for compute-sanitizer runs the program, and reports an error or none."""
     tool = tmp_path / "compute-sanitizer"
