@@ -1,5 +1,7 @@
 """Workloads: programs with their shapes and weights, from a TOML file: ``read_workload(path) -> Workload``.
 
+``chosen(names, words)`` selects problems, and cases of benchmarks, by name.
+
 ::
 
     title = "a layer"
@@ -24,7 +26,7 @@ An extent may be a list: each of its values is one shape.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -84,6 +86,12 @@ class Workload:
 def is_workload(text: str) -> bool:
     """Return whether an argument names a workload file."""
     return text.endswith(SUFFIX) and "\n" not in text
+
+
+def chosen(names: Iterable[str], words: str | None) -> tuple[str, ...]:
+    """Return the names that contain one of the words, which spaces or commas separate; without words, all."""
+    wanted = (words or "").replace(",", " ").split()
+    return tuple(name for name in names if not wanted or any(word in name for word in wanted))
 
 
 def read_workload(path: str | Path) -> Workload:

@@ -1,9 +1,9 @@
-"""Cases by name: ``suite("gemm") -> cases``, and a selection of them, ``chosen(names, words)``."""
+"""Cases by name: ``suite("gemm") -> cases``."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -105,12 +105,6 @@ def workload_cases(workload: Workload) -> tuple[Case, ...]:
             made = Case(entry.title, entry.program, m, n, k, l, entry.dtype)
         found.append(replace(made, weight=entry.weight))
     return tuple(found)
-
-
-def chosen(names: Iterable[str], words: str | None) -> tuple[str, ...]:
-    """Return the names that contain one of the words, which spaces or commas separate; without words, all."""
-    wanted = (words or "").replace(",", " ").split()
-    return tuple(name for name in names if not wanted or any(word in name for word in wanted))
 
 
 def _projections(scaled: bool, dtype: str) -> Iterator[Case]:

@@ -424,7 +424,7 @@ def _dtypes(dtype: str | None) -> tuple[str, ...]:
 
 def _chosen(names: Iterable[str], wanted: str | None) -> tuple[str, ...]:
     """Return the names that contain at least one of the wanted words."""
-    from evt.bench.suites import chosen
+    from evt.workload import chosen
 
     found = chosen(names, wanted)
     if not found:

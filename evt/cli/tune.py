@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -149,22 +149,26 @@ def _run_workload(
     """Tune a workload, and print each result as it comes; return the exit code."""
     refuse_program_options(invocation)
     _need_torch()
-    from evt.bench import require_gpu
-    from evt.bench.suites import chosen
-    from evt.farm import GpuMachine, run_tasks, summarise, tasks_of
-    from evt.workload import read_workload
+    from evt.workload import chosen, read_workload
 
     workload = read_workload(invocation.text)
     names = chosen((entry.title for entry in workload.entries), wanted)
-    tasks = [task for task in tasks_of(workload) if task.title in names]
-    if not tasks:
+    if not names:
         raise click.UsageError(f"no problem of the workload has `{wanted}` in its title.")
-    done, options = [], effort()
+    done = []
     with ExitStack() as stack:
-        if scheduler is None and gpus is None:
+        farmed = scheduler is not None or gpus is not None
+        client = stack.enter_context(_workers(scheduler, gpus or 1)) if farmed else None  # they import torch, too
+        from evt.bench import require_gpu
+        from evt.farm import GpuMachine, run_tasks, summarise, tasks_of
+
+        tasks, options = [task for task in tasks_of(workload) if task.title in names], effort()
+        if client is None:
             results = run_tasks(tasks, GpuMachine(require_gpu().index or 0, seed), options, progress=progress)
         else:
-            results = _farmed(stack, tasks, options, scheduler, gpus)
+            from evt.farm.cluster import run_on_cluster
+
+            results = run_on_cluster(tasks, client, options, progress=progress, here=scheduler is None)
         for task, tuning in results:
             done.append((task, tuning))
             if not json:
@@ -178,26 +182,24 @@ def _run_workload(
     return 0 if all(tuning.chosen for _, tuning in done) else 1
 
 
-def _farmed(
-    stack: ExitStack, tasks: Any, options: Options, scheduler: str | None, gpus: int | None
-) -> Iterator[tuple[Any, Any]]:
-    """Return the results of tasks on a Dask cluster, and print the link of its dashboard."""
+@contextmanager
+def _workers(scheduler: str | None, gpus: int) -> Iterator[Any]:
+    """Yield a client of a Dask cluster, and print the link of its dashboard."""
     from importlib.util import find_spec
 
     if find_spec("distributed") is None:
         raise click.ClickException("--scheduler and --gpus need Dask: pip install distributed")
-    import torch
+    from evt.farm.workers import connected, gpus_here, local_gpus
 
-    from evt.farm.cluster import connected, local_gpus, run_on_cluster
-
-    if scheduler is None and (gpus or 1) > (found := torch.cuda.device_count()):
+    if scheduler is None and gpus > (found := gpus_here()):
         raise click.UsageError(f"--gpus {gpus}: this machine has {found} {'GPU' if found == 1 else 'GPUs'}.")
-    try:
-        client = stack.enter_context(connected(scheduler) if scheduler is not None else local_gpus(gpus or 1))
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"no Dask scheduler at {scheduler}: {error}") from error
-    click.echo(f"dashboard: {client.dashboard_link}", err=True)
-    return run_on_cluster(tasks, client, options, progress=progress)
+    with ExitStack() as stack:
+        try:
+            client = stack.enter_context(connected(scheduler) if scheduler is not None else local_gpus(gpus))
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"no Dask scheduler at {scheduler}: {error}") from error
+        click.echo(f"dashboard: {client.dashboard_link}", err=True)
+        yield client
 
 
 @command.command("list", epilog="Example: evt tune list --gpu H200")

@@ -2,45 +2,43 @@
 
     other workers       build kernels, and return them as packs; if there are none, all workers build
     a worker with GPU   imports the pack and times the kernels; it has the Dask resource ``GPU``
-    this process        keeps the results in its database, as they come
+    this process        plans, and keeps the results in its database, as they come
 
-A task that dies with its worker runs again on another one. A result is kept once it is here, so that nothing is lost,
-and no kernel of a kept result is timed again.
+Processes of this machine share its cache: this process builds then, and there are no packs. Workers begin while later
+tasks are planned. A task that dies with its worker runs again on another one. A result is kept once it is here, so that
+nothing is lost, and no kernel of a kept result is timed again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any
 
 import torch
 
 from evt.compilation import Cache, KernelSource, pack_sources, read_pack
-from evt.compilation.process import default_jobs
+from evt.farm.builders import Builders
 from evt.farm.local import Progress, Remaining
 from evt.farm.task import GpuMachine, Machine, Task
+from evt.farm.workers import RESOURCE
 from evt.measured import Measurement, Store
 from evt.plan import Target, find_target
+from evt.tuning.candidates import Candidates
 from evt.tuning.clock import RoundTimer
 from evt.tuning.table import Tuning
-from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending, space_of
+from evt.tuning.tune import DEFAULTS, Options, Space, failures_of, measure, pending, space_of
 
-#: The Dask resource of workers with a GPU, and the times that a task may fail before it counts as failed.
-RESOURCE, _RETRIES = "GPU", 3
-#: The address of clusters of one machine: no other machine can reach it.
-_LOCAL = "127.0.0.1"
-#: The environment variable with the GPUs that a process may use.
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: The time to wait for a scheduler, in seconds.
-PATIENCE = 10
+#: The times that a task may fail before it counts as failed.
+_RETRIES = 3
 #: The sources of one task of building.
 _CHUNK = 8
 #: How tasks are submitted: each runs, also one that is equal to another.
@@ -78,81 +76,124 @@ def run_on_cluster(
     make: Make = GpuMachine,
     store: Store | None = None,
     progress: Progress = lambda text: None,
+    here: bool = False,
 ) -> Iterator[tuple[Task, Tuning]]:
     """Yield the result of each task as it comes.
 
-    ``client`` is a ``distributed.Client``, and ``make`` makes the machine of a worker.
+    ``client`` is a ``distributed.Client``, and ``make`` makes the machine of a worker. ``here``: the workers are
+    processes of this machine that time on its GPUs.
 
     The workers with the resource ``GPU`` have the same GPU and driver. Raise BuildError (E0704) if the database cannot
     be written, and the error of a task that fails on several workers.
     """
-    from distributed import as_completed
-
     store = store or Store()
     store.require_replaceable()
-    gpu = client.submit(_describe, make, resources={RESOURCE: 1}, **_SUBMITTED).result()
-    progress(f"{len(tasks)} problems on {len(client.scheduler_info()['workers'])} workers")
-    builds, left, futures = _Builds(client), [], {}
-    for number, task in enumerate(tasks):  # workers begin while later tasks are planned
-        work = _work(task, gpu)
-        missing = pending(work, space_of(work, gpu, options), gpu, options, store)
-        known = store.find(work.key) if not options.again else ()
+    progress(f"{len(tasks)} problems")
+    clock = Remaining(len(tasks))
+    clock.start()
+    with ExitStack() as stack:
+        builds = _BuildsHere(stack.enter_context(Builders())) if here else _Builds(client)
+        begun = stack.enter_context(_Begun(tasks, client, options, make, store, builds, clock, here=here))
+        for done in range(1, len(tasks) + 1):
+            number, key, future = begun.next()
+            measurement, tuning = future.result()
+            if measurement is not None:
+                store.add(key, measurement)
+            clock.done(number)
+            progress(f"[{done}/{len(tasks)}] {tasks[number].title}{clock.text()}")
+            future.release()
+            yield tasks[number], tuning
+
+
+class _Begun:
+    """The tasks that workers measure, or have measured: a thread plans them one by one."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        client: Any,
+        options: Options,
+        make: Make,
+        store: Store,
+        builds: _Builds | _BuildsHere,
+        clock: Remaining,
+        *,
+        here: bool,
+    ) -> None:
+        self._tasks, self._client, self._options, self._make = tasks, client, options, make
+        self._store, self._builds, self._clock, self._here = store, builds, clock, here
+        #: The measured tasks: the number, the key of the problem, and the future result. Or an error.
+        self._ended: SimpleQueue[tuple[int, str, Any] | BaseException] = SimpleQueue()
+        self._left = Event()
+
+    def __enter__(self) -> _Begun:
+        Thread(target=self._begin, name="evt-plans", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+
+    def next(self) -> tuple[int, str, Any]:
+        """Return the next task that is measured. Raise an error of planning or building."""
+        found = self._ended.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _begin(self) -> None:
+        try:
+            gpu = _describe(self._make) if self._here else self._submit(_describe, self._make).result()
+            for number, task in enumerate(self._tasks):
+                if self._left.is_set():
+                    return
+                self._begin_task(number, task, gpu)
+        except BaseException as error:
+            self._ended.put(error)
+
+    def _begin_task(self, number: int, task: Task, gpu: Remote) -> None:
+        options, work = self._options, task.work(gpu.target_name, _not_called)
+        space = space_of(work, gpu, options)
+        missing = pending(work, space, gpu, options, self._store)
+        self._clock.expect(number, len(missing))
+        known = self._store.find(work.key) if not options.again else ()
         given = next((each for each in known if each.gpu == gpu.name), None)
-        packs = builds.packs(missing.values())
-        future = client.submit(
-            _measure, make, task, options, given, packs, resources={RESOURCE: 1}, priority=1, **_SUBMITTED
-        )
-        left.append(len(missing))
-        futures[future] = number
-    clock = Remaining(left)
-    for done, (future, result) in enumerate(as_completed(futures, with_results=True), 1):
-        number, (measurement, tuning) = futures[future], result
-        if measurement is not None:
-            store.add(_work(tasks[number], gpu).key, measurement)
-        clock.done(number)
-        progress(f"[{done}/{len(tasks)}] {tasks[number].title}{clock.text()}")
-        future.release()
-        yield tasks[number], tuning
+
+        def measured(packs: Sequence[Any]) -> None:
+            future = self._submit(_measure, self._make, task, options, given, packs, space.chosen, priority=1)
+            future.add_done_callback(lambda done: self._ended.put((number, work.key, done)))
+
+        self._builds.build(list(missing.values()), measured, self._ended.put)
+
+    def _submit(self, function: Callable[..., Any], *arguments: object, **how: object) -> Any:
+        """Submit a task for workers with a GPU."""
+        return self._client.submit(function, *arguments, resources={RESOURCE: 1}, **_SUBMITTED, **how)
 
 
-@contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """Yield a client of the scheduler at an address. Raise OSError if there is none."""
-    from distributed import Client
-
-    with Client(address, timeout=PATIENCE) as client:
-        yield client
+def _not_called(name: object) -> Any:
+    """Stand for the call of a kernel, which only workers call."""
+    raise NotImplementedError
 
 
-@contextmanager
-def local_gpus(count: int) -> Iterator[Any]:
-    """Yield a client of a cluster of processes on this machine: each of ``count`` GPUs has one, and others build."""
-    from distributed import Client, Nanny, Scheduler, SpecCluster
-
-    at = {"host": _LOCAL, "dashboard_address": f"{_LOCAL}:0"}
-    each = {"nthreads": 1, "memory_limit": 0, **at}
-    gpus: list[dict[str, Any]] = [
-        {"resources": {RESOURCE: 1}, "env": {_VISIBLE: name}} for name in _visible_gpus(count)
-    ]
-    builders: list[dict[str, Any]] = [{"env": {_VISIBLE: ""}}] * -(-default_jobs() // _CHUNK)
-    workers = {number: {"cls": Nanny, "options": {**each, **more}} for number, more in enumerate((*gpus, *builders))}
-    scheduler = {"cls": Scheduler, "options": at}
-    with (
-        SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.ERROR) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+#: Gets the packs of built kernels, or their futures.
+_Built = Callable[[Sequence[Any]], object]
 
 
-def _visible_gpus(count: int) -> list[str]:
-    """Return the names of the first GPUs that this process may use."""
-    given = os.environ.get(_VISIBLE)
-    return given.split(",")[:count] if given is not None else list(map(str, range(count)))
+class _BuildsHere:
+    """Builds in this process, into the cache that it shares with the workers."""
 
+    def __init__(self, builders: Builders) -> None:
+        self._builders = builders
 
-def _work(task: Task, gpu: Remote) -> Any:
-    """Return a task's problem, whose kernels cannot be called here."""
-    return task.work(gpu.target_name, lambda name: lambda: None)
+    def build(self, sources: Sequence[KernelSource], built: _Built, failed: Callable[[BaseException], object]) -> None:
+        """Build sources, then call a function in another thread; there are no packs."""
+
+        def then(error: BaseException | None) -> None:
+            try:
+                built(()) if error is None else failed(error)
+            except BaseException as problem:  # of the client
+                failed(problem)
+
+        self._builders.build(sources, then)
 
 
 class _Builds:
@@ -164,6 +205,10 @@ class _Builds:
         place = {"workers": builders, "allow_other_workers": True} if builders else {}
         self._submit = partial(client.submit, _build, **place, **_SUBMITTED)
         self._packs: dict[KernelSource, Any] = {}
+
+    def build(self, sources: Sequence[KernelSource], built: _Built, failed: Callable[[BaseException], object]) -> None:
+        """Call a function with the futures of the packs that have some sources. A failed one fails the task."""
+        built(self.packs(sources))
 
     def packs(self, sources: Iterable[KernelSource]) -> list[Any]:
         """Return the futures of the packs that have some sources; build the new ones."""
@@ -194,7 +239,12 @@ def _build(sources: Sequence[KernelSource]) -> bytes:
 
 
 def _measure(
-    make: Make, task: Task, options: Options, known: Measurement | None, packs: Sequence[bytes]
+    make: Make,
+    task: Task,
+    options: Options,
+    known: Measurement | None,
+    packs: Sequence[bytes],
+    chosen: Candidates,
 ) -> tuple[Measurement | None, Tuning]:
     """Time the kernels of a task; return the measurement and the result. Earlier times are ``known``."""
     machine = make()
@@ -207,7 +257,7 @@ def _measure(
         if known is not None:
             store.add(work.key, known)
         with torch.no_grad(), Store().alone(machine.device.lock):
-            tuning = measure(work, machine.device, options, store=store)
+            tuning = measure(work, machine.device, options, store=store, space=Space.of(chosen))
         found = next((each for each in store.find(work.key) if each.gpu == machine.device.name), None)
     return found, tuning
 

@@ -81,7 +81,7 @@ def _rows(key: str, found: Measurement) -> Iterator[Row]:
     known = {each.route.name: each for each in survey.candidates if each.route.name in timed and each.applies}
     for timing in found.timings:
         candidate = known.get(timing.route)
-        config = candidate.search_space.get(timing.config) if candidate is not None else None
+        config = candidate.find_config(timing.config) if candidate is not None else None
         made = candidate.try_plan(config) if candidate is not None and config is not None else None
         if isinstance(made, Plan) and math.isfinite(duration(made, sizes, 132).total):
             yield Row(key, made, sizes, costs, timing.ms * 1e3)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
 
 import torch
 
+from evt.farm.builders import Builders
 from evt.farm.task import Machine, Task
 from evt.measured import Store
 from evt.tuning.table import Tuning
-from evt.tuning.tune import DEFAULTS, Options, failures_of, measure, pending, space_of
+from evt.tuning.tune import DEFAULTS, Options, Space, Work, measure, pending, space_of
 
 Progress = Callable[[str], object]
 
@@ -26,18 +28,28 @@ def run_tasks(
 ) -> Iterator[tuple[Task, Tuning]]:
     """Yield the result of each task.
 
-    The kernels of all tasks are built first, side by side. An interrupted run goes on where it ended, unless
-    ``options.again``: measured kernels are in the database. Raise BuildError (E0704) if it cannot be written.
+    The kernels of all tasks are built first, side by side and while the next ones are planned. An interrupted run goes
+    on where it ended, unless ``options.again``: measured kernels are in the database. Raise BuildError (E0704) if it
+    cannot be written.
     """
     store = store or Store()
     store.require_replaceable()
-    device, works = machine.device, deque(map(machine.work, tasks))
-    spaces = deque(space_of(work, device, options) for work in works)
-    missing = [pending(work, space, device, options, store) for work, space in zip(works, spaces, strict=True)]
-    left = list(map(len, missing))
-    progress(f"{len(tasks)} problems; building the kernels of {sum(map(bool, left))}")
-    failures_of([source for sources in missing for source in sources.values()])
-    clock = Remaining(left)
+    device, works, spaces = machine.device, deque[Work](), deque[Space]()
+    clock, left = Remaining(len(tasks)), list[int]()
+    progress(f"{len(tasks)} problems; planning and building their kernels")
+    built: SimpleQueue[BaseException | None] = SimpleQueue()
+    with Builders() as builders:
+        for number, task in enumerate(tasks):
+            works.append(machine.work(task))
+            spaces.append(space_of(works[-1], device, options))
+            missing = pending(works[-1], spaces[-1], device, options, store)
+            left.append(len(missing))
+            clock.expect(number, left[-1])
+            builders.build(list(missing.values()), built.put)
+        for _ in tasks:
+            if (error := built.get()) is not None:
+                raise error
+    clock.start()
     for number, task in enumerate(tasks):
         said = f"[{number + 1}/{len(tasks)}] {task.title}: {left[number]} kernels{clock.text()}"
         progress(said)
@@ -50,20 +62,34 @@ def run_tasks(
 
 
 class Remaining:
-    """The time left: kernels that are not measured yet, at the speed of the measured ones."""
+    """The time left: kernels that are not measured yet, at the speed of the measured ones.
 
-    def __init__(self, kernels: Sequence[int]) -> None:
-        self._left, self._measured, self._started = dict(enumerate(kernels)), 0, time.monotonic()
+    It is unknown before the kernels of all ``tasks`` are counted, and before the first one is measured.
+    """
+
+    def __init__(self, tasks: int) -> None:
+        self._tasks, self._counted, self._measured = tasks, 0, 0
+        self._left: dict[int, int] = {}
+        self._started: float | None = None
+
+    def expect(self, number: int, kernels: int) -> None:
+        """Count the kernels of a problem that are to be measured."""
+        self._left[number] = kernels
+        self._counted += 1
+
+    def start(self) -> None:
+        """Begin to count the time, unless it has begun."""
+        self._started = time.monotonic() if self._started is None else self._started
 
     def done(self, number: int) -> None:
         """Count the kernels of a problem as measured."""
         self._measured += self._left.pop(number, 0)
 
     def seconds(self) -> float | None:
-        """Return the seconds left; None before the first kernel is measured."""
-        if not self._measured:
+        """Return the seconds left; None if they are unknown."""
+        if self._started is None or not self._measured or self._counted < self._tasks:
             return None
-        return (time.monotonic() - self._started) / self._measured * sum(self._left.values())
+        return (time.monotonic() - self._started) / self._measured * sum([*self._left.values()])
 
     def text(self) -> str:
         """Return the time left in words, or ""."""

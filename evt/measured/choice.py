@@ -21,7 +21,7 @@ def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:
     if best is None or best.route == LOOP:
         return best
     fitting = (each for each in found.candidates if each.route.name == best.route and each.applies)
-    return best if any(best.config in each.search_space for each in fitting) else None
+    return best if any(each.find_config(best.config) for each in fitting) else None
 
 
 def is_measured(problem: Problem) -> bool:

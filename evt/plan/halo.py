@@ -348,6 +348,7 @@ def _limits(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, .
     return most, tuple(each for each in narrower if each not in known)
 
 
+@lru_cache(maxsize=4096)
 def _kernel(plane: Plane, pixels: int, shared: bool) -> Tiled | None:
     """Return the tile of a kernel and its costs; None if no tile fits."""
     tile = choose(plane, pixels, shared=shared)

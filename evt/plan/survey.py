@@ -119,6 +119,11 @@ class Candidate:
                 found.setdefault(config.name, config)
         return found
 
+    def find_config(self, name: str) -> Config | None:
+        """Return the configuration of the search space that has a name; most named ones are usual."""
+        usual = next((config for config in self.configs if config.name == name), None)
+        return usual or self.search_space.get(name)
+
     def _invariant(self, made: Plan) -> Plan | Refusal:
         """Return a plan; if rows must not depend on their number, why they may."""
         if not self.problem.options.batch_invariant:
@@ -209,7 +214,7 @@ class Survey:
         """The routes to choose from; without a requested route, the routes that have the requested configuration."""
         if self.named is not None or not isinstance(self.config, str):
             return self.asked
-        return [each for each in self.asked if each.applies and self.config in each.search_space] or self.asked
+        return [each for each in self.asked if each.applies and each.find_config(self.config)] or self.asked
 
     def _is_beside(self, candidate: Candidate) -> bool:
         """Return whether a route's refusals are irrelevant to the user: the route is for other programs.
@@ -272,13 +277,13 @@ class Survey:
 
     def _find_config(self, name: str) -> Config:
         """Return the configuration with a name. Raise TargetError (E0501), with the routes that have it."""
-        known = self.chosen.search_space
-        if name in known:
-            return known[name]
+        known = self.chosen.find_config(name)
+        if known is not None:
+            return known
         message = f"the route {self.chosen.route.name} has no configuration `{name}`"
         usual = [config.name for config in self.chosen.configs[:_NAMED]]
         more = ", and others: see `evt explain`" if len(self.chosen.configs) > _NAMED else ""
-        others = [each.route.name for each in self.candidates if each.applies and name in each.search_space]
+        others = [each.route.name for each in self.candidates if each.applies and each.find_config(name)]
         notes = (f"`{name}` is a configuration of {' and '.join(others)}: ask for that route, too",) if others else ()
         raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(usual)}{more}", notes=notes))
 

@@ -13,7 +13,7 @@ from evt.ir.node import Inferred
 from evt.ir.specialise import without_inputs
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
 from evt.request.given import read_dtype
-from evt.request.request import Request, remembered
+from evt.request.request import Request, remembered_for_kernels
 
 DEFAULT_DTYPE = "f16"
 
@@ -48,7 +48,7 @@ def graph_at(request: Request, stage: str, a: str | None = None, b: str | None =
     return typed_graph(request, a, b) if stage == "typed" else optimised_graph(request, a, b)
 
 
-@remembered
+@remembered_for_kernels
 def typed_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
     """Return the graph with types and with the rounding points of the settings.
 
@@ -62,7 +62,7 @@ def typed_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str
     return round_as_eager(made) if request.settings.numerics == "eager" else made
 
 
-@remembered
+@remembered_for_kernels
 def optimised_for(request: Request, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
     """Return :func:`typed_for` after the passes that the settings allow. Raise ProgramError."""
     made = typed_for(request, operands, absent)

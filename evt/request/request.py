@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
+from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evt.diagnostics import Source
@@ -44,6 +45,8 @@ class Request:
     functions: tuple[Function, ...] = field(init=False)
     #: Results derived from this object. Equal graphs may have different texts, and results show the text.
     _answers: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    #: Results that do not depend on a selected kernel: :meth:`forced` programs share them.
+    _shared: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         applied = dict.fromkeys(op.function for op, _ in self.dag.table if isinstance(op, Apply))
@@ -108,7 +111,9 @@ class Request:
 
     def forced(self, route: str | None, config: str | None) -> Request:
         """Return the program with a selected route and configuration."""
-        return replace(self, settings=replace(self.settings, route=route, config=config))
+        made = replace(self, settings=replace(self.settings, route=route, config=config))
+        object.__setattr__(made, "_shared", self._shared)
+        return made
 
     @cached_property
     def member(self) -> Request:
@@ -120,16 +125,29 @@ def remembered(
     function: Callable[Concatenate[Request, _Question], _Answer],
 ) -> Callable[Concatenate[Request, _Question], _Answer]:
     """Cache a function's results in the request, so that equal arguments return one object."""
+    return _cached(function, attrgetter("_answers"))
 
+
+def remembered_for_kernels(
+    function: Callable[Concatenate[Request, _Question], _Answer],
+) -> Callable[Concatenate[Request, _Question], _Answer]:
+    """Cache as :func:`remembered` the results of a function that ignores the selected route and configuration."""
+    return _cached(function, attrgetter("_shared"))
+
+
+def _cached(
+    function: Callable[Concatenate[Request, _Question], _Answer],
+    answers_of: Callable[[Request], dict[object, Any]],
+) -> Callable[Concatenate[Request, _Question], _Answer]:
     @wraps(function)
     def asked(request: Request, /, *question: _Question.args, **named: _Question.kwargs) -> _Answer:
-        key = (function, question, *named.items())
-        found: _Answer | None = request._answers.get(key)
+        key, answers = (function, question, *named.items()), answers_of(request)
+        found: _Answer | None = answers.get(key)
         if found is not None:
             return found
-        if len(request._answers) >= _MOST_ANSWERS:
-            request._answers.clear()
-        answer: _Answer = request._answers.setdefault(key, function(request, *question, **named))
+        if len(answers) >= _MOST_ANSWERS:
+            answers.clear()
+        answer: _Answer = answers.setdefault(key, function(request, *question, **named))
         return answer
 
     return asked

@@ -66,6 +66,11 @@ class Driver:
         self.launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
         self._cuda = cuda
 
+    def devices(self) -> tuple[int, int]:
+        """Return a CUresult and the number of devices that this process may use."""
+        number = ctypes.c_int()
+        return self._cuda.cuInit(0) or self._cuda.cuDeviceGetCount(ctypes.byref(number)), number.value
+
     def device(self) -> tuple[int, int]:
         """Return a CUresult and the device of the thread's context."""
         device = ctypes.c_int()

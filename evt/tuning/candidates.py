@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evt.errors import EvtError
 from evt.plan import Candidate, Config, Plan, Survey
 from evt.plan.batches import launches
 from evt.plan.cards import Card
+from evt.plan.plan import OwnProduct
 from evt.plan.speed import duration, fastest
 from evt.runtime.kernels import check_batches, check_sizes
 from evt.tuning.table import KernelTime, Name
@@ -68,17 +69,19 @@ def candidates(
     untuned = _untuned(plans, found.asked_for(None), sizes, card)
     if not wide or found.problem.grouped:
         return Candidates(plans, failed, untuned)
-    further: dict[Name, Plan] = {}
+    estimated: dict[Name, Plan] = {}
+    places: dict[Name, tuple[Candidate, Config]] = {}
     unfit = 0
     allowed = {candidate for candidate in count if count[candidate] == min(count.values())}
     for name, candidate, config in _searched(found):
         if candidate in allowed and name not in plans and name not in failed:
             try:
-                further[name] = _plan(candidate, config, sizes)
+                estimated[name] = _outline(candidate, config, sizes)
+                places[name] = candidate, config
             except EvtError:
                 unfit += 1
-    kept = _promising({**plans, **further}, further, sizes, card, most)
-    return Candidates({**plans, **kept}, failed, untuned, len(further) - len(kept), unfit)
+    kept = {name: _plan(*places[name], sizes) for name in _promising(plans, estimated, sizes, card, most)}
+    return Candidates({**plans, **kept}, failed, untuned, len(estimated) - len(kept), unfit)
 
 
 def _searched(found: Survey) -> Iterator[tuple[Name, Candidate, Config]]:
@@ -97,16 +100,29 @@ def _plan(candidate: Candidate, config: Config, sizes: Mapping[str, int]) -> Pla
     return made
 
 
+def _outline(candidate: Candidate, config: Config, sizes: Mapping[str, int]) -> Plan:
+    """Return a plan with the estimate of a kernel's. Raise EvtError if the kernel does not run a problem.
+
+    The plans of own products differ in their configurations only, and to plan all of a search space takes seconds.
+    """
+    usual = candidate.general
+    if usual is None or not isinstance(usual.mainloop, OwnProduct):
+        return _plan(candidate, config, sizes)
+    made = replace(usual, config=config)
+    check_sizes(made, sizes)
+    return made
+
+
 def _promising(
     plans: Mapping[Name, Plan], further: Mapping[Name, Plan], sizes: Mapping[str, int], card: Card, most: int
-) -> dict[Name, Plan]:
-    """Return the further plans that the cost model expects to be fast: stock epilogues stand for equal visitors."""
-    times = {name: duration(plan, sizes, card).total for name, plan in plans.items()}
+) -> list[Name]:
+    """Return the further kernels that the cost model expects to be fast: stock epilogues stand for equal visitors."""
+    every = {**plans, **further}
+    times = {name: duration(plan, sizes, card).total for name, plan in every.items()}
     limit = SLOWEST * min(times.values(), default=math.inf)
     fast = sorted((name for name in further if times[name] <= limit), key=lambda name: times[name])
-    stock = {name[1] for name in plans if plans[name].route.startswith("stock")}
-    fast = [name for name in fast if name[1] not in stock or plans[name].route.startswith("stock")]
-    return {name: further[name] for name in fast[:most]}
+    stock = {name[1] for name in every if name[0].startswith("stock")}
+    return [name for name in fast if name[1] not in stock or name[0].startswith("stock")][:most]
 
 
 def _untuned(plans: Mapping[Name, Plan], found: Survey, sizes: Mapping[str, int], card: Card) -> Name | None:

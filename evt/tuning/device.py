@@ -5,7 +5,9 @@ from __future__ import annotations
 import getpass
 import platform
 import subprocess
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -77,9 +79,15 @@ class Gpu:
         return GpuClock(torch.device("cuda", self.index), warm=warm)
 
 
+#: The file of Linux with the version of the driver; nvidia-smi takes up to a second.
+_LOADED = Path("/sys/module/nvidia/version")
+
+
 @lru_cache
 def driver_version() -> str:
     """Return the version of NVIDIA's driver, "" if it is unknown."""
+    with suppress(OSError):
+        return _LOADED.read_text().strip()
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done: Any = subprocess.run(query, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)

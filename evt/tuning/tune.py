@@ -190,13 +190,17 @@ class Space:
     sources: Mapping[Name, KernelSource]
     digests: Mapping[Name, str]
 
+    @staticmethod
+    def of(chosen: Candidates) -> Space:
+        """Return the candidates with their sources."""
+        sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
+        return Space(chosen, sources, {name: source_key(source)[:_DIGITS] for name, source in sources.items()})
+
 
 def space_of(work: Work, device: Device, options: Options) -> Space:
     """Return the kernels that tuning may build."""
     found = work.found.asked_for(options.route)
-    chosen = candidates(found, work.sizes, card_of(device), wide=options.wide, most=options.most)
-    sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
-    return Space(chosen, sources, {name: source_key(source)[:_DIGITS] for name, source in sources.items()})
+    return Space.of(candidates(found, work.sizes, card_of(device), wide=options.wide, most=options.most))
 
 
 def pending(work: Work, space: Space, device: Device, options: Options, store: Store) -> dict[Name, KernelSource]:

@@ -17,11 +17,11 @@ from evt.bench.case import Case, draw
 from evt.bench.cudnn import cudnn_fused
 from evt.bench.layers import NETWORKS
 from evt.bench.report import BenchReport, notes
-from evt.bench.suites import chosen
 from evt.cli.bench import NETWORK_BATCHES
 from evt.diagnostics import Source
 from evt.eager.idiom import UnwrittenError
 from evt.program import Program
+from evt.workload import chosen
 from tests.support.benchmarks import CPU, check
 
 RESIDUAL = "D = relu(acc + bias + residual)"

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from evt.farm import summarise, tasks_of
-from evt.farm.cluster import local_gpus, run_on_cluster
+from evt.farm.cluster import run_on_cluster
+from evt.farm.workers import local_gpus
 from evt.measured import Store
 from evt.tuning.tune import Options
 from evt.workload import read_workload
@@ -24,11 +25,11 @@ def main(workload: str, count: int) -> None:
     with local_gpus(2) as client:
         link = client.dashboard_link
         options = Options(rounds=9, again=False)
-        for result in run_on_cluster(tasks, client, options, make=machine):
+        for result in run_on_cluster(tasks, client, options, make=machine, here=True):
             results.append(result)
             if len(results) == 1:
                 kill.touch()
-        again = list(run_on_cluster(tasks, client, options, make=machine))
+        again = list(run_on_cluster(tasks, client, options, make=machine, here=True))
     outcome = {
         "dashboard": link,
         "killed": not kill.exists(),

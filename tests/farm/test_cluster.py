@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from evt.cli import main
 from evt.farm import run_tasks, tasks_of
-from evt.farm.cluster import Remote, connected, run_on_cluster
+from evt.farm.cluster import Remote, run_on_cluster
+from evt.farm.workers import connected, gpus_here
 from evt.measured import Store
 from evt.tuning.tune import Options
 from evt.workload import read_workload
@@ -81,6 +82,20 @@ def test_a_running_cluster(timed: Path, tmp_path: Path) -> None:
     assert len(Store()) == 3
 
 
+def test_workers_start_before_torch_is_imported() -> None:
+    """The command reads a workload, counts the GPUs and starts workers, which import torch at the same time."""
+    code = "import sys, evt.workload, evt.farm.workers as at; at.gpus_here(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise OSError
+
+    monkeypatch.setattr("evt.runtime.driver.find_driver", missing)
+    assert gpus_here() == 0
+
+
 def test_a_gpu_of_workers_has_no_clock() -> None:
     name, target, multiprocessors = A100
     gpu = Remote(name, "lock", "580", target, multiprocessors)
@@ -101,7 +116,7 @@ def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch)
         for arguments in (("--gpus", "2"), ("--scheduler", "tcp://127.0.0.1:1")):
             assert "pip install distributed" in tune(*arguments)
     pytest.importorskip("distributed")
-    monkeypatch.setattr("evt.farm.cluster.PATIENCE", 0.5)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("evt.farm.workers.PATIENCE", 0.5)
+    monkeypatch.setattr("evt.farm.workers.gpus_here", lambda: 1)
     assert "--gpus 2: this machine has 1 GPU." in tune("--gpus", "2", code=2)
     assert "no Dask scheduler at tcp://127.0.0.1:1" in tune("--scheduler", "tcp://127.0.0.1:1")

@@ -16,9 +16,10 @@ import pytest
 
 import evt
 from evt.compilation.source import source_key
+from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.farm import Task, run_tasks, summarise, tasks_of
-from evt.farm import local as local_module
+from evt.farm import builders as builders_module
 from evt.farm.local import Remaining
 from evt.farm.task import Calls
 from evt.measured import Store
@@ -76,7 +77,7 @@ def test_results_are_kept_and_used(timed: Path) -> None:
 @pytest.fixture
 def _unbuilt(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of an H200 need no builds."""
-    for module in (tune_module, local_module):
+    for module in (tune_module, builders_module):
         monkeypatch.setattr(module, "failures_of", lambda sources: {})
 
 
@@ -258,7 +259,11 @@ def test_a_newer_database_ends_a_run_before_it_begins(timed: Path) -> None:
 def test_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("evt.farm.local.time.monotonic", lambda: now[0])
-    left = Remaining([10, 20, 30])
+    left = Remaining(3)
+    left.start()
+    for number, kernels in enumerate((10, 20, 30)):
+        assert (left.seconds(), left.text()) == (None, "")
+        left.expect(number, kernels)
     assert (left.seconds(), left.text()) == (None, "")
     now[0] = 110.0
     left.done(0)
@@ -270,10 +275,22 @@ def test_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left.text() == ""
 
 
+def test_an_error_of_a_build_ends_the_run(timed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds run in threads. A kernel that cannot be built is no error."""
+
+    def full(sources: object) -> None:
+        raise BuildError(Diagnostic("E0704", "the disk is full"))
+
+    monkeypatch.setattr(builders_module, "failures_of", full)
+    with pytest.raises(BuildError, match="the disk is full"):
+        list(run_tasks(tasks(2), StandInMachine(), RESUMED))
+    assert lines(timed) == []
+
+
 def test_progress_names_the_problem(timed: Path) -> None:
     said: list[str] = []
     list(run_tasks(tasks(2), StandInMachine(), RESUMED, progress=said.append))
-    assert said[0] == "2 problems; building the kernels of 2"
+    assert said[0] == "2 problems; planning and building their kernels"
     assert said[1].startswith("[1/2] qkv 1x6144x4096: 2 kernels")
 
 

@@ -159,7 +159,7 @@ def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a workload, on a machine that stands in for one with a GPU; kernels need no builds."""
     monkeypatch.setattr("evt.bench.require_gpu", lambda: torch.device("cuda", 0))
     monkeypatch.setattr("evt.farm.GpuMachine", lambda index, seed: StandInMachine())
-    for module in ("evt.tuning.tune", "evt.farm.local"):
+    for module in ("evt.tuning.tune", "evt.farm.builders"):
         monkeypatch.setattr(f"{module}.failures_of", lambda sources: {})
     path = tmp_path / "w.toml"
     path.write_text(WORKLOAD)

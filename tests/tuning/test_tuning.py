@@ -23,8 +23,10 @@ from evt.ir.dtype import BY_NAME
 from evt.measured import Measurement, Store, Timing
 from evt.plan import survey
 from evt.plan.cards import find_card
+from evt.plan.speed import duration
+from evt.plan.verdict import Refusal
 from evt.program import Program
-from evt.request import Request, packed_problem
+from evt.request import Request, optimised_graph, packed_problem
 from evt.runtime import call as call_module
 from evt.runtime import kernels as kernels_module
 from evt.runtime import prepare as prepare_module
@@ -146,6 +148,34 @@ def test_the_plans_of_a_forced_program() -> None:
     assert (plan.family, plan.config.name) == MEASURED
     assert [plan.config.name for plan in plan_kernels(op.request, bound, SM90)] == list(PLAIN[1:])
     assert (op.request.settings.route, forced.source) == (None, op.request.source)
+    assert optimised_graph(forced) is optimised_graph(op.request)  # tuning forces hundreds of kernels of a program
+
+
+def test_usual_configurations_are_found_without_the_others() -> None:
+    (own,) = survey(packed_problem(evt.gemm("D = acc").request, "sm90", "f16", "f16"), "gemm-own-3x").asked
+    usual = own.configs[-1]
+    assert (own.find_config(usual.name), "search_space" in vars(own)) == (usual, False)
+    for name, config in list(own.search_space.items())[:: len(own.search_space) // 9]:
+        assert own.find_config(name) == config
+    assert own.find_config("own_pingpong_1x1x1") is None
+
+
+@pytest.mark.parametrize("text", ["D = gelu(acc + bias) + C", "out D[m, n/2]; D = even(acc)*odd(acc)"])
+def test_own_products_are_pruned_before_they_are_planned(text: str) -> None:
+    """The estimates are those of whole plans, of which tuning makes as many as it builds."""
+    sizes = {"m": 300, "n": 4096, "k": 4096, "l": 1}
+    found = survey(packed_problem(evt.linear(text).request, "sm90", "bf16", "bf16"), "own")
+    (own,) = found.asked[:1]
+    names = {name for name, config in own.search_space.items() if not isinstance(own.try_plan(config), Refusal)}
+    times = {name: duration(own.plan(own.search_space[name]), sizes, H200).total for name in names}
+    usual = {config for _, config in names_of(found)}
+    best = sorted(names - usual, key=lambda name: times[name])[:12]
+    fresh = survey(packed_problem(evt.linear(text).request, "sm90", "bf16", "bf16"), "own")
+    made = candidates(fresh, sizes, H200, wide=True, most=12)
+    further = {config for _, config in made.plans} - usual
+    assert sorted(times[name] for name in further) == pytest.approx([times[name] for name in best][: len(further)])
+    assert len(further) > 5
+    assert made.pruned > 10 * len(further)
 
 
 def test_a_convolution_without_padding_needs_a_kernel() -> None:

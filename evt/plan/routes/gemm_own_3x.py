@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from evt.ir import Load, TypedDag
 from evt.ir.node import ELEMENT_MODES, base, divisor
@@ -22,7 +23,7 @@ from evt.plan.staged import is_paired
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations that are built."""
-    return tuple(_config(each, problem, "always") for each in _tiles(problem)[0])
+    return tuple(_config(each, problem.operand_bytes, "always") for each in _tiles(problem)[0])
 
 
 def configs_ragged(problem: Problem) -> tuple[Config, ...]:
@@ -38,7 +39,7 @@ def space_ragged(problem: Problem) -> Iterator[Config]:
 def space_sm90(problem: Problem) -> Iterator[Config]:
     """Yield the configurations of all other tiles that fit."""
     for each in _tiles(problem)[1]:
-        yield _config(each, problem, "asked")
+        yield _config(each, problem.operand_bytes, "asked")
 
 
 def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
@@ -70,8 +71,10 @@ def _blocks(dag: TypedDag, name: str, which: int) -> list[int]:
     return [divisor(mode) for mode in modes if base(mode) == ELEMENT_MODES[name][which]]
 
 
-def _config(tile: Tile, problem: Problem, use: Use) -> Config:
-    shape = (tile.rows, tile.columns, tile.row_bytes // problem.operand_bytes)
+@lru_cache(maxsize=4096)
+def _config(tile: Tile, operand_bytes: int, use: Use) -> Config:
+    """Return the configuration of a tile; equal problems share it."""
+    shape = (tile.rows, tile.columns, tile.row_bytes // operand_bytes)
     return Config(shape, _schedule(tile), tile.cluster, (STEP_PIXELS, FILTERS), use=use)
 
 

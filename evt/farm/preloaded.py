@@ -1,0 +1,17 @@
+"""What the first task of a worker needs, imported while the worker starts: see :mod:`evt.farm.workers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import evt.farm.cluster  # noqa: F401
+from evt.tuning.device import driver_version
+
+
+def dask_setup(worker: Any) -> None:
+    """Make the CUDA context, which takes a second: Dask calls this function."""
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
+        driver_version()
