@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from threading import Lock
 from typing import Any
 
 from evt.compilation.cache import RECORD, Cache
@@ -22,16 +23,21 @@ from evt.storage.trust import read_private
 
 #: The number of earlier builds whose times predict the next one, and the largest size of a record in bytes.
 _EARLIER, _MOST_RECORD = 64, 1 << 20
+#: Held by the build whose line is shown.
+_LINE = Lock()
 
 
 @contextlib.contextmanager
 def shown(sources: Sequence[KernelSource], cache: Cache, jobs: int | None, verbose: bool) -> Iterator[_Display]:
     """Yield a listener to a build that shows its progress on a terminal; elsewhere, and if ``verbose``, it is silent.
 
-    Nothing is shown before the first compiler starts.
+    Nothing is shown before the first compiler starts, and beside another build of this process.
     """
     with ExitStack() as line:
-        yield _Display(sources, cache, jobs, line, visible=not verbose and _is_terminal())
+        visible = not verbose and _is_terminal() and _LINE.acquire(blocking=False)
+        if visible:
+            line.callback(_LINE.release)
+        yield _Display(sources, cache, jobs, line, visible=visible)
 
 
 def _is_terminal() -> bool:

@@ -44,8 +44,8 @@ def fragment(plan: Plan) -> FragmentText:
 
 def _lanes(plan: Plan) -> str:
     """Return the lanes of an own kernel: see codegen/include/evt/fragment.hpp."""
-    if isinstance(plan.mainloop, OwnProduct) and plan.mainloop.paired:
-        return "evt::kit::LanesOfPairs"
+    if isinstance(plan.mainloop, OwnProduct) and plan.mainloop.pairs:
+        return listed("evt::kit::LanesOfPairs", (str(plan.mainloop.pairs),))
     return f"evt::{_LANES.get(type(plan.mainloop), 'kit')}::Lanes"
 
 
@@ -89,7 +89,7 @@ class _Passes:
         lanes, config = self.lanes, self.plan.config
         if operation == "ColumnBroadcast" and isinstance(self.plan.mainloop, OwnProduct):
             rows = STEP_PIXELS if config.schedule == "own_rows" else config.tile[0]
-            paired = (lanes,) if self.plan.mainloop.paired else ()
+            paired = (lanes,) if self.plan.mainloop.pairs else ()
             lanes = listed("evt::fragment::LanesOfTile", (str(rows), *paired))
         return listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{operation}", arguments)))
 

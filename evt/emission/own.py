@@ -106,7 +106,7 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
         ProductClass(operand, scaled=multiplied, fast_sums=plan.options.fast_sums).promoted,
         loop.ends is not None,
         tile.by_rows,
-        loop.paired,
+        loop.pairs,
         loop.batched,
         tile.by_stages,
     )

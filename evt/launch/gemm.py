@@ -114,11 +114,11 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     a, b = (_operand_of(plan, loop, matrix, sizes) for matrix in (loop.a, loop.b))
     maps = [
         _operand("a", a, sizes, (k, m), (box, rows // across), has_many=loop.batched),
-        _pairs(b, sizes, box) if loop.paired else _filters(loop, b, sizes, depth if loop.converts else box),
+        _pairs(loop, b, sizes, box) if loop.pairs else _filters(loop, b, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))
     part = rows_of_part(tile)
-    stored = n // _MEMBERS if loop.paired else n
+    stored = n // _MEMBERS if loop.pairs else n
     for name, tensor in (("source", plan.source), ("destination", plan.destination)):
         if tensor is not None:
             if ragged and name == "destination":
@@ -178,11 +178,19 @@ def _operand(
     return tensor_map(member, given.pointer, given.dtype, extents, strides, box, row_bytes, before=given.before)
 
 
-def _pairs(b: _Operand, sizes: Mapping[str, int], depth: int) -> TensorMap:
-    """Return the descriptor of B for pairs of columns: a box has the first, or the second columns of 64 pairs."""
-    pair = _MEMBERS * b.leading
-    extents = sizes["k"], sizes["n"] // _MEMBERS, _MEMBERS, sizes["l"] if b.of_batch else 1
-    strides, box = (pair, b.leading, b.of_batch or pair), (depth, FILTERS, 1, 1)
+def _pairs(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int) -> TensorMap:
+    """Return the descriptor of B for pairs of columns: a box has the first, or the second columns of 64 pairs.
+
+    The first columns are runs of as many columns as a pair's are apart, and so are the second ones.
+    """
+    run = loop.pairs * b.leading
+    pairs = _MEMBERS * run
+    extents = [sizes["k"], sizes["n"] // (_MEMBERS * loop.pairs), _MEMBERS, sizes["l"] if b.of_batch else 1]
+    strides, box = [pairs, run, b.of_batch or pairs], [depth, FILTERS // loop.pairs, 1, 1]
+    if loop.pairs > 1:
+        extents.insert(1, loop.pairs)
+        strides.insert(0, b.leading)
+        box.insert(1, loop.pairs)
     return tensor_map("b", b.pointer, b.dtype, extents, strides, box, depth * bytes_of(b.dtype), before=b.before)
 
 

@@ -138,15 +138,15 @@ class OwnProduct(MatrixProduct):
 
     ``row_copies`` are made of operands that TMA cannot load. ``ends`` are the ends of the groups of rows, if each group
     has its own B. ``factors`` of its operands multiply the sums of a stage; a zero point of B is among them. ``bias``
-    is the code of zero of a packed B. ``paired``: a thread has both columns of a pair, and the kernel stores a column
-    of D for each pair. ``batched``: there are several products.
+    is the code of zero of a packed B. ``pairs``: a thread has both columns of a pair, this distance apart, and the
+    kernel stores a column of D for each pair; 0 without pairs. ``batched``: there are several products.
     """
 
     row_copies: tuple[RowCopy, ...] = ()
     ends: Field | None = None
     factors: tuple[Factor, ...] = ()
     bias: int = 0
-    paired: bool = False
+    pairs: int = 0
     batched: bool = False
 
     @property

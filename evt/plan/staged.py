@@ -7,7 +7,7 @@ from __future__ import annotations
 from evt.ir import Input, Output
 from evt.ir.columns import pair_distances
 from evt.ir.dtype import BF16, E4M3, E5M2, F16, I8, U8
-from evt.ir.node import base
+from evt.ir.node import Interleave, Pick, ReduceBlocks, base
 from evt.plan.epilogue.facts import is_collective
 from evt.plan.problem import Problem
 
@@ -29,21 +29,30 @@ def is_unaligned(problem: Problem, value: Input | Output) -> bool:
 
 
 def is_paired(problem: Problem) -> bool:
-    """Return whether an own GEMM kernel stores a D with a column for each pair of neighbouring columns.
+    """Return whether an own GEMM kernel stores a D with a column for each pair of columns."""
+    return distance_of_pairs(problem) > 0
+
+
+def distance_of_pairs(problem: Problem) -> int:
+    """Return the distance of the columns of a pair for which an own GEMM kernel stores one column of D, or 0.
 
     TMA loads the rows of B in another order then, so that k is contiguous. Two blocks leave no registers for operands
-    that are converted. Threads would move all other matrices element by element.
+    that are converted. Threads would move all other matrices element by element. A warp has blocks of neighbouring
+    columns, and pairs of other distances, only if pairs are neighbours.
     """
     primary, dag = problem.dag.primary, problem.dag
     if primary.modes[-1:] != ("n/2",) or problem.converts or problem.packs or problem.signature.b.contiguous != "k":
-        return False
+        return 0
     if not _is_moved(problem, primary):
-        return False
+        return 0
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     if any(value.is_tile for value in values if value is not primary):
-        return False
+        return 0
     (value,) = dag.arguments(dag.stores[primary.name])
-    return pair_distances(dag, dag.types)[value] == {1}
+    (found,) = pair_distances(dag, dag.types)[value]
+    others = [op for op, _ in dag.table if isinstance(op, ReduceBlocks | Pick | Interleave)]
+    alike = all(not isinstance(op, ReduceBlocks) and op.block == found for op in others)
+    return found if found == 1 or alike else 0
 
 
 def _is_moved(problem: Problem, value: Input | Output) -> bool:

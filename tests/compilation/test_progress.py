@@ -9,7 +9,7 @@ import re
 import pytest
 
 from evt.compilation import BuildEvent, KernelSource, Phases, build
-from evt.compilation.progress import Times, expected_seconds
+from evt.compilation.progress import Times, expected_seconds, shown
 from tests.support.fake_nvcc import Room
 
 
@@ -52,6 +52,15 @@ def test_a_terminal_shows_the_kernel_the_phase_and_the_time(room: Room, monkeypa
     before = len(stderr.getvalue())
     build(several, cache=room.cache, toolchain=room.tools)
     assert len(stderr.getvalue()) == before  # a hit shows nothing
+
+
+def test_builds_beside_each_other_show_one_line(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = replaced_stderr(monkeypatch, terminal=True)
+    with shown(sources("// outer\n"), room.cache, None, verbose=False):
+        build(sources("// inner\n"), cache=room.cache, toolchain=room.tools)
+    assert not plain(stderr)
+    build(sources("// later\n"), cache=room.cache, toolchain=room.tools)
+    assert "evt-3x later" in plain(stderr)
 
 
 def test_earlier_builds_predict_the_remaining_time(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,10 +78,11 @@ struct MmaOfRegisters : Mma<Pixels> {
 
 /// D = acc + C + offset, D = acc + offset, or D = 2*even(acc) + odd(acc) + offset, and the sums of the rows and of the
 /// columns of acc. A row has an offset. Without a destination, threads load C and store D.
-template <bool HasSource, int TileRows, bool Paired, class D>
+template <bool HasSource, int TileRows, int Pairs, class D>
 struct Epilogue {
+  static constexpr bool Paired = Pairs > 0;
   static constexpr bool Direct = std::is_void_v<D>;
-  using Lanes = std::conditional_t<Paired, evt::kit::LanesOfPairs, evt::kit::Lanes>;
+  using Lanes = std::conditional_t<Paired, evt::kit::LanesOfPairs<Pairs>, evt::kit::Lanes>;
   using Source = std::conditional_t<HasSource && !Direct, bf16, void>;
   using Destination = D;
   using Result = float;
@@ -91,8 +92,8 @@ struct Epilogue {
   using Rows = Sums<epilogue::Kept::kRows>;
   using Columns = Sums<epilogue::Kept::kColumns>;
   using Offset = evt::own::Part<evt::fragment::LanesOfTile<TileRows, Lanes>, epilogue::ColumnBroadcast<float, float>>;
-  using Even = evt::own::Part<Lanes, epilogue::Even<1>>;
-  using Odd = evt::own::Part<Lanes, epilogue::Odd<1>>;
+  using Even = evt::own::Part<Lanes, epilogue::Even<Paired ? Pairs : 1>>;
+  using Odd = evt::own::Part<Lanes, epilogue::Odd<Paired ? Pairs : 1>>;
   using Loaded = evt::own::Part<Lanes, epilogue::MatrixLoad<float, epilogue::Strides>>;
   using Stored = evt::own::Part<Lanes, epilogue::MatrixStore<evt::element::Stored, epilogue::Strides>>;
 
@@ -259,13 +260,13 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPaired, Destination>,
+  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPairs, Destination>,
                                 Depth, Tile,
                                 Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth;
   int const batches = Tile::kBatched ? size.batches : 1, groups = Tile::kGrouped ? int(size.ends.size()) : batches;
-  int const stored = Tile::kPaired ? n / 2 : n;
+  int const stored = Tile::kPairs > 0 ? n / 2 : n;
   // A row beyond each batch lies between the batches. In D it stays NaN.
   auto const many = [&](char name, int rows, int columns) {
     bool const shared = !Tile::kBatched || std::strchr(size.shared, name) != nullptr;
@@ -364,17 +365,19 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
     while (Tile::kGrouped && i >= size.ends[size_t(group)]) ++group;
     bf16 const* const row_of_a = &a[size_t(batch * a_batch + i * k)];
     bf16 const* const row_of_c = &c[size_t(batch * c_batch + i * n)];
-    double of_row = 0, before = 0;
+    double of_row = 0;
+    std::vector<double> sums(static_cast<size_t>(n));
     for (int j = 0; j < n; ++j) {
       double sum = 0;
       for (int x = 0; x < k; ++x) sum += value(row_of_a[x]) * element(group, j, x) * factor(group, i, j, x);
-      if (!Tile::kPaired) {
+      sums[size_t(j)] = sum;
+      if constexpr (Tile::kPairs == 0) {
         expect_stored(row_of_d[j], sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
-      } else if (j % 2 == 1) {
-        double const scale = 1 + std::fabs(before) + std::fabs(sum);
-        expect_stored(row_of_d[j / 2], 2 * before + sum + offsets[size_t(i)], scale, "D of a pair", i, j / 2);
+      } else if (j / Tile::kPairs % 2 == 1) {
+        double const first = sums[size_t(j - Tile::kPairs)], scale = 1 + std::fabs(first) + std::fabs(sum);
+        int const pair = j / (2 * Tile::kPairs) * Tile::kPairs + j % Tile::kPairs;
+        expect_stored(row_of_d[pair], 2 * first + sum + offsets[size_t(i)], scale, "D of a pair", i, pair);
       }
-      before = sum;
       of_row += sum;
       of_columns[size_t(j)] += sum;
     }
@@ -446,6 +449,10 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 1, 1, 2>, 64, false, 0, 0, 16, 0, 64, Byte>({100, 144, 72, 2, {}});
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1>, 40, false, 0, 0, 16, 0, 64, Byte>({90, 144, 8, 2, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128, 16, 0, 64, Byte>({150, 144, 8, 2, {5, 5, 140}});
+  check<__COUNTER__, GemmTile<2, true, 2, 1, 1, false, false, false, 32>, 48, false>({150, 576, 72, 2, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 2, 2, false, false, false, 16>, 64, false>({70, 160, 328, 4, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1, true, true, false, 32>, 32, false, 1, 1>({90, 320, 136, 4, {33, 33, 90}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, false, false, 32, true>, 32, false>({33, 192, 72, 2, {}, 3, "B"});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -125,7 +125,7 @@ struct FamilyOwn {
   static constexpr int kLeastBlock = 8;
 
   static Lanes make(int tile_m, int tile_n, int thread) {
-    return Lanes({tile_n * kTileN + Warp::first_of(thread), kN, tile_m, tile_n, kStrips});
+    return Lanes({Warp::column_of_strip(tile_n) + Warp::first_of(thread), kN, tile_m, tile_n, kStrips});
   }
   static typename Lanes::Step step(int number, int tile_m, int thread) {
     evt::fragment::Places places;
@@ -143,7 +143,7 @@ struct FamilyOwn {
 };
 
 using Halo = FamilyOwn<evt::fragment::LanesOfWgmma>;
-using Paired = FamilyOwn<evt::fragment::LanesOfPairs>;
+using Paired = FamilyOwn<evt::fragment::LanesOfPairs<1>>;
 using Depthwise = FamilyOwn<evt::fragment::Lanes<16, 1, false>>;
 
 /// Own kernels whose tiles end with a group of columns.

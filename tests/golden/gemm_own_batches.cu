@@ -133,7 +133,7 @@ struct Region0 {
 
 // ... as in gemm_own: /// Add the product to `sums`, or set them to it. 
 
-using Kernel = evt::kit::Gemm<Mma, Epilogue, 64, evt::kit::GemmTile<2, true, 1, 1, 1, false, false, false, false, true>>;
+using Kernel = evt::kit::Gemm<Mma, Epilogue, 64, evt::kit::GemmTile<2, true, 1, 1, 1, false, false, false, 0, true>>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an

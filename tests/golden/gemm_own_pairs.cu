@@ -118,11 +118,11 @@ struct Epilogue {
   static constexpr bool kPlaces = true;  // whether it uses the places of elements
 
   // 3:10 even(acc)
-  using pair_1_type = evt::own::Part<evt::kit::LanesOfPairs, evt::epilogue::Even<1>>;
+  using pair_1_type = evt::own::Part<evt::kit::LanesOfPairs<1>, evt::epilogue::Even<1>>;
   // 3:21 odd(acc)
-  using pair_2_type = evt::own::Part<evt::kit::LanesOfPairs, evt::epilogue::Odd<1>>;
+  using pair_2_type = evt::own::Part<evt::kit::LanesOfPairs<1>, evt::epilogue::Odd<1>>;
   // 4:8 max[n](abs(acc))
-  using reduction_4_type = evt::own::Part<evt::kit::LanesOfPairs, evt::epilogue::ColReduction<evt::Max, float, evt::Partial>>;
+  using reduction_4_type = evt::own::Part<evt::kit::LanesOfPairs<1>, evt::epilogue::ColReduction<evt::Max, float, evt::Partial>>;
 
   struct Params {
     pair_1_type::Params pair_1;
@@ -218,7 +218,7 @@ struct Mma {
   }
 };
 
-using Kernel = evt::kit::Gemm<Mma, Epilogue, 64, evt::kit::GemmTile<2, true, 1, 1, 1, false, false, false, true>>;
+using Kernel = evt::kit::Gemm<Mma, Epilogue, 64, evt::kit::GemmTile<2, true, 1, 1, 1, false, false, false, 1>>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an

@@ -89,19 +89,18 @@ CASES = {
         "in s: f32[m], t: f32; out D[m, n/2], r: f32[m], c: f32; x = acc + bias\n"
         "y = gelu(even(x))*odd(x)*t; D = s*y; r = sum[n](y*y); c = max[m, n](acc)"
     ),
-    "pairs-e4m3": Case("in s: f32[m], t: f32[n]; out D: bf16[m, n/2]; x = s*t*acc; D = silu(even(x))*odd(x)", "e4m3"),
+    "pairs-e4m3": Case("in s: f32[m], t: f32[n]; out D: bf16[m, n/2]; x = s*t*acc; D = even(x, 8)*odd(x, 8)", "e4m3"),
     "pairs-block-scales": Case(
         "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B\n"
         "out D: bf16[m, n/2]; D = silu(even(acc))*odd(acc)",
         "e4m3",
     ),
     "pairs-scales-of-columns": Case(
-        "in s: f32[n, k/128]; B = s*B; out D: bf16[m, n/2], c: f32[n]; D = even(acc) - odd(acc); c = max[m](acc)",
-        "e4m3",
+        "in s: f32[n, k/128]; B = s*B; out D: bf16[m, n/2]; D = even(acc, 16) - odd(acc, 16)", "e4m3"
     ),
     "pairs-bytes": Case("in q: f32; out D: e4m3[m, n/2]; D = q*silu(even(acc))*odd(acc)", "bf16", every=True),
     "bytes": Case("in s: f32[m], x: f16[m, n]; out D: i8; D = s*acc + x", "i8", every=True),
-    "pairs-apart": Case("out D[m, n/2]; D = even(acc, 8) - odd(acc, 8)"),
+    "pairs-apart": Case("out D[m, n/2]; D = silu(even(acc, 32)) - odd(acc, 32)", "bf16", every=True),
     "residual-bf16-gemm": Case(RESIDUAL, "bf16", operation="gemm"),
     "residual-f32": Case(RESIDUAL, "f32"),
     "f32-output-gemm": Case("out D: f32[m, n]; D = acc + C", operation="gemm"),
@@ -172,9 +171,10 @@ def kernels() -> Iterator[Any]:
 
 def sized(case: Case, m: int, n: int, k: int) -> tuple[int, int, int]:
     """Return sizes whose rows of A, of B and of half the columns TMA moves."""
-    halves = 2 if "n/2" in case.text else 1
+    apart = next((each for each in (8, 16, 32) if f", {each})" in case.text), 1)
+    halves = 2 * apart if "n/2" in case.text else 1
     factor = {"i8": 2, "u8": 2, "e4m3": 2, "e5m2": 2, "f32": 0.5}.get(case.types[1], 1)
-    return m, halves * n, int(factor * k)
+    return m, halves * -(-n // apart), int(factor * k)
 
 
 def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any, dict[str, Any]]:

@@ -206,10 +206,10 @@ PRODUCTS = [
         marks=SLOW,
     ),
     pytest.param(
-        "out D: f16[m, n/2]; D = even(acc) + odd(acc)",
+        "out D: f16[m, n/2]; D = even(acc, 32) + odd(acc, 32)",
         "e4m3*e4m3",
         "own_cooperative_96x256x128",
-        id="pairs-e4m3",
+        id="pairs-32-e4m3",
         marks=SLOW,
     ),
     pytest.param("D = acc*s[n] + C", "bf16*i8", "own_stages_32x64x128_1x1x2", id="converted", marks=SLOW),

@@ -182,7 +182,7 @@ REFUSED = {
     "f64": ("gemm(A: f64[m, k], B: f64[n, k])\nD = acc", "f64 is multiplied by the mma instructions of 2.x kernels"),
     "f64 values": ("gemm(A: f16[m, k], B: f16[n, k])\nin x: f64[n]; D = acc + x", "`x` is f64"),
     "wide pairs": (
-        "gemm(A: f16[m, k], B: f16[n, k])\nout D[m, n/2]; D = silu(even(acc, 32))*odd(acc, 32)",
+        "gemm(A: f16[m, k], B: f16[n, k])\nin r[m, n/2]; out D[m, n/2]; D = silu(even(acc, 32))*odd(acc, 32) + r",
         "64 columns are taken together, and a warp has 16",
     ),
     "a mainloop fusion": ("gemm(A: f16[m, k], B: f16[n, k])\nA = relu(A); D = acc", "`A` has a mainloop fusion"),
@@ -279,7 +279,7 @@ UNSUITED = {
     "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is no matrix, which TMA stores"),
     "two matrices to read": ("D = acc + x + y; in x[m, n], y[m, n]", "f16", "`y` is a further matrix"),
     "two matrices to write": ("out D, Z; Z = acc + bias; D = gelu(Z)", "f16", "is a further matrix"),
-    "distant pairs": ("out D[m, n/2]; D = even(acc, 8) + odd(acc, 8)", "f16", "`D` is moved element by element"),
+    "distant pairs": ("out D[m, n/2], E; E = acc; D = even(acc, 8)", "f16", "`D` is moved element by element"),
     "wide pairs": ("out D: f32[m, n/2]; D = even(acc) + odd(acc)", "f16", "`D` is moved element by element"),
     "pairs and a matrix": (
         "out D[m, n/2], E; E = acc; D = even(acc) + odd(acc)",
@@ -320,11 +320,19 @@ def test_it_is_chosen_and_cutlass_is_printed() -> None:
 
 def test_tma_stores_bytes() -> None:
     """C and D have one buffer: threads load a C beside a D of 8 bits."""
-    for text, paired in (("out D: e4m3; D = acc + C", False), ("out D: u8[m, n/2]; D = even(acc)*odd(acc)", True)):
+    for text, pairs in (("out D: e4m3; D = acc + C", 0), ("out D: u8[m, n/2]; D = even(acc, 16)*odd(acc, 16)", 16)):
         made = planned(text, "bf16")
         assert made.destination.dtype.bits == 8
         assert made.source is None
-        assert made.mainloop.paired == paired
+        assert made.mainloop.pairs == pairs
+
+
+def test_a_thread_has_pairs_of_any_distance() -> None:
+    text = "out D[m, n/2], r: f32[m]; D = silu(even(acc, {0}))*odd(acc, {0}); r = {1}"
+    for apart in (1, 8, 16, 32):
+        assert surveyed(text.format(apart, "sum[n](acc)"), "bf16").plan.mainloop.pairs == apart
+    for further in ("sum[n](even(acc, 8))", "max[n](max[n%64](even(acc, 32)))"):
+        assert surveyed(text.format(32, further), "bf16").plan.route != ROUTE
 
 
 # Batches

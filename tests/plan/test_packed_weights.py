@@ -307,7 +307,7 @@ def test_consumers_by_stages_share_columns() -> None:
     """Each has every other stage, so a row is summed in another order than in a single CTA."""
     config = "own_stages_16x64x128_1x1x2"
     op = packed(W4A16, route="own", config=config)
-    assert "GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>" in op.emit("sm90")
+    assert "GemmTile<1, false, 1, 1, 2, true, false, false, 0, false, true>" in op.emit("sm90")
     plan = op.plan("sm90")
     assert tile_of(plan.config, 2) == Tile(16, 1, False, (1, 1, 2), 256, by_stages=True)
     with pytest.raises(EvtError, match="shares the k of a tile among thread blocks"):

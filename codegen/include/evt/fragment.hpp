@@ -17,15 +17,20 @@ constexpr int kRows = 4;
 CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
 
 /// The lanes of a warp. `Columns` lanes of a row have two columns each, `Distance` apart. kRows lanes share these
-/// columns and have different rows: lane `column * kRows + row`. A warp's columns are a strip of the matrix, which
-/// begins at a multiple of its width. ByRows: two rows of a column are neighbours, as in WGMMA's registers; else the two
-/// columns of a row are.
+/// columns and have different rows: lane `column * kRows + row`. A warp's columns are a strip of the matrix: `Columns`
+/// pairs of columns, which lie in one run of columns if Distance is at most Columns. ByRows: two rows of a column are
+/// neighbours, as in WGMMA's registers; else the two columns of a row are.
 template <int Columns, int Distance, bool ByRows>
 struct Lanes {
   static constexpr int kColumns = Columns, kRows = 32 / Columns;
   static constexpr int kDistance = Distance;
   static constexpr int kStrip = 2 * Columns;  // columns
   static constexpr int kTileRows = 0;         // of a tile of consecutive rows, 0 for other tiles
+
+  /// The first column of a strip.
+  CUTLASS_HOST_DEVICE static constexpr int column_of_strip(int strip) {
+    return strip * Columns / Distance * 2 * Distance + strip * Columns % Distance;
+  }
 
   /// The first column of a lane in the strip.
   CUTLASS_HOST_DEVICE static constexpr int first_of(int lane) { return lane / kRows * (Distance == 1 ? 2 : 1); }
@@ -42,7 +47,8 @@ struct Lanes {
 using LanesOfWgmma = Lanes<8, 8, true>;
 
 /// WGMMA's lanes where the rows of B are loaded in another order, so that a thread has both columns of a pair.
-using LanesOfPairs = Lanes<8, 1, true>;
+template <int Distance>
+using LanesOfPairs = Lanes<8, Distance, true>;
 
 /// WGMMA's lanes in a tile of consecutive rows.
 template <int Rows, class Lanes = LanesOfWgmma>

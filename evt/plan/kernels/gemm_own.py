@@ -15,7 +15,7 @@ from evt.plan.kernels.matrices import matrix_product
 from evt.plan.kernels.work import plan_bias, plan_factors, plan_zeros
 from evt.plan.plan import MatrixProduct, OwnProduct, Plan, RowCopy
 from evt.plan.signature import bytes_of
-from evt.plan.staged import ALIGNED_BYTES, is_paired
+from evt.plan.staged import ALIGNED_BYTES, distance_of_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class OwnProductKernel:
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
         loop = replace(_loop(draft, product), batched=self.batched)
-        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.paired))
+        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.pairs > 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,14 @@ class RaggedProductKernel:
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
         loop = replace(_loop(draft, product), ends=draft.fields.ends())
-        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.paired))
+        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.pairs > 0))
 
 
 def _loop(draft: Draft, product: MatrixProduct) -> OwnProduct:
     """Return the main loop of a product: its operands, their factors and zero points."""
     factors = (*plan_factors(draft), *plan_zeros(draft))
-    paired = is_paired(draft.problem)
-    copies = _row_copies(draft, product)
-    return OwnProduct(product.a, product.b, row_copies=copies, factors=factors, bias=plan_bias(draft), paired=paired)
+    pairs, copies = distance_of_pairs(draft.problem), _row_copies(draft, product)
+    return OwnProduct(product.a, product.b, row_copies=copies, factors=factors, bias=plan_bias(draft), pairs=pairs)
 
 
 def _row_copies(draft: Draft, product: MatrixProduct) -> tuple[RowCopy, ...]:

@@ -10,9 +10,9 @@ from evt.ir.dtype import B1
 from evt.plan.batches import counts
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import contiguous, operands_moved_by_tma
-from evt.plan.rules.halo import further_matrix, wide_operands
+from evt.plan.rules.halo import columns_of_warp, further_matrix, wide_operands
 from evt.plan.rules.rule import Rule, rule
-from evt.plan.staged import is_paired, is_staged, is_unaligned
+from evt.plan.staged import distance_of_pairs, is_paired, is_staged, is_unaligned
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 #: The most pixels of a 1x1 convolution that are copied: 1,568 pixels of 20 and 50 channels take 0.80 and 0.89 of
@@ -31,6 +31,14 @@ def _operands(problem: Problem) -> Verdict:
 tma = Rule(
     "TMA can move A and B, or a matrix product copies their rows to multiples of 16 bytes", _operands, "tma_of_operands"
 )
+
+
+def _columns(problem: Problem) -> Verdict:
+    """Let a thread have pairs of any distance if D has their values."""
+    return HOLDS if distance_of_pairs(problem) > 1 else columns_of_warp.check(problem)
+
+
+columns = Rule(f"{columns_of_warp.statement}, or D has the values of pairs", _columns, columns_of_warp.code)
 
 
 @rule("there are several batches")
@@ -71,7 +79,7 @@ def suits_batches(problem: Problem) -> Verdict:
 @rule(
     "the operands have 8 or 16 bits and one batch, D is row-major and has 8 or 16 bits, and the epilogue reads and "
     "writes a matrix each at most besides packed bits, and has no reductions over rows, no blocks of columns, no pairs "
-    "but neighbours, and no places that an index names"
+    "but those whose values D has, and no places that an index names"
 )
 def suits(problem: Problem) -> Verdict:
     """Leave reductions over rows and tensors that threads would move element by element to CUTLASS."""

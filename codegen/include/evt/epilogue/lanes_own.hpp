@@ -155,7 +155,8 @@ struct Lanes : epilogue::TypesOwn {
     static constexpr int kRuns = 1, kRun = 1;
     static constexpr bool kWithin = Block == Warp::kDistance;
     static constexpr int kLane = (Warp::kDistance == 1 ? Block / 2 : Block) * Warp::kRows;  // distance in lanes
-    static_assert(2 * Block <= Warp::kStrip, "a warp must have both members of a pair");
+    static_assert(kWithin || (Warp::kDistance <= Warp::kColumns && 2 * Block <= Warp::kStrip),
+                  "a warp must have both members of a pair");
 
     template <bool Second, class Input, int Size>
     CUTLASS_DEVICE static Array<Input, Size> member(Lanes const&, Array<Input, Size> const& input) {
@@ -209,7 +210,9 @@ struct Lanes : epilogue::TypesOwn {
   struct Blocks {
     static constexpr bool kApart = Warp::kDistance >= Width;
     static constexpr int kLanes = Warp::kDistance == 1 ? Width / 2 : Warp::kColumns, kLaneStride = Warp::kRows;
-    static_assert(Width <= Warp::kStrip && (Warp::kDistance == 1 || Width >= Warp::kColumns), "a block is in one warp");
+    static_assert(Warp::kDistance <= Warp::kColumns && Width <= Warp::kStrip &&
+                      (Warp::kDistance == 1 || Width >= Warp::kColumns),
+                  "a block is in one warp");
 
     CUTLASS_HOST_DEVICE static constexpr int values_of(int size) { return kApart || size == 1 ? size : size / 2; }
     CUTLASS_HOST_DEVICE static constexpr int value_of(int i) { return kApart ? i : Warp::row_of(i); }
@@ -225,7 +228,7 @@ struct Lanes : epilogue::TypesOwn {
   // gets the others from lanes that have the same rows.
   struct Bits {
     static constexpr int kBytes = Warp::kStrip / 8, kWords = 1, kWordsOfStep = 1;
-    static_assert(Warp::kColumns >= fragment::kRows, "a lane loads one word");
+    static_assert(Warp::kColumns >= fragment::kRows && Warp::kDistance <= Warp::kColumns, "a lane loads one word");
     static constexpr int kRowsHeld = 32 / Warp::kStrip;  // in a register
     static constexpr bool kOfTile = false, kOfStep = true;
 

@@ -65,21 +65,24 @@ namespace kit {
 
 /// The lanes of the epilogue.
 using Lanes = fragment::LanesOfWgmma;
-using LanesOfPairs = fragment::LanesOfPairs;
+template <int Distance>
+using LanesOfPairs = fragment::LanesOfPairs<Distance>;
 inline constexpr int kMaxRowBytes = 128;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
-/// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Paired: a thread has pairs of columns, and
-/// D half of them. Batched: there are several products. ByStages: consumers have the same columns, and every other stage.
+/// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Pairs: a thread has pairs of columns with
+/// this distance, and D half of the columns; 0 without pairs. Batched: there are several products. ByStages: consumers
+/// have the same columns, and every other stage.
 template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
-          bool Grouped = false, bool ByRows = false, bool Paired = false, bool Batched = false, bool ByStages = false>
+          bool Grouped = false, bool ByRows = false, int Pairs = 0, bool Batched = false, bool ByStages = false>
 struct GemmTile {
   static constexpr int kBlocks = Blocks;
   static constexpr bool kPingpong = Pingpong;
   static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
-  static constexpr bool kPromotes = Promotes, kGrouped = Grouped, kByRows = ByRows, kPaired = Paired, kBatched = Batched;
+  static constexpr bool kPromotes = Promotes, kGrouped = Grouped, kByRows = ByRows, kBatched = Batched;
   static constexpr bool kByStages = ByStages;
+  static constexpr int kPairs = Pairs;
 };
 
 /// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`.
@@ -133,7 +136,8 @@ struct GemmTraits {
   static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
-  static constexpr bool kPaired = Tile::kPaired;
+  static constexpr int kPairs = Tile::kPairs;  // the distance of the columns of a pair, or 0
+  static constexpr bool kPaired = kPairs > 0;
   static constexpr int kMembers = kPaired ? 2 : 1;  // blocks of the product for each block of D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
@@ -162,7 +166,7 @@ struct GemmTraits {
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
   // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
   static constexpr int kAhead = kStaged || kBlocks * kSums > 128 ? 1 : 3;
-  using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPaired>;  // the factors of a stage
+  using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
   // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
   static constexpr int kRun = Conversion::kPacked ? 4 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
@@ -359,7 +363,7 @@ struct Gemm {
   using Storage = GemmStorage<Traits>;
   using Work = GemmWork<Traits>;
   using Filters = typename Traits::Filters;
-  using Lanes = std::conditional_t<Traits::kPaired, LanesOfPairs, kit::Lanes>;
+  using Lanes = std::conditional_t<Traits::kPaired, LanesOfPairs<Traits::kPairs>, kit::Lanes>;
 
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
@@ -486,15 +490,24 @@ struct Gemm {
                        arguments.a_batch_stride, Traits::kBoxDepth, kRowsLoaded, Traits::kRowBytes)
                     .encode(params.a);
     if constexpr (Traits::kPaired) {
-      int64_t const stride = b_stride, pair = Traits::kMembers * stride;
+      // The first columns of pairs are runs of kPairs columns, and so are the second ones.
+      constexpr int kRun = Traits::kPairs;
+      int64_t const stride = b_stride, run = kRun * stride, pairs = Traits::kMembers * run;
       int64_t const group = Traits::kBatched ? arguments.b_batch_stride : arguments.b_group_stride;
-      bool const many = Traits::kGrouped || (Traits::kBatched && group != 0);
-      done = done && TmaTensor<4>{Conversion::kType, Conversion::kBytes, arguments.b,
-                                  {along, rows / Traits::kMembers, Traits::kMembers,
-                                   !many ? 1 : Traits::kBatched ? arguments.batches : arguments.groups},
-                                  {pair, stride, many ? group : pair},
-                                  {Filters::kLength, Filters::kRows, 1, 1}, {1, 1}, Filters::kRowBytes}
-                         .encode(params.b);
+      bool const has_many = Traits::kGrouped || (Traits::kBatched && group != 0);
+      int64_t const many = !has_many ? 1 : Traits::kBatched ? arguments.batches : arguments.groups;
+      int64_t const runs = rows / (Traits::kMembers * kRun), next = has_many ? group : pairs;
+      if constexpr (kRun == 1) {
+        done = done && TmaTensor<4>{Conversion::kType, Conversion::kBytes, arguments.b,
+                                    {along, runs, Traits::kMembers, many}, {pairs, run, next},
+                                    {Filters::kLength, Filters::kRows, 1, 1}, {1, 1}, Filters::kRowBytes}
+                           .encode(params.b);
+      } else {
+        done = done && TmaTensor<5>{Conversion::kType, Conversion::kBytes, arguments.b,
+                                    {along, kRun, runs, Traits::kMembers, many}, {stride, pairs, run, next},
+                                    {Filters::kLength, kRun, Filters::kRows / kRun, 1, 1}, {1, 1}, Filters::kRowBytes}
+                           .encode(params.b);
+      }
     } else if constexpr (Traits::kGrouped) {
       done = done && TmaTensor<3>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows, arguments.groups},
                                   {b_stride, b_group_stride},
@@ -640,7 +653,13 @@ struct Gemm {
             uint32_t const to = columns + filters_of(box, i);
             if constexpr (Traits::kPaired) {
               int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
-              load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, pair, number % Traits::kMembers, of_b);
+              int const member = number % Traits::kMembers;
+              if constexpr (Traits::kPairs == 1) {
+                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, pair, member, of_b);
+              } else {
+                int const run = pair / Traits::kPairs;
+                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, 0, run, member, of_b);
+              }
             } else if constexpr (Conversion::kPacked) {
               load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy,
                                                      block * Filters::kLength, column / Filters::kOfTile, of_b);
@@ -900,7 +919,7 @@ struct Gemm {
     int const thread = threadIdx.x % kWarpGroup, warp = thread / 32;
     int const strip = column / Lanes::kStrip +
                       (Traits::kPaired ? Traits::kMembers * warp + block : kFilters / Lanes::kStrip * block + warp);
-    return {strip * Lanes::kStrip + Lanes::first_of(thread % 32), params.columns,
+    return {Lanes::column_of_strip(strip) + Lanes::first_of(thread % 32), params.columns,
             work.tile * Traits::kSplits + rank / Traits::kMulticast, strip, strips_of(params.columns), work.group,
             params.columns, row, work.end};
   }

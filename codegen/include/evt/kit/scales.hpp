@@ -120,9 +120,9 @@ struct Scales {
 using NoScales = Scales<NoFactor, NoFactor, false, false>;
 
 /// The factors of a stage in shared memory: one for each row, four of a step for each quad of lanes together, and one
-/// for each column; or one for the tile. ByRows: one for each row, in order, and one for each block of 64 columns. Paired:
+/// for each column; or one for the tile. ByRows: one for each row, in order, and one for each block of 64 columns. Pairs:
 /// blocks have the first or the second columns of 64 pairs.
-template <class Scales, int Rows, int Columns, bool ByRows, bool Paired>
+template <class Scales, int Rows, int Columns, bool ByRows, int Pairs>
 struct ScaleTile {
   static constexpr bool kExists = Scales::kExist, kOfRows = Scales::kOfRows, kOfColumns = Scales::kOfColumns;
   static constexpr int kSteps = ceil_div(Rows, kStepPixels);
@@ -150,7 +150,12 @@ struct ScaleTile {
   CUTLASS_DEVICE static uint32_t place_of_zero(int column) { return kFactorsBytes + 4 * column; }
   /// The number of a column of the matrix in the blocks.
   CUTLASS_DEVICE static int number_of(int column) {
-    return Paired ? column / 128 * 128 + column % 2 * 64 + column % 128 / 2 : column;
+    if constexpr (Pairs == 0) {
+      return column;
+    } else {
+      int const pair = column % 128 / (2 * Pairs) * Pairs + column % Pairs;
+      return column / 128 * 128 + column / Pairs % 2 * 64 + pair;
+    }
   }
 
   /// The places of a lane's rows and columns of a tile.

@@ -273,6 +273,16 @@ CUTLASS_DEVICE void tma_load(
       : "memory");
 }
 
+CUTLASS_DEVICE void tma_load(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
+        "l"(policy.bits)
+      : "memory");
+}
+
 /// Load a box into the same place of several CTAs of a cluster; the bits of `receivers` are their ranks. The barrier of
 /// each counts its bytes.
 CUTLASS_DEVICE void tma_load_multicast(
@@ -322,6 +332,16 @@ CUTLASS_DEVICE void tma_load_multicast(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
       ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(receivers)
+      : "memory");
+}
+
+CUTLASS_DEVICE void tma_load_multicast(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
+        "h"(receivers)
       : "memory");
 }
 
