@@ -11,7 +11,7 @@ from evt.compilation import KernelSource
 from evt.compilation.process import default_jobs
 from evt.tuning.tune import failures_of
 
-#: The compilers of a task: there is a thread for so many of those that this process may run.
+#: The compilers for each thread: a task keeps some busy.
 _COMPILERS = 4
 #: Gets None after a build, or an error that is not about a source.
 Then = Callable[[BaseException | None], object]

@@ -1,4 +1,4 @@
-"""What the first task of a worker needs, imported while the worker starts: see :mod:`evt.farm.workers`."""
+"""Imports for the first task of a worker, made while the worker starts: see :mod:`evt.farm.workers`."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def _operand(
 def _pairs(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int) -> TensorMap:
     """Return the descriptor of B for pairs of columns: a box has the first, or the second columns of 64 pairs.
 
-    The first columns are runs of as many columns as a pair's are apart, and so are the second ones.
+    The first columns are runs, whose length is the distance of a pair's columns, and so are the second ones.
     """
     run = loop.pairs * b.leading
     pairs = _MEMBERS * run

@@ -162,7 +162,7 @@ def test_usual_configurations_are_found_without_the_others() -> None:
 
 @pytest.mark.parametrize("text", ["D = gelu(acc + bias) + C", "out D[m, n/2]; D = even(acc)*odd(acc)"])
 def test_own_products_are_pruned_before_they_are_planned(text: str) -> None:
-    """The estimates are those of whole plans, of which tuning makes as many as it builds."""
+    """The estimates are equal to the whole plans' estimates. Tuning plans the kernels that it builds."""
     sizes = {"m": 300, "n": 4096, "k": 4096, "l": 1}
     found = survey(packed_problem(evt.linear(text).request, "sm90", "bf16", "bf16"), "own")
     (own,) = found.asked[:1]
