@@ -21,6 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
+from evt.fx import turns
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
 from evt.fx.op_semantics import known_operators
@@ -159,7 +160,7 @@ def export(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """Return the program of torch.export. Raise ArgumentError (E1020) for any of its exceptions."""
-    with _captured(module):
+    with _captured(module), turns.capture():
         return torch.export.export(
             module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
         )

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree
 
 from evt.errors import EvtError, InternalError, NoKernelWarning
+from evt.fx import turns
 from evt.fx.lossless import DIFFERS
 from evt.fx.plan import GraphPlan, Lossless, plan
 from evt.fx.regions import Fusion
@@ -105,11 +106,12 @@ class Dispatch:
                 self.answers["fused"] += 1
                 return result
         self.answers[found] += 1
-        return self.model(*args, **keywords)
+        with turns.run():
+            return self.model(*args, **keywords)
 
     def plan_of(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> GraphPlan:
         """Return the plan for a call in evaluation mode; make it if there is none. Raise ArgumentError (E1020)."""
-        with self._lock, _evaluating(self.model):
+        with turns.hold(self._lock), _evaluating(self.model):
             self._watched()
             try:
                 key = _read(args, keywords)[1]
@@ -135,7 +137,7 @@ class Dispatch:
 
     def example_plan(self) -> GraphPlan:
         """Return the plan of the example. Raise ArgumentError (E1020)."""
-        with self._lock:
+        with turns.hold(self._lock):
             return self.plan_of(*_pytree.tree_map(TensorKind.example, self.example))
 
     def _found(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[GraphPlan, Watch, list[Any]] | str:
@@ -167,24 +169,27 @@ class Dispatch:
             return "nothing of it is fused"
         watch = self._watch or watch
         if known.is_entangled(watch, leaves):
-            return "a tensor that the model writes to shares memory with another one"
+            return "the model writes to memory that several tensors or elements share"
         return known, watch, leaves
 
     def _watched(self) -> Watch:
         """Return the watch of the model; drop all plans if the model has changed."""
         watch = self._watch
-        if watch is None or not watch.holds():
-            with self._lock:
+        if watch is not None and watch.holds():
+            return watch
+        with turns.hold(self._lock), turns.run():  # a capture in another thread replaces tensors of the model
+            watch = self._watch
+            if watch is None or not watch.holds():
                 self._changes += watch is not None
                 if self._changes > _MOST_CHANGES:
                     self._refusal = "the attributes of the model keep changing"
                 watch = self._watch = Watch(self.model)
                 self.plans, self._general = {}, None
-        return watch
+            return watch
 
     def _new(self, key: object, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> GraphPlan | str:
         """Make and keep the plan for a new kind of inputs, or the reason why it has none."""
-        with self._lock:
+        with turns.hold(self._lock):
             if key in self.plans:
                 return self.plans[key]
             if len(self.plans) >= _MOST_KEYS:
@@ -211,9 +216,12 @@ class Dispatch:
         PyTorch's fake tensors sometimes have other strides than its kernels, as for a batch norm of a transposed matrix
         on the CPU.
         """
-        with self._lock:
-            known.checked = True
+        with turns.hold(self._lock), turns.run():
+            now = self._found(args, keywords)
+            if not isinstance(now, str) and now[0].checked and now[1] is watch:  # by another thread
+                return now[0]
             results = known.results_of(watch, leaves, lambda: self.model(*args, **keywords))
+            known.checked = True
             if results == known.results and (known.proven or not self.lossless):
                 return known
             made = self._planned(args, keywords, results, known.fusion)

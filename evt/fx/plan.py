@@ -65,14 +65,15 @@ class GraphPlan:
     results: tuple[ResultMemory | None, ...]
     checked: bool
     proven: bool = False
-    _folded: tuple[torch.Tensor, ...] = ()
-    _seen: object = None
+    _folded: tuple[object, tuple[torch.Tensor, ...]] = (None, ())
 
     def run(self, watch: Watch, leaves: Sequence[Any]) -> Any:
         """Call the graph; recompute the folded values if one of their tensors has changed."""
         every = watch.tensors
         seen = (watch.epoch, *[_version(every[place]) for place in self.roots])
-        folded = self._folded if seen == self._seen else self._fold(every, seen)
+        known, folded = self._folded
+        if seen != known:
+            folded = self._fold(every, seen)
         return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
 
     def trace(self, watch: Watch, leaves: Sequence[Any]) -> Any:
@@ -98,10 +99,12 @@ class GraphPlan:
         )
 
     def is_entangled(self, watch: Watch, leaves: Sequence[Any]) -> bool:
-        """Return whether a tensor that the graph writes to shares memory with another one."""
+        """Return whether a tensor that the graph writes to shares memory with another one, or between its elements."""
         if not self.written:
             return False
         given = self._given(watch, leaves)
+        if any(0 in given[place].stride() for place in self.written):
+            return True
         memories = [each.untyped_storage().data_ptr() if isinstance(each, torch.Tensor) else None for each in given]
         return any(memories.count(memories[place]) > 1 for place in self.written)
 
@@ -118,7 +121,7 @@ class GraphPlan:
             return folded  # the CUDA graph that is being captured contains the folding
         for device in devices:
             torch.cuda.current_stream(device).synchronize()  # other streams may read the values as well
-        self._folded, self._seen = folded, seen
+        self._folded = seen, folded
         return folded
 
 
