@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.fx import _symbolic_trace
 
 from evt.fx.dispatch import Arguments, Dispatch
 from evt.runtime.tensor_checks import is_traced, mode_depth
@@ -30,6 +31,8 @@ class FusedModule(torch.nn.Module):
             return dispatch.model(*args, **keywords)
         if mode_depth() and is_traced(()):
             return dispatch.trace(args, keywords)
+        if _symbolic_trace._is_fx_tracing_flag:  # torch.fx.symbolic_trace knows the submodules, but not the model itself
+            return dispatch.model.forward(*args, **keywords)
         return dispatch(args, keywords)
 
     # The model has all attributes except parameters, buffers, submodules and hooks.

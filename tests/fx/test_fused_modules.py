@@ -346,6 +346,10 @@ def test_other_transforms_run_the_model() -> None:
     compare(
         torch.func.functional_call(model, changed, (x,))["z"], torch.func.functional_call(fused, changed, (x,))["z"]
     )
+    layers = torch.nn.Sequential(torch.nn.Linear(7, 8), torch.nn.ReLU()).eval()
+    made = fuse(layers, (x,))
+    for root in (made, torch.nn.Sequential(made)):
+        compare(layers(x), torch.fx.symbolic_trace(root)(x))
     with torch.inference_mode():
         agree(model, fused, x)
 
