@@ -53,7 +53,16 @@ def fuse(
     fused; PyTorch runs all other operators. ``evt.report`` has the shares of bits that differ.
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
+    if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+        hint = "call evt.fuse with the model that torch.jit compiled"
+        raise ArgumentError(
+            Diagnostic("E1020", f"the {type(module).__name__} is TorchScript, and has no graph", help=hint)
+        )
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, _INPUTS)
+    for each in _pytree.tree_leaves(example_inputs):
+        if isinstance(each, torch.Tensor) and each.layout is not torch.strided:
+            message = f"an example input is a {each.layout} tensor; only dense tensors are supported"
+            raise ArgumentError(Diagnostic("E0606", message, help="pass its to_dense()"))
     lossless = is_lossless(rule)
     if lossless:
         settings.setdefault("numerics", "eager")

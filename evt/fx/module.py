@@ -31,7 +31,7 @@ class FusedModule(torch.nn.Module):
             return dispatch.model(*args, **keywords)
         if mode_depth() and is_traced(()):
             return dispatch.trace(args, keywords)
-        if _symbolic_trace._is_fx_tracing_flag:  # torch.fx.symbolic_trace knows the submodules, but not the model itself
+        if _symbolic_trace._is_fx_tracing_flag:  # symbolic_trace knows the submodules, but not the model
             return dispatch.model.forward(*args, **keywords)
         return dispatch(args, keywords)
 

@@ -58,9 +58,7 @@ def capture() -> Iterator[None]:
     with _changed:
         _waiting.add(own)
         _changed.notify_all()
-        free = _changed.wait_for(
-            lambda: _capturing.keys() <= {own} and _running.keys() <= _parked | _waiting, LONGEST
-        )
+        free = _changed.wait_for(lambda: _capturing.keys() <= {own} and _running.keys() <= _parked | _waiting, LONGEST)
         _waiting.discard(own)
         _changed.notify_all()
         if not free:

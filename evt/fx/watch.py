@@ -5,8 +5,11 @@ Each call compares attributes, hooks and tensors with the capture, by a few comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from math import inf
 from operator import is_
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -20,8 +23,15 @@ _requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined
 
 #: The attributes of every module. The watch compares their contents separately.
 _OWN = frozenset(vars(torch.nn.Module()))
-#: The depth to which nested lists and mappings are compared by content.
+#: The depth to which nested lists, mappings and objects are compared by content.
 _DEEPEST = 8
+#: The most elements of a list or mapping within an object that is compared by content.
+_LONGEST = 1000
+#: Values without attributes of interest.
+_DATA = (
+    *(bool, int, float, complex, str, bytes, type(None), Enum, type, torch.Tensor),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, FunctionType, BuiltinFunctionType, MethodType),
+)
 
 
 class Watch:
@@ -36,6 +46,9 @@ class Watch:
         modules = list(model.modules())
         self._attributes = [each for module in modules for each in (vars(module), module._modules)]
         self._known = [_remembered(each) for each in self._attributes]
+        objects = _attributes_of_objects(map(vars, modules))
+        self._attributes += objects
+        self._known += [_copied(each, longest=_LONGEST) for each in objects]
         self._hooks: list[Any] = [globals_of._global_forward_hooks, globals_of._global_forward_pre_hooks]
         self._hooks += [each for module in modules for each in (module._forward_hooks, module._forward_pre_hooks)]
         self._tables = [each for module in modules for each in (module._parameters, module._buffers)]
@@ -105,15 +118,43 @@ def _remembered(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: value if name in _OWN else _copied(value) for name, value in attributes.items()}
 
 
-def _copied(value: Any, depth: int = 0) -> Any:
+def _copied(value: Any, depth: int = 0, longest: float = inf) -> Any:
     """Return a deep copy of lists, sets and mappings, to detect changes in place."""
-    if depth == _DEEPEST:
+    if depth == _DEEPEST or (type(value) in (list, tuple, set, dict) and len(value) > longest):
         return value
     if type(value) in (list, tuple, set):
-        return type(value)(_copied(each, depth + 1) for each in value)
+        return type(value)(_copied(each, depth + 1, longest) for each in value)
     if type(value) is dict:
-        return {key: _copied(each, depth + 1) for key, each in value.items()}
+        return {key: _copied(each, depth + 1, longest) for key, each in value.items()}
     return value
+
+
+def _attributes_of_objects(attributes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the attributes of objects within attributes of modules that are nothing but data: configurations."""
+    found: dict[int, dict[str, Any]] = {}
+    for each in attributes:
+        for name, value in each.items():
+            if name not in _OWN:
+                _is_data(value, found)
+    return [*found.values()]
+
+
+def _is_data(value: Any, found: dict[int, dict[str, Any]], depth: int = 0) -> bool:
+    """Return whether a value is data throughout; ``found`` collects the attributes of the objects that are."""
+    if isinstance(value, _DATA):
+        return True
+    if depth == _DEEPEST or isinstance(value, torch.nn.Module):
+        return False
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        inner = [_is_data(each, found, depth + 1) for each in (value.values() if isinstance(value, dict) else value)]
+        return all(inner)
+    attributes = getattr(value, "__dict__", None)
+    if not isinstance(attributes, dict) or id(value) in found:
+        return id(value) in found
+    found[id(value)] = attributes  # before its values, which may contain it
+    if not _is_data(attributes, found, depth + 1):
+        del found[id(value)]
+    return id(value) in found
 
 
 def _facts(tensors: Sequence[torch.Tensor]) -> list[Any]:

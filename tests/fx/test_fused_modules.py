@@ -6,9 +6,11 @@ import copy
 import inspect
 import logging
 import pickle
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,6 +178,11 @@ def test_what_cannot_be_captured_runs_the_model() -> None:
     assert sorted(answers(fused).values()) == [1, 2]
     with pytest.raises(evt.ArgumentError, match="E1020"):
         fuse(Deciding().eval(), (x, w, True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(4, 5)))
+    with pytest.raises(evt.ArgumentError, match="is TorchScript"):
+        fuse(scripted, (x,))
 
 
 def test_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +282,8 @@ def test_a_sparse_input_runs_the_model() -> None:
     fused: Any = fuse(model, (x,))
     with torch.no_grad():
         torch.testing.assert_close(fused(x.to_sparse()), model(x.to_sparse()))
+    with pytest.raises(evt.ArgumentError, match="E0606"):
+        fuse(model, (x.to_sparse(),))
 
 
 def test_contents_of_attributes_are_seen() -> None:
@@ -282,9 +291,13 @@ def test_contents_of_attributes_are_seen() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.lin, self.scales, self.config = torch.nn.Linear(4, 4), [1.0, 2.0], {"inner": {"shift": 1.0}}
+            self.settings = SimpleNamespace(factor=3.0, dtype=torch.float32, nested=[SimpleNamespace(steps=[1.0])])
+            self.settings.own = self.settings
+            self.opaque = SimpleNamespace(lock=threading.Lock(), calls=0)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(self.lin(x)) * self.scales[1] + self.config["inner"]["shift"]
+            factor = self.settings.factor * self.settings.nested[0].steps[0]
+            return torch.relu(self.lin(x)) * self.scales[1] * factor + self.config["inner"]["shift"]
 
     model, x = Scaled().eval(), torch.ones(2, 4)
     fused: Any = fuse(model, (x,))
@@ -293,6 +306,14 @@ def test_contents_of_attributes_are_seen() -> None:
     torch.testing.assert_close(fused(x), model(x))
     model.config["inner"]["shift"] = -3.0
     torch.testing.assert_close(fused(x), model(x))
+    model.settings.factor = 4.0
+    torch.testing.assert_close(fused(x), model(x))
+    model.settings.nested[0].steps[0] = 2.0
+    torch.testing.assert_close(fused(x), model(x))
+    plans = fused._evt.plans
+    model.opaque.calls += 1  # an object that is no data is not compared
+    torch.testing.assert_close(fused(x), model(x))
+    assert fused._evt.plans is plans
 
 
 def test_graphs_inside() -> None:
