@@ -210,8 +210,8 @@ def _copies(tensors: Sequence[Value]) -> list[Value]:
         storage = each.untyped_storage()
         if id(each) not in seen:
             if storage._cdata not in memories:
-                memories[storage._cdata] = torch.empty(0, dtype=each.dtype).set_(storage.clone())
-            whole = torch.empty(0, dtype=each.dtype).set_(memories[storage._cdata].untyped_storage())
+                memories[storage._cdata] = each.new_empty(0).set_(storage.clone())
+            whole = each.new_empty(0).set_(memories[storage._cdata].untyped_storage())
             seen[id(each)] = whole.as_strided(each.size(), each.stride(), each.storage_offset())
         found.append(seen[id(each)])
     return found
