@@ -106,8 +106,7 @@ class Dispatch:
                 self.answers["fused"] += 1
                 return result
         self.answers[found] += 1
-        with turns.run():
-            return self.model(*args, **keywords)
+        return self._run(args, keywords)
 
     def plan_of(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> GraphPlan:
         """Return the plan for a call in evaluation mode; make it if there is none. Raise ArgumentError (E1020)."""
@@ -139,6 +138,11 @@ class Dispatch:
         """Return the plan of the example. Raise ArgumentError (E1020)."""
         with turns.hold(self._lock):
             return self.plan_of(*_pytree.tree_map(TensorKind.example, self.example))
+
+    def _run(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run the model itself."""
+        with turns.run():
+            return self.model(*args, **keywords)
 
     def _found(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[GraphPlan, Watch, list[Any]] | str:
         """Return the plan for a call, the watch and the leaves of the inputs, or why the model itself runs."""
@@ -220,7 +224,7 @@ class Dispatch:
             now = self._found(args, keywords)
             if not isinstance(now, str) and now[0].checked and now[1] is watch:  # by another thread
                 return now[0]
-            results = known.results_of(watch, leaves, lambda: self.model(*args, **keywords))
+            results = known.results_of(watch, leaves, partial(self._run, args, keywords))
             known.checked = True
             if results == known.results and (known.proven or not self.lossless):
                 return known
@@ -243,7 +247,7 @@ class Dispatch:
         if self.lossless:
             outcomes = before.outcomes if before else ()
             refused = {each.product.name: each for each in outcomes if each.reason and each.reason.code == DIFFERS}
-            call = partial(self.model, *args, **keywords)
+            call = partial(self._run, args, keywords)
             lossless = Lossless(_pytree.tree_leaves((args, keywords)), refused, call)
         for _ in range(2):
             assert self._watch is not None

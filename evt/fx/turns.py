@@ -6,6 +6,7 @@ another thread would read both. So runs wait for a capture, and a capture waits 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -44,11 +45,17 @@ def hold(lock: threading._RLock) -> Iterator[None]:
     with _changed:
         _parked.add(own)
         _changed.notify_all()
-    with lock:
+    try:
+        lock.acquire()
+    finally:
         with _changed:
             _parked.discard(own)
+    try:
+        with _changed:
             _changed.wait_for(lambda: _capturing.keys() <= {own})
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -58,9 +65,13 @@ def capture() -> Iterator[None]:
     with _changed:
         _waiting.add(own)
         _changed.notify_all()
-        free = _changed.wait_for(lambda: _capturing.keys() <= {own} and _running.keys() <= _parked | _waiting, LONGEST)
-        _waiting.discard(own)
-        _changed.notify_all()
+        try:
+            free = _changed.wait_for(
+                lambda: _capturing.keys() <= {own} and _running.keys() <= _parked | _waiting, LONGEST
+            )
+        finally:
+            _waiting.discard(own)
+            _changed.notify_all()
         if not free:
             raise TimeoutError(f"other threads have been running models for {LONGEST:g} s")
         _capturing[own] += 1
@@ -73,6 +84,17 @@ def capture() -> Iterator[None]:
 def _leave(threads: Counter[int], own: int) -> None:
     with _changed:
         threads[own] -= 1
-        if not threads[own]:
+        if threads[own] <= 0:
             del threads[own]
         _changed.notify_all()
+
+
+def _forget() -> None:
+    """Forget the threads of the parent process."""
+    global _changed
+    _changed = threading.Condition()
+    for each in (_running, _parked, _waiting, _capturing):
+        each.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
