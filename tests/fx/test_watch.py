@@ -1,0 +1,69 @@
+"""Changes of a model's attributes: a fused module sees them at its next call."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from evt.fx.fuse import fuse
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def test_attributes_that_change_as_the_model_runs() -> None:
+    class Keeping(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.count = torch.nn.Linear(4, 4), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return torch.relu(self.lin(x)) * self.count
+
+    model = Keeping().eval()
+    fused: Any = fuse(model, (torch.ones(2, 4),))
+    before = model.count
+    first, second = (fused(torch.ones(2, 4)) for _ in range(2))
+    assert model.count == before + 2
+    torch.testing.assert_close(first / (before + 1), second / (before + 2))
+
+
+def test_contents_of_attributes_are_seen() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.scales, self.config = torch.nn.Linear(4, 4), [1.0, 2.0], {"inner": {"shift": 1.0}}
+            self.settings = SimpleNamespace(factor=3.0, dtype=torch.float32, nested=[SimpleNamespace(steps=[1.0])])
+            self.settings.own = self.settings
+            self.opaque = SimpleNamespace(lock=threading.Lock(), calls=0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            factor = self.settings.factor * self.settings.nested[0].steps[0]
+            return torch.relu(self.lin(x)) * self.scales[1] * factor + self.config["inner"]["shift"]
+
+    model, x = Scaled().eval(), torch.ones(2, 4)
+    fused: Any = fuse(model, (x,))
+    fused(x)
+    model.scales[1] = 5.0
+    torch.testing.assert_close(fused(x), model(x))
+    model.config["inner"]["shift"] = -3.0
+    torch.testing.assert_close(fused(x), model(x))
+    model.settings.factor = 4.0
+    torch.testing.assert_close(fused(x), model(x))
+    model.settings.nested[0].steps[0] = 2.0
+    torch.testing.assert_close(fused(x), model(x))
+    plans = fused._evt.plans
+    model.opaque.calls += 1  # an object that is no data is not compared
+    torch.testing.assert_close(fused(x), model(x))
+    assert fused._evt.plans is plans
