@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evt.diagnostics import Diagnostic
 
 
-@click.command("check", cls=Command, epilog="Example: evt check samples/*.evt --arch sm80")
+@click.command("check", cls=Command, epilog="Example: evt check samples/*.evt --arch sm90")
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=files)
 @operation_option
 @takes_operands

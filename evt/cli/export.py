@@ -33,7 +33,7 @@ _GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kerne
 @click.command(
     "export",
     cls=Command,
-    epilog="Example: evt export --torch my_ops 'scaled: D = scale*acc + bias' conv_relu_add.evt --arch sm80,sm90",
+    epilog="Example: evt export --torch my_ops 'scaled: D = scale*acc + bias' samples/conv_relu_add.evt --arch sm90",
 )
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=files)
 @operation_option

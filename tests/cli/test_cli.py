@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from evt.ir.lower import OPERATIONS
 from evt.plan import TARGETS
 from evt.program import Program
 from tests.support.command_line import FORMULA, WITH_HEADER, WRONG, context, document, formula_file, ok, process, run
+from tests.support.documents import ROOT
 
 # Help and usage
 
@@ -53,6 +55,14 @@ def test_every_help_has_an_example_that_parses(name: str) -> None:
     assert command is not None
     with command.make_context(name, words[2:], parent=parent, resilient_parsing=True) as parsed:
         assert not parsed.args or isinstance(command, click.Group)
+
+
+@pytest.mark.parametrize("name", ["check", "show", "explain", "compare", "layout"])
+def test_the_example_of_a_help_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    _, _, example = " ".join(ok(name, "--help").split()).partition("Example: ")
+    words = [sorted(map(str, Path().glob(word))) if "*." in word else [word] for word in shlex.split(example)]
+    ok(*chain.from_iterable(words[1:]))
 
 
 def test_the_help_names_the_operations() -> None:
