@@ -9,6 +9,7 @@ from evt.emission.expressions import as_int, comment, fragment_element, read
 from evt.emission.text import Assignments, FactorText, OwnText
 from evt.emission.workspace import copy_pointer, copy_strides, operand_of, partial_sums
 from evt.ir.convolution import SPATIAL
+from evt.ir.dtype import I8, U8
 from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.fusions import Factor, FactorInput
@@ -127,12 +128,15 @@ def _scales(loop: OwnProduct, tile: Tile) -> str:
     of_columns = "B" in factors and factors["B"].varies(tile.columns)
     flags = [str(of_rows).lower(), str(of_columns).lower()]
     element = fragment_element(loop.a.dtype)
-    zeros = [
-        f"evt::kit::ZeroPoints<{_name(each)}, {element}{', true' if each.role == 'added' else ''}>"
-        for each in loop.factors
-        if each.role != "factor"
-    ]
+    zeros = [_zero_points(each, element, loop.bias) for each in loop.factors if each.role != "factor"]
     return f"evt::kit::Scales<{', '.join([*names, *flags, *zeros])}>"
+
+
+def _zero_points(factor: Factor, element: str, bias: int) -> str:
+    """Return the zero points of a packed B. Bytes that are subtracted take one instruction with the conversion."""
+    (given,) = factor.inputs
+    more = ", true" if factor.role == "added" else f", false, {31 - bias}" if given.dtype in (I8, U8) else ""
+    return f"evt::kit::ZeroPoints<{_name(factor)}, {element}{more}>"
 
 
 def _factor(factor: Factor) -> FactorText:

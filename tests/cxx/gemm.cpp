@@ -255,7 +255,8 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   using Scales = evt::kit::Scales<FactorOf<OfRows>, FactorOf<OfColumns>, OfRows != 0 && OfRows % kRows != 0,
                                   OfColumns != 0 && OfColumns % kColumns != 0,
                                   std::conditional_t<OfZeros == 0, evt::kit::NoFactor,
-                                                     evt::kit::ZeroPoints<FactorOf<OfZeros>, evt::element::Stored>>>;
+                                                     evt::kit::ZeroPoints<FactorOf<OfZeros>, evt::element::Stored, false,
+                                                                          OfZeros == 1 ? 31 - 8 : 0>>>;
   using Multiplied = std::conditional_t<Bits != 16, MmaOfRegisters<Pixels>, Mma<Pixels>>;
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
@@ -318,7 +319,8 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   };
   int const zeros_of = OfZeros ? (n + OfZeros - 1) / OfZeros : 0;
   std::vector<float> zeros(size_t(groups * zeros_of * k_blocks));
-  for (size_t i = 0; i < zeros.size(); ++i) zeros[i] = float(int(i * 5) % 4 - 1);
+  int const zero_points[] = {-1, 0, 1, 127, 2, -128, 240};
+  for (size_t i = 0; i < zeros.size(); ++i) zeros[i] = float(OfZeros == 1 ? zero_points[i % 7] : int(i * 5) % 4 - 1);
   if constexpr (OfZeros != 0) arguments.scales.zeros = {zeros.data(), k_blocks, 1, zeros_of * k_blocks};
   auto const element = [&](int group, int column, int at) {
     float const zero = OfZeros ? zeros[size_t((group * zeros_of + column / std::max(OfZeros, 1)) * k_blocks + at / 128)] : 0;

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.gpu
 SIZES = ((1, 16, 128), (7, 136, 384), (130, 264, 1024), (300, 1032, 2048), (1000, 520, 640))
 PROGRAMS = {
     "zeros": ("bf16", "i4", "in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = silu(acc + bias)"),
+    "bytes": ("bf16", "u4", "in z: u8[n, k/128]; B = B - z; D = acc"),
+    "halves": ("f16", "u4", "in z: i8[n, k/128]; B = B - z; D = acc"),
     "columns": ("bf16", "u4", "in s: f32[n]; B = s*(B - 8); D = acc + C"),
     "floats": (
         "f16",
@@ -51,6 +53,8 @@ def given(name: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor
             "z": torch.randint(-8, 9, (n, blocks), device="cuda", generator=generator).to(torch.int8),
             "bias": uniform(n).to(kind),
         },
+        "bytes": {"z": torch.randint(0, 256, (n, blocks), device="cuda", generator=generator).to(torch.uint8)},
+        "halves": {"z": torch.randint(-128, 128, (n, blocks), device="cuda", generator=generator).to(torch.int8)},
         "columns": {"s": uniform(n), "C": uniform(m, n).to(kind)},
         "floats": {"s": uniform(n, -(-k // 256)), "z": uniform(n, blocks).half()},
         "codes": {},

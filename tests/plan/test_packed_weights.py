@@ -197,7 +197,12 @@ def test_tiles_have_whole_groups_of_k(scaled: bool) -> None:
         ("B = B - 8\nD = acc", "u4", "NoScales, evt::kit::Packed<evt::element::bf16, 8>>;"),
         ("B = B + 1\nD = acc", "i4", "NoScales, evt::kit::Packed<evt::element::bf16, 7>>;"),
         ("in s: f32[n]\nB = s*(B - 3)\nD = acc", "u4", "NoScales, evt::kit::Packed<evt::element::bf16, 3>>;"),
-        (W4A16, "i4", "ZeroPoints<ZeroPointOfB, evt::element::bf16>>, evt::kit::Packed<evt::element::bf16, 8>>;"),
+        (
+            W4A16,
+            "i4",
+            "ZeroPoints<ZeroPointOfB, evt::element::bf16, false, 23>>, evt::kit::Packed<evt::element::bf16, 8>>;",
+        ),
+        ("in z: bf16[k/128]\nB = B - z\nD = acc", "i4", "ZeroPoints<ZeroPointOfB, evt::element::bf16>>"),
         ("in z: bf16[k/128]\nB = B + z\nD = acc", "u4", "ZeroPoints<ZeroPointOfB, evt::element::bf16, true>>"),
     ],
 )

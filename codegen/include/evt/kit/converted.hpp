@@ -140,6 +140,13 @@ struct PackedRows {
 template <class To>
 inline constexpr uint32_t kAbove = std::is_same_v<To, element::f16> ? 0x64006400 : 0x43004300;
 
+/// The place of the first four bits behind a 16-bit float's point, and the number that makes such bits, above 128 or 1024,
+/// minus the sum of 16 and their value.
+template <class To>
+inline constexpr int kBehindPoint = std::is_same_v<To, element::f16> ? 6 : 3;
+template <class To>
+inline constexpr uint32_t kMinusPart = std::is_same_v<To, element::f16> ? 0xa400a400 : 0xbe00be00;
+
 /// Filters of 4 bits that are multiplied as To. Bias: the code of zero.
 template <class To, int Bias>
 struct Packed {
@@ -154,8 +161,9 @@ struct Packed {
   };
 
   /// Convert the two filters g and g + 8 of a thread in a stage. `zeros` are their zero points, twice in a word, if there
-  /// are any. `to(instruction, i)` is a word: filter i % 2, and the elements of k from i / 2 * 8 on.
-  template <bool HasZeros, class Words>
+  /// are any, or FromMinuend: 31 - Bias minus a zero point, to which code - 31 is added. The words are exact for bytes.
+  /// `to(instruction, i)` is a word: filter i % 2, and the elements of k from i / 2 * 8 on.
+  template <bool HasZeros, bool FromMinuend, class Words>
   CUTLASS_DEVICE static void load(uint32_t block, uint32_t const (&zeros)[2], Words const& to) {
     int const lane = threadIdx.x % 32, tile = threadIdx.x % kWarpGroup / 32 * 2;
     uint32_t packed[2][4];
@@ -166,9 +174,18 @@ struct Packed {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 8; ++i) {
         int const filter = i % 2, place = i / 2;
+        uint32_t& result = to(2 * word + place / 2, place % 2 * 2 + filter);
+        if constexpr (FromMinuend) {
+          constexpr int kPlace = kBehindPoint<To>;
+          int const right = 4 * place - kPlace;
+          uint32_t const moved = right < 0 ? packed[filter][word] << -right : packed[filter][word] >> right;
+          uint32_t const inverted = inverted_or(moved, 0x000f000f << kPlace, kAbove<To>);
+          result = multiply_add_two(To{}, inverted, kMinusPart<To>, zeros[filter]);
+          continue;
+        }
         uint32_t const above = masked_or(packed[filter][word] >> 4 * place, 0x000f000f, kAbove<To>);
         uint32_t const two = subtract_two(To{}, above, kAbove<To> | Bias * 0x00010001);
-        to(2 * word + place / 2, place % 2 * 2 + filter) = HasZeros ? subtract_two(To{}, two, zeros[filter]) : two;
+        result = HasZeros ? subtract_two(To{}, two, zeros[filter]) : two;
       }
     }
   }

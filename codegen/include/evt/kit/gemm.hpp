@@ -1234,9 +1234,8 @@ struct Gemm {
         constexpr bool kHasZeros = Scales::kHasZeros;
         uint32_t zeros[2] = {};
         if constexpr (kHasZeros) Traits::Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
-        Conversion::template load<kHasZeros>(filters + filters_of(0, block), zeros, [&](int k, int i) -> uint32_t& {
-          return to[block].words[k][i];
-        });
+        auto const word = [&](int k, int i) -> uint32_t& { return to[block].words[k][i]; };
+        Conversion::template load<kHasZeros, Scales::kZerosFromMinuend>(filters + filters_of(0, block), zeros, word);
       }
     } else {
       CUTLASS_PRAGMA_UNROLL

@@ -71,6 +71,7 @@ struct BlockValues {
 
 /// The factor of an operand that has none.
 struct NoFactor {
+  static constexpr bool kFromMinuend = false;
   struct Params {};
   struct Place {};
   template <int Stages>
@@ -89,12 +90,14 @@ struct NoFactor {
 };
 
 /// Zero points of B, which are subtracted from its elements when these are converted to type To. Adds: they are added.
-template <class Values, class To, bool Adds = false>
+/// Minuend, if not 0: they are bytes, and the conversion adds Minuend minus the zero point; see Packed.
+template <class Values, class To, bool Adds = false, int Minuend = 0>
 struct ZeroPoints : Values {
+  static constexpr bool kFromMinuend = Minuend != 0;
   /// Return the zero point of a loaded stage twice.
   template <class Loaded>
   CUTLASS_DEVICE static uint32_t word(Loaded const& loaded, int stage) {
-    float const value = Adds ? -Values::value(loaded, stage) : Values::value(loaded, stage);
+    float const point = Values::value(loaded, stage), value = kFromMinuend ? Minuend - point : Adds ? -point : point;
     uint32_t two;
     element::store_two(To{}, two, value, value);
     return two;
@@ -110,6 +113,7 @@ struct Scales {
   using Zeros = Zeros_;
   static constexpr bool kMultiply = !std::is_same_v<A, NoFactor> || !std::is_same_v<B, NoFactor>;
   static constexpr bool kHasZeros = !std::is_same_v<Zeros, NoFactor>, kExist = kMultiply || kHasZeros;
+  static constexpr bool kZerosFromMinuend = Zeros::kFromMinuend;
   static constexpr bool kOfRows = OfRows, kOfColumns = OfColumns;
   struct Params {
     typename A::Params a;

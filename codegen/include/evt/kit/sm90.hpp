@@ -207,6 +207,25 @@ CUTLASS_DEVICE uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others)
   return result;
 }
 
+/// Return the inverted bits of a word that are in a mask, with others set.
+CUTLASS_DEVICE uint32_t inverted_or(uint32_t word, uint32_t mask, uint32_t others) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xae;" : "=r"(result) : "r"(word), "r"(mask), "r"(others));
+  return result;
+}
+
+/// x * y + z for two elements each.
+CUTLASS_DEVICE uint32_t multiply_add_two(element::f16, uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
+  return result;
+}
+CUTLASS_DEVICE uint32_t multiply_add_two(element::bf16, uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
+  return result;
+}
+
 CUTLASS_DEVICE void store_shared_byte(uint32_t address, uint32_t byte) {
   asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(byte) : "memory");
 }

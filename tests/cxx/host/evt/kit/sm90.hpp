@@ -188,6 +188,15 @@ inline uint32_t subtract_two(element::bf16, uint32_t from, uint32_t two) {
   return difference(0) | difference(16) << 16;
 }
 inline uint32_t subtract_two(element::f16, uint32_t, uint32_t) { std::abort(); }
+inline uint32_t multiply_add_two(element::bf16, uint32_t x, uint32_t y, uint32_t z) {
+  auto const total = [&](int shift) {
+    auto const number = [&](uint32_t two) { return element::load(element::bf16{uint16_t(two >> shift)}); };
+    return element::rounded(number(x) * number(y) + number(z));
+  };
+  return total(0) | total(16) << 16;
+}
+inline uint32_t multiply_add_two(element::f16, uint32_t, uint32_t, uint32_t) { std::abort(); }
+inline uint32_t inverted_or(uint32_t word, uint32_t mask, uint32_t others) { return (~word & mask) | others; }
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) { return (word & mask) | others; }
 inline void store_shared(uint32_t address, float2 two) { std::memcpy(host::at(address), &two, sizeof(two)); }
 inline float2 load_cluster(uint32_t address) {
