@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from evt.emission.expressions import COMBINE, REGISTER, element, input_pointer, part_type, read, size, value_of
 from evt.emission.operations import parts_pointer, result_pointer
@@ -115,6 +116,12 @@ def _initial_job(node: Reduction, result: Result) -> Job:
 
 
 def _final_job(plan: Plan, result: Result) -> Job:
+    """Return the job of a result. If rows must not depend on their number, so do not the orders of their parts."""
+    made = _combining_job(plan, result)
+    return replace(made, type=f"evt::InOneOrder<{made.type}>") if plan.options.batch_invariant else made
+
+
+def _combining_job(plan: Plan, result: Result) -> Job:
     """Return the job of a stored reduction, or of a value computed from reductions."""
     nodes = {node.name: node for node in plan.reductions}
     own = ("out", result_pointer(result))

@@ -7,12 +7,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 // The threads of a block share a variable.
 #undef __shared__
 #define __shared__ static
 
+#include "evt/finish_moments.hpp"
 #include "evt/finish_place.hpp"
 #include "evt/rows.hpp"
 #include "evt/epilogue/key.hpp"
@@ -68,6 +70,29 @@ void test_parts(int64_t parts, int64_t kept, int64_t batches, bool over_batch) {
   }
 }
 
+// The order of a result's parts depends on their number alone: not on the number of results, nor on the grid.
+template <class Op, class Element>
+void test_order(int64_t parts) {
+  std::vector<Element> before;
+  for (int64_t kept : {1, 4, 70}) {
+    std::vector<Element> given, found(size_t(kept), Element{});
+    for (int64_t i = 0; i < parts * kept; ++i) {
+      int64_t const part = i / kept, place = i % kept;
+      float const x = std::ldexp(float((place * 31 + part * 7919) % 1013) + 0.3f, int(part * 13 % 21));
+      given.push_back(Element(part % 2 ? -x : x));
+    }
+    evt::InOneOrder<evt::FinishJob<Op, Element, Element>> const job{
+        {given.data(), found.data(), parts, kept, 1, kept, false}};
+    for (int64_t grid : {evt::finish_blocks(job), int64_t(1)}) {
+      gridDim = dim3(unsigned(grid));
+      run_job(job);
+      for (size_t i = 0; i < before.size(); ++i)
+        expect(std::memcmp(&found[i], &before[i], sizeof(Element)), 0, "the difference of a result's bits");
+      before = found;
+    }
+  }
+}
+
 struct Functor {
   using Parameters = cute::tuple<float, int32_t, float, int32_t>;
   using Result = float;
@@ -108,6 +133,28 @@ struct Same {
   using Result = float;
   static float apply(float x) { return x; }
 };
+
+// So it is with arithmetic after a reduction.
+void test_order_of_computed(int64_t parts) {
+  using Variance = evt::CombinedVariance<evt::Combined<evt::MergeMoments, evt::Moments<float>>>;
+  std::vector<float> before;
+  for (int64_t kept : {1, 4, 70}) {
+    std::vector<evt::Moments<float>> given;
+    std::vector<float> found(size_t(kept), NAN);
+    for (int64_t i = 0; i < parts * kept; ++i)
+      given.emplace_back(std::ldexp(float((i % kept * 31 + i / kept * 7919) % 1013) + 0.3f, int(i / kept * 13 % 21)));
+    evt::InOneOrder<evt::ComputeJob<Same, float, Variance>> job{};
+    job.operands = cute::make_tuple(Variance{{given.data(), parts, kept}});
+    job.out = found.data();
+    job.kept = job.out_stride_l = kept;
+    job.batches = 1;
+    gridDim = dim3(unsigned(evt::finish_blocks(job)));
+    run_job(job);
+    for (size_t i = 0; i < before.size(); ++i)
+      expect(std::memcmp(&found[i], &before[i], sizeof(float)), 0, "the difference of a computed result's bits");
+    before = found;
+  }
+}
 
 // Sums of all parts of groups of columns, for each of several images.
 template <int Width>
@@ -229,6 +276,11 @@ int main() {
     test_parts<evt::Sum>(300, 1, 2, over_batch);
     test_parts<evt::Min>(1, 2, 1, over_batch);
   }
+  for (int64_t parts : {9, 150}) {
+    test_order<evt::Sum, float>(parts);
+    test_order<evt::MergeMoments, evt::Moments<float>>(parts);
+  }
+  test_order_of_computed(150);
   test_groups<4>(3, 19, 32);
   test_groups<10>(2, 7, 2);
   test_groups<5>(4, 3, 1);

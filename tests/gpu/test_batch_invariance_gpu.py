@@ -16,6 +16,7 @@ PROGRAMS = (
     "D = relu(alpha*acc + beta*C)",
     "in s: f32[m]; D = s*acc + C",
     "out D, r: f32[m]; D = silu(acc); r = max[n](D)",
+    "out D, r: f32[m]; D = silu(acc); r = sum[n](D)",
     "out D, r: f32[m, n/32]; D = silu(acc); r = sum[n%32](D)",
     "out D; z = silu(even(acc))*odd(acc); D = z",
     "out D, t: f32[m, n/32]; D = acc; t = max[n%32](abs(acc))",
@@ -43,10 +44,27 @@ def test_rows_do_not_depend_on_their_number(text: str, dtype: torch.dtype, numer
             assert torch.equal(part, full[64 : 64 + rows]), rows
 
 
-def test_the_own_kernel() -> None:
-    op = evt.linear("D = gelu(acc + bias)", batch_invariant=True, route="own")
-    x, w = torch.randn(4096, 8192, device="cuda").bfloat16(), torch.randn(512, 8192, device="cuda").bfloat16()
-    bias = torch.randn(512, device="cuda").bfloat16()
-    whole = op(x, w, bias=bias)
-    for rows in (1, 3, 16, 100, 128, 512):
-        assert torch.equal(op(x[:rows], w, bias=bias), whole[:rows]), rows
+@pytest.mark.parametrize(
+    ("text", "n", "k"),
+    [
+        ("D = gelu(acc + bias)", 512, 8192),
+        ("out D, r: f32[m]; D = acc + bias; r = rsqrt(sum[n](D*D) + 0.1)", 8200, 256),
+        ("out D, r: f32[m], t: f32[m]; D = acc + bias; r = mean[n](D); t = rsqrt(var[n](D) + 0.1)", 8200, 256),
+    ],
+)
+@pytest.mark.parametrize("route", ["own", "evt-3x"])
+def test_each_route(route: str, text: str, n: int, k: int) -> None:
+    if route == "evt-3x" and "var" in text:
+        pytest.skip("refused")
+    op = evt.linear(text, batch_invariant=True, route=route)
+    x, w = torch.randn(4096, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda").bfloat16()
+    bias = torch.randn(n, device="cuda").bfloat16()
+
+    def run(first: int, rows: int) -> tuple[torch.Tensor, ...]:
+        found = op(x[first : first + rows], w, bias=bias)
+        return found if isinstance(found, tuple) else (found,)
+
+    whole = run(0, 4096)
+    for first, rows in ((0, 1), (3, 3), (70, 16), (0, 100), (64, 128), (1, 512), (5, 2048)):
+        for part, full in zip(run(first, rows), whole, strict=True):
+            assert torch.equal(part, full[first : first + rows]), (first, rows)

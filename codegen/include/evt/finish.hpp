@@ -31,6 +31,10 @@ struct FinishJob {
   bool over_batch;
 };
 
+/// A job that combines the parts of each place in an order of their number, however many places there are.
+template <class Job>
+struct InOneOrder : Job {};
+
 /// Fill [l][kept], the memory of an atomic reduction, with the identity before the launch.
 template <class Op_, class Element_>
 struct InitialiseJob {
@@ -101,12 +105,12 @@ struct FinishTeam {
 };
 
 /// Call `function(l, kept, team, writes)` by the lanes of each place; one of them writes. Neighbouring lanes have
-/// neighbouring places. All lanes of a team take part.
+/// neighbouring places. All lanes of a team take part. by_blocks: teams are blocks, also of many places.
 template <class Function>
-CUTLASS_DEVICE void for_each_place(int64_t kept, int64_t batches, Function const& function) {
+CUTLASS_DEVICE void for_each_place(int64_t kept, int64_t batches, bool by_blocks, Function const& function) {
   constexpr int kPlaces = FinishTeam::kPlaces, kWarps = FinishTeam::kWarps;
   int64_t const places = kept * batches;
-  FinishTeam const team{places <= int64_t(gridDim.x) * kPlaces};
+  FinishTeam const team{by_blocks || places <= int64_t(gridDim.x) * kPlaces};
   int const teams = team.is_block ? 1 : kWarps, number = team.is_block ? 0 : threadIdx.x / 32;
   int64_t const step = int64_t(gridDim.x) * teams * kPlaces;
   for (int64_t first = (int64_t(blockIdx.x) * teams + number) * kPlaces; first < places; first += step) {
@@ -117,9 +121,9 @@ CUTLASS_DEVICE void for_each_place(int64_t kept, int64_t batches, Function const
 }
 
 template <class Job>
-CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts) {
+CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts, bool by_blocks) {
   using Element = typename Job::Element;
-  for_each_place(job.kept, batches, [&](int64_t l, int64_t kept, FinishTeam team, bool writes) {
+  for_each_place(job.kept, batches, by_blocks, [&](int64_t l, int64_t kept, FinishTeam team, bool writes) {
     Element const* const from = job.parts_ptr + l * parts * job.kept + kept;
     Element const total =
         team.template combine<typename Job::Op, Element>(parts, [&](int64_t i) { return from[i * job.kept]; });
@@ -158,16 +162,21 @@ CUTLASS_DEVICE void finish_scalar(Job const& job, int64_t batches, int64_t parts
 }  // namespace detail
 
 /// Called by all threads of the blocks with this blockIdx.y. The order of operations is fixed: every run gives equal
-/// bits.
+/// bits. in_one_order: it depends on the number of parts alone.
 template <class Op, class Element, class Output>
-CUTLASS_DEVICE void finish(FinishJob<Op, Element, Output> const& job) {
+CUTLASS_DEVICE void finish(FinishJob<Op, Element, Output> const& job, bool in_one_order = false) {
   int64_t const batches = job.over_batch ? 1 : job.batches;
   int64_t const parts = job.over_batch ? job.parts * job.batches : job.parts;
-  if (job.kept == 1) {
+  if (job.kept == 1 && !in_one_order) {
     detail::finish_scalar(job, batches, parts);
   } else {
-    detail::finish_vector(job, batches, parts);
+    detail::finish_vector(job, batches, parts, in_one_order);
   }
+}
+
+template <class Job>
+CUTLASS_DEVICE void finish(InOneOrder<Job> const& job) {
+  finish(static_cast<Job const&>(job), true);
 }
 
 template <class Op, class Element>

@@ -137,14 +137,14 @@ CUTLASS_DEVICE typename Job::Output compute(Job const& job, Get const& get, cute
 
 }  // namespace detail
 
-/// Called by all threads of the blocks with this blockIdx.y. Each place has lanes of a warp, or a block: of a batch with
-/// one place, and of merged columns if there are enough blocks.
+/// Called by all threads of the blocks with this blockIdx.y. Each place has lanes of a warp or of a block, or a block: of
+/// a batch with one place, and of merged columns if there are enough blocks. in_one_order: lanes of a block.
 template <class Functor, class Output, class... Operands>
-CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) {
+CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job, bool in_one_order = false) {
   cute::make_seq<sizeof...(Operands)> const all{};
   int64_t const batches = job.over_batch ? 1 : job.batches;
   int64_t const places = job.kept * batches;
-  if (job.kept == 1 || ((kMerges<Operands> || ...) && places <= int64_t(gridDim.x))) {
+  if (!in_one_order && (job.kept == 1 || ((kMerges<Operands> || ...) && places <= int64_t(gridDim.x)))) {
     for (int64_t place = blockIdx.x; place < places; place += gridDim.x) {
       int64_t const l = place / job.kept, at = place % job.kept;
       Output const result = detail::compute(job, detail::ByBlock{l, at}, all);
@@ -153,10 +153,11 @@ CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) 
       }
     }
   } else {
-    detail::for_each_place(job.kept, batches, [&](int64_t l, int64_t at, detail::FinishTeam team, bool writes) {
+    auto const store = [&](int64_t l, int64_t at, detail::FinishTeam team, bool writes) {
       Output const result = detail::compute(job, detail::ByLanes{l, at, team}, all);
       if (writes) job.out[l * job.out_stride_l + at] = result;
-    });
+    };
+    detail::for_each_place(job.kept, batches, in_one_order, store);
   }
 }
 
