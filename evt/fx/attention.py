@@ -7,8 +7,7 @@ dimension of a mask is not contiguous; and its fastest kernels take no masks. So
     a constant mask that is causal           is replaced by ``is_causal``
     another mask                             is made contiguous
 
-Without a mask these kernels also read heads that queries share, and strided heads, as they lie in memory. Only
-inference reads them so: training was not measured.
+Without a mask these kernels also read heads that queries share, and strided heads, as they lie in memory:
 
     keys and values repeated for each head   are read once (``enable_gqa``)
     contiguous copies of transposed heads    are dropped
@@ -31,8 +30,10 @@ _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 #: The parameters of attention before the keywords.
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _HEADS = _PARAMETERS[:3]
-#: The types and the longest heads of PyTorch's fastest kernels, and the elements between heads: 16 bytes.
-_TYPES, _LONGEST, _ALIGNED = (torch.float16, torch.bfloat16), 256, 8
+#: The types of PyTorch's fastest kernels, and the elements between heads: 16 bytes.
+_TYPES, _ALIGNED = (torch.float16, torch.bfloat16), 8
+#: Their longest heads; and the longest whose gradients they compute on all GPUs.
+_LONGEST, _LONGEST_TRAINED = 256, 192
 #: Index of the new dimension along which heads are repeated.
 _REPEATED = (slice(None), slice(None), None, slice(None), slice(None))
 #: The most bytes of a constant that is computed here.
@@ -51,9 +52,8 @@ _METHODS = (
 
 def simplify_attention(module: GraphModule, devices: Collection[str]) -> None:
     """Give attention on some kinds of devices the arguments that PyTorch's fused kernels take."""
-    infers = not torch.is_grad_enabled()
-    if infers:
-        divide_self_attention(module, devices)
+    longest = _LONGEST_TRAINED if torch.is_grad_enabled() else _LONGEST
+    divide_self_attention(module, devices)
     constants = _Constants(module)
     copies = dict[Node, Node]()
     for node in module.graph.find_nodes(op="call_function", target=_ATTENTION):
@@ -70,7 +70,7 @@ def simplify_attention(module: GraphModule, devices: Collection[str]) -> None:
                     with module.graph.inserting_after(mask):
                         copies[mask] = module.graph.call_method("contiguous", (mask,))
                 known["attn_mask"] = copies[mask]
-        if infers and known.get("attn_mask") is None and value.dtype in _TYPES and value.shape[-1] <= _LONGEST:
+        if known.get("attn_mask") is None and value.dtype in _TYPES and value.shape[-1] <= longest:
             known |= _shared(known) | _strided(known)
         node.args, node.kwargs = (), known
     module.recompile()
