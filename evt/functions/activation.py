@@ -129,11 +129,20 @@ ACTIVATIONS = (
         lambda t, x: 0.5 * x * t.erfc(-x * math.sqrt(0.5)),
         Fact.ZERO_TO_ZERO,
         instructions=TRANSCENDENTAL,
-        derivatives=("0.5 * (1 + erf(0.7071067811865476 * x)) + 0.3989422804014327 * x * exp(-0.5 * x * x)",),
+        derivatives=("gelu_slope(x)",),
         targets=layer("gelu", "GELU"),
         fast=True,
         stock=activation("GELU", is_slow=True),  # by erff, which branches
         eager="x * 0.5 * (1 + erff(x * sqrt(0.5)))",
+    ),
+    define(
+        "gelu_slope(x)",
+        "The derivative of `gelu`: `(1 + erf(x / sqrt(2))) / 2 + x * exp(-x * x / 2) / sqrt(2 * pi)`.",
+        lambda t, x: 0.5 * t.erfc(-x * math.sqrt(0.5)) + x * (t.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)),
+        instructions=TRANSCENDENTAL,
+        derivatives=("0.3989422804014327 * (2 - x * x) * exp(-0.5 * x * x)",),
+        targets=(),
+        eager="0.5 * (1 + erff(x * sqrt(0.5))) + x * (exp(-0.5 * x * x) / sqrt(2 * pi))",
     ),
     define(
         "gelu_tanh(x)",

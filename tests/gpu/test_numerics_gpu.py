@@ -39,6 +39,7 @@ def test_eager_gives_pytorchs_bits(dtype) -> None:
 #: Functions of a linear layer's result, and PyTorch's code for them.
 FUNCTIONS = {
     "gelu(z)": F.gelu,
+    "gelu_slope(z)": lambda z: torch.ops.aten.gelu_backward(torch.ones_like(z), z),
     "gelu_tanh(z)": lambda z: F.gelu(z, approximate="tanh"),
     "silu(z)": F.silu,
     "sigmoid(z)": torch.sigmoid,

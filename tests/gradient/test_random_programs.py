@@ -87,6 +87,8 @@ def check(seed: int) -> bool:
         total = sum((value * weights[name]).sum() for name, value in named(op, others).items() if name in weights)
         total.backward()
     got = named(op, found)
+    if not all(torch.allclose(got[name], want[name], equal_nan=True) for name in outputs):
+        return False  # functions of integers are in f32, where they may underflow before they are compared
     for one, two in zip(gradients_of(got, weights, leaves), gradients_of(want, weights, leaves), strict=True):
         known = torch.isfinite(two)
         torch.testing.assert_close(

@@ -99,7 +99,7 @@ def calls_of(dag: Dag, node: int) -> list[str]:
         ("D = f16(acc) + 1", Cast(F16), "f16(acc)"),
         ("out D, s; D = acc; s = max[m, n](abs(acc))", Reduce("max", ("m", "n")), "max[m, n](abs(acc))"),
         ("D = acc + dropout(C, 0.5, seed, offset)", Apply("ge"), "dropout(C, 0.5, seed, offset)"),
-        ("D = 1 + gelu'(acc)", Apply("erf"), "gelu'(acc)"),
+        ("D = 1 + gelu'(acc)", Apply("gelu_slope"), "gelu'(acc)"),
         ("out D, E; D = acc\nE = relu(D) ", Store("E"), "E = relu(D)"),
         ("out D, E; D[m, n] = acc\nE = relu(D) ", Store("D"), "D[m, n] = acc"),
         ("A = relu(A); D = acc", Element("A"), "A"),

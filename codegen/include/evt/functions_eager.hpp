@@ -15,6 +15,10 @@ EVT_HOST_DEVICE float sinc(float x) {
 EVT_HOST_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + ::expf(-x)); }
 EVT_HOST_DEVICE float silu(float x) { return x / (1.0f + ::expf(-x)); }
 EVT_HOST_DEVICE float gelu(float x) { return x * 0.5f * (1.0f + ::erff(x * 0.707106781186547524f)); }
+EVT_HOST_DEVICE float gelu_slope(float x) {
+  float const cdf = 0.5f * (1.0f + ::erff(x * 0.707106781186547524f));
+  return cdf + x * (::expf(-0.5f * x * x) * 0.398942280401432678f);
+}
 EVT_HOST_DEVICE float gelu_tanh(float x) {
   float const inner = 0.797884560802865356f * ::fmaf(0.044715f, x * x * x, x);
   return 0.5f * x * (1.0f + ::tanhf(inner));
