@@ -87,8 +87,8 @@ _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: transcendental function of its epilogue. A kernel of Inductor's with an error function takes the third.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
 #: Microseconds of an own kernel's epilogue for each element of a second or further matrix. For a second or further
-#: transcendental function of an own product, beyond its estimate: GELU's derivative of 6304 x 3072 elements took 103
-#: us, not 70, and 88 by the library and Inductor, on an H100, 2026-11.
+#: transcendental function of an own product, beyond its estimate: GELU's derivative by erf and exp of 6304 x 3072
+#: elements took 103 us, not 70, and 88 by the library and Inductor, on an H100, 2026-11.
 _FURTHER, _FURTHER_FUNCTION = 1e-6, 1.7e-6
 #: Groups of a power of two of channels: the loss against the library's bare convolution in microseconds, and as a
 #: fraction of its time. The library takes at least twice its time for other groups. Fitted to 30 layers of 32 images on
