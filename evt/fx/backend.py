@@ -47,6 +47,7 @@ from evt.fx.records import Owner, ProductReport, Record, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.skip_reason import SkipReason
 from evt.fx.stored import StoredGraph
+from evt.fx.updates import join_updates
 from evt.fx.wide import widen
 from evt.runtime.folded import Refresh
 
@@ -88,6 +89,7 @@ class FusePass(RegionPass):
                 self._failures |= failures
                 choice = self.choose(graph)
         rewrite(graph, choice.regions, LAUNCH)
+        join_updates(graph, self.devices)
         widen(graph)
         refresh = self._folded(graph)
         notes = {node: each.note for node, each in self._kernels.items()}

@@ -28,7 +28,7 @@ from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
 from evt.fx.example import bytes_of, hint
 from evt.fx.measure import measured
-from evt.fx.moments import is_applied, is_of_groups, moments_of, split_moments
+from evt.fx.moments import is_applied, is_of_channels, is_of_groups, moments_of, split_moments
 from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, undo
 from evt.fx.op_semantics import UNMEASURED
 from evt.fx.options import Options
@@ -147,7 +147,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             split_moments(graph)
             norms, stay = apply_norms(graph, self._judge_norm)
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.var.correction):
-            if self.rule != "always" and not (is_applied(node) or _is_measured_group_norm(node)):
+            if self.rule != "always" and not (is_applied(node) or _is_measured(node)):
                 for each in moments_of(node):
                     each.meta[UNMEASURED] = True
         return norms, stay
@@ -213,10 +213,12 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         return None
 
 
-def _is_measured_group_norm(variance: Node) -> bool:
-    """Return whether measurements cover a convolution that gives the moments of a group norm."""
+def _is_measured(variance: Node) -> bool:
+    """Return whether measurements cover a convolution that gives the moments of a group norm or a batch norm."""
     elements = math.prod(map(hint, shape_of(variance.all_input_nodes[0])))
-    return is_of_groups(variance) and elements >= covered.GROUP_NORM_ELEMENTS and not graph_name()
+    if is_of_groups(variance):
+        return elements >= covered.GROUP_NORM_ELEMENTS and not graph_name()
+    return is_of_channels(variance) and elements >= covered.BATCH_NORM_ELEMENTS and graph_name() == "forward"
 
 
 def _with(outcome: Outcome, reason: SkipReason | None) -> Outcome:

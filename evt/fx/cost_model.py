@@ -369,7 +369,8 @@ def _further(fused: RegionProgram) -> float:
     dag, elements = fused.program.request.dag, _elements(fused)
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
     time = elements * (max(read - 1, 0) + max(written - 1, 0)) * _FURTHER
-    return time + sum(in_epilogue(op, elements) for op in _reductions(fused))
+    columns = _matrix(fused)[1]
+    return time + sum(in_epilogue(op, elements, columns) for op in _reductions(fused))
 
 
 def _reductions(fused: RegionProgram) -> list[Reduce]:

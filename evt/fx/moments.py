@@ -18,8 +18,8 @@ aten = torch.ops.aten
 _MEAN = "evt_mean"
 #: The key in ``node.meta`` of a tensor whose statistics are of its rounded elements, as a product reads them.
 ROUNDED = "evt_rounded"
-#: The dimensions of images in groups of channels.
-_GROUPED_RANK = 4
+#: The dimensions of images, and of images in groups of channels.
+_IMAGE_RANK = _GROUPED_RANK = 4
 _CASTS = ("convert_element_type", "_to_copy")
 
 
@@ -77,6 +77,14 @@ def is_of_groups(variance: Node) -> bool:
     return rank == _GROUPED_RANK and tuple(Arguments(variance)["dim"] or ()) == (rank - 2, rank - 1)
 
 
+def is_of_channels(variance: Node) -> bool:
+    """Return whether a variance is that of a batch norm of a convolution without groups, which makes [N, C, H, W]."""
+    made, dims = uncast(variance.all_input_nodes[0]), Arguments(variance)["dim"]
+    if len(shape_of(made)) != _IMAGE_RANK or tuple(dims or ()) != (0, 2, 3) or base_name(made) != "convolution":
+        return False
+    return bool(Arguments(made)["groups"] == 1)
+
+
 def uncast(node: Node) -> Node:
     """Return the operand of conversions between floats."""
     while base_name(node) in _CASTS and dtype_of(node.all_input_nodes[0]).is_floating_point:
@@ -121,4 +129,13 @@ def _join(graph: Graph, variance: Node, mean: Node) -> None:
     graph.erase_node(mean)
 
 
-__all__ = ["ROUNDED", "is_applied", "is_of_groups", "join_moments", "moments_of", "split_moments", "uncast"]
+__all__ = [
+    "ROUNDED",
+    "is_applied",
+    "is_of_channels",
+    "is_of_groups",
+    "join_moments",
+    "moments_of",
+    "split_moments",
+    "uncast",
+]

@@ -336,6 +336,31 @@ def test_the_default_rule_takes_the_moments_of_large_group_norms() -> None:
         assert ("var[m, n%4]" in row.formula) == takes
 
 
+def test_the_default_rule_takes_the_moments_of_large_batch_norms_in_training() -> None:
+    """No measurement says that they win for groups, and for few elements."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.grouped, self.small = (nn.Conv2d(64, 64, 1, groups=each, bias=False) for each in (1, 4, 1))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(64) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.norms[0](self.wide(x)).relu()
+            x = self.norms[1](self.grouped(x)).relu()
+            result: torch.Tensor = self.norms[2](self.small(x[..., ::2])).relu()
+            return result
+
+    model = Layers().train().to(memory_format=torch.channels_last)
+    x = torch.zeros(16, 64, 56, 56).to(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    with torch.enable_grad(), torch.autocast("cpu", torch.bfloat16):
+        rows = evt.report(model, (x,), arch="sm90").rows
+    forward = [row for row in rows if row.graph == "forward"]
+    assert ["var[m]" in row.formula for row in forward] == [True, False, False]
+    assert "0.9" in forward[0].formula  # of the running statistics
+
+
 def test_means_of_rows_that_are_no_images_stay() -> None:
     """A product's rows in another shape are no images; a pooled vector is not a reduction of whole rows."""
 
