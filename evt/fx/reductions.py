@@ -35,7 +35,7 @@ def reductions(dag: TypedDag) -> list[Reduce]:
 
 
 def in_epilogue(op: Reduce, elements: int, columns: int) -> float:
-    """Return the microseconds of a reduction in the epilogue of an own kernel; the matrix has so many columns."""
+    """Return the microseconds of a reduction of ``columns`` in the epilogue of an own kernel."""
     if _of_groups(op):
         return _line(_GROUP_MOMENTS, elements)
     if op.kind not in MOMENTS:

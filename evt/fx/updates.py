@@ -1,7 +1,7 @@
 """Buffers that a graph updates, such as running statistics: ``join_updates(graph, devices)``, in place.
 
 Functionalisation leaves a copy for each buffer at the end of the graph. Inductor fuses it with the kernel that computes
-the new value. If a kernel of evt computes it, or if it is a counter, the copy is a kernel of its own. So all these
+the new value. If a kernel of evt computes it, or if it is a counter, the copy takes a further kernel. So all these
 copies, and all counters, become one operator on lists, for which Inductor writes one kernel:
 
     mean.copy_(v1); var.copy_(v2); ...   ->   _foreach_copy_([mean, var, ...], [v1, v2, ...])
@@ -45,7 +45,7 @@ def join_updates(graph: Graph, devices: Sequence[str]) -> None:
 
 
 def _is_small(buffer: Any, value: Any, devices: Sequence[str]) -> bool:
-    """Return whether a value of few bytes is copied to an input of the graph, as it is."""
+    """Return whether a value of few bytes is copied to an input of the graph without conversion."""
     if not isinstance(buffer, Node) or buffer.op != "placeholder" or not isinstance(value, Node):
         return False
     same = shape_of(value) == shape_of(buffer) and dtype_of(value) == dtype_of(buffer)
