@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
@@ -160,10 +161,37 @@ def export(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """Return the program of torch.export. Raise ArgumentError (E1020) for any of its exceptions."""
-    with _captured(module), turns.capture():
+    with _captured(module), turns.capture(), _watched_arguments(module):
         return torch.export.export(
             module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
         )
+
+
+@contextmanager
+def _watched_arguments(module: torch.nn.Module) -> Iterator[None]:
+    """Raise ValueError if a call of the module changes a list or mapping among its arguments: a graph would not.
+
+    A graph writes to tensors, and returns tensors. Other elements of the arguments are lost.
+    """
+    given: list[Any] = []
+
+    def before(_: Any, args: Any, keywords: Any) -> None:
+        given[:] = _pytree.tree_flatten((args, keywords))
+
+    def after(_: Any, args: Any, keywords: Any, __: Any) -> None:
+        leaves, structure = _pytree.tree_flatten((args, keywords))
+        if structure != given[1] or not all(map(is_, leaves, given[0])):
+            raise ValueError("it changes a list or mapping among its arguments, and no graph can")
+
+    hooks = (
+        module.register_forward_pre_hook(before, with_kwargs=True),
+        module.register_forward_hook(after, with_kwargs=True),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgram:

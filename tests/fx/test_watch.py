@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+import evt
 from evt.fx.fuse import fuse
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
@@ -67,3 +69,38 @@ def test_contents_of_attributes_are_seen() -> None:
     model.opaque.calls += 1  # an object that is no data is not compared
     torch.testing.assert_close(fused(x), model(x))
     assert fused._evt.plans is plans
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept, y: kept["list"].append(y),
+        lambda kept, y: kept["list"].__setitem__(0, y),
+        lambda kept, y: kept.update(last=y),
+        lambda kept, y: kept.pop("list"),
+    ],
+)
+def test_arguments_that_change_as_the_model_runs(change: Callable[[dict[str, Any], torch.Tensor], Any]) -> None:
+    """A graph cannot append to a cache among the arguments, so the model itself runs."""
+
+    class Caching(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, kept: dict[str, Any] | None = None) -> torch.Tensor:
+            y = torch.relu(self.lin(x))
+            if kept is not None:
+                change(kept, y)
+            return y
+
+    model, x = Caching().eval(), torch.ones(2, 4)
+    fused: Any = fuse(model, (x,))
+    for _ in range(2):
+        found, wanted = ({"list": [x]} for _ in range(2))
+        fused(x, found)
+        model(x, wanted)
+        torch.testing.assert_close(found, wanted)
+    assert "fused" not in fused._evt.answers
+    with pytest.raises(evt.ArgumentError, match="list or mapping among its arguments"):
+        fuse(model, (x, {"list": [x]}))
