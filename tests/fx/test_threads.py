@@ -15,6 +15,9 @@ from evt.fx import turns
 from evt.fx.fuse import fuse
 from evt.fx.module import dispatch_of
 
+# PyTorch silences its own warnings by `warnings.catch_warnings`, which threads undo for each other
+pytestmark = pytest.mark.filterwarnings("ignore")
+
 THREADS = 4
 
 
