@@ -195,7 +195,7 @@ def _watched_arguments(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgram:
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), turns.capture():
         warnings.simplefilter("ignore", FutureWarning)  # raised inside torch.export
         made: ExportedProgram = exported.run_decompositions(_decompositions(eager))
         return made

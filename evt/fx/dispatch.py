@@ -139,6 +139,11 @@ class Dispatch:
         with turns.hold(self._lock):
             return self.plan_of(*_pytree.tree_map(TensorKind.example, self.example))
 
+    def _keeps_hooks(self, watch: Watch) -> bool:
+        """Return whether the model has hooks while no thread captures it: a capture adds some."""
+        with turns.run():
+            return watch.hooked
+
     def _run(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run the model itself."""
         with turns.run():
@@ -153,7 +158,7 @@ class Dispatch:
         watch = self._watched()
         if self._refusal or watch.refusal:
             return self._refusal or watch.refusal
-        if watch.hooked:
+        if watch.hooked and self._keeps_hooks(watch):
             return "a module within has hooks"
         try:
             leaves, key = _read(args, keywords, PLAIN)

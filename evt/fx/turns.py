@@ -1,7 +1,8 @@
 """Captures of a model, and its runs in other threads: ``with run(): ...``, ``with capture(): ...``.
 
-A capture replaces the parameters of the model with fake tensors while it traces, and sets flags of PyTorch. A run in
-another thread would read both. So runs wait for a capture, and a capture waits for the runs of other threads.
+A capture replaces the parameters of the model with fake tensors while it traces, and torch.fx replaces the call of all
+modules. A run in another thread would meet both. So runs wait for a capture, and a capture waits for the runs of other
+threads.
 """
 
 from __future__ import annotations
