@@ -11,7 +11,8 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.fx import _symbolic_trace
+from torch.fx import Proxy, _symbolic_trace
+from torch.utils._pytree import tree_leaves
 
 from evt.fx.dispatch import Arguments, Dispatch
 from evt.runtime.tensor_checks import is_traced, mode_depth
@@ -31,7 +32,8 @@ class FusedModule(torch.nn.Module):
             return dispatch.model(*args, **keywords)
         if mode_depth() and is_traced(()):
             return dispatch.trace(args, keywords)
-        if _symbolic_trace._is_fx_tracing_flag:  # symbolic_trace knows the submodules, but not the model
+        # symbolic_trace knows the submodules, but not the model; the flag is set for all threads
+        if _symbolic_trace._is_fx_tracing_flag and any(isinstance(x, Proxy) for x in tree_leaves((args, keywords))):
             return dispatch.model.forward(*args, **keywords)
         return dispatch(args, keywords)
 
