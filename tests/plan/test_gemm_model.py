@@ -125,6 +125,26 @@ def test_wide_tiles_serve_many_rows() -> None:
     assert (areas[0], areas[-1]) == (16 * 64, 256 * 128)
 
 
+#: Microseconds of tiles that fill one wave, with bias and gelu_tanh: NVIDIA H100 80GB HBM3, bf16, 2026-11-28. Clusters,
+#: and consumers that have no second tile to multiply, take longer.
+ONE_WAVE = {
+    (1024, 1280, 8192): {"cooperative_96x128x64": 41.1, "pingpong_128x128x64": 49.0},
+    (256, 5120, 1280): {"cooperative_96x128x64": 15.7, "cooperative_96x128x64_1x2": 17.4},
+    (1024, 768, 3072): {"cooperative_64x128x64": 17.6, "pingpong_64x128x64": 18.1},
+    (3152, 768, 3072): {"cooperative_144x128x64": 30.8, "cooperative_160x128x64_1x2": 32.2},
+    (384, 4096, 14336): {"cooperative_96x128x64": 73.0, "pingpong_128x128x64": 84.9},
+    (640, 2048, 5632): {"cooperative_96x128x64": 31.3, "cooperative_96x128x64_1x2": 39.1},
+}
+
+
+@pytest.mark.parametrize("size", ONE_WAVE)
+def test_one_wave_takes_cooperating_consumers_without_clusters(size: tuple[int, int, int]) -> None:
+    op = evt.linear("D = gelu_tanh(acc + bias)")
+    plans = survey(packed_problem(op.request, "sm90", "bf16", "bf16"), "gemm-own-3x").defaults
+    chosen = plans[fastest(plans, dict(zip("mnk", size, strict=True)) | {"l": 1}, find_card("h100"))]
+    assert chosen.config.name.removeprefix("own_") == min(ONE_WAVE[size], key=ONE_WAVE[size].__getitem__)
+
+
 # Properties
 
 

@@ -49,10 +49,10 @@ OWN_PRODUCTS = {
     (8192, 6144, 4096): "own_cooperative_256x128x64_1x2",
     (8192, 3072, 768): "own_pingpong_192x128x64_1x2",
     (4096, 3072, 768): "own_pingpong_192x128x64_1x2",
-    (2048, 768, 3072): "own_cooperative_96x128x64_1x2",
+    (2048, 768, 3072): "own_cooperative_96x128x64",
     (3152, 1024, 4096): "own_cooperative_200x128x64",
     (1024, 7168, 8192): "own_cooperative_256x128x64_1x2",
-    (512, 4096, 4096): "own_pingpong_128x128x64",
+    (512, 4096, 4096): "own_cooperative_128x128x64",
     (512, 6144, 4096): "own_pingpong_128x192x64",
     (1024, 3072, 768): "own_pingpong_64x128x64",
     (64, 1280, 8192): "own_cooperative_64x128x64_1x1x4",
@@ -187,10 +187,10 @@ POINTWISE = {
     (1, 2048, 512, 7, 1, 1): "own_cooperative_16x128x64_1x1x4",
     (4, 1024, 256, 14, 1, 1): "own_pingpong_32x64x64",
     (32, 1024, 512, 14, 1, 1): "own_cooperative_200x128x64",
-    (32, 1024, 256, 14, 1, 1): "own_cooperative_96x128x64_1x2",
+    (32, 1024, 256, 14, 1, 1): "own_cooperative_96x128x64",
     (16, 2048, 512, 7, 1, 1): "own_pingpong_64x64x64",
-    (32, 2048, 512, 7, 1, 1): "own_pingpong_64x128x64",
-    (64, 2048, 512, 7, 1, 1): "own_cooperative_96x128x64_1x2",
+    (32, 2048, 512, 7, 1, 1): "own_cooperative_64x128x64",
+    (64, 2048, 512, 7, 1, 1): "own_cooperative_96x128x64",
 }
 
 
