@@ -11,6 +11,8 @@ import math
 from evt.functions.row import TRANSCENDENTAL, Fact, activation, aten, define, layer
 
 _SELU_ALPHA = 1.6732632423543772
+#: Where exp(-x * x / 2) is 0 in f64.
+_FAR = 40.0
 _SELU_SCALE = 1.0507009873554805
 #: The sigmoid in `gelu_tanh`, which is `x` times this sigmoid.
 _GATE = "sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x))"
@@ -138,7 +140,10 @@ ACTIVATIONS = (
     define(
         "gelu_slope(x)",
         "The derivative of `gelu`: `(1 + erf(x / sqrt(2))) / 2 + x * exp(-x * x / 2) / sqrt(2 * pi)`.",
-        lambda t, x: 0.5 * t.erfc(-x * math.sqrt(0.5)) + x * (t.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)),
+        lambda t, x: (
+            0.5 * t.erfc(-x * math.sqrt(0.5))
+            + t.where(t.abs(x) < _FAR, x, 0.0) * (t.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
+        ),
         instructions=TRANSCENDENTAL,
         derivatives=("0.3989422804014327 * (2 - x * x) * exp(-0.5 * x * x)",),
         targets=(),

@@ -187,7 +187,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
 }
 #: Kernels that are not left to `make test-slow`. nvcc takes 5 seconds of CPU time for each, and 70 for one of CUTLASS.
-QUICK = ("sm90-own", "sm90-halo", "sm90-depthwise")
+QUICK = ("sm90-own-cluster", "sm90-halo", "sm90-depthwise")
 #: For kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
 COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
 

@@ -324,7 +324,8 @@ EVT_HOST_DEVICE float gelu(float x) {
   return x * (x > 0.0f ? 1.0f - tail : tail);
 }
 EVT_HOST_DEVICE double gelu_slope(double x) {
-  return 0.5 * ::erfc(x * -0.70710678118654752) + x * (::exp(-0.5 * x * x) * 0.39894228040143268);
+  double const near = ::fabs(x) < 40.0 ? x : 0.0;  // beyond, the exponential is 0
+  return 0.5 * ::erfc(x * -0.70710678118654752) + near * (::exp(-0.5 * x * x) * 0.39894228040143268);
 }
 // One exponential instead of two, and a minimax polynomial of gelu'(-|x|) / exp(-x * x / 2). The error is 2^-22.
 EVT_HOST_DEVICE float gelu_slope(float x) {
