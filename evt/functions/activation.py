@@ -11,7 +11,7 @@ import math
 from evt.functions.row import TRANSCENDENTAL, Fact, activation, aten, define, layer
 
 _SELU_ALPHA = 1.6732632423543772
-#: Where exp(-x * x / 2) is 0 in f64.
+#: From here on, exp(-x * x / 2) is 0 in f64.
 _FAR = 40.0
 _SELU_SCALE = 1.0507009873554805
 #: The sigmoid in `gelu_tanh`, which is `x` times this sigmoid.
