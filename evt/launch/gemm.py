@@ -12,7 +12,7 @@ from evt.ir.dtype import F16, DType
 from evt.launch.shape import Shape, TensorMap, aligned, tensor_map
 from evt.plan import Field, Plan
 from evt.plan.epilogue.values import Stride
-from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_part, tile_of
+from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_box, tile_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
 from evt.plan.plan import Matrix, OwnProduct, RowCopy, Tensor
@@ -117,14 +117,14 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         _pairs(loop, b, sizes, box) if loop.pairs else _filters(loop, b, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))
-    part = rows_of_part(tile)
+    box_rows = rows_of_box(tile, ragged=ragged)
     stored = n // _MEMBERS if loop.pairs else n
     for name, tensor in (("source", plan.source), ("destination", plan.destination)):
         if tensor is not None:
             if ragged and name == "destination":
-                maps.append(_masked_block(name, tensor, sizes, part, stored))
+                maps.append(_masked_block(name, tensor, sizes, box_rows, stored))
             else:
-                maps.append(_block(name, tensor, sizes, part, stored, batched=loop.batched))
+                maps.append(_block(name, tensor, sizes, box_rows, stored, batched=loop.batched))
     tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), ceil_div(n, FILTERS) * _STRIPS
     threads = (1 + _CONSUMERS) * WARP_GROUP
     return Shape(values, tuple(maps), tiles, clusters * cluster, threads, SHARED_BYTES, cluster)

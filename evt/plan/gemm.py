@@ -327,16 +327,25 @@ def completed_rows(rows: int, splits: int) -> int:
     return min(ceil_div(ceil_div(rows, STEP_PIXELS), splits) * STEP_PIXELS, rows)
 
 
-def rows_of_part(tile: Tile) -> int:
-    """Return the rows of C or D that TMA moves at a time: as kPartRows of kit/gemm.hpp."""
-    completed = FILTERS if tile.by_rows else completed_rows(tile.rows, tile.cluster[2])
+def rows_of_part(tile: Tile, *, ragged: bool = False) -> int:
+    """Return the rows of a part of C or D, which has a buffer: as kPartRows of kit/gemm.hpp. The last part may be lower.
+
+    In ``ragged`` products all parts are alike.
+    """
+    completed, most = _completed(tile), _PART_ROWS[tile.pingpong or tile.by_rows]
     if completed % STEP_PIXELS:
-        return completed
-    return max(
-        each
-        for each in range(STEP_PIXELS, _PART_ROWS[tile.pingpong or tile.by_rows] + 1, STEP_PIXELS)
-        if completed % each == 0
-    )
+        return completed if ragged else min(completed, most)
+    return max(each for each in range(STEP_PIXELS, most + 1, STEP_PIXELS) if completed % each == 0)
+
+
+def rows_of_box(tile: Tile, *, ragged: bool = False) -> int:
+    """Return the rows of C or D that TMA moves at a time: as kBoxRows of kit/gemm.hpp."""
+    part = rows_of_part(tile, ragged=ragged)
+    return STEP_PIXELS // 2 if _completed(tile) % part else part
+
+
+def _completed(tile: Tile) -> int:
+    return FILTERS if tile.by_rows else completed_rows(tile.rows, tile.cluster[2])
 
 
 # Speed

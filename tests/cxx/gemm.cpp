@@ -405,7 +405,7 @@ int main() {
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1>, 64, false>({150, 264, 200, 2, {}});
   check<__COUNTER__, GemmTile<3, true, 2, 1, 1>, 32, true>({90, 392, 136, 4, {}});
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1, true>, 24, true>({61, 136, 72, 1, {}});
-  check<__COUNTER__, GemmTile<1, false, 2, 1, 1>, 32, true>({90, 520, 136, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 1>, 72, true>({170, 264, 136, 4, {}});
   check<__COUNTER__, GemmTile<1, false, 1, 2, 1>, 64, true>({200, 136, 72, 2, {}});
   check<__COUNTER__, GemmTile<2, true, 2, 2, 1>, 16, false>({70, 600, 136, 4, {}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 4>, 64, true>({100, 136, 520, 4, {}});

@@ -19,6 +19,7 @@ from evt.plan.gemm import (
     completed_rows,
     library_microseconds,
     microseconds,
+    rows_of_box,
     rows_of_part,
     tile_of,
     tiles_of,
@@ -199,13 +200,14 @@ def test_heavy_epilogues_count() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "e4m3", "i8"])
-def test_parts_divide_what_a_thread_block_completes(dtype) -> None:
+def test_boxes_divide_what_a_thread_block_completes(dtype) -> None:
     for found in tiles_of(ProductClass(BY_NAME[dtype])):
         for tile in found:
             splits = tile.cluster[2]
             completed, part = completed_rows(tile.rows, splits), rows_of_part(tile)
-            assert completed % part == 0
-            assert part <= (64 if tile.pingpong else 32) or completed % 16
+            assert completed % part % 8 == 0
+            assert part <= (64 if tile.pingpong else 32)
+            assert completed % rows_of_box(tile) == part % rows_of_box(tile) == 0
             assert completed * splits >= tile.rows
 
 

@@ -73,12 +73,15 @@ def stages(tile: Tile, *, has_c: bool, has_d: bool) -> int:
     steps = ceil_div(ceil_div(tile.rows, 16), splits)
     completed = min(16 * steps, tile.rows)
     part = rows_of_part(tile)
-    assert completed % part == 0
-    parts, rings = completed // part * tile.blocks, 1 if tile.pingpong else consumers
+    parts, rings = ceil_div(completed, part) * tile.blocks, 1 if tile.pingpong else consumers
     few = 3 if tile.pingpong else ceil_div(128, part) if has_c else 4
     buffers = min(parts, few) if has_c or has_d else 0
     barriers = 8 * (2 * most_stages + 4 * consumers + 2 * rings * parts)
-    found = min(most_stages, (SHARED_BYTES - 1024 - barriers - rings * buffers * part * 128) // stage)
+    found, with_two = (
+        min(most_stages, (SHARED_BYTES - 1024 - barriers - rings * each * part * 128) // stage) for each in (buffers, 2)
+    )
+    if buffers > 2 and (found, with_two) == (3, 4):
+        found = 4
     if splits > 1:  # the stages hold the partial sums that other CTAs send
         assert tile.rows % completed == 0
         assert consumers * splits * min(2 * steps, tile.rows // 8) * 128 * 16 <= found * stage

@@ -85,9 +85,10 @@ struct GemmTile {
   static constexpr int kPairs = Pairs;
 };
 
-/// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`.
+/// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`. If
+/// the rows end with half a step, the last part has fewer rows than the others.
 CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
-  if (rows % kStepPixels != 0) return rows;
+  if (rows % kStepPixels != 0) return std::min(rows, most);
   int found = kStepPixels;
   for (int each = kStepPixels; each <= most; each += kStepPixels) found = rows % each == 0 ? each : found;
   return found;
@@ -160,8 +161,12 @@ struct GemmTraits {
   // epilogues take turns, and one for consumers by stages. C of a tile is loaded early. Parts of D wait for the stores of the
   // parts before.
   static constexpr int kRings = kOfStage;
-  static constexpr int kPartRows = kByRows ? kFilters : rows_of_part(kCompleted, kPingpong ? 64 : 32);
-  static constexpr int kPartsOfBlock = kByRows ? 1 : kCompleted / kPartRows;
+  static constexpr int kMostRows = kGrouped && kCompleted % kStepPixels != 0 ? kCompleted : kPingpong ? 64 : 32;
+  static constexpr int kPartRows = kByRows ? kFilters : rows_of_part(kCompleted, kMostRows);
+  static constexpr int kPartsOfBlock = kByRows ? 1 : ceil_div(kCompleted, kPartRows);
+  static constexpr int kLastRows = kByRows ? kPartRows : kCompleted - (kPartsOfBlock - 1) * kPartRows;
+  // TMA moves parts of different rows in boxes of half a step, which are as high as the swizzle's pattern.
+  static constexpr int kBoxRows = kLastRows == kPartRows ? kPartRows : kStepPixels / 2;
   static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
   static constexpr int kPartBytes = kPartRows * kEpilogueRow;
   // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
@@ -175,9 +180,14 @@ struct GemmTraits {
   // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
   static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
-  static constexpr int kFewBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
-  static constexpr int kStages =
-      std::min(kMaxStages, (kFreeBytes - kRings * kFewBuffers * kPartBytes) / (kStageBytes + Scaled::kBytes));
+  static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
+  static constexpr int stages_beside(int buffers) {
+    return std::min(kMaxStages, (kFreeBytes - kRings * buffers * kPartBytes) / (kStageBytes + Scaled::kBytes));
+  }
+  // A fourth stage is worth more than a third buffer.
+  static constexpr bool kFewer = kManyBuffers > 2 && stages_beside(kManyBuffers) == 3 && stages_beside(2) == 4;
+  static constexpr int kFewBuffers = kFewer ? 2 : kManyBuffers;
+  static constexpr int kStages = stages_beside(kFewBuffers);
   static constexpr int kFitting = (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / (kRings * kPartBytes);
   static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
@@ -522,7 +532,7 @@ struct Gemm {
     int const stored = arguments.columns / Traits::kMembers;
     auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int64_t batch_stride) {
       return matrix(type, Traits::kStoredBytes, pointer, stored, arguments.rows, stride, batch_stride, kFilters,
-                    Traits::kPartRows, Traits::kEpilogueRow);
+                    Traits::kBoxRows, Traits::kEpilogueRow);
     };
     if constexpr (Traits::kLoadsSource) {
       done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride, arguments.c_batch_stride)
@@ -775,12 +785,18 @@ struct Gemm {
     auto const row_of = [&](Work const& work, int part) {
       return work.row + first_row + part % Traits::kPartsOfBlock * Traits::kPartRows;
     };
+    auto const rows_of = [](int part) {
+      return part % Traits::kPartsOfBlock == Traits::kPartsOfBlock - 1 ? Traits::kLastRows : Traits::kPartRows;
+    };
     auto const prepare = [&](Work const& work, int part, int index) {
       uint32_t const ready = storage.ready(ring, index);
       if constexpr (Traits::kLoadsSource) {
-        arrive_and_expect_tx(ready, Traits::kPartBytes);
-        load_matrix<1, Traits::kBatched>(storage.buffer(ring, index), params.source, ready, 0, kEvictNormal,
-                                         column_of(work, part), row_of(work, part), work.group * params.c_step);
+        arrive_and_expect_tx(ready, rows_of(part) * Traits::kEpilogueRow);
+        for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
+          load_matrix<1, Traits::kBatched>(storage.buffer(ring, index) + first * Traits::kEpilogueRow, params.source, ready,
+                                           0, kEvictNormal, column_of(work, part), row_of(work, part) + first,
+                                           work.group * params.c_step);
+        }
       } else {
         barrier_arrive(ready);
       }
@@ -797,7 +813,10 @@ struct Gemm {
       for (int part = 0; part < Traits::kParts; ++part) {
         barrier_wait(storage.written(ring, state.index), state.phase);
         if constexpr (Traits::kStoresDestination) {
-          store(params, storage.buffer(ring, state.index), column_of(work, part), row_of(work, part), work);
+          for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
+            store(params, storage.buffer(ring, state.index) + first * Traits::kEpilogueRow, column_of(work, part),
+                  row_of(work, part) + first, work);
+          }
           tma_store_arrive();
           tma_store_wait();
         }
@@ -973,8 +992,16 @@ struct Gemm {
       int const begin = part * Traits::kPartRows;
       uint32_t const to = storage.buffer(ring, buffer.index);
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
-      complete<Traits, Traits::kPartRows>(epilogues.each[0], GemmRows(row, begin, rows), pairs[0] + begin / 2, to, 0);
-      complete<Traits, Traits::kPartRows>(epilogues.each[1], GemmRows(row, begin, rows), pairs[1] + begin / 2, to, 1);
+      auto const complete_both = [&](auto number) {
+        constexpr int kRows = decltype(number)::value;
+        complete<Traits, kRows>(epilogues.each[0], GemmRows(row, begin, rows), pairs[0] + begin / 2, to, 0);
+        complete<Traits, kRows>(epilogues.each[1], GemmRows(row, begin, rows), pairs[1] + begin / 2, to, 1);
+      };
+      if (Traits::kLastRows != Traits::kPartRows && part == Traits::kParts - 1) {
+        complete_both(std::integral_constant<int, Traits::kLastRows>{});
+      } else {
+        complete_both(std::integral_constant<int, Traits::kPartRows>{});
+      }
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
     }
   }
@@ -1000,8 +1027,12 @@ struct Gemm {
     for (int part = 0; part < Traits::kPartsOfBlock; ++part) {
       int const first = part * Traits::kPartRows;
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
-      complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row, first, rows), sums + first / 2,
-                                          storage.buffer(ring, buffer.index));
+      uint32_t const to = storage.buffer(ring, buffer.index);
+      if (Traits::kLastRows != Traits::kPartRows && part == Traits::kPartsOfBlock - 1) {
+        complete<Traits, Traits::kLastRows>(epilogue, GemmRows(row, first, rows), sums + first / 2, to);
+      } else {
+        complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row, first, rows), sums + first / 2, to);
+      }
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
     }
   }
