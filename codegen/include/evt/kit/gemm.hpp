@@ -181,7 +181,7 @@ struct GemmTraits {
   static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
   static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
-  static constexpr int stages_beside(int buffers) {
+  CUTLASS_HOST_DEVICE static constexpr int stages_beside(int buffers) {
     return std::min(kMaxStages, (kFreeBytes - kRings * buffers * kPartBytes) / (kStageBytes + Scaled::kBytes));
   }
   // A fourth stage is worth more than a third buffer.
