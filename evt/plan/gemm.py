@@ -328,9 +328,9 @@ def completed_rows(rows: int, splits: int) -> int:
 
 
 def rows_of_part(tile: Tile, *, ragged: bool = False) -> int:
-    """Return the rows of a part of C or D, which has a buffer: as kPartRows of kit/gemm.hpp. The last part may be lower.
+    """Return the rows of a part of C or D, which has a buffer: as kPartRows of kit/gemm.hpp.
 
-    In ``ragged`` products all parts are alike.
+    The last part may have fewer rows, but in ``ragged`` products all parts are alike.
     """
     completed, most = _completed(tile), _PART_ROWS[tile.pingpong or tile.by_rows]
     if completed % STEP_PIXELS:

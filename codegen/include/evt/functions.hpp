@@ -37,6 +37,7 @@ EVT_HOST_DEVICE float exp2_flushed(float x) {  // 2^x to 2 ulp; a denormal resul
   return ::exp2f(x);
 #endif
 }
+EVT_HOST_DEVICE double exp2_flushed(double x) { return ::exp2(x); }
 
 // log1p for x in [0, 1], to 2 ulp: CUDA's log1pf branches. A minimax polynomial of log1p(x) / x.
 EVT_HOST_DEVICE double log1p_of_unit(double x) { return ::log1p(x); }
@@ -343,8 +344,9 @@ EVT_HOST_DEVICE float gelu_slope(float x) {
   return x > 0.0f ? 1.0f - below : below;
 }
 template <class T>
-EVT_HOST_DEVICE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 = sigmoid(2u), which is accurate for x < 0
-  return x * sigmoid(x * fma(T(0.071354816272600249), x * x, T(1.5957691216057307)));
+EVT_HOST_DEVICE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which is accurate for x < 0
+  T const exponent = x * fma(T(-0.1029432395800234874), x * x, T(-2.302208198144324889));
+  return x * detail::quotient(T(1), T(1) + detail::exp2_flushed(exponent));
 }
 template <class T>
 EVT_HOST_DEVICE T mish(T x) {  // tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), which is 1 beyond 20
