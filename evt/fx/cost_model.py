@@ -13,8 +13,8 @@ and Inductor's kernel, if there is one left, reads them; no launch is saved then
 need a separate kernel, since they read the elements in another order. A kernel of Inductor's that evaluates an
 error function is bound by this function and not by memory.
 
-The time of a matrix product by evt's GEMM kernel, and that of the library, are estimates of :mod:`evt.plan.gemm`. A
-kernel of CUTLASS loses to the library in three ways (fitted on an H100 to 48 cases of 1 to 8192 rows, 2026-11):
+The time of a matrix product by evt's GEMM kernel, and that of the library, are estimates of :mod:`evt.plan.gemm_speed`.
+A kernel of CUTLASS loses to the library in three ways (fitted on an H100 to 48 cases of 1 to 8192 rows, 2026-11):
 
     partial last wave    the library chooses from more tile shapes, and loses about half as much
     long sums, few waves a multiprocessor fills its pipeline and drains it once a wave, while the library splits k or
@@ -58,7 +58,7 @@ from evt.ir.dtype import from_torch_name
 from evt.ir.node import base
 from evt.plan.cards import CARDS
 from evt.plan.epilogue.cost import cost
-from evt.plan.gemm import Size, library_microseconds
+from evt.plan.gemm_speed import Size, library_microseconds
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, OwnProduct, Plan
 from evt.plan.speed import duration, product_microseconds
 from evt.plan.wgrad import library_microseconds as filter_gradient_microseconds

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from math import hypot, inf, prod, sqrt
 from typing import NamedTuple
 
-from evt.plan import gemm, wgrad
+from evt.plan import gemm, gemm_speed, wgrad
 from evt.plan.cards import CARDS, Card, card_of, traffic_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.loads import Auxiliary
@@ -129,8 +129,8 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
     start_factor, work_factor = card.fit.factors(kind_of(plan))
     if isinstance(plan.mainloop, OwnProduct):
         start, work = (
-            gemm.LAUNCH,
-            gemm.work(*_product(plan, sizes, card.multiprocessors), _evaluated(plan), _clock(card)),
+            gemm_speed.LAUNCH,
+            gemm_speed.work(*_product(plan, sizes, card.multiprocessors), _evaluated(plan), _clock(card)),
         )
     else:
         start, work = _cycles(plan, sizes, card.multiprocessors)
@@ -150,7 +150,7 @@ def _copying(plan: Plan, sizes: Mapping[str, int], card: Card) -> float:
     )
     for copy in copies:
         copied += prod(sizes[each.name] for each in (*copy.extents, copy.channels)) * bytes_of(copy.dtype)
-    return gemm.COPY + traffic_of(copied, copied) / card.bytes_per_us
+    return gemm_speed.COPY + traffic_of(copied, copied) / card.bytes_per_us
 
 
 def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[float, float]:
@@ -191,7 +191,7 @@ def traffic(plan: Plan, sizes: Mapping[str, int]) -> float:
     A filter without taps at some pixels of a stride does not load them.
     """
     if isinstance(plan.mainloop, OwnProduct):
-        return gemm.traffic(_product(plan, sizes, 0)[1])
+        return gemm_speed.traffic(_product(plan, sizes, 0)[1])
     elements = sizes["m"] * sizes["n"] * sizes.get("l", 1)
     read, written = elements * plan.read_bytes, elements * plan.written_bytes
     if not isinstance(plan.mainloop, Convolution):
@@ -220,7 +220,7 @@ def evaluation(plan: Plan) -> float:
 def waves(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return the tiles of a kernel over the tiles that run at a time; 0 for kernels without such a number."""
     if isinstance(plan.mainloop, OwnProduct):
-        return gemm.waves(*_product(plan, sizes, multiprocessors))
+        return gemm_speed.waves(*_product(plan, sizes, multiprocessors))
     if isinstance(plan.mainloop, HaloConvolution):
         pixels, shared = plan.config.tile[0], plan.mainloop.shared
         return tiles_of(*_halo_problem(plan, sizes, pixels), shared=shared) / multiprocessors
@@ -289,15 +289,19 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Pl
 
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return the microseconds of an own product on an H100, as :func:`evt.plan.gemm.library_microseconds` has them."""
-    return gemm.microseconds(*_product(plan, sizes, multiprocessors), _evaluated(plan)) + _copying(plan, sizes, _H100)
+    """Return the microseconds of an own product on an H100: see :mod:`evt.plan.gemm_speed`."""
+    return gemm_speed.microseconds(*_product(plan, sizes, multiprocessors), _evaluated(plan)) + _copying(
+        plan, sizes, _H100
+    )
 
 
 def _evaluated(plan: Plan) -> float:
     """Return the microseconds of an element's additional instructions in a thread of an own product."""
     instructions = max(0, plan.epilogue_instructions - _LIGHT) * INSTRUCTION / (_H100.ghz * 1e3)
     tile = gemm.tile_of(plan.config, plan.operand_bits // 8)
-    moved = sum(gemm.STORED if isinstance(step, AuxStore) else gemm.loaded(tile) for step in _moved_by_threads(plan))
+    moved = sum(
+        gemm_speed.STORED if isinstance(step, AuxStore) else gemm_speed.loaded(tile) for step in _moved_by_threads(plan)
+    )
     # The other consumer does not hide it: both wait for the same memory.
     return instructions + (2 * moved if tile.pingpong else moved)
 
@@ -307,7 +311,7 @@ def _clock(card: Card) -> float:
     return card.fit.busy_ghz / _H100.fit.busy_ghz
 
 
-def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[gemm.Tile, gemm.Size]:
+def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[gemm.Tile, gemm_speed.Size]:
     """Return the tile of an own product and the size of a call."""
     operand_bytes, moved = plan.operand_bits // 8, plan.read_bytes + plan.written_bytes
     assert isinstance(plan.mainloop, OwnProduct)
@@ -319,9 +323,11 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
     packed, converts = plan.mainloop.is_packed, plan.mainloop.converts
-    stage = gemm.FACTORS if scaled and not packed else 1.0
-    least = gemm.UNPACKED[len(plan.factors)] if packed else gemm.CONVERTED if converts else 0.0
-    return tile, gemm.Size(m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least)
+    stage = gemm_speed.FACTORS if scaled and not packed else 1.0
+    least = gemm_speed.UNPACKED[len(plan.factors)] if packed else gemm_speed.CONVERTED if converts else 0.0
+    return tile, gemm_speed.Size(
+        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least
+    )
 
 
 def depth(plan: Plan, sizes: Mapping[str, int]) -> int:

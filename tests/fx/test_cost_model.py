@@ -13,7 +13,8 @@ from evt.fx.cost_model import CALL, LAUNCH, LEAST_GAIN, Benefit
 from evt.fx.kernels import PROCESSORS
 from evt.fx.records import ProductReport
 from evt.ir.dtype import BF16
-from evt.plan.gemm import ProductClass, Size, library_microseconds, microseconds, tiles_of
+from evt.plan.gemm import ProductClass, tiles_of
+from evt.plan.gemm_speed import Size, library_microseconds, microseconds
 
 from .costs import row_of, rows_of
 from .fusing import estimated

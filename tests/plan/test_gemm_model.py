@@ -11,20 +11,8 @@ import evt
 from evt.ir.dtype import BF16, BY_NAME
 from evt.plan import survey
 from evt.plan.cards import find_card
-from evt.plan.gemm import (
-    LAUNCH,
-    ProductClass,
-    Size,
-    Tile,
-    completed_rows,
-    library_microseconds,
-    microseconds,
-    rows_of_box,
-    rows_of_part,
-    tile_of,
-    tiles_of,
-    waves,
-)
+from evt.plan.gemm import ProductClass, Tile, completed_rows, rows_of_box, rows_of_part, tile_of, tiles_of
+from evt.plan.gemm_speed import LAUNCH, Size, library_microseconds, microseconds, waves
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.speed import duration, evaluation, fastest, product_microseconds
 from evt.request import packed_problem

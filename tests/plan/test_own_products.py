@@ -77,11 +77,8 @@ def stages(tile: Tile, *, has_c: bool, has_d: bool) -> int:
     few = 3 if tile.pingpong else ceil_div(128, part) if has_c else 4
     buffers = min(parts, few) if has_c or has_d else 0
     barriers = 8 * (2 * most_stages + 4 * consumers + 2 * rings * parts)
-    found, with_two = (
-        min(most_stages, (SHARED_BYTES - 1024 - barriers - rings * each * part * 128) // stage) for each in (buffers, 2)
-    )
-    if buffers > 2 and (found, with_two) == (3, 4):
-        found = 4
+    fitting = [(SHARED_BYTES - 1024 - barriers - rings * each * part * 128) // stage for each in (buffers, 2)]
+    found = 4 if buffers > 2 and fitting == [3, 4] else min(most_stages, fitting[0])
     if splits > 1:  # the stages hold the partial sums that other CTAs send
         assert tile.rows % completed == 0
         assert consumers * splits * min(2 * steps, tile.rows // 8) * 128 * 16 <= found * stage

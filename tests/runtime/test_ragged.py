@@ -17,7 +17,8 @@ import evt
 from evt.errors import ArgumentError, EvtError, TargetError
 from evt.launch.gemm import shape
 from evt.plan import Plan, find_target
-from evt.plan.gemm import MAX_GROUPS, Size, Tile, microseconds, waves
+from evt.plan.gemm import MAX_GROUPS, Tile
+from evt.plan.gemm_speed import Size, microseconds, waves
 from evt.plan.plan import OwnProduct
 from evt.request import Request, read_request
 from evt.request.ragged import ragged_request
