@@ -237,6 +237,7 @@ def fits(tile: Tile, product: ProductClass) -> bool:
     stage = tile.row_bytes * (tile.rows + tile.columns) + factors
     completed = completed_rows(tile.rows, splits)
     stages = (SHARED_BYTES - _BARRIERS - 2 * completed * tile.columns) // stage
+    stages -= stages % 2 if tile.by_stages else 0
     if stages < 2:
         return False
     if splits == 1:

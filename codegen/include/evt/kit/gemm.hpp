@@ -182,7 +182,11 @@ struct GemmTraits {
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
   static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
   CUTLASS_HOST_DEVICE static constexpr int stages_beside(int buffers) {
-    return std::min(kMaxStages, (kFreeBytes - kRings * buffers * kPartBytes) / (kStageBytes + Scaled::kBytes));
+    int const fitting = (kFreeBytes - kRings * buffers * kPartBytes) / (kStageBytes + Scaled::kBytes);
+    // A consumer by stages has the same stages in each round. If the consumers took turns at a stage, one of them could
+    // wait for a load before the load for the other one is there. The parity of the barrier does not tell these apart.
+    int const together = kByStages ? kConsumers : 1;
+    return std::min(kMaxStages, fitting) / together * together;
   }
   // A fourth stage is worth more than a third buffer.
   static constexpr bool kFewer = kManyBuffers > 2 && stages_beside(kManyBuffers) == 3 && stages_beside(2) == 4;
@@ -202,6 +206,7 @@ struct GemmTraits {
   static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
   static_assert(!kByStages || (kSplits > 1 && !kPaired), "consumers by stages exchange their sums");
+  static_assert(!kByStages || kStages % kConsumers == 0, "a consumer by stages has the same stages in each round");
   static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
                              !Mma::kTransposed && !Conversion::kConverts),
                 "consumers by rows promote the sums of operands that are contiguous along k");
