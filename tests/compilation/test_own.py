@@ -33,6 +33,10 @@ PLANS = {
         "out rms: f32[m], D, a: f32; D = acc*2; rms = rsqrt(sum[n](acc*acc)/size(n) + 1e-5); a = max[m, n](abs(acc))",
         route="gemm-own-3x",
     ).plan("sm90", "bf16", "bf16"),
+    "pairs": lambda: evt.linear("out D[m, n/2]; D = silu(even(acc))*odd(acc)", route="own").plan("sm90", "f16", "f16"),
+    "mask": lambda: evt.linear("out D, mask: b1[m, n]; D = relu(acc); mask = acc > 0", route="own").plan(
+        "sm90", "f16", "f16"
+    ),
     "convolution": lambda: evt.conv2d("D = relu(acc + bias[n] + residual)", padding=1, route="conv-halo-3x").plan(
         "sm90", "f16", "f16", **WEIGHTS
     ),

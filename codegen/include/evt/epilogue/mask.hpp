@@ -84,7 +84,7 @@ struct MaskState : State<Lanes, MaskArguments<Byte>> {
 template <class Bits, class = void>
 struct IsOfStep : std::false_type {};
 template <class Bits>
-struct IsOfStep<Bits, std::void_t<decltype(Bits::kOfStep)>> : std::bool_constant<Bits::kOfStep> {};
+struct IsOfStep<Bits, std::void_t<decltype(Bits::kOfStep)>> : std::integral_constant<bool, Bits::kOfStep> {};
 
 /// Store one bit per element: whether the input is not zero.
 struct MaskStore {

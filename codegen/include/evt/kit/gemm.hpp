@@ -997,15 +997,13 @@ struct Gemm {
       int const begin = part * Traits::kPartRows;
       uint32_t const to = storage.buffer(ring, buffer.index);
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
-      auto const complete_both = [&](auto number) {
-        constexpr int kRows = decltype(number)::value;
-        complete<Traits, kRows>(epilogues.each[0], GemmRows(row, begin, rows), pairs[0] + begin / 2, to, 0);
-        complete<Traits, kRows>(epilogues.each[1], GemmRows(row, begin, rows), pairs[1] + begin / 2, to, 1);
-      };
+      GemmRows const of_part(row, begin, rows);
       if (Traits::kLastRows != Traits::kPartRows && part == Traits::kParts - 1) {
-        complete_both(std::integral_constant<int, Traits::kLastRows>{});
+        complete<Traits, Traits::kLastRows>(epilogues.each[0], of_part, pairs[0] + begin / 2, to, 0);
+        complete<Traits, Traits::kLastRows>(epilogues.each[1], of_part, pairs[1] + begin / 2, to, 1);
       } else {
-        complete_both(std::integral_constant<int, Traits::kPartRows>{});
+        complete<Traits, Traits::kPartRows>(epilogues.each[0], of_part, pairs[0] + begin / 2, to, 0);
+        complete<Traits, Traits::kPartRows>(epilogues.each[1], of_part, pairs[1] + begin / 2, to, 1);
       }
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
     }
