@@ -316,6 +316,24 @@ def test_filters_of_volumes_with_a_pitch() -> None:
         assert relative_error(evt.conv3d("D = acc", route=route)(x, w), want) < BOUNDS["f16"], route
 
 
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "D = where(x <= 0, 0, acc) + y",
+        "out D, Z, t: f32[n]\nZ = where(x <= 0, 0, acc)*y\nD = Z + x\nt = sum[m](Z)",
+    ],
+)
+def test_matrices_of_a_dgrad(text, taps) -> None:
+    """The matrices beside the first, which the collective loads, and outputs beside D."""
+    generator = torch.Generator(device="cuda").manual_seed(6)
+    op = evt.conv2d_dgrad(text, padding=taps // 2, route="conv-evt-3x")
+    gradient = last(random((2, 64, 13, 11), "bf16", generator))
+    w = last(random((64, 72, taps, taps), "bf16", generator, 0.05))
+    inputs = {name: last(random((2, 72, 13, 11), "bf16", generator)) for name in ("x", "y")}
+    check(op, gradient, w, inputs, BOUNDS["bf16"])
+
+
 @pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("part", ["channels", "pixels"])
 def test_gradients_with_a_pitch(part, width) -> None:

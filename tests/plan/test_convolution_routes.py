@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 import evt
+from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import find_target, survey
+from evt.plan.epilogue.loads import AuxLoad
+from evt.plan.epilogue.values import Access
 from evt.plan.plan import Convolution2x, MatrixProduct
 from evt.program import Program
 from evt.request import packed_problem
@@ -134,6 +137,15 @@ def test_tiles_are_as_wide_as_an_instruction(config: str, extended: bool) -> Non
     defined = [i for i, line in enumerate(lines) if line.startswith("#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED")]
     assert len(defined) == extended
     assert all(i < lines.index('#include "cutlass/cutlass.h"') for i in defined)
+
+
+@pytest.mark.parametrize(("operation", "expected"), [("conv2d", Access.TILE), ("conv2d_dgrad", Access.DIRECT)])
+def test_a_second_matrix_of_a_dgrad_has_no_tma(operation: str, expected: Access) -> None:
+    """CUTLASS's batches of a dgrad are two modes, those of the visitors one: nvcc refused their TMA."""
+    text = "out D; D = where(x <= 0, 0, acc) + y"
+    op = Program(Source(text), operation, padding=1, route="conv-evt-3x")
+    made = op.plan("sm90", "bf16", shapes=TYPICAL)
+    assert [step.access for step in made.steps if isinstance(step, AuxLoad)] == [expected]
 
 
 def test_groups_fill_tiles() -> None:

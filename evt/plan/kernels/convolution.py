@@ -47,9 +47,14 @@ def _space(draft: Draft) -> Space:
 
 
 def _visitors_3x(draft: Draft, placed: Placed) -> EpilogueProgram:
+    shape = draft.signature.convolution
+    assert shape is not None
+    # The problem's shape is nested, so that CUTLASS's visitors have no TMA of some tiles beside C and D: of stores, nor
+    # of loads in a dgrad, whose batches are two modes.
+    no_tma = Auxiliary if shape.operator == "dgrad" else AuxStore
+
     def access(step: Auxiliary) -> Access:
-        # TMA stores of other tiles than D do not compile with the nested shape of a convolution's problem.
-        return Access.DIRECT if isinstance(step, AuxStore) else placed.budget.access(step)
+        return Access.DIRECT if isinstance(step, no_tma) else placed.budget.access(step)
 
     draft.take(placed.draft)
     return placed.program.with_access(access)
