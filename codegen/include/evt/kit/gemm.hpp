@@ -1029,6 +1029,7 @@ struct Gemm {
     CUTLASS_PRAGMA_UNROLL
     for (int part = 0; part < Traits::kPartsOfBlock; ++part) {
       int const first = part * Traits::kPartRows;
+      hide_origin(row);  // else addresses of rows stay in registers for the next block, and spill
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
       uint32_t const to = storage.buffer(ring, buffer.index);
       if (Traits::kLastRows != Traits::kPartRows && part == Traits::kPartsOfBlock - 1) {

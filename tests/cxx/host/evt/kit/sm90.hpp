@@ -266,6 +266,7 @@ void warpgroup_wait() {
 }
 template <class Accumulator>
 void warpgroup_fence_operand(Accumulator&) {}
+inline void hide_origin(int&) {}
 template <int Registers>
 void warpgroup_reg_alloc() {}
 template <int Registers>
