@@ -910,21 +910,18 @@ struct Gemm {
       if constexpr (Traits::kSplits > 1) {
         exchange_and_complete(storage, work, rank, consumer, epilogues, accumulators);
         if (Traits::kByStages && consumer > 0) return;
-        CUTLASS_PRAGMA_UNROLL
-        for (int block = 0; block < Traits::kBlocks; ++block) epilogues.each[block].finish(columns(block));
-        return;
       }
       if constexpr (Traits::kPingpong) {
         advance<Traits::kStages>(state, params.k_blocks);
         if constexpr (Traits::kStaged) barrier_wait(storage.order_of_epilogues(consumer), phase);
       }
-      if constexpr (Traits::kPaired) {
+      if constexpr (Traits::kPaired && Traits::kSplits == 1) {
         complete_pairs(storage, consumer, buffer, epilogues, accumulators, work.row, work.end);
       }
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
         Epilogue& epilogue = epilogues.each[block];
-        if constexpr (!Traits::kPaired) {
+        if constexpr (!Traits::kPaired && Traits::kSplits == 1) {
           complete_parts(storage, consumer, buffer, epilogue, accumulators[block], work.row, work.end);
         }
         epilogue.finish(columns(block));
@@ -933,6 +930,7 @@ struct Gemm {
         advance<Traits::kBuffers>(buffer, Traits::kParts);
         if (threadIdx.x % 32 == 0) barrier_arrive(storage.order_of_epilogues(1 - consumer));
       }
+      if constexpr (Traits::kSplits > 1) return;  // a cluster has one tile
     }
   }
 
