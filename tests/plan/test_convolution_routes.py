@@ -125,21 +125,6 @@ def test_filters_and_channels_decide_the_iterators() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "filters", "tile"),
-    [(20, 16, (64, 32)), (30, 30, (64, 32)), (36, 36, (64, 64)), (20, 96, (128, 128)), (21, 16, (64, 64))],
-)
-def test_pointwise_convolutions_of_few_filters_have_small_tiles(
-    channels: int, filters: int, tile: tuple[int, int]
-) -> None:
-    """8 images of 112x112 pixels, 20 -> 16 channels, would have 784 tiles of 128x128, two of an SM at a time."""
-    shapes = ((8, channels, 112, 112), (filters, channels, 1, 1))
-    plan = evt.conv2d("D = relu(acc + bias)", route="stock-2x").plan("sm90", "f16", "f16", shapes=shapes)
-    assert plan.config.tile[:2] == tile
-    fed = evt.conv2d("A = relu(A); D = acc", route="mainloop-2x").plan("sm90", "f16", "f16", shapes=shapes)
-    assert fed.config.tile[:2] == ((64, 64) if channels % 2 else (128, 128))
-
-
-@pytest.mark.parametrize(
     ("config", "extended"),
     [("implicit_own_128x160x64", True), ("implicit_128x160x64_2blocks", True), ("implicit_own_128x192x64", False)],
 )
