@@ -415,7 +415,7 @@ CUTLASS_DEVICE void warpgroup_wait() {
 CUTLASS_DEVICE void warpgroup_fence_operand(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 CUTLASS_DEVICE void warpgroup_fence_operand(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
-/// Hide where a value comes from: the compiler computes anew what depends on it.
+/// Hide the origin of a value: the compiler computes the values that depend on it anew.
 CUTLASS_DEVICE void hide_origin(int& value) { asm volatile("" : "+r"(value)); }
 
 // Four or two 8 x 8 matrices of 16-bit elements, transposed. A lane gives the address of a row of a matrix.
