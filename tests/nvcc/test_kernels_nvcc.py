@@ -188,8 +188,8 @@ KERNELS: dict[str, Callable[[], Plan]] = {
 }
 #: Kernels that are not left to `make test-slow`. nvcc takes 5 seconds of CPU time for each, and 70 for one of CUTLASS.
 QUICK = ("sm90-own-cluster", "sm90-halo", "sm90-depthwise")
-#: The bytes that a kernel may spill. HALO_NODES keeps the parts of seven reductions beside the sums of a tile, and a
-#: consumer beside warps that widen the input has 200 registers, of which f32 is loaded ahead into 24.
+#: The bytes that a kernel may spill. HALO_NODES keeps the parts of seven reductions beside the sums of a tile. Beside
+#: warps that widen the input, a consumer has 200 registers; it loads elements of f32 ahead into 24.
 SPILLS = {
     "sm90-own-nodes": 200,
     "sm90-halo-nodes": 136,

@@ -141,7 +141,7 @@ def test_tiles_are_as_wide_as_an_instruction(config: str, extended: bool) -> Non
 
 @pytest.mark.parametrize(("operation", "expected"), [("conv2d", Access.TILE), ("conv2d_dgrad", Access.DIRECT)])
 def test_a_second_matrix_of_a_dgrad_has_no_tma(operation: str, expected: Access) -> None:
-    """CUTLASS's batches of a dgrad are two modes, those of the visitors one: nvcc refused their TMA."""
+    """CUTLASS's batches of a dgrad are two modes, and the visitors have one: nvcc refused their TMA."""
     text = "out D; D = where(x <= 0, 0, acc) + y"
     op = Program(Source(text), operation, padding=1, route="conv-evt-3x")
     made = op.plan("sm90", "bf16", shapes=TYPICAL)
