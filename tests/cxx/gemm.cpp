@@ -435,6 +435,8 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 1, 1, 4, true>, 16, false, 0, 1, 4>({30, 72, 640, 4, {}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 16, true, 0, 1, 4, 1>({30, 72, 1024, 2, {}});
   check<__COUNTER__, GemmTile<1, false, 2, 1, 2, false, false, false, false, false, true>, 32, false, 0, 0, 8>({70, 136, 208, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2, false, false, false, false, false, true>, 64, false, 0, 0, 8, 0, 128>(
+      {20, 64, 2832, 2, {}});
   check<__COUNTER__, GemmTile<1, false, 2, 1, 1, true, true>, 32, false, 0, 1, 4, 1>({50, 136, 128, 4, {3, 3, 40}});
   check<__COUNTER__, GemmTile<2, true, 2, 1, 1, false, false, false, true>, 48, false>({150, 528, 72, 2, {}});
   check<__COUNTER__, GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false>({70, 134, 136, 2, {}});

@@ -1,5 +1,6 @@
 // The threads of a block, or of the blocks of a cluster, on the host, one running at a time: each gives way where it
-// waits for its warp, its block or its cluster.
+// waits for its warp, its block or its cluster. Writes to other blocks, arrivals there, and loads by TMA come as late as they
+// can: once no thread can go on without them, in a random order.
 
 #pragma once
 
@@ -44,16 +45,28 @@ struct Thread {
   bool waits() const { return awaited != nullptr && *awaited == unchanged; }
 };
 
+/// Not a thread.
+inline constexpr int kTma = -1;
+
+/// A write or an arrival that a thread, or TMA, has sent to a block.
+struct Sent {
+  int from, to;
+  std::function<void()> come;
+};
+
 struct Block {
   std::function<void()> body;
+  std::vector<Sent> sent;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<Barrier> of_blocks;
   Barrier of_cluster;
+  std::vector<int> running;  // threads of each block
   int threads_of_block = 0;
   jmp_buf caller;
   int current = 0;
   unsigned progress = 0;
+  uint32_t random = 0;
 };
 
 inline Block* block = nullptr;
@@ -79,9 +92,40 @@ inline void wait(Barrier& barrier) {
   }
 }
 
+/// Exit if a block has ended: its shared memory is another block's.
+inline void require_running(int number) {
+  if (block->running[size_t(number)] > 0) return;
+  std::fprintf(stderr, "access to the shared memory of a block that has ended\n");
+  std::exit(4);
+}
+
+inline void come(Sent const& sent) {
+  require_running(sent.to);
+  sent.come();
+}
+
+/// Let one write or arrival come.
+inline void deliver_any() {
+  std::vector<Sent>& sent = block->sent;
+  block->random = block->random * 1664525 + 1013904223;
+  std::swap(sent[(block->random >> 8) % sent.size()], sent.back());
+  Sent const one = std::move(sent.back());
+  sent.pop_back();
+  come(one);
+}
+
+/// Let the writes and arrivals of a thread come.
+inline void deliver(int from) {
+  std::vector<Sent> sent, later;
+  for (Sent& each : block->sent) (each.from == from ? sent : later).push_back(std::move(each));
+  block->sent = std::move(later);
+  for (Sent const& each : sent) come(each);
+}
+
 inline void enter() {
   block->body();
   block->threads[size_t(block->current)].done = true;
+  --block->running[size_t(rank_of_block())];
   ++block->progress;
   _longjmp(block->caller, 1);
 }
@@ -107,6 +151,7 @@ inline void run(int threads_of_block, std::function<void()> body, int blocks = 1
   made.threads_of_block = threads_of_block;
   made.of_blocks.resize(size_t(blocks));
   for (Barrier& each : made.of_blocks) each.expected = threads_of_block;
+  made.running.assign(size_t(blocks), threads_of_block);
   made.of_cluster.expected = count;
   block = &made;
   for (int i = 0; i < count; ++i) {
@@ -127,7 +172,9 @@ inline void run(int threads_of_block, std::function<void()> body, int blocks = 1
       threadIdx = {unsigned(made.current % threads_of_block), 0, 0};
       go_on(thread);
     }
-    if (left && made.progress == before) {
+    if (made.progress == before && !made.sent.empty()) {
+      deliver_any();
+    } else if (left && made.progress == before) {
       std::fprintf(stderr, "threads wait for others that have gone on\n");
       std::exit(3);
     }

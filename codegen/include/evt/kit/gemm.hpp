@@ -465,10 +465,6 @@ struct Gemm {
       warpgroup_reg_alloc<kConsumerRegisters>();
       consume(params, storage, rank, group - 1);
     }
-    if constexpr (Traits::kClusterSize > 1) {  // other CTAs arrive at barriers of this one
-      cluster_arrive_relaxed();
-      cluster_wait();
-    }
 #endif
   }
 
@@ -685,6 +681,13 @@ struct Gemm {
             }
           }
         }
+        state.advance_once(1, Traits::kStages);
+      }
+    }
+    if constexpr (Traits::kMulticast > 1) {
+      // Other CTAs release the last stages, too. Their arrivals must not come after the end of this CTA.
+      for (int i = 0; i < Traits::kStages; ++i) {
+        barrier_wait(storage.empty(state.index), state.phase ^ 1);
         state.advance_once(1, Traits::kStages);
       }
     }

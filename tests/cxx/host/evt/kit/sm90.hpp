@@ -1,13 +1,17 @@
 // The instructions of codegen/include/evt/kit/sm90.hpp on the host, for the threads of threads.hpp: barriers that count
-// arrivals and bytes, TMA's boxes, clusters with their shared memory, ldmatrix and stmatrix. Copies are done at once, so
-// that a stage or a buffer that is written too early has wrong values. The program ends if no thread can go on.
+// arrivals and bytes, TMA's boxes, clusters with their shared memory, ldmatrix and stmatrix. A load spoils its box at once,
+// and has loaded it later: a box that is loaded too early or read too early has wrong values. Stores are done at once. The
+// program ends if no thread can go on, or if more threads arrive at a barrier than it expects.
 
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -45,12 +49,22 @@ inline std::map<std::pair<int, uint32_t>, TransactionBarrier> barriers;
 inline std::vector<TmaMap> maps;
 
 inline int rank_of(uint32_t address) { return address >= kRank ? int(address / kRank) - 1 : rank_of_block(); }
+inline uint32_t with_rank(uint32_t address) { return address % kBytes + kRank * uint32_t(rank_of(address) + 1); }
 inline char* at(uint32_t address) { return memory[rank_of(address)] + address % kBytes; }
 inline TransactionBarrier& barrier_at(uint32_t address) { return barriers[{rank_of(address), address % kBytes}]; }
+
+/// Send a write or an arrival to an address.
+inline void send(int from, uint32_t address, std::function<void()> come) {
+  block->sent.push_back({from, rank_of(address), std::move(come)});
+}
 
 inline void arrive(TransactionBarrier& barrier, int arrivals, int64_t bytes) {
   barrier.pending -= arrivals;
   barrier.bytes += bytes;
+  if (barrier.pending < 0) {
+    std::fprintf(stderr, "more threads arrive at a barrier than it expects\n");
+    std::exit(5);
+  }
   if (barrier.pending == 0 && barrier.bytes == 0) {
     ++barrier.phase;
     barrier.pending = barrier.expected;
@@ -95,12 +109,17 @@ inline TmaMap const& map_of(CUtensorMap const& map) {
 /// Elements outside of the tensor are zeros.
 inline void load(uint32_t to, CUtensorMap const& from, uint32_t barrier, std::vector<int> const& first) {
   TmaMap const& map = map_of(from);
-  int64_t bytes = 0;
-  for_each_element(map, to, first, [&](bool is_inside, char const* global, char* shared) {
-    is_inside ? std::memcpy(shared, global, size_t(map.element_bytes)) : std::memset(shared, 0, size_t(map.element_bytes));
-    bytes += map.element_bytes;
+  size_t const size = size_t(map.element_bytes);
+  for_each_element(map, to, first, [=](bool, char const*, char* shared) { std::memset(shared, 0xff, size); });
+  uint32_t const there = with_rank(to);
+  send(kTma, barrier, [=, &map, &signal = barrier_at(barrier)] {
+    int64_t bytes = 0;
+    for_each_element(map, there, first, [&](bool is_inside, char const* global, char* shared) {
+      is_inside ? std::memcpy(shared, global, size) : std::memset(shared, 0, size);
+      bytes += int64_t(size);
+    });
+    arrive(signal, 0, -bytes);
   });
-  arrive(barrier_at(barrier), 0, -bytes);
 }
 
 /// Move `Count` transposed 8 x 8 matrices of 16-bit elements between the registers of a warp and shared memory.
@@ -157,14 +176,18 @@ inline void consumers_sync() { host::wait(host::consumers); }
 inline void consumer_sync(int consumer) { host::wait(host::of_consumer[consumer]); }
 
 inline void cluster_arrive_relaxed() {}
-inline void cluster_arrive() {}
+inline void cluster_arrive() { host::deliver(host::block->current); }
 inline void cluster_wait() { host::wait(host::block->of_cluster); }
 inline int block_rank_in_cluster() { return host::rank_of_block(); }
-inline void barrier_arrive_cluster(uint32_t barrier) { barrier_arrive(barrier); }
+inline void barrier_arrive_cluster(uint32_t barrier) {
+  host::send(host::block->current, barrier, [=] { barrier_arrive(barrier); });
+}
 inline void barrier_wait_cluster(uint32_t barrier) { barrier_wait(barrier, 0); }
 inline void store_async(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
-  std::memcpy(host::at(to), words, sizeof(words));
-  host::arrive(host::barrier_at(barrier), 0, -int64_t(sizeof(words)));
+  host::send(host::block->current, to, [=, copied = std::array<uint32_t, 4>{words[0], words[1], words[2], words[3]}] {
+    std::memcpy(host::at(to), copied.data(), sizeof(copied));
+    host::arrive(host::barrier_at(barrier), 0, -int64_t(sizeof(copied)));
+  });
 }
 
 template <class Accumulator>
@@ -200,6 +223,7 @@ inline uint32_t inverted_or(uint32_t word, uint32_t mask, uint32_t others) { ret
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) { return (word & mask) | others; }
 inline void store_shared(uint32_t address, float2 two) { std::memcpy(host::at(address), &two, sizeof(two)); }
 inline float2 load_cluster(uint32_t address) {
+  host::require_running(host::rank_of(address));
   float2 two;
   std::memcpy(&two, host::at(address), sizeof(two));
   return two;
@@ -244,7 +268,9 @@ void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy
 template <class... Places>
 void tma_load_multicast(uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, Places... places) {
   for (int rank = 0; rank < host::kMaxBlocks; ++rank) {
-    if (receivers >> rank & 1) host::load(set_block_rank(to, rank), map, set_block_rank(barrier, rank), {places...});
+    if ((receivers >> rank & 1) == 0) continue;
+    host::require_running(rank);
+    host::load(set_block_rank(to, rank), map, set_block_rank(barrier, rank), {places...});
   }
 }
 template <class... Places>
