@@ -160,13 +160,13 @@ def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand, of_im
     """Return the operand of a result: its type, and its source."""
     match operand:
         case Combined(name, width, distance, moment, merged):
-            node = nodes[name]
+            node, number = nodes[name], list(nodes).index(name)
             count = _part_count(plan, node) + " * arguments.l" * node.over_batch + " / arguments.images" * of_images
             given = f"{parts_pointer(node)}, {count}, {read(node.extent)}"
             if node.kind in PLACES:
-                return "evt::CombinedPlace", f"{{{given}}}"
+                return f"evt::CombinedPlace<{number}>", f"{{{given}}}"
             columns = "" if width == 1 else f", {width}, 1, true" if merged else f", {width}, {distance}"
-            type_ = f"evt::Combined<{COMBINE[node.kind]}, {part_type(node)}{columns}>"
+            type_ = f"evt::Combined<{number}, {COMBINE[node.kind]}, {part_type(node)}{columns}>"
             return (f"{_MOMENTS[moment]}<{type_}>", f"{{{given}}}") if moment else (type_, given)
         case Given(dtype, Single() as values, stride, batch):
             given = f"{value_of(values)}, {input_pointer(dtype, values.pointer)}"

@@ -102,7 +102,7 @@ struct Functor {
 // Sums of three parts of two batches of eight columns. Columns two apart hold one value.
 void test_results() {
   constexpr int kBatches = 2, kParts = 3, kColumns = 8;
-  using Sums = evt::Combined<evt::Sum, float, 4, 2>;
+  using Sums = evt::Combined<0, evt::Sum, float, 4, 2>;
   using Size = evt::Given<int32_t>;
   using Vector = evt::Given<cutlass::half_t>;
   float parts[kBatches][kParts][kColumns];
@@ -118,14 +118,12 @@ void test_results() {
   int const columns[] = {0, 1, 4, 5};
   for (int l = 0; l < kBatches; ++l) {
     for (int j = 0; j < 4; ++j) {
-      auto const found = by_warp([&] {
-        return evt::detail::compute(job, evt::detail::ByLanes{l, j}, cute::make_seq<4>{});
-      });
+      auto const found = by_warp([&] { return evt::detail::result_at(job, l, j, evt::detail::ByLanes{l, j}); });
       expect(found, 100 * l + 10 + columns[j] + (j + 4 * l) + 1000 * j, "a result");
     }
   }
-  expect(Size{7, nullptr, 0, 0}.by_lanes(5, 9, {}), 7, "a value that is given as one");
-  expect(evt::Place<true>{}.by_lanes(5, 9, {}), 5, "a batch");
+  expect(Size{7, nullptr, 0, 0}.value_at(5, 9), 7, "a value that is given as one");
+  expect(evt::Place<true>{}.value_at(5, 9), 5, "a batch");
 }
 
 struct Same {
@@ -136,7 +134,7 @@ struct Same {
 
 // So it is with arithmetic after a reduction.
 void test_order_of_computed(int64_t parts) {
-  using Variance = evt::CombinedVariance<evt::Combined<evt::MergeMoments, evt::Moments<float>>>;
+  using Variance = evt::CombinedVariance<evt::Combined<0, evt::MergeMoments, evt::Moments<float>>>;
   std::vector<float> before;
   for (int64_t kept : {1, 4, 70}) {
     std::vector<evt::Moments<float>> given;
@@ -156,10 +154,66 @@ void test_order_of_computed(int64_t parts) {
   }
 }
 
+struct Step {
+  using Parameters = cute::tuple<float, float>;
+  using Result = float;
+  static float apply(float old, float x) { return old / 2 + x; }
+};
+
+/// Integers. Their number is that of the totals that blocks begin.
+struct Counted {
+  static inline int64_t begun = 0;
+
+  template <class T>
+  static T identity() {
+    return ++begun, T(0);
+  }
+  static float apply(float a, float b) { return a + b; }
+};
+
+// A reduction with a result for each place, and arithmetic on another one. Return how many totals were begun.
+template <int Other>
+int64_t test_two_jobs(int64_t parts, int64_t kept, int64_t batches) {
+  using Sums = evt::Combined<0, Counted, float>;
+  using Others = evt::Combined<Other, Counted, float>;
+  using Old = evt::Given<float>;
+  std::vector<float> given(size_t(batches * parts * kept)), same(size_t(batches * kept)), step = same, old;
+  for (size_t i = 0; i < given.size(); ++i) given[i] = float(i * 7919 % 1013) - 506;
+  for (int64_t i = 0; i < kept; ++i) old.push_back(float(2 * i));
+  evt::ComputeJob<Same, float, Sums> first{};
+  evt::ComputeJob<Step, float, Old, Others> second{};
+  first.operands = cute::make_tuple(Sums{given.data(), parts, kept});
+  second.operands = cute::make_tuple(Old{0, old.data(), 1, 0}, Others{given.data(), parts, kept});
+  first.kept = first.out_stride_l = second.kept = second.out_stride_l = kept;
+  first.batches = second.batches = batches;
+  first.out = same.data(), second.out = step.data();
+  std::fill(same.begin(), same.end(), NAN);
+  std::fill(step.begin(), step.end(), NAN);
+  gridDim = dim3(unsigned(evt::finish_blocks(first)), 2);
+  Counted::begun = 0;
+  for (unsigned block = 0; block < 2 * gridDim.x; ++block) {
+    blockIdx = {block / 2, block % 2, 0};
+    host::run(evt::kFinishThreads, [&] { evt::finish_all(first, second); });
+  }
+  for (int64_t i = 0; i < batches * kept; ++i) {
+    float wanted = 0;
+    for (int64_t part = 0; part < parts; ++part) wanted += given[size_t((i / kept * parts + part) * kept + i % kept)];
+    expect(same[size_t(i)], wanted, "a result");
+    expect(step[size_t(i)], float(i % kept) + wanted, "another one");
+  }
+  return Counted::begun;
+}
+
+// Jobs that read one reduction combine its parts once.
+void test_together(int64_t parts, int64_t kept, int64_t batches) {
+  int64_t const apart = test_two_jobs<1>(parts, kept, batches), together = test_two_jobs<0>(parts, kept, batches);
+  expect(together < apart, true, "that parts are combined once");
+}
+
 // Sums of all parts of groups of columns, for each of several images.
 template <int Width>
 void test_groups(int64_t images, int64_t parts, int64_t groups) {
-  using Sums = evt::Combined<evt::Sum, float, Width, 1, true>;
+  using Sums = evt::Combined<0, evt::Sum, float, Width, 1, true>;
   int64_t const columns = groups * Width;
   std::vector<float> given(size_t(images * parts * columns)), found(size_t(images * groups), NAN);
   for (size_t i = 0; i < given.size(); ++i) given[i] = float(i * 7919 % 1013) - 506;
@@ -198,9 +252,7 @@ void test_kinds() {
   job.operands = cute::make_tuple(Mask{0, mask, 1, 0}, Wide{0, wide, 1, 0}, Mask{1, nullptr, 0, 0});
   bool const expected[] = {false, true, true, false};
   for (int m = 0; m < 4; ++m) {
-    auto const found = by_warp([&] {
-      return evt::detail::compute(job, evt::detail::ByLanes{0, m}, cute::make_seq<3>{});
-    });
+    auto const found = by_warp([&] { return evt::detail::result_at(job, 0, m, evt::detail::ByLanes{0, m}); });
     expect(found, expected[m], "a truth value");
   }
 }
@@ -209,9 +261,12 @@ void test_places() {
   int64_t keys[2][4];
   for (int part = 0; part < 2; ++part)
     for (int m = 0; m < 4; ++m) keys[part][m] = evt::key_of<false>(float(part * m % 2), 10 * part + m);
-  evt::CombinedPlace const places{{&keys[0][0], 2, 4}};
+  evt::CombinedPlace<0> const places{{&keys[0][0], 2, 4}};
   int const expected[] = {0, 11, 2, 13};
-  for (int m = 0; m < 4; ++m) expect(by_warp([&] { return places.by_lanes(0, m, {}); }), expected[m], "a place");
+  for (int m = 0; m < 4; ++m) {
+    auto const found = by_warp([&] { return places.of(places.reduction().by_lanes(0, m, {})); });
+    expect(found, expected[m], "a place");
+  }
 }
 
 // Eight elements of one row.
@@ -281,6 +336,9 @@ int main() {
     test_order<evt::MergeMoments, evt::Moments<float>>(parts);
   }
   test_order_of_computed(150);
+  test_together(700, 5, 2);
+  test_together(40, 90, 1);
+  test_together(3, 3000, 3);
   test_groups<4>(3, 19, 32);
   test_groups<10>(2, 7, 2);
   test_groups<5>(4, 3, 1);

@@ -196,7 +196,7 @@ using Params = Kernel::Params;
 
 struct FinalJobs {
   evt::FinishJob<evt::Sum, float, float> reduction_5;
-  evt::ComputeJob<Region1, int32_t, evt::CombinedPlace> out_best;
+  evt::ComputeJob<Region1, int32_t, evt::CombinedPlace<1>> out_best;
 };
 
 #if !defined(EVT_HOST_PASS)
@@ -263,7 +263,7 @@ inline FinalJobs make_finish_jobs(
   jobs.reduction_5.batches = arguments.l;
   jobs.reduction_5.out_stride_l = arguments.stride_l_of_out_total;
   jobs.reduction_5.over_batch = false;
-  jobs.out_best.operands = cute::make_tuple(evt::CombinedPlace{{parts<int64_t>(arguments, workspace.reduction_7), reduction_7::parts(arguments.m, arguments.n), arguments.m}});
+  jobs.out_best.operands = cute::make_tuple(evt::CombinedPlace<1>{{parts<int64_t>(arguments, workspace.reduction_7), reduction_7::parts(arguments.m, arguments.n), arguments.m}});
   jobs.out_best.out = static_cast<int32_t*>(const_cast<void*>(arguments.out_best));
   jobs.out_best.kept = arguments.m;
   jobs.out_best.batches = arguments.l;

@@ -219,8 +219,8 @@ using Params = Kernel::Params;
 // ... as in gemm_own: CUTLASS_DEVICE void run(Params const& params, char
 
 struct FinalJobs {
-  evt::ComputeJob<Region1, float, evt::CombinedMean<evt::Combined<evt::MergeMoments, evt::Moments<float>, 10, 1, true>>> out_mean;
-  evt::ComputeJob<Region2, float, evt::CombinedVariance<evt::Combined<evt::MergeMoments, evt::Moments<float>, 10, 1, true>>> out_rstd;
+  evt::ComputeJob<Region1, float, evt::CombinedMean<evt::Combined<0, evt::MergeMoments, evt::Moments<float>, 10, 1, true>>> out_mean;
+  evt::ComputeJob<Region2, float, evt::CombinedVariance<evt::Combined<0, evt::MergeMoments, evt::Moments<float>, 10, 1, true>>> out_rstd;
   evt::FinishJob<evt::Sum, float, float> reduction_4;
 };
 
@@ -359,13 +359,13 @@ inline Workspace workspace_of([[maybe_unused]] Arguments const& arguments) {
 inline FinalJobs make_finish_jobs(
     Arguments const& arguments, [[maybe_unused]] Workspace const& workspace) {
   FinalJobs jobs{};
-  jobs.out_mean.operands = cute::make_tuple(evt::CombinedMean<evt::Combined<evt::MergeMoments, evt::Moments<float>, 10, 1, true>>{{parts<evt::Moments<float>>(arguments, workspace.reduction_3), decltype(Epilogue::reduction_3)::parts(tiles_of(arguments)) / arguments.images, arguments.n}});
+  jobs.out_mean.operands = cute::make_tuple(evt::CombinedMean<evt::Combined<0, evt::MergeMoments, evt::Moments<float>, 10, 1, true>>{{parts<evt::Moments<float>>(arguments, workspace.reduction_3), decltype(Epilogue::reduction_3)::parts(tiles_of(arguments)) / arguments.images, arguments.n}});
   jobs.out_mean.out = static_cast<float*>(const_cast<void*>(arguments.out_mean));
   jobs.out_mean.kept = arguments.n / 10;
   jobs.out_mean.batches = arguments.images;
   jobs.out_mean.out_stride_l = arguments.stride_m_of_out_mean;
   jobs.out_mean.over_batch = false;
-  jobs.out_rstd.operands = cute::make_tuple(evt::CombinedVariance<evt::Combined<evt::MergeMoments, evt::Moments<float>, 10, 1, true>>{{parts<evt::Moments<float>>(arguments, workspace.reduction_3), decltype(Epilogue::reduction_3)::parts(tiles_of(arguments)) / arguments.images, arguments.n}});
+  jobs.out_rstd.operands = cute::make_tuple(evt::CombinedVariance<evt::Combined<0, evt::MergeMoments, evt::Moments<float>, 10, 1, true>>{{parts<evt::Moments<float>>(arguments, workspace.reduction_3), decltype(Epilogue::reduction_3)::parts(tiles_of(arguments)) / arguments.images, arguments.n}});
   jobs.out_rstd.out = static_cast<float*>(const_cast<void*>(arguments.out_rstd));
   jobs.out_rstd.kept = arguments.n / 10;
   jobs.out_rstd.batches = arguments.images;

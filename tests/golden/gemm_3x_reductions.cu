@@ -188,10 +188,10 @@ using Visitor = Graph;
 
 struct FinalJobs {
   evt::FinishJob<evt::Sum, float, float> reduction_4;
-  evt::ComputeJob<Region1, float, evt::Combined<evt::Sum, float>, evt::Given<int32_t>, evt::Given<cutlass::half_t>> out_mean;
+  evt::ComputeJob<Region1, float, evt::Combined<0, evt::Sum, float>, evt::Given<int32_t>, evt::Given<cutlass::half_t>> out_mean;
   evt::FinishJob<evt::Min, float, float> reduction_5;
   evt::FinishJob<evt::Max, float, float> reduction_6;
-  evt::ComputeJob<Region2, int32_t, evt::CombinedPlace> out_best;
+  evt::ComputeJob<Region2, int32_t, evt::CombinedPlace<3>> out_best;
 };
 
 #if !defined(EVT_HOST_PASS)
@@ -265,7 +265,7 @@ inline FinalJobs make_finish_jobs(
   jobs.reduction_4.batches = arguments.l;
   jobs.reduction_4.out_stride_l = arguments.stride_l_of_out_total;
   jobs.reduction_4.over_batch = false;
-  jobs.out_mean.operands = cute::make_tuple(evt::Combined<evt::Sum, float>{parts<float>(arguments, workspace.reduction_4), reduction_4::parts(problem_shape(arguments)), arguments.m}, evt::Given<int32_t>{static_cast<int32_t>(arguments.n), nullptr, 0, 0}, evt::Given<cutlass::half_t>{cutlass::half_t(0), static_cast<cutlass::half_t const*>(arguments.in_v), 1, 0});
+  jobs.out_mean.operands = cute::make_tuple(evt::Combined<0, evt::Sum, float>{parts<float>(arguments, workspace.reduction_4), reduction_4::parts(problem_shape(arguments)), arguments.m}, evt::Given<int32_t>{static_cast<int32_t>(arguments.n), nullptr, 0, 0}, evt::Given<cutlass::half_t>{cutlass::half_t(0), static_cast<cutlass::half_t const*>(arguments.in_v), 1, 0});
   jobs.out_mean.out = static_cast<float*>(const_cast<void*>(arguments.out_mean));
   jobs.out_mean.kept = arguments.m;
   jobs.out_mean.batches = arguments.l;
@@ -285,7 +285,7 @@ inline FinalJobs make_finish_jobs(
   jobs.reduction_6.batches = arguments.l;
   jobs.reduction_6.out_stride_l = arguments.stride_l_of_out_amax;
   jobs.reduction_6.over_batch = false;
-  jobs.out_best.operands = cute::make_tuple(evt::CombinedPlace{{parts<int64_t>(arguments, workspace.reduction_8), reduction_8::parts(problem_shape(arguments)), arguments.m}});
+  jobs.out_best.operands = cute::make_tuple(evt::CombinedPlace<3>{{parts<int64_t>(arguments, workspace.reduction_8), reduction_8::parts(problem_shape(arguments)), arguments.m}});
   jobs.out_best.out = static_cast<int32_t*>(const_cast<void*>(arguments.out_best));
   jobs.out_best.kept = arguments.m;
   jobs.out_best.batches = arguments.l;

@@ -274,7 +274,7 @@ using Visitor = Graph;
 struct FinalJobs {
   evt::FinishJob<evt::Sum, float, float> reduction_23;
   evt::FinishJob<evt::Min, float, float> reduction_24;
-  evt::ComputeJob<Region3, int32_t, evt::CombinedPlace> out_best;
+  evt::ComputeJob<Region3, int32_t, evt::CombinedPlace<2>> out_best;
   evt::FinishJob<evt::Sum, float, float> reduction_30;
 };
 
@@ -379,7 +379,7 @@ inline FinalJobs make_finish_jobs(
   jobs.reduction_24.batches = arguments.l;
   jobs.reduction_24.out_stride_l = arguments.stride_l_of_out_low;
   jobs.reduction_24.over_batch = false;
-  jobs.out_best.operands = cute::make_tuple(evt::CombinedPlace{{parts<int64_t>(arguments, workspace.reduction_26), reduction_26::parts(problem_shape(arguments)), arguments.n}});
+  jobs.out_best.operands = cute::make_tuple(evt::CombinedPlace<2>{{parts<int64_t>(arguments, workspace.reduction_26), reduction_26::parts(problem_shape(arguments)), arguments.n}});
   jobs.out_best.out = static_cast<int32_t*>(const_cast<void*>(arguments.out_best));
   jobs.out_best.kept = arguments.n;
   jobs.out_best.batches = arguments.l;

@@ -114,7 +114,7 @@ def test_sums_of_fewer_columns_count_each_once_and_maxima_need_not(arch) -> None
     assert result.divisor == 2
     text = evt.gemm(columns).emit(arch, "f16", "f16")
     assert "arguments.n / 2" in text
-    assert "evt::Combined<evt::Sum, float, 16, 8>" in text
+    assert "evt::Combined<0, evt::Sum, float, 16, 8>" in text
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -93,7 +93,7 @@ def test_kernels_reduce_keys(arch, keys_of) -> None:
     text = evt.gemm(TEXT).emit(arch, "f16", "f16")
     assert keys_of in text
     assert "evt::MaxKey, int64_t, evt::Partial" in text
-    assert "evt::CombinedPlace{{parts<int64_t>(arguments, workspace.reduction_" in text
+    assert "evt::CombinedPlace<0>{{parts<int64_t>(arguments, workspace.reduction_" in text
 
 
 def test_a_transposed_kernel_takes_rows_for_columns() -> None:

@@ -5,6 +5,7 @@
 // kernel each. The blocks (*, job) process one job. Blocks have kFinishThreads threads.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cutlass/cutlass.h"
 
@@ -76,6 +77,27 @@ inline int64_t finish_blocks(InitialiseJob<Op, Element> const& job) {
 
 namespace detail {
 
+/// Combine parts at, at + step... before `count`. Part at + i * step joins total i % kTotals, so that several loads and
+/// operations are in flight at a time.
+template <class Op, class Element, class Part>
+CUTLASS_DEVICE Element combine_steps(int64_t at, int64_t step, int64_t count, Part const& part) {
+  constexpr int kTotals = 4;
+  Element totals[kTotals];
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < kTotals; ++i) totals[i] = Op::template identity<Element>();
+#pragma unroll 1
+  for (; at < count; at += kTotals * step) {
+    Element loaded[kTotals];  // without conditions, so that no load waits for another
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kTotals; ++i) loaded[i] = part(at + i * step < count ? at + i * step : at);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kTotals; ++i) {
+      totals[i] = Op::apply(totals[i], at + i * step < count ? loaded[i] : Op::template identity<Element>());
+    }
+  }
+  return Op::apply(Op::apply(totals[0], totals[1]), Op::apply(totals[2], totals[3]));
+}
+
 /// The lanes that combine the parts of a place: of a warp, or of all warps of the block.
 struct FinishTeam {
   static constexpr int kPlaces = 32 / kFinishLanes, kWarps = kFinishThreads / 32;
@@ -88,12 +110,8 @@ struct FinishTeam {
   template <class Op, class Element, class Part>
   CUTLASS_DEVICE Element combine(int64_t count, Part const& part) const {
     int const lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Element total = Op::template identity<Element>();
-    int64_t const step = is_block ? kFinishThreads / kPlaces : kFinishLanes;
-#pragma unroll 4
-    for (int64_t i = lane / kPlaces + (is_block ? warp * kFinishLanes : 0); i < count; i += step) {
-      total = Op::apply(total, part(i));
-    }
+    int64_t const first = lane / kPlaces + (is_block ? warp * kFinishLanes : 0);
+    Element total = combine_steps<Op, Element>(first, is_block ? kFinishThreads / kPlaces : kFinishLanes, count, part);
     total = reduce_over_lanes<Op, kFinishLanes, kPlaces>(total);
     if (!is_block) return total;
     __shared__ Element of_warp[kWarps][kPlaces];
@@ -104,16 +122,22 @@ struct FinishTeam {
   }
 };
 
+/// One of the blocks of a job, by its number, and their count.
+struct FinishBlock {
+  int64_t number, count;
+};
+
 /// Call `function(l, kept, team, writes)` by the lanes of each place; one of them writes. Neighbouring lanes have
 /// neighbouring places. All lanes of a team take part. by_blocks: teams are blocks, also of many places.
 template <class Function>
-CUTLASS_DEVICE void for_each_place(int64_t kept, int64_t batches, bool by_blocks, Function const& function) {
+CUTLASS_DEVICE void for_each_place(
+    FinishBlock block, int64_t kept, int64_t batches, bool by_blocks, Function const& function) {
   constexpr int kPlaces = FinishTeam::kPlaces, kWarps = FinishTeam::kWarps;
   int64_t const places = kept * batches;
-  FinishTeam const team{by_blocks || places <= int64_t(gridDim.x) * kPlaces};
+  FinishTeam const team{by_blocks || places <= block.count * kPlaces};
   int const teams = team.is_block ? 1 : kWarps, number = team.is_block ? 0 : threadIdx.x / 32;
-  int64_t const step = int64_t(gridDim.x) * teams * kPlaces;
-  for (int64_t first = (int64_t(blockIdx.x) * teams + number) * kPlaces; first < places; first += step) {
+  int64_t const step = block.count * teams * kPlaces;
+  for (int64_t first = (block.number * teams + number) * kPlaces; first < places; first += step) {
     int64_t const place = first + threadIdx.x % kPlaces, i = place < places ? place : places - 1;
     bool const is_first = (team.is_block ? threadIdx.x : threadIdx.x % 32) < kPlaces;
     function(i / kept, i % kept, team, place < places && is_first);
@@ -123,7 +147,8 @@ CUTLASS_DEVICE void for_each_place(int64_t kept, int64_t batches, bool by_blocks
 template <class Job>
 CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts, bool by_blocks) {
   using Element = typename Job::Element;
-  for_each_place(job.kept, batches, by_blocks, [&](int64_t l, int64_t kept, FinishTeam team, bool writes) {
+  FinishBlock const block{blockIdx.x, gridDim.x};
+  for_each_place(block, job.kept, batches, by_blocks, [&](int64_t l, int64_t kept, FinishTeam team, bool writes) {
     Element const* const from = job.parts_ptr + l * parts * job.kept + kept;
     Element const total =
         team.template combine<typename Job::Op, Element>(parts, [&](int64_t i) { return from[i * job.kept]; });
@@ -188,11 +213,44 @@ CUTLASS_DEVICE void finish(InitialiseJob<Op, Element> const& job) {
   }
 }
 
-/// The body of a kernel for several jobs: block (x, y) processes job y.
+namespace detail {
+
+struct Several {};
+
+/// The one type among some, without void: void for none, and Several for more than one.
+template <class... Types>
+struct OneType {
+  using type = void;
+};
+template <class Type, class... Types>
+struct OneType<Type, Types...> {
+  using rest = typename OneType<Types...>::type;
+  static constexpr bool kOne = std::is_void_v<rest> || std::is_same_v<rest, Type>;
+  using type = std::conditional_t<std::is_void_v<Type>, rest, std::conditional_t<kOne, Type, Several>>;
+};
+
+}  // namespace detail
+
+/// The one reduction whose parts a job reads, and may share with other jobs: see finish_compute.hpp.
+template <class Job>
+struct SharedReduction {
+  using type = detail::Several;
+};
+
+/// Process jobs that read the parts of one reduction, by all blocks: see finish_compute.hpp.
+template <class Reduction, class... Jobs>
+CUTLASS_DEVICE void finish_together(Jobs const&... jobs);
+
+/// The body of a kernel for several jobs: block (x, y) processes job y, or all blocks process all jobs.
 template <class... Jobs>
 CUTLASS_DEVICE void finish_all(Jobs const&... jobs) {
-  unsigned index = 0;
-  ((blockIdx.y == index++ ? finish(jobs) : void()), ...);
+  using Reduction = typename detail::OneType<typename SharedReduction<Jobs>::type...>::type;
+  if constexpr (sizeof...(Jobs) > 1 && !std::is_void_v<Reduction> && !std::is_same_v<Reduction, detail::Several>) {
+    finish_together<Reduction>(jobs...);
+  } else {
+    unsigned index = 0;
+    ((blockIdx.y == index++ ? finish(jobs) : void()), ...);
+  }
 }
 
 }  // namespace evt

@@ -12,22 +12,22 @@ namespace evt {
 
 template <class Combined>
 struct CombinedMean {
+  using Reduction = Combined;
+
   Combined moments;
 
-  CUTLASS_DEVICE auto by_lanes(int64_t l, int64_t at, detail::FinishTeam team) const {
-    return moments.by_lanes(l, at, team).mean();
-  }
-  CUTLASS_DEVICE auto by_block(int64_t l, int64_t at) const { return moments.by_block(l, at).mean(); }
+  CUTLASS_DEVICE Combined const& reduction() const { return moments; }
+  CUTLASS_DEVICE static auto of(typename Combined::Total total) { return total.mean(); }
 };
 
 template <class Combined>
 struct CombinedVariance {
+  using Reduction = Combined;
+
   Combined moments;
 
-  CUTLASS_DEVICE auto by_lanes(int64_t l, int64_t at, detail::FinishTeam team) const {
-    return moments.by_lanes(l, at, team).variance();
-  }
-  CUTLASS_DEVICE auto by_block(int64_t l, int64_t at) const { return moments.by_block(l, at).variance(); }
+  CUTLASS_DEVICE Combined const& reduction() const { return moments; }
+  CUTLASS_DEVICE static auto of(typename Combined::Total total) { return total.variance(); }
 };
 
 template <class Combined>

@@ -10,13 +10,14 @@
 
 namespace evt {
 
+template <int Number>
 struct CombinedPlace {
-  Combined<MaxKey, int64_t> keys;
+  using Reduction = Combined<Number, MaxKey, int64_t>;
 
-  CUTLASS_DEVICE int32_t by_lanes(int64_t l, int64_t at, detail::FinishTeam team) const {
-    return place_of(keys.by_lanes(l, at, team));
-  }
-  CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return place_of(keys.by_block(l, at)); }
+  Reduction keys;
+
+  CUTLASS_DEVICE Reduction const& reduction() const { return keys; }
+  CUTLASS_DEVICE static int32_t of(int64_t total) { return place_of(total); }
 };
 
 }  // namespace evt
