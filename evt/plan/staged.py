@@ -24,8 +24,8 @@ def is_staged(problem: Problem, value: Input | Output) -> bool:
 
 def is_unaligned(problem: Problem, value: Input | Output) -> bool:
     """Return whether an own kernel would move a matrix as C or D if its rows were aligned."""
-    is_moved = value.dtype in _TYPES and _is_movable(problem, value)
-    return is_collective(value) and is_moved and not _is_aligned(problem, value)
+    is_matrix = is_collective(value) and value.dtype in _TYPES
+    return is_matrix and _is_movable(problem, value) and not _is_aligned(problem, value)
 
 
 def is_paired(problem: Problem) -> bool:

@@ -77,6 +77,10 @@ def test_unaligned_filters_are_stored_in_rows(filters: int, elements: int) -> No
     assert (made.source is None) == (elements > 0)
 
 
+def test_a_result_of_no_columns_has_no_rows_to_align() -> None:
+    assert planned("out D: f16; D = mean[m, n](acc)").destination is None
+
+
 def test_only_one_input_goes_through_the_buffer() -> None:
     made = planned("in wide: f32[m, n], C: bf16[m, n]; D = acc + wide + C*gate")
     assert node_of(made, SourceFetch).dtype.name == "bf16"
