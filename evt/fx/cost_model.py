@@ -43,15 +43,14 @@ from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import RegionProgram
-from evt.fx.copied import copied, is_inductors
+from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
-from evt.fx.norms import Candidate, is_aside
-from evt.fx.product import find_product
+from evt.fx.norms import Candidate
 from evt.fx.reductions import by_inductor, in_epilogue, norm_saves, reductions
+from evt.fx.traffic import traffic_of
 from evt.fx.upsampling import is_upsampled
-from evt.fx.views import readers
 from evt.ir import Apply, Reduce, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import from_torch_name
@@ -198,7 +197,7 @@ def estimate(
         return Benefit(0.0, 0.0, unknown=reason_of(error), code="E1018")
     if unknown := uncovered(kernel, product):
         return Benefit(0.0, 0.0, unknown=unknown, code="E1022")
-    before, after, read = _traffic(fused)
+    before, after, read = traffic_of(fused, computed)
     summed = _sums_rows(fused)
     saved = before - after + (result if summed else 0)
     operands = sum(bytes_of(each) for each in (product.a, product.b))
@@ -382,36 +381,6 @@ def _sums_rows(fused: RegionProgram) -> bool:
     reduced = {index_map.reduced for index_map in fused.region.index_maps.values()}
     both = getattr(torch._inductor.config.triton, "mix_order_reduction", False)
     return any("m" in map(base, modes) for modes in reduced) and not (both and ("n",) in reduced)
-
-
-def _traffic(fused: RegionProgram) -> tuple[int, int, bool]:
-    """Return the traffic of results without a region and with it, and whether a kernel of Inductor reads them."""
-    product, follows = fused.region.product.node, _follows(fused)
-    before, after, read = 2 * bytes_of(product), 0, False
-    for node in (each.node for each in fused.results):
-        users = {user for user in readers(node) if user not in fused.region and not is_aside(user)}
-        joined = set(filter(is_inductors, users & follows))
-        read |= bool(joined)
-        after += bytes_of(node) * (2 if joined else 1)
-        if users - joined and node is not product:  # a later kernel reads it
-            before += bytes_of(node)
-    return before, after, read
-
-
-def _follows(fused: RegionProgram) -> set[Node]:
-    """Return the nodes that depend on a region's product, and on no product after it: Inductor's next kernels."""
-    product = fused.region.product.node
-    found: set[Node] = {product}
-    later: set[Node] = set()
-    node = product.next
-    while node.op != "root":
-        operands = node.all_input_nodes
-        if not later.isdisjoint(operands):
-            later.add(node)
-        elif not found.isdisjoint(operands):
-            (found if find_product(node) is None else later).add(node)
-        node = node.next
-    return found
 
 
 def _multiplications(fused: RegionProgram) -> float:

@@ -9,7 +9,7 @@ import torch
 
 from evt.fx.cost_model import LAUNCH
 
-from .costs import row_of
+from .costs import row_of, rows_of
 from .fusing import estimated
 
 pytestmark = [
@@ -37,6 +37,39 @@ def test_inductor_writes_an_image_in_the_order_of_its_only_reader(padded: bool) 
 
     assert lost(None) - lost(False) == pytest.approx(2 * 64 * 32 * 32 * 2 / 3.6e6 + LAUNCH)
     assert lost(True) == pytest.approx(lost(None))
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_sums_over_pixels_and_what_reads_them_are_two_kernels(summed: bool) -> None:
+    """As in the gradient of a batch norm: both kernels of Inductor would read the residual."""
+
+    def normed(x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        y = torch.conv2d(x, w, padding=1) + residual
+        return torch.sigmoid(y - y.float().sum((0, 2, 3), keepdim=True).half() if summed else y)
+
+    x = torch.zeros(8, 64, 32, 32).half().to(memory_format=torch.channels_last)
+    w = torch.zeros(64, 64, 3, 3).half().to(memory_format=torch.channels_last)
+    row = row_of(normed, x, w, x)
+    assert row.benefit is not None
+    assert ("sigmoid" in row.formula) == (not summed)
+    assert row.benefit.bytes == pytest.approx((1 if summed else 2) * 8 * 64 * 32 * 32 * 2, rel=1e-3)
+
+
+def test_what_a_region_reads_is_read_by_no_kernel_of_inductor_s() -> None:
+    """A bias would be a further kernel: the shortcut's kernel reads the sum."""
+
+    def block(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = torch.conv2d(torch.conv2d(x, w, padding=1).sin(), w, bias, padding=1)
+        return torch.conv2d(x, v) + y
+
+    x = torch.zeros(2, 128, 64, 64).half().to(memory_format=torch.channels_last)
+    w = torch.zeros(128, 128, 3, 3).half().to(memory_format=torch.channels_last)
+    v = torch.zeros(128, 128, 1, 1).half().to(memory_format=torch.channels_last)
+    rows = rows_of(block, x, w, torch.zeros(128).half(), v)
+    (biased,) = (row for row in rows if "x0: f16[n]" in row.formula)
+    assert biased.benefit is not None
+    assert biased.fused
+    assert biased.benefit.bytes == 2 * 2 * 128 * 64 * 64
 
 
 @pytest.mark.parametrize("channels", [3, 1])

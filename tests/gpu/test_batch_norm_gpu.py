@@ -12,7 +12,7 @@ from tests.fx.vision import BasicBlock
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 #: 16 images have more elements than the smallest measured batch norm.
-CHANNELS, SIDE = 256, 28
+CHANNELS, SIDE = 64, 56
 
 
 def step(call, x: torch.Tensor) -> None:

@@ -1,0 +1,89 @@
+"""The memory traffic of a region, and of Inductor's kernels that read its results: ``traffic_of(fused, computed)``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+
+from torch.fx import Node
+
+from evt.fx.aten import is_tensor, shape_of
+from evt.fx.build import RegionProgram
+from evt.fx.copied import is_inductors
+from evt.fx.example import bytes_of, hint
+from evt.fx.norms import is_aside
+from evt.fx.op_semantics import Reduced, semantics
+from evt.fx.product import find_product
+from evt.fx.views import readers
+
+
+def traffic_of(fused: RegionProgram, computed: Set[Node]) -> tuple[int, int, bool]:
+    """Return the traffic of results without a region and with it, and whether a kernel of Inductor reads them.
+
+    ``computed`` are the nodes of all regions: none of Inductor's kernels computes them.
+    """
+    product, follows = fused.region.product.node, _follows(fused)
+    before, after, read = 2 * bytes_of(product), 0, False
+    for node in (each.node for each in fused.results):
+        users = {user for user in readers(node) if user not in fused.region and not is_aside(user)}
+        joined = set(filter(is_inductors, users & follows)) - computed
+        read |= bool(joined)
+        after += bytes_of(node) * (2 if joined else 1)
+        if users - joined and node is not product:  # a later kernel reads it
+            before += bytes_of(node)
+    if _is_read_for_sums(fused, follows):
+        arguments = (each.node for each in fused.arguments)
+        before += sum(bytes_of(each) for each in arguments if _is_tile(each, product))
+    return before, after, read
+
+
+def _is_tile(node: Node, product: Node) -> bool:
+    """Return whether a node has an element for each of a product's."""
+    return is_tensor(node) and math.prod(map(hint, shape_of(node))) == math.prod(map(hint, shape_of(product)))
+
+
+def _is_read_for_sums(fused: RegionProgram, follows: Set[Node]) -> bool:
+    """Return whether a convolution is followed by sums over its pixels, and by operators that read it and the sums.
+
+    These are two kernels of Inductor, as for the gradient of a batch norm. Without the region, both read its operands.
+    It was measured without groups: in resnet50 with 128 images, 40 gradients are fused for it. The backward pass takes
+    13.5 ms then, and by Inductor 15.6, on an H100, 2026-11.
+    """
+    product = fused.region.product
+    if not product.is_convolution or product.geometry.get("groups", 1) != 1:
+        return False
+    found = [node for node in follows if node not in fused.region and _sums_pixels(node)]
+    seen = set(found)
+    while found:
+        for user in found.pop().users:
+            if user in follows and user not in seen:
+                if _is_tile(user, product.node):
+                    return True
+                seen.add(user)
+                found.append(user)
+    return False
+
+
+def _sums_pixels(node: Node) -> bool:
+    """Return whether a node has a sum, or another reduction, for each channel."""
+    found = semantics(node)
+    return isinstance(found, Reduced) and 0 in found.places and 1 not in found.places
+
+
+def _follows(fused: RegionProgram) -> set[Node]:
+    """Return the nodes that depend on a region's product, and on no product after it: Inductor's next kernels."""
+    product = fused.region.product.node
+    found: set[Node] = {product}
+    later: set[Node] = set()
+    node = product.next
+    while node.op != "root":
+        operands = node.all_input_nodes
+        if not later.isdisjoint(operands):
+            later.add(node)
+        elif not found.isdisjoint(operands):
+            (found if find_product(node) is None else later).add(node)
+        node = node.next
+    return found
+
+
+__all__ = ["traffic_of"]
