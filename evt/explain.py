@@ -55,7 +55,7 @@ def explain(
     batches = max((sizes.get("l", 1) for sizes, _ in products), default=1)
     timings = measured[0].timings if len(measured) == 1 else ()
     built = {each.route for each in plans}
-    costs = total([costs_of(problem.dag, sizes, shapes) for sizes, shapes in products]) if products else None
+    costs = total([costs_of(problem.program, sizes, shapes) for sizes, shapes in products]) if products else None
     expected = None
     if card is not None and costs is not None and costs.flops and len(products) == 1 and not problem.grouped:
         sizes, _ = products[0]
@@ -74,8 +74,8 @@ def explain(
         routes.append(_explain_loop(loop, made if looped else None, timings))
     return Explanation(
         problem.target.name,
-        format_interface(problem.dag),
-        in_one_line(problem.dag, problem.dag.operation, ()),
+        format_interface(problem.program),
+        in_one_line(problem.program, problem.program.operation, ()),
         tuple(routes),
         made,
         tuple(each.config.name for each in plans if each.route == made.route),

@@ -174,7 +174,7 @@ def _fastest(
     plans: Sequence[Plan], found: Survey, sizes: Any, shapes: Shapes, arch: str
 ) -> tuple[Plan, Estimate | None]:
     """Return the kernel that a call takes, and its estimate unless the product is empty."""
-    card, costs = named_card(arch), costs_of(found.problem.dag, sizes, shapes)
+    card, costs = named_card(arch), costs_of(found.problem.program, sizes, shapes)
     made = plans[fastest(plans, sizes, card)]
     return made, estimate(made, sizes, costs, card) if costs.flops else None
 

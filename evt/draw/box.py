@@ -122,8 +122,8 @@ def _box(dag: Dag, node: int) -> Box:
     # Constants take the type of their operation.
     of_value = _type(inferred.dtype, inferred.modes) if inferred and not inferred.constant else ""
     match dag[node]:
-        case Acc():
-            return Box("acc", "acc", of_value)
+        case Acc(name):
+            return Box("acc", "acc" if name == "B" else f"matmul(A, {printable(name)})", of_value)
         case Load(name):
             source = dag.input[name]
             default = "" if source.default is None else _decimal(source.default)

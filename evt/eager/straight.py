@@ -150,7 +150,7 @@ class _Writer(Dialect[Value]):
         first, second = self.dag.operands
         b = b.to(torch_type(first.dtype)) if converts(first.dtype, second.dtype) else b
         modes = first.modes, second.modes
-        left = a if first.modes == ("m", "k") else a.mT
+        left = self.left = a if first.modes == ("m", "k") else a.mT
         right = b if second.modes == ("k", "n") else b.mT
         result = self.dag.primary.dtype
         assert result is not None
@@ -166,9 +166,18 @@ class _Writer(Dialect[Value]):
             return functional.linear(a, b), torch_type(first.dtype)
         return multiply(left, right, self.dag.operands, result, self.device, self.batched)
 
-    def accumulator(self) -> Value:
+    def accumulator(self, name: str) -> Value:
+        if name != "B":
+            return self.other_product(name)
         value = self.acc, self.acc_dtype
         return self.operators.accumulator(value) if self.operators else value
+
+    def other_product(self, name: str) -> Value:
+        """Return the product of A and an input."""
+        result, given = self.dag.primary.dtype, self.given[name]
+        assert result is not None
+        right = given if self.dag.input[name].modes == ("k", "n") else given.mT
+        return multiply(self.left, right, self.dag.operands, result, self.device, self.batched)
 
     def element(self, name: str) -> Value:
         raise UnwrittenError("an operand formula is a separate pass over memory in PyTorch")

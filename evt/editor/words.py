@@ -55,6 +55,7 @@ FORMS = _forms(
     ("argmin[n](x)", "The column of the least value of each row; `argmin[m](x)` is the row in each column."),
     ("iota(m)", "The element's row (`m`), column (`n`) or batch (`l`)."),
     ("size(n)", "The extent of a mode: `m`, `n`, `k` or `l`."),
+    ("matmul(A, up)", "The product of A and an input with the modes of B; the one of A and B is `acc`."),
     ("rand(seed, offset)", "Uniform random numbers in [0, 1)."),
     ("dropout(x, p, seed, offset)", "`where(rand(seed, offset) >= p, x/(1 - p), 0)`."),
     ("even(x)", "The first column of each pair. `even(x, 32)` pairs columns 32 apart."),

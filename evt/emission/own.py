@@ -46,8 +46,11 @@ def own(plan: Plan) -> OwnText | None:
             )
         case OwnProduct() as loop:
             sizes = list(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
+            if loop.partner is not None:
+                sizes[1] = ("columns", as_int(f"{loop.members} * arguments.n"))
             operands, strides = list[tuple[str, str]](), list[tuple[str, str]]()
-            for letter, matrix in (("a", loop.a), ("b", loop.b)):
+            matrices = [("a", loop.a), ("b", loop.b), *([("partner", loop.partner)] if loop.partner else [])]
+            for letter, matrix in matrices:
                 pointer, leading, batch = operand_of(loop, matrix)
                 operands += [(letter, pointer), (f"{letter}_stride", leading)]
                 strides += [(f"{letter}_batch_stride", batch)] * bool(batch)
@@ -110,6 +113,7 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
         loop.pairs,
         loop.batched,
         tile.by_stages,
+        loop.partner is not None,
     )
     numbers += [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
     scales = f", {_scales(loop, tile)}" if loop.factors else ", evt::kit::NoScales" if loop.converts else ""

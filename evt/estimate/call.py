@@ -39,7 +39,7 @@ def estimate_kernels(request: Request, shapes: Shapes, arch: str, a: str | None,
 def _survey(request: Request, shapes: Shapes, arch: str, a: str | None, b: str | None) -> tuple[Survey, Costs]:
     """Return the kernels of a problem, and its costs. Raise ArgumentError (E0604) for an empty product."""
     found = surveyed(request, packed_problem(request, arch, a, b, shapes))
-    costs = costs_of(found.problem.dag, problem_sizes(request, shapes), shapes)
+    costs = costs_of(found.problem.program, problem_sizes(request, shapes), shapes)
     if not costs.flops:
         raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to estimate"))
     return found, costs

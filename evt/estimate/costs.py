@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evt.ir import Input, Output, TypedDag
+from evt.ir.dag import factors
 from evt.ir.node import base, blocks_of
 
 
@@ -71,6 +72,7 @@ def costs_of(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int
         extents = [size for name, size in sizes.items() if name.startswith(("output_", "filter_"))]
         products = math.prod((sizes["images"], sizes["filters"], sizes["channels"], *extents)) // sizes["groups"]
         modes["k"] = max(1, products // max(1, modes["m"] * modes["n"]))
+    products *= 1 + len(factors(dag))
     return Costs(modes, 2 * products, operands, read, written)
 
 

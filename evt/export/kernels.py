@@ -230,10 +230,10 @@ def _kernel(request: Request, problem: Problem, absent: tuple[str, ...], name: s
             return False
 
     signature = problem.signature
-    a, b = problem.dag.operands
+    a, b = problem.program.operands
     needs = [Need(a.name, signature.a.contiguous or "", signature.a.alignment, signature.a.batch)]
     needs += [Need(b.name, signature.b.contiguous or "", signature.b.alignment, signature.b.batch)]
-    values = values_of(problem.dag)
+    values = values_of(problem.program)
     for name_of, layout in signature.tensors:
         value = values[name_of]
         if value.dtype == B1 or any(

@@ -11,7 +11,7 @@ def _words(text: str) -> frozenset[str]:
 #: those rooms.
 LANGUAGE = _words(
     "in out def acc A B C D bias k l m n "
-    "sum mean var argmax argmin iota size rand dropout even odd swap interleave "
+    "sum mean var argmax argmin iota size matmul rand dropout even odd swap interleave "
     "gemm linear grouped_gemm conv1d conv2d conv3d conv1d_dgrad conv2d_dgrad conv3d_dgrad "
     "conv1d_wgrad conv2d_wgrad conv3d_wgrad "
     "nan inf infinity NaN INF Inf NAN Infinity "

@@ -21,6 +21,8 @@ from evt.fx.moments import ROUNDED
 from evt.fx.op_semantics import Applied, Reduced, Semantics, number_of, operands_of, semantics
 from evt.fx.product import Factor, Product, Term
 from evt.fx.region import FusionRegion
+from evt.fx.stand_in import beside
+from evt.fx.stand_in import operands_of as stands_for
 from evt.fx.views import is_view, keeps_order
 from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Scale, Store
 from evt.ir.dtype import F32, F64
@@ -151,6 +153,8 @@ class _Building:
             builder.origin = Foreign(node.name)
             if node is product.node:
                 self.values[node] = self.start(product)
+            elif node.target is beside:
+                self.values[node] = self.beside(*stands_for(node))  # type: ignore[misc]
             elif is_view(node):
                 self.values[node] = self.values[node.all_input_nodes[0]]
             else:
@@ -255,6 +259,17 @@ class _Building:
                 operand = add(Apply("mul"), operand, number(term.factor))
             value = add(Apply("mul" if term.scales else "add"), value, operand)
         return add(Cast(dtype_in(dtype)), value) if rounds else self.arithmetic.wrapped(value, dtype)
+
+    def beside(self, first: Node, weight: Node, factor: Node | None) -> int:
+        """Add the product of A and a weight, with its factor of rows."""
+        add, shape, dtype = self.arithmetic.add, shape_of(weight), dtype_of(first)
+        name = f"x{len(self.loads)}"
+        found = Input(name, dtype_in(dtype_of(weight)), ("k", "n"))
+        self.loads[weight, "beside"] = found, RegionArgument(name, weight, Arrangement(shape, (0, 1), shape))
+        value = add(Acc(name))
+        if factor is not None:
+            value = add(Apply("mul"), value, self.operand(factor, self.region.product.index_map))
+        return add(Cast(dtype_in(dtype)), value) if self.eager else self.arithmetic.wrapped(value, dtype)
 
     def scale(self, factor: Factor) -> None:
         """Add the factor of an operand."""

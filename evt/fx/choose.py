@@ -26,15 +26,17 @@ from evt.fx import covered
 from evt.fx.aten import shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
+from evt.fx.dual import pair_products
 from evt.fx.example import bytes_of, hint
 from evt.fx.measure import measured
 from evt.fx.moments import is_applied, is_of_channels, is_of_groups, moments_of, split_moments
-from evt.fx.norms import STAYS, Applied, Candidate, apply_norms, undo
+from evt.fx.norms import STAYS, Applied, Candidate, apply_norms
 from evt.fx.op_semantics import UNMEASURED
 from evt.fx.options import Options
 from evt.fx.region import LEFT
 from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.skip_reason import SkipReason
+from evt.fx.stand_in import beside, undo
 from evt.fx.upsampling import fold_upsampling, unfold
 from evt.runtime.kernels import device_target
 
@@ -97,7 +99,9 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         benefits: dict[Node, Benefit] = {}
         trials: dict[Node, _Trial] = {}
         norms, stay = self._norms(graph)
-        upsampled = fold_upsampling(graph, self.devices) if self.rule in ("always", "estimate") else []
+        estimated = self.rule in ("always", "estimate")
+        paired = pair_products(graph, self.devices) if estimated and not graph_name() else []
+        upsampled = fold_upsampling(graph, self.devices) if estimated else []
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
             found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons))
@@ -105,6 +109,12 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             benefits = {**found.benefits, **{node: benefits[node] for node in skipped if node in benefits}}
             products = {each.product for each in outcomes if each.fused is not None}
             computed = {node for each in outcomes if each.fused is not None for node in each.fused.nodes}
+            if apart := [each for each in paired if each.target is beside and each not in computed]:
+                for each in apart:
+                    skipped.pop(each.all_input_nodes[0], None)
+                    undo(each)
+                continue
+            products |= {each for each in paired if each in computed}
             if partly := [each for each in norms if not each.holds(products, computed)]:
                 norms = [each for each in norms if each not in partly]
                 self._leave(partly, _PARTLY, skipped, stay)
@@ -134,6 +144,8 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     ) -> None:
         """Leave norms to Inductor."""
         for product, norm in ((product, each.norm) for each in norms for product in each.products):
+            if product.target is beside:
+                undo(product)
             undo(product)
             product.meta.pop(NORM_GAIN, None)
             skipped.pop(product, None)

@@ -49,7 +49,7 @@ from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
 from evt.fx.norms import Candidate
 from evt.fx.reductions import by_inductor, in_epilogue, norm_saves, reductions
-from evt.fx.traffic import traffic_of
+from evt.fx.traffic import second_weights, traffic_of
 from evt.fx.upsampling import is_upsampled
 from evt.ir import Apply, Reduce, TypedDag
 from evt.ir.convolution import ConvolutionProblem
@@ -200,7 +200,7 @@ def estimate(
     before, after, read = traffic_of(fused, computed)
     summed = _sums_rows(fused)
     saved = before - after + (result if summed else 0)
-    operands = sum(bytes_of(each) for each in (product.a, product.b))
+    operands = sum(bytes_of(each) for each in (product.a, product.b, *second_weights(fused)))
     elements = _elements(fused)
     time = max(_multiplications(fused) / _MULTIPLIED, (operands + result) / _MOVED)
     if not convolution:
@@ -210,7 +210,7 @@ def estimate(
         spared = max(spared, elements * _ERROR_FUNCTION)
     copies = copied(fused, computed)
     copying = 2 * sum(map(bytes_of, copies)) / _MOVED + len(copies) * LAUNCH
-    launches = (not read) + summed
+    launches = (not read) + summed + len(second_weights(fused))
     if alone:
         saved, spared, launches = 0, 0.0, 0
     if (statistics := by_inductor(_reductions(fused), elements, read)) is not None:  # by another kernel
@@ -229,14 +229,16 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
     """Return the microseconds that a region's kernel takes longer than the library, whose product takes ``time``."""
     rows, columns = _matrix(fused)
     elements = _elements(fused)
-    terms = round(_multiplications(fused) / elements)
+    members = 1 + len(second_weights(fused))
+    terms = round(_multiplications(fused) / elements / members)
     if isinstance(kernel.mainloop, OwnProduct):
         groups = 1 if fused.region.product.ends is None else hint(shape_of(fused.region.product.b)[0])
         batches = max(1, elements // max(1, rows * columns)) if kernel.mainloop.batched else 1
         sizes = {"m": rows, "n": columns, "k": terms, "l": max(groups, batches)}
         bytes_of_k = terms * kernel.operand_bits // 8
+        # Two products of the library take hardly less than one with the columns of both.
         library = library_microseconds(
-            Size(rows, columns, bytes_of_k, 2.0, _PROCESSORS, groups=groups, batches=batches)
+            Size(rows, members * columns, bytes_of_k, 2.0, _PROCESSORS, groups=groups, batches=batches)
         )
         inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
         own = product_microseconds(kernel, sizes, _PROCESSORS)
@@ -392,7 +394,9 @@ def _multiplications(fused: RegionProgram) -> float:
         gradient = math.prod(map(hint, product.node.meta["val"].shape[1:]))
         return math.prod(map(hint, product.a.meta["val"].shape)) * gradient
     result = math.prod(map(hint, product.node.meta["val"].shape))
-    return result * (filters if product.is_convolution else hint(product.a.meta["val"].shape[-1]))
+    if product.is_convolution:
+        return result * filters
+    return result * hint(product.a.meta["val"].shape[-1]) * (1 + len(second_weights(fused)))
 
 
 def _matrix(fused: RegionProgram) -> tuple[int, int]:

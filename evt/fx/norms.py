@@ -25,22 +25,16 @@ from evt.fx.index_map import all_same
 from evt.fx.moments import ROUNDED, join_moments, uncast
 from evt.fx.sizes import shaped
 from evt.fx.skip_reason import SkipReason
-from evt.fx.views import is_view, readers
+from evt.fx.stand_in import normed, operands_of, stand, undo
+from evt.fx.views import base_of, is_view, readers
 from evt.runtime.folded import Fold, shapes, text_of
 
 aten = torch.ops.aten
-#: The key in ``node.meta`` of a product's own operator, while :func:`normed` is in its place.
-_OWN = "evt_product"
 #: The code of a norm that stays a kernel of Inductor's.
 STAYS = "E1024"
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _PRODUCTS = ("mm", "addmm")
 _REDUCTIONS = ("mean", "var", "sum")
-
-
-def normed(*_: Any) -> Any:
-    """Stand for a product of a norm in a graph: its own arguments, and then the ones of the :class:`Norm`."""
-    raise AssertionError("a pass replaces it")
 
 
 def folding(*_: Any) -> Any:
@@ -143,13 +137,13 @@ def apply_norms(
 
 
 def restore(graph: Graph, frozen: bool = False) -> Node | None:
-    """Put the operators back that no region computes: products of norms, and joint variances and means.
+    """Put the operators back that no region computes: products that others stand for, and joint variances and means.
 
     Return the one operator that folds the weights of all other norms, if there are any. ``frozen``: see
     :func:`evt.runtime.folded.fold_norms`.
     """
     for node in list(graph.nodes):
-        if node.target is normed:
+        while operands_of(node) is not None:
             undo(node)
     join_moments(graph)
     graph.eliminate_dead_code()
@@ -164,10 +158,10 @@ def is_aside(node: Node) -> bool:
         if not each.users:
             return False
         for user in each.users:
-            if user.target is normed:
-                if each in norm_of(user):  # type: ignore[operator]
-                    return False
-            elif user not in seen:
+            operands = operands_of(user)
+            if operands is not None and each in operands:
+                return False
+            if operands is None and user not in seen:
                 seen.add(user)
                 stack.append(user)
     return True
@@ -175,13 +169,8 @@ def is_aside(node: Node) -> bool:
 
 def reads_aside(user: Node, node: Node) -> bool:
     """Return whether a user of a node depends on it only to be restored: see :func:`is_aside`."""
-    return node not in norm_of(user) if user.target is normed else is_aside(user)  # type: ignore[operator]
-
-
-def undo(node: Node) -> None:
-    """Let a product read its norm again."""
-    node.target, node.kwargs = node.meta.pop(_OWN)
-    node.args = node.args[0]  # type: ignore[assignment]
+    operands = operands_of(user)
+    return is_aside(user) if operands is None else node not in operands
 
 
 def _fold_together(graph: Graph, frozen: bool) -> Node | None:
@@ -211,11 +200,6 @@ def _fold_together(graph: Graph, frozen: bool) -> Node | None:
                 graph.erase_node(user)
             graph.erase_node(node)
     return every
-
-
-def norm_of(node: Node) -> tuple[Node, Node, Node, Node | None, Node | None, Node | None] | None:
-    """Return the operands of a product of a norm: x, weight, rstd, mean, sums, constant; None for other nodes."""
-    return node.args[1] if node.target is normed else None  # type: ignore[return-value]
 
 
 def _is_last(node: Node) -> bool:
@@ -378,7 +362,7 @@ def _apply(graph: Graph, product: Node, norm: Norm) -> None:
     a, b = product.args[-2:]
     assert isinstance(a, Node)
     assert isinstance(b, Node)
-    found = _weights(product, _base(a))
+    found = _weights(product, base_of(a))
     assert found is not None
     weight, dim, bias = found
     rows = (shape_of(a)[0], 1)
@@ -397,15 +381,7 @@ def _apply(graph: Graph, product: Node, norm: Norm) -> None:
         mean = None if norm.mean is None else shaped(graph, norm.mean, rows)
         has_constant = norm.shift is not None or bias is not None
         operands = (x, made, rstd, mean, None if mean is None else sums, constant if has_constant else None)
-    product.meta[_OWN] = (product.target, product.kwargs)
-    product.target, product.args, product.kwargs = normed, (product.args, operands), {}
-
-
-def _base(node: Node) -> Node:
-    """Return the tensor that a view shows."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
+    stand(product, normed, operands)
 
 
 __all__ = [
@@ -414,9 +390,6 @@ __all__ = [
     "Candidate",
     "apply_norms",
     "is_aside",
-    "norm_of",
-    "normed",
     "reads_aside",
     "restore",
-    "undo",
 ]

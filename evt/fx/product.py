@@ -13,8 +13,8 @@ from torch.fx import Node
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of, type_name
 from evt.fx.gradient import FILTERS, INPUT, backward_of, has_bias, is_backward
 from evt.fx.index_map import Dim, IndexMap, Size, all_same, same
-from evt.fx.norms import norm_of
 from evt.fx.skip_reason import SkipReason
+from evt.fx.stand_in import normed, operands_of
 
 #: Operators that pad, which the kernel of a convolution does if they pad with zeros.
 PADS = ("pad", "constant_pad_nd")
@@ -78,8 +78,8 @@ def find_product(node: Node) -> Product | SkipReason | None:
     """Return the product that a node computes, why evt cannot compute it, or None for other operators."""
     if is_backward(node):
         return SkipReason(node, "E1021", "PyTorch computes the gradients of biases") if has_bias(node) else None
-    if (operands := norm_of(node)) is not None:
-        return _normed(node, *operands)
+    if node.target is normed:
+        return _normed(node, *operands_of(node))  # type: ignore[misc]
     split = backward_of(node)
     reader = _READERS.get(base_name(node)) if split is None else _GRADIENTS[split[1]]
     if reader is None:

@@ -14,6 +14,8 @@ from evt.fx.index_map import IndexMap
 from evt.fx.op_semantics import Applied, Reduced, number_of, operands_of, semantics
 from evt.fx.product import Product
 from evt.fx.skip_reason import SkipReason
+from evt.fx.stand_in import beside
+from evt.fx.stand_in import operands_of as operands_of_stand_in
 from evt.fx.views import MEMORY, follow, is_arranged, is_view
 from evt.ir.node import base, is_divided
 
@@ -71,6 +73,11 @@ def fit(node: Node, index_maps: Mapping[Node, IndexMap]) -> IndexMap | SkipReaso
         return index_map or SkipReason(
             node, "E1003", "the view selects a part of the product, or mixes its rows and columns"
         )
+    if node.target is beside:
+        product = next((each for each in operands_of_stand_in(node) or () if each in index_maps), None)
+        if product is None:
+            return SkipReason(node, "E1012", "it is computed with a product of another kernel")
+        return index_maps[product]
     if not is_tensor(node):
         return SkipReason(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
     if dtype_of(node) not in _STORED:

@@ -14,6 +14,7 @@ from evt.fx.example import bytes_of, hint
 from evt.fx.norms import is_aside
 from evt.fx.op_semantics import Reduced, semantics
 from evt.fx.product import find_product
+from evt.fx.stand_in import beside, operands_of
 from evt.fx.views import readers
 
 
@@ -23,7 +24,7 @@ def traffic_of(fused: RegionProgram, computed: Set[Node]) -> tuple[int, int, boo
     ``computed`` are the nodes of all regions: none of Inductor's kernels computes them.
     """
     product, follows = fused.region.product.node, _follows(fused)
-    before, after, read = 2 * bytes_of(product), 0, False
+    before, after, read = 2 * bytes_of(product) * (1 + len(second_weights(fused))), 0, False
     for node in (each.node for each in fused.results):
         users = {user for user in readers(node) if user not in fused.region and not is_aside(user)}
         joined = set(filter(is_inductors, users & follows)) - computed
@@ -35,6 +36,11 @@ def traffic_of(fused: RegionProgram, computed: Set[Node]) -> tuple[int, int, boo
         arguments = (each.node for each in fused.arguments)
         before += sum(bytes_of(each) for each in arguments if _is_tile(each, product))
     return before, after, read
+
+
+def second_weights(fused: RegionProgram) -> list[Node]:
+    """Return the weights of products that a region computes beside its own."""
+    return [operands_of(node)[1] for node in fused.nodes if node.target is beside]  # type: ignore[index, misc]
 
 
 def _is_tile(node: Node, product: Node) -> bool:
@@ -86,4 +92,4 @@ def _follows(fused: RegionProgram) -> set[Node]:
     return found
 
 
-__all__ = ["traffic_of"]
+__all__ = ["second_weights", "traffic_of"]

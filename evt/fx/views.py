@@ -28,6 +28,13 @@ def is_view(node: Node) -> bool:
     return base_name(node) in (*_RESHAPES, *_PARTS, *_PERMUTATIONS)
 
 
+def base_of(node: Node) -> Node:
+    """Return the tensor whose memory a node has: the base of a chain of views, else the node."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 class Sources(dict[Node, Node]):
     """The tensor whose memory each node has: the base of a view or of a chain of views, else the node."""
 
@@ -107,4 +114,4 @@ def _has_all(node: Node, index_map: IndexMap) -> bool:
     return all_same(shape, before)
 
 
-__all__ = ["MEMORY", "Sources", "follow", "is_arranged", "is_view", "keeps_order", "permutation", "readers"]
+__all__ = ["MEMORY", "Sources", "base_of", "follow", "is_arranged", "is_view", "keeps_order", "permutation", "readers"]

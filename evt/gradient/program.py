@@ -10,7 +10,7 @@ from evt.errors import ArgumentError, EvtError, ProgramError, TargetError
 from evt.gradient.derive import Gradient, derive
 from evt.gradient.reverse import ACCUMULATOR, differentiable_outputs
 from evt.ir import TypedDag
-from evt.ir.dag import Dag, reads_accumulator
+from evt.ir.dag import Dag, factors, reads_accumulator
 from evt.ir.dtype import PACKED_OPERANDS
 from evt.ir.lower.derivative import NoDerivativeError
 from evt.ir.node import Operand, Reduce, index_of
@@ -108,7 +108,12 @@ _WITHOUT = "multiply in a separate kernel, or call the program under torch.no_gr
 
 
 def refuse_blocks(dag: Dag) -> None:
-    """Raise ArgumentError (E0614) for factors of blocks of k, and for reductions of images or groups of columns."""
+    """Raise ArgumentError (E0614) for factors of blocks of k, and for reductions of images or groups of columns.
+
+    Products of A and inputs have no gradient, either.
+    """
+    if factors(dag):
+        raise refused(f"`matmul(A, {factors(dag)[0]})` has no gradient", _WITHOUT)
     if dag.scales:
         names = " and ".join(f"`{name}`" for name in dag.scales)
         raise refused(f"factors for blocks of k, of {names}, have no gradient", _WITHOUT)

@@ -246,8 +246,8 @@ def index_inputs(dag: Dag) -> set[str]:
 
 
 def read_inputs(dag: Dag) -> set[str]:
-    """Return the inputs that are loaded, or that index inputs or outputs."""
-    loaded = {op.name for op, _ in dag.table if isinstance(op, Load)}
+    """Return the inputs that are loaded or multiplied, or that index inputs or outputs."""
+    loaded = {op.name for op, _ in dag.table if isinstance(op, Load)}.union(factors(dag))
     values: tuple[Input | Output, ...] = (*(dag.input[name] for name in loaded if name in dag.input), *dag.outputs)
     return loaded.union(index_of(mode) for value in values for mode in value.modes)
 
@@ -276,5 +276,10 @@ def below(dag: Dag, root: int) -> list[int]:
     return sorted(needed)
 
 
+def factors(dag: Dag) -> tuple[str, ...]:
+    """Return the inputs that A is multiplied with, beside B."""
+    return tuple(op.name for op, _ in dag.table if isinstance(op, Acc) and op != Acc())
+
+
 def reads_accumulator(dag: Dag) -> bool:
-    return any(isinstance(op, Acc) for op, _ in dag.table)
+    return any(op == Acc() for op, _ in dag.table)

@@ -66,7 +66,7 @@ def multiply_sums(dag: Dag) -> Dag:
         return dag
     builder, renamed = Builder(), dict[int, int]()
     for node in builder.walk(dag):
-        if isinstance(dag[node], Acc):
+        if dag[node] == Acc():
             value = builder.add(Acc())
             for factor, divides in factors:
                 for each in (*below(dag, factor), factor):

@@ -129,8 +129,10 @@ class _Printer:
             return [text], binding
 
         match op:
-            case Acc():
+            case Acc("B"):
                 return word("acc")
+            case Acc(name):
+                return word(f"matmul(A, {name})")
             case Element(name) | Load(name):
                 return word(name)
             case Const():

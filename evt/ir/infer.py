@@ -22,7 +22,7 @@ from evt.functions import TABLE, Fact
 from evt.ir.columns import check_columns
 from evt.ir.completed import check_completed
 from evt.ir.culprit import assumed_tile, find_culprit, label_of
-from evt.ir.dag import Dag, TypedDag, index_inputs
+from evt.ir.dag import Dag, TypedDag, factors, index_inputs
 from evt.ir.dtype import (
     B1,
     BF16,
@@ -96,9 +96,18 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     dag = multiply_sums(replace(dag, operands=operands))
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
-    indices = index_inputs(dag)
+    indices, multiplied = index_inputs(dag), factors(dag)
     inputs = tuple(
-        _with_type(value, I32 if value.name in indices else scalar if value.is_scalar or value.is_blocked else primary)
+        _with_type(
+            value,
+            operands[1].dtype
+            if value.name in multiplied
+            else I32
+            if value.name in indices
+            else scalar
+            if value.is_scalar or value.is_blocked
+            else primary,
+        )
         for value in dag.inputs
     )
     values = replace(dag, operands=operands, inputs=inputs)

@@ -73,8 +73,8 @@ _TOP = Missing(
 )
 _SCAN = Missing("a kernel's value does not depend on earlier values of its row", "store `D = acc` and call torch")
 _PRODUCT = Missing(
-    "a kernel has one product, of A and B, which is `acc`",
-    "compute the other product in a separate program and read its result: `D = acc + other`",
+    "the product of A and B is `acc`, and a kernel has no product of a computed value",
+    "the product of A and another matrix is `matmul(A, up)`; compute other products in separate programs",
 )
 _REDUCTION = Missing(
     "reductions are sum, mean, var, max and min, argmax and argmin",
@@ -93,7 +93,7 @@ MISSING_FUNCTIONS: dict[str, Missing] = {
     ),
     **dict.fromkeys(("topk", "top_k", "sort", "argsort", "kthvalue", "median", "quantile"), _TOP),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "roll", "shift"), _SCAN),
-    **dict.fromkeys(("matmul", "mm", "bmm", "dot", "gemm", "linear", "addmm", "baddbmm", "einsum", "outer"), _PRODUCT),
+    **dict.fromkeys(("mm", "bmm", "dot", "gemm", "linear", "addmm", "baddbmm", "einsum", "outer"), _PRODUCT),
     **dict.fromkeys(
         ("batch_norm", "batchnorm"),
         Missing(

@@ -2,7 +2,7 @@
 
 ::
 
-    Node = Acc                  the accumulator, [m, n] of each batch
+    Node = Acc(name)            the accumulator: the product of A and B, or of A and an input, [m, n] of each batch
          | Element(name)        an element of the operand A or B, before the product
          | Load(name)           an input, as stored; its facts are in Dag.inputs
          | Const(bits, modes)   a constant, rounded to the type of the operation that reads it
@@ -64,6 +64,9 @@ ELEMENT_MODES = {"A": ("m", "k"), "B": ("n", "k")}
 
 @dataclass(frozen=True, slots=True)
 class Acc:
+    """A product of A: of A and B, or of A and an input with the modes of B, ``matmul(A, up)``."""
+
+    name: str = "B"
     arity: ClassVar[int] = 0
     instructions: ClassVar[int] = 0
 

@@ -77,8 +77,10 @@ def _node_line(dag: Dag, node: int) -> str:
 def format_node(op: Node) -> str:
     """Return one node without its operands."""
     match op:
-        case Acc():
+        case Acc("B"):
             return "acc"
+        case Acc(name):
+            return f"acc {name}"
         case Element(name):
             return f"element {name}"
         case Load(name):
@@ -155,6 +157,8 @@ def _node(word: str, attribute: str | None) -> Node:
     match word, attribute:
         case "acc", None:
             return Acc()
+        case "acc", str(name):
+            return Acc(name)
         case "element", str(name):
             return Element(name)
         case "load", str(name):

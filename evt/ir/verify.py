@@ -13,6 +13,7 @@ from evt.ir.node import (
     PLACES,
     REDUCTIONS,
     ROOTS,
+    Acc,
     Apply,
     Cast,
     Element,
@@ -44,6 +45,8 @@ def verify(dag: Dag) -> None:
                 _require(dag, name in ELEMENT_MODES, node, f"`{name}` is not an operand")
             case Load(name):
                 _require(dag, name in dag.input, node, f"`{name}` is not an input")
+            case Acc(name):
+                _require(dag, name == "B" or name in dag.input, node, f"`{name}` is not an input")
             case Apply(function):
                 _require(dag, function in TABLE, node, f"`{function}` is not in the function table")
             case Reduce(kind, modes) if kind in PLACES:

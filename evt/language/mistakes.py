@@ -258,7 +258,7 @@ def _around(source: Source, token: lark.Token) -> tuple[str, str]:
 
 
 def _product(source: Source, token: lark.Token) -> tuple[str, str]:
-    """Return the explanation of ``@``: the product of A and B is `acc`, and a kernel computes no other product."""
+    """Return the explanation of ``@``: the product of A and B is `acc`, and the one of A and an input is a function."""
     before, after = _around(source, token)
     if not (re.search(r"[\w)\]]\s*$", before) and re.match(r"\s*[\w(]", after)):
         return f"the character `{token}` has no meaning in a program", "remove it; the product of A and B is `acc`"
@@ -267,8 +267,8 @@ def _product(source: Source, token: lark.Token) -> tuple[str, str]:
     operands = re.search(r"\bA\s*$", before) and re.match(r"\s*B\b", after)
     if operands and not re.search(r"\bacc|@", before + after):
         return "the product of A and B is not written with `@`", "write `acc` for `A @ B`"
-    message = "a kernel has one product, of A and B, which is `acc`"
-    return message, "read the other as an input: `D = acc + other`"
+    message = "a product is not written with `@`"
+    return message, "write `acc` for A and B, `matmul(A, up)` for A and an input, or read the result of another program"
 
 
 def _method(source: Source, token: lark.Token) -> str:

@@ -170,14 +170,16 @@ class Tree:
 
 #: The largest number of operations of a program, as written and as a graph. No compiler accepts a larger kernel.
 MOST_OPERATIONS = 50_000
-#: Functions whose argument is a mode, not a value: ``iota(m)``.
-OF_A_MODE = frozenset({"iota", "size"})
+#: The product of A and an input.
+PRODUCT = "matmul"
+#: Functions whose arguments are modes or whole matrices, not values: ``iota(m)``, ``matmul(A, up)``.
+OF_NAMES = frozenset({"iota", "size", PRODUCT})
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
     """Return the direct subexpressions that are values, in textual order."""
     match node:
-        case Call(function=function) if function.text in OF_A_MODE:
+        case Call(function=function) if function.text in OF_NAMES:
             return ()
         case Unary(operand=operand):
             return (operand,)

@@ -33,7 +33,7 @@ _PIECE_BYTES, _COPYING_WARPS, _MOST_COPYING_BLOCKS = 1024, 8, 1 << 20
 def members(loop: OwnProduct) -> tuple[str, ...]:
     """Return the members of the parameters."""
     many = ("ends", "groups") if loop.ends is not None else _BATCHES if loop.batched else ()
-    return ("a", "b", "source", "destination", *_SIZES, *many)
+    return ("a", "b", *(["partner"] if loop.partner else []), "source", "destination", *_SIZES, *many)
 
 
 def pointers(loop: OwnProduct) -> Mapping[str, Field]:
@@ -94,7 +94,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     loop, config = plan.mainloop, plan.config
     assert isinstance(loop, OwnProduct)
     (rows, columns, depth), (down, across, splits) = config.tile, config.cluster
-    m, n, k = sizes["m"], sizes["n"], sizes["k"]
+    m, n, k = sizes["m"], sizes["n"] * loop.members, sizes["k"]
     cluster, tall, wide = down * across * splits, rows * down, columns * across
     ragged = loop.ends is not None
     row_clusters, column_clusters = m // tall + sizes["l"] if ragged else ceil_div(m, tall), ceil_div(n, wide)
@@ -111,10 +111,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         steps = (int(_batch_stride(each, sizes) != 0) for each in strides)
         values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
-    a, b = (_operand_of(plan, loop, matrix, sizes) for matrix in (loop.a, loop.b))
+    a = _operand_of(plan, loop, loop.a, sizes)
     maps = [
         _operand("a", a, sizes, (k, m), (box, rows // across), has_many=loop.batched),
-        _pairs(loop, b, sizes, box) if loop.pairs else _filters(loop, b, sizes, depth if loop.converts else box),
+        *_maps_of_filters(plan, loop, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))
     box_rows = rows_of_box(tile, ragged=ragged)
@@ -142,14 +142,23 @@ def _with_batches(
     return (*extents, sizes["l"] if of_batch else 1), (stride, of_batch or stride), (*box, 1)
 
 
-def _filters(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int) -> TensorMap:
-    """Return the descriptor of B, in boxes of 64 columns, the contiguous dimension first."""
+def _maps_of_filters(plan: Plan, loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> list[TensorMap]:
+    """Return the descriptors of B, and of the matrix of the second columns of pairs if that is not B."""
     if loop.is_packed:
-        return _packed(loop.b, sizes)
+        return [_packed(loop.b, sizes)]
+    b = _operand_of(plan, loop, loop.b, sizes)
+    if loop.partner is not None:
+        partner = _operand_of(plan, loop, loop.partner, sizes)
+        return [_filters(loop, b, sizes, depth), _filters(loop, partner, sizes, depth, "partner")]
+    return [_pairs(loop, b, sizes, depth) if loop.pairs else _filters(loop, b, sizes, depth)]
+
+
+def _filters(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int, member: str = "b") -> TensorMap:
+    """Return the descriptor of a matrix like B, in boxes of 64 columns, the contiguous dimension first."""
     extents, box = (sizes["k"], sizes["n"]), (depth, FILTERS)
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
-    return _operand("b", b, sizes, extents, box, has_many=loop.has_many)
+    return _operand(member, b, sizes, extents, box, has_many=loop.has_many)
 
 
 def _packed(matrix: Matrix, sizes: Mapping[str, int]) -> TensorMap:

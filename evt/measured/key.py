@@ -58,7 +58,7 @@ def _power(number: int) -> int:
 
 
 def _digest(problem: Problem, sizes: Mapping[str, int]) -> str:
-    signature, dag = problem.signature, problem.dag
+    signature, dag = problem.signature, problem.program
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     tiles = {value.name for value in values if value.modes in (("m", "n"), ("n", "m")) and value.dtype != B1}
     layouts = [("A", signature.a), ("B", signature.b), *((n, layout) for n, layout in signature.tensors if n in tiles)]

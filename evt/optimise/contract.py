@@ -17,7 +17,7 @@ def contract(dag: TypedDag) -> TypedDag:
     """
     has_acc = [False] * len(dag)
     for node in range(len(dag)):
-        has_acc[node] = dag[node] == Acc() or any(has_acc[operand] for operand in dag.arguments(node))
+        has_acc[node] = isinstance(dag[node], Acc) or any(has_acc[operand] for operand in dag.arguments(node))
 
     def is_product(node: int) -> bool:
         floats = dag.types[node].dtype in (F32, F64)

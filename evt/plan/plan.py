@@ -139,7 +139,8 @@ class OwnProduct(MatrixProduct):
     ``row_copies`` are made of operands that TMA cannot load. ``ends`` are the ends of the groups of rows, if each group
     has its own B. ``factors`` of its operands multiply the sums of a stage; a zero point of B is among them. ``bias``
     is the code of zero of a packed B. ``pairs``: a thread has both columns of a pair, this distance apart, and the
-    kernel stores a column of D for each pair; 0 without pairs. ``batched``: there are several products.
+    kernel stores a column of D for each pair; 0 without pairs. ``partner`` has the second columns, if B does not.
+    ``batched``: there are several products.
     """
 
     row_copies: tuple[RowCopy, ...] = ()
@@ -147,7 +148,13 @@ class OwnProduct(MatrixProduct):
     factors: tuple[Factor, ...] = ()
     bias: int = 0
     pairs: int = 0
+    partner: Matrix | None = None
     batched: bool = False
+
+    @property
+    def members(self) -> int:
+        """The columns of the product for each column of B."""
+        return 1 if self.partner is None else 2
 
     @property
     def is_packed(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from evt.ir import Input, Output, TypedDag
 from evt.ir.columns import columns_together
+from evt.ir.dag import factors
 from evt.ir.dtype import B1, PACKED_OPERANDS, converts
 from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
 from evt.plan.halo import Halo, groups_of, halo_of, windows_of, words_of
@@ -19,8 +20,8 @@ from evt.plan.target import Target
 from evt.plan.verdict import Refusal
 
 #: The kinds of problems: a matrix product, batched or not; many products of one layout, each with its own extents;
-#: groups of consecutive rows with a B each; or a convolution.
-Shape = Literal["gemm", "grouped", "ragged", "convolution"]
+#: two products of one A; groups of consecutive rows with a B each; or a convolution.
+Shape = Literal["gemm", "grouped", "dual", "ragged", "convolution"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Problem:
 
     ``grouped``: the kernel computes many products in one launch, and ``signature`` has their common layouts.
     ``ragged``: the groups are consecutive rows of A and D, and each has its own B. Their ends are in device memory. The
-    mode l counts the groups. ``sizes`` choose among the kernels: no text of a kernel depends on them.
+    mode l counts the groups. ``sizes`` choose among the kernels: no text of a kernel depends on them. ``written`` is
+    the program as the user wrote it, if ``dag`` has pairs in the place of two products: see :mod:`evt.plan.pairs`.
     """
 
     dag: TypedDag
@@ -39,11 +41,24 @@ class Problem:
     grouped: bool = False
     ragged: bool = False
     sizes: Sizes = UNKNOWN
+    written: TypedDag | None = None
+
+    @property
+    def program(self) -> TypedDag:
+        """The program as the user wrote it."""
+        return self.dag if self.written is None else self.written
+
+    @property
+    def partner(self) -> Input | None:
+        """The matrix of the second columns of pairs, if it is not B."""
+        return None if self.written is None else self.written.input[factors(self.written)[0]]
 
     @property
     def shape(self) -> Shape:
         if self.signature.convolution is not None:
             return "convolution"
+        if factors(self.program):
+            return "dual"
         return "ragged" if self.ragged else "grouped" if self.grouped else "gemm"
 
     @property

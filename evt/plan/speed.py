@@ -317,7 +317,8 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     assert isinstance(plan.mainloop, OwnProduct)
     groups = 1 if plan.mainloop.ends is None else sizes["l"]
     relative = plan.mainloop.b.dtype.bits / plan.operand_bits
-    m, n, row_bytes, written = sizes["m"], sizes["n"], sizes["k"] * operand_bytes, plan.written_bytes
+    m, n = sizes["m"], sizes["n"] * plan.mainloop.members
+    row_bytes, written = sizes["k"] * operand_bytes, plan.written_bytes
     if plan.row_copies:  # whose rows begin at lines
         row_bytes = ceil_div(row_bytes, gemm.MAX_ROW_BYTES) * gemm.MAX_ROW_BYTES
     batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)

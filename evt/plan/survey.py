@@ -18,6 +18,7 @@ from evt.plan.epilogue.cost import is_light
 from evt.plan.invariance import accumulation
 from evt.plan.kernels.draft import Selection
 from evt.plan.kernels.memory import exceeded_memory
+from evt.plan.pairs import in_pairs
 from evt.plan.plan import Plan
 from evt.plan.problem import Problem
 from evt.plan.routes.order import find_routes, routes_of
@@ -338,6 +339,8 @@ def survey(
     ``fused`` False lowers each operation to its own visitor node instead of one functor per region. Raise TargetError
     (E0501) for an unknown route.
     """
+    found = in_pairs(problem)
+    problem = problem if isinstance(found, Refusal) else found
     verdicts = _Verdicts(problem)
     candidates = tuple(Candidate(each, verdicts, fused) for each in routes_of(problem))
     return Survey(problem, candidates, candidates).asked_for(route, config)

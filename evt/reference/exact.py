@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -48,20 +48,24 @@ _Tensor = TypeVar("_Tensor", Input, Output)
 
 @dataclass(frozen=True)
 class Exact(Dialect[torch.Tensor]):
-    """The dialect of the oracle, over ``start``, the accumulator or an operand's elements. ``dtype`` replaces f32."""
+    """The dialect of the oracle, over ``start``, the accumulator or an operand's elements. ``dtype`` replaces f32.
+
+    ``others`` are the products of A with inputs.
+    """
 
     dag: TypedDag
     start: torch.Tensor
     extents: Extents
     inputs: Mapping[str, Any]
     dtype: torch.dtype
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
         return self.start.device
 
-    def accumulator(self) -> torch.Tensor:
-        return self.start
+    def accumulator(self, name: str) -> torch.Tensor:
+        return self.start if name == "B" else self.others[name]
 
     def element(self, name: str) -> torch.Tensor:
         return self.start

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from evt.ir.convolution import Convolution
-from evt.ir.dag import TypedDag
+from evt.ir.dag import TypedDag, factors
 from evt.ir.dtype import accumulator
-from evt.ir.node import ELEMENT_MODES, MODES
+from evt.ir.node import ELEMENT_MODES, MODES, Input
 from evt.ir.operand import epilogue_of, factor_of, formula_of
 from evt.reference.convolution import as_image, as_view, convolve, from_view, to_view
 from evt.reference.exact import Exact
@@ -58,8 +58,11 @@ def evaluate(
 
     ``inputs`` are a call's arguments: tensors in the order of their modes, after the batch's dimensions if a program
     leaves them open; scalars as numbers or one-element tensors. With ``dtype`` f32 each output is rounded to its type;
-    with f64 the outputs remain f64. Raise ValueError for a shape that does not fit.
+    with f64 the outputs remain f64. Raise ValueError for a shape that does not fit, and for a program with products of
+    A and inputs.
     """
+    if factors(dag):
+        raise ValueError(f"an accumulator is not enough: the program reads matmul(A, {factors(dag)[0]})")
     with neutral(acc.device):
         acc = acc.to(working(accumulator(dag.operands[0].dtype), dtype))
         return _epilogue(dag, acc, _leads(acc), inputs, dtype, k)
@@ -88,14 +91,19 @@ def _product(
     sizes = {"l": math.prod(batch), "m": math.prod(a.shape[:-1]) if rows else a.shape[-2], "n": b.shape[-2], "k": k}
     a = fed_operand(dag, "A", a, inputs, dtype, sizes).to(torch.float64)
     b = fed_operand(dag, "B", b, inputs, dtype, sizes).to(torch.float64).mT
-    leads: Leads
+    left: torch.Tensor = a
+    leads: Leads = {}
     if rows:
         leads = {"l": (), "m": tuple(a.shape[:-1]), "n": (b.shape[-1],)}
-        acc = a.reshape(math.prod(leads["m"]), a.shape[-1]) @ b
-    else:
-        acc = a @ b
-        leads = _leads(acc)
-    return _epilogue(dag, _accumulated(dag, acc, dtype), leads, inputs, dtype, k)
+        left = a.reshape(math.prod(leads["m"]), a.shape[-1])
+    acc = _accumulated(dag, left @ b, dtype)
+    others = {name: _accumulated(dag, left @ _factor(dag.input[name], inputs[name]), dtype) for name in factors(dag)}
+    return _epilogue(dag, acc, leads or _leads(acc), inputs, dtype, k, others)
+
+
+def _factor(value: Input, given: torch.Tensor) -> torch.Tensor:
+    """Return a matrix that A is multiplied with, [k, n], in f64."""
+    return (given if value.modes == ("k", "n") else given.mT).to(torch.float64)
 
 
 def _convolution(
@@ -127,12 +135,19 @@ def _accumulated(dag: TypedDag, acc: torch.Tensor, dtype: torch.dtype) -> torch.
 
 
 def _epilogue(
-    dag: TypedDag, acc: torch.Tensor, leads: Leads, inputs: Mapping[str, Any], dtype: torch.dtype, k: int | None
+    dag: TypedDag,
+    acc: torch.Tensor,
+    leads: Leads,
+    inputs: Mapping[str, Any],
+    dtype: torch.dtype,
+    k: int | None,
+    others: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
     sizes = {**{mode: math.prod(leads[mode]) for mode in MODES}, **({} if k is None else {"k": k})}
     dag, extents = epilogue_of(dag), Extents(leads, sizes=sizes)
-    acc = acc.reshape([extents[mode] for mode in MODES])
-    results = translate(dag, Exact(dag, acc, extents, inputs, dtype))
+    shape = [extents[mode] for mode in MODES]
+    products = {name: each.reshape(shape) for name, each in (others or {}).items()}
+    results = translate(dag, Exact(dag, acc.reshape(shape), extents, inputs, dtype, products))
     return {output.name: results[output.name] for output in dag.outputs}
 
 

@@ -66,7 +66,8 @@ class Dialect(ABC, Generic[Value]):
     """The PyTorch form of each kind of node."""
 
     @abstractmethod
-    def accumulator(self) -> Value: ...
+    def accumulator(self, name: str) -> Value:
+        """Return the product of A and ``name``, B or an input."""
 
     @abstractmethod
     def element(self, name: str) -> Value:
@@ -151,8 +152,8 @@ def translate(dag: TypedDag, dialect: Dialect[Value], nodes: Iterable[int] | Non
 
 def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect: Dialect[Value]) -> Value:
     match op:
-        case Acc():
-            return dialect.accumulator()
+        case Acc(name):
+            return dialect.accumulator(name)
         case Element(name):
             return dialect.element(name)
         case Load(name):

@@ -246,7 +246,9 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
         and tensor.numel() == math.prod(size for _, dims in wanted for size in dims)
     ):
         sizes = [size for _, dims in wanted for size in dims]
-        if isinstance(value, Input) or _is_viewable(tensor, sizes):
+        if tensor.dim() == 2 and sizes == [*reversed(tensor.shape)]:
+            help_text += f"; pass {value.name}.mT"
+        elif isinstance(value, Input) or _is_viewable(tensor, sizes):
             help_text += f"; pass {value.name}.{'reshape' if isinstance(value, Input) else 'view'}({shape})"
         else:
             help_text += f"; {copied_back(value.name, f'reshape({shape})', f'.view({_shape(tensor)[1:-1]})')}"

@@ -174,7 +174,7 @@ def measure(
             work, device, store, {**beside, **known}, digests, (*names_of(work.found), *chosen.plans, *work.others)
         )
         progress(f"timing {len(calls)} kernels")
-        outputs = work.found.problem.dag.outputs
+        outputs = work.found.problem.program.outputs
         timed = time_kernels(calls, outputs, device, options.rounds, record.keep) if calls else {}
         record.keep(timed, whole=True)
     rows = {**chosen.failed, **_failed(sources, broken), **_kept(known), **timed}

@@ -302,6 +302,14 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
     packed.insert(packed.end(), of_group.begin(), of_group.end());
   }
   if (kPacked) arguments.b = packed.data();
+  std::vector<bf16> members;  // the first columns of all pairs, and then the second ones
+  if constexpr (Tile::kDual) {
+    for (int i = 0; i < n; ++i) {
+      auto const column = b.begin() + (i % (n / 2) * 2 + i / (n / 2)) * k;
+      members.insert(members.end(), column, column + k);
+    }
+    arguments.b = members.data(), arguments.partner = members.data() + n / 2 * k, arguments.partner_stride = k;
+  }
   arguments.b_group_stride = n * k, arguments.batches = batches;
   arguments.a_batch_stride = a_batch, arguments.b_batch_stride = b_batch;
   arguments.c_batch_stride = c_batch, arguments.d_batch_stride = d_batch;
@@ -441,6 +449,8 @@ int main() {
   check<__COUNTER__, GemmTile<2, true, 2, 1, 1, false, false, false, true>, 48, false>({150, 528, 72, 2, {}});
   check<__COUNTER__, GemmTile<2, true, 1, 2, 1, false, false, false, true>, 24, false>({70, 134, 136, 2, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 4, false, false, false, true>, 64, false>({100, 144, 520, 4, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 2, 1, false, false, false, 1, false, false, true>, 24, false>({70, 144, 136, 2, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 4, false, false, false, 1, false, false, true>, 64, false>({100, 272, 520, 4, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 4>, 32, true>({50, 144, 328, 4, {}});
   check<__COUNTER__, GemmTile<2, false, 2, 1, 1, true, true, false, true>, 32, false, 1, 1>({90, 272, 136, 4, {33, 33, 90}});
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, false, false, false, true>, 32, true>({70, 136, 72, 3, {}, 3});

@@ -19,9 +19,10 @@ import evt.fx.backend  # registers the backend
 from evt.fx import choose, covered
 from evt.fx.cost_model import norm_gain
 from evt.fx.moments import split_moments
-from evt.fx.norms import Candidate, apply_norms, is_aside, normed, restore
+from evt.fx.norms import Candidate, apply_norms, is_aside, restore
 from evt.fx.options import read_options
 from evt.fx.regions import find_regions
+from evt.fx.stand_in import normed
 from evt.ir import Reduce
 from evt.runtime.folded import Fold, fold_norms, text_of
 

@@ -45,6 +45,7 @@ PAIRED = """
     scales = max[n%32](abs(acc))
 """
 NEIGHBOURS = "out D: f16[m, n/2]; D = silu(even(acc))*odd(acc)"
+DUAL = "out D: f16; D = silu(acc)*matmul(A, up)"
 PLACED = "out D, mask: b1[m, n]; mask = acc + bias > 0; D = dropout(acc + bias, 0.5, 1234, 7) + C"
 DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
 PLAIN = "D = silu(acc + bias) + C"
@@ -70,7 +71,7 @@ def gemm(
 ) -> Call:
     m, n, k = sizes
     op = evt.linear(text, route=route, config=config)
-    found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k)}
+    found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k), "up": random(n, k)}
     return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
 
 
@@ -122,6 +123,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "own-reductions": lambda: gemm(SUMMED, "gemm-own-3x", sizes=(200, 136, 328), config="own_pingpong_64x64x64"),
     "own-bits-dropout": lambda: gemm(PLACED, "gemm-own-3x"),
     "own-pairs": lambda: gemm(NEIGHBOURS, "gemm-own-3x"),
+    "own-dual": lambda: gemm(DUAL, "gemm-own-3x"),
     "own-batches": lambda: batches(TYPED),
     "own-cluster": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(3201, 256, 264), config="own_cooperative_256x128x64_1x2"),
     "own-split": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(200, 136, 520), config="own_cooperative_64x128x64_1x1x4"),

@@ -339,7 +339,7 @@ def test_the_text() -> None:
         "gemm()\n%0 = relu %5",
         "gemm()\n%0 = acc\n%1 = cast f31 %0",
         "gemm()\n%0 = const banana",
-        "gemm()\n%0 = acc banana",
+        "gemm()\n%0 = random banana",
         "gemm()\n%0 = acc\n%1 = reduce sum %0",
         "gemm()\n%0 = acc\n%1 = fold max[x] %0",
         "gemm()\n%0 = random[2]",

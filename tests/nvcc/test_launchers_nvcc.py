@@ -212,6 +212,9 @@ PRODUCTS = [
         id="pairs-32-e4m3",
         marks=SLOW,
     ),
+    pytest.param(
+        "in s: f32[m]; D = gelu(s*acc)*matmul(A, up)", "bf16*bf16", "own_pingpong_64x128x64", id="dual", marks=SLOW
+    ),
     pytest.param("D = acc*s[n] + C", "bf16*i8", "own_stages_32x64x128_1x1x2", id="converted", marks=SLOW),
     pytest.param(
         "in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc + C",

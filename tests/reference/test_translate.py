@@ -12,7 +12,7 @@ from tests.programs import typed
 
 
 class Words(Dialect[str]):
-    def accumulator(self) -> str:
+    def accumulator(self, name: str) -> str:
         return "acc"
 
     def element(self, name: str) -> str:

@@ -11,11 +11,13 @@ from evt.plan import Field, Plan
 
 def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0) -> bytes:
     """Return a call: pointers are apart, and a stride is the least one."""
+    partner = getattr(plan.mainloop, "partner", None)
+    operands = ("A", "B", partner.name if partner else "")
 
     def size(field: Field) -> int:
         if field.name in sizes:
             return sizes[field.name]
-        if field.tensor in ("A", "B"):
+        if field.tensor and field.tensor in operands:
             rows = field.tensor == "A" or field.role == "n"  # of k elements
             return sizes.get(f"{field.tensor} {field.role}", sizes["k" if rows else "n"])
         return sizes["n"] if field.role == "m" else 1

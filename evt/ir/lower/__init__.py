@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from evt.ir.convolution import CONVOLUTIONS
@@ -16,10 +16,12 @@ from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
 from evt.ir.node import (
     IMAGES,
+    Acc,
     Element,
     Feed,
     Input,
     Interleave,
+    Operand,
     Output,
     Pick,
     Reduce,
@@ -59,6 +61,7 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
         _refuse_batches(operation, (*names.inputs.values(), *outputs), report)
     if CONVOLUTIONS.get(operation, ("",))[0] == "wgrad":
         _refuse_columns(expressions, (*names.inputs.values(), *outputs), report)
+    _check_products(operation, operands, names.inputs, expressions, report)
     if not has_images(operation):
         _refuse_images(operation, expressions, report)
     report.check()
@@ -94,6 +97,25 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: So
         if "l" in value.modes and value.span is not None:
             message = f"`{value.name}` has the mode `l`, and {operation} has none"
             report("E0301", message, value.span, "no batches", "images count among the rows: omit `l`")
+
+
+def _check_products(
+    operation: str,
+    operands: Sequence[Operand],
+    inputs: Mapping[str, Input],
+    expressions: Expressions,
+    report: SourceDiagnostics,
+) -> None:
+    """Refuse products of A and inputs where operands are no matrices, or where a header gives B another type."""
+    for (op, _), origin in zip(expressions.builder.table, expressions.builder.origins, strict=True):
+        if not isinstance(op, Acc) or op == Acc():
+            continue
+        value = inputs[op.name]
+        if operation not in ("gemm", "linear"):
+            report.unsupported(f"a second product of {operation} is", origin)
+        elif operands and value.dtype not in (None, operands[1].dtype):
+            message = f"`{value.name}` is {value.dtype} and B is {operands[1].dtype}: A is multiplied with both"
+            report("E0308", message, value.span or origin, "another type", "give them one type")
 
 
 def has_images(operation: str) -> bool:

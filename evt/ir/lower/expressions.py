@@ -126,6 +126,11 @@ class Expressions:
         narrowed = declared is not None and declared.dtype == I64
         return self.builder.add(Cast(I32), load) if narrowed else load
 
+    @property
+    def is_inlined(self) -> bool:
+        """Whether the body of a user's function is being added."""
+        return bool(self._open)
+
     def operand_of(self, call: syntax.Call) -> str:
         """Return the operand whose formula contains a call, directly or in a user's function; "" for the epilogue."""
         places = (call.span, *self._calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evt.diagnostics import Label, Misspellings, Span
@@ -59,6 +59,8 @@ class Names:
         self.missing: list[Span] = []
         #: Names used as the seed or the offset of random numbers.
         self.counters: set[str] = set()
+        #: Inputs that A is multiplied with.
+        self.factors: set[str] = set()
         self.inputs: dict[str, Input] = {}
         self.collect_uses()
         self.resolve_inputs()
@@ -73,6 +75,10 @@ class Names:
                     case syntax.Element(name, subscript, span):
                         self.uses.setdefault(name, []).append(_Use(span, subscript))
                         self.collect_indices(subscript)
+                    case syntax.Call(function=syntax.Identifier(text=syntax.PRODUCT), arguments=arguments):
+                        for name, span in factors(arguments):
+                            self.uses.setdefault(name, []).append(_Use(span, None))
+                            self.factors.add(name)
                     case syntax.Call(function=syntax.Identifier(text=name), span=span) if name in MISSING_FUNCTIONS:
                         self.missing += [span] * (find_function(name) is None and name not in self.defined)
                     case syntax.Call(function=syntax.Identifier(text="rand" | "dropout"), arguments=arguments):
@@ -188,15 +194,16 @@ class Names:
             name == "bias"
             or is_greek(name)
             or name in self.counters
+            or name in self.factors
             or any(each.subscript is not None for each in uses)
         ):
             return True
         elif name.lower() in _NOT_ACC or name.lower() == "acc":
             self.unknown_name(name, use, "acc")
         elif _SECOND_ACC.fullmatch(name):
-            why = MISSING_FUNCTIONS["matmul"].why
-            hint = f"write `acc`; or, of an input, declare it: `in {name}[m, n]`"
-            self.report("E0202", f"there is no `{name}`: {why}", use.span, "not a second product", hint)
+            message = f"there is no `{name}`: `acc` is the product of A and B"
+            hint = f"write `acc`, or `matmul(A, up)` for A and an input; an input is declared: `in {name}[m, n]`"
+            self.report("E0202", message, use.span, "not a second product", hint)
         elif guess := known.find(name):
             self.unknown_name(name, use, guess)
         else:
@@ -204,7 +211,7 @@ class Names:
         return False
 
     def is_explained(self, place: Span) -> bool:
-        """Return whether another refusal explains a read of an operand: the other operand's formula, or a `matmul`."""
+        """Return whether another refusal explains a read of an operand: the other operand's formula, or a product."""
         spans = [statement.span for statement in self.feeds.values()]
         return any(span.covers(place) for span in (*spans, *self.missing))
 
@@ -230,6 +237,9 @@ class Names:
             flexible = is_flexible(self.report, use.subscript, written) or flexible
             modes = written
         counter = name in self.counters
+        if declared is None and modes is None and name in self.factors:
+            as_b = tuple(self.operand_modes.get("B", ELEMENT_MODES["B"]))
+            return Input(name, None, as_b, span=uses[0].span, inferred=("type", "modes"))
         if declared is None and counter and modes is None:
             return Input(name, I32, (), span=uses[0].span, inferred=("type", "modes"))
         if declared is None:
@@ -355,3 +365,11 @@ def _without_subscript(name: str, subscript: syntax.Subscript) -> str:
     if [mode.name for mode in subscript.modes if mode.name != "l"] == ["n", "m"]:
         return "store the transpose: `out D[n, m]`"
     return f"write `{name}`"
+
+
+def factors(arguments: Sequence[syntax.Argument]) -> Iterator[tuple[str, Span]]:
+    """Yield the input that ``matmul(A, up)`` multiplies A with; nothing for ``matmul(A, B)`` and for mistakes."""
+    values = [argument.value for argument in arguments if argument.keyword is None]
+    match values:
+        case [syntax.Name("A"), syntax.Name(name, span)] if name != "B" and len(arguments) == 2:
+            yield name, span

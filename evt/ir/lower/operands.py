@@ -144,7 +144,7 @@ def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Sou
     """Check that a formula reads only the operand's elements, scalars and vectors along its modes."""
     name = formula.name
     (other,) = (each for each in ELEMENT_MODES if each != name)
-    if (node := formula.find(lambda op: op == Acc())) is not None:
+    if (node := formula.find(lambda op: isinstance(op, Acc))) is not None:
         hint = "arithmetic on the product belongs to the epilogue: `D = f(acc)`"
         report(
             "E0411",

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from evt.ir.dag import Builder
 from evt.ir.dtype import F32, I32
+from evt.ir.interface import declaration
+from evt.ir.lower.names import factors
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
 from evt.ir.node import (
     ELEMENT_MODES,
     MOMENTS,
     PLACES,
+    Acc,
     Apply,
     Cast,
     Const,
@@ -27,6 +30,7 @@ from evt.ir.node import (
     base,
     divisor,
     is_divided,
+    shown,
 )
 from evt.language import tree as syntax
 
@@ -111,6 +115,30 @@ def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
         return expressions.mistake()
 
     return lower
+
+
+def _product(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+    """Lower ``matmul(A, up)``, the product of A and an input; ``matmul(A, B)`` is ``acc``."""
+    values = [argument.value for argument in call.arguments if argument.keyword is None]
+    if len(call.arguments) == 2 and [getattr(each, "name", "") for each in values] == ["A", "B"]:
+        return expressions.builder.add(Acc())
+    named = [name for name, _ in factors(call.arguments)]
+    if not named:
+        message, hint = "`matmul` multiplies A with an input", "write `matmul(A, up)`; the product of A and B is `acc`"
+        expressions.report("E0203", message, call.span, "not a product of A", hint)
+    elif named[0] in ("acc", *expressions.assigns):
+        message = f"`{named[0]}` is computed here, and a kernel has no product of a computed value"
+        expressions.report("E0203", message, call.span, "not an input", "compute the product in a separate program")
+    elif expressions.is_inlined:
+        message, hint = "a function has no product of its own", "pass it: `gate(acc, matmul(A, up))`"
+        expressions.report("E0203", message, call.span, "in the body of a function", hint)
+    elif (value := expressions.inputs.get(named[0])) is not None:
+        if set(value.modes) == set(ELEMENT_MODES["B"]) and value.default is None:
+            return expressions.builder.add(Acc(value.name))
+        what = "has a default" if value.default is not None else f"is [{shown(value.modes)}]"
+        hint = f"declare it `in {declaration(value.name, value.dtype, ELEMENT_MODES['B'])}`"
+        expressions.report("E0302", f"`{value.name}` {what}, and A is multiplied with it", call.span, "as B is", hint)
+    return expressions.mistake()
 
 
 def _no_coordinate(expressions: Expressions, call: syntax.Call, operand: str) -> None:
@@ -223,6 +251,7 @@ SPECIAL_FORMS: dict[str, _Form] = {
     "argmin": _without_modes,
     "iota": _of_mode(Index, ("m", "n", "l")),
     "size": _of_mode(Extent, ("m", "n", "k", "l")),
+    syntax.PRODUCT: _product,
     "rand": _rand,
     "dropout": _dropout,
     "even": _pick(0),

@@ -31,6 +31,7 @@ def is_greek(name: str) -> bool:
 SPECIAL = {
     "iota": "iota(m)",
     "size": "size(n)",
+    "matmul": "matmul(A, up)",
     "rand": "rand(seed, offset)",
     "dropout": "dropout(x, p, seed, offset)",
     "even": "even(x)",

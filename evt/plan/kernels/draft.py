@@ -76,9 +76,9 @@ class Draft(Scope):
         self.problem = problem = selection.problem
         self.config = selection.config
         dag, signature = epilogue_of(problem.dag), problem.signature
-        if problem.dag.feeds or problem.dag.scales:
+        if problem.dag.feeds or problem.dag.scales or problem.written:
             signature = signature.only({*dag.input, *dag.output})
-        program = problem.dag
+        program = problem.program
         names = mangle([value.name for value in program.inputs], [value.name for value in program.outputs])
         fields = Fields(names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
         atomic = problem.options.atomic
@@ -96,7 +96,7 @@ class Draft(Scope):
 
     def finish(self, frame: KernelTemplate, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """Return the plan of a kernel made of these parts."""
-        dag, program = self.dag, self.problem.dag
+        dag, program = self.dag, self.problem.program
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
         made = Plan(

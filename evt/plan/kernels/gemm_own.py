@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evt.ir import Input, Output
@@ -11,9 +12,9 @@ from evt.plan.gemm import MAX_ROW_BYTES
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import fragment_epilogue
-from evt.plan.kernels.matrices import matrix_product
+from evt.plan.kernels.matrices import matrix_product, other_matrix
 from evt.plan.kernels.work import plan_bias, plan_factors, plan_zeros
-from evt.plan.plan import MatrixProduct, OwnProduct, Plan, RowCopy
+from evt.plan.plan import Matrix, MatrixProduct, OwnProduct, Plan, RowCopy
 from evt.plan.signature import bytes_of
 from evt.plan.staged import ALIGNED_BYTES, distance_of_pairs
 
@@ -58,14 +59,23 @@ class RaggedProductKernel:
 def _loop(draft: Draft, product: MatrixProduct) -> OwnProduct:
     """Return the main loop of a product: its operands, their factors and zero points."""
     factors = (*plan_factors(draft), *plan_zeros(draft))
-    pairs, copies = distance_of_pairs(draft.problem), _row_copies(draft, product)
-    return OwnProduct(product.a, product.b, row_copies=copies, factors=factors, bias=plan_bias(draft), pairs=pairs)
+    partner = None if draft.problem.partner is None else other_matrix(draft, draft.problem.partner)
+    filters = [product.b] if partner is None else [product.b, partner]
+    return OwnProduct(
+        product.a,
+        product.b,
+        row_copies=_row_copies(draft, product.a, filters),
+        factors=factors,
+        bias=plan_bias(draft),
+        pairs=distance_of_pairs(draft.problem),
+        partner=partner,
+    )
 
 
-def _row_copies(draft: Draft, product: MatrixProduct) -> tuple[RowCopy, ...]:
+def _row_copies(draft: Draft, a: Matrix, filters: Sequence[Matrix]) -> tuple[RowCopy, ...]:
     """Return the copies of operands that TMA cannot load."""
     fields, found = draft.fields, []
-    for matrix, outer in ((product.a, "m"), (product.b, "n")):
+    for matrix, outer in ((a, "m"), *((each, "n") for each in filters)):
         element_bytes = bytes_of(matrix.dtype)
         if matrix.alignment * element_bytes < ALIGNED_BYTES:
             fields.workspace()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evt.ir import Operand
+from evt.ir import Input, Operand
 from evt.ir.dtype import F64
 from evt.plan.fusions import Work
 from evt.plan.kernels.draft import Draft
@@ -26,6 +26,12 @@ def _product(draft: Draft, work: tuple[Work, ...]) -> MatrixProduct:
     a, b = draft.problem.dag.operands
     matrices = _matrix(draft, a, draft.signature.a, "m"), _matrix(draft, b, draft.signature.b, "n")
     return MatrixProduct(*(matrices[::-1] if draft.transposed else matrices), work)
+
+
+def other_matrix(draft: Draft, value: Input) -> Matrix:
+    """Return an input that A is multiplied with."""
+    assert value.dtype is not None
+    return _matrix(draft, Operand(value.name, value.dtype, value.modes), draft.problem.signature[value.name], "n")
 
 
 def _matrix(draft: Draft, operand: Operand, layout: LayoutClass, outer: str) -> Matrix:

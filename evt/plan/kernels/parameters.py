@@ -8,7 +8,7 @@ from evt.plan.problem import Problem
 
 def parameters(problem: Problem) -> tuple[Parameter, ...]:
     """Return the operands, inputs and outputs of a program, each with its layout."""
-    dag, signature = problem.dag, problem.signature
+    dag, signature = problem.program, problem.signature
     layouts = {"A": signature.a, "B": signature.b, **dict(signature.tensors)}
     found = [Parameter("operand", each.name, each.dtype, each.modes, layouts[each.name]) for each in dag.operands]
     for value in dag.inputs:

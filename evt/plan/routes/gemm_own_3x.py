@@ -91,6 +91,7 @@ PRODUCT = Route(
     summary="straight-line epilogue in a matrix product of evt, which is built in seconds (TMA, WGMMA, no CuTe)",
     rules=(
         halo.on_sm90,
+        gemm_own_rules.dual,
         mainloop.factors,
         gemm.matrices,
         gemm.few_tensors,
@@ -104,6 +105,7 @@ PRODUCT = Route(
     ),
     suits=gemm_own_rules.suits,
     kernels={"3x": Kernel(gemm_own.PRODUCT, configs_sm90, max_batches=1, space=space_sm90)},
+    shapes=("gemm", "dual", "convolution"),
     alone=lambda problem: bool(problem.dag.scales) or problem.converts,
     printed=False,
 )

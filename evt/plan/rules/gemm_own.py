@@ -8,6 +8,7 @@ from math import prod
 from evt.ir import Input, Output, Reduce
 from evt.ir.dtype import B1
 from evt.plan.batches import counts
+from evt.plan.pairs import in_pairs
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import contiguous, operands_moved_by_tma
 from evt.plan.rules.halo import columns_of_warp, further_matrix, wide_operands
@@ -39,6 +40,18 @@ def _columns(problem: Problem) -> Verdict:
 
 
 columns = Rule(f"{columns_of_warp.statement}, or D has the values of pairs", _columns, columns_of_warp.code)
+
+
+@rule("there is one product of A, or two that the kernel for pairs of columns computes")
+def dual(problem: Problem) -> Verdict:
+    """Check that a kernel for pairs of columns computes two products: see :mod:`evt.plan.pairs`."""
+    if problem.shape != "dual":
+        return HOLDS
+    found = in_pairs(problem)
+    if isinstance(found, Refusal):
+        return found
+    primary = problem.dag.primary
+    return HOLDS if is_paired(found) else Refusal(f"TMA does not store `{primary.name}`", primary.span)
 
 
 @rule("there are several batches")

@@ -23,7 +23,8 @@ MOST_BITS = 16
 def on_sm90(problem: Problem) -> Verdict:
     if problem.target.family("3x") == "3x":
         return HOLDS
-    own = "has factors for blocks of k" if problem.dag.scales else "converts B" if problem.converts else ""
+    has_two = "has two products of A" if problem.shape == "dual" else ""
+    own = has_two or ("has factors for blocks of k" if problem.dag.scales else "converts B" if problem.converts else "")
     only = f"only evt's GEMM kernel for sm90 {own}, and " if own else ""
     return Refusal(f"{only}the target is {problem.target.name}")
 

@@ -73,15 +73,16 @@ inline constexpr int kMaxRowBytes = 128;
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
 /// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Pairs: a thread has pairs of columns with
 /// this distance, and D half of the columns; 0 without pairs. Batched: there are several products. ByStages: consumers
-/// have the same columns, and every other stage.
+/// have the same columns, and every other stage. Dual: the second columns of pairs are those of another matrix.
 template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
-          bool Grouped = false, bool ByRows = false, int Pairs = 0, bool Batched = false, bool ByStages = false>
+          bool Grouped = false, bool ByRows = false, int Pairs = 0, bool Batched = false, bool ByStages = false,
+          bool Dual = false>
 struct GemmTile {
   static constexpr int kBlocks = Blocks;
   static constexpr bool kPingpong = Pingpong;
   static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
   static constexpr bool kPromotes = Promotes, kGrouped = Grouped, kByRows = ByRows, kBatched = Batched;
-  static constexpr bool kByStages = ByStages;
+  static constexpr bool kByStages = ByStages, kDual = Dual;
   static constexpr int kPairs = Pairs;
 };
 
@@ -138,7 +139,7 @@ struct GemmTraits {
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr int kPairs = Tile::kPairs;  // the distance of the columns of a pair, or 0
-  static constexpr bool kPaired = kPairs > 0;
+  static constexpr bool kPaired = kPairs > 0, kDual = Tile::kDual;
   static constexpr int kMembers = kPaired ? 2 : 1;  // blocks of the product for each block of D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
@@ -213,6 +214,7 @@ struct GemmTraits {
   static_assert(!kBatched || (!kGrouped && !Conversion::kPacked), "groups of rows, and packed filters, have no batches");
   static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
                 "pairs are rows of B in two blocks");
+  static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
   static_assert(kSplits == 1 || kConsumers * kSplits * kSumsBytes <= kStages * kStageBytes,
                 "partial sums fit in the stages");
 };
@@ -224,6 +226,8 @@ struct GemmArguments {
   int64_t a_stride;  // rows of A, or its k if it is contiguous along rows
   void const* b;
   int64_t b_stride, b_group_stride;
+  void const* partner;  // the matrix of the second columns of pairs, if it is not B
+  int64_t partner_stride;
   void const* c;
   int64_t c_stride;
   void* d;
@@ -239,7 +243,7 @@ struct GemmArguments {
 
 template <class Traits>
 struct GemmParams {
-  CUtensorMap a, b, source, destination;
+  CUtensorMap a, b, partner, source, destination;
   typename Traits::Epilogue::Params epilogue;
   typename Traits::Scales::Params scales;
   int rows, columns;
@@ -500,7 +504,15 @@ struct Gemm {
     bool done = matrix(Mma::kType, Mma::kElementBytes, arguments.a, arguments.depth, arguments.rows, arguments.a_stride,
                        arguments.a_batch_stride, Traits::kBoxDepth, kRowsLoaded, Traits::kRowBytes)
                     .encode(params.a);
-    if constexpr (Traits::kPaired) {
+    auto const filters = [&](void const* pointer, int64_t outer, int64_t stride) {
+      return matrix(Conversion::kType, Conversion::kBytes, pointer, along, outer, stride, arguments.b_batch_stride,
+                    Filters::kLength, Filters::kRows, Filters::kRowBytes);
+    };
+    if constexpr (Traits::kDual) {
+      int64_t const of_each = rows / Traits::kMembers;
+      done = done && filters(arguments.b, of_each, b_stride).encode(params.b) &&
+             filters(arguments.partner, of_each, arguments.partner_stride).encode(params.partner);
+    } else if constexpr (Traits::kPaired) {
       // The first columns of pairs are runs of kPairs columns, and so are the second ones.
       constexpr int kRun = Traits::kPairs;
       int64_t const stride = b_stride, run = kRun * stride, pairs = Traits::kMembers * run;
@@ -525,9 +537,7 @@ struct Gemm {
                                   {Filters::kLength, Filters::kRows, 1}, {1, 1}, Filters::kRowBytes}
                          .encode(params.b);
     } else {
-      done = done && matrix(Conversion::kType, Conversion::kBytes, arguments.b, along, rows, b_stride,
-                            arguments.b_batch_stride, Filters::kLength, Filters::kRows, Filters::kRowBytes)
-                         .encode(params.b);
+      done = done && filters(arguments.b, rows, b_stride).encode(params.b);
     }
     if constexpr (Traits::kGrouped) done = done && arguments.groups <= kMaxGroups;
     int const stored = arguments.columns / Traits::kMembers;
@@ -571,6 +581,7 @@ struct Gemm {
     if (warp == 0) {
       prefetch_tma_descriptor(params.a);
       prefetch_tma_descriptor(params.b);
+      if (Traits::kDual) prefetch_tma_descriptor(params.partner);
     }
     if (Traits::kLoadsSource && warp == 1) prefetch_tma_descriptor(params.source);
     if (Traits::kStoresDestination && warp == 2) prefetch_tma_descriptor(params.destination);
@@ -665,7 +676,10 @@ struct Gemm {
             if constexpr (Traits::kPaired) {
               int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
               int const member = number % Traits::kMembers;
-              if constexpr (Traits::kPairs == 1) {
+              if constexpr (Traits::kDual) {
+                CUtensorMap const& map = member == 0 ? params.b : params.partner;
+                load_box<kRowRanks>(to, map, full, same_columns, policy, k, pair);
+              } else if constexpr (Traits::kPairs == 1) {
                 load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, pair, member, of_b);
               } else {
                 int const run = pair / Traits::kPairs;

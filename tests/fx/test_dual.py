@@ -1,0 +1,134 @@
+"""Two products of one operand in one kernel, as in gated units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import evt
+import evt.fx.backend  # registers the backend
+from evt.fx.dual import pair_products
+from tests.fx.costs import rows_of
+from tests.fx.test_norms import traced
+
+OPTIONS = {"evt.rule": "always", "evt.devices": ("cpu",)}
+
+
+class Gated(nn.Module):
+    """A gated unit of transformers: ``down(activation(gate(x)) * up(x))`` after a norm, with a residual."""
+
+    def __init__(self, width: int, hidden: int, activation: Any, norm: bool = True) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width, eps=1e-6) if norm else nn.Identity()
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down, self.activation = nn.Linear(hidden, width, bias=False), activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x)
+        result: torch.Tensor = x + self.down(self.activation(self.gate(h)) * self.up(h))
+        return result
+
+
+def compiled(model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, str]:
+    torch._dynamo.reset()
+    made = torch.compile(model, backend="evt", options=OPTIONS)
+    with torch.no_grad():
+        found = made(*inputs)
+    return found, str(evt.report(made))
+
+
+@pytest.mark.parametrize(("activation", "norm"), [(nn.functional.silu, True), (nn.GELU(approximate="tanh"), False)])
+def test_gated_units(activation: Any, norm: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Gated(64, 96, activation, norm) for _ in range(2))).bfloat16().eval()
+    x = torch.randn(2, 5, 64, dtype=torch.bfloat16)
+    found, report = compiled(model, x)
+    assert report.count("matmul(A, ") == 2
+    with torch.no_grad():
+        eager = model(x)
+        want = model.double()(x.double())
+    errors = [(each.double() - want).norm() / want.norm() for each in (found, eager)]
+    assert errors[0] <= 1.1 * errors[1]
+
+
+def product_pair(first: torch.Tensor, second: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(first @ v.mT) * (second @ w.mT)
+
+
+def of(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype)
+
+
+A, W = of(16, 32), of(24, 32)
+GRAPHS: dict[str, tuple[Any, ...]] = {
+    "pair": (product_pair, (A, A, W, of(24, 32)), 1),
+    "other operands": (product_pair, (A, of(16, 32), W, of(24, 32)), 0),
+    "other rows of one tensor": (lambda a, v, w: product_pair(a[:16], a[16:], v, w), (of(32, 32), W, of(24, 32)), 0),
+    "turned operand": (lambda a, v, w: product_pair(a, a.mT, v, w), (of(32, 32), W, of(24, 32)), 0),
+    "f32": (product_pair, tuple(each.float() for each in (A, A, W, W + 1)), 0),
+    "odd columns": (product_pair, (A, A, of(20, 32), of(20, 32)), 0),
+    "along n": (lambda a, v, w: torch.relu(a @ v) * (a @ w), (A, of(32, 24), of(32, 24)), 0),
+    "two sums": (lambda a, v, w: a @ v.mT + a @ w.mT, (A, W, of(24, 32)), 0),
+    "three": (lambda a, v, w, u: (a @ v.mT) * (a @ w.mT) * (a @ u.mT), (A, W, of(24, 32), of(24, 32)), 1),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_pairs(name: str) -> None:
+    function, inputs, count = GRAPHS[name]
+
+    class Model(nn.Module):
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            return function(*given)
+
+    assert len(pair_products(traced(Model(), *inputs).graph, ("cpu",))) == count
+    if count:
+        found, _ = compiled(Model(), *inputs)
+        want = function(*(each.double() for each in inputs))
+        torch.testing.assert_close(found.double(), want, rtol=0.03, atol=0.3)
+
+
+def test_gradients_keep_both_products() -> None:
+    torch.manual_seed(0)
+    model = Gated(32, 48, nn.functional.silu).bfloat16()
+    torch._dynamo.reset()
+    made = torch.compile(model, backend="evt", options=OPTIONS)
+    x = torch.randn(7, 32, dtype=torch.bfloat16)
+    made(x).float().sum().backward()
+    assert "matmul(A, " not in str(evt.report(made))
+    want = model.gate.weight.grad.clone()
+    model.zero_grad()
+    model(x).float().sum().backward()
+    torch.testing.assert_close(model.gate.weight.grad, want, rtol=0.05, atol=0.05)
+
+
+def test_a_gate_with_another_reader() -> None:
+    def function(a: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> Any:
+        gate = a @ v.mT
+        return torch.relu(gate) * (a @ w.mT), gate.float().amax()
+
+    class Model(nn.Module):
+        def forward(self, *given: torch.Tensor) -> Any:
+            return function(*given)
+
+    inputs = A, W, of(24, 32)
+    found, _ = compiled(Model(), *inputs)
+    for each, want in zip(found, function(*(one.double() for one in inputs)), strict=True):
+        torch.testing.assert_close(each.double(), want.double(), rtol=0.03, atol=0.3)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("rows", [1, 2048])
+def test_the_estimate_takes_a_gated_unit(rows: int) -> None:
+    """One kernel of 2 x 5,632 columns reads the rows once, and neither product is written."""
+    given = torch.zeros(rows, 2048).half(), *(torch.zeros(5632, 2048).half() for _ in range(2))
+
+    def gated(a: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return nn.functional.silu(a @ v.mT) * (a @ w.mT)
+
+    (row,) = rows_of(gated, *given)
+    assert row.fused
+    assert "matmul(A, " in row.formula
