@@ -110,8 +110,12 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             products = {each.product for each in outcomes if each.fused is not None}
             computed = {node for each in outcomes if each.fused is not None for node in each.fused.nodes}
             if apart := [each for each in paired if each.target is beside and each not in computed]:
+                left = {each.product: each.reason for each in outcomes}
                 for each in apart:
-                    skipped.pop(each.all_input_nodes[0], None)
+                    first = each.all_input_nodes[0]
+                    if (reason := left.get(first)) is not None:
+                        stay.setdefault(first, SkipReason(each, reason.code, f"beside it, {reason.reason}"))
+                    skipped.pop(first, None)
                     undo(each)
                 continue
             products |= {each for each in paired if each in computed}

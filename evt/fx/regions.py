@@ -19,10 +19,9 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.errors import EvtError
-from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import RegionProgram, UnbuiltError, build
 from evt.fx.fuse_producers import fuse_producers
-from evt.fx.kernels import shared_request
+from evt.fx.kernels import bound_example, shared_request
 from evt.fx.partition import partition
 from evt.fx.product import find_product
 from evt.fx.region import FusionRegion
@@ -30,7 +29,9 @@ from evt.fx.rematerialize import rematerialize
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view
 from evt.html import Html, code, page, table
-from evt.program import program_of
+from evt.plan import find_target
+from evt.request import surveyed
+from evt.runtime.kernels import call_problem
 from evt.settings import Settings
 
 
@@ -203,15 +204,11 @@ def _build(region: FusionRegion, owned: Set[Node], settings: Mapping[str, Any]) 
 
 def _check_kernel(fused: RegionProgram) -> None:
     """Raise TargetError if a region is on a GPU for which evt has no kernel."""
-    operands = (fused.region.product.a, fused.region.product.b)
     device = fused.region.product.node.meta["val"].device
     if device.type == "cuda" and torch.cuda.is_available():
-        target = "sm{}{}".format(*torch.cuda.get_device_capability(device))
-        shapes = [shape_of(each) for each in operands]
-        known = all(isinstance(size, int) for shape in shapes for size in shape)
-        known = known and fused.batches is None and fused.region.product.ends is None
-        a, b = (type_name(dtype_of(each)) for each in operands)
-        program_of(shared_request(fused)).plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
+        target = find_target("sm{}{}".format(*torch.cuda.get_device_capability(device)))
+        request = shared_request(fused)
+        _ = surveyed(request, call_problem(request, bound_example(fused), target)).chosen
 
 
 def _behind(

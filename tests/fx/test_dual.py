@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import evt
 import evt.fx.backend  # registers the backend
 from evt.fx.dual import pair_products
+from evt.fx.regions import find_regions
 from tests.fx.costs import rows_of
 from tests.fx.test_norms import traced
 
@@ -132,3 +135,18 @@ def test_the_estimate_takes_a_gated_unit(rows: int) -> None:
     (row,) = rows_of(gated, *given)
     assert row.fused
     assert "matmul(A, " in row.formula
+
+
+def test_a_gpu_plans_a_gated_unit_with_its_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are contiguous along k, as those of nn.Linear are; a program alone would mean rows of n."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    with FakeTensorMode() as mode:
+        given = (mode.from_tensor(torch.empty(64, 64).half()) for _ in range(3))
+        graph = make_fx(lambda a, v, w: torch.relu(a @ v.mT) * (a @ w.mT))(*given).graph
+        for node in graph.nodes:
+            if "val" in node.meta:
+                node.meta["val"].fake_device = torch.device("cuda", 0)
+        assert len(pair_products(graph, ("cuda",))) == 1
+        (region,) = find_regions(graph, ("cuda",)).regions
+    assert "matmul(A, " in str(region.program)
