@@ -27,6 +27,7 @@ _SECTIONS = {
     **dict.fromkeys((*REDUCTIONS, *MOMENTS, *PLACES), "reductions"),
     "size": "sizes",
     "iota": "coordinates",
+    "matmul": "a-second-product",
     **dict.fromkeys(("rand", "dropout"), "random-numbers"),
     **dict.fromkeys(("even", "odd", "interleave", "swap"), "pairs-of-columns"),
 }

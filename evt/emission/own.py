@@ -47,7 +47,7 @@ def own(plan: Plan) -> OwnText | None:
         case OwnProduct() as loop:
             sizes = list(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
             if loop.partner is not None:
-                sizes[1] = ("columns", as_int(f"{loop.members} * arguments.n"))
+                sizes[1] = ("columns", as_int("2 * arguments.n"))
             operands, strides = list[tuple[str, str]](), list[tuple[str, str]]()
             matrices = [("a", loop.a), ("b", loop.b), *([("partner", loop.partner)] if loop.partner else [])]
             for letter, matrix in matrices:

@@ -96,18 +96,9 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     dag = multiply_sums(replace(dag, operands=operands))
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
-    indices, multiplied = index_inputs(dag), factors(dag)
+    known = {**dict.fromkeys(index_inputs(dag), I32), **dict.fromkeys(factors(dag), operands[1].dtype)}
     inputs = tuple(
-        _with_type(
-            value,
-            operands[1].dtype
-            if value.name in multiplied
-            else I32
-            if value.name in indices
-            else scalar
-            if value.is_scalar or value.is_blocked
-            else primary,
-        )
+        _with_type(value, known.get(value.name, scalar if value.is_scalar or value.is_blocked else primary))
         for value in dag.inputs
     )
     values = replace(dag, operands=operands, inputs=inputs)

@@ -15,6 +15,7 @@ from evt.plan.epilogue.values import Stride
 from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_box, tile_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
+from evt.plan.pairs import product_columns
 from evt.plan.plan import Matrix, OwnProduct, RowCopy, Tensor
 from evt.plan.signature import bytes_of
 
@@ -94,7 +95,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     loop, config = plan.mainloop, plan.config
     assert isinstance(loop, OwnProduct)
     (rows, columns, depth), (down, across, splits) = config.tile, config.cluster
-    m, n, k = sizes["m"], sizes["n"] * loop.members, sizes["k"]
+    m, n, k = sizes["m"], product_columns(loop, sizes["n"]), sizes["k"]
     cluster, tall, wide = down * across * splits, rows * down, columns * across
     ragged = loop.ends is not None
     row_clusters, column_clusters = m // tall + sizes["l"] if ragged else ceil_div(m, tall), ceil_div(n, wide)

@@ -13,11 +13,12 @@ from dataclasses import replace
 from evt.ir import Acc, Index, Input, Output, Pick, Random, Reduce, ReduceBlocks, TypedDag, infer
 from evt.ir.dag import Builder, factors, prune
 from evt.ir.node import Interleave, base
+from evt.plan.plan import OwnProduct
 from evt.plan.problem import Problem
 from evt.plan.verdict import Refusal
 
-#: What an epilogue of two products has not, since its columns are pairs.
-_NOT: dict[type, str] = {
+#: Operations that an epilogue of two products lacks, since its columns are pairs.
+_LACKING: dict[type, str] = {
     Reduce: "a reduction",
     ReduceBlocks: "a reduction",
     Pick: "pairs of columns",
@@ -41,6 +42,11 @@ def in_pairs(problem: Problem) -> Problem | Refusal:
     return replace(problem, dag=_paired(dag, names[0]), written=dag)
 
 
+def product_columns(loop: OwnProduct, columns: int) -> int:
+    """Return the columns of a kernel's product, whose B has ``columns``."""
+    return columns if loop.partner is None else 2 * columns
+
+
 def _refusals(problem: Problem, names: tuple[str, ...]) -> Iterator[Refusal]:
     dag = problem.dag
     if len(names) > 1:
@@ -58,8 +64,8 @@ def _refusals(problem: Problem, names: tuple[str, ...]) -> Iterator[Refusal]:
     if problem.sizes.has_batches:
         yield Refusal("there are batches, and two products of A")
     for node, (op, _) in enumerate(dag.table):
-        if type(op) in _NOT:
-            yield Refusal(f"the epilogue of two products has {_NOT[type(op)]}", node)
+        if type(op) in _LACKING:
+            yield Refusal(f"the epilogue of two products has {_LACKING[type(op)]}", node)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if value is not dag.primary and value.name != up.name and "n" in map(base, value.modes):

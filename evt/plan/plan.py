@@ -84,8 +84,7 @@ class PaddedCopy:
     """A packed copy of ``original`` in the workspace, with zeros after the channels of its pixels.
 
     ``extents`` are the extents of the original without the ``channels``, outermost first. ``vector`` elements are moved
-    together and divide the copy's channels: ``padded_channels``, or if that is 0, the fewest whole vectors that hold
-    the channels.
+    together and divide the copy's channels: ``padded_channels``, or if that is 0, the fewest vectors that hold them.
     """
 
     original: Image
@@ -138,9 +137,8 @@ class OwnProduct(MatrixProduct):
 
     ``row_copies`` are made of operands that TMA cannot load. ``ends`` are the ends of the groups of rows, if each group
     has its own B. ``factors`` of its operands multiply the sums of a stage; a zero point of B is among them. ``bias``
-    is the code of zero of a packed B. ``pairs``: a thread has both columns of a pair, this distance apart, and the
-    kernel stores a column of D for each pair; 0 without pairs. ``partner`` has the second columns, if B does not.
-    ``batched``: there are several products.
+    is the code of zero of a packed B. ``pairs``: a thread has both columns of a pair, this distance apart, and D has a
+    column for each; 0 without pairs. ``partner`` has the second columns, if B does not. ``batched``: several products.
     """
 
     row_copies: tuple[RowCopy, ...] = ()
@@ -150,11 +148,6 @@ class OwnProduct(MatrixProduct):
     pairs: int = 0
     partner: Matrix | None = None
     batched: bool = False
-
-    @property
-    def members(self) -> int:
-        """The columns of the product for each column of B."""
-        return 1 if self.partner is None else 2
 
     @property
     def is_packed(self) -> bool:

@@ -25,6 +25,7 @@ from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import TOO_LARGE, beyond_windows, forward, tiles_of
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_cost import INSTRUCTION, Plane, start_of
+from evt.plan.pairs import product_columns
 from evt.plan.plan import (
     Convolution,
     Convolution2x,
@@ -317,7 +318,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     assert isinstance(plan.mainloop, OwnProduct)
     groups = 1 if plan.mainloop.ends is None else sizes["l"]
     relative = plan.mainloop.b.dtype.bits / plan.operand_bits
-    m, n = sizes["m"], sizes["n"] * plan.mainloop.members
+    m, n = sizes["m"], product_columns(plan.mainloop, sizes["n"])
     row_bytes, written = sizes["k"] * operand_bytes, plan.written_bytes
     if plan.row_copies:  # whose rows begin at lines
         row_bytes = ceil_div(row_bytes, gemm.MAX_ROW_BYTES) * gemm.MAX_ROW_BYTES

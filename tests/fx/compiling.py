@@ -1,4 +1,4 @@
-"""A small model, and torch.compile(backend="evt") on a CPU, for tests."""
+"""A small model, graphs of models, and torch.compile(backend="evt") on a CPU, for tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from evt.compilation import KernelSource
 from evt.fx import kernels
@@ -34,6 +37,15 @@ def inputs(rows: int = 8) -> torch.Tensor:
 def compiled(model: torch.nn.Module, options: Mapping[str, Any] = ALWAYS, **keywords: Any) -> Any:
     mode = keywords.pop("mode", None)
     return torch.compile(model, backend=partial(backend, mode=mode, options=options), **keywords)
+
+
+def traced(model: torch.nn.Module, *inputs: torch.Tensor) -> GraphModule:
+    """Return the graph of a model as Inductor has it."""
+    with torch.no_grad():
+        made = make_fx(model, select_decomp_table(), "fake", _allow_non_fake_inputs=True)(*inputs)
+    for node in made.graph.find_nodes(op="get_attr"):
+        node.meta["val"] = getattr(made, str(node.target))
+    return made
 
 
 def close(got: torch.Tensor, want: torch.Tensor) -> None:

@@ -14,8 +14,8 @@ import evt
 import evt.fx.backend  # registers the backend
 from evt.fx.dual import pair_products
 from evt.fx.regions import find_regions
+from tests.fx.compiling import traced
 from tests.fx.costs import rows_of
-from tests.fx.test_norms import traced
 
 OPTIONS = {"evt.rule": "always", "evt.devices": ("cpu",)}
 
@@ -138,7 +138,7 @@ def test_the_estimate_takes_a_gated_unit(rows: int) -> None:
 
 
 def test_a_gpu_plans_a_gated_unit_with_its_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights are contiguous along k, as those of nn.Linear are; a program alone would mean rows of n."""
+    """The weights are contiguous along k, as nn.Linear has them; a program alone would mean rows of n."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with FakeTensorMode() as mode:

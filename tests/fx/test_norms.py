@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch._inductor import metrics
-from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import evt.fx.backend  # registers the backend
 from evt.fx import choose, covered
@@ -25,6 +23,7 @@ from evt.fx.regions import find_regions
 from evt.fx.stand_in import normed
 from evt.ir import Reduce
 from evt.runtime.folded import Fold, fold_norms, text_of
+from tests.fx.compiling import traced
 
 WIDTH = 32
 
@@ -73,15 +72,6 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 def blocks(name: str, count: int, post: bool = False) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(*(Block(NORMS[name](), post) for _ in range(count))).eval()
-
-
-def traced(model: nn.Module, *inputs: torch.Tensor) -> GraphModule:
-    """Return the graph of a model as Inductor has it."""
-    with torch.no_grad():
-        made = make_fx(model, select_decomp_table(), "fake", _allow_non_fake_inputs=True)(*inputs)
-    for node in made.graph.find_nodes(op="get_attr"):
-        node.meta["val"] = getattr(made, str(node.target))
-    return made
 
 
 def applied(made: GraphModule) -> int:

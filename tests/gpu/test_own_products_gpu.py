@@ -49,10 +49,7 @@ RESIDUAL = "D = relu(acc + bias + residual)"
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and the types of A and of B: ``weight``, if it is another. ``every``: all offered configurations.
-
-    ``columns`` is the factor of n that TMA needs.
-    """
+    """A program, and the types of A and of B: ``weight``, if it is another. ``every``: all offered configurations."""
 
     text: str
     dtype: str = "f16"
@@ -61,7 +58,6 @@ class Case:
     deterministic: bool | None = None
     every: bool = False
     accumulate: Any = "precise"
-    columns: int = 1
 
     @property
     def types(self) -> tuple[str, str]:
@@ -99,13 +95,10 @@ CASES = {
         "out D: bf16[m, n/2]; D = silu(even(acc))*odd(acc)",
         "e4m3",
     ),
-    "pairs-scales-of-columns": Case(
-        "in s: f32[n, k/128]; B = s*B; out D: bf16[m, n/2]; D = even(acc, 16) - odd(acc, 16)", "e4m3"
-    ),
+    "pairs-scales": Case("in s: f32[n, k/128]; B = s*B; out D: bf16[m, n/2]; D = even(acc, 16) - odd(acc, 16)", "e4m3"),
     "pairs-bytes": Case("in q: f32; out D: e4m3[m, n/2]; D = q*silu(even(acc))*odd(acc)", "bf16", every=True),
     "dual": Case("in s: f32[m]; D = silu(s*acc)*matmul(A, up)", "bf16", every=True),
-    "dual-e4m3": Case("in s: f32[m], t: f32; out D: bf16; D = gelu(s*acc)*(t*matmul(A, up))", "e4m3"),
-    "dual-bytes": Case("in q: f32; out D: e4m3; D = q*silu(acc)*matmul(A, up)", columns=2),
+    "dual-bytes": Case("in s: f32[m], q: f32; out D: e4m3; D = gelu(s*acc)*(q*matmul(A, up))", "e4m3"),
     "bytes": Case("in s: f32[m], x: f16[m, n]; out D: i8; D = s*acc + x", "i8", every=True),
     "pairs-apart": Case("out D[m, n/2]; D = silu(even(acc, 32)) - odd(acc, 32)", "bf16", every=True),
     "residual-bf16-gemm": Case(RESIDUAL, "bf16", operation="gemm"),
@@ -179,7 +172,7 @@ def kernels() -> Iterator[Any]:
 def sized(case: Case, m: int, n: int, k: int) -> tuple[int, int, int]:
     """Return sizes whose rows of A, of B and of half the columns TMA moves."""
     apart = next((each for each in (8, 16, 32) if f", {each})" in case.text), 1)
-    halves = 2 * apart if "n/2" in case.text else case.columns
+    halves = 2 * apart if "n/2" in case.text or "matmul" in case.text else 1
     factor = {"i8": 2, "u8": 2, "e4m3": 2, "e5m2": 2, "f32": 0.5}.get(case.types[1], 1)
     return m, halves * -(-n // apart), int(factor * k)
 

@@ -130,14 +130,14 @@ def _product(expressions: Expressions, call: syntax.Call, operands: list[int]) -
         message = f"`{named[0]}` is computed here, and a kernel has no product of a computed value"
         expressions.report("E0203", message, call.span, "not an input", "compute the product in a separate program")
     elif expressions.is_inlined:
-        message, hint = "a function has no product of its own", "pass it: `gate(acc, matmul(A, up))`"
+        message, hint = "the body of a function has no product", "pass it: `gate(acc, matmul(A, up))`"
         expressions.report("E0203", message, call.span, "in the body of a function", hint)
     elif (value := expressions.inputs.get(named[0])) is not None:
         if set(value.modes) == set(ELEMENT_MODES["B"]) and value.default is None:
             return expressions.builder.add(Acc(value.name))
-        what = "has a default" if value.default is not None else f"is [{shown(value.modes)}]"
+        found = "has a default" if value.default is not None else f"is [{shown(value.modes)}]"
         hint = f"declare it `in {declaration(value.name, value.dtype, ELEMENT_MODES['B'])}`"
-        expressions.report("E0302", f"`{value.name}` {what}, and A is multiplied with it", call.span, "as B is", hint)
+        expressions.report("E0302", f"`{value.name}` {found}, and A is multiplied with it", call.span, "as B is", hint)
     return expressions.mistake()
 
 

@@ -73,7 +73,7 @@ inline constexpr int kMaxRowBytes = 128;
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
 /// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Pairs: a thread has pairs of columns with
 /// this distance, and D half of the columns; 0 without pairs. Batched: there are several products. ByStages: consumers
-/// have the same columns, and every other stage. Dual: the second columns of pairs are those of another matrix.
+/// have the same columns, and every other stage. Dual: another matrix has the second columns of pairs.
 template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
           bool Grouped = false, bool ByRows = false, int Pairs = 0, bool Batched = false, bool ByStages = false,
           bool Dual = false>
