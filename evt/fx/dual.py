@@ -1,4 +1,4 @@
-"""Two products of one operand in one kernel, as the gate and the value of a gated unit: ``pair_products(graph, devices)``.
+"""Two products of one operand in one kernel, as in gated units: ``pair_products(graph, devices)``.
 
 The second product becomes :func:`evt.fx.stand_in.beside`, which reads the first one. So the region of the first product
 may compute it, as ``matmul(A, up)`` of its program. Undone, it is a separate product again.

@@ -1,7 +1,7 @@
 """Operators that stand for products of a graph while its regions are chosen: ``stand(node, target, operands)``.
 
-A stand-in keeps its product's arguments, so that ``undo(node)`` puts the product back. Its ``operands`` are what a
-region reads in their place.
+A stand-in keeps its product's arguments, so that ``undo(node)`` puts the product back. A region
+reads its ``operands`` in their place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stand(node: Node, target: Callable[..., Any], operands: tuple[Node | None, .
 
 
 def undo(node: Node) -> None:
-    """Let a node be again what it has stood for last."""
+    """Put back the operator that a node stands for, the last one of several."""
     *before, (node.target, node.kwargs) = node.meta[_OWN]
     node.meta[_OWN] = tuple(before)
     node.args = node.args[0]  # type: ignore[assignment]

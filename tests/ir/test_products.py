@@ -68,7 +68,7 @@ MISTAKES = {
     "D = acc*matmul(A, up, 2)": ("E0203", "multiplies A with an input"),
     "D = matmul(A, acc)": ("E0203", "no product of a computed value"),
     "x = relu(acc); D = matmul(A, x)": ("E0203", "no product of a computed value"),
-    "def f(x) = matmul(A, x); D = f(acc)": ("E0203", "no product of its own"),
+    "def f(x) = matmul(A, x); D = f(acc)": ("E0203", "the body of a function has no product"),
     "in up: f16[m, n]; D = acc*matmul(A, up)": ("E0302", "is [m, n]"),
     "in up: f16[n, k] = 1; D = acc*matmul(A, up)": ("E0302", "has a default"),
     "D = acc*matmul(A, up) + up": ("E0304", "sums over k"),
