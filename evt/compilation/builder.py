@@ -41,6 +41,7 @@ def build(
     toolchain: Toolchain | None = None,
     jobs: int | None = None,
     verbose: bool = False,
+    silent: bool = False,
     on_event: Callable[[BuildEvent], None] | None = None,
 ) -> list[Path]:
     """Return the libraries of ``sources``, in their order: imported, from the cache, or built now.
@@ -49,7 +50,7 @@ def build(
     processes of this machine that share the cache. If another process is building a source, wait for it; its failure is
     raised here too. If a source fails, the others are still built. A source is locked only while it is built, so the
     number of open files depends on ``jobs`` only. The compilers end with this process, however it ends. ``on_event``
-    gets each step, one call at a time but from several threads.
+    gets each step, one call at a time but from several threads. A terminal shows the progress, unless ``silent``.
 
     Sources that are ``alone`` become cubins by NVRTC, or libraries if NVRTC is missing or refuses them.
 
@@ -61,7 +62,7 @@ def build(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
     cache = cache or Cache()
-    with shown(sources, cache, jobs, verbose) as show:
+    with shown(sources, cache, jobs, hidden=verbose or silent) as show:
         return _built(sources, cache, toolchain, jobs, Reporter((show, *((on_event,) if on_event else ())), verbose))
 
 

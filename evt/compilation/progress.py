@@ -28,13 +28,13 @@ _LINE = Lock()
 
 
 @contextlib.contextmanager
-def shown(sources: Sequence[KernelSource], cache: Cache, jobs: int | None, verbose: bool) -> Iterator[_Display]:
-    """Yield a listener to a build that shows its progress on a terminal; elsewhere, and if ``verbose``, it is silent.
+def shown(sources: Sequence[KernelSource], cache: Cache, jobs: int | None, *, hidden: bool) -> Iterator[_Display]:
+    """Yield a listener to a build that shows its progress on a terminal, unless ``hidden``.
 
     Nothing is shown before the first compiler starts, and beside another build of this process.
     """
     with ExitStack() as line:
-        visible = not verbose and _is_terminal() and _LINE.acquire(blocking=False)
+        visible = not hidden and _is_terminal() and _LINE.acquire(blocking=False)
         if visible:
             line.callback(_LINE.release)
         yield _Display(sources, cache, jobs, line, visible=visible)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from evt.compilation import KernelSource, build, build_and_use, source_of
+from evt.compilation import KernelSource, build, build_ahead, build_and_use, has_tools, source_of
+from evt.compilation.policy import may_compile
 from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import BuildError, LaunchError, TargetError
@@ -31,21 +32,49 @@ _Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """A plan and its loaded library."""
+
+    plan: Plan
+    library: Library
+
+
+@dataclass(frozen=True)
+class OfferedKernel:
+    """A plan and the source of its library, which is built or found, and loaded, when a call first takes it."""
+
+    plan: Plan = field(compare=False)
+    source: KernelSource
+
+    @cached_property
+    def library(self) -> Library:
+        """Build and load. Raise BuildError, LaunchError."""
+        (made,) = build_and_use([self.source], lambda _, path: load_library(path, self.plan, self.source.name))
+        return made
+
+
+@dataclass(frozen=True)
 class Kernels:
-    """The kernels of a layer: a plan and a library for each configuration.
+    """The kernels of a layer, one for each configuration.
 
     A layer is a signature with the extents of a convolution's weights. The sizes of its first call choose the
-    configurations, which are built together. Later calls take one of these kernels for any size and number of images: a
-    new size builds nothing. Only a size that no kernel of the layer can run adds kernels.
+    configurations. Later calls take one of these kernels for any size and number of images: a new size asks for no
+    other kernel. Only a size that no kernel of the layer can run adds kernels.
 
-    A class has a fixed list of configurations, its route's: to build all of them first takes minutes, and to build one
-    whenever it is the best makes calls of new sizes wait. By the cost model, a size takes 1.06 times as long by another
-    size's kernels as by its own on average (7,000 pairs of image sizes). ``op.tune`` measures a size's own kernels and
-    keeps the fastest.
+    The first call waits for the kernel that it takes; a thread builds the others meanwhile (:func:`build_ahead`). A
+    size that comes before its kernel is built waits for that one.
+
+    A class has a fixed list of configurations, its route's: to build all of them takes minutes, and to plan for each
+    new size makes its call wait. By the cost model, a size takes 1.06 times as long by another size's kernels as by its
+    own on average (7,000 pairs of image sizes). ``op.tune`` measures a size's own kernels and keeps the fastest.
     """
 
-    plans: tuple[Plan, ...] = ()
-    libraries: tuple[Library, ...] = ()
+    each: tuple[Kernel | OfferedKernel, ...] = ()
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of the kernels."""
+        return tuple(kernel.plan for kernel in self.each)
 
     def run(self, bound: Bound) -> bool:
         """Return whether one of the kernels can run a call."""
@@ -53,17 +82,14 @@ class Kernels:
 
     def with_others(self, others: Kernels) -> Kernels:
         """Return these kernels, and the kernels of ``others`` that are not among them."""
-        pairs = zip(others.plans, others.libraries, strict=True)
-        new = [(plan, library) for plan, library in pairs if library not in self.libraries]
-        return Kernels((*self.plans, *(plan for plan, _ in new)), (*self.libraries, *(library for _, library in new)))
+        return Kernels((*self.each, *(kernel for kernel in others.each if kernel not in self.each)))
 
-    def best(self, bound: Bound, card: Card) -> tuple[Plan, Library]:
+    def best(self, bound: Bound, card: Card) -> Kernel | OfferedKernel:
         """Return the fastest kernel for a call by the cost model.
 
         It runs the call in one launch if one of the kernels can. Raise LaunchError (E0804) where none can run it.
         """
-        choice = best_of(self.plans, bound, card)
-        return self.plans[choice], self.libraries[choice]
+        return self.each[best_of(self.plans, bound, card)]
 
 
 def best_of(plans: Sequence[Plan], bound: Bound, card: Card | int) -> int:
@@ -91,7 +117,7 @@ class BuiltKernel:
 
     def load(self) -> Kernels:
         """Load the library. Raise LaunchError."""
-        return Kernels((self.plan,), (load_library(self.path, self.plan, self.name),))
+        return Kernels((Kernel(self.plan, load_library(self.path, self.plan, self.name)),))
 
 
 #: Everything that decides the best kernel of a call.
@@ -169,15 +195,29 @@ def check_sizes(plan: Plan, extents: Mapping[str, int], sizes: Sizes = UNKNOWN) 
 def make_kernels(
     request: Request, bound: Bound, target: Target, atomic: bool = False, *, alone: bool = False
 ) -> Kernels:
-    """Plan, build and load; if ``alone``, only the best kernel for the call.
+    """Plan the kernels, build and load the best one for the call, and let a thread build the others.
+
+    Without tools for all of them, or leave to compile, it is known now whether they are there. If ``alone``, the best
+    one is the only one.
 
     Raise TargetError, BuildError, LaunchError.
     Without nvcc or CUTLASS, own kernels stand in for CUTLASS's where there are any: they need neither.
     """
     plans = plan_kernels(request, bound, target, atomic)
-    if alone:
-        plans = (plans[best_of(plans, bound, device_card(bound.index, target.name))],)
-    return _made(request, partial(call_problem, request, bound, target, atomic), plans, _loaded)
+
+    def begin(plans: tuple[Plan, ...]) -> Kernels:
+        best = best_of(plans, bound, device_card(bound.index, target.name))
+        if alone:
+            plans, best = (plans[best],), 0
+        sources = kernel_sources(plans)
+        if not may_compile() or not (all(each.alone for each in sources) or has_tools()):
+            build(sources)
+        made = tuple(map(OfferedKernel, plans, sources))
+        _ = made[best].library
+        build_ahead([*sources[:best], *sources[best + 1 :]])
+        return Kernels(made)
+
+    return _made(request, partial(call_problem, request, bound, target, atomic), plans, begin)
 
 
 def build_for(request: Request, bound: Bound, target: Target, atomic: bool = False) -> int:
@@ -211,13 +251,6 @@ def _made(
 def own_plans(problem: Problem) -> tuple[Plan, ...]:
     """Return the plans of own kernels, which need neither nvcc nor CUTLASS. Raise TargetError."""
     return survey(problem).asked_for("own").defaults
-
-
-def _loaded(plans: tuple[Plan, ...]) -> Kernels:
-    """Build and load the kernels of plans. Raise BuildError, LaunchError."""
-    sources = kernel_sources(plans)
-    libraries = build_and_use(sources, lambda at, path: load_library(path, plans[at], sources[at].name))
-    return Kernels(plans, tuple(libraries))
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:

@@ -161,7 +161,8 @@ def prepare(
     ``tensors`` and ``numbers`` are the call's values, in the order of its slots; ``buffers`` are the outputs among
     the tensors.
     """
-    chosen, library = kernels.best(bound, device_card(bound.index, kernels.plans[0].target.name))
+    kernel = kernels.best(bound, device_card(bound.index, kernels.plans[0].target.name))
+    chosen, library = kernel.plan, kernel.library
     dag = request.dag
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
     constants = (0, *(0 if value.default is None else value.default for value in dag.inputs))

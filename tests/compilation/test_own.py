@@ -20,7 +20,9 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError
 from evt.launch.recipe import Kernel, recipe_of, workspace_of
 from evt.plan import Plan, find_target
+from evt.plan.cards import find_card
 from evt.plan.survey import Candidate
+from evt.runtime import kernels as kernels_module
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import kernel_sources, make_kernels, plan_kernels
 
@@ -232,12 +234,14 @@ def test_recipes_have_the_launches_of_reductions(tmp_path):
 def test_own_kernels_stand_in_for_those_of_cutlass(monkeypatch, tmp_path):
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(Candidate, "default_configs", property(lambda self: self.configs[:1]))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(kernels_module, "device_card", lambda *_: find_card("h100"))
     a, b, bias = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 64), (64, 64), (64,)))
     op = evt.gemm("in bias: f16[n]; out D: f32; D = relu(acc + bias)")  # TMA stores 16 bits
     bound, target = bind(op.request, a, b, {"bias": bias}, {}), find_target("sm90")
     assert plan_kernels(op.request, bound, target)[0].family == "3x"
     kernels = make_kernels(op.request, bound, target)
     assert [plan.route for plan in kernels.plans] == ["gemm-own-3x"]
-    assert all(is_cubin(library.path) for library in kernels.libraries)
+    assert all(is_cubin(kernel.library.path) for kernel in kernels.each)
     with pytest.raises(BuildError, match="no CUDA compiler"):  # the user asks for CUTLASS's
         make_kernels(evt.gemm(op.request.source.text, route="evt-3x").request, bound, target)

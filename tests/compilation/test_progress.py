@@ -56,7 +56,7 @@ def test_a_terminal_shows_the_kernel_the_phase_and_the_time(room: Room, monkeypa
 
 def test_builds_beside_each_other_show_one_line(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = replaced_stderr(monkeypatch, terminal=True)
-    with shown(sources("// outer\n"), room.cache, None, verbose=False):
+    with shown(sources("// outer\n"), room.cache, None, hidden=False):
         build(sources("// inner\n"), cache=room.cache, toolchain=room.tools)
     assert not plain(stderr)
     build(sources("// later\n"), cache=room.cache, toolchain=room.tools)

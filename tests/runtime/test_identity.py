@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
-from evt.compilation import build_and_use  # noqa: E402
+from evt.compilation import build, build_and_use  # noqa: E402
 from evt.emission import emit  # noqa: E402
 from evt.plan import Plan, Problem, survey  # noqa: E402
 from evt.plan.geometry.halo import TAPS_PER_STAGE  # noqa: E402
@@ -38,9 +38,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch, room: Room) -> Callable[[], int]:
     stub_device(monkeypatch.setattr, lambda plan, request, bound: pytest.fail("kernels are built by the fake compiler"))
     monkeypatch.setattr(call, "make_kernels", make_kernels)
     monkeypatch.setattr("evt.compilation.builder.find_way", lambda: None)  # no NVRTC: own kernels are counted as well
-    monkeypatch.setattr(
-        kernels, "build_and_use", partial(build_and_use, cache=room.cache, toolchain=room.tools, verbose=False)
-    )
+    given: Any = {"cache": room.cache, "toolchain": room.tools}
+    monkeypatch.setattr(kernels, "has_tools", lambda: True)
+    monkeypatch.setattr(kernels, "build_and_use", partial(build_and_use, **given))
+    monkeypatch.setattr(kernels, "build_ahead", partial(build, **given))
 
     def load(path: Path, plan: Plan, name: str) -> Library:
         return Library(path, lambda *arguments: 0, form_of(plan), lambda arguments: 0)
@@ -92,6 +93,37 @@ def test_51_matrix_sizes_build_once(compiled: Callable[[], int], make: Any) -> N
         m, n, k = 37 * size, 8 * (52 - size), 8 * (size * 29 % 51 + 1)
         op(tensor(m, k), tensor(n, k) if make is evt.linear else tensor(k, n), bias=tensor(n))
     assert compiled() == 17  # the offered tiles of the GEMM kernel
+
+
+def test_the_first_call_waits_for_its_kernel_alone(
+    compiled: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are asked for at once; a size that takes one of them before it is built waits for that one."""
+    asked: list[Any] = []
+    monkeypatch.setattr(kernels, "build_ahead", asked.extend)
+    op = evt.linear(FORMULA)
+    op(tensor(4096, 4096), tensor(4096, 4096), bias=tensor(4096))
+    assert (compiled(), len(asked)) == (1, 16)
+    op(tensor(16, 4096), tensor(4096, 4096), bias=tensor(4096))
+    assert (compiled(), len(asked)) == (2, 16)
+    for rows in (16, 15, 4096):
+        op(tensor(rows, 4096), tensor(4096, 4096), bias=tensor(4096))
+    assert compiled() == 2
+
+
+def test_a_process_that_may_not_compile_finds_all_kernels_at_first(
+    compiled: Callable[[], int], monkeypatch: pytest.MonkeyPatch, room: Room
+) -> None:
+    """A pack that lacks one of them is known then, and not at a later size."""
+    monkeypatch.setattr(kernels, "build", partial(build, cache=room.cache, toolchain=room.tools))
+    monkeypatch.setattr(kernels, "build_ahead", lambda sources: None)
+    call = lambda: evt.linear(FORMULA)(tensor(64, 64), tensor(64, 64), bias=tensor(64))  # noqa: E731
+    call()
+    monkeypatch.setenv("EVT_COMPILE", "never")
+    evt.runtime.call.caller_of.cache_clear()
+    with pytest.raises(evt.BuildError, match="E0709"):
+        call()
+    assert compiled() == 1
 
 
 def test_layers_share_kernels_by_their_text(compiled: Callable[[], int]) -> None:

@@ -12,6 +12,7 @@ import evt
 from evt.runtime import call as call_module
 from evt.runtime import prepare as prepare_module
 from evt.runtime.call import caller_of
+from evt.runtime.kernels import Kernel, Kernels
 from evt.runtime.operator import write_program
 from evt.runtime.site import Site, forget
 
@@ -217,7 +218,8 @@ def test_a_failure_is_raised(launches: Any, monkeypatch: pytest.MonkeyPatch) -> 
         from dataclasses import replace
 
         found = real(*given, **keywords)
-        return replace(found, libraries=tuple(replace(each, run=lambda *_: 2 << 16) for each in found.libraries))
+        libraries = [replace(each.library, run=lambda *_: 2 << 16) for each in found.each]
+        return Kernels(tuple(map(Kernel, found.plans, libraries)))
 
     monkeypatch.setattr(call_module, "make_kernels", failing)
     for _ in range(2):

@@ -21,7 +21,7 @@ from evt.request import Request
 from evt.runtime import call, prepare
 from evt.runtime.bound import Bound
 from evt.runtime.cpu_fallback import run_reference
-from evt.runtime.kernels import Kernels, best_of, plan_kernels
+from evt.runtime.kernels import Kernel, Kernels, best_of, plan_kernels
 from evt.runtime.library import Library
 
 #: Takes the place of ``setattr``, such as pytest's, which undoes it.
@@ -51,7 +51,7 @@ def stub_device(patch: Patch, library: Make) -> None:
     def make_kernels(request: Any, bound: Any, target: Any, atomic: bool, *, alone: bool = False) -> Kernels:
         plans = plan_kernels(request, bound, find_target("sm90"))
         plans = (plans[best_of(plans, bound, 132)],) if alone else plans
-        return Kernels(plans, tuple(library(plan, request, bound) for plan in plans))
+        return Kernels(tuple(Kernel(plan, library(plan, request, bound)) for plan in plans))
 
     patch(call, "make_kernels", make_kernels)
     patch(call, "_needs_no_kernel", lambda bound: bound.is_empty)
@@ -116,9 +116,10 @@ def compute_launches(patch: Patch) -> None:
         turns = count()
         steps: list[Any] = [()]
         made = tuple(
-            _computing(plan, requests[id(plan)], bound, lambda: next(turns) % len(steps) == 0) for plan in kernels.plans
+            Kernel(plan, _computing(plan, requests[id(plan)], bound, lambda: next(turns) % len(steps) == 0))
+            for plan in kernels.plans
         )
-        found = prepared(dag, bound, replace(kernels, libraries=made), *rest)
+        found = prepared(dag, bound, Kernels(made), *rest)
         steps[:] = found.steps or steps
         return found
 

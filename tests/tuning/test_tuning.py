@@ -31,7 +31,7 @@ from evt.runtime import call as call_module
 from evt.runtime import kernels as kernels_module
 from evt.runtime import prepare as prepare_module
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import Kernels, call_problem, plan_kernels
+from evt.runtime.kernels import Kernel, Kernels, call_problem, plan_kernels
 from evt.runtime.library import Library
 from evt.tuning import tune as tune_module
 from evt.tuning.candidates import candidates, names_of
@@ -57,7 +57,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     def make_kernels(request: Request, bound: Any, target: Any, atomic: bool) -> Kernels:
         plans = plan_kernels(request, bound, target, atomic)
         made.append((plans[0].family, *(plan.config.name for plan in plans)))
-        return Kernels(plans, tuple(map(library, plans)))
+        return Kernels(tuple(Kernel(plan, library(plan)) for plan in plans))
 
     def library(plan: Any) -> Library:
         form = "".join(_FORMATS[field.kind] for field in plan.fields)
