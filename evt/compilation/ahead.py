@@ -35,7 +35,7 @@ class _Ahead:
         self._thread: Thread | None = None
 
     def add(self, task: Callable[[], object]) -> None:
-        """Let the thread call a function, after those that wait."""
+        """Let the thread call a function, after the waiting ones."""
         with self._lock:
             self._waiting.append(task)
             if self._thread is None:
