@@ -12,6 +12,7 @@ import torch
 from evt.bench.case import Case, draw
 from evt.bench.machine import require_gpu
 from evt.bench.result import HostResult, summarise
+from evt.bench.run import build_all
 from evt.bench.versions import evt_version, operand_views, product_alone
 
 #: Launches between two synchronisations: few enough that the queue of launches never fills up.
@@ -26,6 +27,7 @@ def bench_host(case: Case, *, repeats: int = 11, seed: int = 0) -> HostResult:
     Raise LaunchError (E0801) without a CUDA GPU, and the errors of a call.
     """
     device = require_gpu()
+    build_all([case], device)  # no thread builds during the measurement
     with torch.no_grad():
         data = draw(case, device, seed)
         a, b = operand_views(case, data)

@@ -61,7 +61,7 @@ def bench(
     return run()
 
 
-def build_all(cases: Sequence[Case], device: torch.device, progress: Progress) -> None:
+def build_all(cases: Sequence[Case], device: torch.device, progress: Progress = lambda text: None) -> None:
     """Build the kernels of all cases in parallel. A failure is reported later, by the case that has it."""
     if device.type != "cuda":
         return  # the reference computes the case
