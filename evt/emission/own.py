@@ -14,6 +14,7 @@ from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.fusions import Factor, FactorInput
 from evt.plan.gemm import ProductClass, Tile, tile_of
+from evt.plan.overwritten import overwritten
 from evt.plan.plan import (
     Convolution,
     DepthwiseConvolution,
@@ -57,6 +58,11 @@ def own(plan: Plan) -> OwnText | None:
             if loop.batched:
                 sizes.append(("batches", extent("l")))
                 operands += strides
+            if plan.reductions:
+                operands.append(("once", "true"))
+            elif pairs := overwritten(plan):
+                same = (f"{read(output)} == {read(given)}" for output, given in pairs)
+                operands.append(("once", " || ".join(same)))
             if loop.ends is not None:
                 sizes.append(("groups", extent("l")))
                 operands.append(("b_group_stride", read(loop.b.batch)))

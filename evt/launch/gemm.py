@@ -34,7 +34,7 @@ _PIECE_BYTES, _COPYING_WARPS, _MOST_COPYING_BLOCKS = 1024, 8, 1 << 20
 def members(loop: OwnProduct) -> tuple[str, ...]:
     """Return the members of the parameters."""
     many = ("ends", "groups") if loop.ends is not None else _BATCHES if loop.batched else ()
-    return ("a", "b", *(["partner"] if loop.partner else []), "source", "destination", *_SIZES, *many)
+    return ("a", "b", *(["partner"] if loop.partner else []), "source", "destination", *_SIZES, "once", *many)
 
 
 def pointers(loop: OwnProduct) -> Mapping[str, Field]:

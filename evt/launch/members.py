@@ -20,6 +20,7 @@ from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIn
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
+from evt.plan.overwritten import overwritten
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct, PaddedCopy, RowCopy
 
 
@@ -73,6 +74,13 @@ class IsAligned:
 
 
 @dataclass(frozen=True, slots=True)
+class IsOverwritten:
+    """Whether a call gives the same address for an output and for a matrix that is read, of some pairs."""
+
+    pairs: tuple[tuple[Field, Field], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LowWord:
     """The low 32 bits of a number, without a sign, in a member of 32 or 64 bits."""
 
@@ -94,6 +102,7 @@ Value: TypeAlias = (
     | PartCount
     | Quotient
     | IsAligned
+    | IsOverwritten
     | LowWord
     | Shaped
 )
@@ -150,6 +159,8 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         pointers = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
     elif isinstance(plan.mainloop, OwnProduct):
         names, pointers = gemm.members(plan.mainloop), {**gemm.pointers(plan.mainloop)}
+        pairs = overwritten(plan)
+        pointers["once"] = 1 if plan.reductions else IsOverwritten(pairs) if pairs else 0
     elif isinstance(plan.mainloop, FilterGradient):
         names, pointers = wgrad.MEMBERS, {**wgrad.pointers(plan), **dict.fromkeys(wgrad.SUMS, PartialSums())}
     else:

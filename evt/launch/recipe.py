@@ -19,6 +19,7 @@ from evt.launch.members import (
     PAD,
     InWorkspace,
     IsAligned,
+    IsOverwritten,
     LowWord,
     PaddedChannels,
     PartCount,
@@ -76,7 +77,8 @@ class Kernel:
 class Patch:
     """A value of the call that a launch puts into the parameters: argument ``index`` plus ``addend``.
 
-    ``is_aligned``: whether the argument is a multiple of 16, in place of the argument.
+    ``is_aligned``: whether the argument is a multiple of 16, in place of the argument. With ``pairs`` of arguments:
+    whether the two of a pair are equal.
     """
 
     at: int
@@ -84,6 +86,7 @@ class Patch:
     index: int
     addend: int = 0
     is_aligned: bool = False
+    pairs: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,9 @@ class _Writer:
                 return [Patch(at, kind, self._index["workspace"], self._offsets[name])]
             case IsAligned(pointer) if name not in self._shape.values:
                 return [Patch(at, kind, self._index[pointer.name], is_aligned=True)]
+            case IsOverwritten(pairs):
+                indices = tuple((self._index[one.name], self._index[other.name]) for one, other in pairs)
+                return [Patch(at, kind, indices[0][0], pairs=indices)]
         number = self._number(name, value)
         numbers = number if isinstance(number, Sequence) else (number,)
         type_ = C_TYPES[kind]

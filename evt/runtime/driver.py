@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from evt.launch.recipe import C_TYPES, Launch, Patch
 from evt.launch.shape import TensorMap
@@ -23,6 +23,7 @@ _CLUSTER, _PDL = 4, 6  # CUlaunchAttributeID
 _INTERLEAVE_NONE, _PROMOTION_256, _FILL_ZEROS = 0, 3, 0
 #: The alignment of a descriptor in memory.
 _ALIGNMENT = 128
+_Reader: TypeAlias = Callable[[Sequence[Any]], Any]
 
 
 class _Attribute(ctypes.Structure):
@@ -151,8 +152,8 @@ class Ready:
         size = len(self._launch.params)
         memory, at = _memory(size + 8)
         chunks = self._chunks.copy()
-        for position, index, read in self._values:
-            chunks[position] = read(values[index])
+        for position, read in self._values:
+            chunks[position] = read(values)
         # The driver reads the parameters through a pointer, which follows them.
         self._pack(memory, at - ctypes.addressof(memory), *chunks, at)
         for offset, index, before in self._maps:
@@ -205,16 +206,16 @@ def _encode(driver: Driver, given: TensorMap, at: int, address: int) -> int:
 
 def _packer(
     params: bytes, patches: Sequence[Patch]
-) -> tuple[Callable[..., None], list[Any], list[tuple[int, int, Callable[[Any], Any]]]]:
+) -> tuple[Callable[..., None], list[Any], list[tuple[int, _Reader]]]:
     """Return a function that writes parameters and a pointer to them, its arguments, and how a call replaces some.
 
-    The arguments are the bytes between the values of a call, and these values: position, index of the argument, and the
-    function that makes the value.
+    The arguments are the bytes between the values of a call, and these values: position, and the function that makes
+    the value.
     """
-    form, chunks, values, end = "=", list[Any](), list[tuple[int, int, Callable[[Any], Any]]](), 0
+    form, chunks, values, end = "=", list[Any](), list[tuple[int, _Reader]](), 0
     for patch in sorted(patches, key=lambda each: each.at):
         form += f"{patch.at - end}s{_FORMS.get(patch.type, patch.type)}"
-        values.append((len(chunks) + 1, patch.index, _reader(patch)))
+        values.append((len(chunks) + 1, _reader(patch)))
         chunks += [params[end : patch.at], 0]
         end = patch.at + struct.calcsize(f"={_FORMS.get(patch.type, patch.type)}")
     return struct.Struct(f"{form}{len(params) - end}sQ").pack_into, [*chunks, params[end:]], values
@@ -224,13 +225,16 @@ def _packer(
 _FORMS = {"P": "Q"}
 
 
-def _reader(patch: Patch) -> Callable[[Any], Any]:
-    """Return the function that makes a member's value of an argument, as a C++ cast does."""
+def _reader(patch: Patch) -> _Reader:
+    """Return the function that makes a member's value of a call's arguments, as a C++ cast does."""
+    index = patch.index
+    if patch.pairs:
+        return lambda values: any(values[one] == values[other] for one, other in patch.pairs)
     if patch.is_aligned:
-        return lambda value: value % 16 == 0
+        return lambda values: values[index] % 16 == 0
     if patch.type == "P":
-        return int if not patch.addend else lambda value: value + patch.addend
+        return lambda values: values[index] + patch.addend
     kind = C_TYPES[patch.type]
     if patch.type in "fd?":
-        return lambda value: kind(value).value
-    return lambda value: kind(int(value)).value
+        return lambda values: kind(values[index]).value
+    return lambda values: kind(int(values[index])).value

@@ -348,6 +348,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, epilogue.in_gate.ptr),
     EVT_MEMBER(Params, epilogue.in_gate.stride_m),
     EVT_MEMBER(Params, epilogue.in_s.ptr),
@@ -447,6 +448,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_k_of_B;
+  result.once = true;
   result.c = arguments.in_C;
   result.c_stride = arguments.stride_m_of_in_C;
   result.d = arguments.out_D;

@@ -156,6 +156,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, batches),
     EVT_MEMBER(Params, a_step),
     EVT_MEMBER(Params, b_step),
@@ -195,6 +196,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.b_stride = arguments.stride_k_of_B;
   result.a_batch_stride = arguments.stride_l_of_A;
   result.b_batch_stride = arguments.stride_l_of_B;
+  result.once = arguments.out_D == arguments.in_C;
   result.c = arguments.in_C;
   result.c_stride = arguments.stride_m_of_in_C;
   result.c_batch_stride = arguments.stride_l_of_in_C;

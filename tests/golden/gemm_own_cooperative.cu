@@ -233,6 +233,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, epilogue.in_bias.ptr),
     EVT_MEMBER(Params, epilogue.in_bias.stride),
 };
@@ -254,6 +255,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_k_of_B;
+  result.once = arguments.out_D == arguments.in_residual;
   result.c = arguments.in_residual;
   result.c_stride = arguments.stride_m_of_in_residual;
   result.d = arguments.out_D;

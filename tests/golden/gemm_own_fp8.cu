@@ -182,6 +182,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, epilogue.in_alpha.ptr),
     EVT_MEMBER(Params, epilogue.in_alpha.number),
 };
@@ -203,6 +204,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_n_of_B;
+  result.once = arguments.out_D == arguments.in_C;
   result.c = arguments.in_C;
   result.c_stride = arguments.stride_m_of_in_C;
   result.d = arguments.out_D;

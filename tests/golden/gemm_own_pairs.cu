@@ -245,6 +245,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, epilogue.reduction_4.ptr),
     EVT_MEMBER(Params, epilogue.reduction_4.kept),
     sizeof(FinalJobs),
@@ -278,6 +279,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_n_of_B;
+  result.once = true;
   result.d = arguments.out_D;
   result.d_stride = arguments.stride_m_of_out_D;
   result.epilogue.reduction_4.ptr = parts<float>(arguments, workspace.reduction_4);

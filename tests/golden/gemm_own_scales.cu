@@ -271,6 +271,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, scales.a.in_sa.pointer),
     EVT_MEMBER(Params, scales.a.in_sa.outer),
     EVT_MEMBER(Params, scales.a.in_sa.depth),

@@ -233,6 +233,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, epilogue.in_bias.ptr),
     EVT_MEMBER(Params, epilogue.in_bias.stride),
     EVT_MEMBER(Params, epilogue.reduction_4.ptr),
@@ -289,6 +290,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_k_of_B;
+  result.once = true;
   result.d = arguments.out_D;
   result.d_stride = arguments.stride_m_of_out_D;
   result.epilogue.in_bias.ptr = static_cast<evt::element::f16 const*>(arguments.in_bias);

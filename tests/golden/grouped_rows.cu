@@ -219,6 +219,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, band),
     EVT_MEMBER(Params, grid),
     EVT_MEMBER(Params, encoded),
+    EVT_MEMBER(Params, once),
     EVT_MEMBER(Params, ends),
     EVT_MEMBER(Params, groups),
     EVT_MEMBER(Params, epilogue.in_w.ptr),
@@ -261,6 +262,7 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_k_of_B;
+  result.once = arguments.out_D == arguments.in_C;
   result.b_group_stride = arguments.stride_l_of_B;
   result.ends = static_cast<int32_t const*>(arguments.ends);
   result.c = arguments.in_C;

@@ -24,6 +24,7 @@ from evt.ir.convolution import Convolution
 from evt.launch.layout import Layout
 from evt.launch.recipe import C_TYPES, Kernel, recipe_of
 from evt.plan import Plan
+from evt.plan.overwritten import overwritten
 from evt.runtime.driver import Driver
 from evt.runtime.kernels import kernel_sources
 from evt.runtime.launcher import Launcher
@@ -313,7 +314,9 @@ def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path
     a, _, b = dtype.partition("*")
     operation = evt.linear if b else evt.gemm
     plan = operation(text, route="gemm-own-3x", config=config).plan("sm90", a, b or a)
-    compare(plan, [arguments(plan, of_product(*each)) for each in drawn_products(plan)], fake, tmp_path)
+    calls = [arguments(plan, of_product(*each)) for each in drawn_products(plan)]
+    calls += [arguments(plan, of_product(1000, 768, 512), in_place=True)] * bool(overwritten(plan))
+    compare(plan, calls, fake, tmp_path)
 
 
 def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:

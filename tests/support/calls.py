@@ -7,10 +7,13 @@ from collections.abc import Mapping
 
 from evt.ir.convolution import Convolution
 from evt.plan import Field, Plan
+from evt.plan.overwritten import overwritten
 
 
-def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0) -> bytes:
-    """Return a call: pointers are apart, and a stride is the least one."""
+def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0, *, in_place: bool = False) -> bytes:
+    """Return a call: pointers are apart, unless outputs are ``in_place``, and a stride is the least one."""
+    same = {out.name: read.name for out, read in overwritten(plan)} if in_place else {}
+    places = {field.name: index for index, field in enumerate(plan.fields)}
     partner = getattr(plan.mainloop, "partner", None)
     operands = ("A", "B", partner.name if partner else "")
 
@@ -23,10 +26,11 @@ def arguments(plan: Plan, sizes: Mapping[str, int], alpha: int = 0) -> bytes:
         return sizes["n"] if field.role == "m" else 1
 
     words = []
-    for index, field in enumerate(plan.fields):
+    for field in plan.fields:
         match field.kind:
             case "pointer":
-                words.append(struct.pack("Q", alpha if field.tensor == "alpha" else 0x700000000000 + 0x1000000 * index))
+                place = 0x700000000000 + 0x1000000 * places[same.get(field.name, field.name)]
+                words.append(struct.pack("Q", alpha if field.tensor == "alpha" else place))
             case "number":
                 words.append(struct.pack("d", -3.0))
             case "integer":

@@ -102,6 +102,11 @@ class Auxiliary(Step):
         return not self.passes or self.access is Access.DIRECT
 
     @property
+    def element(self) -> DType:
+        """The type of the matrix's elements."""
+        return self.dtype
+
+    @property
     def tensor(self) -> str:
         """The program's name of the matrix."""
         return self.pointer.tensor

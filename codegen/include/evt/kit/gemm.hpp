@@ -196,6 +196,8 @@ struct GemmTraits {
   static constexpr int kFitting = (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / (kRings * kPartBytes);
   static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
+  // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
+  static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
   static_assert(kStages >= 2, "two stages fit in shared memory");
   static_assert(!kLoadsSource || kStoredBytes == 2, "C has 16 bits");
   static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
@@ -234,6 +236,7 @@ struct GemmArguments {
   int64_t d_stride;
   int batches;
   int64_t a_batch_stride, b_batch_stride, c_batch_stride, d_batch_stride;  // 0 if batches share the matrix
+  bool once;  // whether elements are completed once: reductions count them, or an output overwrites a matrix that is read
   int32_t const* ends;  // the end of each group's rows, in device memory
   int groups;
   typename Traits::Epilogue::Params epilogue;
@@ -251,7 +254,7 @@ struct GemmParams {
   int row_clusters, column_clusters;  // tiles of clusters
   int band;                           // row clusters whose tiles are neighbours in time
   int grid;
-  bool encoded;
+  bool encoded, once;
   int32_t const* ends;
   int groups;
   int batches, a_step, b_step, c_step;  // matrices from one batch to the next: 1, or 0 if batches share one
@@ -349,6 +352,11 @@ struct GemmWork {
     rank -= split * Traits::kMulticast;
     tile = down * Traits::kClusterRows + rank / Traits::kClusterColumns;
     row = first_row + tile * Traits::kPixels;
+    // The last tile then has some rows of the tile before, too, and completes them to the same values.
+    if (Traits::kBeginsEarly && !params.once) {
+      constexpr int kHalf = kStepPixels / 2;  // rows of tiles begin at a multiple
+      row = min(row, max(ceil_div(end - Traits::kPixels, kHalf) * kHalf, 0));
+    }
     column = (across * Traits::kClusterColumns + rank % Traits::kClusterColumns) * Traits::kColumns;
     first_block = params.k_blocks * split / Traits::kSplits;
     k_blocks = params.k_blocks * (split + 1) / Traits::kSplits - first_block;
@@ -419,6 +427,7 @@ struct Gemm {
            int64_t(params.band) * params.band * kClusterPixels < int64_t(clusters) * kClusterWidth) {
       ++params.band;
     }
+    params.once = arguments.once;
     params.ends = arguments.ends;
     params.groups = arguments.groups;
     if constexpr (Traits::kBatched) {
