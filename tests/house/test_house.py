@@ -34,7 +34,8 @@ ORDER = (
 PLANNER_ORDER = (
     *("verdict", "gpus", "target", "cards", "options", "batches", "tma", "geometry", "halo_cost", "halo", "depthwise"),
     *("wgrad", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_speed", "fields"),
-    *("epilogue", "staged", "fusions", "stock_epilogue", "plan", "pairs", "invariance", "rules", "kernels", "routes"),
+    *("epilogue", "staged", "fusions", "stock_epilogue", "plan", "overwritten", "pairs", "invariance", "rules"),
+    *("kernels", "routes"),
     *("speed", "survey", "__init__"),
 )
 #: Imports of later modules within a room that do not count as circles: a value's operators and text import their makers
