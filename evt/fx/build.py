@@ -318,9 +318,9 @@ class _Building:
         value = add(Reduce(found.kind, index_map.reduced), operand)
         if not found.correction:
             return value
-        count = self.arithmetic.number(1.0)
+        count, wide = self.arithmetic.number(1.0), F64 if dtype == torch.float64 else F32
         for mode in index_map.reduced:
-            count = add(Apply("mul"), count, add(Cast(F32), add(Extent(mode))))
+            count = add(Apply("mul"), count, add(Cast(wide), add(Extent(mode))))
         rest = add(Apply("sub"), count, self.arithmetic.number(found.correction))
         return add(Apply("mul"), value, add(Apply("div"), count, rest))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,6 +125,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
     "row-sums": (lambda a, b: (a @ b).sum(1), (A, B), "D = sum[n](acc)"),
     "column-maxima": (lambda a, b: (a @ b).amax(0, keepdim=True), (A, B), "D = max[m](acc)"),
     "all": (lambda a, b: torch.relu(a @ b).sum(), (A, B), "D = sum[m, n](relu(acc))"),
+    "variance": (lambda a, b: torch.var(a @ b, (0, 1), correction=0), (A, B), "D = var[m, n](acc)"),
+    **{
+        f"variance-{correction}": (
+            partial(lambda a, b, correction: torch.var(a @ b, (0, 1), correction=correction), correction=correction),
+            (A.double(), B.double()),
+            f"v1 = 1*f64(size(m))*f64(size(n)); D = var[m, n](acc)*(v1/(v1 - {correction}))",
+        )
+        for correction in (1, 3, 0.5)
+    },
     "mean-square": (
         lambda a, w: (x := functional.linear(a, w), (x * x).mean(-1)),
         *((of(2, 3, 5), of(8, 5)), "D = acc; D1 = mean[n](acc*acc)"),
