@@ -11,7 +11,7 @@ import pytest
 from evt.diagnostics import CODES
 from evt.plan import TARGETS
 from tests.support import command_line
-from tests.support.documents import DOCUMENTS, ROOT, blocks, run_examples, section
+from tests.support.documents import DOCUMENTS, ROOT, Block, blocks, run_examples, section
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in DOCUMENTS}
 
@@ -130,6 +130,7 @@ def test_unsupported_programs_are_refused(program: str) -> None:
     assert "error[E0901]" in result.output
 
 
-def test_the_language_example_is_a_program() -> None:
-    (text,) = re.findall(r"```evt\n(# A comment.*?)```", TEXTS["docs/language.md"], re.DOTALL)
-    assert command_line.run("check", text).exit_code == 0
+@pytest.mark.parametrize("block", blocks("evt"), ids=lambda block: block.place)
+def test_programs_are_accepted(block: Block) -> None:
+    result = command_line.run("check", block.text)
+    assert result.exit_code == 0, result.output
