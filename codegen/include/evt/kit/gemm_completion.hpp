@@ -1,0 +1,214 @@
+#ifndef EVT_KIT_GEMM_COMPLETION_HPP
+#define EVT_KIT_GEMM_COMPLETION_HPP
+
+// A consumer completes a tile: it exchanges partial sums with the CTAs of a cluster, and computes the epilogue.
+
+#include <cstdint>
+
+#include "evt/fragment.hpp"
+#include "evt/kit/gemm_params.hpp"
+#include "evt/kit/gemm_traits.hpp"
+#include "evt/kit/gemm_work.hpp"
+#include "evt/kit/geometry.hpp"
+#include "evt/kit/pipeline.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/step.hpp"
+#include "evt/kit/strips.hpp"
+
+namespace evt {
+namespace kit {
+
+/// The completion of a consumer's tiles.
+template <class Traits>
+struct GemmCompletion {
+  using Params = GemmParams<Traits>;
+  using Storage = GemmStorage<Traits>;
+  using Work = GemmWork<Traits>;
+  using Epilogue = typename Traits::Epilogue;
+  using Lanes = typename Traits::Lanes;
+
+  /// The epilogues of a consumer's blocks. `columns(block)` gives the columns of a thread.
+  template <class Blocks>
+  struct EpiloguesOf;
+  template <int... Blocks>
+  struct EpiloguesOf<Indices<Blocks...>> {
+    Epilogue each[sizeof...(Blocks)];
+
+    template <class Columns>
+    CUTLASS_DEVICE EpiloguesOf(typename Epilogue::Params const& params, Columns const& columns)
+        : each{Epilogue(params, columns(Blocks))...} {}
+  };
+  using Epilogues = EpiloguesOf<IndicesTo<Traits::kBlocks>>;
+
+  /// The columns of a thread in a block of the consumer whose columns begin at `column`, and the rows from `row` on. A
+  /// warp has the strips of its pairs in both blocks one after the other.
+  CUTLASS_DEVICE static fragment::Tile columns_of(
+      Params const& params, Work const& work, int rank, int column, int block, int row) {
+    int const thread = threadIdx.x % kWarpGroup, warp = thread / 32;
+    int const strip = column / Lanes::kStrip +
+                      (Traits::kPaired ? Traits::kMembers * warp + block : kFilters / Lanes::kStrip * block + warp);
+    return {Lanes::column_of_strip(strip) + Lanes::first_of(thread % 32), params.columns,
+            work.tile * Traits::kSplits + rank / Traits::kMulticast, strip, Traits::strips_of(params.columns), work.group,
+            params.columns, row, work.end};
+  }
+
+  /// Complete the rows of a consumer, block by block of 64 columns. A warp has 16 rows of each strip of columns.
+  template <int... Strips>
+  CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,
+                                           PipelineState& buffer, typename Traits::Accumulator const (&sums)[Traits::kSums],
+                                           Indices<Strips...>) {
+    int const warp = threadIdx.x % kWarpGroup / 32, lane = threadIdx.x % 32;
+    int const row = Traits::row_of_consumer(consumer) + warp * kStepPixels;
+    auto const tile_of = [&](int strip) {
+      int const column = work.column + strip * Lanes::kStrip;
+      return fragment::Tile{column + lane / Lanes::kRows, params.columns,
+                            work.tile * Traits::kRowTiles + row / kStepPixels, column / Lanes::kStrip,
+                            Traits::strips_of(params.columns), work.group, params.columns, work.row + row, work.end};
+    };
+    Epilogue epilogues[] = {Epilogue(params.epilogue, tile_of(Strips))...};
+    constexpr int kStrips = kFilters / Lanes::kStrip;  // of a block
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Traits::kColumnBlocks; ++block) {
+      int const first = block * kStrips;
+      if constexpr (Traits::kStaged) barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
+      complete_strips<Traits, kStrips>(epilogues + first, GemmRows(work.row + row, 0, work.end),
+                                       sums + first * fragment::kElements, storage.buffer(consumer, buffer.index));
+      if constexpr (Traits::kStaged) hand_over_part(storage, consumer, buffer);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = first; i < first + kStrips; ++i) epilogues[i].finish(tile_of(i));
+    }
+  }
+
+  /// Complete rows of both blocks, whose elements at a place are a pair: the first epilogue has the first 8 pairs of a warp.
+  template <int Sums>
+  CUTLASS_DEVICE static void complete_pairs(
+      Storage const& storage, int consumer, PipelineState& buffer, Epilogues& epilogues,
+      typename Traits::Accumulator const (&sums)[Traits::kBlocks][Sums], int row, int rows) {
+    typename Traits::Accumulator pairs[Traits::kMembers][Sums];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Sums; ++i) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int half = 0; half < Traits::kMembers; ++half) pairs[half][i] = sums[i / 2 % 2][i / 4 * 4 + 2 * half + i % 2];
+    }
+    int const ring = Traits::kPingpong ? 0 : consumer;
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < Traits::kParts; ++part) {
+      int const begin = part * Traits::kPartRows;
+      uint32_t const to = storage.buffer(ring, buffer.index);
+      if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
+      GemmRows const of_part(row, begin, rows);
+      if (Traits::kLastRows != Traits::kPartRows && part == Traits::kParts - 1) {
+        complete<Traits, Traits::kLastRows>(epilogues.each[0], of_part, pairs[0] + begin / 2, to, 0);
+        complete<Traits, Traits::kLastRows>(epilogues.each[1], of_part, pairs[1] + begin / 2, to, 1);
+      } else {
+        complete<Traits, Traits::kPartRows>(epilogues.each[0], of_part, pairs[0] + begin / 2, to, 0);
+        complete<Traits, Traits::kPartRows>(epilogues.each[1], of_part, pairs[1] + begin / 2, to, 1);
+      }
+      if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
+    }
+  }
+
+  /// Complete rows of a block, from `row` on, part by part.
+  template <int Sums>
+  CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, PipelineState& buffer,
+                                            Epilogue& epilogue, typename Traits::Accumulator const (&sums)[Sums],
+                                            int row, int rows) {
+    if constexpr (!Traits::kStaged) {
+      return complete<Traits, Traits::kCompleted, Traits::kAhead>(epilogue, GemmRows(row, 0, rows), sums, 0);
+    }
+    int const ring = Traits::kPingpong ? 0 : consumer;
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < Traits::kPartsOfBlock; ++part) {
+      int const first = part * Traits::kPartRows;
+      hide_origin(row);  // else addresses of rows stay in registers for the next block, and spill
+      if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
+      uint32_t const to = storage.buffer(ring, buffer.index);
+      if (Traits::kLastRows != Traits::kPartRows && part == Traits::kPartsOfBlock - 1) {
+        complete<Traits, Traits::kLastRows>(epilogue, GemmRows(row, first, rows), sums + first / 2, to);
+      } else {
+        complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row, first, rows), sums + first / 2, to);
+      }
+      if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
+    }
+  }
+
+  /// Send the partial sums of a split tile to the CTAs that complete them, and complete this CTA's.
+  CUTLASS_DEVICE static void exchange_and_complete(
+      Storage const& storage, Work const& work, int rank, int consumer, Epilogues& epilogues,
+      typename Traits::Accumulator (&accumulators)[Traits::kBlocks][Traits::kSums]) {
+    using Accumulator = typename Traits::Accumulator;
+    constexpr int kQuads = Traits::kPixels / 8;
+    int const split = rank / Traits::kMulticast, within = rank % Traits::kMulticast;
+    int const lane = threadIdx.x % 32;
+    if (lane < Traits::kSplits) {
+      barrier_arrive_cluster(set_block_rank(storage.multiplied(), lane * Traits::kMulticast + within));
+    }
+    barrier_wait(storage.multiplied(), 0);
+    // The sums of a block follow one another: a quad of each thread, then the next one.
+    auto const place = [&](int of_consumer, int from, int block, int quad) {
+      int const number = block * Traits::kQuadsOfSplit + quad;
+      return storage.sums(of_consumer, from) + threadIdx.x % kWarpGroup * 16 + number * Traits::kQuadBytes;
+    };
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Traits::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kQuads; ++i) {
+        int const to = i / Traits::kQuadsOfSplit * Traits::kMulticast + within;
+        uint32_t quad[4];
+        // An accumulator's register must not be sent itself: ptxas would serialise WGMMA (C7514).
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[block][4 * i + j] + Accumulator(0));
+        store_async(set_block_rank(place(consumer, split, block, i % Traits::kQuadsOfSplit), to), quad,
+                    set_block_rank(storage.exchanged(consumer), to));
+      }
+    }
+    int const first = Traits::first_row_of(rank);
+    if (first >= Traits::kPixels || (Traits::kByStages && consumer > 0)) return;
+    // The sums come from the CTAs, and from both consumers by stages of each.
+    constexpr int kOfCta = Traits::kByStages ? Traits::kConsumers : 1, kSources = Traits::kSplits * kOfCta;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kOfCta; ++i) barrier_wait_cluster(storage.exchanged(consumer + i));
+    Accumulator sums[Traits::kBlocks][Traits::kCompleted / 2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Traits::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Traits::kQuadsOfSplit; ++i) {
+        uint32_t words[kSources][4];
+        CUTLASS_PRAGMA_UNROLL
+        for (int from = 0; from < kSources; ++from) {
+          load_shared(words[from], place(consumer + from % kOfCta, from / kOfCta, block, i));
+        }
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          Accumulator& sum = sums[block][4 * i + j];
+          sum = sum_of<Accumulator>(words[0][j]);
+          CUTLASS_PRAGMA_UNROLL
+          for (int from = 1; from < kSources; ++from) sum += sum_of<Accumulator>(words[from][j]);
+        }
+      }
+    }
+    PipelineState buffer;
+    int const row = work.row + first;
+    if constexpr (Traits::kPaired) {
+      complete_pairs(storage, consumer, buffer, epilogues, sums, row, work.end);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        complete_parts(storage, consumer, buffer, epilogues.each[block], sums[block], row, work.end);
+      }
+    }
+  }
+
+  /// Let a producer store a part of D.
+  CUTLASS_DEVICE static void hand_over_part(Storage const& storage, int ring, PipelineState& buffer) {
+    fence_view_async_shared();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(ring, buffer.index));
+    buffer.advance_once(1, Traits::kBuffers);
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_GEMM_COMPLETION_HPP

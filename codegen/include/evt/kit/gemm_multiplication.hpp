@@ -1,0 +1,239 @@
+#ifndef EVT_KIT_GEMM_MULTIPLICATION_HPP
+#define EVT_KIT_GEMM_MULTIPLICATION_HPP
+
+// A consumer multiplies the stages of a tile, converts their filters, and adds their sums in f32 where it must.
+
+#include <cstdint>
+
+#include "evt/kit/converted.hpp"
+#include "evt/kit/gemm_traits.hpp"
+#include "evt/kit/gemm_work.hpp"
+#include "evt/kit/geometry.hpp"
+#include "evt/kit/pipeline.hpp"
+#include "evt/kit/scales.hpp"
+#include "evt/kit/sm90.hpp"
+
+namespace evt {
+namespace kit {
+
+/// The multiplications of a consumer.
+template <class Traits>
+struct GemmMultiplication {
+  using Storage = GemmStorage<Traits>;
+  using Mma = typename Traits::Mma;
+  using Scales = typename Traits::Scales;
+  using Conversion = typename Traits::Conversion;
+  using Filters = typename Traits::Filters;
+  using Sums = typename Traits::Accumulator[Traits::kBlocks][Traits::kSums];
+  using Fragments = typename Traits::Fragments[Traits::kBlocks];
+
+  /// The stages of a tile, as a consumer multiplies them.
+  struct Stages {
+    Storage const& storage;
+    int rank, consumer;
+    PipelineState& state;
+    int left;  // to be multiplied
+
+    /// Start the multiplications of a stage, and return the stage. The fragments of its filters stay until the sums
+    /// are there.
+    CUTLASS_DEVICE int start(Sums& sums, Fragments& fragments) {
+      int const stage = state.index;
+      uint32_t const rows = operand_descriptor(storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes);
+      uint32_t const filters = storage.columns(stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
+      uint32_t const columns = operand_descriptor(filters);
+      barrier_wait(storage.full(stage), state.phase);
+      if constexpr (Conversion::kConverts) {
+        convert_stage(filters, fragments, storage.scales(stage), Traits::first_block_of(consumer));
+        warpgroup_arrive();
+        multiply_converted(rows, fragments, sums);
+      } else {
+        warpgroup_arrive();
+        multiply_stage(rows, columns, sums);
+      }
+      warpgroup_commit_batch();
+      state.advance_once(Traits::kByStages ? Traits::kConsumers : 1, Traits::kStages);
+      hand_over_tensor_cores(storage, consumer, --left == 0);
+      return stage;
+    }
+
+    /// Wait for the sums of a stage while `Pending` later ones are multiplied, and add them.
+    template <int Pending>
+    CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, int stage) {
+      if constexpr (Traits::kByRows) {
+        typename Traits::Scaled::OfThread const factors(storage.scales(stage), Traits::row_of_consumer(consumer));
+        warpgroup_wait<Pending>();
+        fence_operands(partial);
+        release(storage, rank, stage);
+        // Sums of a row together: their factor stays in the operand's latch.
+        CUTLASS_PRAGMA_UNROLL
+        for (int row = 0; row < 2; ++row) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < Traits::kSums / 2; ++i) {
+            int const j = i / 2 * 4 + row * 2 + i % 2;
+            accumulators[0][j] += partial[0][j] * factors.of_sum(j);
+          }
+        }
+      } else {
+        warpgroup_wait<Pending>();
+        fence_operands(partial);
+        if constexpr (!Traits::Scaled::kExists) release(storage, rank, stage);
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          if constexpr (Traits::Scaled::kExists) {
+            int const column = (Traits::first_block_of(consumer) + block) * kFilters;
+            Traits::Scaled::add(accumulators[block], partial[block], storage.scales(stage), column);
+          } else {
+            CUTLASS_PRAGMA_UNROLL
+            for (int j = 0; j < Traits::kSums; ++j) accumulators[block][j] += partial[block][j];
+          }
+        }
+        if constexpr (Traits::Scaled::kExists) release(storage, rank, stage);
+      }
+    }
+  };
+
+  /// Multiply the stages of a tile; a CTA has one or more.
+  CUTLASS_DEVICE static void multiply(
+      Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state, Sums& accumulators) {
+    Stages stages{storage, rank, consumer, state, k_blocks};
+    if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
+      // A stage is multiplied while the sums of the stage before are added.
+      Sums first, second;
+      Fragments of_first, of_second;
+      int one = stages.start(first, of_first);
+      while (stages.left > 1) {
+        int const two = stages.start(second, of_second);
+        stages.template promote<1>(accumulators, first, one);
+        one = stages.start(first, of_first);
+        stages.template promote<1>(accumulators, second, two);
+      }
+      if (stages.left > 0) {
+        int const two = stages.start(second, of_second);
+        stages.template promote<1>(accumulators, first, one);
+        stages.template promote<0>(accumulators, second, two);
+      } else {
+        stages.template promote<0>(accumulators, first, one);
+      }
+    } else if constexpr (Traits::kPromotes) {
+      do {
+        Sums partial;
+        Fragments fragments;
+        int const stage = stages.start(partial, fragments);
+        stages.template promote<0>(accumulators, partial, stage);
+      } while (stages.left > 0);
+    } else {
+      int last = -1;
+      Fragments fragments, others;
+      auto const next = [&](Fragments& of_stage) {
+        int const stage = stages.start(accumulators, of_stage);
+        warpgroup_wait<1>();
+        if (last >= 0) release(storage, rank, last);
+        last = stage;
+      };
+      if constexpr (Conversion::kConverts) {
+        while (stages.left > 1) {
+          next(fragments);
+          next(others);
+        }
+        if (stages.left > 0) next(fragments);
+      } else {
+        do {
+          next(fragments);
+        } while (stages.left > 0);
+      }
+      warpgroup_wait<0>();
+      fence_operands(accumulators);
+      release(storage, rank, last);
+    }
+  }
+
+  /// Multiply a stage: add to the sums, or set them where they are promoted.
+  CUTLASS_DEVICE static void multiply_stage(uint32_t rows, uint32_t columns, Sums& sums) {
+    constexpr uint32_t kLayoutOfRows = operand_layout(Traits::kRowBytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int k = 0; k < Traits::kInstructions; ++k) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          int const which = box * Traits::kColumnBlocks + block;
+          uint32_t const of_columns = columns + which * (Filters::kBytes >> 4) + k * Filters::kNextK;
+          uint32_t const of_rows = rows + box * (Traits::kRowsBytes >> 4) + k * kNextK;
+          bool const adds = !Traits::kPromotes || box + k > 0;
+          if constexpr (Traits::kByRows) {
+            Mma::fma(sums[block], of_rows, of_columns, kLayoutOfRows, Filters::kLayout, adds);
+          } else {
+            Mma::fma(sums[block], of_columns, of_rows, Filters::kLayout, kLayoutOfRows, adds);
+          }
+        }
+      }
+    }
+  }
+
+  /// Convert the filters of a stage.
+  CUTLASS_DEVICE static void convert_stage(uint32_t filters, Fragments& to, uint32_t scales, int first_block) {
+    if constexpr (Conversion::kPacked) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        constexpr bool kHasZeros = Scales::kHasZeros;
+        uint32_t zeros[2] = {};
+        if constexpr (kHasZeros) Traits::Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
+        auto const word = [&](int k, int i) -> uint32_t& { return to[block].words[k][i]; };
+        Conversion::template load<kHasZeros, Scales::kZerosFromMinuend>(filters + Traits::filters_of(0, block), zeros, word);
+      }
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        Conversion::template Rows<Filters::kRowBytes>::load(to[block], filters + Traits::filters_of(0, block));
+      }
+    }
+  }
+
+  /// Multiply a stage by converted filters: add to the sums, or set them where they are promoted.
+  CUTLASS_DEVICE static void multiply_converted(uint32_t rows, Fragments const& filters, Sums& sums) {
+    constexpr uint32_t kLayoutOfRows = operand_layout(Traits::kRowBytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < Traits::kBoxes; ++box) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int k = 0; k < Traits::kInstructions; ++k) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          uint32_t const (&words)[4] = filters[block].words[box * Traits::kInstructions + k];
+          Mma::fma(sums[block], words, rows + box * (Traits::kRowsBytes >> 4) + k * kNextK,
+                   kLayoutOfRows, !Traits::kPromotes || box + k > 0);
+        }
+      }
+    }
+  }
+
+  /// Let the other pingpong consumer multiply, after a tile's last stage.
+  CUTLASS_DEVICE static void hand_over_tensor_cores(Storage const& storage, int consumer, bool is_last) {
+    if (Traits::kPingpong && threadIdx.x % 32 == 0 && is_last) barrier_arrive(storage.order(1 - consumer));
+  }
+
+  CUTLASS_DEVICE static void fence_operands(Sums& sums) {
+    CUTLASS_PRAGMA_UNROLL
+    for (auto& block : sums) {
+      CUTLASS_PRAGMA_UNROLL
+      for (auto& each : block) warpgroup_fence_operand(each);
+    }
+  }
+
+  /// Release a stage: arrive at its barriers in all CTAs that send to this one.
+  CUTLASS_DEVICE static void release(Storage const& storage, int rank, int stage) {
+    int const lane = threadIdx.x % 32;
+    if constexpr (Traits::kMulticast == 1) {
+      if (lane == 0) barrier_arrive(storage.empty(stage));
+    } else {
+      constexpr int kColumnRanks = Traits::kClusterColumns;
+      int const within = rank % Traits::kMulticast, sender = rank - within + lane;
+      bool const sends = lane / kColumnRanks == within / kColumnRanks || lane % kColumnRanks == within % kColumnRanks;
+      if (lane < Traits::kMulticast && sends) barrier_arrive_cluster(set_block_rank(storage.empty(stage), sender));
+    }
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_GEMM_MULTIPLICATION_HPP

@@ -1,0 +1,214 @@
+#ifndef EVT_KIT_GEMM_PARAMS_HPP
+#define EVT_KIT_GEMM_PARAMS_HPP
+
+// The arguments of a product, and the parameters of its launch: tiles of clusters, their order, and TMA descriptors.
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "evt/element.hpp"
+#include "evt/fragment.hpp"
+#include "evt/kit/descriptor.hpp"
+#include "evt/kit/gemm_traits.hpp"
+#include "evt/kit/geometry.hpp"
+
+namespace evt {
+namespace kit {
+
+template <class Traits>
+struct GemmArguments {
+  int rows, columns, depth;
+  void const* a;
+  int64_t a_stride;  // rows of A, or its k if it is contiguous along rows
+  void const* b;
+  int64_t b_stride, b_group_stride;
+  void const* partner;  // the matrix of the second columns of pairs, if it is not B
+  int64_t partner_stride;
+  void const* c;
+  int64_t c_stride;
+  void* d;
+  int64_t d_stride;
+  int batches;
+  int64_t a_batch_stride, b_batch_stride, c_batch_stride, d_batch_stride;  // 0 if batches share the matrix
+  bool once;  // whether elements are completed once: reductions count them, or an output overwrites a matrix that is read
+  int32_t const* ends;  // the end of each group's rows, in device memory
+  int groups;
+  typename Traits::Epilogue::Params epilogue;
+  typename Traits::Scales::Params scales;
+  int multiprocessors;
+};
+
+template <class Traits>
+struct GemmParams {
+  CUtensorMap a, b, partner, source, destination;
+  typename Traits::Epilogue::Params epilogue;
+  typename Traits::Scales::Params scales;
+  int rows, columns;
+  int k_blocks;
+  int row_clusters, column_clusters;  // tiles of clusters
+  int band;                           // row clusters whose tiles are neighbours in time
+  int grid;
+  bool encoded, once;
+  int32_t const* ends;
+  int groups;
+  int batches, a_step, b_step, c_step;  // matrices from one batch to the next: 1, or 0 if batches share one
+};
+
+#if !defined(EVT_DEVICE_PASS)
+/// The parameters of a launch, which the host makes.
+template <class Traits>
+struct GemmHost {
+  using Arguments = GemmArguments<Traits>;
+  using Params = GemmParams<Traits>;
+  using Mma = typename Traits::Mma;
+  using Conversion = typename Traits::Conversion;
+  using Filters = typename Traits::Filters;
+
+  static Params params(Arguments const& arguments) {
+    constexpr int kClusterPixels = Traits::kPixels * Traits::kClusterRows;
+    constexpr int kClusterWidth = Traits::kColumns * Traits::kClusterColumns;
+    Params params{};
+    params.epilogue = arguments.epilogue;
+    params.scales = arguments.scales;
+    params.rows = arguments.rows;
+    params.columns = arguments.columns;
+    params.k_blocks = std::max(ceil_div(arguments.depth, Traits::kDepth), 1);
+    // Each group may have a tile of few rows.
+    params.row_clusters =
+        Traits::kGrouped ? arguments.rows / kClusterPixels + arguments.groups : ceil_div(arguments.rows, kClusterPixels);
+    params.column_clusters = ceil_div(arguments.columns, kClusterWidth);
+    int const work = params.row_clusters * params.column_clusters * (Traits::kBatched ? arguments.batches : 1);
+    int const resident = std::max(arguments.multiprocessors / Traits::kClusterSize, 1);
+    int const clusters = Traits::kSplits > 1 ? work : std::min(work, resident);  // a cluster completes one split tile
+    params.grid = clusters * Traits::kClusterSize;
+    // The rows of A and of B that a wave reads are equally many.
+    params.band = 1;
+    while (params.band < params.row_clusters &&
+           int64_t(params.band) * params.band * kClusterPixels < int64_t(clusters) * kClusterWidth) {
+      ++params.band;
+    }
+    params.once = arguments.once;
+    params.ends = arguments.ends;
+    params.groups = arguments.groups;
+    if constexpr (Traits::kBatched) {
+      params.batches = arguments.batches;
+      params.a_step = arguments.a_batch_stride != 0;
+      params.b_step = arguments.b_batch_stride != 0;
+      params.c_step = arguments.c_batch_stride != 0;
+    }
+    params.encoded = encode(arguments, params);
+    return params;
+  }
+
+  /// The tiles of rows and the strips that reductions keep parts of.
+  static fragment::Tiles tiles(Arguments const& arguments) {
+    constexpr int kRows = Traits::kPixels * Traits::kClusterRows;
+    return {ceil_div(arguments.rows, kRows) * Traits::kClusterRows * Traits::kRowTiles, Traits::strips_of(arguments.columns)};
+  }
+
+ private:
+  /// Encode the TMA descriptors. Return whether the driver accepts them.
+  static bool encode(Arguments const& arguments, Params& params) {
+    constexpr int kRowsLoaded = Traits::kPixels / Traits::kClusterColumns;
+    int along = Mma::kTransposed ? arguments.columns : arguments.depth;
+    int rows = Mma::kTransposed ? arguments.depth : arguments.columns;
+    int64_t b_stride = arguments.b_stride, b_group_stride = arguments.b_group_stride;
+    if constexpr (Conversion::kPacked) {
+      along = arguments.depth / Filters::kDepth * Filters::kLength;
+      rows = arguments.columns / Filters::kOfTile;
+      b_stride = along;
+      b_group_stride = int64_t(rows) * along;
+    }
+    // Matrices whose dimension 2 is the batch, if there are batches.
+    auto const matrix = [&](CUtensorMapDataType type, int bytes, void const* pointer, int64_t inner, int64_t outer,
+                            int64_t stride, int64_t batch_stride, int box_inner, int box_outer, int row_bytes) {
+      if constexpr (Traits::kBatched) {
+        int64_t const batches = batch_stride == 0 ? 1 : arguments.batches;
+        return TmaTensor<3>{type, bytes, pointer, {inner, outer, batches}, {stride, batch_stride == 0 ? stride : batch_stride},
+                            {box_inner, box_outer, 1}, {1, 1}, row_bytes};
+      } else {
+        return TmaTensor<2>{type, bytes, pointer, {inner, outer}, {stride}, {box_inner, box_outer}, {1, 1}, row_bytes};
+      }
+    };
+    bool done = matrix(Mma::kType, Mma::kElementBytes, arguments.a, arguments.depth, arguments.rows, arguments.a_stride,
+                       arguments.a_batch_stride, Traits::kBoxDepth, kRowsLoaded, Traits::kRowBytes)
+                    .encode(params.a);
+    auto const filters = [&](void const* pointer, int64_t outer, int64_t stride) {
+      return matrix(Conversion::kType, Conversion::kBytes, pointer, along, outer, stride, arguments.b_batch_stride,
+                    Filters::kLength, Filters::kRows, Filters::kRowBytes);
+    };
+    if constexpr (Traits::kDual) {
+      int64_t const of_each = rows / Traits::kMembers;
+      done = done && filters(arguments.b, of_each, b_stride).encode(params.b) &&
+             filters(arguments.partner, of_each, arguments.partner_stride).encode(params.partner);
+    } else if constexpr (Traits::kPaired) {
+      // The first columns of pairs are runs of kPairs columns, and so are the second ones.
+      constexpr int kRun = Traits::kPairs;
+      int64_t const stride = b_stride, run = kRun * stride, pairs = Traits::kMembers * run;
+      int64_t const group = Traits::kBatched ? arguments.b_batch_stride : arguments.b_group_stride;
+      bool const has_many = Traits::kGrouped || (Traits::kBatched && group != 0);
+      int64_t const many = !has_many ? 1 : Traits::kBatched ? arguments.batches : arguments.groups;
+      int64_t const runs = rows / (Traits::kMembers * kRun), next = has_many ? group : pairs;
+      if constexpr (kRun == 1) {
+        done = done && TmaTensor<4>{Conversion::kType, Conversion::kBytes, arguments.b,
+                                    {along, runs, Traits::kMembers, many}, {pairs, run, next},
+                                    {Filters::kLength, Filters::kRows, 1, 1}, {1, 1}, Filters::kRowBytes}
+                           .encode(params.b);
+      } else {
+        done = done && TmaTensor<5>{Conversion::kType, Conversion::kBytes, arguments.b,
+                                    {along, kRun, runs, Traits::kMembers, many}, {stride, pairs, run, next},
+                                    {Filters::kLength, kRun, Filters::kRows / kRun, 1, 1}, {1, 1}, Filters::kRowBytes}
+                           .encode(params.b);
+      }
+    } else if constexpr (Traits::kGrouped) {
+      done = done && TmaTensor<3>{Conversion::kType, Conversion::kBytes, arguments.b, {along, rows, arguments.groups},
+                                  {b_stride, b_group_stride},
+                                  {Filters::kLength, Filters::kRows, 1}, {1, 1}, Filters::kRowBytes}
+                         .encode(params.b);
+    } else {
+      done = done && filters(arguments.b, rows, b_stride).encode(params.b);
+    }
+    if constexpr (Traits::kGrouped) done = done && arguments.groups <= kMaxGroups;
+    int const stored = arguments.columns / Traits::kMembers;
+    auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int64_t batch_stride) {
+      return matrix(type, Traits::kStoredBytes, pointer, stored, arguments.rows, stride, batch_stride, kFilters,
+                    Traits::kBoxRows, Traits::kEpilogueRow);
+    };
+    if constexpr (Traits::kLoadsSource) {
+      done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride, arguments.c_batch_stride)
+                         .encode(params.source);
+    }
+    if constexpr (Traits::kStoresDestination && Traits::kGrouped) {
+      // Dimensions 1 and 2 both step by a row. The parts of D end with dimension 1, which can be any row: see store.
+      constexpr int kPartRows = Traits::kPartRows;
+      constexpr int kBytes = Traits::kStoredBytes;
+      void const* const begin = static_cast<char const*>(arguments.d) - kBytes * kPartRows * arguments.d_stride;
+      done = done && TmaTensor<3>{map_type<typename Traits::Destination>(), kBytes, begin,
+                                  {stored, kPartRows, arguments.rows + 1},
+                                  {arguments.d_stride, arguments.d_stride}, {kFilters, kPartRows, 1}, {1, 1},
+                                  Traits::kEpilogueRow}
+                         .encode(params.destination);
+    } else if constexpr (Traits::kStoresDestination) {
+      done = done && block(map_type<typename Traits::Destination>(), arguments.d, arguments.d_stride,
+                           arguments.d_batch_stride)
+                         .encode(params.destination);
+    }
+    return done;
+  }
+
+  template <class T>
+  static constexpr CUtensorMapDataType map_type() {
+    if (sizeof(T) == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  }
+};
+#endif
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_GEMM_PARAMS_HPP

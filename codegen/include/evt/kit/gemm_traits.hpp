@@ -1,0 +1,201 @@
+#ifndef EVT_KIT_GEMM_TRAITS_HPP
+#define EVT_KIT_GEMM_TRAITS_HPP
+
+// The types and constants of a product: its tile, its stages, and its parts of C and D.
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "evt/element.hpp"
+#include "evt/fragment.hpp"
+#include "evt/kit/converted.hpp"
+#include "evt/kit/geometry.hpp"
+#include "evt/kit/scales.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/taps.hpp"
+
+namespace evt {
+namespace kit {
+
+/// The lanes of the epilogue.
+using Lanes = fragment::LanesOfWgmma;
+template <int Distance>
+using LanesOfPairs = fragment::LanesOfPairs<Distance>;
+inline constexpr int kMaxRowBytes = 128;
+
+/// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
+/// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
+/// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Pairs: a thread has pairs of columns with
+/// this distance, and D half of the columns; 0 without pairs. Batched: there are several products. ByStages: consumers
+/// have the same columns, and every other stage. Dual: another matrix has the second columns of pairs.
+template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
+          bool Grouped = false, bool ByRows = false, int Pairs = 0, bool Batched = false, bool ByStages = false,
+          bool Dual = false>
+struct GemmTile {
+  static constexpr int kBlocks = Blocks;
+  static constexpr bool kPingpong = Pingpong;
+  static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
+  static constexpr bool kPromotes = Promotes, kGrouped = Grouped, kByRows = ByRows, kBatched = Batched;
+  static constexpr bool kByStages = ByStages, kDual = Dual;
+  static constexpr int kPairs = Pairs;
+};
+
+/// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`. If
+/// the rows end with half a step, the last part has fewer rows than the others.
+CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
+  if (rows % kStepPixels != 0) return std::min(rows, most);
+  int found = kStepPixels;
+  for (int each = kStepPixels; each <= most; each += kStepPixels) found = rows % each == 0 ? each : found;
+  return found;
+}
+
+/// The most groups of a product.
+inline constexpr int kMaxGroups = 1024;
+
+/// The types and constants of a product over stages of Depth elements of k.
+template <class Mma_, class Epilogue_, int Depth, class Tile, class Scales_, class Conversion_>
+struct GemmTraits {
+  using Mma = Mma_;
+  using Epilogue = Epilogue_;
+  using Scales = Scales_;
+  using Conversion = Conversion_;
+  using Accumulator = typename Mma::Accumulator;
+  using Source = typename Epilogue::Source;
+  using Destination = typename Epilogue::Destination;
+  // Boxes of k in a stage. TMA swizzles rows of at most 128 bytes.
+  static constexpr int kBoxes = ceil_div(Depth * Mma::kElementBytes, kMaxRowBytes), kBoxDepth = Depth / kBoxes;
+  using Filters = std::conditional_t<Conversion::kPacked, PackedRows,
+                                     FilterRows<Conversion::kBytes, Conversion::kConverts ? Depth : kBoxDepth,
+                                                Mma::kTransposed>>;
+  static constexpr int kBoxesOfFilters = Conversion::kConverts ? 1 : kBoxes;
+  using Fragments = typename Conversion::template Rows<Filters::kRowBytes>::Fragments;
+
+  static constexpr bool kByRows = Tile::kByRows, kByStages = Tile::kByStages;
+  // WGMMA's blocks of a consumer, of 64 columns or rows, and the sums that a thread has of each.
+  static constexpr int kDepth = Depth, kBlocks = kByRows ? 1 : Tile::kBlocks, kSums = Mma::kPixels / 2;
+  // Tensor cores add products of 8-bit floats with few bits. Sums of a stage are added to the accumulators in f32.
+  static constexpr bool kPromotes = Tile::kPromotes;
+  // Registers for the sums of two stages beside the accumulators.
+  static constexpr bool kPromotesBehind = 3 * kBlocks * kSums <= (Conversion::kConverts ? 96 : 192);
+  static constexpr bool kPingpong = Tile::kPingpong;
+  static constexpr int kClusterColumns = Tile::kClusterColumns, kClusterRows = Tile::kClusterRows;
+  static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
+  static constexpr int kSplits = Tile::kSplits, kClusterSize = kMulticast * kSplits;
+  static constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kWarpGroup;
+  // Consumers of a stage.
+  static constexpr int kOfStage = kPingpong || kByStages ? 1 : kConsumers;
+  static constexpr bool kGrouped = Tile::kGrouped, kBatched = Tile::kBatched;
+  static constexpr bool kManyB = kGrouped || kBatched;  // whether TMA loads B from several matrices
+  static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
+
+  static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
+  static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
+  static constexpr int kColumns = kColumnBlocks * kFilters;
+  static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
+  static constexpr int kPairs = Tile::kPairs;  // the distance of the columns of a pair, or 0
+  static constexpr bool kPaired = kPairs > 0, kDual = Tile::kDual;
+  static constexpr int kMembers = kPaired ? 2 : 1;  // blocks of the product for each block of D
+  static constexpr bool kLoadsSource = !std::is_void_v<Source>;
+  static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
+  static constexpr bool kStaged = kLoadsSource || kStoresDestination;
+  // Bytes of an element of C and D, which have one buffer, and of a row of a block.
+  static constexpr int kStoredBytes = sizeof(std::conditional_t<kStoresDestination, Destination, element::bf16>);
+  static constexpr int kEpilogueRow = kStoredBytes * kFilters;
+
+  static constexpr int kRowBytes = kBoxDepth * Mma::kElementBytes;
+  static constexpr int kRowsBytes = kPixels * kRowBytes;  // of A in a box
+  static constexpr int kStageBytes = kBoxes * kRowsBytes + kBoxesOfFilters * kColumnBlocks * Filters::kBytes;
+  static constexpr int kInstructions = kRowBytes / kDepthBytes;  // of a box and block
+  // Steps of a split tile that a CTA completes, and four sums of a thread in half a step.
+  static constexpr int kStepsOfSplit = ceil_div(kSteps, kSplits), kQuadsOfSplit = std::min(2 * kStepsOfSplit, kPixels / 8);
+  static constexpr int kQuadBytes = kWarpGroup * 16, kSumsBytes = kBlocks * kQuadsOfSplit * kQuadBytes;
+  static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
+  // Tiles of rows that reductions keep a part for.
+  static constexpr int kRowTiles = kByRows ? kPixels / kStepPixels : kSplits;
+  // Buffers of parts of C and D are used in order: a ring for each cooperating consumer, one for pingpong consumers, whose
+  // epilogues take turns, and one for consumers by stages. C of a tile is loaded early. Parts of D wait for the stores of the
+  // parts before.
+  static constexpr int kRings = kOfStage;
+  static constexpr int kMostRows = kGrouped && kCompleted % kStepPixels != 0 ? kCompleted : kPingpong ? 64 : 32;
+  static constexpr int kPartRows = kByRows ? kFilters : rows_of_part(kCompleted, kMostRows);
+  static constexpr int kPartsOfBlock = kByRows ? 1 : ceil_div(kCompleted, kPartRows);
+  static constexpr int kLastRows = kByRows ? kPartRows : kCompleted - (kPartsOfBlock - 1) * kPartRows;
+  // TMA moves parts of different rows in boxes of half a step, which are as high as the swizzle's pattern.
+  static constexpr int kBoxRows = kLastRows == kPartRows ? kPartRows : kStepPixels / 2;
+  static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
+  static constexpr int kPartBytes = kPartRows * kEpilogueRow;
+  // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
+  static constexpr int kAhead = kStaged || kBlocks * kSums > 128 ? 1 : 3;
+  using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
+  // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
+  static constexpr int kRun = Conversion::kPacked ? 4 : 1;
+  static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
+  static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
+  static constexpr int kFreeBytes = kSharedBytes - kAlignment - kBarrierBytes - kTableBytes;
+  // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
+  static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
+  static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
+  static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
+  CUTLASS_HOST_DEVICE static constexpr int stages_beside(int buffers) {
+    int const fitting = (kFreeBytes - kRings * buffers * kPartBytes) / (kStageBytes + Scaled::kBytes);
+    // A consumer by stages has the same stages in each round. If the consumers took turns at a stage, one of them could
+    // wait for a load before the load for the other one is there. The parity of the barrier does not tell these apart.
+    int const together = kByStages ? kConsumers : 1;
+    return std::min(kMaxStages, fitting) / together * together;
+  }
+  // A fourth stage is worth more than a third buffer.
+  static constexpr bool kFewer = kManyBuffers > 2 && stages_beside(kManyBuffers) == 3 && stages_beside(2) == 4;
+  static constexpr int kFewBuffers = kFewer ? 2 : kManyBuffers;
+  static constexpr int kStages = stages_beside(kFewBuffers);
+  static constexpr int kFitting = (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / (kRings * kPartBytes);
+  static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
+  static constexpr int kRingBytes = kBuffers * kPartBytes;
+  // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
+  static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
+  static_assert(kStages >= 2, "two stages fit in shared memory");
+  static_assert(!kLoadsSource || kStoredBytes == 2, "C has 16 bits");
+  static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
+  static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
+  static_assert(Conversion::kPacked || !Scales::kHasZeros, "packed filters have zero points");
+  static_assert(kPixels * kRowBytes % kAlignment == 0, "B begins where the swizzle does");
+  static_assert(kPixels / kClusterColumns % 8 == 0, "a part of the rows of A begins where the swizzle does");
+  static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
+  static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
+  static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
+  static_assert(!kByStages || (kSplits > 1 && !kPaired), "consumers by stages exchange their sums");
+  static_assert(!kByStages || kStages % kConsumers == 0, "a consumer by stages has the same stages in each round");
+  static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
+                             !Mma::kTransposed && !Conversion::kConverts),
+                "consumers by rows promote the sums of operands that are contiguous along k");
+  static_assert(!kBatched || (!kGrouped && !Conversion::kPacked), "groups of rows, and packed filters, have no batches");
+  static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
+                "pairs are rows of B in two blocks");
+  static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
+  static_assert(kSplits == 1 || kConsumers * kSplits * kSumsBytes <= kStages * kStageBytes,
+                "partial sums fit in the stages");
+
+  using Lanes = std::conditional_t<kPaired, LanesOfPairs<kPairs>, kit::Lanes>;
+  CUTLASS_HOST_DEVICE static constexpr int strips_of(int columns) {
+    return ceil_div(columns, kFilters) * (kFilters / Lanes::kStrip);
+  }
+
+  /// The first block of columns, and the first row, of a consumer in a tile.
+  CUTLASS_DEVICE static int first_block_of(int consumer) {
+    return kOfStage == 1 || kByRows ? 0 : consumer * kBlocks;
+  }
+  /// The place of a block's filters among a stage's.
+  CUTLASS_DEVICE static constexpr uint32_t filters_of(int box, int block) {
+    return (box * kColumnBlocks + block) * Filters::kBytes;
+  }
+  CUTLASS_DEVICE static int row_of_consumer(int consumer) { return kByRows ? consumer * kFilters : 0; }
+  /// The first row of a tile that a CTA completes.
+  CUTLASS_DEVICE static int first_row_of(int rank) {
+    return kSplits > 1 ? rank / kMulticast * kCompleted : 0;
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_GEMM_TRAITS_HPP
