@@ -62,17 +62,22 @@ typedef struct golden_arguments {
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
 // evt/entry.hpp
-// evt/element.hpp
 // evt/fragment.hpp
+// evt/element.hpp
 // evt/kit/geometry.hpp
+// evt/kit/descriptor.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
-// evt/kit/descriptor.hpp
-// evt/kit/pipeline.hpp
 // evt/kit/step.hpp
 // evt/kit/scales.hpp
-// evt/kit/strips.hpp
 // evt/kit/taps.hpp
+// evt/kit/gemm_traits.hpp
+// evt/kit/gemm_params.hpp
+// evt/kit/gemm_work.hpp
+// evt/kit/pipeline.hpp
+// evt/kit/strips.hpp
+// evt/kit/gemm_completion.hpp
+// evt/kit/gemm_multiplication.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp
 // evt/epilogue/operation.hpp
