@@ -39,8 +39,8 @@
 //
 // Batches: a product for each, of matrices that are any strides apart. Batches may share a matrix.
 //
-// gemm_traits.hpp has the types and constants of a product, gemm_params.hpp makes the kernel's parameters, gemm_work.hpp
-// places stages in shared memory and gives a CTA its tiles. Here are the roles of the warps. A consumer multiplies by
+// gemm_traits.hpp has the types and constants of a product. gemm_params.hpp makes the kernel's parameters. gemm_work.hpp
+// places stages in shared memory, and gives a CTA its tiles. Here are the roles of the warps. A consumer multiplies by
 // gemm_multiplication.hpp, and completes its tiles by gemm_completion.hpp.
 
 #include <algorithm>
