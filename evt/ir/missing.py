@@ -66,6 +66,7 @@ _RMS = Missing(
     "`A = A * rrms[m]` before the next product",
 )
 _CHOICE = Missing("a choice is `where`", "write `where(condition, a, b)`")
+_NEGATION = Missing("a negation is `!`", "write `!x`, and parentheses around a comparison: `!(x > 0)`")
 _CAST = Missing("a cast is called by the name of the type", "write `f16(x)`")
 _TOP = Missing(
     "it orders the values of a row, which evt does not support",
@@ -86,6 +87,7 @@ MISSING_FUNCTIONS: dict[str, Missing] = {
     **dict.fromkeys(("layer_norm", "layernorm", "group_norm", "instance_norm"), _NORM),
     **dict.fromkeys(("rms_norm", "rmsnorm"), _RMS),
     **dict.fromkeys(("if", "ifelse", "if_else", "ite", "iif", "cond", "select", "choose", "switch"), _CHOICE),
+    "not": _NEGATION,
     **dict.fromkeys(("cast", "convert", "astype", "to", "type"), _CAST),
     **dict.fromkeys(("normalize", "norm"), _NORM),
     **dict.fromkeys(

@@ -29,6 +29,9 @@ _PAIRS = {
 }
 #: Words that look like types.
 _TYPE = re.compile(r"[a-z]+\d+\w*|float|half|double|int|bool")
+#: A call of PyTorch's GELU: its argument, the quotes, and the formula's name.
+_GELU = re.compile(r"gelu\((.+), *approximate *= *(['\"])(tanh|none)\2\)", re.DOTALL)
+_GELUS = {"tanh": "gelu_tanh", "none": "gelu"}
 #: The end of a line, blank lines and comments, and the next statement.
 _NEXT_LINE = re.compile(r"[^\S\n]*(#[^\n]*)?\n(\s|#[^\n]*\n)*[^\s;#]")
 _CONTINUED = "a statement ends with its line; put its value in parentheses to continue it on the next line"
@@ -94,14 +97,17 @@ def _several(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found
 
 
 def _typed(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found | None:
-    """``D: f16 = acc`` -> ``out D: f16; D = acc``, and ``bias: f32[n]`` -> ``in bias: f32[n]``."""
+    """``D: f16 = acc`` -> ``out D: f16; D = acc``, ``bias: f16`` -> ``in bias: f16``, ``D: -acc`` -> ``D = -acc``."""
     if not 1 <= index < len(tokens) - 1 or (tokens[0].type, tokens[index].type) != ("NAME", "COLON"):
-        return None
-    if tokens[index + 1].type != "NAME":
         return None
     if index > 1 and (tokens[1].type != "LSQB" or _closing(tokens, 1) != index - 1):
         return None
-    equal = _outside(tokens, "EQUAL")
+    equal, after = _outside(tokens, "EQUAL"), tokens[index + 1]
+    if equal is None and (after.type in {"LPAR", "NUMBER", "SUM"} or after == "acc" or _computes(tokens, index + 2)):
+        name, value = _text(source, tokens, 0, index), _text(source, tokens, index + 1, len(tokens))
+        return index, index, f"write `{name} = {value}`"
+    if after.type != "NAME":
+        return None
     if equal is None:
         return index, index, f"write `in {_text(source, tokens, 0, len(tokens))}`"
     left, value = _text(source, tokens, 0, equal), _text(source, tokens, equal + 1, len(tokens))
@@ -117,6 +123,43 @@ def _untyped(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found
         return None
     name, kind = tokens[index - 1], tokens[index]
     return index, index, f"write `{name}: {kind}` for a type, or `{name}, {kind}` for two names"
+
+
+def _parameter(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found | None:
+    """``def f(x, a=2) = a*x`` -> ``def f(x, a) = a*x``."""
+    if tokens[0].type == "DEF" and index < len(tokens) and tokens[index].type == "EQUAL" and _depth(tokens[:index]):
+        return index, index, "a parameter has no default: pass all arguments in each call"
+    return None
+
+
+def _default(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found | None:
+    """``in scale: f32 = 1/4`` -> ``in scale: f32 = 0.25``."""
+    kinds = [token.type for token in tokens[max(index - 2, 0) : index]]
+    if tokens[0].type != "IN" or kinds != ["EQUAL", "NUMBER"] or not _computes(tokens, index):
+        return None
+    ends = index + 2 == len(tokens) or (index + 2 < len(tokens) and tokens[index + 2].type == "COMMA")
+    if tokens[index] != "/" or not ends or tokens[index + 1].type != "NUMBER" or not float(tokens[index + 1]):
+        return index, index, "a default is one number"
+    quotient = float(tokens[index - 1]) / float(tokens[index + 1])
+    before, after = _text(source, tokens, 0, index - 1), _text(source, tokens, index + 2, len(tokens))
+    return index - 1, index + 1, f"a default is one number: write `{before} {quotient:.9g}{after}`"
+
+
+def _approximate(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found | None:
+    """``gelu(acc, approximate='tanh')`` -> ``gelu_tanh(acc)``."""
+    if index < 5 or index >= len(tokens) or tokens[index - 2] != "approximate":
+        return None
+    depth = _depth(tokens[:index])
+    first = next((place for place in reversed(range(index)) if _depth(tokens[:place]) < depth), 0)
+    end = next((place for place in range(index, len(tokens)) if tokens[place].type == "RPAR"), index)
+    meant = approximated(_text(source, tokens, first - 1, end + 1)) if first else ""
+    return (first - 1, end, f"write `{meant}`") if meant else None
+
+
+def approximated(text: str) -> str:
+    """Return evt's form of a call of PyTorch's GELU with a keyword in quotes, or ""."""
+    found = _GELU.fullmatch(text)
+    return f"{_GELUS[found[3]]}({found[1]})" if found else ""
 
 
 def _scoped(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found | None:
@@ -197,6 +240,9 @@ _RULES: tuple[_Rule, ...] = (
     _several,
     _typed,
     _untyped,
+    _parameter,
+    _default,
+    _approximate,
     _scoped,
     _digits,
     _arrow,
@@ -211,6 +257,13 @@ def _text(source: Source, tokens: Sequence[lark.Token], start: int, end: int) ->
     if start >= end:
         return ""
     return " ".join(source.text[tokens[start].start_pos : tokens[end - 1].end_pos].split())
+
+
+def _computes(tokens: Sequence[lark.Token], place: int) -> bool:
+    """Return whether a token makes an expression of the name or number before it."""
+    if place >= len(tokens) or tokens[place].type == "EQUAL":
+        return False
+    return tokens[place].type == "LPAR" or tokens[place] in _OPERATORS
 
 
 def _adjacent(tokens: Sequence[lark.Token], place: int) -> bool:

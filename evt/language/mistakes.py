@@ -11,7 +11,7 @@ from typing import Any
 import lark
 
 from evt.diagnostics import Diagnostic, Source, Span
-from evt.language.foreign import foreign
+from evt.language.foreign import approximated, foreign
 
 _OPERAND = {"NAME", "NUMBER", "LPAR"}
 _ASSIGN = "a statement is an assignment: `D = relu(acc + bias)`"
@@ -41,6 +41,8 @@ _WORDS = {
     "not": "write `!`",
     "as": "a cast is written `f16(x)`",
 }
+#: Operators that bind looser than ``not`` of Python.
+_LOGIC = frozenset({"and", "or", "if", "else", "&&", "||", "?"})
 _OPENING, _CLOSING = frozenset({"LPAR", "LSQB"}), frozenset({"RPAR", "RSQB"})
 #: The last tokens of an operand.
 _ENDS = frozenset({"NAME", "NUMBER", "RPAR", "RSQB"})
@@ -105,7 +107,7 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
         if word := _WORDS.get(str(token)) or _WORDS.get(str(before)):
             hint = _choice(source, tokens, index) or word
             if before == "not":
-                hint = f"write `!{token}`"
+                hint = f"write `!{_negated(source, tokens, index)}`"
         elif before.type == "NUMBER" and token in _SUFFIXES and before.end_pos == token.start_pos:
             hint = f"numbers have no suffix: write `{before}`"
         elif {before.type, token.type} <= {"NAME", "NUMBER"}:
@@ -174,6 +176,17 @@ def _choice(source: Source, tokens: list[lark.Token], index: int) -> str:
     return ""
 
 
+def _negated(source: Source, tokens: list[lark.Token], index: int) -> str:
+    """Return the operand of ``not``, which takes a whole comparison, for ``!``, which takes one operand."""
+    end, last, depth, whole = index, _brackets(tokens, index)[1], 0, True
+    while end < last and (depth or tokens[end] not in _LOGIC):
+        depth += (tokens[end].type in _OPENING) - (tokens[end].type in _CLOSING)
+        whole = whole and (depth > 0 or tokens[end].type in _ENDS)
+        end += 1
+    text = source.text[tokens[index].start_pos : tokens[end - 1].end_pos]
+    return text if whole else f"({text})"
+
+
 def _remainder(source: Source, tokens: list[lark.Token], index: int) -> str:
     """Return evt's form of ``x % 2`` if both operands are a name, a number, a call or in parentheses."""
     first, last = _brackets(tokens, index)
@@ -240,6 +253,8 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
         hint = f"write `{replacement}`"
     elif char.isspace() or unicodedata.category(char) in ("Cc", "Cf"):
         hint = "it is invisible or looks like a space; remove it"
+    elif meant := _called(source, token):
+        hint = f"write `{meant}`"
     elif char in "\"'\\`$" or unicodedata.category(char) in ("Pi", "Pf"):
         hint = "a program holds no quotes and no escapes"
     elif char == "@":
@@ -249,6 +264,14 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
     elif char.isalpha():
         hint = "names have the letters a to z and A to Z, digits and `_`"
     return Diagnostic("E0102", message, _span(token), "not expected", help=hint, source=source)
+
+
+def _called(source: Source, token: lark.Token) -> str:
+    """Return evt's form of a call whose last argument is in quotes, or ""."""
+    start, end = token.start_pos or 0, token.end_pos or 0
+    opened = re.search(r"gelu\((?!.*gelu\()[^\n;]*$", source.text[max(start - _NEAR, 0) : start])
+    closed = re.match(r"\w+.\s*\)", source.text[end : end + _NEAR])
+    return approximated(f"{opened[0]}{token}{closed[0]}") if opened and closed else ""
 
 
 def _around(source: Source, token: lark.Token) -> tuple[str, str]:
@@ -281,7 +304,7 @@ def _method(source: Source, token: lark.Token) -> str:
     if owner is None or called is None:
         return ""
     if owner[0] in _MODULES or called[0] != called[1]:
-        return f"write `{called[1]}`"
+        return f"write `{approximated(called[1]) or called[1]}`"
     if called[2] in _CASTS and called[3].isidentifier():
         return f"write `{called[3]}({owner[0]})`"
     return f"write `{called[2]}({', '.join(filter(None, (owner[0], called[3])))})`"

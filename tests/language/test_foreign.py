@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from evt.errors import EvtError
+from evt.ir.lower import OPERATIONS
 from tests.programs import typed
 
 VALUES = ("acc", "acc + bias", "relu(acc*alpha) + C", "(acc - 1)*max(acc, bias)", "-acc", "where(acc > 0, acc, 0)")
@@ -24,6 +25,8 @@ STATEMENTS: dict[str, Callable[[str], tuple[str, str]]] = {
     "an input": lambda x: (f"input gate: f16[m, n]; D = ({x})*gate", "in gate: f16[m, n]"),
     "an output": lambda x: (f"outputs D: f16[m, n]; D = {x}", "out D: f16[m, n]"),
     "a declaration without its word": lambda x: (f"gate: f16[m, n]; D = ({x})*gate", "in gate: f16[m, n]"),
+    "a colon for a sign": lambda x: (f"D: {x}", f"D = {x}"),
+    "a fraction": lambda x: (f"in s: f32 = 1/4, t: f16; D = ({x})*s*t", "in s: f32 = 0.25, t: f16"),
     "a function with a colon": lambda x: (f"def f(v): v*2; D = f({x})", "def f(v) = v*2"),
     "a function with a return": lambda x: (f"def f(v): return v*2; D = f({x})", "def f(v) = v*2"),
     "a function without a sign": lambda x: (f"def f(v) v*2; D = f({x})", "def f(v) = v*2"),
@@ -34,6 +37,8 @@ EXPRESSIONS: dict[str, Callable[[str], tuple[str, str]]] = {
     "a cast of a call": lambda x: (f"(float) tanh({x})", f"float(tanh({x}))"),
     "a namespace": lambda x: (f"std::max({x}, 0)", f"max({x}, 0)"),
     "namespaces": lambda x: (f"cutlass::epilogue::thread::relu({x})", f"relu({x})"),
+    "PyTorch's GELU": lambda x: (f"gelu({x}, approximate='tanh')", f"gelu_tanh({x})"),
+    "PyTorch's default GELU": lambda x: (f"gelu({x}, approximate = 'none')", f"gelu({x})"),
     "separated digits": lambda x: (f"({x}) + 1_000", "1000"),
     "hexadecimal digits": lambda x: (f"({x}) + 0x1F", "31"),
     "binary digits": lambda x: (f"({x}) + 0b101", "5"),
@@ -90,6 +95,37 @@ def test_a_statement_that_goes_on_in_the_next_line(layout: str, operator: str, v
     assert not mistakes(f"{target} = ({rest})")
 
 
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(
+    ("condition", "meant"),
+    [("{} > 0", "!(acc2 > 0)"), ("0 < {} || acc > 0", "!(0 < acc2)"), ("isnan({}) and acc > 0", "!isnan(acc2)")],
+)
+def test_negations(condition: str, meant: str, value: str) -> None:
+    """Python's ``not`` takes a whole comparison, ``!`` one operand."""
+    ((_, _, hint), *_) = mistakes(f"acc2 = {value}; D = where(not {condition.format('acc2')}, acc, 0)")
+    assert f"write `{meant}`" in hint, hint
+    assert not mistakes(f"acc2 = {value}; D = where({meant}, acc, 0)")
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("module", ["", "F.", "torch.nn.functional."])
+def test_the_gelu_of_pytorch(module: str, value: str) -> None:
+    for quote in "'", '"':
+        for name, meant in (("tanh", "gelu_tanh"), ("none", "gelu")):
+            hints = [hint for *_, hint in mistakes(f"D = {module}gelu({value}, approximate={quote}{name}{quote})")]
+            assert not module or "(" in value or f"write `{meant}({value})`" in hints, hints
+            assert module or f"write `{meant}({value})`" in hints, hints
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_headers_with_other_operands(operation: str) -> None:
+    for operands, dtype in (("x: bf16, w: bf16", "bf16"), ("B: f32[k, n], A: f32[m, k]", "f32"), ("x: i8", "f16")):
+        ((_, _, hint),) = mistakes(f"{operation}({operands}); D = acc")
+        meant = hint.removeprefix("write `").removesuffix("`")
+        assert meant.startswith(f"{operation}(A: {dtype}"), hint
+        assert not mistakes(f"{meant}; D = acc")
+
+
 @pytest.mark.parametrize("text", ["// {}", "D = {} // why", "/* why */ D = {}", "D = {} /* why */"])
 @pytest.mark.parametrize("value", VALUES)
 def test_comments(text: str, value: str) -> None:
@@ -110,6 +146,8 @@ def test_comments(text: str, value: str) -> None:
         ("D = [acc]", "`[` is not expected here", "use parentheses"),
         ("D = (acc + 1) bias", "an operator is missing between `)` and `bias`", "write `*` for a product"),
         ("D = acc as f16", "an operator is missing between `acc` and `as`", "a cast is written `f16(x)`"),
+        ("def f(x, a=2) = x*a; D = f(acc)", "`=` is not expected here", "a parameter has no default"),
+        ("in s: f32 = 2**3; D = acc*s", "`**` is not expected here", "a default is one number"),
         ("naïve = acc", "the character `ï` (U+00EF) has no meaning in a program", "names have the letters a to z"),
         ("D = acc.to(f16)", "the character `.` (U+002E) has no meaning in a program", "write `f16(acc)`"),
         ("D = tf.nn.relu(acc)", "the character `.` (U+002E) has no meaning in a program", "write `relu(acc)`"),
@@ -127,6 +165,7 @@ def test_messages(text: str, message: str, hint: str) -> None:
             (f"D = {word}(acc > 0, acc, 0)", f"there is no function `{word}`: a choice is `where`", "write `where(")
             for word in ("if", "cond", "select", "ite")
         ),
+        ("D = where(not (acc > 0), acc, 0)", "there is no function `not`: a negation is `!`", "write `!x`"),
         ("D = cast(acc, bias)", "there is no function `cast`: a cast is called by", "write `f16(x)`"),
         ("D = __expf(acc)", "there is no function `__expf`", "did you mean `exp`?"),
         ("D = rms_norm(acc)", "there is no function `rms_norm`: it needs", "store `D = acc; rrms = rsqrt(mean[n]"),

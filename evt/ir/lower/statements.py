@@ -263,13 +263,8 @@ class Statements:
             self.report("E0501", message, operation.span, "unknown", unknown_operation(operation.text))
             return ()
         if [operand.name.text for operand in declared] != ["A", "B"]:
-            self.report(
-                "E0203",
-                f"`{operation.text}` has the operands A and B",
-                self.header.span,
-                "",
-                f"write `{operation.text}(A: f16[m, k], B: f16[k, n])`",
-            )
+            message, meant = f"`{operation.text}` has the operands A and B", self.header_meant(self.header)
+            self.report("E0203", message, self.header.span, "", f"write `{meant}`")
             return ()
         result = []
         for operand, default in zip(declared, OPERATIONS[operation.text], strict=True):
@@ -279,6 +274,15 @@ class Statements:
                 inferred: tuple[Inferred, ...] = () if operand.subscript else ("modes",)
                 result.append(Operand(operand.name.text, dtype, modes, operand.span, inferred))
         return tuple(result)
+
+    def header_meant(self, header: syntax.Header) -> str:
+        """Return a header with the operands A and B, and the types that the user wrote for two operands."""
+        operation, types = header.operation.text, [operand.dtype.text for operand in header.operands]
+        parts, types = [], types if len(types) == 2 else ["f16", "f16"]
+        for name, modes, dtype in zip("AB", OPERATIONS[operation], types, strict=True):
+            subscript = "" if operation in CONVOLUTIONS else f"[{', '.join(modes)}]"
+            parts.append(f"{name}: {dtype}{subscript}")
+        return f"{operation}({', '.join(parts)})"
 
     def operand_modes(self, operand: syntax.Operand, default: tuple[str, ...]) -> tuple[str, ...] | None:
         if operand.subscript is None:
