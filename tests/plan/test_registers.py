@@ -76,6 +76,12 @@ def test_more_tensors_need_more_registers(config: Config) -> None:
     assert estimate(wide, config) > register_limit(config)
 
 
+def test_threads_of_sm100_request_no_registers() -> None:
+    """Its warps keep the registers that the compiler gives them: the limit is that of an instruction."""
+    made = survey(packed_problem(evt.gemm("D = acc").request, "sm100", "f16", "f16"), "evt").chosen.configs
+    assert {register_limit(config) for config in made} == {255}
+
+
 def test_values_that_are_kept_count() -> None:
     kept = "; ".join(f"t{i} = exp(acc * {i + 2})" for i in range(24))
     text = f"{kept}; D = {' + '.join(f't{i}' for i in range(24))}; E = {' * '.join(f't{i}' for i in range(24))}"

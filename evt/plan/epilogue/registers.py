@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evt.ir.dtype import DType
-from evt.plan.configurations.config import Config, ConfigConvolution, ConfigDepthwise, ConfigWgrad, ceil_div
+from evt.plan.configurations.config import (
+    Config,
+    ConfigConvolution,
+    ConfigDepthwise,
+    ConfigSm100,
+    ConfigWgrad,
+    ceil_div,
+)
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.step import Share, Step
 
@@ -46,10 +53,10 @@ def estimate_registers(program: EpilogueProgram, config: Config, accumulator: DT
 def register_limit(config: Config) -> int:
     """Return the registers that a thread of the epilogue may have.
 
-    2.x: the most that an instruction can address. 3.x: the request of the consumers of CUTLASS's warp-specialised
-    kernels. Depthwise: the most that leaves room for a second thread block.
+    2.x and sm100: the most that an instruction can address. Other 3.x: the request of the consumers of CUTLASS's
+    warp-specialised kernels. Depthwise: the most that leaves room for a second thread block.
     """
-    if _family(config) == "2x":
+    if _family(config) == "2x" or isinstance(config, ConfigSm100):
         return 255
     if isinstance(config, ConfigConvolution):
         return config.registers

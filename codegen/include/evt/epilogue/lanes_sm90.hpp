@@ -602,32 +602,36 @@ struct Lanes : epilogue::TypesCutlass {
   struct Totals<Kept::kNothing, Op, Element> {
     struct SharedStorage {};
 
-    Element total;
+    Running<Op, Element> total;
 
-    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) : total(Op::template identity<Element>()) {}
+    CUTLASS_DEVICE Totals(Lanes const&, SharedStorage&) {}
 
     template <class Write>
     CUTLASS_DEVICE void add(Lanes const& lanes, At const& at, cutlass::Array<Element, kSize> const& values,
                             Write const&) {
-      Element totals[4];  // one dependency chain for each element of a quadruple
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        totals[i] = Op::template identity<Element>();
-      }
-      lanes.combine<Op, kSize>(at, values, [&](int i) -> Element& { return totals[i % 4]; });
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 4; i += 2) {
-        if (lanes.has_row(at, i)) {
-          total = Op::apply(total, Op::apply(totals[i], totals[i + 1]));
+      if constexpr (kByFragment<Op>) {  // one chain: four of moments do not fit beside the accumulators
+        lanes.for_each_column(at, [&](int i) { total.add(values[i], lanes.has_row(at, i)); });
+      } else {
+        Element totals[4];  // one dependency chain for each element of a quadruple
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          totals[i] = Op::template identity<Element>();
+        }
+        lanes.combine<Op, kSize>(at, values, [&](int i) -> Element& { return totals[i % 4]; });
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; i += 2) {
+          if (lanes.has_row(at, i)) {
+            total.add(Op::apply(totals[i], totals[i + 1]));
+          }
         }
       }
     }
 
     template <class Write>
-    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) {
-      total = reduce_over_lanes<Op, 32>(total);
+    CUTLASS_DEVICE void end(Lanes const& lanes, Write const& write) const {
+      Element const all = reduce_over_lanes<Op, 32>(total.total());
       if (lanes.thread % 32 == 0 && lanes.is_inside()) {
-        write(0, total);
+        write(0, all);
       }
     }
   };
