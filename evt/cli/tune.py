@@ -433,11 +433,13 @@ def _read(file: str) -> Iterable[tuple[str, Measurement]]:
     from evt.storage.reading import read_file
 
     try:
-        document = json_format.loads(read_file(file))
-        if document["form"] > _FORM:
-            raise click.ClickException(f"{file}: a newer version of evt wrote it, in form {document['form']}")
-        return list(map(keyed, document["measurements"]))
+        match json_format.loads(read_file(file)):
+            case {"form": int(form)} if form > _FORM:
+                raise click.ClickException(f"{file}: a newer version of evt wrote it, in form {form}")
+            case {"form": int(), "measurements": list(entries)}:
+                return list(map(keyed, entries))
+        raise ValueError("it has no list of measurements")
     except OSError as error:
         raise click.ClickException(f"cannot read {file}: {error.strerror or error}") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{file} is no file of `evt tune export`: {error}") from error

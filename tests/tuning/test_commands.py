@@ -205,6 +205,14 @@ def test_a_workload_needs_a_gpu(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["diagnostics"][0]["code"] == "E0109"
 
 
+@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"form": "1", "measurements": []}', '{"form": 1, "measurements": {}}'])
+def test_a_file_without_measurements_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "h.json"
+    file.write_text(text)
+    result = cli("import", str(file))
+    assert (result.exit_code, "it has no list of measurements" in result.stderr) == (1, True)
+
+
 @pytest.mark.parametrize(
     "command", [("tune", "import"), ("tune", "fit"), ("bench", "diff", "/dev/zero"), ("bench", "plot", "-o", "x.svg")]
 )
