@@ -205,7 +205,9 @@ def test_a_workload_needs_a_gpu(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["diagnostics"][0]["code"] == "E0109"
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"form": "1", "measurements": []}', '{"form": 1, "measurements": {}}'])
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "{}", '{"form": "1", "measurements": []}', '{"form": 1, "measurements": {}}']
+)
 def test_a_file_without_measurements_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "h.json"
     file.write_text(text)
