@@ -222,6 +222,7 @@ struct GemmMultiplication {
   /// Release a stage: arrive at its barriers in all CTAs that send to this one.
   CUTLASS_DEVICE static void release(Storage const& storage, int rank, int stage) {
     int const lane = threadIdx.x % 32;
+    if constexpr (Traits::Scaled::kExists) __syncwarp();  // all lanes have read their factors
     if constexpr (Traits::kMulticast == 1) {
       if (lane == 0) barrier_arrive(storage.empty(stage));
     } else {
