@@ -103,8 +103,10 @@ _SCALED_BY_ROWS = (
 )
 #: Filters of 8 bits that are converted take registers.
 _CONVERTED = (
-    Tile(128, 1, False),
+    Tile(128, 1, False, row_bytes=DEEP_ROW_BYTES),
+    Tile(256, 1, False, (1, 2, 1)),
     Tile(192, 1, False, (1, 2, 1)),
+    Tile(128, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(16, 1, False, row_bytes=DEEP_ROW_BYTES),

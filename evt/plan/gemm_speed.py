@@ -66,8 +66,11 @@ _OF_PAIRS = {Tile(128, 2, False, (down, 1, 1)): Speed(0.64, 2.0) for down in (1,
 #: memory for two sums, unless the tile is by rows.
 FACTORS = 1.3
 #: The microseconds of a consumer that converts a stage: of a B of 8 bits, and of a packed B by its number of factors.
-#: Fitted to kernels of Llama 3 8B's projections on an H100, 2026-11.
-CONVERTED, UNPACKED = 0.17, (0.145, 0.18, 0.21)
+#: If no other consumer multiplies meanwhile, a multiplication follows, in ``AFTER`` of a stage's time. Fitted to
+#: kernels of Llama 3 8B's projections on an H100, 2026-11.
+CONVERTED, UNPACKED, AFTER = 0.17, (0.145, 0.18, 0.21), 0.65
+#: The microseconds in which a row of a stage beside converted filters is loaded, if a tile has rows beyond the matrix.
+BEYOND = 0.0029
 #: Microseconds of a launch, with the first bytes from memory.
 LAUNCH = 6.1
 #: Microseconds of a kernel that copies operands, besides their traffic.
@@ -91,7 +94,8 @@ class Size(NamedTuple):
 
     ``groups`` of rows have columns each. Their numbers of rows are assumed to vary. ``column_bytes`` are the bytes
     of a column's k, relative to a row's. ``written`` are the bytes of D of an element. ``batches`` have a product each.
-    ``stage`` is the time of a stage relative to the measured one. A stage takes ``least`` microseconds at least.
+    ``stage`` is the time of a stage relative to the measured one. A stage takes ``least`` microseconds at least, and
+    ``added`` ones more.
     """
 
     rows: int
@@ -105,6 +109,7 @@ class Size(NamedTuple):
     batches: int = 1
     stage: float = 1.0
     least: float = 0.0
+    added: float = 0.0
 
 
 def loaded(tile: Tile) -> float:
@@ -168,7 +173,7 @@ def work(
     )
     loaded = lines * min(tiles, at_a_time) / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits * (2 if tile.by_stages else 1))
-    multiplied = stages * _norm(max(speed.stage * size.stage, size.least), loaded) * stage
+    multiplied = stages * _norm(max(speed.stage * size.stage, size.least) + size.added, loaded) * stage
     relative = _CONSTANT + (1 - _CONSTANT) * size.traffic / _TRAFFIC
     completed = speed.epilogue * epilogue * relative + evaluated * tile.sums
     # A consumer multiplies while the other one completes its tile.

@@ -325,10 +325,16 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
     packed, converts = plan.mainloop.is_packed, plan.mainloop.converts
-    stage = gemm_speed.FACTORS if scaled and not packed else 1.0
-    least = gemm_speed.UNPACKED[len(plan.factors)] if packed else gemm_speed.CONVERTED if converts else 0.0
+    stage, least, added = gemm_speed.FACTORS if scaled else 1.0, 0.0, 0.0
+    if packed:
+        stage, least = 1.0, gemm_speed.UNPACKED[len(plan.factors)]
+    elif converts and (tile.pingpong or tile.by_stages):
+        rows = tile.rows * (2 if tile.by_stages else 1) if m % tile.rows else 0
+        least = max(gemm_speed.CONVERTED, gemm_speed.BEYOND * rows)
+    elif converts:
+        stage, added = gemm_speed.AFTER * stage, gemm_speed.CONVERTED
     return tile, gemm_speed.Size(
-        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least
+        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least, added
     )
 
 

@@ -13,7 +13,9 @@ from evt.errors import EvtError
 from evt.fx.fuse import fusion
 from evt.plan.gemm import tile_of
 from evt.plan.plan import OwnProduct
+from evt.plan.speed import fastest
 from evt.reference.compare import relative_error
+from evt.request import packed_problem, surveyed
 from tests.fx.fusing import formulas
 
 ACTIVATIONS = {"f16": torch.float16, "bf16": torch.bfloat16}
@@ -62,8 +64,63 @@ def test_filters_are_converted_in_registers(a: str, b: str) -> None:
 
 def test_stages_of_both_have_the_same_depth() -> None:
     plan = evt.linear("D = acc").plan("sm90", "bf16", "i8")
-    assert plan.config.tile[2] == 64
-    assert tile_of(plan.config, 2).row_bytes == 128
+    assert plan.config.tile[2] == 128
+    assert tile_of(plan.config, 2).row_bytes == 256
+
+
+#: Microseconds of bf16 products with weights of i8 by (m, n, k), by tile. NVIDIA H100 80GB HBM3, 2026-11.
+TILES = (
+    "own_pingpong_128x64x128",
+    "own_cooperative_128x128x128",
+    "own_cooperative_64x128x128",
+    "own_pingpong_64x64x128",
+    "own_cooperative_192x128x64_1x2",
+    "own_cooperative_256x128x64_1x2",
+    "own_stages_64x64x128_1x1x2",
+)
+MEASURED = {
+    (64, 4096, 4096): (26.5, 30.8, 25.8, 18.7, 38.6, 45.8, 16.7),
+    (64, 4096, 14336): (73.9, 83.5, 68.0, 43.4, 112.6, 137.2, 34.1),
+    (64, 6144, 4096): (32.4, 31.3, 26.2, 19.6, 39.1, 46.3, 25.2),
+    (64, 28672, 4096): (105.5, 82.1, 55.5, 58.9, 127.4, 161.4, 74.6),
+    (96, 4096, 4096): (21.6, 30.7, 25.8, 19.2, 38.7, 46.0, 28.6),
+    (96, 4096, 14336): (54.7, 83.3, 68.2, 51.2, 113.1, 137.3, 57.3),
+    (96, 6144, 4096): (26.0, 31.1, 26.5, 30.4, 39.4, 46.5, 38.7),
+    (96, 28672, 4096): (96.3, 67.6, 83.7, 106.0, 116.0, 142.4, 144.5),
+    (128, 4096, 4096): (21.7, 31.4, 25.9, 18.8, 38.6, 45.9, 25.0),
+    (128, 4096, 14336): (53.3, 84.3, 68.3, 44.4, 113.0, 137.4, 50.7),
+    (128, 6144, 4096): (22.2, 31.2, 26.4, 29.1, 39.1, 46.9, 33.9),
+    (128, 28672, 4096): (70.7, 65.1, 84.9, 85.0, 87.8, 140.4, 126.8),
+    (192, 4096, 4096): (30.2, 30.8, 26.2, 28.9, 39.0, 46.2, 34.2),
+    (192, 4096, 14336): (88.1, 85.1, 69.4, 81.8, 113.0, 137.2, 74.8),
+    (192, 6144, 4096): (49.3, 32.5, 43.9, 39.5, 39.8, 46.8, 48.8),
+    (192, 28672, 4096): (187.6, 124.5, 121.4, 127.7, 81.7, 100.2, 180.5),
+    (256, 4096, 4096): (22.2, 31.3, 26.5, 29.3, 39.3, 46.4, 44.5),
+    (256, 4096, 14336): (55.6, 86.0, 72.2, 83.4, 114.3, 137.5, 101.2),
+    (256, 6144, 4096): (35.2, 31.7, 44.4, 39.5, 47.2, 47.1, 61.5),
+    (256, 28672, 4096): (111.3, 113.3, 139.8, 157.7, 184.8, 98.3, 241.3),
+    (512, 4096, 4096): (35.2, 32.8, 44.1, 49.4, 40.2, 47.0, 78.2),
+    (512, 4096, 14336): (108.4, 95.2, 136.6, 156.2, 119.4, 139.7, 196.9),
+    (512, 6144, 4096): (48.7, 56.7, 63.1, 71.5, 75.3, 48.0, 110.8),
+    (512, 28672, 4096): (208.2, 189.3, 263.8, 299.8, 214.2, 181.9, 467.0),
+    (1024, 4096, 4096): (64.0, 56.9, 81.9, 93.4, 75.8, 50.2, 146.5),
+    (1024, 4096, 14336): (207.7, 180.9, 259.6, 300.2, 234.3, 155.4, 389.9),
+    (1024, 6144, 4096): (94.4, 86.0, 119.1, 136.4, 110.8, 93.4, 205.8),
+    (1024, 28672, 4096): (402.0, 362.7, 515.4, 572.7, 380.8, 307.3, 909.4),
+    (2048, 4096, 4096): (124.9, 114.1, 156.3, 177.6, 113.5, 95.6, 271.2),
+    (2048, 4096, 14336): (543.3, 353.9, 510.5, 602.0, 356.6, 301.1, 1122.9),
+    (2048, 6144, 4096): (198.7, 164.6, 227.6, 259.4, 148.7, 138.3, 382.6),
+    (2048, 28672, 4096): (1112.0, 730.6, 997.0, 1179.4, 673.3, 611.0, 1727.1),
+}
+
+
+@pytest.mark.parametrize("size", MEASURED, ids=str)
+def test_calls_take_the_fastest_measured_tile(size: tuple[int, int, int]) -> None:
+    op = evt.linear("B = s[n]*B; D = acc")
+    plans = surveyed(op.request, packed_problem(op.request, "sm90", "bf16", "i8")).defaults
+    assert set(TILES) <= {plan.config.name for plan in plans}
+    taken = plans[fastest(plans, {**dict(zip("mnk", size, strict=True)), "l": 1}, 132)].config.name
+    assert MEASURED[size][TILES.index(taken)] <= 1.1 * min(MEASURED[size])
 
 
 @pytest.mark.parametrize("target", ["sm80", "sm89", "sm100", "sm120"])
