@@ -43,6 +43,17 @@ class Images(torch.nn.Module):
         return torch.relu(self.second(self.two(torch.relu(self.first(self.one(x))))) + x)
 
 
+class Added(torch.nn.Module):
+    """A matrix that ``addmm`` adds: cuBLAS rounds the product first, or does not, with its version."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(size, size) * size**-0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.addmm(x, x, self.weight))
+
+
 def compiled(module: torch.nn.Module, _: torch.Tensor) -> Any:
     torch._dynamo.reset()
     return torch.compile(module, backend="evt", options={"evt.rule": "lossless"})
@@ -63,6 +74,16 @@ def test_transformer(make, dtype, rows) -> None:
             x = torch.randn(rows, 768, device="cuda", dtype=dtype)
             assert torch.equal(made(x), module(x))
     print(evt.report(made))  # the share of regions is measured, not promised
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_addmm_with_a_matrix(dtype) -> None:
+    module = Added(1024).to("cuda", dtype).eval()
+    made = fused(module, torch.zeros(1024, 1024, device="cuda", dtype=dtype))
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.randn(1024, 1024, device="cuda", dtype=dtype)
+            assert torch.equal(made(x), module(x))
 
 
 @pytest.mark.parametrize("make", [fused, compiled])

@@ -20,6 +20,11 @@ def whole(*shape, dtype, low=-3, high=4):
     return torch.randint(low, high, shape, device="cuda").to(dtype)
 
 
+def share(got, want) -> float:
+    """Return the share of the elements with other bits."""
+    return float((got.view(torch.int16) != want.view(torch.int16)).float().mean())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_eager_gives_pytorchs_bits(dtype) -> None:
     a, b = whole(264, 72, dtype=dtype), whole(72, 328, dtype=dtype)
@@ -99,15 +104,28 @@ def test_linear_and_addmm_with_random_numbers(dtype) -> None:
         "D = gelu(acc + bias)": F.gelu(F.linear(x, w, bias)),
         "D = acc + bias + C": F.linear(x, w, bias) + c,
         "D = relu(alpha*acc + beta*C)": torch.relu(torch.addmm(c, x, w.t(), alpha=0.3, beta=-1.7)),
-        "D = relu(1*acc + C)": torch.relu(torch.addmm(c, x, w.t())),
     }.items():
         op = evt.linear(formula, numerics="eager", route="own")
         given = {"bias": bias, "C": c, "alpha": 0.3, "beta": -1.7}
         got = op(x, w, **{name: given[name] for name in op.inputs})
-        shares[formula] = float((got.view(torch.int16) != want.view(torch.int16)).float().mean())
+        shares[formula] = share(got, want)
     print(shares)
     assert shares["D = gelu(acc + bias)"] == shares["D = acc + bias + C"] == 0, shares
     assert max(shares.values()) < 0.02, shares
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_addmm_without_factors_rounds_once_here_and_once_or_twice_in_cublas(dtype) -> None:
+    x, w = torch.randn(1024, 512, device="cuda").to(dtype), torch.randn(2048, 512, device="cuda").to(dtype)
+    c = torch.randn(1024, 2048, device="cuda").to(dtype)
+    product = x.double() @ w.double().t()
+    once, twice = (product + c).to(dtype), (product.to(dtype).double() + c).to(dtype)
+    got, eager = evt.linear("D = 1*acc + C", numerics="eager", route="own")(x, w, C=c), torch.addmm(c, x, w.t())
+    assert share(got, once) < 0.02
+    assert share(got, twice) > 0.05
+    assert min(share(eager, once), share(eager, twice)) < 0.02
+    verified = evt.linear("D = 1*acc + C", numerics="eager", route="own").verify(x, w, C=c)
+    assert bool(verified) == torch.equal(got, eager)
 
 
 def test_verify() -> None:
