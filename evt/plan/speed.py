@@ -53,7 +53,7 @@ _VISITED, _VISITED_INSTRUCTION = 30.0, 6.0
 _STORED, _LOADED, _STORED_ROWS = 24, 19, 8
 #: Schedules with two consumers that alternate.
 _ALTERNATING = ("pingpong", "implicit_pingpong")
-#: The minimum advantage of a kernel of another route than the preferred one: the error of the estimates.
+#: The minimum advantage of a kernel of another route than the preferred ones: the error of the estimates.
 _DOUBT = 1.05
 
 
@@ -77,14 +77,14 @@ def norm(first: float, second: float) -> float:
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], card: Card | int) -> int:
     """Return the index of the fastest kernel for a problem's sizes; of equally fast kernels, the first.
 
-    The preferred route is the first own route, because own kernels are built in a second and CUTLASS's in half a
-    minute; without own kernels, the first route. A kernel of another route must be faster than all of that route's by
-    more than the error of the estimates. A number as ``card`` is the SMs of the target's usual card.
+    Own routes are preferred, because own kernels are built in a second and CUTLASS's in half a minute; without own
+    kernels, the first route. A kernel of another route must be faster than all of the preferred ones by more than the
+    error of the estimates. A number as ``card`` is the SMs of the target's usual card.
     """
     if len(plans) == 1:
         return 0
-    preferred = next((plan.route for plan in plans if plan.family == "own"), plans[0].route)
-    doubts = [1.0 if plan.route == preferred else _DOUBT for plan in plans]
+    preferred = {plan.route for plan in plans if plan.family == "own"} or {plans[0].route}
+    doubts = [1.0 if plan.route in preferred else _DOUBT for plan in plans]
     times = [duration(plan, sizes, card).total * doubt for plan, doubt in zip(plans, doubts, strict=True)]
     return times.index(min(times))
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from evt.diagnostics import Diagnostic, Label, Span
 from evt.errors import TargetError
 from evt.ir.origin import Foreign, Place, at
+from evt.plan.cards import find_card
 from evt.plan.configurations.config import MOST_COLUMNS, Config
 from evt.plan.epilogue.cost import is_light
 from evt.plan.invariance import accumulation
@@ -24,10 +25,13 @@ from evt.plan.problem import Problem
 from evt.plan.routes.order import find_routes, routes_of
 from evt.plan.routes.route import Route
 from evt.plan.rules.rule import Rule
+from evt.plan.speed import fastest
 from evt.plan.verdict import Matches, Partial, Refusal, Verdict
 
 #: The most places in the program's text that one refusal shows.
 _MOST_PLACES = 3
+#: Numbers of images whose fastest products are built beside another route's kernels.
+_IMAGES = (1, 4, 16, 64, 256)
 #: The configurations that a message names.
 _NAMED = 8
 
@@ -86,6 +90,12 @@ class Candidate:
     def suits_partly(self) -> bool:
         """Whether a route that applies is expected to be the fastest for some sizes of the problem."""
         return self.applies and self.route.suits is not None and isinstance(self._verdicts[self.route.suits], Partial)
+
+    @property
+    def rivals(self) -> bool:
+        """Whether a route that suits the problem may be faster than an earlier route that suits it, too."""
+        rule = self.route.beside
+        return self.applies and not self.unsuited and rule is not None and not isinstance(self._verdicts[rule], Refusal)
 
     # Batches, of a route that applies
 
@@ -146,6 +156,12 @@ class Candidate:
         """The plan of the first configuration that fits, if one does."""
         plans = map(self.try_plan, self.configs)
         return next((made for made in plans if isinstance(made, Plan)), None)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans of the default configurations that fit."""
+        made = map(self.try_plan, self.default_configs)
+        return [each for each in made if isinstance(each, Plan)]
 
     @property
     def misfits(self) -> tuple[Refusal, ...]:
@@ -292,16 +308,26 @@ class Survey:
     def defaults(self) -> tuple[Plan, ...]:
         """The plans of the configurations that a kernel is built in, the general one first: see :attr:`plan`.
 
-        The plans of other routes that suit some sizes come last, unless a route is requested.
+        The plans of other routes that suit some sizes, or as well as the chosen one, come last, unless a route is
+        requested.
         """
         if self.config is not None:
             return (self.plan,)
         if self.problem.options.batch_invariant:
             return self._invariant_defaults()
-        beside = [each for each in self.asked if each.suits_partly and each is not self.chosen]
-        taken = [self.chosen, *(beside if self.named is None else ())]
-        made = [each.try_plan(config) for each in taken for config in each.default_configs]
-        return self.plan, *(each for each in made if isinstance(each, Plan) and each is not self.plan)
+        others = [each for each in self.asked if each is not self.chosen and self.named is None]
+        found = [plan for each in (self.chosen, *(each for each in others if each.suits_partly)) for plan in each.plans]
+        found += [plan for each in others if each.rivals for plan in self._fastest_for_images(each.plans)]
+        return self.plan, *(plan for plan in found if plan is not self.plan)
+
+    def _fastest_for_images(self, plans: Sequence[Plan]) -> Iterator[Plan]:
+        """Yield the plans that are the fastest for the call's number of images, or for one of a few others."""
+        layer = self.problem.sizes.convolution
+        assert layer is not None
+        sizes = [replace(layer, images=images).extents for images in (layer.images, *_IMAGES)]
+        card = find_card(self.problem.target.name)
+        taken = {fastest(plans, each, card) for each in sizes}
+        return (plans[at] for at in sorted(taken))
 
     def _invariant_defaults(self) -> tuple[Plan, ...]:
         """Return the plans of the chosen route whose order of sums is the general plan's."""

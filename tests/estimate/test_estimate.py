@@ -57,8 +57,8 @@ RATIOS = (
 
 def estimated(layer: tuple[int, ...], arch: str = "h200") -> Estimate:
     images, channels, filters, pixels, taps, stride = layer
-    measured = {(256, 1024, 256): "evt", (256, 2048, 512): "evt", (1, 1024, 256): "conv-halo-3x"}
-    route = measured.get((images, channels, filters)) if taps == stride == 1 else None
+    by_cutlass = images == 256 and channels > 512
+    route = ("evt" if by_cutlass else "conv-halo-3x") if taps == stride == 1 else None
     op = evt.conv2d("D = relu(acc + bias + residual)", stride=stride, padding=taps // 2, route=route)
     return op.estimate(((images, channels, pixels, pixels), (filters, channels, taps, taps)), arch, "f16", "f16")
 

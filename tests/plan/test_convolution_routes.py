@@ -93,7 +93,7 @@ def test_a_pointwise_convolution_is_a_gemm(
 EMIT = f"""
 import evt
 from evt.diagnostics import Source
-from evt.request import packed_problem, problem_sizes
+from evt.request import packed_problem
 for operation in ("conv2d", "conv3d", "conv2d_dgrad", "conv2d_wgrad"):
     size = {{"kernel_size": 3}} if operation.endswith("wgrad") else {{}}
     for text in ({STOCK!r}, "out D, Z, t: f32[n]; Z = acc*s[n] + bias; D = hardswish(Z) + C; t = sum[m](Z)"):

@@ -180,8 +180,7 @@ def test_routes_together(layer) -> None:
     assert taken_for(layer) == BOTH[layer]
 
 
-#: Layers of one tap, which the GEMM kernel and the halo kernel both compute: the lower estimate, or the GEMM kernel
-#: within the error of the estimates. They are not timed.
+#: Layers of one tap, which the GEMM kernel and the halo kernel both compute: the lower estimate.
 POINTWISE = {
     (1, 1024, 256, 14, 1, 1): "own_pingpong_16x64x64",
     (1, 2048, 512, 7, 1, 1): "own_cooperative_16x128x64_1x1x4",
@@ -191,6 +190,9 @@ POINTWISE = {
     (16, 2048, 512, 7, 1, 1): "own_pingpong_64x64x64",
     (32, 2048, 512, 7, 1, 1): "own_cooperative_64x128x64",
     (64, 2048, 512, 7, 1, 1): "own_cooperative_96x128x64",
+    (1, 256, 1024, 14, 1, 1): "own_pingpong_32x64x64",
+    (256, 512, 2048, 7, 1, 1): "own_pingpong_192x128x64_1x2",
+    (256, 64, 64, 56, 1, 1): "halo_224x64x64",
 }
 
 

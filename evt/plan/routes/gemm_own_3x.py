@@ -104,6 +104,7 @@ PRODUCT = Route(
         gemm_own_rules.columns,
     ),
     suits=gemm_own_rules.suits,
+    beside=gemm_own_rules.beside,
     kernels={"3x": Kernel(gemm_own.PRODUCT, configs_sm90, max_batches=1, space=space_sm90)},
     shapes=("gemm", "dual", "convolution"),
     alone=lambda problem: bool(problem.dag.scales) or problem.converts,

@@ -41,9 +41,10 @@ class Route:
     are its shapes of problems. ``kernels`` has its kernel for each family of targets that the rules admit.
     ``otherwise`` is a formula or option that a user can type instead if the rules refuse. ``suits`` is a rule about
     speed. If it fails, later routes are preferred. If it holds in part, the route's kernels are built beside the
-    preferred route's. Each call then takes the kernel with the best estimate for its sizes. ``alone`` tells the
-    problems that no other route compiles: only for these a user reads the route's refusals. ``printed``: whether its
-    text is printed where no route is requested.
+    preferred route's. Each call then takes the kernel with the best estimate for its sizes. ``beside`` is a rule about
+    problems: if it holds, a route that suits has kernels built beside the kernels of an earlier route. ``alone`` tells
+    the problems that no other route compiles: only for these a user reads the route's refusals. ``printed``: whether
+    its text is printed where no route is requested.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Route:
     shapes: tuple[Shape, ...] = ("gemm", "convolution")
     otherwise: str = ""
     suits: Rule | None = None
+    beside: Rule | None = None
     alone: Callable[[Problem], bool] | None = None
     printed: bool = True
 

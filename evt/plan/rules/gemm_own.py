@@ -8,6 +8,8 @@ from math import prod
 from evt.ir import Input, Output, Reduce
 from evt.ir.dtype import B1
 from evt.plan.batches import counts
+from evt.plan.geometry.halo import FILTERS
+from evt.plan.geometry.halo_schedule import LINE_BYTES
 from evt.plan.pairs import in_pairs
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import contiguous, operands_moved_by_tma
@@ -110,6 +112,20 @@ def suits(problem: Problem) -> Verdict:
     if (reduction := next(reductions, None)) is not None:
         return Refusal("a reduction is over rows", reduction)
     return _moved(problem, _is_moved_fast)
+
+
+@rule(
+    "as measured: a convolution of known sizes, with 128 filters or more, in whole blocks of 64 and lines of channels"
+)
+def beside(problem: Problem) -> Verdict:
+    """Offer products beside the halo kernel: 28 layers took 0.95 of its time on an H200, 0.87 to 1.05."""
+    sizes = problem.sizes.convolution
+    if sizes is None:
+        return Refusal("the operation is no convolution of known sizes")
+    if sizes.columns <= FILTERS or sizes.columns % FILTERS:
+        return Refusal(f"{sizes.columns} filters leave tiles of products idle")
+    channel_bytes = sizes.depth * problem.operand_bytes
+    return HOLDS if channel_bytes % LINE_BYTES == 0 else Refusal(f"a pixel has {channel_bytes} bytes")
 
 
 def _copies_many_pixels(problem: Problem) -> bool:
