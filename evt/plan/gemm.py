@@ -84,6 +84,7 @@ _OFFERED = (
     Tile(128, 3, True),
     Tile(144, 2, True, (1, 2, 1)),
     *(Tile(rows, 1, False) for rows in (64, 96, 128, 144)),
+    *(Tile(rows, 2, False) for rows in (152, 160)),
 )
 #: With promoted accumulation a consumer has twice the accumulators, and multiplies while the other one adds.
 _PROMOTED = (
@@ -130,6 +131,7 @@ _PAIRED = (
     Tile(128, 2, True),
     Tile(192, 2, True, (1, 2, 1)),
     Tile(160, 2, True, (1, 2, 1)),
+    Tile(168, 2, True),
     Tile(128, 2, False),
     Tile(64, 2, True),
     Tile(32, 2, True),
