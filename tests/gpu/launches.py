@@ -50,6 +50,7 @@ PLACED = "out D, mask: b1[m, n]; mask = acc + bias > 0; D = dropout(acc + bias, 
 DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
 PLAIN = "D = silu(acc + bias) + C"
 TYPED = "in bias: f16[n], C: f16[m, n]; out D: f16; D = silu(acc + bias) + C"
+SCALED = "in r: f16[m, k/128], c: f16[n/128, k/128]; out D: f16; A = r*A; B = c*B; D = silu(acc)"
 WORKED = "A = relu(s[k]*A + t[k]); D = silu(acc + bias) + C"
 
 
@@ -72,6 +73,7 @@ def gemm(
     m, n, k = sizes
     op = evt.linear(text, route=route, config=config)
     found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k), "up": random(n, k)}
+    found |= {"r": random(m, -(-k // 128)), "c": random(-(-n // 128), -(-k // 128))}
     return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
 
 
@@ -131,6 +133,15 @@ KINDS: dict[str, Callable[[], Call]] = {
         SUMMED, "gemm-own-3x", sizes=(200, 136, 520), config="own_cooperative_128x128x64_1x1x2"
     ),
     "own-i8": lambda: gemm(TYPED, "gemm-own-3x", torch.int8),
+    "own-factors": lambda: gemm(
+        SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 136, 640), "own_cooperative_64x128x128"
+    ),
+    "own-factors-rows": lambda: gemm(
+        SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 264, 640), "own_rows_128x128x128_2x1"
+    ),
+    "own-factors-split": lambda: gemm(
+        SCALED, "gemm-own-3x", torch.float8_e4m3fn, (40, 136, 1032), "own_cooperative_16x128x128_1x1x4"
+    ),
     "own-e4m3": lambda: gemm(TYPED, "gemm-own-3x", torch.float8_e4m3fn),
     "conv-halo": lambda: convolution(PLAIN, "conv-halo-3x"),
     "conv-halo-reductions": lambda: convolution(SUMMED, "conv-halo-3x"),

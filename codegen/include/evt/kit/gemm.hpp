@@ -146,8 +146,8 @@ struct Gemm {
     // A CTA sends to the CTAs of its row and of its column of the cluster.
     constexpr int kReceivers = Traits::kClusterColumns + Traits::kClusterRows - 1;
     for (int i = warp; i < Traits::kStages; i += Traits::kThreads / 32) {
-      barrier_init(storage.full(i), 1 + Traits::Scaled::kExists);
-      barrier_init(storage.empty(i), kReceivers * kWarps * Traits::kOfStage);
+      barrier_init(storage.full(i), Traits::Scaled::kExists ? 1 + Traits::kLaneArrivals : 1);
+      barrier_init(storage.empty(i), (kReceivers - 1 + Traits::kLaneArrivals) * kWarps * Traits::kOfStage);
     }
     if (warp < Traits::kConsumers) {
       barrier_init(storage.order(warp), kWarps);
@@ -312,8 +312,7 @@ struct Gemm {
         for (int stage = 0; stage < Run; ++stage) {
           barrier_wait(storage.empty(state.index), state.phase ^ 1);
           Scaled::store(storage.scales(state.index), ahead[i], stage);
-          __syncwarp();
-          if (threadIdx.x % 32 == 0) barrier_arrive(storage.full(state.index));
+          barrier_arrive(storage.full(state.index));
           state.advance_once(1, Traits::kStages);
         }
         load_next(i);

@@ -219,17 +219,20 @@ struct GemmMultiplication {
     }
   }
 
-  /// Release a stage: arrive at its barriers in all CTAs that send to this one.
+  /// Release a stage: arrive at its barriers in all CTAs that send to this one. Factors come from this CTA, so each lane
+  /// that has read them arrives here.
   CUTLASS_DEVICE static void release(Storage const& storage, int rank, int stage) {
     int const lane = threadIdx.x % 32;
-    if constexpr (Traits::Scaled::kExists) __syncwarp();  // all lanes have read their factors
-    if constexpr (Traits::kMulticast == 1) {
-      if (lane == 0) barrier_arrive(storage.empty(stage));
-    } else {
+    constexpr bool kAllArrive = Traits::kLaneArrivals > 1;
+    if constexpr (Traits::kMulticast == 1 || kAllArrive) {
+      if (kAllArrive || lane == 0) barrier_arrive(storage.empty(stage));
+    }
+    if constexpr (Traits::kMulticast > 1) {
       constexpr int kColumnRanks = Traits::kClusterColumns;
       int const within = rank % Traits::kMulticast, sender = rank - within + lane;
       bool const sends = lane / kColumnRanks == within / kColumnRanks || lane % kColumnRanks == within % kColumnRanks;
-      if (lane < Traits::kMulticast && sends) barrier_arrive_cluster(set_block_rank(storage.empty(stage), sender));
+      bool const arrives = lane < Traits::kMulticast && sends && !(kAllArrive && lane == within);
+      if (arrives) barrier_arrive_cluster(set_block_rank(storage.empty(stage), sender));
     }
   }
 };

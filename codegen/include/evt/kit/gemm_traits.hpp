@@ -130,6 +130,8 @@ struct GemmTraits {
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
   // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
   static constexpr int kRun = Conversion::kPacked ? 4 : 1;
+  /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes or reads factors.
+  static constexpr int kLaneArrivals = Scaled::kExists ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
   static constexpr int kFreeBytes = kSharedBytes - kAlignment - kBarrierBytes - kTableBytes;
