@@ -241,13 +241,13 @@ class _Building:
     def start(self, product: Product) -> int:
         """Add the product with its scale and terms; wrap the product of int8 to int8.
 
-        For ``numerics="eager"`` casts end the operators: a product, or a convolution and the addition of its bias.
-        ``1*acc + C`` is addmm with a matrix.
+        For ``numerics="eager"`` casts end the operators: a product, and the addition of its bias if another kernel adds
+        it. ``1*acc + C`` is addmm with a matrix.
         """
         add, number, dtype = self.arithmetic.add, self.arithmetic.number, dtype_of(product.node)
         value = add(Acc())
         rounds = self.eager and dtype.is_floating_point
-        if rounds and product.is_convolution:
+        if rounds and product.is_rounded_first:
             value = add(Cast(dtype_in(dtype)), value)
         if product.alpha != 1 or (rounds and self.adds_matrix(product)):
             value = add(Apply("mul"), value, number(product.alpha))

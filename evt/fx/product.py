@@ -73,6 +73,12 @@ class Product:
     def is_convolution(self) -> bool:
         return self.operation.startswith("conv")
 
+    @property
+    def is_rounded_first(self) -> bool:
+        """Return whether another kernel of PyTorch adds a bias: to convolutions, and in strided ``linear``."""
+        batches = self.operation == "linear" and len(shape_of(self.a)) > 2
+        return self.is_convolution or (batches and not self.a.meta["val"].is_contiguous())
+
 
 def find_product(node: Node) -> Product | SkipReason | None:
     """Return the product that a node computes, why evt cannot compute it, or None for other operators."""

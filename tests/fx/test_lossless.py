@@ -101,6 +101,34 @@ def test_what_differs_is_not_fused(make: Callable[..., Any]) -> None:
         assert not torch.equal(fuse(module, (x,), numerics="eager")(x)[1], module(x)[1])
 
 
+@pytest.mark.parametrize("make", [fused, compiled])
+def test_linear_of_strided_batches_rounds_before_its_bias(make: Callable[..., Any]) -> None:
+    """PyTorch calls addmm for contiguous rows, and else mm and ``add_``: vision models transpose before attention."""
+    layer = torch.nn.Linear(64, 96).half().eval()
+    layer.weight.data = whole(96, 64)
+    layer.bias.data = torch.randn(96).half()
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.relu(self.layer(x)), torch.relu(self.layer(x.transpose(0, 1)))
+
+    module, x = Model(), whole(8, 4, 64)
+    made = make(module, x)
+    with torch.no_grad():
+        for got, want in zip(made(x), module(x), strict=True):
+            assert torch.equal(got, want)
+    rows = evt.report(made).rows
+    assert all(row.fused for row in rows)
+    assert sorted(row.formula.splitlines()[-1] for row in rows) == [
+        "D = relu(f16(acc + x0))",
+        "D = relu(f16(f16(acc) + x0))",
+    ]
+
+
 class Traced(torch.nn.Module):
     """A model that takes other operators when PyTorch traces it, as attention in transformers does."""
 

@@ -76,6 +76,28 @@ def test_transformer(make, dtype, rows) -> None:
     print(evt.report(made))  # the share of regions is measured, not promised
 
 
+class Strided(torch.nn.Module):
+    """A layer of batches that are not contiguous, as before attention in torchvision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(768, 768)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x.transpose(0, 1)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_linear_of_strided_batches(dtype) -> None:
+    module = Strided().to("cuda", dtype).eval()
+    made = fused(module, torch.zeros(32, 197, 768, device="cuda", dtype=dtype))
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.randn(32, 197, 768, device="cuda", dtype=dtype)
+            assert torch.equal(made(x), module(x))
+    print(evt.report(made))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_addmm_with_a_matrix(dtype) -> None:
     module = Added(1024).to("cuda", dtype).eval()
