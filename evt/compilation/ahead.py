@@ -76,4 +76,4 @@ def build_ahead(
     """Let a thread build sources by half of the processors; its failures are silent."""
     if sources:
         jobs = max(1, default_jobs() // 2)
-        _AHEAD.add(partial(build, sources, cache=cache, toolchain=toolchain, jobs=jobs, silent=True))
+        _AHEAD.add(partial(build, sources, cache=cache or Cache(), toolchain=toolchain, jobs=jobs, silent=True))

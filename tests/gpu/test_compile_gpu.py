@@ -96,6 +96,7 @@ def kernels() -> int:
     return len(Cache().entries())
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_any_batch_by_the_same_kernels(case) -> None:
     model, exact, inputs, fused = case
     assert evt.prebuild(model, (inputs(8).half(),), options=ALWAYS, dynamic=True) >= fused
