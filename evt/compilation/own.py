@@ -20,7 +20,7 @@ from evt.compilation.claims import Claims, Target
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.jit import JitError, Missing, Nvrtc, find_nvrtc
 from evt.compilation.lock import KeyLock
-from evt.compilation.source import SCHEMA, KernelSource
+from evt.compilation.source import SCHEMA, KernelSource, text_digest
 from evt.compilation.verdict import verdict_of_nvrtc
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
@@ -84,7 +84,7 @@ def own_key(source: KernelSource, nvrtc: Nvrtc) -> str:
     """Return the SHA-256 of everything that decides the cubin."""
     ingredients = {
         "schema": SCHEMA,
-        "text": source.text,
+        "text": text_digest(source.text),
         "evt": __version__,
         "options": options(source.gencode),
         "headers": headers(),
