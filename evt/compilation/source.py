@@ -64,7 +64,7 @@ class KernelSource:
 
 
 def text_digest(text: str) -> str:
-    """Return what stands for a text in keys: JSON of an own kernel's text takes five times as long as its SHA-256."""
+    """Return the SHA-256 of a text, for keys: the text of an own kernel takes five times as long in JSON."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
