@@ -14,12 +14,14 @@ from evt.emission import emit
 from evt.ir.convolution import Convolution
 from evt.launch.halo import shape
 from evt.launch.shape import TensorMap
-from evt.plan import Plan
+from evt.plan import Plan, find_target
 from evt.plan.plan import HaloConvolution
 from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import duration, refusal
 from evt.plan.survey import survey
 from evt.request import packed_problem
+from evt.runtime.kernels import call_problem
+from tests.support.convolutions import bound, half, last
 
 ROUTE = "conv-halo-groups-3x"
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -30,6 +32,14 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 def planned(shapes: Shapes, groups: int, text: str = RESIDUAL, operation: str = "conv2d", **keywords: Any) -> Plan:
     op = getattr(evt, operation)(text, groups=groups, **{"route": ROUTE, **keywords})
     return op.plan("sm90", "f16", "f16", shapes=shapes)
+
+
+@pytest.mark.parametrize(("channels", "found"), [(16, {"halo_group", "halo_groups"}), (17, {"halo_groups"})])
+def test_a_tile_of_one_group_needs_filters_that_tma_loads(channels: int, found: set[str]) -> None:
+    op = evt.conv2d("D = acc", groups=8, route=ROUTE)
+    weight = last(half(64, channels, 2, 2))[:, :16]
+    problem = call_problem(op.request, bound(op, last(half(2, 128, 9, 9)), weight), find_target("sm90"))
+    assert {config.schedule for config in survey(problem, ROUTE).chosen.search_space.values()} == found
 
 
 # Blocks of filters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evt.plan.configurations.config import Config, Schedule, Use
 from evt.plan.geometry.halo import FILTERS
 from evt.plan.halo import Halo, Variant, pixels_of
@@ -9,6 +11,7 @@ from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, halo, mainloop
+from evt.plan.verdict import Refusal
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
@@ -22,8 +25,11 @@ def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
 
 
 def configs_of_groups(problem: Problem) -> tuple[Config, ...]:
-    """Return the configurations for groups."""
-    return _configs(problem, problem.grouped_halo)
+    """Return the configurations for groups: TMA loads B of a tile that lies in one group."""
+    found = problem.grouped_halo
+    if isinstance(gemm.moved("B", problem.signature.b, problem.operand_bytes), Refusal):
+        found = replace(found, most=tuple(each for each in found.most if each.groups == "multiple"))
+    return _configs(problem, found)
 
 
 def configs_of_words(problem: Problem) -> tuple[Config, ...]:
