@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 from torch.autograd import forward_ad
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree
@@ -161,7 +161,7 @@ def export(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """Return the program of torch.export. Raise ArgumentError (E1020) for any of its exceptions."""
-    with _captured(module), turns.capture(), _watched_arguments(module):
+    with _captured(module), turns.capture(), _watched_arguments(module), _without_prints():
         return torch.export.export(
             module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
         )
@@ -194,6 +194,16 @@ def _watched_arguments(module: torch.nn.Module) -> Iterator[None]:
             hook.remove()
 
 
+@contextmanager
+def _without_prints() -> Iterator[None]:
+    """Keep torch.export from printing the unfinished graph of a failed capture. No other thread exports meanwhile."""
+    vars(_trace)["print"] = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del vars(_trace)["print"]
+
+
 def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgram:
     with torch.no_grad(), warnings.catch_warnings(), turns.capture():
         warnings.simplefilter("ignore", FutureWarning)  # raised inside torch.export
@@ -205,11 +215,12 @@ def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgr
 def _captured(module: torch.nn.Module) -> Iterator[None]:
     """Raise ArgumentError (E1020) for any exception of torch.export or of the module itself.
 
-    PyTorch's fake tensors log the exception with its traceback; the diagnostic replaces this record. A transform of
-    torch.func that fails in a graph, and its level of forward derivatives, stay on PyTorch's stacks. Every later
-    operator would meet them there.
+    PyTorch logs the exception, with its traceback or with what is missing; the diagnostic replaces these records. A
+    transform of torch.func that fails in a graph, and its level of forward derivatives, stay on PyTorch's stacks. Every
+    later operator would meet them there.
     """
-    _FAKE_TENSORS.addFilter(_is_no_exception)
+    for logger, passes in _QUIET:
+        logger.addFilter(passes)
     depth = _functorch.get_dynamic_layer_stack_depth()
     try:
         yield
@@ -222,15 +233,24 @@ def _captured(module: torch.nn.Module) -> Iterator[None]:
         hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'
         raise ArgumentError(Diagnostic("E1020", message, help=hint)) from error
     finally:
-        _FAKE_TENSORS.removeFilter(_is_no_exception)
+        for logger, passes in _QUIET:
+            logger.removeFilter(passes)
 
 
 def _is_no_exception(record: logging.LogRecord) -> bool:
     return record.exc_info is None
 
 
+def _is_no_warning(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.WARNING
+
+
 _functorch = torch._C._functorch
-_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
+#: Loggers of PyTorch, and the records that they keep during a capture.
+_QUIET = (
+    (logging.getLogger("torch._subclasses.fake_tensor"), _is_no_exception),
+    (logging.getLogger("torch.fx.experimental.symbolic_shapes"), _is_no_warning),
+)
 #: Products that PyTorch decomposes into other products.
 _COMPOSED = ("einsum", "tensordot", "inner", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 

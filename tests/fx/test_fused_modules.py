@@ -257,6 +257,24 @@ def test_a_call_that_the_model_refuses(caplog: pytest.LogCaptureFixture) -> None
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
+def test_a_call_that_no_graph_computes(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    """The model runs where a branch depends on data; PyTorch prints no part of a graph, and logs no warning."""
+
+    class Branching(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, branches: bool = False) -> torch.Tensor:
+            y = super().forward(x)
+            return y * 2 if branches and y.sum() > 0 else y
+
+    model, x = Branching(4, 4).eval(), torch.ones(2, 4)
+    fused: Any = fuse(model, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x, True), model(x, True))
+    with pytest.raises(evt.ArgumentError, match="E1020"):
+        fuse(model, (x, True))
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
 def test_a_sparse_input_runs_the_model() -> None:
     model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), torch.eye(4)
     fused: Any = fuse(model, (x,))
