@@ -31,6 +31,7 @@ _TABLE = (
     Code("E0204", "unknown or repeated keyword argument"),
     Code("E0205", "an exponent that is not a constant"),
     Code("E0206", "a function without a derivative"),
+    Code("E0207", "numbers that a function does not take"),
     # types and shapes
     Code("E0301", "an unknown index mode or a subscript that repeats one"),
     Code("E0302", "two different subscripts for one name"),

@@ -59,6 +59,7 @@ ACTIVATIONS = (
         Fact.ZERO_TO_ZERO,
         instructions=1,
         derivatives=("where(x > 0, 1, 0.5 * (lower + upper))", "where(x > 0, 0, 0.5 * x)", "where(x > 0, 0, 0.5 * x)"),
+        requires="lower <= upper",
         targets=[
             f"{target}(training=False)"
             for target in ("torch.rrelu", "torch.nn.functional.rrelu", "torch.ops.aten.rrelu.default")
@@ -110,6 +111,7 @@ ACTIVATIONS = (
             "where(x <= 0, exp(x / alpha), 1)",
             "where(x <= 0, expm1(x / alpha) - x / alpha * exp(x / alpha), 0)",
         ),
+        requires="alpha != 0",
         targets=("torch.celu", *layer("celu", "CELU")),
         fast=True,
         eager="expm1(x * (1 / alpha)) * alpha, and x where x > 0",
@@ -258,6 +260,7 @@ ACTIVATIONS = (
             "where(min_val < max_val && x < min_val, 1, 0)",
             "where(x > max_val || max_val < min_val, 1, 0)",
         ),
+        requires="min_val <= max_val",
         targets=layer("hardtanh", "Hardtanh"),
         stock=activation("Clamp", lower_bound="min_val", upper_bound="max_val"),
     ),
@@ -312,6 +315,7 @@ ACTIVATIONS = (
             "where(x >= -lambd && x <= lambd, 0, 1)",
             "where(x > lambd, -1, where(x < -lambd, 1, 0))",
         ),
+        requires="lambd >= 0",
         targets=layer("softshrink", "Softshrink"),
         aliases=("soft_shrink",),
     ),

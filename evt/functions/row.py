@@ -125,6 +125,8 @@ class Function:
 
     Machine code of nvcc 13.0, scaled to 59 kernels with log1p and a quotient on an H100, 2026-11.
     """
+    requires: str = ""
+    """The relation of constant arguments that PyTorch demands: `lower <= upper`, `lambd >= 0`; "" for none."""
     source: str = ""
     """C++ definitions that the `cxx` of a user's function needs; the C++ of evt's rows is in `functions.hpp`."""
 
@@ -167,6 +169,7 @@ def define(
     eager: str = "",
     stock: StockFunctor | None = None,
     comparison: Comparison | None = None,
+    requires: str = "",
     aliases: tuple[str, ...] = (),
 ) -> Function:
     """Return a row, from a signature as users write it: `leaky_relu(x, negative_slope=0.01)`."""
@@ -193,6 +196,7 @@ def define(
         comparison,
         instructions,
         stalls,
+        requires,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
@@ -26,6 +27,8 @@ from evt.language import tree as syntax
 _MAX_PRIMES = 4
 #: The deepest nesting of calls of users' functions.
 _MAX_DEPTH = 64
+
+_RELATIONS = {"<=": operator.le, ">=": operator.ge, "!=": operator.ne}
 
 #: Values by name, for the body of a function.
 Scope = Mapping[str, int]
@@ -404,4 +407,24 @@ class Expressions:
             )
             return None
         defaults = {p.name: p.default for p in function.parameters if p.default is not None}
-        return [bound[p.name] if p.name in bound else self.constant_node(defaults[p.name]) for p in function.parameters]
+        for name, default in defaults.items():
+            bound.setdefault(name, self.constant_node(default))
+        self.check_constants(call, function.requires, bound)
+        return [bound[name] for name in names]
+
+    def check_constants(self, call: syntax.Call, requires: str, bound: Mapping[str, int]) -> None:
+        """Report constant arguments that PyTorch refuses: ``requires`` is a relation like `lower <= upper`, or ""."""
+        if not requires:
+            return
+        left, relation, right = requires.split()
+        given = {name: self.builder[bound[name]] for name in (left, right) if name in bound}
+        numbers = {name: op.value for name, op in given.items() if isinstance(op, Const)}
+        if len(numbers) < len(given):
+            return
+        if not _RELATIONS[relation](*(numbers[each] if each in numbers else float(each) for each in (left, right))):
+            self.refuse_numbers(call, requires, numbers)
+
+    def refuse_numbers(self, call: syntax.Call, requires: str, numbers: Mapping[str, float]) -> None:
+        said = ", ".join(f"`{name}` is {value:g}" for name, value in numbers.items())
+        message = f"`{call.function.text}` needs `{requires}`"
+        self.report("E0207", message, call.span, said, "torch.nn.functional refuses these numbers as well")

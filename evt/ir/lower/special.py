@@ -179,7 +179,9 @@ def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -
     if not _takes(expressions, call, operands, SPECIAL["dropout"], 4):
         return expressions.mistake()
     x, p, seed, offset = operands
-    add = expressions.builder.add
+    add, probability = expressions.builder.add, expressions.builder[p]
+    if isinstance(probability, Const) and not 0 <= probability.value <= 1:
+        expressions.refuse_numbers(call, "0 <= p <= 1", {"p": probability.value})
     kept = add(Apply("ge"), _random(expressions, seed, offset), p)
     scale = add(Apply("div"), add(Const.of(1.0)), add(Apply("sub"), add(Const.of(1.0)), p))
     return add(Apply("where"), kept, add(Apply("mul"), x, scale), add(Const.of(0.0)))
