@@ -54,7 +54,8 @@ def _table(rows: Iterable[Function]) -> str:
     lines = ["| function | meaning | derivatives |", "|---|---|---|"]
     for row in rows:
         derivatives = "; ".join(f"`{formula}`" for formula in row.derivatives if formula)
-        cells = (f"`{row}`", row.text + _names(row), derivatives)
+        needs = f" It needs `{row.requires}`." if row.requires else ""
+        cells = (f"`{row}`", row.text + needs + _names(row), derivatives)
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join(lines) + "\n"
 
