@@ -11,7 +11,7 @@ import torch
 from evt.ir import Dag, Input, Load, Operand, Output
 from evt.ir.completed import read_when_complete
 from evt.ir.dag import index_inputs
-from evt.ir.dtype import B1, BOOL, PACKED_OPERANDS, STORAGE, DType, from_torch_name
+from evt.ir.dtype import B1, BOOL, I32, I64, OUTPUTS, PACKED_OPERANDS, SCALARS, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
 from evt.ir.operand import formula_of
@@ -159,7 +159,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Cal
         help_text = f"an input without a subscript is a scalar; declare what this is: `in {declared}`"
         report("E0604", f"`{value.name}` has shape {_shape(tensor)}, and the program has it a scalar", help_text)
         return None
-    if not _check_dtype(value, tensor, report):
+    if not _check_dtype(bound.dag, value, tensor, report):
         return None
     name, dtype = value.name, value.dtype
     assert dtype is not None
@@ -277,7 +277,7 @@ def buffer_argument(
     bound: Bound, output: Output, tensor: torch.Tensor, report: CallDiagnostics
 ) -> TensorArgument | None:
     """Return an output buffer of the caller's as the kernel will see it."""
-    if not _check_dtype(output, tensor, report):
+    if not _check_dtype(bound.dag, output, tensor, report):
         return None
     assert output.dtype is not None
     for groups in shapes_of(bound, output, tensor):
@@ -338,7 +338,16 @@ def dtype_of(tensor: torch.Tensor) -> DType | None:
     return from_torch_name(str(tensor.dtype).removeprefix("torch."))
 
 
-def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: CallDiagnostics) -> bool:
+def _may_have(dag: Dag, value: Input | Output, dtype: DType) -> bool:
+    """Return whether the program may declare a value with another type."""
+    if isinstance(value, Output):
+        return dtype in OUTPUTS
+    if value.is_scalar:
+        return dtype in SCALARS and (value.dtype != I64 or dtype == I32)  # seeds and offsets are integers
+    return dtype in STORAGE and value.name not in index_inputs(dag)
+
+
+def _check_dtype(dag: Dag, value: Input | Output, tensor: torch.Tensor, report: CallDiagnostics) -> bool:
     assert value.dtype is not None
     found = dtype_of(tensor)
     if found is not None and found in STORAGE and found.torch == value.dtype.torch:
@@ -351,7 +360,7 @@ def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: CallDiagno
         if found == BOOL:
             declared = declaration(value.name, BOOL, value.modes)
             help_text += f", or declare a byte for each element: `{keyword} {declared}`"
-    elif found is not None and found in STORAGE:
+    elif found is not None and _may_have(dag, value, found):
         declared = declaration(value.name, found, value.modes, isinstance(value, Input) and value.flexible)
         help_text += f", or declare it in the program: `{keyword} {declared}`"
     report("E0603", f"`{value.name}` is {tensor.dtype}; expected torch.{value.dtype.torch}", help_text)

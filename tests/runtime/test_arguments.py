@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 import evt
+from evt.ir.dtype import STORAGE
 from evt.plan import TARGETS, find_target
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import plan_kernels, refuse_capture
@@ -105,6 +108,33 @@ def test_a_batch_of_matrices_for_one_is_told_its_declaration() -> None:
 )
 def test_operands(a, b, expected) -> None:
     assert codes(evt.gemm("D = acc"), a, b)[0] == expected
+
+
+#: Programs that read `v`, and its shape.
+READERS = {
+    "D = acc + v[n]": (16,),
+    "D = acc*v[m, n]": (40, 16),
+    "in v: f32; D = acc*v": (1,),
+    "in v: f32[m?]; D = acc*v": (40,),
+    "in v: i32[m]; D = acc + T[v[m], n]": (40,),
+    "in v: i32[m]; out D: f16[v[m], n]; D = acc": (40,),
+    "in v: i64; D = dropout(acc, 0.5, v, 0)": (1,),
+}
+
+
+@pytest.mark.parametrize("text", READERS)
+def test_the_help_for_another_type_is_a_program(text: str) -> None:
+    """It names a declaration only if the program may have it: an index is i32, a seed an integer."""
+    body = text.partition("; ")[2] if text.startswith("in v") else text
+    for dtype in STORAGE:
+        given = {"v": torch.ones(READERS[text]).to(getattr(torch, dtype.torch))}
+        given |= {"T": torch.zeros(40, 16)} if "T[" in text else {}
+        try:
+            evt.gemm(text)(A, B, **given)
+        except evt.EvtError as error:
+            for found in error.diagnostics:
+                if declared := re.search("declare it in the program: `(.*?)`", found.help):
+                    evt.gemm(f"{declared[1]}; {body}")
 
 
 @pytest.mark.parametrize("alpha", [True, "1", None, [1.0], torch.ones(2), torch.ones(1).half(), 10**400, 1j])
