@@ -94,7 +94,7 @@ def test_the_help_names_the_targets() -> None:
         (["graph", FORMULA, "--format", "png"], "'png' is not one of"),
         (["show", FORMULA, "--stage", "parsed"], "'parsed' is not one of"),
         (["explain", "E9999"], "There is no diagnostic E9999"),
-        (["explain", "e0210"], "Similar codes: E0204, E0205, E0206."),
+        (["explain", "e0210"], "Similar codes: E0205, E0206, E0207."),
         (["build", FORMULA], "Missing option '-o'"),
         (["cache", "prune"], "Give --max-size"),
         (["cache", "prune", "--max-size", "much"], "write for example 500MB"),

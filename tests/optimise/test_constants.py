@@ -79,7 +79,10 @@ def expression(generator: random.Random, depth: int, functions: Sequence[str]) -
         return f"{generator.choice(CASTS)}({expression(generator, depth - 1, functions)})"
     name = generator.choice(functions)
     count = TABLE[name].required + generator.randint(0, len(TABLE[name].parameters) - TABLE[name].required)
-    return f"{name}({', '.join(expression(generator, depth - 1, functions) for _ in range(count))})"
+    arguments = [expression(generator, depth - 1, functions) for _ in range(count)]
+    if TABLE[name].requires:  # of numbers, E0207; products of numbers are not compared
+        arguments = [f"mul({each}, 1)" if each in NUMBERS else each for each in arguments]
+    return f"{name}({', '.join(arguments)})"
 
 
 def check(
