@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import click
 
-from evt.cli.invocation import Invocation, takes_program
+from evt.cli.invocation import DEFAULT_ARCH, Invocation, takes_program
 from evt.cli.output import json_option, json_text, output_option, write
 from evt.cli.sections import Command
 
@@ -40,6 +40,10 @@ def command(invocation: Invocation, stage: str, origins: bool, output: str | Non
     from evt.ir import format_dag
     from evt.request import STAGES, graph_at
 
+    if invocation.arch != DEFAULT_ARCH:
+        from evt.plan import find_target
+
+        find_target(invocation.arch)  # an unknown target is refused before every stage
     is_graph = stage in STAGES
     graph = graph_at(invocation.program.request, stage, invocation.a, invocation.b) if is_graph else None
     if graph is None and origins:

@@ -122,6 +122,12 @@ def test_check_finds_what_types_and_targets_refuse() -> None:
 # show, explain, graph
 
 
+@pytest.mark.parametrize("stage", ["tree", "dag", "typed", "optimised", "plan", "gradient"])
+def test_an_unknown_target_is_refused_at_every_stage(stage: str) -> None:
+    result = run("show", "--stage", stage, FORMULA, "--arch", "sm999")
+    assert (result.exit_code, "error[E0501]" in result.stderr) == (1, True)
+
+
 def test_show() -> None:
     assert ok("show", FORMULA, "--stage", "tree") == "D = (relu(((alpha * acc) + (beta * C))) + residual)\n"
     program = evt.gemm(FORMULA)
