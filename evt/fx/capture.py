@@ -215,7 +215,7 @@ def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgr
 def _captured(module: torch.nn.Module) -> Iterator[None]:
     """Raise ArgumentError (E1020) for any exception of torch.export or of the module itself.
 
-    PyTorch logs the exception, with its traceback or with what is missing; the diagnostic replaces these records. A
+    PyTorch logs the exception, with its traceback or a missing symbol; the diagnostic replaces these records. A
     transform of torch.func that fails in a graph, and its level of forward derivatives, stay on PyTorch's stacks. Every
     later operator would meet them there.
     """
