@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import pytest
@@ -64,18 +64,17 @@ class Case:
             self.values |= {name: evt.channels_last(value) for name, value in last.items()}
 
 
-@pytest.fixture(scope="module")
-def cases() -> dict[Any, Case]:
-    """Return the cases, whose kernels were built side by side."""
-    made = {each: Case(*each) for each in PARAMETERS}
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda case: gradients(case.op, case.values), made.values()))
-    return made
+@cache
+def built(name: str, dtype: Any, recompute: bool) -> Case:
+    """Return a case after its first call, which builds the kernels: each process builds those of its own tests."""
+    case = Case(name, dtype, recompute)
+    gradients(case.op, case.values)
+    return case
 
 
 @pytest.mark.parametrize("each", PARAMETERS, ids=str)
-def test_gradients(each: Any, cases: dict[Any, Case]) -> None:
-    case = cases[each]
+def test_gradients(each: Any) -> None:
+    case = built(*each)
     poisoned = torch.full((64 << 20,), torch.nan, device="cuda")  # memory that the allocator returns next
     del poisoned
     got = gradients(case.op, case.values)
@@ -89,8 +88,8 @@ def test_gradients(each: Any, cases: dict[Any, Case]) -> None:
         assert (one.cpu().double() - two).norm() <= bound * two.norm()
 
 
-def test_compiled_by_inductor(cases: dict[Any, Case]) -> None:
-    case = cases["gelu", torch.float16, False]
+def test_compiled_by_inductor() -> None:
+    case = built("gelu", torch.float16, False)
     function = torch.compile(lambda values: call(case.op, values), fullgraph=True)
     leaves = {name: value.detach().requires_grad_() for name, value in case.values.items()}
     found = function(leaves)
