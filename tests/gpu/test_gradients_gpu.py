@@ -66,7 +66,7 @@ class Case:
 
 @cache
 def built(name: str, dtype: Any, recompute: bool) -> Case:
-    """Return a case after its first call, which builds the kernels. A process builds only kernels of its own tests."""
+    """Return a case after its first call, which builds its kernels. A process builds kernels for its tests only."""
     case = Case(name, dtype, recompute)
     gradients(case.op, case.values)
     return case
