@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,8 +82,7 @@ def test_a_child_process_has_a_thread_of_its_own(room: Room) -> None:
 
 
 @pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
-@pytest.mark.parametrize("seconds", [0.05, 0.2])
-def test_a_process_does_not_end_within_nvrtc(room: Room, seconds: float, monkeypatch: Any) -> None:
+def test_a_process_does_not_end_within_nvrtc(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """It aborts, or crashes, where its memory is freed while a thread compiles."""
     monkeypatch.setenv("EVT_CACHE_DIR", str(room.cache.root))
     program = (
@@ -93,7 +91,7 @@ def test_a_process_does_not_end_within_nvrtc(room: Room, seconds: float, monkeyp
         "plan = evt.linear('D = gelu(acc + bias[n])', route='gemm-own-3x').plan('sm90', 'f16', 'f16')\n"
         "build_ahead(kernel_sources([plan]))\n"
         "while not list(Path(root).glob('??/.*.lock')): time.sleep(0.01)\n"
-        f"time.sleep({seconds})\n"
+        "time.sleep(0.1)\n"
     )
     process = room.spawn(program=program)
     out, err = process.communicate(timeout=60)
