@@ -1,7 +1,7 @@
 """Builds that later calls may need: ``build_ahead(sources)`` returns at once, and a thread fills the cache.
 
 Nothing depends on the thread. Whoever needs a library builds it, or waits for the thread that holds its lock, and
-meets its failure. So the thread is silent, and the process ends without its other builds.
+meets its failure. So the thread is silent, and builds that have not begun when the process ends are dropped.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock, Thread
+from typing import Any
 
 from evt.compilation.builder import build
 from evt.compilation.cache import Cache
+from evt.compilation.policy import granted, may_compile
 from evt.compilation.pool import Cancellation
 from evt.compilation.process import default_jobs
 from evt.compilation.source import KernelSource
@@ -43,7 +45,7 @@ class _Ahead:
                 self._thread.start()
 
     def end(self) -> None:
-        """Cancel the builds, and wait: the process must not end while NVRTC runs, which it cannot interrupt."""
+        """Cancel the builds, and wait for NVRTC, which cannot be interrupted: a process that ends within it crashes."""
         self._end.cancel()
         with self._lock:
             self._waiting.clear()
@@ -67,13 +69,18 @@ class _Ahead:
 
 _AHEAD = _Ahead()
 atexit.register(_AHEAD.end)
-os.register_at_fork(after_in_child=_AHEAD.reset)  # it has no thread
+os.register_at_fork(after_in_child=_AHEAD.reset)  # a child has no thread
 
 
 def build_ahead(
     sources: Sequence[KernelSource], *, cache: Cache | None = None, toolchain: Toolchain | None = None
 ) -> None:
-    """Let a thread build sources by half of the processors; its failures are silent."""
-    if sources:
+    """Let a thread build sources by half of the processors, if this process may compile now; failures are silent."""
+    if sources and may_compile():
         jobs = max(1, default_jobs() // 2)
-        _AHEAD.add(partial(build, sources, cache=cache or Cache(), toolchain=toolchain, jobs=jobs, silent=True))
+        _AHEAD.add(partial(_build, sources, cache=cache or Cache(), toolchain=toolchain, jobs=jobs, silent=True))
+
+
+def _build(sources: Sequence[KernelSource], **keywords: Any) -> None:
+    with granted(True):
+        build(sources, **keywords)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from evt.compilation.contents import heading
 from evt.compilation.source import KernelSource
@@ -12,10 +14,27 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError
 
 _AUTO, _NEVER = "auto", "never"
+#: Whether this thread builds kernels that were requested before a setting became "never".
+_GRANTED = ContextVar("granted", default=False)
+
+
+@contextmanager
+def granted(grant: bool) -> Iterator[None]:
+    """Let this thread compile within the ``with`` block although a setting is "never", if ``grant``."""
+    token = _GRANTED.set(grant)
+    try:
+        yield
+    finally:
+        _GRANTED.reset(token)
 
 
 def may_compile() -> bool:
-    """Return False if either setting is "never". Raise ArgumentError (E0607) for an unknown value."""
+    """Return False if either setting is "never", unless :func:`granted`.
+
+    Raise ArgumentError (E0607) for an unknown value.
+    """
+    if _GRANTED.get():
+        return True
     for name, value in _settings().items():
         if value not in (_AUTO, _NEVER):
             message = f'`{name}` is {value!r}; expected "{_AUTO}" or "{_NEVER}"'

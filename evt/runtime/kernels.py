@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from evt.compilation import KernelSource, build, build_ahead, build_and_use, has_tools, source_of
-from evt.compilation.policy import may_compile
+from evt.compilation.policy import granted, may_compile
 from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import BuildError, LaunchError, TargetError
@@ -41,15 +41,20 @@ class Kernel:
 
 @dataclass(frozen=True)
 class OfferedKernel:
-    """A plan and the source of its library, which is built or found, and loaded, when a call first takes it."""
+    """A plan and the source of its library, which is built or found, and loaded, when a call first takes it.
+
+    ``compiles``: whether the process might compile when the kernel was offered; if so, it may be built later.
+    """
 
     plan: Plan = field(compare=False)
     source: KernelSource
+    compiles: bool = field(compare=False)
 
     @cached_property
     def library(self) -> Library:
         """Build and load. Raise BuildError, LaunchError."""
-        (made,) = build_and_use([self.source], lambda _, path: load_library(path, self.plan, self.source.name))
+        with granted(self.compiles):
+            (made,) = build_and_use([self.source], lambda _, path: load_library(path, self.plan, self.source.name))
         return made
 
 
@@ -197,8 +202,8 @@ def make_kernels(
 ) -> Kernels:
     """Plan the kernels, build and load the best one for the call, and let a thread build the others.
 
-    Without tools for all of them, or leave to compile, it is known now whether they are there. If ``alone``, the best
-    one is the only one.
+    If this process may not compile, or lacks the tools for some of them, all are found now, or the call fails. If
+    ``alone``, the best one is the only one.
 
     Raise TargetError, BuildError, LaunchError.
     Without nvcc or CUTLASS, own kernels stand in for CUTLASS's where there are any: they need neither.
@@ -210,9 +215,10 @@ def make_kernels(
         if alone:
             plans, best = (plans[best],), 0
         sources = kernel_sources(plans)
-        if not may_compile() or not (all(each.alone for each in sources) or has_tools()):
+        compiles = may_compile()
+        if not compiles or not (all(each.alone for each in sources) or has_tools()):
             build(sources)
-        made = tuple(map(OfferedKernel, plans, sources))
+        made = tuple(OfferedKernel(plan, source, compiles) for plan, source in zip(plans, sources, strict=True))
         _ = made[best].library
         build_ahead([*sources[:best], *sources[best + 1 :]])
         return Kernels(made)

@@ -51,6 +51,19 @@ def test_a_failure_meets_whoever_needs_the_library(room: Room, capfd: pytest.Cap
         room.build("// fail device refused\n")
 
 
+def test_requests_keep_the_leave_to_compile_of_their_time(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead(room, "// gate device\n")
+    ahead(room, "// second\n")
+    monkeypatch.setenv("EVT_COMPILE", "never")
+    ahead(room, "// third\n")
+    release(room)
+    wait_for(lambda: len(room.cache.entries()) == 2)
+    monkeypatch.delenv("EVT_COMPILE")
+    ahead(room, "// fourth\n")
+    wait_for(lambda: len(room.cache.entries()) == 3)
+    assert room.starts()["device"] == 3
+
+
 def test_nothing_asks_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evt.compilation.ahead._AHEAD", None)
     build_ahead([])

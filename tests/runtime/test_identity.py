@@ -126,6 +126,20 @@ def test_a_process_that_may_not_compile_finds_all_kernels_at_first(
     assert compiled() == 1
 
 
+def test_kernels_of_a_first_call_are_built_after_the_process_may_not_compile(
+    compiled: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server warms up, and then forbids new kernels. The first call has asked for the kernels of other sizes."""
+    monkeypatch.setattr(kernels, "build_ahead", lambda sources: None)
+    op = evt.linear(FORMULA)
+    op(tensor(4096, 4096), tensor(4096, 4096), bias=tensor(4096))
+    monkeypatch.setenv("EVT_COMPILE", "never")
+    op(tensor(16, 4096), tensor(4096, 4096), bias=tensor(4096))
+    assert compiled() == 2
+    with pytest.raises(evt.BuildError, match="E0709"):
+        evt.linear("D = relu(acc - bias[n])")(tensor(64, 64), tensor(64, 64), bias=tensor(64))
+
+
 def test_layers_share_kernels_by_their_text(compiled: Callable[[], int]) -> None:
     """Layers with other filters and channels build at most the configurations of their class."""
     op = evt.conv2d(FORMULA, padding=1, route="conv-evt-3x")
