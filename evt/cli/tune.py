@@ -157,8 +157,8 @@ def _run_workload(
         raise click.UsageError(f"no problem of the workload has `{wanted}` in its title.")
     done = []
     with ExitStack() as stack:
-        farmed = scheduler is not None or gpus is not None
-        client = stack.enter_context(_workers(scheduler, gpus or 1)) if farmed else None  # they import torch, too
+        farmed, here = scheduler is not None or gpus is not None, 0 if scheduler is not None else gpus or 1
+        client = stack.enter_context(_workers(scheduler, here)) if farmed else None  # they import torch, too
         from evt.bench import require_gpu
         from evt.farm import GpuMachine, run_tasks, summarise, tasks_of
 
@@ -168,7 +168,7 @@ def _run_workload(
         else:
             from evt.farm.cluster import run_on_cluster
 
-            results = run_on_cluster(tasks, client, options, progress=progress, here=scheduler is None)
+            results = run_on_cluster(tasks, client, options, progress=progress, here=here)
         for task, tuning in results:
             done.append((task, tuning))
             if not json:
@@ -185,15 +185,20 @@ def _run_workload(
 @contextmanager
 def _workers(scheduler: str | None, gpus: int) -> Iterator[Any]:
     """Yield a client of a Dask cluster, and print the link of its dashboard."""
+    from concurrent.futures import ThreadPoolExecutor
     from importlib.util import find_spec
 
     if find_spec("distributed") is None:
         raise click.ClickException("--scheduler and --gpus need Dask: pip install distributed")
     from evt.farm.workers import connected, gpus_here, local_gpus
 
-    if scheduler is None and gpus > (found := gpus_here()):
-        raise click.UsageError(f"--gpus {gpus}: this machine has {found} {'GPU' if found == 1 else 'GPUs'}.")
     with ExitStack() as stack:
+        if scheduler is None:
+            counted = stack.enter_context(ThreadPoolExecutor(1)).submit(gpus_here)  # the driver takes a second
+            import distributed  # noqa: F401
+
+            if gpus > (found := counted.result()):
+                raise click.UsageError(f"--gpus {gpus}: this machine has {found} {'GPU' if found == 1 else 'GPUs'}.")
         try:
             client = stack.enter_context(connected(scheduler) if scheduler is not None else local_gpus(gpus))
         except (OSError, ValueError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from evt.compilation.limits import affordable
 from evt.compilation.lock import KeyLock
 from evt.compilation.pool import Workers
-from evt.compilation.process import default_jobs, machine_jobs
+from evt.compilation.process import default_jobs, own_places
 
 
 @contextmanager
@@ -18,8 +18,9 @@ def places(root: Path, jobs: int | None) -> Iterator[Workers]:
     """Yield a function that tells whether another compiler may start beside a number of running ones.
 
     ``jobs`` is the user's limit for this build. By default, the processors and the memory limit the compilers of all
-    builds in the cache ``root`` on this machine together: each compiler holds one of a few lock files. A build always
-    gets one compiler, and more as soon as other builds end. The kernel drops the locks of a process that is killed.
+    builds in the cache ``root`` on this machine together: each compiler holds the lock file of a processor that its
+    process may use. A build always gets one compiler, and more as soon as other builds end. The kernel drops the locks
+    of a process that is killed.
     """
     limit, held = affordable(jobs or default_jobs()), list[KeyLock]()
 
@@ -44,7 +45,7 @@ def _free_place(folder: Path) -> KeyLock | None:
     """Return the lock of a free place; None if all are taken, or if the locks cannot be made."""
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-        for index in range(machine_jobs()):
+        for index in own_places():
             if place := KeyLock.acquire(folder / f"{index}.lock", wait=False):
                 return place
     return None

@@ -201,16 +201,22 @@ def _python() -> str:
 
 def default_jobs() -> int:
     """Return the number of passes that the processors and the memory allow this process, at least one."""
-    return _jobs(len(os.sched_getaffinity(0)), available_bytes())
+    return min(len(os.sched_getaffinity(0)), _fit(available_bytes()))
 
 
-def machine_jobs() -> int:
-    """Return the number of passes that the processors and the memory of this machine allow, at least one."""
-    return _jobs(os.cpu_count() or 1, available_bytes("MemTotal"))
+def own_places() -> list[int]:
+    """Return the numbers of this machine's places for passes that this process may take: of its processors.
+
+    Processes with the same processors share places, and others do not. If the memory of the machine has room for fewer
+    passes than processors, several processors have one place.
+    """
+    most = _fit(available_bytes("MemTotal"))
+    return sorted({processor % most for processor in os.sched_getaffinity(0)})
 
 
-def _jobs(processors: int, memory: int) -> int:
-    return max(1, min(processors, memory // _BYTES_PER_JOB))
+def _fit(memory: int) -> int:
+    """Return the number of passes that fit in memory, at least one."""
+    return max(1, memory // _BYTES_PER_JOB)
 
 
 def available_bytes(kind: str = "MemAvailable") -> int:

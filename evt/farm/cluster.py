@@ -76,12 +76,12 @@ def run_on_cluster(
     make: Make = GpuMachine,
     store: Store | None = None,
     progress: Progress = lambda text: None,
-    here: bool = False,
+    here: int = 0,
 ) -> Iterator[tuple[Task, Tuning]]:
     """Yield the result of each task as it comes.
 
-    ``client`` is a ``distributed.Client``, and ``make`` makes the machine of a worker. ``here``: the workers are
-    processes of this machine that time on its GPUs.
+    ``client`` is a ``distributed.Client``, and ``make`` makes the machine of a worker. ``here`` is the number of
+    workers if they are processes of this machine, which time on its GPUs.
 
     The workers with the resource ``GPU`` have the same GPU and driver. Raise BuildError (E0704) if the database cannot
     be written, and the error of a task that fails on several workers.
@@ -92,8 +92,8 @@ def run_on_cluster(
     clock = Remaining(len(tasks))
     clock.start()
     with ExitStack() as stack:
-        builds = _BuildsHere(stack.enter_context(Builders())) if here else _Builds(client)
-        begun = stack.enter_context(_Begun(tasks, client, options, make, store, builds, clock, here=here))
+        builds = _BuildsHere(stack.enter_context(Builders(here))) if here else _Builds(client)
+        begun = stack.enter_context(_Begun(tasks, client, options, make, store, builds, clock, here=here > 0))
         for done in range(1, len(tasks) + 1):
             number, key, future = begun.next()
             measurement, tuning = future.result()

@@ -46,9 +46,10 @@ def run_tasks(
             left.append(len(missing))
             clock.expect(number, left[-1])
             builders.build(list(missing.values()), built.put)
-        for _ in tasks:
+        for done in range(1, len(tasks) + 1):
             if (error := built.get()) is not None:
                 raise error
+            progress(f"the kernels of {done} problems are built")
     clock.start()
     for number, task in enumerate(tasks):
         said = f"[{number + 1}/{len(tasks)}] {task.title}: {left[number]} kernels{clock.text()}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from evt.compilation import Cancellation, places
+from evt.compilation import Cancellation, places, process
 from evt.compilation.pool import CancelledError, run_all
 from tests.support.fake_nvcc import Room, make_room, wait_for
 
@@ -32,8 +33,8 @@ def started(root: Path, jobs: int | None = None) -> tuple[int, object]:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the machine run six compilers, and a process four."""
-    monkeypatch.setattr(places, "machine_jobs", lambda: 6)
+    """Let processes use six processors, and run four compilers each."""
+    monkeypatch.setattr(places, "own_places", lambda: [*range(6)])
     monkeypatch.setattr(places, "default_jobs", lambda: 4)
 
 
@@ -44,6 +45,25 @@ def test_builds_share_the_places_of_a_machine(tmp_path: Path) -> None:
     assert [count for count, _ in builds] == [4, 2, 1, 1]
     builds[0][1].__exit__(None, None, None)  # type: ignore[attr-defined]
     assert started(tmp_path)[0] == 4
+
+
+def test_builds_share_the_places_of_their_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three builds may use two processors of a large machine; one may use one of the two, and two others."""
+    monkeypatch.setattr(process, "available_bytes", lambda kind="": 1 << 40)
+    found = []
+    for processors in ({8, 9}, {8, 9}, {9, 20, 21}, {8, 9}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, given=processors: given)
+        found.append(started(tmp_path))
+    assert [count for count, _ in found] == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(("gigabytes", "expected"), [(1000, [0, 3, 9]), (20, [0, 1, 3]), (1, [0])])
+def test_processors_share_places_that_fit_in_memory(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 9})
+    monkeypatch.setattr(process, "available_bytes", lambda kind: gigabytes * 10**9)
+    assert process.own_places() == expected
 
 
 @pytest.mark.usefixtures("machine")

@@ -25,11 +25,11 @@ def main(workload: str, count: int) -> None:
     with local_gpus(2) as client:
         link = client.dashboard_link
         options = Options(rounds=9, again=False)
-        for result in run_on_cluster(tasks, client, options, make=machine, here=True):
+        for result in run_on_cluster(tasks, client, options, make=machine, here=2):
             results.append(result)
             if len(results) == 1:
                 kill.touch()
-        again = list(run_on_cluster(tasks, client, options, make=machine, here=True))
+        again = list(run_on_cluster(tasks, client, options, make=machine, here=2))
     outcome = {
         "dashboard": link,
         "killed": not kill.exists(),

@@ -77,8 +77,8 @@ def test_results_are_kept_and_used(timed: Path) -> None:
 @pytest.fixture
 def _unbuilt(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of an H200 need no builds."""
-    for module in (tune_module, builders_module):
-        monkeypatch.setattr(module, "failures_of", lambda sources: {})
+    monkeypatch.setattr(tune_module, "failures_of", lambda sources: {})
+    monkeypatch.setattr(builders_module, "build_each", lambda sources, build: ({}, {}))
 
 
 @pytest.mark.usefixtures("_unbuilt")
@@ -278,10 +278,10 @@ def test_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_of_a_build_ends_the_run(timed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds run in threads. A kernel that cannot be built is no error."""
 
-    def full(sources: object) -> None:
+    def full(*given: object) -> None:
         raise BuildError(Diagnostic("E0704", "the disk is full"))
 
-    monkeypatch.setattr(builders_module, "failures_of", full)
+    monkeypatch.setattr(builders_module, "build_each", full)
     with pytest.raises(BuildError, match="the disk is full"):
         list(run_tasks(tasks(2), StandInMachine(), RESUMED))
     assert lines(timed) == []
@@ -291,7 +291,8 @@ def test_progress_names_the_problem(timed: Path) -> None:
     said: list[str] = []
     list(run_tasks(tasks(2), StandInMachine(), RESUMED, progress=said.append))
     assert said[0] == "2 problems; planning and building their kernels"
-    assert said[1].startswith("[1/2] qkv 1x6144x4096: 2 kernels")
+    assert said[1:3] == [f"the kernels of {count} problems are built" for count in (1, 2)]
+    assert said[3].startswith("[1/2] qkv 1x6144x4096: 2 kernels")
 
 
 def test_random_tensors_of_a_task() -> None:

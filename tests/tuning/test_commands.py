@@ -159,8 +159,8 @@ def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a workload, on a machine that stands in for one with a GPU; kernels need no builds."""
     monkeypatch.setattr("evt.bench.require_gpu", lambda: torch.device("cuda", 0))
     monkeypatch.setattr("evt.farm.GpuMachine", lambda index, seed: StandInMachine())
-    for module in ("evt.tuning.tune", "evt.farm.builders"):
-        monkeypatch.setattr(f"{module}.failures_of", lambda sources: {})
+    monkeypatch.setattr("evt.tuning.tune.failures_of", lambda sources: {})
+    monkeypatch.setattr("evt.farm.builders.build_each", lambda sources, build: ({}, {}))
     path = tmp_path / "w.toml"
     path.write_text(WORKLOAD)
     return str(path)
