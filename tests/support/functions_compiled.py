@@ -51,7 +51,7 @@ BOUNDS = {
     "tanhshrink": Bound(2, of_x=3),  # x - tanh(x) cancels near 0, as in PyTorch
     "hardswish": Bound(3),  # x + 3, two products and the sixth are rounded
     "sigmoid": Bound(2, least=2.0**-126),  # exp(-x) overflows below -88.7, where the result is denormal
-    "silu": Bound(3, least=2.0**-119),  # the same
+    "silu": Bound(4, of_x=1, least=2.0**-119),  # the same; and the exponent is rounded, as in gelu_tanh
     "mish": Bound(4, least=2.0**-140),  # exp(x) is denormal below -87
     "gelu": Bound(2, of_x=1),  # Phi has an absolute bound, also where x < 0; so has 1 + erf in PyTorch
     "gelu_slope": Bound(2, least=2.0**-22, least64=2.0**-51),  # it cancels near x = -0.75

@@ -309,6 +309,9 @@ template <class T>
 EVT_HOST_DEVICE T logsigmoid(T x) { return detail::at_most(x, T(0)) - detail::log1p_of_unit(exp(-abs(x))); }
 template <class T>
 EVT_HOST_DEVICE T silu(T x) { return x * sigmoid(x); }
+EVT_HOST_DEVICE float silu(float x) {  // exp(-x) as a power of 2: without the reduction of its argument
+  return x * detail::quotient(1.0f, 1.0f + detail::exp2_flushed(x * -1.44269504f));
+}
 EVT_HOST_DEVICE double gelu(double x) { return 0.5 * x * ::erfc(x * -0.70710678118654752); }
 // x * Phi(x) with half the instructions of erf: a minimax polynomial of log2(Phi(-|x|)). The error is 2^-22 of x
 // everywhere, and 2^-14 of the result down to x = -5.2. The polynomial falls to -1370 at 16.
