@@ -44,7 +44,7 @@ from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import RegionProgram
 from evt.fx.copied import copied
-from evt.fx.covered import FEW_CHANNELS, uncovered
+from evt.fx.covered import FEW_CHANNELS, is_aligned, uncovered
 from evt.fx.example import bytes_of, hint
 from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
 from evt.fx.norms import Candidate
@@ -60,6 +60,7 @@ from evt.plan.epilogue.cost import cost
 from evt.plan.gemm_speed import Size, library_microseconds
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, OwnProduct, Plan
 from evt.plan.speed import duration, product_microseconds
+from evt.plan.unaligned import library_microseconds as unaligned_microseconds
 from evt.plan.wgrad import library_microseconds as filter_gradient_microseconds
 from evt.request.graphs import optimised_graph
 
@@ -107,8 +108,8 @@ _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 _VOLUME_RATES, _VOLUME_RATE, _VOLUME_DOUBT = ((32, 310.0), (96, 440.0)), 640.0, 1.05
 #: The error of the estimates of convolutions of small images that are upsampled.
 _DOUBT = 1.2
-#: The error of the estimates of filter gradients.
-_GRADIENT_DOUBT = 1.1
+#: The errors of the estimates of filter gradients, and of convolutions of unaligned pixels.
+_GRADIENT_DOUBT, _UNALIGNED_DOUBT = 1.1, 1.1
 #: Microseconds that evt's 16-bit depthwise kernel saves per element and tap: without a stride, with a stride, and for a
 #: gradient. Layers of EfficientNet and ConvNeXt on an H200 gave 4.7e-8 to 1.1e-7, 1.3e-7 to 6.5e-7, and 1.8e-8 to
 #: 2.9e-7. The last constant is the largest slowdown in f32.
@@ -276,11 +277,13 @@ def _lost_by_convolution(fused: RegionProgram, kernel: Plan, time: float) -> flo
     if isinstance(loop, FilterGradient):
         return further - _gained_by_filter_gradient(fused, kernel)
     filters, channels, *taps = map(hint, product.b.meta["val"].shape)
-    if isinstance(loop, HaloConvolution) and loop.groups != "one":
+    if isinstance(loop, HaloConvolution) and loop.groups in ("single", "multiple"):
         suits_library = channels & (channels - 1) == 0
         return further + (_GROUPED + time * _SLOWER_GROUPED if suits_library else -time)
     if isinstance(loop, HaloConvolution) and loop.rank == 3:
         return further - _gained_by_volume(fused, kernel)
+    if isinstance(loop, HaloConvolution) and not (is_aligned(product) or loop.windows):
+        return further - _gained_by_unaligned(fused, kernel)
     if math.prod(taps) == 1 and channels > _LONG_CHANNELS:
         further += _LONG
     if channels > FEW_CHANNELS:
@@ -310,6 +313,13 @@ def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
         return 0.0
     rate = next((rate for most, rate in _VOLUME_RATES if min(problem.filters, problem.channels) <= most), _VOLUME_RATE)
     return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _VOLUME_DOUBT * own)
+
+
+def _gained_by_unaligned(fused: RegionProgram, kernel: Plan) -> float:
+    """Return the microseconds that evt's kernel saves at least for unaligned pixels; negative if it loses."""
+    problem, own = _convolved(fused, kernel)
+    inputs = _elements(fused) * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
+    return unaligned_microseconds(problem.sizes) + inputs - _UNALIGNED_DOUBT * own
 
 
 def _gained_by_upsampling(fused: RegionProgram, kernel: Plan) -> float:

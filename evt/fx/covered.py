@@ -27,17 +27,29 @@ def _is_any(product: Product) -> bool:
     return True
 
 
-def _is_aligned(product: Product) -> bool:
-    """Return whether channels and filters fill multiples of 16 bytes, and the filter is not large."""
-    filters, channels, *taps = map(hint, product.b.meta["val"].shape)
-    return filters % 8 == 0 and channels % 8 == 0 and max(taps) <= _MOST_TAPS
+def is_aligned(product: Product) -> bool:
+    """Return whether the channels and the filters of a convolution fill multiples of 16 bytes."""
+    filters, channels, *_ = map(hint, product.b.meta["val"].shape)
+    return filters % 8 == 0 and channels % 8 == 0
+
+
+def _is_usual(product: Product) -> bool:
+    """Return whether a convolution is aligned, and its filter is not large."""
+    return is_aligned(product) and max(map(hint, product.b.meta["val"].shape[2:])) <= _MOST_TAPS
+
+
+def _has_measured_pixels(product: Product) -> bool:
+    """Return whether pixels are unaligned, but no first layer's, and the filter has some taps or a stride."""
+    _, channels, *taps = map(hint, product.b.meta["val"].shape)
+    matrices = max(*taps, *product.geometry["stride"]) == 1
+    return not (is_aligned(product) or matrices) and channels > FEW_CHANNELS and max(taps) <= _MOST_TAPS
 
 
 def _has_measured_slices(product: Product) -> bool:
     """Return whether a 3-d convolution is aligned, its filters are no columns in time, and slices are not small."""
     *_, taps, rows, columns = map(hint, product.b.meta["val"].shape)
     *_, height, width = map(hint, product.node.meta["val"].shape)
-    return _is_aligned(product) and (max(rows, columns) > 1 or taps == 1) and height * width >= _SMALL_SLICE
+    return _is_usual(product) and (max(rows, columns) > 1 or taps == 1) and height * width >= _SMALL_SLICE
 
 
 def _has_measured_groups(product: Product) -> bool:
@@ -103,7 +115,15 @@ COVERED = (
         routes=_CONVOLUTIONS,
         types=_HALF,
         source="evt bench --suite resnet, unet, detector and 250 other layers on an H200; 58 layers on an H100",
-        takes=_is_aligned,
+        takes=_is_usual,
+    ),
+    Class(
+        "2-d convolutions of unaligned pixels without groups, with several taps or a stride",
+        operations=("conv2d",),
+        routes=(halo_3x.HALO, halo_3x.WORDS, halo_3x.COPIED),
+        types=_HALF,
+        source="68 drawn layers of 9 to 256 channels and 1 to 128 filters on an H100",
+        takes=_has_measured_pixels,
     ),
     Class(
         "first layers",
@@ -135,7 +155,7 @@ COVERED = (
         routes=_CONVOLUTIONS,
         types=_HALF,
         source="3x3 layers and training steps of ResNet-50 on an H200; of resnet18 and mobilenet_v2 on an H100",
-        takes=_is_aligned,
+        takes=_is_usual,
     ),
     Class(
         "depthwise convolutions",

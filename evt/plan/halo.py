@@ -371,6 +371,12 @@ def time(
     return inf if found is None else found.time(images, filters, instructions)
 
 
+def start_of(plane: Plane, pixels: int, *, shared: bool = False) -> float:
+    """Return the clock cycles of sm90 of a kernel's launch and set-up, and of its end; 0 if it cannot run."""
+    found = _kernel(plane, pixels, shared)
+    return 0.0 if found is None else found.cycles.start
+
+
 def tiles_of(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> int:
     """Return the number of tiles of a kernel; 0 if it cannot run."""
     found = _kernel(plane, pixels, shared)

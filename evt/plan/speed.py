@@ -22,9 +22,9 @@ from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.halo import TOO_LARGE, beyond_windows, forward, tiles_of
+from evt.plan.halo import TOO_LARGE, beyond_windows, forward, start_of, tiles_of
 from evt.plan.halo import time as halo_time
-from evt.plan.halo_cost import INSTRUCTION, Plane, start_of
+from evt.plan.halo_cost import INSTRUCTION, Plane
 from evt.plan.pairs import product_columns
 from evt.plan.plan import (
     Convolution,
@@ -48,9 +48,12 @@ _LIGHT = 4
 #: Cycles of an element of a thread in CUTLASS's kernels: a light epilogue, and each further instruction. Fitted to
 #: gelu and dropout at k = 768 and 1024 on an H200, 2026-11.
 _VISITED, _VISITED_INSTRUCTION = 30.0, 6.0
-#: The instructions of an element of a matrix that threads of a halo kernel store and load, and of one that they store
-#: in rows. Fitted to layers of 2 to 36 filters on an H100, 2026-11.
-_STORED, _LOADED, _STORED_ROWS = 24, 19, 8
+#: The instructions of an element of a matrix that threads of a halo kernel move one by one, and of one that they store
+#: in rows. Fitted to 105 kernels of layers with 1 to 128 filters on an H100, 2026-11.
+_MOVED, _STORED_ROWS = 48, 27
+#: The time of a byte of a convolution's operand that is copied with padded channels, relative to one of rows. Fitted to
+#: 12 layers on an H100, 2026-11.
+_PADDED = 1.8
 #: Schedules with two consumers that alternate.
 _ALTERNATING = ("pingpong", "implicit_pingpong")
 #: The minimum advantage of a kernel of another route than the preferred ones: the error of the estimates.
@@ -150,7 +153,7 @@ def _copying(plan: Plan, sizes: Mapping[str, int], card: Card) -> float:
         for copy in plan.row_copies
     )
     for copy in copies:
-        copied += prod(sizes[each.name] for each in (*copy.extents, copy.channels)) * bytes_of(copy.dtype)
+        copied += _PADDED * prod(sizes[each.name] for each in (*copy.extents, copy.channels)) * bytes_of(copy.dtype)
     return gemm_speed.COPY + traffic_of(copied, copied) / card.bytes_per_us
 
 
@@ -158,9 +161,11 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
     """Return the clock cycles of sm90 of a kernel's start and of its tiles, without the memory traffic."""
     heavy = max(0, plan.epilogue_instructions - _LIGHT)
     if isinstance(plan.mainloop, HaloConvolution):
-        heavy += sum(_STORED if isinstance(step, AuxStore) else _LOADED for step in _moved_by_threads(plan))
-        heavy += _STORED_ROWS * (plan.mainloop.stored > 0)
-        start = start_of(plan.config.tile[0], shared=plan.mainloop.shared)
+        moved = _MOVED * len(_moved_by_threads(plan)) + _STORED_ROWS * (plan.mainloop.stored > 0)
+        if moved:  # which no other tile hides, if each SM has one
+            heavy += moved if waves(plan, sizes, multiprocessors) > 1 else 2 * moved
+        plane, pixels, *_ = _halo_problem(plan, sizes, plan.config.tile[0])
+        start = start_of(plane, pixels, shared=plan.mainloop.shared)
         return start, _halo_time(plan, sizes, heavy) - start
     if isinstance(plan.mainloop, DepthwiseConvolution):
         assert isinstance(plan.config, ConfigDepthwise)

@@ -317,17 +317,17 @@ class Survey:
             return self._invariant_defaults()
         others = [each for each in self.asked if each is not self.chosen and self.named is None]
         found = [plan for each in (self.chosen, *(each for each in others if each.suits_partly)) for plan in each.plans]
-        found += [plan for each in others if each.rivals for plan in self._fastest_for_images(each.plans)]
+        found += [plan for each in others if each.rivals for plan in self._fastest_for_images(each.plans, found)]
         return self.plan, *(plan for plan in found if plan is not self.plan)
 
-    def _fastest_for_images(self, plans: Sequence[Plan]) -> Iterator[Plan]:
-        """Yield the plans that are the fastest for the call's number of images, or for one of a few others."""
+    def _fastest_for_images(self, plans: Sequence[Plan], others: Sequence[Plan]) -> Iterator[Plan]:
+        """Yield the plans that are the fastest for the call's number of images, or for one of a few other numbers."""
         layer = self.problem.sizes.convolution
         assert layer is not None
         sizes = [replace(layer, images=images).extents for images in (layer.images, *_IMAGES)]
         card = find_card(self.problem.target.name)
-        taken = {fastest(plans, each, card) for each in sizes}
-        return (plans[at] for at in sorted(taken))
+        taken = {fastest((*plans, *others), each, card) for each in sizes}
+        return (plans[at] for at in sorted(taken) if at < len(plans))
 
     def _invariant_defaults(self) -> tuple[Plan, ...]:
         """Return the plans of the chosen route whose order of sums is the general plan's."""

@@ -167,3 +167,22 @@ def test_volumes_are_faster_than_the_library_s(channels: int, filters: int, dept
     shapes = ((1, channels, depth, side, side), (filters, channels, 3, 3, 3), (filters,))
     benefit = estimated(lambda x, w, b: torch.conv3d(x, w, b, padding=1), shapes, torch.bfloat16)
     assert benefit.wins
+
+
+@pytest.mark.parametrize(
+    ("layer", "stride", "wins"),
+    [
+        ((32, 50, 50, 112), 1, True),  # 0.41 of torch.compile's time on an H100
+        ((32, 100, 32, 56), 1, True),  # 0.44
+        ((8, 51, 51, 112), 1, True),  # 0.46
+        ((8, 128, 2, 64), 1, True),  # 0.70
+        ((8, 20, 20, 112), 2, False),  # 1.03
+    ],
+)
+def test_unaligned_pixels(layer: tuple[int, ...], stride: int, wins: bool) -> None:
+    """The library copies most of them first, and has no tile of fewer than 64 filters."""
+    images, channels, filters, side = layer
+    shapes = (images, channels, side, side), (filters, channels, 3, 3), (filters,)
+    function = partial(torch.conv2d, stride=stride, padding=1)
+    benefit = estimated(lambda x, w, b: torch.relu(function(x, w, b)), shapes, torch.float16, replayed=True)
+    assert benefit.wins == wins

@@ -69,6 +69,8 @@ def covered() -> Iterator[Case]:
         yield linear(dtype)
         for channels, filters, taps in ((64, 64, 3), (128, 256, 1), (256, 128, 5), (1024, 256, 1)):
             yield convolution(dtype, channels=channels, filters=filters, taps=taps)
+        for channels, filters in ((18, 18), (20, 64), (64, 60), (100, 100), (51, 51)):
+            yield convolution(dtype, channels=channels, filters=filters)
         yield convolution(dtype, transposed=True)
         yield convolution(dtype, transposed=True, taps=2, stride=2)
         for volume in ((3, 3, 3), (1, 3, 3), (2, 1, 3), (1, 1, 1)):
@@ -96,8 +98,9 @@ def uncovered() -> Iterator[Case]:
         yield lambda x, w: torch.relu(functional.conv3d(x, w, padding=1)), small, dtype, "sm90"
         yield convolution(dtype, groups=32, taps=7)
         yield convolution(dtype, groups=32, rank=3)
-        for channels, filters in ((18, 18), (20, 64), (64, 60), (100, 100), (3, 21)):
-            yield convolution(dtype, channels=channels, filters=filters)
+        for channels, filters, taps in ((3, 21, 3), (18, 18, 1), (64, 60, 1), (18, 18, 7)):
+            yield convolution(dtype, channels=channels, filters=filters, taps=taps)
+        yield convolution(dtype, channels=18, filters=18, transposed=True)
         yield convolution(dtype, taps=7)
         yield convolution(dtype, transposed=True, taps=2, stride=3)
         yield convolution(dtype, transposed=True, rank=3, stride=2)
@@ -105,7 +108,8 @@ def uncovered() -> Iterator[Case]:
         yield linear(dtype)
     yield lambda a, b: torch._int_mm(a, b).float() * 0.5, ((4096, 1024), (1024, 4096)), torch.int8, "sm90"
     yield convolution(torch.float32)
-    yield convolution(torch.float32, channels=3)
+    for channels in (3, 18):
+        yield convolution(torch.float32, channels=channels)
 
 
 @pytest.mark.parametrize("case", tuple(covered()))

@@ -158,6 +158,7 @@ COPIED = Route(
         halo.columns_of_warp,
     ),
     suits=halo.suits_copies,
+    beside=halo.suits_copies,
     kernels={"3x": Kernel(kernels.PADDED, configs_sm90, max_batches=None)},
     shapes=("convolution",),
 )
