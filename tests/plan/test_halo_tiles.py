@@ -285,6 +285,16 @@ def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
     return (made.input_stages - 1) * made.input_stage_bytes + last * kernel.pixel_bytes + kernel.block_bytes
 
 
+@pytest.mark.parametrize(("taps", "boxes"), [(3, 4), (5, 2)])
+def test_each_group_of_few_taps_has_a_box_before_filters_take_the_rest(taps: int, boxes: int) -> None:
+    """3x3 filters with a stride of 2: three boxes left nine filters, and the fourth group waited."""
+    axis = Axis(56, 28, taps, 2, 1, taps // 2)
+    tile = choose(Plane.cut(axis, axis, None, 256, 128), 232)
+    assert tile is not None
+    assert tile.input_stages == boxes
+    assert tile.filter_stages >= 5
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_shared_memory_has_what_instructions_read(seed: int) -> None:
     """For any layer and kernel, boxes are within shared memory, to the last row that an instruction reads."""

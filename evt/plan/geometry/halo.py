@@ -306,6 +306,8 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     useful = min(most, 1 + ceil_div(MANY_TAPS, problem.tap_count) if problem.groups == 1 else MAX_INPUT_STAGES)
     while stages < useful and left >= (stages + 1) * made.input_stage_bytes:
         wanted = consumers * (stages + 1) if problem.tap_count == 1 else max(fewest_filters, MANY_TAPS // length)
+        if stages < problem.groups and problem.tap_count <= MANY_TAPS:  # a box of each group of taps comes first
+            wanted = fewest_filters
         if filter_stages_beside(left, made, stages + 1) < wanted:
             break
         stages += 1
