@@ -34,11 +34,13 @@ _CONTENTION = 0.06
 _NOT_PAIRED = 1.3
 #: Part of an epilogue that cooperating consumers do not hide.
 _NOT_HIDDEN = 0.25
-#: Inputs that threads copy: a kernel with its launch, and the lanes of a warp. For bytes that divide a pixel: each byte
-#: of the filters, which threads write before the first tile, and a word for each lane, of three warps. Fitted to 56
-#: kernels on an H100, 2026-11.
-_START_WORDS, _LANES = 18000, 32
-_WORDS = {8: (0.08, 48), 4: (0.08, 48), 2: (0.36, 110)}
+#: Inputs that threads copy: a kernel with its launch; and of each lane, the pixels that a warp copies side by side, and
+#: each of their rows. For bytes that divide a pixel: each byte of the filters, which threads write before the first
+#: tile, and a factor of the copies. Fitted to 56 kernels on an H100 and 19 on an H200, 2026-11.
+_START_WORDS, _COPIED, _COPIED_ROW = 17800, 360, 85
+_WORDS = {8: (0.07, 1.0), 4: (0.07, 1.0), 2: (0.33, 2.3)}
+#: The warps that copy, and their lanes.
+_COPYING, _LANES = 3, 32
 #: Windows: each tile, pixel and row of taps. First layers have a large C and D.
 _WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
 
@@ -225,8 +227,9 @@ def _cycles_of_block(problem: Problem, kernel: KernelClass, tile: Geometry) -> i
     if kernel.words:
         word_bytes = _word_bytes(problem)
         words = -(-min(problem.channels, kernel.block_bytes) // max(word_bytes, 4))
-        copied = problem.groups * tile.box_pixels * words // _LANES * _WORDS[word_bytes][1]
-        return max(halo_schedule.cycles_of_block(problem, kernel, tile), copied)
+        steps = problem.groups * tile.images * -(-words * -(-tile.input_pitch // _COPYING) // _LANES)
+        copied = steps * (_COPIED + _COPIED_ROW * tile.box_rows) * _WORDS[word_bytes][1]
+        return max(halo_schedule.cycles_of_block(problem, kernel, tile), round(copied))
     if not kernel.has_windows:
         return halo_schedule.cycles_of_block(problem, kernel, tile)
     multiplied = problem.tap_count * (kernel.block_bytes // halo.DEPTH_BYTES) * kernel.pixels // 2

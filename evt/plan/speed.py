@@ -50,10 +50,10 @@ _LIGHT = 4
 _VISITED, _VISITED_INSTRUCTION = 30.0, 6.0
 #: The instructions of an element of a matrix that threads of a halo kernel move one by one, and of one that they store
 #: in rows. Fitted to 105 kernels of layers with 1 to 128 filters on an H100, 2026-11.
-_MOVED, _STORED_ROWS = 48, 27
-#: The time of a byte of a convolution's operand that is copied with padded channels, relative to one of rows. Fitted to
-#: 12 layers on an H100, 2026-11.
-_PADDED = 1.8
+_MOVED, _STORED_ROWS = 48, 24
+#: Microseconds of a kernel that copies a convolution's operands with padded channels, and the time of a byte of them
+#: relative to one of rows. Fitted to 12 layers on an H100 and 22 on an H200, 2026-11.
+_COPY_PIXELS, _COPIED_PIXELS = 4.0, 1.2
 #: Schedules with two consumers that alternate.
 _ALTERNATING = ("pingpong", "implicit_pingpong")
 #: The minimum advantage of a kernel of another route than the preferred ones: the error of the estimates.
@@ -146,15 +146,21 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
 def _copying(plan: Plan, sizes: Mapping[str, int], card: Card) -> float:
     """Return the microseconds of the copies of operands before a product, or before an own kernel's convolution."""
     copies = plan.copies if isinstance(plan.mainloop, HaloConvolution) else ()
-    if not plan.row_copies and not copies:
+    if copies:
+        start, relative = _COPY_PIXELS, _COPIED_PIXELS
+        copied = sum(
+            prod(sizes[each.name] for each in (*copy.extents, copy.channels)) * bytes_of(copy.dtype) for copy in copies
+        )
+    elif plan.row_copies:
+        start, relative = gemm_speed.COPY, 1.0
+        copied = sum(
+            prod(sizes[each.name] for each in (copy.rows, copy.columns, copy.batches) if each)
+            * bytes_of(copy.matrix.dtype)
+            for copy in plan.row_copies
+        )
+    else:
         return 0.0
-    copied = sum(
-        prod(sizes[each.name] for each in (copy.rows, copy.columns, copy.batches) if each) * bytes_of(copy.matrix.dtype)
-        for copy in plan.row_copies
-    )
-    for copy in copies:
-        copied += _PADDED * prod(sizes[each.name] for each in (*copy.extents, copy.channels)) * bytes_of(copy.dtype)
-    return gemm_speed.COPY + traffic_of(copied, copied) / card.bytes_per_us
+    return start + relative * traffic_of(copied, copied) / card.bytes_per_us
 
 
 def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple[float, float]:
