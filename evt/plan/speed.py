@@ -167,9 +167,9 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
     """Return the clock cycles of sm90 of a kernel's start and of its tiles, without the memory traffic."""
     heavy = max(0, plan.epilogue_instructions - _LIGHT)
     if isinstance(plan.mainloop, HaloConvolution):
-        moved = _MOVED * len(_moved_by_threads(plan)) + _STORED_ROWS * (plan.mainloop.stored > 0)
-        if moved:  # which no other tile hides, if each SM has one
-            heavy += moved if waves(plan, sizes, multiprocessors) > 1 else 2 * moved
+        by_threads = _MOVED * len(_moved_by_threads(plan)) + _STORED_ROWS * (plan.mainloop.stored > 0)
+        if by_threads:  # which no other tile hides, if each SM has one
+            heavy += by_threads if waves(plan, sizes, multiprocessors) > 1 else 2 * by_threads
         plane, pixels, *_ = _halo_problem(plan, sizes, plan.config.tile[0])
         start = start_of(plane, pixels, shared=plan.mainloop.shared)
         return start, _halo_time(plan, sizes, heavy) - start
