@@ -48,8 +48,8 @@ _LIGHT = 4
 #: Cycles of an element of a thread in CUTLASS's kernels: a light epilogue, and each further instruction. Fitted to
 #: gelu and dropout at k = 768 and 1024 on an H200, 2026-11.
 _VISITED, _VISITED_INSTRUCTION = 30.0, 6.0
-#: The instructions of an element of a matrix that threads of a halo kernel move one by one, and of one that they store
-#: in rows. Fitted to 105 kernels of layers with 1 to 128 filters on an H100, 2026-11.
+#: The instructions of a thread of a halo kernel for an element that it moves alone, and for one that it stores in rows.
+#: Fitted to 105 kernels of layers with 1 to 128 filters on an H100, 2026-11.
 _MOVED, _STORED_ROWS = 48, 24
 #: Microseconds of a kernel that copies a convolution's operands with padded channels, and the time of a byte of them
 #: relative to one of rows. Fitted to 12 layers on an H100 and 22 on an H200, 2026-11.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from evt.plan.configurations.config import ceil_div
+from evt.plan.geometry.convolution import ceil_div
 
 #: The filters of the library's narrowest tile.
 _FILTERS = 64

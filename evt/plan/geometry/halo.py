@@ -49,8 +49,7 @@ MANY_TAPS = 9
 #: Warps that load windows of the input, each into separate stages; or words, each a part of every stage.
 WIDENERS = 3
 #: Shared memory of a CTA, and the alignment of swizzled memory.
-SHARED_BYTES = 232448
-ALIGNMENT = 1024
+SHARED_BYTES, ALIGNMENT = 232448, 1024
 #: Barriers: full and empty of each stage, and eight for the consumers.
 BARRIER_BYTES = 8 * (2 * MAX_INPUT_STAGES + 2 * MAX_FILTER_STAGES + 8)
 #: Bytes of a pixel of windows.
@@ -300,8 +299,7 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     fewest_filters = min(FEWEST_FILTER_STAGES * consumers, needed)
     if kernel.filters_stay or filter_stages_beside(left, made, fewest) < fewest_filters:
         return Geometry()
-    # A product takes one stage of each pipeline at a time. A box with many taps lasts while the next one is loaded: the
-    # rest of shared memory is for filters.
+    # A product takes one stage of each pipeline at a time. A box with many taps lasts while the next one is loaded.
     stages = fewest
     useful = min(most, 1 + ceil_div(MANY_TAPS, problem.tap_count) if problem.groups == 1 else MAX_INPUT_STAGES)
     while stages < useful and left >= (stages + 1) * made.input_stage_bytes:
