@@ -49,7 +49,8 @@ MANY_TAPS = 9
 #: Warps that load windows of the input, each into separate stages; or words, each a part of every stage.
 WIDENERS = 3
 #: Shared memory of a CTA, and the alignment of swizzled memory.
-SHARED_BYTES, ALIGNMENT = 232448, 1024
+SHARED_BYTES = 232448
+ALIGNMENT = 1024
 #: Barriers: full and empty of each stage, and eight for the consumers.
 BARRIER_BYTES = 8 * (2 * MAX_INPUT_STAGES + 2 * MAX_FILTER_STAGES + 8)
 #: Bytes of a pixel of windows.
@@ -302,11 +303,10 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     # A product takes one stage of each pipeline at a time. A box with many taps lasts while the next one is loaded.
     stages = fewest
     useful = min(most, 1 + ceil_div(MANY_TAPS, problem.tap_count) if problem.groups == 1 else MAX_INPUT_STAGES)
+    first = problem.groups if problem.tap_count <= MANY_TAPS else 0  # a box of each group of few taps comes first
     while stages < useful and left >= (stages + 1) * made.input_stage_bytes:
         wanted = consumers * (stages + 1) if problem.tap_count == 1 else max(fewest_filters, MANY_TAPS // length)
-        if stages < problem.groups and problem.tap_count <= MANY_TAPS:  # a box of each group of taps comes first
-            wanted = fewest_filters
-        if filter_stages_beside(left, made, stages + 1) < wanted:
+        if filter_stages_beside(left, made, stages + 1) < (fewest_filters if stages < first else wanted):
             break
         stages += 1
     filter_stages = min(MAX_FILTER_STAGES, filter_stages_beside(left, made, stages))
