@@ -85,7 +85,7 @@ def test_a_package_runs_in_python_and_in_cxx(
     model = Layers().half()
     shapes = ({0: torch.export.Dim("m", min=2, max=4096)},)
     implicit: list[str] = []
-    make = inductor_graph.make_fallback  # type: ignore[attr-defined]
+    make = inductor_graph.make_fallback
     monkeypatch.setattr(
         inductor_graph,
         "make_fallback",

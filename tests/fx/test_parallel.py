@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 def lower(graph: GraphModule, inputs: Sequence[Any], *, steps: Steps, **_: Any) -> Any:
     """Stand in for Inductor's lowering: run the custom pass, and return the graph as a function."""
-    from torch._functorch.aot_autograd import make_boxed_func  # type: ignore[attr-defined]
+    from torch._functorch.aot_autograd import make_boxed_func
 
     steps.watch(graph.graph)
     fuse: Any = torch._inductor.config.post_grad_custom_pre_pass
@@ -62,7 +62,7 @@ def work(rank: int, folder: Path, count: int, *, strategies: Sequence[str], bloc
     plan_for_h200(setattr)
     FusePass.uuid = lambda self: None  # type: ignore[method-assign]
     torch._functorch.config.enable_autograd_cache = False
-    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1024  # type: ignore[attr-defined]
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1024
     mesh = init_device_mesh("cpu", (count,))
     run = partial(train, mesh=mesh, blocks=blocks)
     found = {

@@ -290,7 +290,7 @@ def test_compiled_optimizers(make: Any) -> None:
 
 def split(model: nn.Module) -> Any:
     """Return a model that is replicated, and whose graph is divided where gradients are exchanged."""
-    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1024  # type: ignore[attr-defined]
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1024
     return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.002)
 
 

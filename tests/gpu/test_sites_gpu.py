@@ -140,7 +140,7 @@ def test_the_hosts_time() -> None:
     from torch._inductor.select_algorithm import extern_kernels
 
     made = Calls(PLAIN)
-    addmm: Any = extern_kernels.addmm  # type: ignore[attr-defined]
+    addmm: Any = extern_kernels.addmm
     bias, out = made.inputs["bias"], torch.empty(M, N, dtype=torch.float16, device="cuda")
     made.run()
     samples = host_samples(
