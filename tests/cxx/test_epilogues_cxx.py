@@ -14,7 +14,7 @@ from tests.support.crossings import CASES, bits, poisoned, program, tensors
 
 pytestmark = MARKS
 #: One compilation takes g++ ten seconds.
-QUICK = ("rotary", "truth values in blocks")
+QUICK = ("rotary",)
 PRODUCTS = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name, case in CASES.items()
