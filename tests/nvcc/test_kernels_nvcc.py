@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import evt
-from evt.compilation import BuildEvent, KernelSource, build
+from evt.compilation import BuildEvent, Cache, KernelSource, build
 from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import LayoutClass, Plan, Problem, Signature, find_target, natural_signature, plan
@@ -215,7 +215,8 @@ class Kernel:
         return ctypes.CDLL(str(self.path))
 
 
-def compiled(made: Plan) -> Kernel:
+def compiled(made: Plan, folder: Path) -> Kernel:
+    """Compile a plan. A cache that other processes share may have its library, but not what the compilers said."""
     said: list[str] = []
 
     def listen(event: BuildEvent) -> None:
@@ -224,7 +225,8 @@ def compiled(made: Plan) -> Kernel:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NVCC_APPEND_FLAGS", "-Xcompiler -Wall,-Wextra -Xptxas -v")
-        (path,) = build([KernelSource(emit(made, "evt"), made.target.gencode)], on_event=listen)
+        source = KernelSource(emit(made, "evt"), made.target.gencode)
+        (path,) = build([source], cache=Cache(folder), on_event=listen)
     return Kernel(made, path, "\n".join(said))
 
 
@@ -240,8 +242,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def kernel(name: str) -> Kernel:
-    return compiled(KERNELS[name]())
+def kernel(name: str, tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    return compiled(KERNELS[name](), tmp_path_factory.mktemp("kernel"))
 
 
 def test_the_few_are_representative() -> None:
