@@ -173,7 +173,7 @@ RESIDUAL = "D = gelu(alpha*acc + bias) + residual"
 SLOW = pytest.mark.slow
 #: Formulas, types of the operands, and configurations.
 PRODUCTS = [
-    pytest.param(RESIDUAL, "f16", "own_pingpong_104x128x64", id="pingpong"),
+    pytest.param(RESIDUAL, "f16", "own_pingpong_104x128x64", id="pingpong", marks=SLOW),
     pytest.param(REDUCED, "bf16", "own_cooperative_64x128x64_1x1x4", id="split-reductions"),
     pytest.param(
         "in u: i32, v: bool, seed: i64, offset: i32; out D: i8; D = dropout(acc*u + v, 0.25, seed, offset)",
