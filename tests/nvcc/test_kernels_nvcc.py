@@ -216,7 +216,7 @@ class Kernel:
 
 
 def compiled(made: Plan, folder: Path) -> Kernel:
-    """Compile a plan. A cache that other processes share may have its library, but not what the compilers said."""
+    """Compile a plan. A cache that other processes share may have its library without the messages of the compilers."""
     said: list[str] = []
 
     def listen(event: BuildEvent) -> None:
