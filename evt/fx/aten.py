@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.fx import Node
@@ -37,7 +37,7 @@ def type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def is_tensor(node: object) -> bool:
+def is_tensor(node: object) -> TypeGuard[Node]:
     return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 

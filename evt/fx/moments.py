@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.group_norms import divide, is_divided
 
 aten = torch.ops.aten
 #: The key in ``node.meta`` of a variance: the mean that was one operator with it.
@@ -52,11 +53,11 @@ def split_moments(graph: Graph) -> None:
 
 
 def join_moments(graph: Graph) -> None:
-    """Make one operator of each variance and its mean, if no region computes them."""
+    """Make one operator of each variance and its mean, if no region computes them, or moments of channels first."""
     for node in list(graph.nodes):
         mean = node.meta.pop(_MEAN, None)
         if mean is not None and not mean._erased and _are_one(node, mean):
-            _join(graph, node, mean)
+            (divide if is_of_groups(node) and is_divided(node) else _join)(graph, node, mean)
 
 
 def moments_of(node: Node) -> list[Node]:
@@ -109,7 +110,7 @@ def _squares(node: Node) -> tuple[Node, Any, bool] | None:
     kept = isinstance(mean, Node) and operator_name(mean) == "mean.dim" and Arguments(mean)["keepdim"]
     if not kept or not is_tensor(x) or mean.args[:2] != (x, dims):  # type: ignore[union-attr]
         return None
-    return x, dims, bool(Arguments(node)["keepdim"])  # type: ignore[return-value]
+    return x, dims, bool(Arguments(node)["keepdim"])
 
 
 def _are_one(variance: Node, mean: Node) -> bool:

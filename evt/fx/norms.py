@@ -21,6 +21,7 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.group_norms import apply_by_channels
 from evt.fx.index_map import all_same
 from evt.fx.moments import ROUNDED, join_moments, uncast
 from evt.fx.sizes import shaped
@@ -146,6 +147,7 @@ def restore(graph: Graph, frozen: bool = False) -> Node | None:
         while operands_of(node) is not None:
             undo(node)
     join_moments(graph)
+    apply_by_channels(graph)
     graph.eliminate_dead_code()
     return _fold_together(graph, frozen)
 
@@ -273,7 +275,7 @@ def _norm(node: Node) -> Norm | None:
 
 def _operands(node: Node) -> list[Node]:
     """Return the tensors of a binary operator; one of them if the other is a number."""
-    return [each for each in node.args[:2] if is_tensor(each)]  # type: ignore[misc]
+    return [each for each in node.args[:2] if is_tensor(each)]
 
 
 def _factors(node: Node, shape: tuple[Any, ...], is_norm: bool = False) -> Iterator[Node]:

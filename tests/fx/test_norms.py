@@ -14,9 +14,11 @@ from torch._inductor import metrics
 from torch.fx import Graph, GraphModule
 
 import evt.fx.backend  # registers the backend
-from evt.fx import choose, covered
+from evt.fx import choose, covered, group_norms, norms
+from evt.fx.aten import operator_name
 from evt.fx.cost_model import norm_gain
-from evt.fx.moments import split_moments
+from evt.fx.group_norms import apply_by_channels
+from evt.fx.moments import join_moments, split_moments
 from evt.fx.norms import Candidate, apply_norms, is_aside, restore
 from evt.fx.options import read_options
 from evt.fx.regions import find_regions
@@ -312,6 +314,66 @@ def test_the_convolution_before_a_group_norm_gives_its_moments(images: int) -> N
     split_moments(made.graph)
     regions = find_regions(made.graph).regions
     assert [sum(isinstance(op, Reduce) for op, _ in each.program.request.dag.table) for each in regions] == [2, 0]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_moments_of_groups_that_no_region_computes_are_made_of_moments_of_channels(
+    memory_format: torch.memory_format, copied: bool
+) -> None:
+    """Decompositions for GPUs copy the image first."""
+    norm = nn.GroupNorm(4, 24, eps=1e-6).eval()
+    x = (torch.randn(2, 24, 9, 7) + 1000).to(memory_format=memory_format)
+    made = traced(nn.Sequential(Copied(), norm) if copied else norm, x)
+    split_moments(made.graph)
+    join_moments(made.graph)
+    made.recompile()
+    dims = [node.args[1] for node in made.graph.nodes if operator_name(node) == "var_mean.correction"]
+    assert dims == ([[3], [2]] if memory_format == torch.channels_last else [[2, 3]])
+    torch.testing.assert_close(made(x), copy.deepcopy(norm).double()(x.double()).float(), rtol=0, atol=2e-3)
+
+
+class Copied(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clone(memory_format=torch.contiguous_format)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_group_norms_are_applied_to_images_and_not_to_groups(dtype: torch.dtype) -> None:
+    """The operations, their order and so the results stay the same."""
+    x = torch.randn(2, 24, 9, 7).to(dtype).to(memory_format=torch.channels_last)
+    made = traced(nn.Sequential(Copied(), nn.GroupNorm(4, 24, affine=False)), x)
+    before, changed = made(x), [node for node in made.graph.nodes if operator_name(node) == "sub.Tensor"]
+    assert [each.meta["val"].shape for each in changed] == [(2, 4, 6, 63)]
+    apply_by_channels(made.graph)
+    made.graph.eliminate_dead_code()
+    made.recompile()
+    changed = [node for node in made.graph.nodes if operator_name(node) == "sub.Tensor"]
+    assert [each.meta["val"].shape for each in changed] == [x.shape]
+    assert torch.equal(made(x), before)
+
+
+@pytest.mark.parametrize("least", [0, 10**9])
+def test_statistics_that_a_convolution_computes_are_copied_for_large_images(
+    monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    """For small images the copies cost more than they save."""
+    graphs = list[Graph]()
+
+    def apply(graph: Graph) -> None:
+        apply_by_channels(graph)
+        graphs.append(graph)
+
+    monkeypatch.setattr(group_norms, "COPIED_ELEMENTS", least)
+    monkeypatch.setattr(norms, "apply_by_channels", apply)
+    model = nn.Sequential(nn.Conv2d(24, 40, 3, padding=1), Copied(), nn.GroupNorm(4, 40, affine=False)).eval()
+    model.to(memory_format=torch.channels_last)
+    x = torch.randn(2, 24, 9, 7).to(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-4, atol=1e-4)
+    copies = [each for each in graphs[-1].nodes if operator_name(each) == "as_strided.default"]
+    assert [each.meta["val"].shape for each in copies] == [(2, 40, 1, 1)] * 2 * (least == 0)
 
 
 def test_the_default_rule_takes_the_moments_of_large_group_norms() -> None:
