@@ -136,8 +136,7 @@ _PAIRED = (
     Tile(64, 2, True),
     Tile(32, 2, True),
     Tile(16, 2, True),
-    Tile(64, 2, False, (1, 1, 4)),
-    Tile(16, 2, False, (1, 1, 4)),
+    *(Tile(rows, 2, False, (1, 1, 4)) for rows in (64, 32, 16)),
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Threads of a consumer.

@@ -62,10 +62,13 @@ _SPEEDS = {
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.7),
     Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.25, 2.6),
 }
-#: Tiles for pairs of columns, fitted to 9 and 4 products on an H200, 2026-11: a cluster takes the same time.
+#: Tiles for pairs of columns, fitted to 4 to 13 products on an H200, 2026-11: a cluster takes the same time.
 _OF_PAIRS = {
     **{Tile(128, 2, False, (down, 1, 1)): Speed(0.64, 2.0) for down in (1, 2)},
     Tile(168, 2, True): Speed(0.434, 3.5),
+    Tile(64, 2, False, (1, 1, 4)): Speed(0.28, 5.5),
+    Tile(32, 2, False, (1, 1, 4)): Speed(0.23, 4.5),
+    Tile(16, 2, False, (1, 1, 4)): Speed(0.22, 5.0),
 }
 #: The time of a stage whose sums have factors, relative to a stage without factors. A thread reads a factor from shared
 #: memory for two sums, unless the tile is by rows.
