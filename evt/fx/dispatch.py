@@ -17,7 +17,7 @@ from torch.utils import _pytree
 
 from evt.errors import EvtError, InternalError, NoKernelWarning
 from evt.fx import turns
-from evt.fx.lossless import DIFFERS
+from evt.fx.lossless import REFUSED
 from evt.fx.plan import GraphPlan, Lossless, plan
 from evt.fx.regions import Fusion
 from evt.fx.results import ResultMemory
@@ -251,7 +251,7 @@ class Dispatch:
         lossless = None
         if self.lossless:
             outcomes = before.outcomes if before else ()
-            refused = {each.product.name: each for each in outcomes if each.reason and each.reason.code == DIFFERS}
+            refused = {each.product.name: each for each in outcomes if each.reason and each.reason.code in REFUSED}
             call = partial(self._run, args, keywords)
             lossless = Lossless(_pytree.tree_leaves((args, keywords)), refused, call)
         for _ in range(2):

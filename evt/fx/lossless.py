@@ -7,11 +7,13 @@ not spread. Only the values of regions that are still to be compared are kept.
 Few elements may be equal by luck although a kernel sums in another order: rounding to 16 bits hides the last bits of a
 sum. On a GPU, a second comparison has operands whose exact products are 0. Each result is then the rounding error of
 the sum, which another order changes. Sums and means of results depend on an order too. They are never fused.
+
+On a GPU, a region with eager's bits is also timed against eager's operators, and PyTorch keeps what it computes faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +26,13 @@ from evt.functions import Function
 from evt.fx.aten import shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.capture import Captured
+from evt.fx.cost_model import Benefit
 from evt.fx.example import example
 from evt.fx.expand import ORIGINAL
 from evt.fx.kernels import built, planned, program_text, reason_of
+from evt.fx.measure import compared
 from evt.fx.op_semantics import Applied, Reduced, semantics
+from evt.fx.operands import given_operand
 from evt.fx.product import Product
 from evt.fx.region import LEFT
 from evt.fx.skip_reason import SkipReason
@@ -37,6 +42,8 @@ from evt.reference.bits import different_bits
 _INEXACT = ("xlogy", "softshrink", "floor_divide", "trunc_divide")
 #: The code of a region whose bits differ from eager's.
 DIFFERS = "E1023"
+#: The codes under which a comparison refuses a region.
+REFUSED = (DIFFERS, "E1017")
 
 
 @dataclass(frozen=True)
@@ -44,13 +51,14 @@ class Proof:
     """A comparison of a region's results with eager's: the number of elements, and of elements with other bits.
 
     ``reordered`` counts the elements that differ for operands that cancel. ``failure`` is the reason why the kernel
-    does not run, or "".
+    does not run, or "". ``benefit`` has the times of the region and of eager's operators, if they were measured.
     """
 
     elements: int
     different: int
     reordered: int = 0
     failure: str = ""
+    benefit: Benefit | None = None
 
     @property
     def holds(self) -> bool:
@@ -65,15 +73,20 @@ class Proof:
         if self.failure:
             return self.failure
         if self.holds:
-            return f"all bits of {self.elements} elements are eager's"
+            times = "" if self.benefit is None else f"; {self.benefit}"
+            return f"all bits of {self.elements} elements are eager's{times}"
         if self.different:
             return f"{self.share:.2%} of {self.elements} elements have other bits than eager's"
         share = self.reordered / self.elements
         return f"the kernel sums in another order: {share:.2%} of the elements differ for operands that cancel"
 
     def reason(self, node: Node) -> SkipReason | None:
-        """Return why a product is not fused, or None if all bits are equal."""
-        return None if self.holds else SkipReason(node, "E1018" if self.failure else DIFFERS, str(self))
+        """Return why a product is not fused, or None if all bits are equal and the region is faster."""
+        if not self.holds:
+            return SkipReason(node, "E1018" if self.failure else DIFFERS, str(self))
+        return (
+            SkipReason(node, "E1017", str(self.benefit)) if self.benefit is not None and not self.benefit.wins else None
+        )
 
 
 class Comparison:
@@ -88,6 +101,7 @@ class Comparison:
         found = {node: captured.copies.get(node.meta.get(ORIGINAL, node)) for node in captured.module.graph.nodes}
         #: The nodes of the captured graph. Values of other nodes are computed from the values of these.
         self.known = {node: original for node, original in found.items() if original is not None}
+        self._times: dict[object, Benefit | None] = {}
 
     def judge_capture(self, call: Callable[[], Sequence[Any]]) -> None:
         """Compare the captured graph's results with the model's: a model may ask whether PyTorch traces it.
@@ -108,12 +122,17 @@ class Comparison:
     def prove(self, regions: Sequence[RegionProgram]) -> dict[Node, Proof]:
         """Return the comparison of each region, by its product. Random operators leave PyTorch's generators alone."""
         by_product = {each.region.product.node: each for each in regions}
-        waiting = {node: set(self._read(each)) for node, each in by_product.items()}
+        waiting = {
+            node: {*self._read(_operands(each)), *self._read(_results(each))} for node, each in by_product.items()
+        }
         if not waiting:
             return {}
-        kernels, _ = planned(by_product, every=True)
+        kernels, _ = planned(by_product)
         with suppress(BuildError):  # raised again by the region's call
-            built([source for each in kernels.values() for source in each.sources])
+            libraries = built([source for each in kernels.values() for source in each.sources]).libraries
+            for each in kernels.values():
+                if all(source in libraries for source in each.sources):
+                    each.provide(libraries)
         found: dict[Node, Proof] = {}
         values: dict[Node, Any] = {}
 
@@ -131,11 +150,9 @@ class Comparison:
             _Watched(self.whole, see).run(*self.inputs)
         return found
 
-    def _read(self, fused: RegionProgram) -> Iterator[Node]:
-        """Yield the captured nodes that a region reads and computes."""
-        product = fused.region.product
-        stack = [product.a, product.b, *(each.node for each in fused.arguments), *(each.node for each in fused.results)]
-        stack += [each for node in fused.nodes for each in node.all_input_nodes if each not in fused.region]
+    def _read(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Yield the captured nodes from whose values the values of nodes are computed."""
+        stack = [*nodes]
         while stack:
             node = stack.pop()
             if node in self.known:
@@ -150,15 +167,54 @@ class Comparison:
         elements = sum(each.numel() for each in wanted)
         try:
             different = _count(fused, read, wanted)
-            operands = None if different or wanted[0].device.type != "cuda" else cancelling(fused.region.product, read)
-            if operands is None:
+            if different or wanted[0].device.type != "cuda":
                 return Proof(elements, different)
-            again = self.again(fused, read, operands)
-            return Proof(elements, 0, _count(fused, again, [again[each.node] for each in fused.results]))
+            operands, reordered = cancelling(fused.region.product, read), 0
+            if operands is not None:
+                again = self.again(fused, read, operands)
+                reordered = _count(fused, again, [again[each.node] for each in fused.results])
+            return Proof(elements, 0, reordered, benefit=None if reordered else self.timed(fused, values, wanted))
         except InternalError:
             raise
         except EvtError as error:
             return Proof(elements, 0, failure=reason_of(error))
+
+    def timed(self, fused: RegionProgram, values: Mapping[Node, Any], wanted: Sequence[torch.Tensor]) -> Benefit | None:
+        """Return the times of a region and of eager's operators, once for regions of a program and sizes."""
+        key = program_text(fused), *((each.shape, each.stride()) for each in (*wanted, *example(fused)[:2]))
+        if key not in self._times:
+            eager, strides = self.eager(fused, values), [each.stride() for each in wanted]
+            self._times[key] = eager and compared(
+                lambda: _laid_out(fused, self.reader(values), strides), eager, wanted[0].device
+            )
+        return self._times[key]
+
+    def eager(self, fused: RegionProgram, values: Mapping[Node, Any]) -> Callable[[], Mapping[Node, Any]] | None:
+        """Return a call of the captured graph's operators that compute a region's results from its operands.
+
+        The call returns the values by node. Return None if a result is none of the captured graph.
+        """
+        if any(each not in self.known for each in _results(fused)):
+            return None
+        given = dict(zip(self.whole.graph.find_nodes(op="placeholder"), self.inputs, strict=True))
+        given |= {node: values[node] for node in self._read(_operands(fused))}
+        needed, stack = set[Node](), [self.known[each] for each in _results(fused)]
+        while stack:
+            node = stack.pop()
+            if node not in given and node not in needed:
+                needed.add(node)
+                stack += node.all_input_nodes
+        steps = [node for node in self.whole.graph.nodes if node in needed]
+
+        def call() -> Mapping[Node, Any]:
+            found = dict(given)
+            run = Interpreter(self.whole)
+            run.env = found
+            for node in steps:
+                found[node] = run.run_node(node)
+            return found
+
+        return call
 
     def reader(self, captured: Mapping[Node, Any]) -> _Values:
         """Return the values of nodes, from values of the captured graph."""
@@ -216,16 +272,40 @@ def _differing(found: torch.Tensor, wanted: torch.Tensor) -> int:
     return different_bits(found.resolve_neg(), wanted.resolve_neg())
 
 
-def _count(fused: RegionProgram, read: Mapping[Node, Any], wanted: Sequence[torch.Tensor]) -> int:
-    """Run a region's kernel, and return the number of elements with other bits than the wanted results."""
+def _operands(fused: RegionProgram) -> list[Node]:
+    """Return the nodes that a region reads."""
+    product = fused.region.product
+    stack = [product.a, product.b, *(each.node for each in fused.arguments)]
+    return stack + [each for node in fused.nodes for each in node.all_input_nodes if each not in fused.region]
+
+
+def _results(fused: RegionProgram) -> list[Node]:
+    return [each.node for each in fused.results]
+
+
+def _run(fused: RegionProgram, read: Mapping[Node, Any]) -> list[torch.Tensor]:
+    """Run a region's kernel; return its results in eager's shapes."""
     a, b, inputs = example(fused, make=lambda node, _: read[node])
     stored = torch.ops.evt.run.default(a, b, list(inputs.values()), program_text(fused))
-    different = 0
-    for result, made, want in zip(fused.results, stored, wanted, strict=True):
-        how = result.arrangement
-        shaped = made.reshape(tuple(map(int, how.split))).permute(how.order).reshape(want.shape)
-        different += different_bits(shaped, want)
-    return different
+    arranged = [
+        made.reshape(tuple(map(int, each.arrangement.split))).permute(each.arrangement.order)
+        for made, each in zip(stored, fused.results, strict=True)
+    ]
+    return [made.reshape(read[each].shape) for made, each in zip(arranged, _results(fused), strict=True)]
+
+
+def _laid_out(fused: RegionProgram, read: Mapping[Node, Any], strides: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+    """Return the results of a region's kernel with these strides, as the fused graph makes them."""
+    made = _run(fused, read)
+    return [
+        each if each.stride() == stride else torch.ops.prims.copy_strided.default(each, stride)
+        for each, stride in zip(made, strides, strict=True)
+    ]
+
+
+def _count(fused: RegionProgram, read: Mapping[Node, Any], wanted: Sequence[torch.Tensor]) -> int:
+    """Run a region's kernel, and return the number of elements with other bits than the wanted results."""
+    return sum(map(different_bits, _run(fused, read), wanted))
 
 
 def cancelling(product: Product, read: Mapping[Node, Any]) -> dict[Node, torch.Tensor] | None:
@@ -233,7 +313,7 @@ def cancelling(product: Product, read: Mapping[Node, Any]) -> dict[Node, torch.T
 
     Half of A's elements along the contraction are the negative of the other half, and B's halves are equal.
     """
-    a, b = product.a, product.b
+    a, b = (given_operand(each, product) for each in (product.a, product.b))
     dims = _contracted(product)
     spread = [0 in each.stride() for each in (read[a], read[b])]
     is_copied = not {a, b} <= set(product.node.all_input_nodes)
@@ -289,4 +369,4 @@ class _Watched(Interpreter):
         return value
 
 
-__all__ = ["DIFFERS", "Comparison", "Proof", "cancelling", "leave_inexact"]
+__all__ = ["DIFFERS", "REFUSED", "Comparison", "Proof", "cancelling", "leave_inexact"]

@@ -21,7 +21,7 @@ from evt.fx.gradient import backward_of, copy_alone
 from evt.measured import Measurement, Store, Timing, problem_key
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import call_problem, device_target, is_atomic
-from evt.tuning.clock import GpuClock, RoundTimer, interleave
+from evt.tuning.clock import Call, GpuClock, RoundTimer, interleave
 
 ROUNDS = 15
 _FUSED, _UNFUSED = "fused", "unfused"
@@ -69,10 +69,18 @@ def time_both(fused: RegionProgram, device: torch.device, clock: RoundTimer) -> 
         return tensors[node]
 
     a, b, inputs = example(fused, device, make)
-    calls: dict[str, Callable[[], object]] = {
-        _FUSED: lambda: fused.program(a, b, **inputs),
-        _UNFUSED: unfused(fused, lambda node: make(node, device)),
-    }
+    return _timed(lambda: fused.program(a, b, **inputs), unfused(fused, lambda node: make(node, device)), clock)
+
+
+def compared(fused: Call, unfused: Call, device: torch.device) -> Benefit | None:
+    """Return the times of two calls that compute a region on a GPU; None if the host is too slow."""
+    times = _timed(fused, unfused, GpuClock(device))
+    return Benefit(1e3 * times[_UNFUSED], 1e3 * times[_FUSED], measured=True) if times else None
+
+
+def _timed(fused: Call, unfused: Call, clock: RoundTimer) -> dict[str, float]:
+    """Return the median times of two calls in ms; none if the host is too slow."""
+    calls = {_FUSED: fused, _UNFUSED: unfused}
     for call in calls.values():
         call()
     interleave(calls, 2, clock)

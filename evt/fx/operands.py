@@ -1,11 +1,14 @@
 """Make operands readable by kernels: ``readable(graph, fused) -> RegionProgram``.
 
-A matrix without a contiguous dimension is copied, as for PyTorch's own products.
+A matrix without a contiguous dimension is copied, as for PyTorch's own products. So are the rows of ``linear`` in
+several dimensions that no single stride walks, as of transposed batches before attention: a call would launch a kernel
+for each index of the outer ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch.fx import Graph, Node
@@ -13,19 +16,23 @@ from torch.fx import Graph, Node
 from evt.fx.aten import CONSTANT, is_constant
 from evt.fx.build import RegionProgram
 from evt.fx.index_map import same
+from evt.fx.product import Product
 from evt.fx.region import FusionRegion
 
 aten = torch.ops.aten
+#: The operators that write a copy.
+_COPIES = (aten.clone.default, aten.transpose.int)
 
 
 def readable(graph: Graph, fused: RegionProgram) -> RegionProgram:
     """Return the region with copies, in the graph, of operands that have no contiguous dimension."""
     region = fused.region
     product = region.product
-    if product.is_convolution or (_is_readable(product.a) and _is_readable(product.b)):
+    reads_a = _is_readable(product.a) and (product.operation != "linear" or _is_walkable(product.a))
+    if product.is_convolution or (reads_a and _is_readable(product.b)):
         return fused  # the call of a convolution copies its images
     with graph.inserting_before(product.node):
-        a = product.a if _is_readable(product.a) else _copied(graph, product.a)
+        a = product.a if reads_a else _copied(graph, product.a)
         b = product.b
         if not _is_readable(b) and product.operation == "gemm":  # kernels of all types read contiguous columns
             b = _transposed(graph, _copied(graph, _transposed(graph, b)))
@@ -38,6 +45,20 @@ def _is_readable(node: Node) -> bool:
     value: torch.Tensor = node.meta["val"]
     last = zip(value.shape[-2:], value.stride()[-2:], strict=True)
     return any(same(size, 1) or same(stride, 1) for size, stride in last)
+
+
+def _is_walkable(node: Node) -> bool:
+    """Return whether one stride walks the rows of an operand, in the order of their indices."""
+    value: torch.Tensor = node.meta["val"]
+    rows = [(size, step) for size, step in zip(value.shape[:-1], value.stride()[:-1], strict=True) if not same(size, 1)]
+    return all(same(step, size * below) for (_, step), (size, below) in pairwise(rows))
+
+
+def given_operand(node: Node, product: Product) -> Node:
+    """Return the operand of a product's operator of which a node is a copy, or the node."""
+    while node not in product.node.all_input_nodes and node.target in _COPIES:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _copied(graph: Graph, node: Node) -> Node:

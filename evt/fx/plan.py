@@ -16,6 +16,7 @@ from torch.utils import _pytree
 from evt.fx.aten import CONSTANT, base_name, is_constant, is_tensor
 from evt.fx.build import is_eager
 from evt.fx.capture import Captured, capture
+from evt.fx.expand import contract
 from evt.fx.fold import Folding, is_small
 from evt.fx.kernels import planned, program_text
 from evt.fx.lossless import DIFFERS, Comparison, Proof, leave_inexact
@@ -268,12 +269,14 @@ def _fuse(
                 left = _all_products(each.graph, DIFFERS, reason)
             every = _proven(each.graph, settings, left, comparison, refused)
         found = [one if one.fused is None else replace(one, fused=readable(each.graph, one.fused)) for one in every]
-        _, without = planned({one.product: one.fused for one in found if one.fused is not None}, every=True)
+        regions = {one.product: one.fused for one in found if one.fused is not None}
+        _, without = planned(regions, every=comparison is None)  # the comparison has given each call its kernel
         kept = [
             replace(one, fused=None, reason=without[one.product], possible=one.fused) if one.product in without else one
             for one in found
         ]
         rewrite(each.graph, [one.fused for one in kept if one.fused is not None], RUN)
+        contract(each.graph)
         each.recompile()
         outcomes += kept
     return Fusion(tuple(outcomes))
@@ -289,7 +292,7 @@ def _proven(
     """Return the outcomes whose regions have eager's bits; products take the operators that a refused region frees."""
     known = {node: before[node.name] for node in graph.nodes if node.name in before}
     leave_inexact(graph)
-    reasons = {node: SkipReason(node, DIFFERS, one.reason.reason) for node, one in known.items() if one.reason}
+    reasons = {node: SkipReason(node, one.reason.code, one.reason.reason) for node, one in known.items() if one.reason}
     left, proofs = {**left, **reasons}, dict[tuple[Node, str], Proof]()
     possible = {node: one.possible for node, one in known.items()}
     while True:

@@ -16,9 +16,16 @@ import torch
 from torch.nn import functional
 
 import evt
+from evt.fx import lossless
+from evt.fx.aten import base_name
+from evt.fx.build import RegionProgram
 from evt.fx.capture import capture
+from evt.fx.cost_model import Benefit
 from evt.fx.fuse import fuse, fusion
-from evt.fx.lossless import Comparison, cancelling
+from evt.fx.kernels import bound_example
+from evt.fx.lossless import Comparison, Proof, cancelling
+from evt.fx.module import dispatch_of
+from evt.fx.operands import readable
 from evt.fx.plan import plan
 from evt.fx.regions import find_regions
 from evt.fx.watch import Watch
@@ -127,6 +134,16 @@ def test_linear_of_strided_batches_rounds_before_its_bias(make: Callable[..., An
         "D = relu(f16(acc + x0))",
         "D = relu(f16(f16(acc) + x0))",
     ]
+
+
+def test_rows_that_no_stride_walks_are_copied() -> None:
+    """Else each index of their outer dimension would be a launch."""
+    run = Function(lambda x, w: torch.relu(functional.linear(x.transpose(0, 1), w))).eval()
+    inputs = whole(8, 4, 64), whole(96, 64)
+    made = fuse(run, inputs, rule="lossless")
+    assert torch.equal(made(*inputs), run(*inputs))
+    (region,) = fusion(made).regions
+    assert not bound_example(region).offsets
 
 
 class Traced(torch.nn.Module):
@@ -265,6 +282,8 @@ def test_gradients_are_pytorchs() -> None:
 PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "mm": (lambda a, b: torch.relu(a @ b), (whole(6, 9), whole(9, 8))),
     "transposed": (lambda a, b: torch.relu(a @ b.t()), (whole(6, 8), whole(10, 8))),
+    "rows": (lambda a, b: torch.relu(functional.linear(a.transpose(0, 1), b)), (whole(6, 3, 8), whole(10, 8))),
+    "strided": (lambda a, b: torch.relu(a[:, ::2] @ b.t()[::2, ::2]), (whole(6, 16), whole(20, 16))),
     "batches": (lambda a, b: torch.relu(a @ b), (whole(3, 6, 8), whole(3, 8, 4))),
     "convolution": (
         lambda a, b: torch.relu(functional.conv2d(a, b, padding=1)),
@@ -280,7 +299,8 @@ def test_operands_that_cancel(name: str) -> None:
     run, inputs = PRODUCTS[name]
     captured = capture(Function(run).eval(), inputs, {}, None, True)
     comparison = Comparison(captured, inputs, {})
-    (fused,) = find_regions(captured.module.graph, settings={"numerics": "eager"}).regions
+    graph = captured.module.graph
+    fused = readable(graph, find_regions(graph, settings={"numerics": "eager"}).regions[0])
     product = fused.region.product
     every = Every(captured.whole)
     result = every.run(*inputs)[0]
@@ -294,6 +314,69 @@ def test_operands_that_cancel(name: str) -> None:
     assert not again[product.node].any()
     assert again[fused.region.nodes[-1]].shape == result.shape
     assert torch.equal(comparison.again(fused, read, {})[fused.region.nodes[-1]], result)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_times_are_of_the_same_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A region with eager's bits is timed once against the operators of the captured graph."""
+    run, inputs = PRODUCTS[name]
+    captured = capture(Function(run).eval(), inputs, {}, None, True)
+    comparison, timed = Comparison(captured, inputs, {}), []
+
+    def compared(fused: Callable[[], Any], unfused: Callable[[], Any], device: torch.device) -> Benefit:
+        timed.append((fused(), unfused()))
+        return Benefit(2.0, 1.0, measured=True)
+
+    monkeypatch.setattr(lossless, "compared", compared)
+    graph = captured.module.graph
+    fused = readable(graph, find_regions(graph, settings={"numerics": "eager"}).regions[0])
+    every = Every(captured.whole)
+    (result,) = every.run(*inputs)
+    assert all(comparison.timed(fused, every.seen, [result]).wins for _ in range(2))
+    (((got,), seen),) = timed
+    assert torch.equal(got, result)
+    assert got.stride() == result.stride()
+    assert torch.equal(seen[comparison.known[fused.results[0].node]], result)
+
+
+@pytest.mark.parametrize("make", [fused, compiled])
+def test_a_region_that_eager_computes_faster_is_not_fused(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(_: Comparison, fused: RegionProgram, __: object) -> Proof:
+        unfused = 1.0 if fused.region.product.node.name == "linear" else 3.0
+        return Proof(1, 0, benefit=Benefit(unfused, 2.0, measured=True))
+
+    monkeypatch.setattr(Comparison, "_compare", compare)
+    module, x = model(), whole(16, 64)
+    made = make(module, x)
+    with torch.no_grad():
+        assert torch.equal(made(x)[0], module(x)[0])
+        assert torch.equal(made(x)[0], module(x)[0])
+    left, *kept = evt.report(made).rows
+    assert "E1017" in left.reason
+    assert "measured: 2.0 us fused, 1.0 us unfused" in left.reason
+    assert [row.proof for row in kept] == [
+        "all bits of 1 elements are eager's; measured: 2.0 us fused, 3.0 us unfused"
+    ] * 2
+
+
+def test_a_batch_norm_that_no_region_computes_stays_whole() -> None:
+    torch.manual_seed(1)
+    norms = [torch.nn.BatchNorm2d(8), torch.nn.BatchNorm2d(16)]
+    module = torch.nn.Sequential(
+        norms[0], torch.nn.Conv2d(8, 16, 3), norms[1], torch.nn.ReLU(), torch.nn.BatchNorm2d(16, affine=False)
+    )
+    for each in norms:
+        torch.nn.init.uniform_(each.running_mean)
+    module, x = module.half().eval(), whole(2, 8, 20, 20)
+    for settings, count in (({"rule": "lossless"}, 3), ({"numerics": "eager"}, 1), ({}, 1)):  # random weights differ
+        made = fuse(module, (x,), **settings)
+        with torch.no_grad():
+            torch.testing.assert_close(made(x), module(x), atol=4e-3, rtol=1e-3)
+        names = [base_name(node) for node in dispatch_of(made).example_plan().graph.graph.nodes]
+        assert names.count("_native_batch_norm_legit_no_training") == count
+        assert not {"addcmul", "sub", "mul"} & {*names}
 
 
 class Every(torch.fx.Interpreter):
