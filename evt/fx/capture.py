@@ -23,10 +23,12 @@ from torch.utils import _pytree
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx import turns
+from evt.fx.aten import is_tensor
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
+from evt.fx.index_map import all_same
 from evt.fx.op_semantics import known_operators
-from evt.fx.results import ResultMemory, results_in
+from evt.fx.results import ResultMemory, memory_of, results_in
 
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
@@ -85,6 +87,7 @@ def capture(
     targets = {**names, **inputs_by_name}
     specs = exported.graph_signature.output_specs
     written = tuple(targets[spec.target] for spec in specs if spec.kind.name in _MUTATIONS)
+    _drop_copies(made.graph)
     whole, copies = Graph(), dict[Node, Node]()
     whole.output(whole.graph_copy(made.graph, copies))
     expand(made.graph, eager)
@@ -92,6 +95,17 @@ def capture(
     return Captured(
         made, tuple(map(str, names)), written, results, exported.call_spec.out_spec, GraphModule(made, whole), copies
     )
+
+
+def _drop_copies(graph: Graph) -> None:
+    """Drop copies of values that no operator writes to, as dropout makes them: in eager mode it returns its input."""
+    kept = {memory_of(node) for node in graph.nodes if node.op != "call_function" and is_tensor(node)}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
+        source = node.args[0]
+        alike = all_same(source.meta["val"].stride(), node.meta["val"].stride())
+        if alike and memory_of(source) not in kept:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
 
 
 def _attribute(module: torch.nn.Module, name: str | None) -> Any:

@@ -196,6 +196,11 @@ def _value(node: Node) -> Any:
     return value
 
 
+def memory_of(node: Node) -> int:
+    """Return the identity of the memory of a node's tensor."""
+    return _memory(node.meta["val"])
+
+
 def _memory(value: torch.Tensor) -> int:
     memory: int = value.untyped_storage()._cdata
     return memory
@@ -207,4 +212,4 @@ def _leaves(graph: Graph) -> list[Any]:
     return list(leaves)
 
 
-__all__ = ["ResultMemory", "keep_strides", "restore", "results_in", "results_of", "view_of"]
+__all__ = ["ResultMemory", "keep_strides", "memory_of", "restore", "results_in", "results_of", "view_of"]

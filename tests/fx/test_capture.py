@@ -12,6 +12,8 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 
 import evt
+from evt.fx.aten import base_name
+from evt.fx.capture import capture
 from evt.fx.fuse import fuse, fusion
 
 from .fusing import Function, check_answers, compare
@@ -56,3 +58,19 @@ def test_sizes_that_depend_on_data(results: Callable[..., Any]) -> None:
         compare(model(given, w, scale), made(given, w, scale))
     assert len(fusion(made).regions) == 1
     check_answers(made)
+
+
+def test_copies_of_fresh_values_are_dropped() -> None:
+    """PyTorch's capture of dropout copies its input, which eager mode returns. Results stay apart from each other."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = functional.dropout(torch.sin(x @ w), training=False)
+        return torch.softmax(y, -1), x.clone(), y, y.clone(), y.t().contiguous()
+
+    x, w = torch.randn(4, 8), torch.randn(8, 6)
+    made = fuse(Function(function), (x, w))
+    whole = [base_name(node) for node in capture(Function(function), (x, w)).module.graph.nodes]
+    assert whole.count("clone") == 2  # of an input, and into another order
+    results = made(x, w)
+    compare(function(x, w), results)
+    assert len({each.data_ptr() for each in (x, *results)}) == 6
