@@ -29,6 +29,7 @@ from evt.fx.fold import Folding, is_small
 from evt.fx.index_map import all_same
 from evt.fx.op_semantics import known_operators
 from evt.fx.results import ResultMemory, memory_of, results_in
+from evt.fx.strides import correct_strides
 
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
@@ -69,9 +70,11 @@ def capture(
     ``eager`` these operators stay whole too, since a decomposition rounds otherwise.
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
-    results = results_in(exported)
     with _captured(module):
+        correct_strides(exported.graph)
+        results = results_in(exported)
         exported = _decomposed(exported, eager)
+        correct_strides(exported.graph)
         kinds = {each.kind for each in exported.graph_signature.input_specs}
         if unknown := kinds - {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT}:
             raise NotImplementedError(f"the graph has inputs of the kind {min(each.name for each in unknown)}")

@@ -1,8 +1,8 @@
 """Make operands readable by kernels: ``readable(graph, fused) -> RegionProgram``.
 
-A matrix without a contiguous dimension is copied, as for PyTorch's own products. So are the rows of ``linear`` in
-several dimensions that no single stride walks, as of transposed batches before attention: a call would launch a kernel
-for each index of the outer ones.
+A matrix without a contiguous dimension is copied, as for PyTorch's own products. So are matrices of ``linear`` whose
+rows have several dimensions that no single stride walks, as transposed batches around attention: a call would launch a
+kernel for each index of the outer ones.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.fx.aten import CONSTANT, is_constant
-from evt.fx.build import RegionProgram
-from evt.fx.index_map import same
+from evt.fx.build import RegionArgument, RegionProgram
+from evt.fx.index_map import all_same, same
 from evt.fx.product import Product
 from evt.fx.region import FusionRegion
 
@@ -26,6 +26,7 @@ _COPIES = (aten.clone.default, aten.transpose.int)
 
 def readable(graph: Graph, fused: RegionProgram) -> RegionProgram:
     """Return the region with copies, in the graph, of operands that have no contiguous dimension."""
+    fused = _with_walkable_arguments(graph, fused)
     region = fused.region
     product = region.product
     reads_a = _is_readable(product.a) and (product.operation != "linear" or _is_walkable(product.a))
@@ -39,6 +40,24 @@ def readable(graph: Graph, fused: RegionProgram) -> RegionProgram:
         elif not _is_readable(b):
             b = _copied(graph, b)
     return replace(fused, region=FusionRegion(replace(product, a=a, b=b), region.index_maps))
+
+
+def _with_walkable_arguments(graph: Graph, fused: RegionProgram) -> RegionProgram:
+    """Return the region with copies of the matrices that its epilogue reads, where no stride walks their rows."""
+    if fused.region.product.operation != "linear":
+        return fused
+    with graph.inserting_before(fused.region.nodes[-1]):
+        arguments = (
+            each if _is_walked(each) else replace(each, node=_copied(graph, each.node)) for each in fused.arguments
+        )
+        return replace(fused, arguments=tuple(arguments))
+
+
+def _is_walked(argument: RegionArgument) -> bool:
+    """Return whether one stride walks the rows of an argument, or its arrangement copies it."""
+    how, shape = argument.arrangement, argument.node.meta["val"].shape
+    kept = how.order == tuple(range(len(how.order))) and all_same(how.merged, shape)
+    return not kept or len(shape) < 3 or _is_walkable(argument.node)
 
 
 def _is_readable(node: Node) -> bool:

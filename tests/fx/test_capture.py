@@ -15,6 +15,7 @@ import evt
 from evt.fx.aten import base_name
 from evt.fx.capture import capture
 from evt.fx.fuse import fuse, fusion
+from evt.fx.strides import correct_strides
 
 from .fusing import Function, check_answers, compare
 
@@ -74,3 +75,22 @@ def test_copies_of_fresh_values_are_dropped() -> None:
     results = made(x, w)
     compare(function(x, w), results)
     assert len({each.data_ptr() for each in (x, *results)}) == 6
+
+
+def test_strides_after_convolutions_are_computed_again() -> None:
+    """torch.export records contiguous results for a GPU, where PyTorch's kernels return them channels last."""
+    layers = torch.nn.Conv2d(4, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(2)
+    module = torch.nn.Sequential(*layers).eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
+    graph = capture(module, (x,)).module.graph
+    images = [node for node in graph.nodes if _is_image(node)]
+    strides = {node: node.meta["val"].stride() for node in images}
+    assert {*strides.values()} == {(288, 1, 48, 8)}
+    for node in images:
+        node.meta["val"] = node.meta["val"].contiguous()
+    correct_strides(graph)
+    assert {node: node.meta["val"].stride() for node in images} == strides
+
+
+def _is_image(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and tuple(node.meta["val"].shape) == (2, 8, 6, 6)

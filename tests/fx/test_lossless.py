@@ -138,8 +138,8 @@ def test_linear_of_strided_batches_rounds_before_its_bias(make: Callable[..., An
 
 def test_rows_that_no_stride_walks_are_copied() -> None:
     """Else each index of their outer dimension would be a launch."""
-    run = Function(lambda x, w: torch.relu(functional.linear(x.transpose(0, 1), w))).eval()
-    inputs = whole(8, 4, 64), whole(96, 64)
+    run = Function(lambda x, w, c: functional.linear(x.transpose(0, 1), w) + c.transpose(0, 1)).eval()
+    inputs = whole(8, 4, 64), whole(96, 64), whole(8, 4, 96)
     made = fuse(run, inputs, rule="lossless")
     assert torch.equal(made(*inputs), run(*inputs))
     (region,) = fusion(made).regions
