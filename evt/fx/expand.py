@@ -1,4 +1,4 @@
-"""Decompose composed operators: ``expand(graph)``, in place; ``contract(graph)`` undoes what no region computes.
+"""Decompose composed operators: ``expand(graph)``, in place; ``contract(graph)`` undoes it outside of regions.
 
 Inductor has already decomposed these operators when it runs evt's pass. An exported graph contains them whole. PyTorch
 runs such a graph operator by operator: a decomposed batch norm would read and write its image three to five times.
@@ -73,7 +73,7 @@ def expand(graph: Graph, eager: bool = False) -> None:
 
 
 def contract(graph: Graph) -> None:
-    """Put every batch norm back of which no region computes a part."""
+    """Put every batch norm back if no region computes a part of it."""
     present = set(graph.nodes)
     for node in list(graph.nodes):
         whole = node.meta.get(_WHOLE)
@@ -110,7 +110,7 @@ class _Writer:
 def _batch_norm(write: _Writer, arguments: Arguments, eager: bool) -> tuple[Node, ...]:
     """Return the steps of ``x * scale + shift`` for each channel (dimension 1), in float32 if x has fewer bits.
 
-    ``eager``: those of ``fma(weight * (x - mean), 1 / sqrt(variance + eps), bias)``.
+    ``eager``: return the steps of ``fma(weight * (x - mean), 1 / sqrt(variance + eps), bias)``.
     """
     x, eps = arguments["input"], arguments["eps"]
     weight, bias, mean, variance = (arguments[name] for name in ("weight", "bias", "running_mean", "running_var"))

@@ -8,7 +8,7 @@ Few elements may be equal by luck although a kernel sums in another order: round
 sum. On a GPU, a second comparison has operands whose exact products are 0. Each result is then the rounding error of
 the sum, which another order changes. Sums and means of results depend on an order too. They are never fused.
 
-On a GPU, a region with eager's bits is also timed against eager's operators, and PyTorch keeps what it computes faster.
+On a GPU, a region with eager's bits is also timed against eager's operators, and the faster of both runs.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _is_walkable(node: Node) -> bool:
 
 
 def given_operand(node: Node, product: Product) -> Node:
-    """Return the operand of a product's operator of which a node is a copy, or the node."""
+    """Return the operand of a product's operator if a node is a copy of it, or the node."""
     while node not in product.node.all_input_nodes and node.target in _COPIES:
         node = node.all_input_nodes[0]
     return node

@@ -21,7 +21,7 @@ from evt.fx.aten import base_name
 
 
 def correct_strides(graph: Graph) -> None:
-    """Compute the values of convolutions again, and of what follows from those with other strides."""
+    """Compute the values of convolutions again, and of all operators after a convolution with other strides."""
     corrected: set[Node] = set()
     for node in graph.nodes:
         follows = not corrected.isdisjoint(node.all_input_nodes)
