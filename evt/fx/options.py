@@ -14,8 +14,8 @@ from evt.request.given import check_kind
 
 #: The rule of :func:`evt.fuse`, and of torch.compile, that changes no bit.
 LOSSLESS = "lossless"
-#: The rules that decide which regions are fused: if the cost model or a measurement predicts a gain, or always. With the
-#: last one, all bits equal eager PyTorch's, and the region is measured to be faster.
+#: The rules that decide which regions are fused: if the cost model or a measurement predicts a gain, or always. With
+#: the last one, all bits equal eager PyTorch's, and the region is measured to be faster.
 RULES = ("estimate", "measure", "always", LOSSLESS)
 _OWN = ("evt.rule", "evt.devices", "evt.tune", "evt.frozen")
 #: Options of Inductor that choose kernels by measurement. They select the rule "measure".
