@@ -180,6 +180,7 @@ PRODUCTS = [
         "f16",
         "own_pingpong_64x128x64",
         id="numbers-bytes",
+        marks=SLOW,
     ),
     pytest.param(RESIDUAL, "bf16", "own_cooperative_256x128x64_1x2", id="cluster", marks=SLOW),
     pytest.param(RESIDUAL, "f16", "own_cooperative_64x256x32_2x1", id="cluster-of-rows", marks=SLOW),
