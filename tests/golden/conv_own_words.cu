@@ -8,7 +8,7 @@
 // out D: f16*[m, n]*
 // * inferred, not written in the program
 //
-// A k-contiguous, B k-contiguous. Configuration halo_words_96x64x48.
+// A k-contiguous, B k-contiguous. Configuration halo_words_80x64x32.
 //
 // Compile: nvcc -std=c++17 -O3 -DNDEBUG --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a -c
 //          -I<CUTLASS>/include -I<CUTLASS>/tools/util/include
@@ -159,11 +159,11 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void finish(evt::fragment::Tile con
 
-/// The product of 64 filters and 96 pixels over 32 bytes of channels.
+/// The product of 64 filters and 80 pixels over 32 bytes of channels.
 struct Mma {
   static constexpr int kElementBytes = 2;
   using Accumulator = float;
-  static constexpr int kPixels = 96;
+  static constexpr int kPixels = 80;
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   static constexpr bool kTransposed = false;  // whether filters are transposed
 
@@ -174,16 +174,15 @@ struct Mma {
       int adds = 1) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-        "mov.b64 a, {%48, %50};\nmov.b64 b, {%49, %51};\nsetp.ne.b32 p, %52, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+        "mov.b64 a, {%40, %42};\nmov.b64 b, {%41, %43};\nsetp.ne.b32 p, %44, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, "
         "%6, %7, %8, %9, %10, %11, "
         "%12, %13, %14, %15, %16, %17, "
         "%18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, "
         "%30, %31, %32, %33, %34, %35, "
-        "%36, %37, %38, %39, %40, %41, "
-        "%42, %43, %44, %45, %46, %47"
+        "%36, %37, %38, %39"
         "}, a, b, p, 1, 1, 0, 0;\n}"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
           "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
@@ -191,13 +190,12 @@ struct Mma {
           "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
           "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]),
           "+f"(sums[30]), "+f"(sums[31]), "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]),
-          "+f"(sums[36]), "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]),
-          "+f"(sums[42]), "+f"(sums[43]), "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47])
+          "+f"(sums[36]), "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39])
         : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b), "r"(adds));
   }
 };
 
-using Mainloop = evt::kit::WordsMainloop<Mma, 48, 2, 2>;
+using Mainloop = evt::kit::WordsMainloop<Mma, 32, 2, 2>;
 using Kernel = evt::kit::Kernel<Mainloop, Epilogue, false, false, 3>;
 using Params = Kernel::Params;
 
