@@ -380,8 +380,8 @@ def _further(fused: RegionProgram) -> float:
     dag, elements = fused.program.request.dag, _elements(fused)
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
     time = elements * (max(read - 1, 0) + max(written - 1, 0)) * _FURTHER
-    columns = _matrix(fused)[1]
-    return time + sum(in_epilogue(op, elements, columns) for op in _reductions(fused))
+    columns, convolved = _matrix(fused)[1], fused.region.product.is_convolution
+    return time + sum(in_epilogue(op, elements, columns, convolved=convolved) for op in _reductions(fused))
 
 
 def _reductions(fused: RegionProgram) -> list[Reduce]:

@@ -259,6 +259,7 @@ SUITED = {
     "rows": "in x: f16[m]; D = gelu(acc*x)",
     "dropout": "D = dropout(acc + bias, 0.1, seed, offset)",
     "packed bits": "in K: b1[m, n]; out D, M: b1; M = acc > 0; D = where(K, acc, 0)",
+    "sums over rows": "in x: f16[m, n]; out D, s: f32[n]; D = where(x > 0, acc, 0); s = sum[m](D)",
     "pairs": "out D[m, n/2]; D = silu(even(acc))*odd(acc)",
     "bytes": "in s: f32[m]; out D: e4m3; D = s*acc",
     "pairs of bytes": "out D: i8[m, n/2]; D = silu(even(acc))*odd(acc)",
@@ -286,7 +287,6 @@ UNSUITED = {
         "f16",
         "`D` is moved element by element",
     ),
-    "reductions": ("out D, s: f32[n]; D = acc; s = sum[m](D)", "f16", ""),
     "blocks": ("D = acc / max[n%16](abs(acc))", "f16", "pairs and blocks of columns"),
 }
 
