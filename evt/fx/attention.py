@@ -189,19 +189,24 @@ def _is_strided(mask: Node) -> bool:
 
 def _is_small(node: Node) -> bool:
     """Return whether a node is a small tensor of fixed sizes."""
+    value, memory = _value_of(node), _memory(node)
+    if value is None or memory is None:
+        return False
+    return all(isinstance(each, int) for each in (*value.shape, *value.stride())) and memory.nbytes() <= _LARGEST
+
+
+def _memory(node: Node) -> torch.UntypedStorage | None:
+    """Return the memory of a node's tensor, also inside torch.func's transforms, or None for a sparse tensor."""
     value = _value_of(node)
-    sizes = () if value is None else (*value.shape, *value.stride())
-    return value is not None and all(isinstance(each, int) for each in sizes) and _bytes(value) <= _LARGEST
-
-
-def _bytes(value: torch.Tensor) -> int:
-    return value.untyped_storage().nbytes()
+    while value is not None and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return None if value is None or not torch._C._has_storage(value) else value.untyped_storage()
 
 
 def _storage(node: Node) -> int | None:
-    """Return the identity of a tensor's memory."""
-    value = _value_of(node)
-    return None if value is None else value.untyped_storage()._cdata
+    """Return the identity of the memory of a node's tensor."""
+    memory = _memory(node)
+    return None if memory is None else memory._cdata
 
 
 def _may_write(node: Node) -> bool:

@@ -28,6 +28,7 @@ from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
 from evt.fx.dual import pair_products
 from evt.fx.example import bytes_of, hint
+from evt.fx.expand import fill_zeros
 from evt.fx.measure import measured
 from evt.fx.moments import is_applied, is_of_channels, is_of_groups, moments_of, split_moments
 from evt.fx.norms import STAYS, Applied, Candidate, apply_norms
@@ -98,6 +99,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         skipped: dict[Node, Outcome] = {}
         benefits: dict[Node, Benefit] = {}
         trials: dict[Node, _Trial] = {}
+        fill_zeros(graph)
         norms, stay = self._norms(graph)
         estimated = self.rule in ("always", "estimate")
         paired = pair_products(graph, self.devices) if estimated and not graph_name() else []

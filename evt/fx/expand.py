@@ -90,6 +90,14 @@ def contract(graph: Graph) -> None:
     graph.eliminate_dead_code()
 
 
+def fill_zeros(graph: Graph) -> None:
+    """Give memory to tensors that are zero by PyTorch's knowledge only, as in derivatives of derivatives."""
+    for node in graph.find_nodes(op="call_function", target=aten._efficientzerotensor.default):
+        node.target, node.args = aten.full.default, (*node.args, 0)
+        with node.meta["val"].fake_mode:
+            node.meta["val"] = aten.full.default(*node.args, **node.kwargs)
+
+
 class _Writer:
     """A writer that inserts nodes before a node, and computes their fake values."""
 

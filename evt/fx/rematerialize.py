@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from torch.fx import Graph, Node
 
+from evt.fx.aten import base_name
 from evt.fx.example import bytes_of
 from evt.fx.gradient import is_backward
 from evt.fx.op_semantics import Reduced, number_of, semantics
-from evt.fx.product import find_product
+from evt.fx.product import PADS, find_product
 from evt.fx.region import FusionRegion
 from evt.fx.views import Sources, is_view
 
@@ -78,16 +79,17 @@ def _is_elementwise(node: Node, region: FusionRegion) -> bool:
 
 
 def _is_loose(user: Node, owned: Set[Node]) -> bool:
-    """Return whether only kernels of Inductor read a tensor through a reader, which may be a view.
+    """Return whether only kernels of Inductor read a tensor through a reader, which may be a view or add zeros.
 
-    The readers of a convolution's gradients are products, and the ``convolution_backward`` before them is none.
+    A convolution's kernel adds the zeros itself, so it reads the tensor in front of them. The readers of a
+    convolution's gradients are products, and the ``convolution_backward`` before them is none.
     """
     stack = [user]
     while stack:
         each = stack.pop()
         if each in owned or each.op != "call_function" or is_backward(each) or find_product(each) is not None:
             return False
-        stack += each.users if is_view(each) else ()
+        stack += each.users if is_view(each) or base_name(each) in PADS else ()
     return True
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from evt.fx.records import RECORDS, ProductReport
 
@@ -82,3 +83,29 @@ def test_filter_gradients_read_what_a_region_stores() -> None:
         return y, torch.relu(gradient)
 
     assert row_of(run, A.view(1, 64, 8, 8), B[..., None, None], C[:, :1, None]).fused
+
+
+#: Zeros around an image: on one side, in two steps, and in front of two convolutions.
+PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sides": lambda y: pad(y, (1, 1, 1, 1)),
+    "side": lambda y: pad(y, (1, 0, 2, 0)),
+    "steps": lambda y: pad(pad(y, (1, 1)), (0, 0, 2, 2)),
+    "part": lambda y: pad(y, (1, 1))[:, :, 1:],
+    "ones": lambda y: pad(y, (1, 1), value=1.0),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("others", [False, True])
+def test_convolutions_read_in_front_of_zeros(name: str, others: bool) -> None:
+    """Autograd stores the first convolution, so readers could compute the batch norm and ReLU again."""
+    torch.manual_seed(0)
+    first, norm = torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.BatchNorm2d(4).eval()
+    second = torch.nn.Conv2d(4, 5, 3)
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        padded = PADDED[name](y := torch.relu(norm(first(x))))
+        return torch.relu(second(padded)), *([padded.cumsum(1), y.mean()] if others else [])
+
+    with torch.enable_grad():
+        row_of(run, torch.randn(2, 4, 5, 5))

@@ -14,6 +14,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule
 
+from evt.fx.attention import simplify_attention
 from evt.fx.backend import FusePass
 from evt.fx.records import Owner
 
@@ -99,6 +100,7 @@ def fused(function: Callable[..., Any]) -> Any:
 
     def backend(module: GraphModule, inputs: Any) -> Any:
         owner = Owner.of(module, inputs)
+        simplify_attention(module, ("cpu",))
 
         def compile(graph: GraphModule, _: Any) -> Any:
             FusePass("always", ("cpu",), owner)(graph.graph)
