@@ -40,13 +40,13 @@ class ResultMemory:
 
 
 def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tuple[ResultMemory | None, ...]:
-    """Return the leaves of a result, with owners among named inputs; None for leaves that are not tensors."""
+    """Return the leaves of a result, with owners among named inputs; None for leaves that are no dense tensors."""
     owners: dict[int, tuple[str | int, torch.Tensor]] = {}
     for name, value in inputs:
-        if isinstance(value, torch.Tensor):
+        if _is_dense(value):
             owners.setdefault(_memory(value), (name, value))
     every = list(leaves)
-    tensors = [(place, value) for place, value in enumerate(every) if isinstance(value, torch.Tensor)]
+    tensors = [(place, value) for place, value in enumerate(every) if _is_dense(value)]
     for place, value in sorted(tensors, key=lambda each: -hint(each[1].numel())):
         owners.setdefault(_memory(value), (place, value))
     found: list[ResultMemory | None] = [None] * len(every)
@@ -201,8 +201,13 @@ def memory_of(node: Node) -> int:
     return _memory(node.meta["val"])
 
 
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def _memory(value: torch.Tensor) -> int:
-    memory: int = value.untyped_storage()._cdata
+    """Return the identity of a tensor's memory; every sparse tensor has its own."""
+    memory: int = value.untyped_storage()._cdata if _is_dense(value) else -id(value)
     return memory
 
 

@@ -67,8 +67,8 @@ class Watch:
         self.refusal = ""
         if any(module.training for module in modules):
             self.refusal = "a module is in training mode"
-        elif any(type(each) not in PLAIN for each in self._given):
-            self.refusal = "a parameter or buffer is of a subclass of torch.Tensor"
+        elif not all(map(_is_plain, self._given)):
+            self.refusal = "a parameter or buffer is sparse, or of a subclass of torch.Tensor"
         self._facts = [] if self.refusal else _facts(self._given)
         self._form = [] if self.refusal else _form(self.tensors)
 
@@ -99,10 +99,11 @@ class Watch:
         now = self.current()
         if all(map(is_, now, self.tensors)) and (self.refusal or _facts(self._given) == self._facts):
             return True
-        if self.refusal or any(type(each) not in PLAIN for each in now if each is not None) or _form(now) != self._form:
+        given = [each for each in now if each is not None]
+        if self.refusal or not all(map(_is_plain, given)) or _form(now) != self._form:
             return False
-        self._given = [each for each in now if each is not None]
-        self.tensors, self._facts = now, _facts(self._given)
+        self._given = given
+        self.tensors, self._facts = now, _facts(given)
         self.epoch += 1
         return True
 
@@ -155,6 +156,10 @@ def _is_data(value: Any, found: dict[int, dict[str, Any]], depth: int = 0) -> bo
     if not _is_data(attributes, found, depth + 1):
         del found[id(value)]
     return id(value) in found
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in PLAIN and tensor.layout is torch.strided
 
 
 def _facts(tensors: Sequence[torch.Tensor]) -> list[Any]:
