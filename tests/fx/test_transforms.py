@@ -1,4 +1,4 @@
-"""Transforms of torch.func inside a compiled function: their tensors have no memory of their own, or are zeros."""
+"""Transforms of torch.func inside a compiled function: tensors without memory, and zeros that PyTorch never stores."""
 
 from __future__ import annotations
 
