@@ -317,20 +317,28 @@ def test_the_convolution_before_a_group_norm_gives_its_moments(images: int) -> N
 
 
 @pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize(
+    ("memory_format", "dtype", "expected"),
+    [
+        (torch.channels_last, torch.float16, [[3], [2]]),
+        (torch.channels_last, torch.float32, [[2, 3]]),
+        (torch.contiguous_format, torch.float16, [[2, 3]]),
+    ],
+)
 def test_moments_of_groups_that_no_region_computes_are_made_of_moments_of_channels(
-    memory_format: torch.memory_format, copied: bool
+    memory_format: torch.memory_format, dtype: torch.dtype, expected: list[list[int]], copied: bool
 ) -> None:
     """Decompositions for GPUs copy the image first."""
-    norm = nn.GroupNorm(4, 24, eps=1e-6).eval()
-    x = (torch.randn(2, 24, 9, 7) + 1000).to(memory_format=memory_format)
+    norm = nn.GroupNorm(4, 24, eps=1e-6).eval().to(dtype)
+    x = (torch.randn(2, 24, 9, 7) + 1000).to(dtype).to(memory_format=memory_format)
     made = traced(nn.Sequential(Copied(), norm) if copied else norm, x)
     split_moments(made.graph)
     join_moments(made.graph)
     made.recompile()
     dims = [node.args[1] for node in made.graph.nodes if operator_name(node) == "var_mean.correction"]
-    assert dims == ([[3], [2]] if memory_format == torch.channels_last else [[2, 3]])
-    torch.testing.assert_close(made(x), copy.deepcopy(norm).double()(x.double()).float(), rtol=0, atol=2e-3)
+    assert dims == expected
+    exact = copy.deepcopy(norm).double()(x.double()).to(dtype)
+    torch.testing.assert_close(made(x), exact, rtol=torch.finfo(dtype).eps, atol=2e-3)
 
 
 class Copied(nn.Module):

@@ -343,7 +343,7 @@ EVT_HOST_DEVICE float gelu_slope(float x) {
   p = fma(p, t, -0.132513791f);
   p = fma(p, t, 0.249916792f);
   p = fma(p, t, -0.797878802f);
-  float const below = fma(p, t, 0.49999994f) * detail::exp2_flushed(x * x * -0.72134752f);  // NaN stays NaN
+  float const below = fma(p, t, 0.5f) * detail::exp2_flushed(x * x * -0.72134752f);  // NaN stays NaN
   return x > 0.0f ? 1.0f - below : below;
 }
 template <class T>
