@@ -49,16 +49,17 @@ def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("side", [(9, 7), (37, 41), (130, 60)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_errors_of_group_norms_beside_eagers(dtype, side, record, monkeypatch) -> None:
     """Statistics of the first norm are Inductor's, of the second the convolution's; memory that nobody wrote is NaN."""
     monkeypatch.setattr(group_norms, "COPIED_ELEMENTS", 0)
     torch._dynamo.reset()
     torch.manual_seed(0)
-    parts = [nn.GroupNorm(4, 48, eps=1e-6), nn.SiLU()]
-    if dtype != torch.float32:  # the convolution would round to tf32
-        parts += [nn.Conv2d(48, 40, 3, padding=1), nn.GroupNorm(5, 40, eps=1e-6), nn.SiLU()]
-    model = nn.Sequential(*parts).cuda().to(dtype).eval().to(memory_format=torch.channels_last)
+    first = nn.GroupNorm(4, 48, eps=1e-6)
+    second = nn.Sequential(nn.Conv2d(48, 40, 3, padding=1), nn.GroupNorm(5, 40, eps=1e-6))
+    model = (
+        nn.Sequential(first, nn.SiLU(), second, nn.SiLU()).cuda().to(dtype).eval().to(memory_format=torch.channels_last)
+    )
     run, exact, ratios = torch.compile(model, backend="evt", options=ALWAYS), copy.deepcopy(model).double(), []
     with torch.no_grad():
         for mean in (0, 1, 30, 1000):
@@ -66,7 +67,7 @@ def test_errors_of_group_norms_beside_eagers(dtype, side, record, monkeypatch) -
             want = exact(x.double())
             poisoned = torch.full((64 << 20,), torch.nan, device="cuda")  # memory that the allocator returns next
             del poisoned
-            ratios.append(distance(run(x), want) / (distance(model(x), want) + torch.finfo(torch.float32).eps))
+            ratios.append(distance(run(x), want) / distance(model(x), want))
     record((str(dtype), "GroupNorm", f"{side}", "", " ".join(f"{each:.2f}" for each in ratios)))
     assert sorted(ratios)[1] <= 1.05
     assert max(ratios) < 1.5
