@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V
+from torch.fx import Node
 from torch.utils import _pytree
 
 import evt.runtime.folded  # noqa: F401  registers the operator
+from evt.fx.index_map import same
 from evt.runtime.inductor import call_in_cpp, is_cpp
 from evt.runtime.site import Site
 
@@ -119,10 +121,33 @@ def _shown(memory: Any, layout: Any) -> Any:
     return memory if layout.size else view(memory, [])
 
 
+def _ordered(node: Node, *args: Any, **keywords: Any) -> tuple[Any, Any]:
+    """Return the arguments of a call with the order of strides for which its kernel is planned.
+
+    Inductor writes a computed value that is expanded as one of all its elements. Its dimensions of stride 0 become the
+    outermost ones: as the innermost ones, which their stride makes them, they would leave rows and columns strided.
+    """
+
+    def ordered(given: Any, known: Any) -> Any:
+        if not (isinstance(known, Node) and isinstance(given, ir.IRNode)):
+            return given
+        strides = known.meta["val"].stride()
+        if not ir.is_storage_and_layout(given):
+            outermost = sum(strides) + 1
+            strides = [outermost if same(stride, 0) else stride for stride in strides]
+        order = ir.get_stride_order(strides, V.graph.sizevars.shape_env)
+        return ir.ExternKernel.require_stride_order(given, order)  # type: ignore[no-untyped-call, unused-ignore]
+
+    given, structure = _pytree.tree_flatten((args, keywords))
+    known = _pytree.tree_leaves((node.args, node.kwargs))
+    made: tuple[Any, Any] = _pytree.tree_unflatten(map(ordered, given, known), structure)
+    return made
+
+
 def register() -> None:
-    """Register the lowering; operands keep the order of strides for which the kernel is planned."""
+    """Register the lowering."""
     made: Any = lowering
-    made.make_fallback(_OPERATOR, made.constrain_to_fx_strides, warn=False)
+    made.make_fallback(_OPERATOR, _ordered, warn=False)
     made.register_lowering(_OPERATOR, type_promotion_kind=None)(_lower)
     made.make_fallback(_FOLDED, warn=False)
     made.register_lowering(_FOLDED, type_promotion_kind=None)(_lower_folded)

@@ -61,7 +61,9 @@ def operand_argument(
     )
     if argument.layout.contiguous is None:
         shown = tuple(tensor.stride())
-        report("E0606", f"`{operand.name}` has strides {shown}; one of its last two must be 1", help_text)
+        expanded = any(strides[mode] == 0 and bound.sizes[mode] > 1 for mode in operand.modes)
+        rule = "it must not be expanded along rows or columns" if expanded else "one of its last two must be 1"
+        report("E0606", f"`{operand.name}` has strides {shown}; {rule}", help_text)
         return None
     if max(stride for mode, stride in argument.strides.items() if mode != "l") > LIMIT:
         report("E0606", f"`{operand.name}` has a stride beyond {LIMIT}")

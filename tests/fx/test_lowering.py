@@ -142,6 +142,23 @@ def test_a_parameter_may_be_misaligned(launches: Any) -> None:
     assert len(launches) == 4
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_computed_values_that_are_expanded_keep_a_contiguous_dimension(turned: bool, dynamic: bool) -> None:
+    """Inductor writes the expanded operand; its batches, of stride 0, must not become neighbours in memory."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        w = w / w.float().norm()
+        batches = (w.mT if turned else w).expand(x.shape[0], *w.shape)
+        return torch.relu(torch.matmul(x.mT, batches)) + torch.relu(torch.matmul(batches, x))
+
+    run, w = compiled(function, dynamic), torch.randn(24, 24)
+    for batches in (2, 3):
+        x = torch.randn(batches, 24, 24)
+        close(run(x, w), function(x, w))
+    assert sum(row.fused for record in RECORDS for row in record.rows) >= 2
+
+
 def test_no_elements() -> None:
     function = compiled(lambda x, w: torch.relu(x @ w) + 1, True)
     w = random(16, 24)

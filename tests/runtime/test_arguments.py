@@ -110,6 +110,12 @@ def test_operands(a, b, expected) -> None:
     assert codes(evt.gemm("D = acc"), a, b)[0] == expected
 
 
+def test_an_expanded_operand_is_told_from_a_strided_one() -> None:
+    """Its strides can have a 1, so the rule for strided ones would contradict the message."""
+    with pytest.raises(evt.ArgumentError, match=r"strides \(0, 1\); it must not be expanded"):
+        evt.gemm("D = acc")(A[:1].expand(40, 24), B)
+
+
 #: Programs that read `v`, and its shape.
 READERS = {
     "D = acc + v[n]": (16,),
