@@ -221,7 +221,6 @@ def run(
     measured = {"rounds": rounds, "seed": seed, "suite": suite or workload}
     if workload is not None:
         found = read_workload(workload)
-        _need_torch()
         from evt.bench.suites import workload_cases
 
         names = _chosen((entry.title for entry in found.entries), wanted)
@@ -238,7 +237,6 @@ def run(
     if suite is None and dtype is None and not known.request.dag.operands:
         dtype = "bf16"
     typed_graph(known.request, dtype, dtype)
-    _need_torch()
     from evt.bench import Case, convolution_case
     from evt.bench import suite as suite_of
     from evt.bench.calls import shapes_of
@@ -320,14 +318,6 @@ def _of_workload(cases: tuple[Case, ...]) -> tuple[str, ...]:
     return _OF_NETWORKS if convolutions else ("eager", "compile", "mm")
 
 
-def _need_torch() -> None:
-    """Raise click.ClickException without PyTorch."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise click.ClickException("evt bench needs PyTorch: pip install torch")
-
-
 def _models(
     wanted: str | None,
     dtype: str | None,
@@ -343,13 +333,10 @@ def _models(
 
     Return whether evt ran all models.
     """
-    try:
-        from evt.bench.compiled import BAR, EVT, VERSIONS, bench_models
-        from evt.bench.document import write_json
-        from evt.bench.machine import describe_machine, require_gpu
-        from evt.bench.models import MODELS
-    except ModuleNotFoundError as error:
-        raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
+    from evt.bench.compiled import BAR, EVT, VERSIONS, bench_models
+    from evt.bench.document import write_json
+    from evt.bench.machine import describe_machine, require_gpu
+    from evt.bench.models import MODELS
 
     names, dtypes = _chosen(MODELS, wanted), _dtypes(dtype)
     versions = [version for version in VERSIONS if version == EVT or version in baselines]
@@ -390,14 +377,11 @@ def _first_calls(
     batch: int | None,
 ) -> bool:
     """Measure the first calls of models; return whether evt ran all of them."""
-    try:
-        from evt.bench.compiled import COMPILE, EAGER, EVT, VERSIONS
-        from evt.bench.document import write_json
-        from evt.bench.first_call import BARS, FirstCalls, first_calls
-        from evt.bench.machine import describe_machine, require_gpu
-        from evt.bench.models import MODELS
-    except ModuleNotFoundError as error:
-        raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
+    from evt.bench.compiled import COMPILE, EAGER, EVT, VERSIONS
+    from evt.bench.document import write_json
+    from evt.bench.first_call import BARS, FirstCalls, first_calls
+    from evt.bench.machine import describe_machine, require_gpu
+    from evt.bench.models import MODELS
 
     names, dtypes = _chosen(MODELS, wanted), _dtypes(dtype)
     versions = [each for each in VERSIONS if each in (COMPILE, EVT) or (each in baselines and each != EAGER)]

@@ -93,7 +93,7 @@ class Entry(click.Group):
         from evt.errors import EvtError, InternalError
 
         try:
-            with _visible():
+            with _visible(), _needs_torch(ctx):
                 return super().invoke(ctx)
         except click.ClickException as error:
             if isinstance(error, click.UsageError) or not output.wants_json(ctx):
@@ -139,6 +139,17 @@ def _visible() -> Iterator[None]:
         if isinstance(error, click.UsageError):
             raise click.UsageError(text, error.ctx) from error
         raise click.ClickException(text) from error
+
+
+@contextlib.contextmanager
+def _needs_torch(ctx: click.Context) -> Iterator[None]:
+    """Turn the failed import of a missing PyTorch into an error for the user."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise click.ClickException(f"evt {ctx.invoked_subcommand} needs PyTorch: pip install torch") from error
 
 
 def _report_bug(ctx: click.Context, error: Exception, diagnostics: tuple[Diagnostic, ...]) -> None:

@@ -103,10 +103,7 @@ def command(
     folder = extension or project or ""
     package = os.path.basename(os.path.realpath(folder)) if name is None else name
     _check_folder(folder, force)
-    try:
-        from evt.cli.examples import example_of
-    except ModuleNotFoundError as error:
-        raise click.ClickException("evt export needs PyTorch: pip install torch") from error
+    from evt.cli.examples import example_of
     from evt.export import cmake_project, torch_extension, write_folder
     from evt.export.names import check_package
     from evt.plan import find_target

@@ -68,10 +68,8 @@ def command(
     for each in shapes:
         problem_sizes(program.request, each)
     typed_graph(program.request, invocation.a, invocation.b)  # reports its diagnostics before torch is imported
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise click.ClickException("evt run needs PyTorch: pip install torch") from error
+    import torch
+
     from evt.bench.calls import shapes_of
     from evt.cli.trial import run_trial
 

@@ -104,7 +104,6 @@ def run(
     for shapes in given:
         problem_sizes(request, shapes)
     dag = typed_graph(request, invocation.a, invocation.b)  # reports its diagnostics before torch is imported
-    _need_torch()
     import torch
 
     from evt.bench import require_gpu
@@ -148,7 +147,6 @@ def _run_workload(
 ) -> int:
     """Tune a workload, and print each result as it comes; return the exit code."""
     refuse_program_options(invocation)
-    _need_torch()
     from evt.workload import chosen, read_workload
 
     workload = read_workload(invocation.text)
@@ -385,14 +383,6 @@ def _options(rounds: int, wide: bool, most: int, route: str | None, *, again: bo
     from evt.tuning.tune import Options
 
     return Options(rounds, wide, most, again, route)
-
-
-def _need_torch() -> None:
-    """Raise click.ClickException without PyTorch."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise click.ClickException("evt tune needs PyTorch: pip install torch")
 
 
 def _matching(key: str, gpu: str = "") -> list[tuple[str, Measurement]]:

@@ -100,7 +100,7 @@ def _way() -> Check:
     try:
         toolchain = find_toolchain()
     except BuildError as error:
-        return Check(name, True, f"not needed without nvcc: {error.diagnostics[0].message}", required=False)
+        return Check(name, True, f"not needed without nvcc and CUTLASS: {error.diagnostics[0].message}", required=False)
     if not toolchain.by_parts:
         return Check(name, True, f"not used: variables make {slow}", required=False)
     jit = find_jit(toolchain)

@@ -364,3 +364,32 @@ def test_check_does_not_warn_of_customary_names() -> None:
     samples = sorted(str(path) for path in (Path(__file__).parents[2] / "samples").glob("*.evt"))
     for programs in (samples, ["D = alpha*acc + beta*C + bias + residual*mask + x + other"]):
         assert run("check", *programs).stderr == ""
+
+
+def test_commands_without_torch(tmp_path: Path) -> None:
+    """Commands that need PyTorch say so. They are run in one process, because each import takes time."""
+    calls = (
+        ["run", FORMULA],
+        ["export", "--torch", str(tmp_path / "x"), "D = acc", "--arch", "sm80"],
+        ["export", "--cmake", str(tmp_path / "x"), "D = acc", "--arch", "sm80"],
+        ["bench", "D = acc"],
+        ["bench", "--suite", "models"],
+        ["bench", "diff", "old.json", "new.json"],
+        ["tune", "D = acc"],
+        ["tune", "fit"],
+    )
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from evt.cli import main
+for call in {calls!r}:
+    try:
+        main(call)
+    except SystemExit as exit:
+        assert exit.code == 1, call
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    needed = [f"Error: evt {call[0]} needs PyTorch: pip install torch" for call in calls]
+    assert done.stderr.splitlines() == needed
+    assert not list(tmp_path.iterdir())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -253,10 +251,3 @@ def test_operands_are_cut_to_tf32() -> None:
     assert cut.tolist() == [1 + 2.0**-10, 1.0, -1.0]
     half = torch.ones(2, dtype=torch.float16)
     assert cut_to_tf32(half) is half
-
-
-def test_run_without_torch() -> None:
-    code = f"import sys; sys.modules['torch'] = None\nfrom evt.cli import main; main(['run', {FORMULA!r}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: evt run needs PyTorch: pip install torch\n"

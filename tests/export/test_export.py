@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -318,16 +316,3 @@ def test_the_files_of_a_cmake_project(tmp_path: Path) -> None:
     assert "arguments.workspace = workspace.data();" in test
     assert "arguments.m = 208;" in test
     assert "memory_D(bytes_D, sizeof(bytes_D))" in files["test/test_scatter.cpp"]  # other rows keep their values
-
-
-@pytest.mark.parametrize("option", ["--torch", "--cmake"])
-def test_pytorch_is_asked_for(option: str, tmp_path: Path) -> None:
-    code = f"""
-import sys
-sys.modules["torch"] = None
-from evt.cli import main
-main(["export", {option!r}, {str(tmp_path / "x")!r}, "D = acc", "--arch", "sm80"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "evt export needs PyTorch: pip install torch" in done.stderr
-    assert os.listdir(tmp_path) == []
