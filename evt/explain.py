@@ -158,6 +158,7 @@ def _explain_route(
         made.register_limit if made and made.registers else 0,
         tuple(timing for timing in timings if timing.route == route.name),
         route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
+        candidate.unsuited if candidate.applies else "",
         beside,
         tuple(copy.matrix.name for copy in made.row_copies) if made else (),
     )

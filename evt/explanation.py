@@ -28,10 +28,10 @@ class RouteExplanation:
     """One route: its summary, its rules, and whether it was chosen.
 
     ``rules`` are pairs of a statement and the reason of its failure, "" if it holds. ``unmet`` is the condition for
-    preferring the route, if that is not met. ``beside`` means that the route's kernels are also built, for some sizes.
-    A route that applies also has estimates for its kernel: ``shared_memory`` in bytes, ``registers`` out of
-    ``register_limit`` per thread (0 if they are not estimated), and the measured ``timings``. The kernel reads copies
-    of the operands ``copied``, whose rows are aligned.
+    preferring the route, if that is not met, and ``unsuited`` is the reason. ``beside`` means that the route's kernels
+    are also built, for some sizes. A route that applies also has estimates for its kernel: ``shared_memory`` in bytes,
+    ``registers`` out of ``register_limit`` per thread (0 if they are not estimated), and the measured ``timings``. The
+    kernel reads copies of the operands ``copied``, whose rows are aligned.
     """
 
     name: str
@@ -44,6 +44,7 @@ class RouteExplanation:
     register_limit: int = 0
     timings: tuple[Timing, ...] = ()
     unmet: str = ""
+    unsuited: str = ""
     beside: bool = False
     copied: tuple[str, ...] = ()
 
@@ -74,11 +75,11 @@ class RouteExplanation:
             if reason or self.chosen:
                 yield f"{'fails' if reason else 'holds'}  {rule}{f': {reason}' if reason else ''}"
         if self.unmet and self.applies:
-            yield f"it applies, and is preferred where {self.unmet}"
+            yield f"it also applies, with lower priority: {self.unsuited}"
             if self.beside:
-                yield "its kernels are built, too: a call takes one where it is expected to be faster"
+                yield "its kernels are built, too: a call takes one if it is expected to be faster"
         elif self.applies and not self.chosen:
-            asked = 'it applies, and is taken where `route="loop"` asks for it or it was measured to be the fastest'
+            asked = 'it applies, and a call takes it for `route="loop"`, or if it was measured to be the fastest'
             yield asked if self.name == LOOP else "it also applies, with lower priority"
         if self.costs:
             yield self.costs
@@ -95,6 +96,7 @@ class RouteExplanation:
             "registers": self.registers if self.applies else None,
             "copied": list(self.copied) if self.applies else [],
             "preferred_where": self.unmet,
+            "not_preferred_because": self.unsuited,
             "built_beside": self.beside,
             "measured": [{"config": timing.config, "ms": timing.ms} for timing in self.timings],
         }
@@ -275,7 +277,7 @@ class Explanation:
             if self.plan.tree
             else "as a topological visitor (a value is shared)"
         )
-        lines.append("epilogue, of CUTLASS's own:" if is_stock(self.plan) else f"visitors, {kind}:")
+        lines.append("epilogue of CUTLASS:" if is_stock(self.plan) else f"visitors, {kind}:")
         lines += [f"   {visitor}" for visitor in self.visitors]
         if self.factors:
             lines.append(f"factors of operands: {self.factors}")

@@ -58,7 +58,7 @@ def emitted(plan: Plan, name: str | None = None) -> Emitted:
 
 @lru_cache(maxsize=64)
 def _emitted(plan: Plan, origins: tuple[str, ...], name: str | None) -> Emitted:
-    """Return the texts of a plan, once for equal plans whose ``origins``, which the text shows, are equal as well."""
+    """Return the texts of a plan. Equal plans with equal ``origins``, which the text shows, share one result."""
     text = spell(plan, _UNNAMED)
     headers = pasted(needed(plan, text.functors), text.namespace)
 

@@ -1,7 +1,7 @@
 """The checks of a kernel's launcher, as its header promises: ``checks(fields, read) -> ChecksText``.
 
-Some pointers may be null: scalars and flexible vectors, which have a value beside them, and tensors without rows or
-columns that an index addresses.
+The pointer of a scalar or of a flexible vector may be null: a call may pass a value instead. So may the pointer of an
+indexed tensor without rows or columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OPERANDS = ("A", "B")
 
 
 def checks(fields: Sequence[Field], read: Callable[[Field], str], *, stock: bool = False) -> ChecksText:
-    """Return the checks of members, which ``read`` spells; a ``stock`` epilogue of 2.x has its pitches in ints."""
+    """Return the checks of members, which ``read`` spells. A ``stock`` epilogue of 2.x has int row strides."""
     pointers = [each for each in fields if each.kind == "pointer" and each.tensor]
     sizes = [each for each in fields if each.kind == "size"]
     signed = [each for each in sizes if _is_signed(each) or _is_pitch(each, stock)]
@@ -28,7 +28,7 @@ def checks(fields: Sequence[Field], read: Callable[[Field], str], *, stock: bool
 
 
 def _null(fields: Sequence[Field], pointers: Sequence[Field], read: Callable[[Field], str]) -> Iterator[str]:
-    """Yield the conditions under which a pointer is null that must not be."""
+    """Yield a condition for each pointer that must not be null; the condition is true if the pointer is null."""
     valued = {each.tensor for each in fields if each.role == "value"}
     for each in pointers:
         extents = [of for of in fields if of.tensor == each.tensor and of.role.startswith("extent ")]
@@ -43,6 +43,6 @@ def _is_signed(field: Field) -> bool:
 
 
 def _is_pitch(field: Field, stock: bool) -> bool:
-    """Return whether CUTLASS may keep a stride in an int: an operand's, or one of a stock epilogue; no batch's."""
+    """Return whether CUTLASS may keep a stride in an int: of an operand or a stock epilogue, but not of batches."""
     strided = bool(field.tensor) and field.role != "l" and not field.role.startswith("extent ")
     return strided and (stock or field.tensor in _OPERANDS)

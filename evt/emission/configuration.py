@@ -31,7 +31,7 @@ def configuration(plan: Plan) -> ConfigText:
 
 
 def _of_convolution(text: ConfigText, config: ConfigConvolution) -> ConfigText:
-    """Return a configuration with its kernel; with two consumers the epilogue loads while the main loop runs."""
+    """Return a configuration with its kernel. With two consumers, the epilogue loads C while the main loop runs."""
     memory = f"evt::convolution::EpilogueMemory::{'own' if config.warp_groups == 2 else 'shared'}"
     if config.takes_turns:
         return replace(text, kernel="evt::convolution::Sm90Pingpong", epilogue_memory=memory)

@@ -36,7 +36,7 @@ def extent(name: str) -> str:
 
 
 def _convolution_2x(loop: Convolution2x) -> ConvolutionText:
-    """Return the stock kernel whose main loop and epilogue are used, and the sizes with which it is called."""
+    """Return the stock kernel that supplies the main loop and the epilogue, and the sizes of its call."""
     rank, several = loop.rank, loop.groups != "one"
     names = {"N": "images", "C": "channels", "K": "filters", "groups": "groups"}
     letters = ("dhw"[-rank:], "DHW"[-rank:], "TRS"[-rank:], "ZPQ"[-rank:])
@@ -113,7 +113,7 @@ def _packed(extents: list[str]) -> list[str]:
 
 
 def _with_windows(loop: Convolution3x, lists: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the lists where a row of taps is one tap: each window is a pixel."""
+    """Return the lists of a convolution over windows: a row of taps is one tap, and a window is one pixel."""
     window = f"{loop.window_channels} * {extent('filter_width')}"
     step = f"{loop.window_channels} * arguments.stride_width"
     *image, _, _ = lists["strides of the activation"]

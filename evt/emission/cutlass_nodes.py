@@ -30,7 +30,7 @@ from evt.plan.epilogue.writes import AuxStore
 
 
 def cutlass_2x(step: Step) -> NodeText | None:
-    """Return the node of CUTLASS 2.x, which knows its elements by a thread map."""
+    """Return the node of CUTLASS 2.x. Its thread map gives the elements of each thread."""
     name = step.name
     match step:
         case AccFetch():
@@ -87,7 +87,7 @@ def _broadcast(step: VectorBroadcast, element: str) -> str:
 
 
 def _staged(step: Auxiliary) -> NodeText:
-    """Return a load or store through shared memory; the frame's descriptors say how a tile lies there."""
+    """Return a load or store through shared memory. The descriptors of the template frame have the layout of a tile."""
     type_, stride, descriptor = element(step.dtype), stride_type(step.strides), f"descriptor_of_{step.name}"
     if isinstance(step, AuxStore):
         kind, copy = "Store", "CopyOpR2S"
@@ -137,7 +137,7 @@ def _auxiliary(step: Auxiliary) -> Assignments:
 
 
 def _output(output: DType | Destination) -> str:
-    """Return the type that a compute node hands on."""
+    """Return the type of a compute node's result."""
     return "ElementD" if output is Destination.D else REGISTER[output]
 
 

@@ -29,7 +29,7 @@ _UNSAFE = re.compile(r"[^ -~]|\\")
 
 
 def comment(text: str) -> str:
-    """Return a line of the user's text as one of a comment: ASCII, bounded, and unable to end or continue it."""
+    """Return a line of the user's text for a C++ comment: ASCII, bounded, and unable to end or continue the comment."""
     return _UNSAFE.sub("?", text)[:200]
 
 
@@ -42,7 +42,7 @@ def element(dtype: DType) -> str:
 
 
 def fragment_element(dtype: DType) -> str:
-    """Return the same in element.hpp."""
+    """Return the type in element.hpp of a tensor's elements in memory."""
     if dtype.compute == B1:
         return "uint8_t"
     return f"evt::element::{dtype}" if dtype.is_float and dtype not in (F32, F64) else dtype.cutlass
@@ -54,7 +54,7 @@ def loaded(dtype: DType) -> str:
 
 
 def operand_element(dtype: DType) -> str:
-    """Return the same for A or B: tensor cores multiply f32 operands as tf32, from float memory."""
+    """Return the type of the elements of A or B in memory: f32 for tf32, which tensor cores read from floats."""
     return F32.cutlass if dtype.bits == 32 else dtype.cutlass
 
 
@@ -74,7 +74,7 @@ def read(value: Field | int) -> str:
 
 
 def read_stride(stride: Stride) -> str:
-    """Return a stride; the stride of a vector or a single value is the call's."""
+    """Return a stride. The call decides the stride of a flexible vector: 0 for a single value."""
     return read(stride.given if isinstance(stride, Varies) else stride)
 
 
@@ -87,12 +87,12 @@ def input_pointer(dtype: DType, pointer: Field) -> str:
 
 
 def pointer_without_const(dtype: DType, pointer: Field) -> str:
-    """Return an address as CUTLASS needs it for tensors that it stores, and for many that it loads."""
+    """Return a pointer without const, which CUTLASS takes for stores and for many loads."""
     return f"static_cast<{element(dtype)}*>(const_cast<void*>({read(pointer)}))"
 
 
 def value_of(single: Single) -> str:
-    """Return the value that a call gives by value."""
+    """Return a scalar that a call passes by value."""
     return f"static_cast<{element(single.dtype)}>({read(single.number)})"
 
 
@@ -144,7 +144,7 @@ def number(value: Number) -> str:
 
 
 def literal(value: float, dtype: DType = F32) -> str:
-    """Return the shortest literal of a compute type that reads back as the same value, rounded to the type."""
+    """Return the shortest C++ literal for a value that is rounded to a compute type."""
     if dtype == B1:
         return "true" if value else "false"
     if dtype == I32:

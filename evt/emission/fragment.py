@@ -51,7 +51,7 @@ def _lanes(plan: Plan) -> str:
 
 @dataclass(slots=True)
 class _Pass:
-    """A loop over elements while it is made; ``kept`` are its values that later passes read."""
+    """A loop over elements under construction. ``kept`` are the values that later passes read."""
 
     exchanges: list[StepText] = field(default_factory=list)
     steps: list[StepText] = field(default_factory=list)
@@ -114,7 +114,7 @@ class _Passes:
         self.values.append(self.value(step))
 
     def value(self, step: Step) -> _Value:
-        """Return the value of a step that does not pass its operand on."""
+        """Return the value of a step. A step that returns its operand stands for the operand's value."""
         match step:
             case AccFetch():
                 return _Value(REGISTER[self.plan.accumulator], "acc(i)")
@@ -185,6 +185,6 @@ class _Passes:
 
 
 def _statement(statement: str, step: Step) -> StepText:
-    """Return a statement, in lines that are not too long."""
+    """Return a statement, wrapped to the line length."""
     lines = textwrap.wrap(statement, 108, break_long_words=False, break_on_hyphens=False)
     return StepText(tuple(lines), comment(step.origin))

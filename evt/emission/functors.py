@@ -47,7 +47,7 @@ def _rounded(operand: Operand, dtype: DType) -> str:
 
 
 def _rounded_on_sm90(operand: Operand, dtype: DType) -> str:
-    """Return the same by element.hpp, which has no type of truth values."""
+    """Return an operand rounded to a type by element.hpp, which has no type of truth values."""
     if dtype.compute == B1:
         return _bare(_converted(operand, B1))
     return f"evt::element::round_to<{fragment_element(dtype)}>({_converted(operand, operand.dtype)})"
@@ -92,7 +92,7 @@ def _converted(operand: Operand, to: DType) -> str:
 
 
 def _bare(expression: str) -> str:
-    """Return ``(a + b)`` without its parentheses, which only operands need."""
+    """Return ``(a + b)`` without the outer parentheses, which only an operand needs."""
     inner = expression[1:-1]
     if not expression.startswith("(") or "(" in inner or ")" in inner:
         return expression

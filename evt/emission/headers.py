@@ -138,7 +138,7 @@ _INCLUDE = re.compile(r'^#include "evt/([\w./]+)"\n', re.MULTILINE)
 
 
 def pasted(names: Iterable[str], namespace: str) -> list[tuple[str, str]]:
-    """Return headers and the headers that they include, by name, included ones first, as part of a namespace."""
+    """Return headers by name, after the headers that they include, inside an outer namespace."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -158,7 +158,7 @@ def placed(text: str, namespace: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """Return C++ in parts, between which the name of the outer namespace goes."""
+    """Return C++ split at each place that takes the name of the outer namespace."""
     ends = [0, *sorted(found.end() for each in (_NAMESPACE, _REFERENCE) for found in each.finditer(text)), len(text)]
     return [text[start:end] for start, end in pairwise(ends)]
 

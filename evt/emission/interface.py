@@ -69,7 +69,7 @@ def rows(plan: Plan) -> tuple[MemberText, ...]:
 
 
 def _aligned(plan: Plan, fields: tuple[Field, ...]) -> tuple[MemberText, ...]:
-    """Return members whose comments stand below each other."""
+    """Return members with aligned comments."""
     parameters = {each.name: each for each in plan.parameters}
     found = [(f"{_type(each, parameters.get(each.tensor))} {each.name};", each) for each in fields]
     width = max(len(declaration) for declaration, _ in found)
@@ -153,7 +153,7 @@ def _member(plan: Plan, parameter: Parameter, role: str) -> str:
 
 
 def _loaded(plan: Plan, parameter: Parameter) -> int:
-    """Return the elements that an operand of a convolution is made of; a copy is made of any."""
+    """Return the elements of an access to an operand of a convolution; a copy reads single elements."""
     loop = plan.mainloop
     assert isinstance(loop, Convolution)
     image = loop.a if loop.a.name == parameter.name else loop.b

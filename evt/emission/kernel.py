@@ -30,7 +30,7 @@ from evt.resources import NVCC_FLAGS
 
 
 def spell(plan: Plan, name: str = "") -> KernelText:
-    """Return everything that the plan's template prints; ``name`` begins the names that callers see."""
+    """Return everything that the plan's template prints. External names begin with ``name``."""
     a, b = operands(plan)
     spelled = convolution(plan)
     config = configuration(plan)
@@ -88,20 +88,20 @@ def _comments(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _math_operator(plan: Plan) -> str:
-    """Return the 2.x name of the instructions' operation; integers have the only one of CUTLASS."""
+    """Return CUTLASS 2.x's tag of the multiply-add."""
     if plan.family != "2x":
         return ""
     return f"cutlass::arch::OpMultiplyAdd{'' if plan.mainloop.a.dtype.is_float else 'Saturate'}"
 
 
 def _checked_columns(plan: Plan) -> str:
-    """Return the extent whose alignment CUTLASS checks; where D is not a tile, none has to be whole."""
+    """Return the extent whose alignment CUTLASS checks, rounded up if the epilogue needs no whole accesses."""
     columns, access = as_int(f"arguments.{plan.columns}"), plan.elements_per_access
     return columns if plan.whole_accesses else f"({columns} + {access - 1}) / {access} * {access}"
 
 
 def _destination(plan: Plan) -> TensorText:
-    """Return D of the collective; 2.x has the type that cuts its tiles."""
+    """Return D of the collective; in 2.x, the element type that determines the epilogue's thread map."""
     if plan.family == "2x":
         return TensorText(plan.epilogue_dtype.cutlass, "cutlass::layout::RowMajor", plan.elements_per_access)
     return tensor(plan, "D", plan.destination)
@@ -114,7 +114,7 @@ _TMA_BYTES = 16
 def _aligned(plan: Plan) -> tuple[str, ...]:
     """Return the addresses of operands and tiles that TMA moves, and their strides in bytes; copies need no check.
 
-    CUTLASS checks extents alone.
+    CUTLASS itself checks the extents only.
     """
     if plan.family == "2x" or isinstance(plan, GroupedPlan):
         return ()

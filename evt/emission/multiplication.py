@@ -30,9 +30,9 @@ _SUMS = {F32: ("f32", "+f"), I32: ("s32", "+r")}
 
 
 def multiplication(plan: Plan) -> MultiplicationText:
-    """Return the instruction that multiplies filters by pixels; the sums are registers of the asm statement.
+    """Return the instruction that multiplies filters by pixels. The accumulators are operands of the asm statement.
 
-    That of a filter gradient multiplies filters by channels, over pixels.
+    The instruction of a filter gradient multiplies filters by channels, and sums over pixels.
     """
     loop = plan.mainloop
     assert isinstance(loop, HaloConvolution | OwnProduct | FilterGradient)

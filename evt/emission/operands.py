@@ -21,7 +21,7 @@ from evt.plan.signature import bytes_of
 
 
 def operands(plan: Plan) -> tuple[OperandText, OperandText]:
-    """Return a and B."""
+    """Return A and B."""
     loop = plan.mainloop
     if isinstance(loop, MatrixProduct):
         spell = _group_matrix if isinstance(plan, GroupedPlan) else _matrix
@@ -35,7 +35,7 @@ def _tag(matrix: Matrix, place: str) -> str:
 
 
 def _matrix(matrix: Matrix, place: str, tagged: bool) -> OperandText:
-    """Return a matrix; without a batch its batch stride is static in 3.x, which a tag cannot express."""
+    """Return a matrix. A 3.x kernel without batches has a static batch stride, which a layout tag cannot express."""
     leading, batch = read(matrix.leading), "cute::_0{}" if matrix.batch == 0 else read(matrix.batch)
     static = matrix.batch == 0
     batch_type = "cute::_0" if static else "int64_t"

@@ -39,15 +39,15 @@ _OWN = {
 }
 _KERNEL = "cutlass::gemm::kernel::DefaultGemm"
 _SWIZZLE = "cutlass::conv::threadblock::StridedDgradIdentityThreadblockSwizzle<8>"
-#: How the kernel's arguments name a tensor's row pitch, where it is not by the tensor's name.
+#: The arguments for the row strides of these tensors; other tensors have ``ldc`` and ``ldd``.
 _PITCHES = {"Vector": "ldr", "Tensor": "ldt"}
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A member of a stock epilogue's arguments, the expression that fills it, and the fields that this reads.
+    """A member of a stock epilogue's arguments, the expression that fills it, and the fields that the expression reads.
 
-    ``is_implied``: it says that something is absent, or how a tensor lies whose address says the rest.
+    ``is_implied``: the member is a stride, or marks an absent tensor, so ``evt explain`` omits it.
     """
 
     member: str
@@ -150,7 +150,7 @@ def _operator(epilogue: StockOperator) -> Iterator[Given]:
 
 
 def _matrices(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
-    """Return the kernel's arguments for tensors, for a vector, whose rows are all the same, and for absent ones.
+    """Return the kernel's arguments for tensors, vectors (whose row stride is 0) and absent tensors.
 
     CUTLASS does not initialise members that are not set.
     """
@@ -169,7 +169,7 @@ def _images(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
             yield _pitch(_PITCHES[role], tensor)
             continue
         assert tensor is not None
-        # A tensor by its row pitch, whichever of its strides CUTLASS takes that from.
+        # CUTLASS reads the row stride from one of these strides, so all of them have its value.
         strides = ", ".join([_pitch("", tensor).expression] * (plan.mainloop.rank + 1))
         expression = f"{{{_pointer('', tensor).expression}, LayoutC(cutlass::make_Coord({strides}))}}"
         yield Given(f"ref_{role}", expression, (tensor.pointer, *_fields(tensor.pitch)))

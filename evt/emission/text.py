@@ -13,7 +13,7 @@ Assignments: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def namespace(name: str) -> str:
-    """Return the namespace of a kernel's own: no other file's, and no name that C, C++ or CUDA has."""
+    """Return the namespace of a kernel. No other emitted file has it, and C, C++ and CUDA do not reserve it."""
     return f"{name}_impl"
 
 
@@ -70,7 +70,7 @@ class VisitorText:
 
 @dataclass(frozen=True, slots=True)
 class NestText:
-    """The visitor's types in the order in which C++ needs them; ``wrapper`` is the class template around the root."""
+    """The visitor's types in the order of C++ declarations. ``wrapper`` is the class template around the root."""
 
     unique: tuple[NodeText, ...] = ()
     visitors: tuple[VisitorText, ...] = ()
@@ -324,7 +324,7 @@ class MemberText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksText:
-    """Conditions under which a pointer of an operand or of another tensor is null, and sizes that are kept in ints.
+    """Conditions that refuse a null pointer of an operand or of another tensor, and sizes that are kept in ints.
 
     ``extents`` must not be negative, ``integers`` may be.
     """

@@ -116,7 +116,7 @@ def _initial_job(node: Reduction, result: Result) -> Job:
 
 
 def _final_job(plan: Plan, result: Result) -> Job:
-    """Return the job of a result. If rows must not depend on their number, so do not the orders of their parts."""
+    """Return the job of a result. With ``batch_invariant``, the order of parts is the same for every number of rows."""
     made = _combining_job(plan, result)
     return replace(made, type=f"evt::InOneOrder<{made.type}>") if plan.options.batch_invariant else made
 
@@ -157,7 +157,7 @@ def _combining_job(plan: Plan, result: Result) -> Job:
 
 
 def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand, of_images: bool) -> tuple[str, str]:
-    """Return the operand of a result: its type, and its source."""
+    """Return the C++ type of a result's operand, and the expression that reads it."""
     match operand:
         case Combined(name, width, distance, moment, merged):
             node, number = nodes[name], list(nodes).index(name)

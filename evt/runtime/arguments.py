@@ -1,4 +1,4 @@
-"""Checking a call's arguments: ``bind(request, a, b, inputs, buffers) -> Bound``.
+"""The checks of a call's arguments: ``bind(request, a, b, inputs, buffers) -> Bound``.
 
 Only metadata is read (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
 """
@@ -158,7 +158,7 @@ def _outline(
 
 
 def _squeezed(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dict[str, torch.Tensor]]:
-    """Return a call whose inputs have all batches, and vectors their own dimensions only; and its tensors."""
+    """Return a call, and its tensors: inputs with all batches, and vectors without dimensions of one element."""
     given = ((value, tensors[name]) for name, value in bound.dag.input.items() if name in tensors)
     inputs = {
         value.name: spread(squeezed(bound, value, tensor), shapes_of(bound, value, tensor)) for value, tensor in given
@@ -231,7 +231,7 @@ def _check_names(
 
 
 def _is_number(declared: Input, value: object) -> bool:
-    """Whether a value is a number for an input: True and False are numbers of a truth value."""
+    """Return whether a value is a number for an input: True and False are numbers of a truth value."""
     return is_number(value) or (declared.dtype == BOOL and isinstance(value, bool))
 
 
@@ -242,7 +242,7 @@ def _wanted(value: Input | None) -> str:
 
 
 def integer_range(dag: Dag, name: str) -> tuple[int, int]:
-    """Return the least and the greatest whole number that an input takes: for seeds and offsets unsigned ones too."""
+    """Return the least and the greatest whole number that an input takes; seeds and offsets may be unsigned."""
     dtype = dag.input[name].dtype
     if dtype == BOOL:
         return 0, 1
@@ -345,7 +345,7 @@ def _convolution(
 
 
 def _check_limits(sizes: Mapping[str, int], kind: str, report: CallDiagnostics) -> None:
-    """Report extents that are too large; a symbol's is checked when it has a value."""
+    """Report extents that are too large. A symbolic extent is checked when it has a value."""
     for name, size in sizes.items():
         if isinstance(size, int) and size > LIMIT:
             report("E0604", f"the extent {kind} {name} is {size}; at most {LIMIT} is supported")
@@ -354,7 +354,7 @@ def _check_limits(sizes: Mapping[str, int], kind: str, report: CallDiagnostics) 
 def _sizes(
     request: Request, a: torch.Tensor, b: torch.Tensor, report: CallDiagnostics
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Return extents by mode, and the dimensions that each mode stands for.
+    """Return extents by mode, and the dimensions of m and l.
 
     ``linear`` flattens all leading dimensions of A into m, as torch.nn.functional.linear does; otherwise leading
     dimensions are batches, broadcast as in torch.matmul.
@@ -397,7 +397,7 @@ def _sizes(
 
 
 def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dict[str, torch.Tensor]]:
-    """Return the call with all batches of every tensor; where one launch cannot reach them, the first of several."""
+    """Return the call with all batches of every tensor. If it takes several launches, describe the first launch."""
     dag = bound.dag
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
@@ -429,7 +429,7 @@ def _unallocated(bound: Bound, output: Output) -> torch.Tensor:
 
 
 def _moved(argument: TensorArgument, offsets: Sequence[int], tensor: torch.Tensor) -> TensorArgument:
-    """Return an argument that lies at other addresses as well."""
+    """Return an argument whose layout holds at the addresses of all launches."""
     return replace(argument, layout=aligned(argument.layout, offsets, tensor.element_size()))
 
 

@@ -1,8 +1,8 @@
 """Batches of several dimensions: ``spread`` and ``outer_batches``.
 
-A kernel steps from batch to batch by one stride of each tensor. Dimensions of the batch that one stride walks in every
-tensor are one mode ``l``; where there are others, the kernel is launched for each index of these, at other addresses.
-So it is with the dimensions of A that ``linear`` takes as rows, ``m``.
+A kernel steps from batch to batch by one stride of each tensor. If one stride walks several batch dimensions of every
+tensor, these dimensions are the mode ``l``. The kernel is launched once for each index of the other dimensions, at
+other addresses. The dimensions of A that ``linear`` treats as rows ``m`` are divided in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def spread(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
 
 
 def _broadcasts(shape: tuple[int, ...], expected: tuple[int, ...], at: int, count: int) -> bool:
-    """Whether a shape is another one but for the batch's dimensions: ones, or missing at the front."""
+    """Return whether a shape broadcasts to another one along the batch dimensions alone."""
     missing = len(expected) - len(shape)
     if not 0 <= missing <= (0 if at else count):
         return False
@@ -57,7 +57,7 @@ def _place(groups: Groups, mode: str) -> tuple[int, int]:
 
 
 def unfolded(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
-    """Return a tensor whose modes have one dimension each with the dimensions that they stand for."""
+    """Return a tensor with one dimension for each mode, viewed with all dimensions of its modes."""
     for groups in shapes:
         if tuple(tensor.shape) == tuple(math.prod(dims) for _, dims in groups):
             return tensor.view(tuple(size for _, dims in groups for size in dims))
@@ -66,9 +66,9 @@ def unfolded(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class OuterBatches:
-    """The dimensions of the batch that are launched one by one, as the ``kept`` ones are not.
+    """A batch's dimensions: one launch computes the range ``kept``, and each index of the others has its own launch.
 
-    ``places`` are where the batch's dimensions begin in the shape of each tensor that has them.
+    ``places`` are the positions of the batch's first dimension in the shapes of the tensors that have it.
     """
 
     lead: tuple[int, ...]
@@ -82,7 +82,7 @@ class OuterBatches:
 
     @property
     def outer(self) -> list[int]:
-        """The positions of the others in the batch."""
+        """The positions of the dimensions with a launch for each index."""
         first, end = self.kept
         return [place for place in range(len(self.lead)) if not first <= place < end]
 
@@ -109,8 +109,7 @@ def outer_batches(
     tensors: Mapping[str, torch.Tensor],
     shapes: Mapping[str, Sequence[Groups]],
 ) -> OuterBatches | None:
-    """Return the part of a mode that takes several launches, as few as possible; None if one launch suffices, or none
-    can.
+    """Divide a mode among as few launches as possible. Return None if one launch suffices, or the limit is exceeded.
 
     ``lead`` are the mode's dimensions, ``shapes`` the permitted shapes of each tensor. A reduction over the whole mode
     takes a single launch. There are at most :data:`evt.plan.batches.MAX_LAUNCHES` launches.
@@ -137,6 +136,6 @@ def outer_batches(
 
 
 def aligned(layout: LayoutClass, offsets: Sequence[int], size: int) -> LayoutClass:
-    """Return the layout of a tensor that is read at these offsets, in bytes, from its address as well."""
+    """Return the layout of a tensor that is also read at these offsets in bytes, which may lower its alignment."""
     common = math.gcd(*offsets)
     return replace(layout, alignment=min(layout.alignment, max(1, (common & -common) // size))) if common else layout

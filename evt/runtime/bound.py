@@ -22,11 +22,11 @@ _NUMBER = LayoutClass(None, 1)
 
 @dataclass(frozen=True)
 class Bound:
-    """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
+    """A checked call. ``sizes`` has m, n, k, l; ``leads`` has the dimensions of m and l in the tensors' shapes.
 
-    ``offsets`` are the bytes that each launch of several adds to the addresses of tensors, by name. ``sizes`` and
-    ``tensors`` then describe one launch. ``dag`` is the program without the ``absent`` inputs: tensors with a default
-    that the call leaves out. ``values`` are the call's values by name, tensors as plain memory.
+    For a call of several launches, ``offsets`` are the bytes that each launch adds to the addresses of tensors, by
+    name, and ``sizes`` and ``tensors`` describe one launch. ``dag`` is the program without the ``absent`` inputs:
+    tensors with a default that the call leaves out. ``values`` are the call's values by name, tensors as plain memory.
 
     ``invariant``: layout classes do not depend on the number of rows, also if that is 1. ``ragged``: the rows of all
     groups, which l counts, are consecutive.
@@ -56,7 +56,7 @@ class Bound:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the product has no elements or no terms; a padding of 0 does not count."""
+        """Whether the product has no elements or no terms."""
         return any(size == 0 for name, size in self.sizes.items() if "pad_" not in name)
 
     @property
@@ -89,18 +89,18 @@ class Bound:
         return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """Return the dimensions that a mode stands for in shapes; divided modes have one."""
+        """Return the dimensions of a mode in shapes; divided modes have one."""
         return self.leads[mode] if divisor(mode) == 1 else (blocks_of(mode, self.sizes[base(mode)]),)
 
     def extent(self, mode: str) -> int:
         return math.prod(self.dims(mode))
 
     def memory_modes(self, output: Output) -> tuple[str, ...]:
-        """Return an output's modes in memory: after the batch's if no ``l`` is written."""
+        """Return an output's modes in memory; the batch comes first if the output has no ``l``."""
         return output.modes if self.ragged else output.memory_modes
 
     def output_shape(self, output: Output) -> tuple[int, ...]:
-        """Return an output's shape in memory: its modes' dimensions, after the batch's if no ``l`` is written."""
+        """Return an output's shape in memory; the batch comes first if the output has no ``l``."""
         shape = tuple(size for mode in self.memory_modes(output) for size in self.dims(mode))
         return packed(shape) if output.dtype == B1 else shape
 

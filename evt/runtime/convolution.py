@@ -1,7 +1,7 @@
 """Convolution operands as kernels see them: channels last, pixels by their strides.
 
-Kernels work on the view [N, H, W, C] of PyTorch's [N, C, H, W], whose last stride is 1; any other tensor is copied at
-the call, and its view here has no memory.
+Kernels read the view [N, H, W, C] of PyTorch's [N, C, H, W], whose last stride is 1. A call copies any other tensor,
+whose view here has no memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TMA = 16
 
 
 def is_readable(view: torch.Tensor) -> bool:
-    """Return whether kernels read an operand's view [N, ..., C] as it is: contiguous channels, pixels at any pitch."""
+    """Return whether kernels read an operand's view [N, ..., C] in place: contiguous channels, pixels of any stride."""
     *outer, (size, stride) = zip(view.shape, view.stride(), strict=True)
     return (size == 1 or stride == 1) and all(stride > 0 for size, stride in outer if size > 1)
 
@@ -40,7 +40,7 @@ def convolution_views(
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
     """Return the tensors of a call as [N, ..., C], and the names of the tensors that the kernel gets copies of.
 
-    The view of a copied tensor has no memory, and the strides of the copy.
+    The view of a copied tensor has the strides of the copy and no memory.
     """
     geometry = problem.geometry
     found: dict[str, torch.Tensor] = {}
@@ -65,7 +65,7 @@ def convolution_views(
 def _is_operand(problem: ConvolutionProblem, name: str, view: torch.Tensor) -> bool:
     """Return whether kernels read A or B without a copy.
 
-    CUTLASS's iterators walk the taps of a filter, and the pixels of A in wgrad, with the stride of the innermost.
+    CUTLASS's iterators walk all taps of a filter, and all pixels of A in wgrad, with the innermost stride.
     """
     if not is_readable(view):
         return False
@@ -75,9 +75,7 @@ def _is_operand(problem: ConvolutionProblem, name: str, view: torch.Tensor) -> b
 
 
 def _is_aligned_by_a_copy(view: torch.Tensor) -> bool:
-    """Return whether TMA can move a copy of an activation, and not the view; depthwise convolutions have no other
-    kernel.
-    """
+    """Return whether TMA can move a copy of an activation but not the view. Depthwise kernels need TMA."""
     size = view.element_size()
     steps = [stride for extent, stride in zip(view.shape[:-1], view.stride()[:-1], strict=True) if extent > 1]
     places = [view.data_ptr(), *(stride * size for stride in steps)]
@@ -108,9 +106,9 @@ def _is_walkable(problem: ConvolutionProblem, view: torch.Tensor) -> bool:
 def convolution_operand(
     problem: ConvolutionProblem, operand: Operand, view: torch.Tensor, report: CallDiagnostics
 ) -> TensorArgument:
-    """Return A or B as the kernel will see it: the strides of its view by dimension, and by mode where it is a matrix.
+    """Return A or B as the kernel sees it: its strides by dimension, and by mode for a 1x1 convolution.
 
-    ``pixel`` is the pitch of an activation's pixels, or 0 where they have no single one; for a weight it is 1.
+    ``pixel`` is the stride of an activation's pixels, 0 if there is no single one; for a weight it is 1.
     """
     outer, inner = operand.modes
     *sizes, channels = view.shape
@@ -131,8 +129,8 @@ def convolution_operand(
 def _legal(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Return the strides of all dimensions but the last.
 
-    A dimension of one element gets the stride that makes one dimension of it and those beside it: kernels may walk
-    several dimensions with the stride of the innermost.
+    A dimension of one element gets the packed stride of its neighbours, because kernels may walk several dimensions
+    with the innermost stride.
     """
     outer = list(zip(shape[:-1], strides[:-1], strict=True))
     step = next((stride for size, stride in reversed(outer) if size > 1), shape[-1])

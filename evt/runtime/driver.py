@@ -47,7 +47,7 @@ class Config(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The first arguments of ``Driver.launch``, as addresses of memory that ``kept`` has."""
+    """The first arguments of ``Driver.launch``: addresses in the memory that ``kept`` holds."""
 
     config: int
     kernel: int
@@ -188,7 +188,7 @@ class RefusedError(Exception):
 
 
 def _memory(size: int) -> tuple[Any, int]:
-    """Return memory and an address in it at which a descriptor may begin."""
+    """Return memory, and an address in it with the alignment of a descriptor."""
     made = ctypes.create_string_buffer(size + _ALIGNMENT)
     return made, -(-ctypes.addressof(made) // _ALIGNMENT) * _ALIGNMENT
 
@@ -207,10 +207,10 @@ def _encode(driver: Driver, given: TensorMap, at: int, address: int) -> int:
 def _packer(
     params: bytes, patches: Sequence[Patch]
 ) -> tuple[Callable[..., None], list[Any], list[tuple[int, _Reader]]]:
-    """Return a function that writes parameters and a pointer to them, its arguments, and how a call replaces some.
+    """Return a function that writes parameters and a pointer to them, its arguments, and the readers of a call.
 
-    The arguments are the bytes between the values of a call, and these values: position, and the function that makes
-    the value.
+    The arguments alternate between constant bytes and values of a call. A reader is the position of a value among the
+    arguments, and the function that computes it from a call.
     """
     form, chunks, values, end = "=", list[Any](), list[tuple[int, _Reader]](), 0
     for patch in sorted(patches, key=lambda each: each.at):
@@ -226,7 +226,7 @@ _FORMS = {"P": "Q"}
 
 
 def _reader(patch: Patch) -> _Reader:
-    """Return the function that makes a member's value of a call's arguments, as a C++ cast does."""
+    """Return the function that computes a member from a call's arguments, converted as by a C++ cast."""
     index = patch.index
     if patch.pairs:
         return lambda values: any(values[one] == values[other] for one, other in patch.pairs)

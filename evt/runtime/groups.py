@@ -59,8 +59,9 @@ class Group:
 class Groups:
     """The groups of a call.
 
-    ``offsets`` is where each begins and the last one ends, or empty; ``total`` is the number of rows of tensors that
-    have all groups' rows. ``wholes`` are the buffers, by output, that the call gave as one tensor.
+    ``offsets`` has the first row of each group and the end of the last one, or is empty. ``total`` is the number of
+    rows of tensors that have the rows of all groups. ``wholes`` are the buffers, by output, that the call gave as one
+    tensor.
     """
 
     members: tuple[Group, ...]
@@ -168,7 +169,7 @@ def _buffers(request: Request, inputs: Mapping[str, object], out: object) -> dic
 
 
 def _is_left_out(buffers: object) -> bool:
-    """Whether no group gives a buffer."""
+    """Return whether no group gives a buffer."""
     return buffers is None or (isinstance(buffers, list | tuple) and all(each is None for each in buffers))
 
 
@@ -255,7 +256,7 @@ def _rows(whole: torch.Tensor, dim: int, offsets: Sequence[int]) -> list[torch.T
 
 
 def _has_rows(modes: Sequence[str]) -> bool:
-    """Whether a tensor has the product's rows, in their order."""
+    """Return whether a tensor has the product's rows, in their order."""
     return any(base(mode) == "m" and not index_of(mode) for mode in modes)
 
 

@@ -40,7 +40,7 @@ class _FailedError(Exception):
 class Launcher:
     """The launches of a cubin's kernels. Several threads may call it.
 
-    Raise ValueError for a cubin that is not of the plan. The driver is found at the first launch.
+    Raise ValueError for a cubin of another plan. The driver is loaded at the first launch.
     """
 
     def __init__(self, plan: Plan, cubin: bytes, name: str, *, find: Callable[[], Driver] = driver.find_driver) -> None:
@@ -166,7 +166,7 @@ class Launcher:
             return cuda
 
     def _enter(self, cuda: Driver | None = None) -> int:
-        """Make sure that the thread has a context: the current device's of PyTorch."""
+        """Give the thread the CUDA context of PyTorch's current device, if it has none."""
         import torch
 
         cuda = cuda or self._driver

@@ -22,9 +22,9 @@ Modes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorArgument:
-    """A tensor as the kernel will see it: strides in elements, by mode.
+    """A tensor as the kernel sees it: strides in elements, by mode.
 
-    ``extents`` are the extents of the modes along which an index names places.
+    ``extents`` are the extents of indexed modes.
     """
 
     name: str

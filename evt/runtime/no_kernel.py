@@ -22,7 +22,7 @@ Planning = Callable[[Target], object]
 
 
 class KernelWarnings:
-    """Warns once about each kind of call that the CPU computes and no kernel would; safe from several threads."""
+    """A warning, once for each kind of call that the CPU computes and that no kernel supports. It is thread-safe."""
 
     def __init__(self) -> None:
         self._judged: set[Hashable] = set()

@@ -62,7 +62,7 @@ def write_program(request: Request) -> str:
 def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, Any], run: Any = None) -> Any:
     """Call a program through its operators, or ``run`` in the place of one. TorchDynamo traces this instead of a call.
 
-    That of PyTorch 2.6 knows tuples of types, and no unions.
+    TorchDynamo of PyTorch 2.6 supports tuples of types in isinstance, and no unions.
     """
     buffers = {} if out is None else _read_out(program.outputs, out)
     tensors, floats, integers = [], [], []
@@ -113,7 +113,7 @@ def _read_out(outputs: tuple[str, ...], out: Any) -> dict[str, Any]:
 
 
 def _outputs(request: Request, names: Sequence[str]) -> None:
-    """Raise ArgumentError (E0602) for a name that is none of an output, or is there twice."""
+    """Raise ArgumentError (E0602) for a name that is not an output's, or that occurs twice."""
     for place, name in enumerate(names):
         if name not in request.outputs or name in names[:place]:
             message = (
@@ -123,7 +123,7 @@ def _outputs(request: Request, names: Sequence[str]) -> None:
 
 
 def _buffers(request: Request, buffers: _Tensors) -> dict[str, torch.Tensor]:
-    """Return the buffers by the outputs that they are for. Raise ArgumentError (E0608) for another number of them."""
+    """Return the buffers by the names of their outputs. Raise ArgumentError (E0608) for a wrong number of buffers."""
     if len(buffers) != len(request.outputs):
         message = f"the number of buffers is {len(buffers)}, and of outputs {len(request.outputs)}"
         help = f"pass a buffer for each, in order: {', '.join(request.outputs)}"

@@ -48,8 +48,8 @@ class Prepared:
 
     ``allocations`` are (position among the outputs, prototype) of fresh outputs (:mod:`evt.runtime.fresh`).
     ``workspace`` is a prototype too, or None if the kernel needs no workspace. ``integers`` are (slot, least, most) of
-    whole numbers; ``wide`` are the slots of i64 numbers. ``steps`` are the numbers that each launch of several adds to
-    the picked members, and the bytes of its sizes; empty for a single launch.
+    whole numbers; ``wide`` are the slots of i64 numbers. For a call of several launches, ``steps`` has the numbers that
+    each launch adds to the picked members, and the bytes of its sizes.
 
     In a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of the
     copy of a buffer, or None for an input. The fresh outputs at the positions ``contiguous`` are copied to contiguous

@@ -7,7 +7,7 @@ from evt.errors import ArgumentError
 
 
 class CallDiagnostics:
-    """Collects mistakes, to report them together."""
+    """A collector of mistakes, which are reported together."""
 
     def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []

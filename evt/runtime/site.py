@@ -1,4 +1,4 @@
-"""Calls of a program out of Inductor's code: ``Site(program, views)[sizes](A, B, *buffers, *inputs)``.
+"""Calls of a program from Inductor's code: ``Site(program, views)[sizes](A, B, *buffers, *inputs)``.
 
 A site is a place in compiled code that calls a program. PyTorch has guarded or allocated the types, sizes and strides
 of its tensors. Only addresses change, and with dynamic shapes the sizes, which are the site's subscript. So a site
@@ -51,7 +51,7 @@ class Site(dict[tuple[int, ...], Launch]):
         self.clear()
 
     def _find(self, sizes: tuple[int, ...], *given: torch.Tensor) -> None:
-        """Launch, and keep the launch for the next call: until now it was not known, or had other alignments."""
+        """Launch, and keep the launch for the next call, if the launch was unknown or had other alignments."""
         views = (None,) * len(given) if self._views is None else self._views(*sizes)
         key = sizes, bytes(each.data_ptr() & 15 for each in given)
         launch = self._known.get(key)

@@ -1,7 +1,7 @@
 """``torch.vmap`` of a call: ``run_batched(info, in_dims, ...)`` makes one launch of all its elements, or refuses.
 
 The dimension that vmap adds becomes a batch of a matrix product, rows of a linear map, or images of a convolution. A
-launch has the weights of linear maps and convolutions, vectors of columns and scalars once: these may not have the
+launch has one weight of a linear map or a convolution, and one of each column vector and scalar: these may not have the
 dimension.
 """
 

@@ -1,6 +1,6 @@
 """The kernels of a call before its tensors exist: ``build_kernels(request, arch, a, b, shapes, omit) -> number``.
 
-The call is made of tensors whose memory is never touched, so that it costs none. They bind as a call's tensors do.
+The tensors of the call are never written, so the system gives them no memory. They bind as a call's tensors do.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ UNSUITED = {
     "a wide result": ("out D: f32; D = acc", "f16", "`D` is moved element by element"),
     "bytes and a matrix to read": ("in x: f16[m, n]; out D: e4m3; D = acc + x", "f16", ""),
     "columns of a result": ("out D[n, m]; D = acc", "f16", "`D` is moved element by element"),
-    "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is no matrix, which TMA stores"),
+    "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is not a matrix, and TMA stores matrices"),
     "two matrices to read": ("D = acc + x + y; in x[m, n], y[m, n]", "f16", "`y` is a further matrix"),
     "two matrices to write": ("out D, Z; Z = acc + bias; D = gelu(Z)", "f16", "is a further matrix"),
     "distant pairs": ("out D[m, n/2], E; E = acc; D = even(acc, 8)", "f16", "`D` is moved element by element"),
@@ -382,8 +382,8 @@ def test_operands_that_batches_share_are_refused_before_they_are_counted() -> No
 #: Programs of batches that the GEMM kernel leaves to CUTLASS, and the reason.
 LEFT = {
     "reductions": ("out D, r: f32[m]; D = acc; r = sum[n](acc)", "a reduction would have parts for each batch"),
-    "numbers of batches": ("D = acc + iota(l)", "the program counts in all batches"),
-    "random numbers": ("D = dropout(acc, 0.1, seed, offset)", "the program counts in all batches"),
+    "numbers of batches": ("D = acc + iota(l)", "coordinates and random numbers depend on the batch"),
+    "random numbers": ("D = dropout(acc, 0.1, seed, offset)", "coordinates and random numbers depend on the batch"),
     "vectors": ("in s: f32[n]; out D, a: f32[n]; D = acc; a = exp(s)", "`a` is a vector that is stored"),
     "a wide result": ("out D: f32; D = acc", "`D` is moved element by element"),
     "two matrices": ("in x[m, n]; D = acc + C + x", "is a further matrix"),

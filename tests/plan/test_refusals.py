@@ -39,7 +39,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, str, str], list[tuple[str
     ),
     "function": (
         lambda: evt.grouped_gemm("def f(x) = x + rand(1, 2)\nD = f(acc)"),
-        ("E0503", "rand(1, 2)", "random numbers are counted over one problem"),
+        ("E0503", "rand(1, 2)", "random numbers depend on the coordinates of elements in a single problem"),
         [("f(acc)", "called here")],
     ),
     "several": (

@@ -43,7 +43,7 @@ STOCK = Route(
     name="conv-stock-2x",
     kind="stock",
     generation="2x",
-    summary="output operator of CUTLASS's own on the multistage implicit-GEMM main loop (CUTLASS 2.x)",
+    summary="CUTLASS output operator on the multistage implicit-GEMM main loop (CUTLASS 2.x)",
     rules=(
         stock.convolution_operator,
         gemm.runs_2x,

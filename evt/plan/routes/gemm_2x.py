@@ -110,7 +110,7 @@ STOCK = Route(
     name="stock-2x",
     kind="stock",
     generation="2x",
-    summary="output operator of CUTLASS's own in a multistage tensor-op kernel (CUTLASS 2.x)",
+    summary="CUTLASS output operator in a multistage tensor-op kernel (CUTLASS 2.x)",
     rules=(stock.operator, mainloop.no_work, *_RULES),
     kernels={"2x": Kernel(kernels.STOCK_2X, configs_gemm, space=space)},
     suits=stock.suits,

@@ -153,7 +153,7 @@ STOCK = Route(
     name="stock-3x",
     kind="stock",
     generation="3x",
-    summary="fusion operation of CUTLASS's own in a TMA warp-specialised kernel (CUTLASS 3.x)",
+    summary="CUTLASS fusion operation in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=(stock.fusion, *RULES),
     kernels={
         "3x": Kernel(kernels.STOCK_SM90, configs_sm90, max_batches=None, space=space_sm90),

@@ -49,15 +49,15 @@ def few_tensors(problem: Problem) -> Verdict:
     return Refusal(f"there are {count} inputs and outputs; at most {MAX_TENSORS}") if count > MAX_TENSORS else HOLDS
 
 
-@rule("no reduction is over the pixels of each image")
+@rule("no reduction has a result for each image")
 def of_all_images(problem: Problem) -> Verdict:
     for node, (op, _) in enumerate(problem.dag.table):
         if isinstance(op, Reduce) and IMAGES in op.modes:
-            return Refusal("tiles have pixels of several images, and a reduction is over the pixels of each", node)
+            return Refusal("tiles span several images, and a reduction has a result for each image", node)
     return HOLDS
 
 
-@rule("packed, paired and blocked columns are row-major")
+@rule("tensors with packed bits, pairs or blocks of columns are row-major")
 def row_major_columns(problem: Problem) -> Verdict:
     """Check the columns: nodes that take them from registers need the kernel's own columns, in row-major tensors."""
     if not has_fixed_columns(problem.dag):
@@ -72,7 +72,7 @@ def row_major_columns(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("pairs and blocks of columns lie in the part of a row that a warp stores")
+@rule("pairs and blocks of columns fit in the part of a row that a warp stores")
 def columns_in_row(problem: Problem) -> Verdict:
     """Check the thread map of CUTLASS 2.x: a warp has 256 bytes of a row, of i32 sums or of 16-bit values."""
     most = 64 if accumulator(problem.dag.operands[0].dtype) == I32 else 128
@@ -87,7 +87,7 @@ def columns_in_row(problem: Problem) -> Verdict:
 _MASKED_COLUMNS = 64
 
 
-@rule(f"packed bits meet blocks and pairs of at most {_MASKED_COLUMNS} columns")
+@rule(f"a program with packed bits has pairs and blocks of at most {_MASKED_COLUMNS} columns")
 def masked_columns(problem: Problem) -> Verdict:
     """Check kernels of sm90, whose sub-tiles are as wide as blocks and pairs are."""
     if problem.target.family("3x") != "3x" or problem.columns_together <= _MASKED_COLUMNS:
@@ -160,7 +160,7 @@ _MULTIPLIED: Mapping[Family | None, Check] = {"sm100": _multiplied_by_tcgen05, "
 # The tensors that TMA moves.
 
 
-@rule("A and B have a mode with stride 1")
+@rule("A and B each have a mode with stride 1")
 def contiguous(problem: Problem) -> Verdict:
     signature = problem.signature
     for operand, layout in zip(problem.dag.operands, (signature.a, signature.b), strict=True):
@@ -214,7 +214,7 @@ def _no_stride_1(name: str) -> Refusal:
 # Steps that depend on the place of an element.
 
 
-@rule("no transposition is needed where columns are packed or paired")
+@rule("a program with packed bits, pairs or blocks of columns is not computed as its transpose")
 def transposition(problem: Problem) -> Verdict:
     """See ``is_transposed`` of the planners of 3.x kernels."""
     if not has_fixed_columns(problem.dag):
@@ -241,7 +241,7 @@ def reads_columns(problem: Problem) -> bool:
     return _placed(problem.dag) is not None
 
 
-@rule("the target has 3.x visitors for all that depends on an element's place")
+@rule("the target has 3.x visitors for steps that depend on the coordinates of an element")
 def places(problem: Problem) -> Verdict:
     found = _placed(problem.dag) if problem.target.family("3x") == "sm120" else None
     if found is None:

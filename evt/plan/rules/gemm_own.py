@@ -32,7 +32,9 @@ def _operands(problem: Problem) -> Verdict:
 
 
 tma = Rule(
-    "TMA can move A and B, or a matrix product copies their rows to multiples of 16 bytes", _operands, "tma_of_operands"
+    "TMA can move A and B, or the operation is a matrix product, which copies unaligned rows",
+    _operands,
+    "tma_of_operands",
 )
 
 
@@ -41,10 +43,10 @@ def _columns(problem: Problem) -> Verdict:
     return HOLDS if distance_of_pairs(problem) > 1 else columns_of_warp.check(problem)
 
 
-columns = Rule(f"{columns_of_warp.statement}, or D has the values of pairs", _columns, columns_of_warp.code)
+columns = Rule(f"{columns_of_warp.statement}, or D stores one value for each pair", _columns, columns_of_warp.code)
 
 
-@rule("there is one product of A, or two that the kernel for pairs of columns computes")
+@rule("A has one product, or two products that are computed as pairs of columns")
 def dual(problem: Problem) -> Verdict:
     """Check that a kernel for pairs of columns computes two products: see :mod:`evt.plan.pairs`."""
     if problem.shape != "dual":
@@ -64,18 +66,18 @@ def batches(problem: Problem) -> Verdict:
 
 
 @rule(
-    "no operation reduces, counts in the batches or reads by an index, and TMA moves all matrices of the epilogue but "
+    "the epilogue has no reductions, batch coordinates or indexed tensors, and TMA moves all of its matrices except "
     "packed bits"
 )
 def of_batches(problem: Problem) -> Verdict:
     dag = problem.dag
     if problem.packs:
-        return Refusal("a packed B has one batch", dag.operands[1].span)
+        return Refusal("a packed B cannot have several batches", dag.operands[1].span)
     for node, (op, _) in enumerate(dag.table):
         if isinstance(op, Reduce):
             return Refusal("a reduction would have parts for each batch", node)
     if counts(dag, "l"):
-        return Refusal("the program counts in all batches")
+        return Refusal("coordinates and random numbers depend on the batch")
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if value.is_indexed:
@@ -92,9 +94,9 @@ def suits_batches(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits and one batch, D is row-major and has 8 or 16 bits, and the epilogue reads and "
-    "writes a matrix each at most besides packed bits, and has no blocks of columns, no pairs but those whose values D "
-    "has, and no places that an index names"
+    "the operands and the row-major D have 8 or 16 bits; there is one batch; the epilogue reads at most one matrix and "
+    "writes at most one, besides packed bits; it has no blocks of columns and no indexed tensors, and pairs only if D "
+    "stores their values"
 )
 def suits(problem: Problem) -> Verdict:
     """Leave tensors that threads would move element by element to CUTLASS."""
@@ -106,13 +108,13 @@ def suits(problem: Problem) -> Verdict:
         return Refusal("there are batches, which would be launched one by one")
     primary = problem.dag.primary
     if not primary.is_tile:
-        return Refusal(f"`{primary.name}` is no matrix, which TMA stores", primary.span)
+        return Refusal(f"`{primary.name}` is not a matrix, and TMA stores matrices", primary.span)
     return _moved(problem, _is_moved_fast)
 
 
 @rule(
-    "as measured: a convolution of known sizes, with 128 filters or more, in whole blocks of 64 and lines of channels, "
-    "without reductions over rows"
+    "the operation is a convolution of known sizes with a multiple of 64 filters, at least 128, and with pixels of "
+    "whole 128-byte lines, and has no reductions over rows (measured on an H200)"
 )
 def beside(problem: Problem) -> Verdict:
     """Offer products beside the halo kernel: 28 layers took 0.95 of its time on an H200, 0.87 to 1.05."""
@@ -120,12 +122,12 @@ def beside(problem: Problem) -> Verdict:
     if sizes is None:
         return Refusal("the operation is no convolution of known sizes")
     if sizes.columns <= FILTERS or sizes.columns % FILTERS:
-        return Refusal(f"{sizes.columns} filters leave tiles of products idle")
+        return Refusal(f"{sizes.columns} filters do not fill the tiles of products")
     reductions = (node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, Reduce) and "m" in op.over)
     if (reduction := next(reductions, None)) is not None:
         return Refusal("a reduction is over rows", reduction)
     channel_bytes = sizes.depth * problem.operand_bytes
-    return HOLDS if channel_bytes % LINE_BYTES == 0 else Refusal(f"a pixel has {channel_bytes} bytes")
+    return HOLDS if channel_bytes % LINE_BYTES == 0 else Refusal(f"a pixel has {channel_bytes} bytes of channels")
 
 
 def _copies_many_pixels(problem: Problem) -> bool:

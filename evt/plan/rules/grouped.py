@@ -37,7 +37,7 @@ def one_tensor(problem: Problem) -> Verdict:
                 reason = "a reduction would be over each group, and its parts have no place in a grouped kernel"
                 return Refusal(reason, node)
             case Random():
-                return Refusal("random numbers are counted over one problem", node)
+                return Refusal("random numbers depend on the coordinates of elements in a single problem", node)
             case Index("l"):
                 return Refusal("a group has no batches: `iota(l)`", node)
     for output in dag.outputs:
@@ -53,7 +53,7 @@ def one_tensor(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("no operation has a result for each group, or counts in the groups")
+@rule("no result belongs to a group; there are no row coordinates and random numbers, and size(m) is not read")
 def of_rows(problem: Problem) -> Verdict:
     """Check groups of rows: tensors with rows have the rows of all groups, and other inputs one value for each group.
 
@@ -68,9 +68,9 @@ def of_rows(problem: Problem) -> Verdict:
             case Reduce():
                 return Refusal("a reduction would be stored for rows of no group, too", node)
             case Random():
-                return Refusal("random numbers are counted over one problem", node)
+                return Refusal("random numbers depend on the coordinates of elements in a single problem", node)
             case Index("m" | "l") | Extent("m" | "l"):
-                return Refusal("the rows of a group are not counted", node)
+                return Refusal("the kernel knows neither the rows of a group nor their number", node)
     for output in dag.outputs:
         if "m" not in map(base, output.modes):
             return Refusal(f"`{output.name}` would have a result for each group", output.span)

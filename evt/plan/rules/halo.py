@@ -44,7 +44,7 @@ def operator(problem: Problem) -> Verdict:
     return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
-@rule("no reduction is over the pixels of each image, if a gradient has a stride")
+@rule("a gradient with a stride has no reduction with a result for each image")
 def images_in_order(problem: Problem) -> Verdict:
     """Check that the tiles of an image follow one another."""
     strided = problem.convolution.operator == "dgrad" and not problem.convolution.unit_stride
@@ -175,8 +175,8 @@ columns_of_warp, columns_of_depthwise_warp = _columns_of_warp(16), _columns_of_w
 
 
 @rule(
-    "there are several taps, the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most "
-    "and has no pairs or blocks of columns"
+    "there are several taps, the operands have 8 or 16 bits, and the epilogue reads at most one matrix, writes at most "
+    "one, and has no pairs or blocks of columns"
 )
 def suits_windows(problem: Problem) -> Verdict:
     if problem.convolution.unit_filter:
@@ -206,22 +206,22 @@ def suits(problem: Problem) -> Verdict:
 
 
 @rule(
-    "as measured: images of 16-bit operands with more than 8 channels, several taps or a stride, and an epilogue that "
-    "reads and writes a matrix each at most and has no pairs or blocks of columns"
+    "images of 16-bit operands have more than 8 channels, several taps or a stride, and an epilogue that reads at most "
+    "one matrix, writes at most one, and has no pairs or blocks of columns (measured on an H100)"
 )
 def suits_copies(problem: Problem) -> Verdict:
     """Leave few channels to kernels that pad them less, and products of matrices to routes that read A once."""
     convolution, sizes = problem.convolution, problem.sizes.convolution
     if not convolution.not_matrices:
-        return Refusal("a product of matrices reads the input once, as a copy would")
+        return Refusal("a 1x1 convolution reads the input once, and a copy would read it once more")
     if sizes is None or sizes.channels <= FEW_CHANNELS:
         return Refusal(f"there are at most {FEW_CHANNELS} channels, and a copy has 16 or more")
     if convolution.rank == 3 or problem.operand_bytes != 2:
-        return Refusal("volumes, and operands of other types, were not measured")
+        return Refusal("volumes and operands of other types were not measured")
     return further_matrix(problem) or HOLDS
 
 
-@rule("as measured: an even number of more than 8 channels, and several taps or a stride, without groups")
+@rule("an even number of channels, more than 8; several taps or a stride; no groups (measured on an H100)")
 def suits_words(problem: Problem) -> Verdict:
     """Tell where threads copy the input faster than a kernel before: 40 drawn layers on an H100."""
     convolution, sizes = problem.convolution, problem.sizes.convolution

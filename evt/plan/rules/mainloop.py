@@ -38,7 +38,7 @@ def _no_formula(dag: TypedDag) -> Verdict:
     return Refusal(reason + _alternative(dag), _first(dag.feeds))
 
 
-@rule("operands have no mainloop fusion but factors of vectors and blocks, which are constant over 128 bytes of k")
+@rule("A and B have no mainloop fusion except factors: vectors, or values for blocks of k of 128 bytes")
 def factors(problem: Problem) -> Verdict:
     """Check that a stage of the main loop has one factor, which multiplies the sums of floats."""
     dag = problem.dag

@@ -46,7 +46,7 @@ def convolution_operator(problem: Problem) -> Verdict:
 
 @rule("CUTLASS's functor of the activation is as fast as evt's")
 def suits(problem: Problem) -> Verdict:
-    """Tell where a visitor tree is faster than the same epilogue of CUTLASS's own."""
+    """Refuse stock epilogues that are slower than a visitor tree."""
     stock = problem.stock
     slow = () if isinstance(stock, Refusal) else tuple(each for each in stock.activations if each.is_slow)
     return Refusal(f"{slow[0].functor} takes longer than evt's function") if slow else HOLDS
