@@ -34,7 +34,8 @@ from evt.compilation import build
 from evt.plan import find_target
 from evt.program import program_of
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import kernel_sources, plan_kernels
+from evt.runtime.kernels import plan_kernels
+from evt.runtime.plans import kernel_sources
 
 #: Programs that every family takes, by name.
 TEXTS = {

@@ -26,7 +26,7 @@ from evt.bench.versions import (
 from evt.compilation import KernelSource, build
 from evt.eager.idiom import UnwrittenError
 from evt.errors import EvtError
-from evt.runtime.kernels import kernel_sources
+from evt.runtime.plans import kernel_sources
 from evt.tuning.clock import GpuClock, RoundTimer, interleave
 
 Progress = Callable[[str], object]

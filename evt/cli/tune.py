@@ -16,7 +16,8 @@ from evt.cli.sections import DefaultGroup, SizedCommand, files, measured_gpus, m
 
 if TYPE_CHECKING:
     from evt.measured import Measurement
-    from evt.tuning.tune import Options
+    from evt.tuning.device import GpuModel
+    from evt.tuning.space import Options
 
 #: The default extents of a matrix product.
 EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
@@ -156,17 +157,19 @@ def _run_workload(
     done = []
     with ExitStack() as stack:
         farmed, here = scheduler is not None or gpus is not None, 0 if scheduler is not None else gpus or 1
-        client = stack.enter_context(_workers(scheduler, here)) if farmed else None  # they import torch, too
-        from evt.bench import require_gpu
-        from evt.farm import GpuMachine, run_tasks, summarise, tasks_of
+        client, gpu = stack.enter_context(_workers(scheduler, here)) if farmed else (None, None)
+        from evt.farm import summarise, tasks_of  # while workers start
 
         tasks, options = [task for task in tasks_of(workload) if task.title in names], effort()
         if client is None:
+            from evt.bench import require_gpu
+            from evt.farm import GpuMachine, run_tasks
+
             results = run_tasks(tasks, GpuMachine(require_gpu().index or 0, seed), options, progress=progress)
         else:
             from evt.farm.cluster import run_on_cluster
 
-            results = run_on_cluster(tasks, client, options, progress=progress, here=here)
+            results = run_on_cluster(tasks, client, options, progress=progress, here=here, gpu=gpu)
         for task, tuning in results:
             done.append((task, tuning))
             if not json:
@@ -181,28 +184,32 @@ def _run_workload(
 
 
 @contextmanager
-def _workers(scheduler: str | None, gpus: int) -> Iterator[Any]:
-    """Yield a client of a Dask cluster, and print the link of its dashboard."""
+def _workers(scheduler: str | None, gpus: int) -> Iterator[tuple[Any, GpuModel | None]]:
+    """Yield a client of a Dask cluster, and the GPU if it is of this machine; print the link of the dashboard."""
     from concurrent.futures import ThreadPoolExecutor
     from importlib.util import find_spec
 
     if find_spec("distributed") is None:
         raise click.ClickException("--scheduler and --gpus need Dask: pip install distributed")
-    from evt.farm.workers import connected, gpus_here, local_gpus
+    from evt.farm.workers import connected, local_gpus
 
+    gpu = None
     with ExitStack() as stack:
         if scheduler is None:
+            from evt.tuning.device import gpus_here
+
             counted = stack.enter_context(ThreadPoolExecutor(1)).submit(gpus_here)  # the driver takes a second
             import distributed  # noqa: F401
 
-            if gpus > (found := counted.result()):
-                raise click.UsageError(f"--gpus {gpus}: this machine has {found} {'GPU' if found == 1 else 'GPUs'}.")
+            if gpus > (count := len(found := counted.result())):
+                raise click.UsageError(f"--gpus {gpus}: this machine has {count} {'GPU' if count == 1 else 'GPUs'}.")
+            gpu = found[0]
         try:
             client = stack.enter_context(connected(scheduler) if scheduler is not None else local_gpus(gpus))
         except (OSError, ValueError) as error:
             raise click.ClickException(f"no Dask scheduler at {scheduler}: {error}") from error
         click.echo(f"dashboard: {client.dashboard_link}", err=True)
-        yield client
+        yield client, gpu
 
 
 @command.command("list", epilog="Example: evt tune list --gpu H200")
@@ -380,7 +387,7 @@ def refuse_program_options(invocation: Invocation) -> None:
 
 
 def _options(rounds: int, wide: bool, most: int, route: str | None, *, again: bool) -> Options:
-    from evt.tuning.tune import Options
+    from evt.tuning.space import Options
 
     return Options(rounds, wide, most, again, route)
 

@@ -4,9 +4,10 @@
     a worker with GPU   imports the pack and times the kernels; it has the Dask resource ``GPU``
     this process        plans, and keeps the results in its database, as they come
 
-Processes of this machine share its cache: this process builds then, and there are no packs. Workers begin while later
-tasks are planned. A task that dies with its worker runs again on another one. A result is kept once it is here, so that
-nothing is lost, and no kernel of a kept result is timed again.
+Processes of this machine share its cache: this process builds then, and there are no packs. It imports no torch, which
+takes seconds: it plans and builds while workers start. Workers begin while later tasks are planned. A task that dies
+with its worker runs again on another one. A result is kept once it is here, so that nothing is lost, and no kernel of a
+kept result is timed again.
 """
 
 from __future__ import annotations
@@ -16,26 +17,22 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
-import torch
-
 from evt.compilation import Cache, KernelSource, pack_sources, read_pack
 from evt.farm.builders import Builders
-from evt.farm.local import Progress, Remaining
-from evt.farm.task import GpuMachine, Machine, Task
+from evt.farm.progress import Progress, Remaining
+from evt.farm.task import Machine, Task
 from evt.farm.workers import RESOURCE
 from evt.measured import Measurement, Store
-from evt.plan import Target, find_target
 from evt.tuning.candidates import Candidates
-from evt.tuning.clock import RoundTimer
+from evt.tuning.device import GpuModel
+from evt.tuning.space import DEFAULTS, Options, Space, pending, space_of
 from evt.tuning.table import Tuning
-from evt.tuning.tune import DEFAULTS, Options, Space, failures_of, measure, pending, space_of
 
 #: The times that a task may fail before it counts as failed.
 _RETRIES = 3
@@ -48,24 +45,11 @@ _SUBMITTED: Mapping[str, Any] = {"pure": False, "retries": _RETRIES}
 Make = Callable[[], Machine]
 
 
-@dataclass(frozen=True)
-class Remote:
-    """The GPU of the workers, as :class:`evt.tuning.device.Device` describes it; it has no clock here."""
+def gpu_machine() -> Machine:
+    """Return the GPU of a worker."""
+    from evt.farm.machine import GpuMachine  # imports torch
 
-    name: str
-    lock: str
-    driver: str
-    target_name: str
-    multiprocessors: int
-
-    @property
-    def target(self) -> Target:
-        """The target of the GPU's kernels."""
-        return find_target(self.target_name)
-
-    def clock(self, *, warm: bool = False) -> RoundTimer:
-        """Raise NotImplementedError: only workers time kernels."""
-        raise NotImplementedError
+    return GpuMachine()
 
 
 def run_on_cluster(
@@ -73,18 +57,19 @@ def run_on_cluster(
     client: Any,
     options: Options = DEFAULTS,
     *,
-    make: Make = GpuMachine,
+    make: Make = gpu_machine,
     store: Store | None = None,
     progress: Progress = lambda text: None,
     here: int = 0,
+    gpu: GpuModel | None = None,
 ) -> Iterator[tuple[Task, Tuning]]:
     """Yield the result of each task as it comes.
 
     ``client`` is a ``distributed.Client``, and ``make`` makes the machine of a worker. ``here`` is the number of
-    workers if they are processes of this machine, which time on its GPUs.
+    workers if they are processes of this machine, which time on its GPUs. The workers with the resource ``GPU`` have
+    the same model and driver: ``gpu``, or if it is not given, what one of them says.
 
-    The workers with the resource ``GPU`` have the same GPU and driver. Raise BuildError (E0704) if the database cannot
-    be written, and the error of a task that fails on several workers.
+    Raise BuildError (E0704) if the database cannot be written, and the error of a task that fails on several workers.
     """
     store = store or Store()
     store.require_replaceable()
@@ -93,7 +78,7 @@ def run_on_cluster(
     clock.start()
     with ExitStack() as stack:
         builds = _BuildsHere(stack.enter_context(Builders(here))) if here else _Builds(client)
-        begun = stack.enter_context(_Begun(tasks, client, options, make, store, builds, clock, here=here > 0))
+        begun = stack.enter_context(_Begun(tasks, client, options, make, store, builds, clock, gpu))
         for done in range(1, len(tasks) + 1):
             number, key, future = begun.next()
             measurement, tuning = future.result()
@@ -117,11 +102,10 @@ class _Begun:
         store: Store,
         builds: _Builds | _BuildsHere,
         clock: Remaining,
-        *,
-        here: bool,
+        gpu: GpuModel | None,
     ) -> None:
         self._tasks, self._client, self._options, self._make = tasks, client, options, make
-        self._store, self._builds, self._clock, self._here = store, builds, clock, here
+        self._store, self._builds, self._clock, self._gpu = store, builds, clock, gpu
         #: The measured tasks: the number, the key of the problem, and the future result. Or an error.
         self._ended: SimpleQueue[tuple[int, str, Any] | BaseException] = SimpleQueue()
         self._left = Event()
@@ -142,7 +126,7 @@ class _Begun:
 
     def _begin(self) -> None:
         try:
-            gpu = _describe(self._make) if self._here else self._submit(_describe, self._make).result()
+            gpu = self._gpu or self._submit(_describe, self._make).result()
             for number, task in enumerate(self._tasks):
                 if self._left.is_set():
                     return
@@ -150,8 +134,8 @@ class _Begun:
         except BaseException as error:
             self._ended.put(error)
 
-    def _begin_task(self, number: int, task: Task, gpu: Remote) -> None:
-        options, work = self._options, task.work(gpu.target_name, _not_called)
+    def _begin_task(self, number: int, task: Task, gpu: GpuModel) -> None:
+        options, work = self._options, task.work(gpu.target.name, _not_called)
         space = space_of(work, gpu, options)
         missing = pending(work, space, gpu, options, self._store)
         self._clock.expect(number, len(missing))
@@ -220,17 +204,19 @@ class _Builds:
         return list(dict.fromkeys(self._packs[source] for source in wanted))
 
 
-# On workers
+# On workers, which import torch
 
 
-def _describe(make: Make) -> Remote:
-    """Return a worker's GPU."""
+def _describe(make: Make) -> GpuModel:
+    """Return the model of a worker's GPU."""
     device = make().device
-    return Remote(device.name, device.lock, device.driver, device.target.name, device.multiprocessors)
+    return GpuModel(device.name, device.driver, device.target, device.multiprocessors)
 
 
 def _build(sources: Sequence[KernelSource]) -> bytes:
     """Build kernels, and return the ones that could be built as a pack."""
+    from evt.tuning.tune import failures_of
+
     broken = failures_of(sources)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.pack"
@@ -247,6 +233,10 @@ def _measure(
     chosen: Candidates,
 ) -> tuple[Measurement | None, Tuning]:
     """Time the kernels of a task; return the measurement and the result. Earlier times are ``known``."""
+    import torch
+
+    from evt.tuning.tune import measure
+
     machine = make()
     work = machine.work(task)
     with tempfile.TemporaryDirectory() as folder:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from typing import Any
 
 import torch
 
-import evt.farm.cluster  # noqa: F401
+import evt.farm.machine
+import evt.tuning.tune  # noqa: F401
 from evt.tuning.device import driver_version
 
 
@@ -15,3 +18,4 @@ def dask_setup(worker: Any) -> None:
     if torch.cuda.is_available():
         torch.zeros(1, device="cuda")
         driver_version()
+    atexit.register(os._exit, 0)  # Python would unload torch, which takes seconds; a worker has nothing to lose

@@ -1,6 +1,6 @@
 """The workers of Dask: ``with local_gpus(count) as client``, ``with connected(address) as client``.
 
-The module imports no torch, so that workers start while the client imports it.
+Workers start while the client plans and builds: it imports no torch.
 """
 
 from __future__ import annotations
@@ -55,17 +55,6 @@ def local_gpus(count: int) -> Iterator[Any]:
     ):
         cluster.scale(count)
         yield client
-
-
-def gpus_here() -> int:
-    """Return the number of GPUs that this process may use."""
-    from evt.runtime.driver import find_driver
-
-    try:
-        code, count = find_driver().devices()
-    except (OSError, AttributeError):  # no driver, or one before CUDA 12
-        return 0
-    return 0 if code else count
 
 
 def _visible_gpus(count: int) -> list[str]:

@@ -45,12 +45,12 @@ from evt.runtime.kernels import (
     device_card,
     device_target,
     is_atomic,
-    kernel_sources,
     measured_best,
     own_plans,
     plan_kernels,
 )
 from evt.runtime.operator import write_program
+from evt.runtime.plans import kernel_sources
 
 _LOGGER = logging.getLogger("evt")
 

@@ -16,8 +16,9 @@ from evt.fx.example import example, tensor_of
 from evt.fx.kernels import bound_example, build_all, program_text, region_kernels, shared_request
 from evt.fx.prebuild import regions_of
 from evt.request.given import check_kind
+from evt.tuning.space import Options
 from evt.tuning.table import Tuning
-from evt.tuning.tune import Options, need_gpu
+from evt.tuning.tune import need_gpu
 from evt.tuning.tune import tune as tune_call
 
 Progress = Callable[[str], object]

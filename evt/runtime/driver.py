@@ -17,7 +17,7 @@ from evt.launch.shape import TensorMap
 
 #: The CUresult of a thread without a context.
 INVALID_CONTEXT = 201
-_MULTIPROCESSORS = 16  # CUdevice_attribute
+_MULTIPROCESSORS, _CAPABILITY = 16, (75, 76)  # CUdevice_attribute
 _DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
 _CLUSTER, _PDL = 4, 6  # CUlaunchAttributeID
 _INTERLEAVE_NONE, _PROMOTION_256, _FILL_ZEROS = 0, 3, 0
@@ -83,6 +83,19 @@ class Driver:
         self._cuda.cuInit(0)
         code: int = self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ctypes.c_int(device))
         return code or int(self._cuda.cuCtxSetCurrent(context))
+
+    def name(self, device: int) -> tuple[int, str]:
+        """Return a CUresult and the name of a device's model."""
+        text = ctypes.create_string_buffer(256)
+        code: int = self._cuda.cuDeviceGetName(text, len(text), ctypes.c_int(device))
+        return code, text.value.decode(errors="replace")
+
+    def capability(self, device: int) -> tuple[int, tuple[int, int]]:
+        """Return a CUresult and the compute capability of a device."""
+        numbers = ctypes.c_int(), ctypes.c_int()
+        pairs = zip(numbers, _CAPABILITY, strict=True)
+        codes = [self._cuda.cuDeviceGetAttribute(ctypes.byref(to), each, ctypes.c_int(device)) for to, each in pairs]
+        return max(codes), (numbers[0].value, numbers[1].value)
 
     def multiprocessors(self, device: int) -> tuple[int, int]:
         """Return a CUresult and the number of SMs of a device."""

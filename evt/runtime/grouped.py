@@ -33,10 +33,11 @@ from evt.runtime.call import Caller
 from evt.runtime.given import split_held
 from evt.runtime.groups import Group, Groups, split
 from evt.runtime.identity import Forms, alignments
-from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
+from evt.runtime.kernels import device_target, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import KernelWarnings
 from evt.runtime.overlap import MemoryRange, check_groups, find_overlap
+from evt.runtime.plans import kernel_sources
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensor_checks import reaches_memory, tracing_fault, write

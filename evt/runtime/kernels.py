@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,23 +10,18 @@ from typing import TypeVar
 
 import torch
 
-from evt.compilation import KernelSource, build, build_ahead, build_and_use, has_tools, source_of
+from evt.compilation import KernelSource, build, build_ahead, build_and_use, has_tools
 from evt.compilation.policy import granted, may_compile
 from evt.diagnostics import Diagnostic
-from evt.emission import emitted
 from evt.errors import BuildError, LaunchError, TargetError
-from evt.ir import TypedDag
 from evt.measured import applicable, fitted, may_be_measured, measurements
-from evt.plan import Plan, Problem, Route, Sizes, Target, find_target, survey
-from evt.plan.batches import launches
-from evt.plan.batches import refusal as refusal_of_batches
+from evt.plan import Plan, Problem, Target, find_target, survey
 from evt.plan.cards import Card, card_of
-from evt.plan.routes import order
-from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import fastest, refusal
 from evt.request import Request, optimised_for, options, surveyed
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
+from evt.runtime.plans import check_batches, check_sizes, kernel_sources, launches_of
 
 _Made = TypeVar("_Made")
 
@@ -168,35 +163,6 @@ def plan_kernels(request: Request, bound: Bound, target: Target, atomic: bool = 
     return found.defaults
 
 
-def launches_of(plan: Plan, batches: int) -> list[tuple[int, int]]:
-    """Return the first batch and the number of batches of each launch: one launch where the kernel takes them all."""
-    return launches(route_of(plan).kernel(plan.target).max_batches, batches)
-
-
-def route_of(plan: Plan) -> Route:
-    """Return the route that a plan takes."""
-    return next(each for each in order.ROUTES if each.name == plan.route)
-
-
-def check_batches(dag: TypedDag, route: Route, target: Target, batches: int) -> None:
-    """Raise LaunchError (E0804) for batches that a kernel does not take, and that cannot be divided among launches.
-
-    ``dag`` is the optimised program, which the kernel computes.
-    """
-    most = route.kernel(target).max_batches
-    if reason := refusal_of_batches(dag, most, batches):
-        other = ", or take evt-3x, for which A, B and D have to be aligned" if "3x" in target.families else ""
-        few = "1 batch" if most == 1 else f"{most} batches"
-        message = f"the route {route.name} takes at most {few} in a launch: {reason}"
-        raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{other}"))
-
-
-def check_sizes(plan: Plan, extents: Mapping[str, int], sizes: Sizes = UNKNOWN) -> None:
-    """Raise LaunchError (E0804) where a kernel does not run a call of these extents and sizes."""
-    if reason := refusal(plan, extents, sizes):
-        raise LaunchError(Diagnostic("E0804", reason, help="leave `route` and `config` out, or take others"))
-
-
 def make_kernels(
     request: Request, bound: Bound, target: Target, atomic: bool = False, *, alone: bool = False
 ) -> Kernels:
@@ -257,11 +223,6 @@ def _made(
 def own_plans(problem: Problem) -> tuple[Plan, ...]:
     """Return the plans of own kernels, which need neither nvcc nor CUTLASS. Raise TargetError."""
     return survey(problem).asked_for("own").defaults
-
-
-def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
-    """Return the sources from which evt.compilation makes libraries."""
-    return [source_of(emitted(each), each, launches=True) for each in plans]
 
 
 def refuse_capture() -> None:

@@ -18,10 +18,11 @@ from evt.request import Request, optimised_for
 from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
 from evt.runtime.fresh import prototype_of, without_memory
-from evt.runtime.kernels import Kernels, check_batches, device_card, launches_of, route_of
+from evt.runtime.kernels import Kernels, device_card
 from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
+from evt.runtime.plans import check_batches, launches_of, route_of
 
 # The public functions check for initialisation at every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(

@@ -12,7 +12,7 @@ from evt.plan.batches import launches
 from evt.plan.cards import Card
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import duration, fastest
-from evt.runtime.kernels import check_batches, check_sizes
+from evt.runtime.plans import check_batches, check_sizes
 from evt.tuning.table import KernelTime, Name
 
 #: The kernels that are built at most, besides the ones that calls choose from.

@@ -1,4 +1,4 @@
-"""The GPU that kernels are timed on: the one interface between tuning and a device."""
+"""The GPU that kernels are timed on: the one interface between tuning and a device. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import getpass
 import platform
 import subprocess
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from evt.measured import fitted
-from evt.plan import Target, cards
+from evt.plan import Target, cards, find_target
 from evt.plan.cards import Card
-from evt.runtime.kernels import device_target
-from evt.tuning.clock import GpuClock, RoundTimer
+from evt.runtime.driver import find_driver
+
+if TYPE_CHECKING:
+    from evt.tuning.clock import RoundTimer
 
 
-class Device(Protocol):
-    """A GPU. ``lock`` identifies it on this machine: processes time on it one after the other."""
+class Model(Protocol):
+    """What planning needs to know of a GPU."""
 
     @property
     def name(self) -> str:
         """The name of the model."""
-
-    @property
-    def lock(self) -> str:
-        """The name of this piece."""
 
     @property
     def driver(self) -> str:
@@ -42,41 +39,42 @@ class Device(Protocol):
     def multiprocessors(self) -> int:
         """The number of SMs."""
 
+
+class Device(Model, Protocol):
+    """A GPU. ``lock`` identifies it on this machine: processes time on it one after the other."""
+
+    @property
+    def lock(self) -> str:
+        """The name of this piece."""
+
     def clock(self, *, warm: bool = False) -> RoundTimer:
         """Return a timer of rounds, with a cold or a warm L2 cache."""
 
 
-class Gpu:
-    """A CUDA device of this process."""
+@dataclass(frozen=True)
+class GpuModel:
+    """A GPU of this machine or of another one, as planning sees it."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.name: str = torch.cuda.get_device_name(index)
+    name: str
+    driver: str
+    target: Target
+    multiprocessors: int
 
-    @property
-    def lock(self) -> str:
-        """The UUID of the device."""
-        return str(getattr(torch.cuda.get_device_properties(self.index), "uuid", self.index))
 
-    @property
-    def driver(self) -> str:
-        """The driver's version."""
-        return driver_version()
-
-    @property
-    def target(self) -> Target:
-        """The target of the device's kernels."""
-        return device_target(self.index)
-
-    @property
-    def multiprocessors(self) -> int:
-        """The number of SMs."""
-        count: int = torch.cuda.get_device_properties(self.index).multi_processor_count
-        return count
-
-    def clock(self, *, warm: bool = False) -> RoundTimer:
-        """Return a timer of rounds."""
-        return GpuClock(torch.device("cuda", self.index), warm=warm)
+def gpus_here() -> list[GpuModel]:
+    """Return the GPUs that this process may use, by the driver. Raise TargetError for an unknown one."""
+    try:
+        driver = find_driver()
+        _, count = driver.devices()
+        found = [
+            (driver.name(index), driver.capability(index), driver.multiprocessors(index)) for index in range(count)
+        ]
+    except (OSError, AttributeError):  # no driver, or one before CUDA 12
+        return []
+    return [
+        GpuModel(name, driver_version(), find_target(f"sm{major}{minor}"), multiprocessors)
+        for (_, name), (_, (major, minor)), (_, multiprocessors) in found
+    ]
 
 
 #: The file of Linux with the version of the driver; nvidia-smi takes up to a second.
@@ -97,9 +95,9 @@ def driver_version() -> str:
     return lines[0] if lines else ""
 
 
-def card_of(device: Device) -> Card:
-    """Return the device as the cost model sees it; the usual GPU of its target if the model is unknown."""
-    return fitted(cards.card_of(device.name, device.target.name, device.multiprocessors))
+def card_of(gpu: Model) -> Card:
+    """Return a GPU as the cost model sees it; the usual GPU of its target if the model is unknown."""
+    return fitted(cards.card_of(gpu.name, gpu.target.name, gpu.multiprocessors))
 
 
 def who() -> str:

@@ -12,9 +12,10 @@ from evt.plan import survey
 from evt.request import LOOP, Request
 from evt.runtime.grouped import GroupedCaller
 from evt.runtime.kernels import device_target
-from evt.tuning.device import Gpu
+from evt.tuning.gpu import Gpu
+from evt.tuning.space import DEFAULTS, Options, Work
 from evt.tuning.table import Name, Tuning
-from evt.tuning.tune import DEFAULTS, Options, Progress, Work, check_call, check_program, measure
+from evt.tuning.tune import Progress, check_call, check_program, measure
 
 #: The loop's place among kernels: the kernel of each group has a separate configuration.
 _LOOP: Name = (LOOP, "")

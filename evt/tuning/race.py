@@ -8,7 +8,6 @@ from typing import Any
 
 from evt.tuning.clock import RoundTimer, interleave
 
-ROUNDS = 31
 #: The rounds of each stage, and the time relative to the fastest beyond which a call leaves after the stage.
 _STAGES = ((4, 1.5), (8, 1.15), (16, 1.05))
 

@@ -11,78 +11,38 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from evt.compilation import KernelSource, build_each
-from evt.compilation.source import source_key
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, EvtError, LaunchError
 from evt.ir import Output
-from evt.measured import Measurement, Origin, Store, Timing, problem_key
-from evt.plan import Survey, survey
+from evt.measured import Measurement, Origin, Store, Timing
+from evt.plan import survey
 from evt.reference.compare import error, limit
 from evt.request import Request
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.given import split_held
-from evt.runtime.kernels import call_problem, device_target, is_atomic, kernel_sources
-from evt.tuning.candidates import MOST, Candidates, candidates, names_of
-from evt.tuning.device import Device, Gpu, card_of, who
-from evt.tuning.race import ROUNDS, Samples, race
+from evt.runtime.kernels import call_problem, device_target, is_atomic
+from evt.tuning.candidates import Candidates, names_of
+from evt.tuning.device import Device, who
+from evt.tuning.gpu import Gpu
+from evt.tuning.race import Samples, race
+from evt.tuning.space import DEFAULTS, Options, Space, Work, known_times, space_of
 from evt.tuning.table import KernelTime, Name, Tuning
 
 #: The fastest kernels, which are also timed with a warm L2 cache, and the rounds of that.
 _WARM, _WARM_ROUNDS = 3, 9
-#: Digits of the digest of a kernel's text.
-_DIGITS = 16
 
 Calls = Mapping[Name, Callable[[], Any]]
 Progress = Callable[[str], object]
 #: An output; for groups, one for each.
 _Value = torch.Tensor | Sequence[torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Options:
-    """The effort of tuning.
-
-    ``rounds`` are the samples of the fastest kernels. ``wide`` searches the whole space of configurations, and builds
-    ``most`` of them. ``again`` measures kernels that were measured before. ``route`` names a route, or a kind
-    of routes, to which tuning is limited: the times of other routes stay.
-    """
-
-    rounds: int = ROUNDS
-    wide: bool = False
-    most: int = MOST
-    again: bool = True
-    route: str | None = None
-
-
-DEFAULTS = Options()
-
-
-@dataclass(frozen=True)
-class Work:
-    """A problem to tune on a device: its kernels, its sizes, and how to call a kernel.
-
-    ``others`` are calls beside the survey's kernels. ``call`` describes the call for the database.
-    """
-
-    request: Request
-    found: Survey
-    sizes: Mapping[str, int]
-    call_of: Callable[[Name], Callable[[], Any]]
-    others: Sequence[Name] = ()
-    call: str = ""
-
-    @property
-    def key(self) -> str:
-        """The key of the problem's measurements."""
-        return problem_key(self.found.problem, self.sizes)
 
 
 def tune(
@@ -159,11 +119,11 @@ def measure(
     space = space or space_of(work, device, options)
     chosen, sources, digests = space.chosen, space.sources, space.digests
     progress(f"building {len(sources)} kernels")
-    known = {} if options.again else _known(work, device, store, digests)
+    known = {} if options.again else known_times(work, device, store, digests)
     broken = failures_of([source for name, source in sources.items() if name not in known])
     with store.alone(device.lock) as waited:
         if waited and not options.again:  # the other process may have measured them
-            known = _known(work, device, store, digests)
+            known = known_times(work, device, store, digests)
         calls = {
             name: work.call_of(name)
             for name in (*chosen.plans, *work.others)
@@ -180,33 +140,6 @@ def measure(
     rows = {**chosen.failed, **_failed(sources, broken), **_kept(known), **timed}
     ordered = [name for name in dict.fromkeys((*names_of(work.found), *chosen.plans, *work.others)) if name in rows]
     return _tuning(work, device, chosen, [rows[name] for name in ordered], record.best(), time.perf_counter() - started)
-
-
-@dataclass(frozen=True)
-class Space:
-    """The kernels of a problem that tuning may build, their sources, and the digests of their texts."""
-
-    chosen: Candidates
-    sources: Mapping[Name, KernelSource]
-    digests: Mapping[Name, str]
-
-    @staticmethod
-    def of(chosen: Candidates) -> Space:
-        """Return the candidates with their sources."""
-        sources = dict(zip(chosen.plans, kernel_sources(chosen.plans.values()), strict=True))
-        return Space(chosen, sources, {name: source_key(source)[:_DIGITS] for name, source in sources.items()})
-
-
-def space_of(work: Work, device: Device, options: Options) -> Space:
-    """Return the kernels that tuning may build."""
-    found = work.found.asked_for(options.route)
-    return Space.of(candidates(found, work.sizes, card_of(device), wide=options.wide, most=options.most))
-
-
-def pending(work: Work, space: Space, device: Device, options: Options, store: Store) -> dict[Name, KernelSource]:
-    """Return the sources of the kernels that :func:`measure` would time."""
-    known = {} if options.again else _known(work, device, store, space.digests)
-    return {name: source for name, source in space.sources.items() if name not in known}
 
 
 def failures_of(sources: Sequence[KernelSource]) -> dict[KernelSource, str]:
@@ -304,12 +237,6 @@ class _Record:
         target = work.found.problem.target.name
         sizes = dict(work.sizes)
         return Measurement(self._device.name, target, text, sizes, timings, work.call, self._origin)
-
-
-def _known(work: Work, device: Device, store: Store, digests: Mapping[Name, str]) -> dict[Name, Timing]:
-    """Return the times of kernels with the same text that this device and driver measured before."""
-    found = store.kernels(work.key, device.name, device.driver)
-    return {name: timing for name, timing in found.items() if digests.get(name, "") == timing.kernel != ""}
 
 
 def _beside(work: Work, device: Device, store: Store, chosen: Candidates) -> dict[Name, Timing]:

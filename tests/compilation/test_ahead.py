@@ -100,7 +100,7 @@ def test_a_process_does_not_end_within_nvrtc(room: Room, monkeypatch: pytest.Mon
     monkeypatch.setenv("EVT_CACHE_DIR", str(room.cache.root))
     program = (
         "import evt\n"
-        "from evt.runtime.kernels import kernel_sources\n"
+        "from evt.runtime.plans import kernel_sources\n"
         "plan = evt.linear('D = gelu(acc + bias[n])', route='gemm-own-3x').plan('sm90', 'f16', 'f16')\n"
         "build_ahead(kernel_sources([plan]))\n"
         "while not list(Path(root).glob('??/.*.lock')): time.sleep(0.01)\n"

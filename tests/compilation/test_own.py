@@ -24,7 +24,8 @@ from evt.plan.cards import find_card
 from evt.plan.survey import Candidate
 from evt.runtime import kernels as kernels_module
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import kernel_sources, make_kernels, plan_kernels
+from evt.runtime.kernels import make_kernels, plan_kernels
+from evt.runtime.plans import kernel_sources
 
 pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
 

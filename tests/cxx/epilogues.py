@@ -17,7 +17,8 @@ from evt.plan import Plan, find_target
 from evt.reference.rounding import working
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
-from evt.runtime.kernels import kernel_sources, plan_kernels
+from evt.runtime.kernels import plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.cxx.gxx import HOST, build
 
 #: The part of an emitted file that wraps the epilogue in the kernel: from the first mark up to the second.

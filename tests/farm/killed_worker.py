@@ -14,7 +14,7 @@ from evt.farm import summarise, tasks_of
 from evt.farm.cluster import run_on_cluster
 from evt.farm.workers import local_gpus
 from evt.measured import Store
-from evt.tuning.tune import Options
+from evt.tuning.space import Options
 from evt.workload import read_workload
 from tests.support.stand_in import KILL, machine
 

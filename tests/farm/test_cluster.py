@@ -14,12 +14,15 @@ from click.testing import CliRunner
 
 from evt.cli import main
 from evt.farm import run_tasks, tasks_of
-from evt.farm.cluster import Remote, run_on_cluster
-from evt.farm.workers import connected, gpus_here
+from evt.farm.cluster import run_on_cluster
+from evt.farm.workers import connected
 from evt.measured import Store
-from evt.tuning.tune import Options
+from evt.plan import find_target
+from evt.tuning import device
+from evt.tuning.device import GpuModel
+from evt.tuning.space import Options
 from evt.workload import read_workload
-from tests.support.stand_in import A100, KILL, StandInMachine, machine
+from tests.support.stand_in import KILL, StandInMachine, machine
 
 ROOT = Path(__file__).parents[2]
 LLAMA = ROOT / "samples" / "bench" / "llama8b.toml"
@@ -82,26 +85,63 @@ def test_a_running_cluster(timed: Path, tmp_path: Path) -> None:
     assert len(Store()) == 3
 
 
-def test_workers_start_before_torch_is_imported() -> None:
-    """The command reads a workload, counts the GPUs and starts workers, which import torch at the same time."""
-    code = "import sys, evt.workload, evt.farm.workers as at; at.gpus_here(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+def test_the_client_imports_no_torch(own_cache: Path) -> None:
+    """It plans and builds while workers import torch, which takes seconds."""
+    code = (
+        "import sys\n"
+        "from evt.farm import builders, cluster, summarise, tasks_of\n"
+        "from evt.plan import find_target\n"
+        "from evt.tuning.device import GpuModel, gpus_here\n"
+        "from evt.tuning.space import DEFAULTS\n"
+        "from evt.workload import read_workload\n"
+        "gpus_here()\n"
+        "class Client:\n"
+        "    def submit(self, function, *given, **how): raise NotImplementedError(function.__name__)\n"
+        "builders.build_each = lambda sources, build: None\n"
+        "gpu = GpuModel('NVIDIA H200', '580', find_target('sm90'), 132)\n"
+        "tasks = tasks_of(read_workload(sys.argv[1]))[:1]\n"
+        "try: list(cluster.run_on_cluster(tasks, Client(), here=1, gpu=gpu))\n"
+        "except NotImplementedError as error: print(error, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(LLAMA)], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "_measure False\n", done.stderr
+
+
+def test_workers_end_without_unloading_torch() -> None:
+    """Dask waits four seconds for a worker, and then kills it."""
+    code = "import evt.farm.preloaded as at; at.dask_setup(None); import atexit; atexit.register(print, 'ended', flush=True); "
+    code += (
+        "import sys; sys.modules['kept'] = type('Kept', (), {'__del__': lambda self: print('unloaded', flush=True)})()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
 
 
 def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise OSError
 
-    monkeypatch.setattr("evt.runtime.driver.find_driver", missing)
-    assert gpus_here() == 0
+    monkeypatch.setattr(device, "find_driver", missing)
+    assert device.gpus_here() == []
 
 
-def test_a_gpu_of_workers_has_no_clock() -> None:
-    name, target, multiprocessors = A100
-    gpu = Remote(name, "lock", "580", target, multiprocessors)
-    assert gpu.target.name == target
-    with pytest.raises(NotImplementedError):
-        gpu.clock()
+def test_the_driver_describes_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def devices(self) -> tuple[int, int]:
+            return 0, 2
+
+        def name(self, index: int) -> tuple[int, str]:
+            return 0, f"GPU {index}"
+
+        def capability(self, index: int) -> tuple[int, tuple[int, int]]:
+            return 0, (9, 0)
+
+        def multiprocessors(self, index: int) -> tuple[int, int]:
+            return 0, 132
+
+    monkeypatch.setattr(device, "find_driver", Driver)
+    monkeypatch.setattr(device, "driver_version", lambda: "580")
+    assert device.gpus_here() == [GpuModel(f"GPU {index}", "580", find_target("sm90"), 132) for index in range(2)]
 
 
 def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +157,6 @@ def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch)
             assert "pip install distributed" in tune(*arguments)
     pytest.importorskip("distributed")
     monkeypatch.setattr("evt.farm.workers.PATIENCE", 0.5)
-    monkeypatch.setattr("evt.farm.workers.gpus_here", lambda: 1)
+    monkeypatch.setattr(device, "gpus_here", lambda: [GpuModel("NVIDIA H200", "580", find_target("sm90"), 132)])
     assert "--gpus 2: this machine has 1 GPU." in tune("--gpus", "2", code=2)
     assert "no Dask scheduler at tcp://127.0.0.1:1" in tune("--scheduler", "tcp://127.0.0.1:1")

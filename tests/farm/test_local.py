@@ -20,13 +20,14 @@ from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.farm import Task, run_tasks, summarise, tasks_of
 from evt.farm import builders as builders_module
-from evt.farm.local import Remaining
-from evt.farm.task import Calls
+from evt.farm.machine import Calls
+from evt.farm.progress import Remaining
 from evt.measured import Store
 from evt.plan import Plan
 from evt.request import packed_problem
+from evt.tuning import space as space_module
 from evt.tuning import tune as tune_module
-from evt.tuning.tune import Options
+from evt.tuning.space import Options
 from evt.workload import read_workload
 from tests.support.stand_in import A100, DRIVER, H200, KILL, LOG, StandInMachine, true_ms
 
@@ -142,7 +143,7 @@ def test_another_driver_and_another_kernel_text_are_measured(timed: Path, monkey
     assert tuning.measured == len(tuning.rows)
     changed = "evt-2x"
     monkeypatch.setattr(
-        tune_module, "source_key", lambda source: "f" * 64 if changed in source.kernel else source_key(source)
+        space_module, "source_key", lambda source: "f" * 64 if changed in source.kernel else source_key(source)
     )
     ((_, again),) = run_tasks([task], other, RESUMED)
     assert {row.route for row in again.rows if not row.kept} == {changed} < {row.route for row in tuning.rows}
@@ -170,7 +171,7 @@ RUN = """
 import sys
 from evt.errors import BuildError
 from evt.farm import run_tasks, tasks_of
-from evt.tuning.tune import Options
+from evt.tuning.space import Options
 from evt.workload import read_workload
 from tests.support.stand_in import StandInMachine
 tasks = tasks_of(read_workload(sys.argv[1]))[: int(sys.argv[2])]
@@ -258,7 +259,7 @@ def test_a_newer_database_ends_a_run_before_it_begins(timed: Path) -> None:
 
 def test_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("evt.farm.local.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("evt.farm.progress.time.monotonic", lambda: now[0])
     left = Remaining(3)
     left.start()
     for number, kernels in enumerate((10, 20, 30)):

@@ -19,7 +19,8 @@ from evt.program import program_of
 from evt.reference.compare import error, limit
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 
 Call = tuple[evt.Program, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 

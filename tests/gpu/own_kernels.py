@@ -16,7 +16,8 @@ from evt.ir.dtype import BY_NAME, I64, from_torch_name
 from evt.reference.compare import distance
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.support.convolutions import convolution, last
 from tests.support.one_config import with_config
 

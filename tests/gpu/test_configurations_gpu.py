@@ -16,7 +16,8 @@ from evt.plan import plan, survey
 from evt.reference.compare import error, tolerance
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import call_problem, device_target, kernel_sources
+from evt.runtime.kernels import call_problem, device_target
+from evt.runtime.plans import kernel_sources
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,8 @@ from evt.diagnostics import Source
 from evt.ir.dtype import BF16, BY_NAME
 from evt.reference.compare import relative_error, tolerance
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.support.one_config import with_config
 
 pytestmark = pytest.mark.gpu

@@ -16,7 +16,7 @@ from evt.measured import Store
 from evt.plan import Problem, find_target, natural_signature, plan, survey
 from evt.reference.compare import error, relative_error, tolerance
 from evt.request import optimised_graph, typed_graph
-from evt.runtime.kernels import kernel_sources
+from evt.runtime.plans import kernel_sources
 from tests.gpu.synchronisation import no_synchronisation
 
 pytestmark = [

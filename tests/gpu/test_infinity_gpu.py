@@ -9,7 +9,8 @@ import torch
 
 import evt
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.gpu.builds import build_selected
 from tests.support.one_config import general_config
 

@@ -12,7 +12,8 @@ from evt.reference import evaluate, operand_values
 from evt.reference.compare import relative_error, tolerance
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 
 pytestmark = pytest.mark.gpu
 

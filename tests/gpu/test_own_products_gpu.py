@@ -23,7 +23,8 @@ from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import fastest, refusal
 from evt.request import packed_problem, typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import call_problem, device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import call_problem, device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.gpu import own_kernels
 from tests.gpu.builds import build_selected
 from tests.gpu.own_kernels import check_call

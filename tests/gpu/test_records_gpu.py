@@ -16,7 +16,8 @@ import evt
 from evt.compilation import KernelSource
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.gpu.builds import build_selected
 from tests.support.one_config import general_config
 from tests.support.record_calls import BATCHED, distances, make_call, variants

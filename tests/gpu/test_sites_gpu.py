@@ -14,8 +14,9 @@ from evt.fx.kernels import build_all
 from evt.ir.dtype import F16, F32
 from evt.reference.compare import distance
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
 from evt.runtime.operator import write_program
+from evt.runtime.plans import kernel_sources
 from evt.runtime.site import Site
 
 pytestmark = pytest.mark.gpu

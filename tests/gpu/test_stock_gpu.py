@@ -16,7 +16,8 @@ from evt.program import Program
 from evt.reference.compare import relative_error, tolerance
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu

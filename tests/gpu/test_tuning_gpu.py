@@ -17,7 +17,8 @@ from evt.plan import survey
 from evt.reference.compare import limit, relative_error
 from evt.request import packed_problem
 from evt.tuning.candidates import names_of
-from evt.tuning.tune import Options, tune
+from evt.tuning.space import Options
+from evt.tuning.tune import tune
 
 pytestmark = pytest.mark.gpu
 

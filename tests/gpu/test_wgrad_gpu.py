@@ -13,7 +13,8 @@ from evt.compilation import KernelSource
 from evt.ir.convolution import Convolution
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
 from tests.gpu.builds import build_selected
 from tests.gpu.own_kernels import check_call, random
 from tests.support.convolutions import last

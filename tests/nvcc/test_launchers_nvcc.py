@@ -26,8 +26,8 @@ from evt.launch.recipe import C_TYPES, Kernel, recipe_of
 from evt.plan import Plan
 from evt.plan.overwritten import overwritten
 from evt.runtime.driver import Driver
-from evt.runtime.kernels import kernel_sources
 from evt.runtime.launcher import Launcher
+from evt.runtime.plans import kernel_sources
 from tests.support.calls import arguments, of_convolution, of_product
 
 FAKE = Path(__file__).with_name("fake_driver.cpp")

@@ -22,7 +22,7 @@ from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import product_microseconds
 from evt.request import packed_problem
-from evt.runtime.kernels import check_sizes
+from evt.runtime.plans import check_sizes
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 ROUTE = "gemm-own-3x"

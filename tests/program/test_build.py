@@ -14,7 +14,8 @@ from evt.errors import ArgumentError, BuildError, TargetError
 from evt.plan import find_target
 from evt.runtime import kernels
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import kernel_sources, plan_kernels
+from evt.runtime.kernels import plan_kernels
+from evt.runtime.plans import kernel_sources
 
 DEFAULTS = "in C: f16[m, n] = 0, alpha = 1, bias: f32[n?] = 0; D = gelu(alpha*acc + bias) + C"
 

@@ -19,8 +19,8 @@ from evt.errors import InternalError
 from evt.ir.convolution import Convolution
 from evt.launch.recipe import Kernel
 from evt.runtime.driver import INVALID_CONTEXT, Config
-from evt.runtime.kernels import kernel_sources
 from evt.runtime.launcher import Launcher
+from evt.runtime.plans import kernel_sources
 from tests.support import calls
 
 pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")

@@ -19,8 +19,8 @@ from evt.plan import Target, find_target
 from evt.plan.cards import find_card
 from evt.request import problem_sizes
 from evt.tuning.clock import RoundTimer
+from evt.tuning.space import Work
 from evt.tuning.table import Name
-from evt.tuning.tune import Work
 
 DRIVER = "580.00"
 #: Names of GPUs, with their target and number of SMs. Few kernels run on an A100: most tests take it.

@@ -14,7 +14,8 @@ from evt.plan.survey import Survey
 from evt.request import Request, typed_for, typed_graph
 from evt.runtime.arguments import bind
 from evt.runtime.groups import split
-from evt.runtime.kernels import call_problem, check_batches, check_sizes, kernel_sources
+from evt.runtime.kernels import call_problem
+from evt.runtime.plans import check_batches, check_sizes, kernel_sources
 
 from ..call import Data, arguments, buffers, problems
 from ..checks import make, operand_types
