@@ -243,7 +243,7 @@ def _measure(
         for pack in packs:
             _import(pack, Path(folder) / "kernels.pack")
         os.chmod(folder, 0o700)
-        store = Store(Path(folder) / "store")
+        store = Store(Path(folder) / "store", durable=False)
         if known is not None:
             store.add(work.key, known)
         with torch.no_grad(), Store().alone(machine.device.lock):

@@ -45,11 +45,12 @@ _warned: dict[Path, tuple[int, ...]] = {}
 class Store:
     """The measurements of all problems, on all GPUs, in a directory: by default the directory of the kernels.
 
-    The database is created by the first measurement.
+    The database is created by the first measurement. If it is ``durable``, what was kept outlives a loss of power: this
+    takes milliseconds.
     """
 
-    def __init__(self, root: Path | None = None) -> None:
-        self._cache = Cache(root)
+    def __init__(self, root: Path | None = None, *, durable: bool = True) -> None:
+        self._cache, self._synchronous = Cache(root), "FULL" if durable else "OFF"
         self.path = self._cache.root / "tuning.db"
         self._older = self._cache.root / "tuning.json"
 
@@ -258,7 +259,7 @@ class Store:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         mode = "rw" if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK) else "ro"
         database = sqlite3.connect(f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT, isolation_level=None)
-        database.execute("PRAGMA synchronous = FULL")
+        database.execute(f"PRAGMA synchronous = {self._synchronous}")
         return database
 
     def _older_measurements(self) -> list[tuple[str, Measurement]]:

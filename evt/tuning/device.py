@@ -65,10 +65,8 @@ def gpus_here() -> list[GpuModel]:
     """Return the GPUs that this process may use, by the driver. Raise TargetError for an unknown one."""
     try:
         driver = find_driver()
-        _, count = driver.devices()
-        found = [
-            (driver.name(index), driver.capability(index), driver.multiprocessors(index)) for index in range(count)
-        ]
+        indices = range(driver.devices()[1])
+        found = [(driver.name(each), driver.capability(each), driver.multiprocessors(each)) for each in indices]
     except (OSError, AttributeError):  # no driver, or one before CUDA 12
         return []
     return [

@@ -109,9 +109,12 @@ def test_the_client_imports_no_torch(own_cache: Path) -> None:
 
 def test_workers_end_without_unloading_torch() -> None:
     """Dask waits four seconds for a worker, and then kills it."""
-    code = "import evt.farm.preloaded as at; at.dask_setup(None); import atexit; atexit.register(print, 'ended', flush=True); "
-    code += (
-        "import sys; sys.modules['kept'] = type('Kept', (), {'__del__': lambda self: print('unloaded', flush=True)})()"
+    code = (
+        "import atexit, sys, evt.farm.preloaded as at\n"
+        "at.dask_setup(None)\n"
+        "atexit.register(print, 'ended', flush=True)\n"
+        "class Module: __del__ = lambda self: print('unloaded', flush=True)\n"
+        "sys.modules['kept'] = Module()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
