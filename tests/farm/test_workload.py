@@ -30,7 +30,7 @@ shapes = [{a = [2, 16, 9, 9], b = [8, 16, 3, 3]}]
 
 def test_samples_are_workloads() -> None:
     found = {path.stem: read_workload(path) for path in SAMPLES.glob("*.toml")}
-    assert {"llama8b", "resnet50"} <= set(found)
+    assert {"llama8b", "resnet50", "serving"} <= set(found)
     assert all(len({entry.title for entry in each.entries}) == len(each.entries) for each in found.values())
 
 
