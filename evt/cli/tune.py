@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from evt.cli.farm import workers
 from evt.cli.invocation import Invocation, takes_program
 from evt.cli.output import OutputPath, json_option, print_json, print_text, progress, write
 from evt.cli.sections import DefaultGroup, SizedCommand, files, measured_gpus, measured_keys, routes
 
 if TYPE_CHECKING:
     from evt.measured import Measurement
-    from evt.tuning.device import GpuModel
     from evt.tuning.space import Options
 
 #: The default extents of a matrix product.
@@ -157,7 +157,7 @@ def _run_workload(
     done = []
     with ExitStack() as stack:
         farmed, here = scheduler is not None or gpus is not None, 0 if scheduler is not None else gpus or 1
-        client, gpu = stack.enter_context(_workers(scheduler, here)) if farmed else (None, None)
+        client, gpu = stack.enter_context(workers(scheduler, here)) if farmed else (None, None)
         from evt.farm import summarise, tasks_of  # while workers start
 
         tasks, options = [task for task in tasks_of(workload) if task.title in names], effort()
@@ -181,35 +181,6 @@ def _run_workload(
     else:
         print_text(str(summary))
     return 0 if all(tuning.chosen for _, tuning in done) else 1
-
-
-@contextmanager
-def _workers(scheduler: str | None, gpus: int) -> Iterator[tuple[Any, GpuModel | None]]:
-    """Yield a client of a Dask cluster, and the GPU if it is of this machine; print the link of the dashboard."""
-    from concurrent.futures import ThreadPoolExecutor
-    from importlib.util import find_spec
-
-    if find_spec("distributed") is None:
-        raise click.ClickException("--scheduler and --gpus need Dask: pip install distributed")
-    from evt.farm.workers import connected, local_gpus
-
-    gpu = None
-    with ExitStack() as stack:
-        if scheduler is None:
-            from evt.tuning.device import gpus_here
-
-            counted = stack.enter_context(ThreadPoolExecutor(1)).submit(gpus_here)  # the driver takes a second
-            import distributed  # noqa: F401
-
-            if gpus > (count := len(found := counted.result())):
-                raise click.UsageError(f"--gpus {gpus}: this machine has {count} {'GPU' if count == 1 else 'GPUs'}.")
-            gpu = found[0]
-        try:
-            client = stack.enter_context(connected(scheduler) if scheduler is not None else local_gpus(gpus))
-        except (OSError, ValueError) as error:
-            raise click.ClickException(f"no Dask scheduler at {scheduler}: {error}") from error
-        click.echo(f"dashboard: {client.dashboard_link}", err=True)
-        yield client, gpu
 
 
 @command.command("list", epilog="Example: evt tune list --gpu H200")

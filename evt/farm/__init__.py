@@ -1,8 +1,8 @@
 """Tuning of workloads, on this machine or on many.
 
 In the order of the data: :mod:`task` (a problem that pickles), :mod:`machine` (the GPU that times it), :mod:`builders`
-(builds in threads), :mod:`local` (tasks on this machine), :mod:`workers` (the processes of Dask), :mod:`cluster` (tasks
-on them, by a process that never imports torch), :mod:`summary` (the results of a workload).
+(builds in threads), :mod:`progress`, :mod:`local` (tasks on this machine), :mod:`workers` (the processes of Dask),
+:mod:`cluster` (tasks on them, by a process that never imports torch), :mod:`summary` (the results of a workload).
 """
 
 from __future__ import annotations

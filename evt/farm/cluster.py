@@ -67,7 +67,7 @@ def run_on_cluster(
 
     ``client`` is a ``distributed.Client``, and ``make`` makes the machine of a worker. ``here`` is the number of
     workers if they are processes of this machine, which time on its GPUs. The workers with the resource ``GPU`` have
-    the same model and driver: ``gpu``, or if it is not given, what one of them says.
+    the same model and driver: ``gpu``, or if it is not given, the one that a worker names.
 
     Raise BuildError (E0704) if the database cannot be written, and the error of a task that fails on several workers.
     """

@@ -1,4 +1,4 @@
-"""What a run says of its progress."""
+"""The progress of a run, in words."""
 
 from __future__ import annotations
 

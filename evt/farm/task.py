@@ -1,4 +1,4 @@
-"""A problem of a workload, and the interface of the machine that times its kernels. Imports no torch."""
+"""A problem of a workload, and the interface of the machine that times its kernels. The module imports no torch."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ _warned: dict[Path, tuple[int, ...]] = {}
 class Store:
     """The measurements of all problems, on all GPUs, in a directory: by default the directory of the kernels.
 
-    The database is created by the first measurement. If it is ``durable``, what was kept outlives a loss of power: this
-    takes milliseconds.
+    The database is created by the first measurement. If it is ``durable``, each change is on
+    the disk before it ends, which takes milliseconds.
     """
 
     def __init__(self, root: Path | None = None, *, durable: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What a plan needs before a call, on any machine: its launches, its checks, its source. Imports no torch."""
+"""Plans before a call, without torch: their launches, checks and sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU that kernels are timed on: the one interface between tuning and a device. Imports no torch."""
+"""The GPU that kernels are timed on: the one interface between tuning and a device. The module imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Model(Protocol):
-    """What planning needs to know of a GPU."""
+    """A GPU as planning sees it."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Device(Model, Protocol):
 
 @dataclass(frozen=True)
 class GpuModel:
-    """A GPU of this machine or of another one, as planning sees it."""
+    """The model of a GPU of this machine, or of another one."""
 
     name: str
     driver: str

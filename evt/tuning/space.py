@@ -1,4 +1,4 @@
-"""What tuning builds for a problem: ``space_of(work, gpu, options) -> Space``. Imports no torch."""
+"""The kernels that tuning builds for a problem: ``space_of(work, gpu, options) -> Space``; without torch."""
 
 from __future__ import annotations
 

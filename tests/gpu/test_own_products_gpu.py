@@ -27,7 +27,6 @@ from evt.runtime.kernels import call_problem, device_target, plan_kernels
 from evt.runtime.plans import kernel_sources
 from tests.gpu import own_kernels
 from tests.gpu.builds import build_selected
-from tests.gpu.own_kernels import check_call
 from tests.support.one_config import with_config
 from tests.support.patterns import same_bits
 
@@ -231,7 +230,7 @@ def test_products(name, config, record, refused) -> None:
     sizes = [size for size in SIZES if not refusal(made, dict(zip("mnk", sized(case, *size), strict=True)), UNKNOWN)]
     assert len(sizes) >= 2
     for seed, size in enumerate(sizes):
-        worst = max(worst, *check_call(op, *tensors(case, *sized(case, *size), seed)))
+        worst = max(worst, *own_kernels.check_call(op, *tensors(case, *sized(case, *size), seed)))
     record((name, config, case.dtype, f"{len(sizes)} sizes", f"{worst:.2f}"))
 
 
@@ -244,14 +243,14 @@ def test_random_sizes(name, launches, record) -> None:
     for _ in range(launches):
         m, n = draw.choice((draw.randrange(1, 100), draw.randrange(1, 5000))), 8 * draw.randrange(1, 100)
         size = sized(case, m, n, 8 * draw.randrange(1, draw.choice((20, 300))))
-        worst = max(worst, *check_call(op, *tensors(case, *size, seed=draw.randrange(2**31))))
+        worst = max(worst, *own_kernels.check_call(op, *tensors(case, *size, seed=draw.randrange(2**31))))
     record((name, "fastest", case.dtype, f"{launches} random sizes", f"{worst:.2f}"))
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_columns_that_tma_does_not_move(name, record) -> None:
     case = CASES["residual"]
-    errors = check_call(case.program(), *tensors(case, *ODD[name]))
+    errors = own_kernels.check_call(case.program(), *tensors(case, *ODD[name]))
     record(("residual", name, case.dtype, str(ODD[name]), f"{max(errors):.2f}"))
 
 
@@ -339,7 +338,7 @@ def test_batches_of_any_strides(name, record) -> None:
             else:
                 shape = [extents[mode] for mode in value.modes]
                 inputs[value.name] = own_kernels.random(shape, str(value.dtype), generator)
-        worst = max(worst, *check_call(op, a, b, inputs))
+        worst = max(worst, *own_kernels.check_call(op, a, b, inputs))
         if name == "residual":
             wide = torch.full((m + 1, batches, n), float("nan"), device="cuda", dtype=torch.float16)
             found = wide[:m].transpose(0, 1)
@@ -358,7 +357,7 @@ def test_a_split_without_k_is_refused(splits: int) -> None:
     with pytest.raises(evt.LaunchError, match=rf"E0804\]: k = {least}: own_cooperative_64x128x64_1x1x{splits} has"):
         op(a, b, **inputs)
     for k in (least + 8, least + 64, 64 * splits * 3 + 8):
-        assert max(check_call(op, *tensors(case, 333, 264, k))) <= 1
+        assert max(own_kernels.check_call(op, *tensors(case, 333, 264, k))) <= 1
 
 
 def test_one_program_takes_several_kernels() -> None:
@@ -367,7 +366,7 @@ def test_one_program_takes_several_kernels() -> None:
     taken = set()
     for m, n, k in ((16, 4096, 1024), (9000, 1024, 512)):
         a, b, inputs = tensors(CASES["residual"], m, n, k)
-        check_call(op, a, b, inputs)
+        own_kernels.check_call(op, a, b, inputs)
         bound = bind(op.request, a, b, inputs, {})
         plans = survey(call_problem(op.request, bound, device_target(0)), ROUTE).defaults
         taken.add(plans[fastest(plans, bound.sizes, 132)].config.tile[0])
@@ -447,5 +446,5 @@ def test_thousands_of_launches(name, record) -> None:
         made = plans[which]
         if made is not None and refusal(made, dict(zip("mnk", size, strict=True)), UNKNOWN):
             which = 0
-        worst = max(worst, *check_call(programs[which], *tensors(case, *size, seed=draw.randrange(2**31))))
+        worst = max(worst, *own_kernels.check_call(programs[which], *tensors(case, *size, seed=draw.randrange(2**31))))
     record((name, "drawn", case.dtype, "1000 drawn sizes", f"{worst:.2f}"))
