@@ -21,8 +21,8 @@ from evt.fx.op_semantics import Applied, is_clamped, number_in, number_of
 from evt.ir import Apply, Builder, Cast, Const, Dag, Operand
 from evt.ir import Node as Op
 from evt.ir.dtype import B1, F32, I32, DType, from_torch_name
-from evt.ir.infer import domain, value_type
 from evt.ir.node import ValueType
+from evt.ir.value_types import domain, value_type
 
 _HALF = (torch.float16, torch.bfloat16)
 #: Types in which kernels compute the same results as PyTorch. i32 holds every value of the integer types.

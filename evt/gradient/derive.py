@@ -10,9 +10,9 @@ from evt.gradient.reverse import Joint, differentiate, read_back, untyped
 from evt.html import code, page, table
 from evt.ir.dag import Builder, Dag, TypedDag, prune, reads_accumulator
 from evt.ir.formula import formula
-from evt.ir.infer import value_type
 from evt.ir.interface import declaration
 from evt.ir.node import Load, Output, Store, ValueType
+from evt.ir.value_types import value_type
 
 
 @dataclass(frozen=True, eq=False, repr=False)

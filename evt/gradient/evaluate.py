@@ -70,12 +70,12 @@ class Plain(Exact):
         if not output.dtype.is_float or output.dtype.bits < 16:
             return super().store(output, x)
         dtype: torch.dtype = getattr(torch, output.dtype.torch)
-        modes, value = output.memory_modes, self.met(x, output.dtype)
+        modes, value = output.memory_modes, self.cast_operand(x, output.dtype)
         value = value if value.dim() == len(MODES) else value.reshape(1, 1, 1)
         return self.extents.in_order(modes, value).reshape(self.extents.shape(modes)).to(dtype)
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
-        value = self.met(x, operand.dtype).expand(self.start.shape)
+        value = self.cast_operand(x, operand.dtype).expand(self.start.shape)
         return value.to(getattr(torch, operand.dtype.torch))
 
 

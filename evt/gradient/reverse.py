@@ -18,7 +18,6 @@ from functools import cached_property
 from evt.functions import TABLE
 from evt.ir.dag import Builder, Dag, Entry, TypedDag
 from evt.ir.dtype import F32, F64, TF32
-from evt.ir.infer import canonical, value_modes
 from evt.ir.lower.derivative import add_formula, partial, times
 from evt.ir.node import (
     MODES,
@@ -41,6 +40,7 @@ from evt.ir.node import (
     direct,
     divisor,
 )
+from evt.ir.value_types import canonical, value_modes
 
 #: The name of the accumulator among the wanted gradients, as in programs.
 ACCUMULATOR = "acc"

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from evt.ir.dag import Builder, Dag, prune
 from evt.ir.dtype import B1, BOOL, I32, I64
-from evt.ir.infer import canonical
 from evt.ir.node import Cast, Const, Load, direct
 from evt.ir.origin import Place
+from evt.ir.value_types import canonical
 
 
 def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:

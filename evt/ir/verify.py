@@ -6,7 +6,6 @@ from evt.diagnostics import Diagnostic
 from evt.errors import InternalError
 from evt.functions import TABLE
 from evt.ir.dag import Dag, TypedDag
-from evt.ir.infer import value_type
 from evt.ir.node import (
     ELEMENT_MODES,
     MOMENTS,
@@ -26,6 +25,7 @@ from evt.ir.node import (
 )
 from evt.ir.operand import sides_of
 from evt.ir.origin import at
+from evt.ir.value_types import value_type
 
 
 def verify(dag: Dag) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import F32, F64
-from evt.ir.infer import domain
 from evt.ir.node import Acc, Apply
+from evt.ir.value_types import domain
 from evt.optimise.rewrite import TypedBuilder
 
 

@@ -7,8 +7,8 @@ import math
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, F32, I32, DType
-from evt.ir.infer import met
 from evt.ir.node import Apply, Cast, Const
+from evt.ir.value_types import cast_constant_type
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact, round_constant
 
@@ -52,7 +52,7 @@ def fold_casts(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> in
     """Fold ``f16(0.1) -> 0.0999755859375``; ``i8(2.5) -> i32(2)``, a constant that remains an integer."""
     if (value := builder.constant(operands[0])) is None:
         return None
-    result = round_constant(op.dtype, round_constant(met(builder.types[operands[0]], op.dtype), value))
+    result = round_constant(op.dtype, round_constant(cast_constant_type(builder.types[operands[0]], op.dtype), value))
     if not math.isfinite(result):
         return None
     return builder.number(result) if op.dtype == B1 else builder.literal(result, op.dtype.compute)

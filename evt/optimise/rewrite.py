@@ -16,7 +16,6 @@ from typing import Any
 from evt.functions import TABLE, Comparison, Fact
 from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator, reduced_modes
 from evt.ir.dtype import B1, F64, DType
-from evt.ir.infer import alone, domain, interleaved_type, reduced_type, value_type
 from evt.ir.node import (
     ROOTS,
     Apply,
@@ -32,6 +31,7 @@ from evt.ir.node import (
     base,
     is_divided,
 )
+from evt.ir.value_types import constants_type, domain, interleaved_type, reduced_type, value_type
 from evt.optimise.rounding import is_exact
 
 
@@ -48,7 +48,7 @@ class TypedBuilder(Builder):
         #: The value of each node that is a constant, with or without a type.
         self._constants: list[float | None] = []
         #: The compute type of operations on constants only.
-        self.default = alone(dag)
+        self.default = constants_type(dag)
         #: True if something is computed or stored in f64.
         self.wide = F64 in ({value.dtype for value in set(dag.types)} | {output.dtype for output in dag.outputs})
 

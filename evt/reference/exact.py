@@ -15,7 +15,6 @@ import torch
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import BOOL, I64, DType
-from evt.ir.infer import met, reduced_type
 from evt.ir.node import (
     MODES,
     MOMENTS,
@@ -36,6 +35,7 @@ from evt.ir.node import (
     within,
 )
 from evt.ir.operand_types import multiplied_type
+from evt.ir.value_types import cast_constant_type, reduced_type
 from evt.reference import functions
 from evt.reference.extents import Extents
 from evt.reference.indexed import gathered, scattered
@@ -113,11 +113,11 @@ class Exact(Dialect[torch.Tensor]):
         return value if broadcasts else value.repeat_interleave(width, 2)
 
     def cast(self, dtype: DType, x: Argument[torch.Tensor]) -> torch.Tensor:
-        return round_to(dtype, self.met(x, dtype)).to(working(dtype, self.dtype))
+        return round_to(dtype, self.cast_operand(x, dtype)).to(working(dtype, self.dtype))
 
-    def met(self, x: Argument[torch.Tensor], dtype: DType) -> torch.Tensor:
+    def cast_operand(self, x: Argument[torch.Tensor], dtype: DType) -> torch.Tensor:
         """Return the operand of a cast or store. A constant remains as written, in the resulting type."""
-        return x.value.to(working(met(x.type, dtype), self.dtype)) if x.type.constant else x.value
+        return x.value.to(working(cast_constant_type(x.type, dtype), self.dtype)) if x.type.constant else x.value
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
         value, over = self.reduced_value(x), set(map(base, op.modes))
@@ -190,7 +190,7 @@ class Exact(Dialect[torch.Tensor]):
 
     def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
         assert output.dtype is not None
-        value = spread(self.met(x, output.dtype))
+        value = spread(self.cast_operand(x, output.dtype))
         if output.is_indexed:
             return self.scattered(output, value)
         return self.extents.store(output, value, exact=self.dtype == torch.float64)
@@ -213,7 +213,7 @@ class Exact(Dialect[torch.Tensor]):
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
         dtype = multiplied_type(self.dag.operands, operand.name)
-        value = self.met(x, dtype)
+        value = self.cast_operand(x, dtype)
         exact = self.dtype == torch.float64 and dtype.is_float
         value = value.to(working(dtype, self.dtype)) if exact else round_to(dtype, value)
         return value.expand(self.start.shape)

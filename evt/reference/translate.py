@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import DType
-from evt.ir.infer import domain, interleaved_type
 from evt.ir.node import (
     Acc,
     Apply,
@@ -40,6 +39,7 @@ from evt.ir.node import (
     base,
     divisor,
 )
+from evt.ir.value_types import domain, interleaved_type
 
 Value = TypeVar("Value")
 

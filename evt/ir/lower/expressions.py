@@ -11,7 +11,6 @@ from evt.functions import BINARY, FUNCTIONS, UNARY, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
 from evt.ir.dtype import B1, BOOL, BY_NAME, I32, I64, OUTPUTS, TF32
-from evt.ir.infer import value_modes
 from evt.ir.lower.derivative import Derivatives, NoDerivativeError
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import SourceDiagnostics
@@ -21,6 +20,7 @@ from evt.ir.lower.words import INFINITY, SPECIAL, read_number
 from evt.ir.missing import MISSING_FUNCTIONS, MISSING_PARAMETERS, MISSING_TYPES, unknown_type
 from evt.ir.node import ELEMENT_MODES, MOMENTS, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Place
+from evt.ir.value_types import value_modes
 from evt.language import tree as syntax
 
 #: The highest order of a derivative, because the expression grows with each order.

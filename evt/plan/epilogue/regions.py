@@ -18,7 +18,7 @@ from typing import TypeAlias
 from evt.functions import TABLE
 from evt.ir import Apply, Cast, Const, TypedDag
 from evt.ir.dtype import F32, DType
-from evt.ir.infer import domain
+from evt.ir.value_types import domain
 
 
 @dataclass(frozen=True, slots=True)
