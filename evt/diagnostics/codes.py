@@ -75,7 +75,7 @@ _TABLE = (
     Code("E0613", "a stored program that this version cannot read"),
     Code("E0614", "a gradient that cannot be computed"),
     Code("E0615", "a program without PyTorch's operators"),
-    # # functions that users register
+    # functions that users register
     Code("E0651", "a function name that is already taken"),
     Code("E0652", "a function signature that cannot be read"),
     Code("E0653", "C++ that cannot be used for a function"),
@@ -110,7 +110,7 @@ _TABLE = (
     # evt itself
     Code("E0901", "not supported yet"),
     Code("E0902", "a bug in evt"),
-    # # models: reasons for not fusing an operator
+    # models: reasons for not fusing an operator
     Code("E1001", "an operator without a function in evt"),
     Code("E1002", "a type that kernels do not compute in"),
     Code("E1003", "a view of the product that a kernel cannot follow"),

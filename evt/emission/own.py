@@ -46,37 +46,7 @@ def own(plan: Plan) -> OwnText | None:
                 structs=structs(plan),
             )
         case OwnProduct() as loop:
-            sizes = list(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
-            if loop.partner is not None:
-                sizes[1] = ("columns", as_int("2 * arguments.n"))
-            operands, strides = list[tuple[str, str]](), list[tuple[str, str]]()
-            matrices = [("a", loop.a), ("b", loop.b), *([("partner", loop.partner)] if loop.partner else [])]
-            for letter, matrix in matrices:
-                pointer, leading, batch = operand_of(loop, matrix)
-                operands += [(letter, pointer), (f"{letter}_stride", leading)]
-                strides += [(f"{letter}_batch_stride", batch)] * bool(batch)
-            if loop.batched:
-                sizes.append(("batches", extent("l")))
-                operands += strides
-            if plan.reductions:
-                operands.append(("once", "true"))
-            elif pairs := overwritten(plan):
-                same = (f"{read(output)} == {read(given)}" for output, given in pairs)
-                operands.append(("once", " || ".join(same)))
-            if loop.ends is not None:
-                sizes.append(("groups", extent("l")))
-                operands.append(("b_group_stride", read(loop.b.batch)))
-                operands.append(("ends", f"static_cast<int32_t const*>({read(loop.ends)})"))
-            return OwnText(
-                mainloop="",
-                kernel=_gemm(plan, loop),
-                remark="The matrix product." if loop.ends is None else "The matrix products of the groups.",
-                problem=tuple(sizes),
-                operands=(*operands, *_factor_arguments(loop)),
-                structs=structs(plan),
-                refused="" if loop.has_many else "arguments->l != 1",
-                factors=tuple(map(_factor, loop.factors)),
-            )
+            return _product(plan, loop)
         case DepthwiseConvolution() as loop:
             return OwnText(
                 mainloop="",
@@ -97,6 +67,41 @@ def own(plan: Plan) -> OwnText | None:
             )
         case _:
             return None
+
+
+def _product(plan: Plan, loop: OwnProduct) -> OwnText:
+    """Return the kernel of a matrix product, of its batches, or of groups of rows."""
+    sizes = list(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
+    if loop.partner is not None:
+        sizes[1] = ("columns", as_int("2 * arguments.n"))
+    operands, strides = list[tuple[str, str]](), list[tuple[str, str]]()
+    matrices = [("a", loop.a), ("b", loop.b), *([("partner", loop.partner)] if loop.partner else [])]
+    for letter, matrix in matrices:
+        pointer, leading, batch = operand_of(loop, matrix)
+        operands += [(letter, pointer), (f"{letter}_stride", leading)]
+        strides += [(f"{letter}_batch_stride", batch)] * bool(batch)
+    if loop.batched:
+        sizes.append(("batches", extent("l")))
+        operands += strides
+    if plan.reductions:
+        operands.append(("once", "true"))
+    elif pairs := overwritten(plan):
+        same = (f"{read(output)} == {read(given)}" for output, given in pairs)
+        operands.append(("once", " || ".join(same)))
+    if loop.ends is not None:
+        sizes.append(("groups", extent("l")))
+        operands.append(("b_group_stride", read(loop.b.batch)))
+        operands.append(("ends", f"static_cast<int32_t const*>({read(loop.ends)})"))
+    return OwnText(
+        mainloop="",
+        kernel=_gemm(plan, loop),
+        remark="The matrix product." if loop.ends is None else "The matrix products of the groups.",
+        problem=tuple(sizes),
+        operands=(*operands, *_factor_arguments(loop)),
+        structs=structs(plan),
+        refused="" if loop.has_many else "arguments->l != 1",
+        factors=tuple(map(_factor, loop.factors)),
+    )
 
 
 def _kernel(loop: HaloConvolution) -> str:

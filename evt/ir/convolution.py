@@ -121,28 +121,8 @@ class Convolution:
 
         Raise ValueError with the reason for shapes that do not fit.
         """
-        names = {"fprop": ("x", "weight"), "dgrad": ("the gradient", "weight"), "wgrad": ("the gradient", "x")}
-        for name, operand, shape in zip(names[self.operator], "AB", (a, b), strict=True):
-            if len(shape) != self.rank + 2:
-                expected = {1: "[N, C, L]", 2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}[self.rank]
-                if name == "weight":
-                    expected = expected.replace("N, C", "K, C").replace("L", "S").replace("D", "T")
-                    expected = expected.replace("H", "R").replace("W", "S")
-                raise ValueError(f"{operand} ({name}) has {len(shape)} dimensions; expected {expected}")
-        if self.operator == "wgrad":
-            filters, channels, filter_size = a[1], b[1], self.kernel_size
-            if a[0] != b[0]:
-                raise ValueError(f"A has {a[0]} images and B has {b[0]}")
-            images, pixels = b[0], tuple(b[2:])
-        else:
-            filters, filter_size = b[0], tuple(b[2:])
-            channels = b[1] * self.groups
-            if self.operator == "dgrad" and a[1] != filters:
-                raise ValueError(f"A has {a[1]} channels and B has {filters} output channels")
-            if self.operator == "fprop" and a[1] != channels:
-                per_group = f" in each of {self.groups} groups" if self.groups > 1 else ""
-                raise ValueError(f"A has {a[1]} channels and B has {b[1]}{per_group}")
-            images, pixels = a[0], tuple(a[2:])
+        self._check_ranks(a, b)
+        images, channels, filters, pixels, filter_size = self._operand_sizes(a, b)
         for what, count in (("input channels", channels), ("output channels", filters)):
             if count % self.groups:
                 raise ValueError(f"{count} {what} do not divide into {self.groups} groups")
@@ -157,9 +137,8 @@ class Convolution:
             if any(extra >= step for extra, step in zip(self.output_padding, self.stride, strict=True)):
                 raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
         for size, pad, span in zip(pixels, pads, reach, strict=True):
-            if (
-                isinstance(size, int) and max(size + sum(pad), span) >= 2**31
-            ):  # symbolic sizes have no guard for this check
+            # Symbolic sizes have no guard for this check.
+            if isinstance(size, int) and max(size + sum(pad), span) >= 2**31:
                 raise ValueError(f"the padded input or the dilated filters span {max(size + sum(pad), span)} pixels")
             if size + sum(pad) < span and self.operator != "dgrad":
                 raise ValueError(f"the dilated filters span {span} pixels, and the padded input has {size + sum(pad)}")
@@ -172,6 +151,35 @@ class Convolution:
             shown = " x ".join(map(str, results))
             raise ValueError(f"A has {' x '.join(map(str, a[2:]))} pixels; the output of this convolution has {shown}")
         return ConvolutionProblem(self, images, channels, filters, pixels, tuple(filter_size), results, pads)
+
+    def _check_ranks(self, a: Sequence[int], b: Sequence[int]) -> None:
+        """Raise ValueError for shapes with another number of dimensions."""
+        names = {"fprop": ("x", "weight"), "dgrad": ("the gradient", "weight"), "wgrad": ("the gradient", "x")}
+        for name, operand, shape in zip(names[self.operator], "AB", (a, b), strict=True):
+            if len(shape) != self.rank + 2:
+                image = {1: "[N, C, L]", 2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}[self.rank]
+                weight = {1: "[K, C, S]", 2: "[K, C, R, S]", 3: "[K, C, T, R, S]"}[self.rank]
+                expected = weight if name == "weight" else image
+                raise ValueError(f"{operand} ({name}) has {len(shape)} dimensions; expected {expected}")
+
+    def _operand_sizes(
+        self, a: Sequence[int], b: Sequence[int]
+    ) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...]]:
+        """Return the images, channels, filters, pixels and filter size that A and B give; for dgrad, pixels of A.
+
+        Raise ValueError for A and B that contradict each other.
+        """
+        if self.operator == "wgrad":
+            if a[0] != b[0]:
+                raise ValueError(f"A has {a[0]} images and B has {b[0]}")
+            return b[0], b[1], a[1], tuple(b[2:]), self.kernel_size
+        filters, channels = b[0], b[1] * self.groups
+        if self.operator == "dgrad" and a[1] != filters:
+            raise ValueError(f"A has {a[1]} channels and B has {filters} output channels")
+        if self.operator == "fprop" and a[1] != channels:
+            per_group = f" in each of {self.groups} groups" if self.groups > 1 else ""
+            raise ValueError(f"A has {a[1]} channels and B has {b[1]}{per_group}")
+        return a[0], channels, filters, tuple(a[2:]), tuple(b[2:])
 
 
 @dataclass(frozen=True)

@@ -103,19 +103,7 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
             f"`{token}` is not an index mode" if token != "]" else f"a mode is missing after `{before}`", hint
         )
     if token.type in _OPERAND and before is not None and before.type in _ENDS:
-        hint = "statements are separated by a line end or `;`"
-        if word := _WORDS.get(str(token)) or _WORDS.get(str(before)):
-            hint = _choice(source, tokens, index) or word
-            if before == "not":
-                hint = f"write `!{_negated(source, tokens, index)}`"
-        elif before.type == "NUMBER" and token in _SUFFIXES and before.end_pos == token.start_pos:
-            hint = f"numbers have no suffix: write `{before}`"
-        elif {before.type, token.type} <= {"NAME", "NUMBER"}:
-            call = f" or `{before}({token})`" if before.type == token.type == "NAME" else ""
-            hint = f"write `{before} * {token}`{call}; {hint}"
-        else:
-            hint = f"write `*` for a product; {hint}"
-        return report(f"an operator is missing between `{before}` and `{token}`", hint)
+        return report(f"an operator is missing between `{before}` and `{token}`", _joining(source, tokens, index))
     if before is not None and before.type in {"IN", "OUT", "DEF"}:
         return report(f"`{before}` is a word of the language", f"rename it, for example `{before}_`", "E0108")
     operator = token.type in {*_CLOSING, "COMMA", "PRODUCT", "POWER", "COMPARE"}
@@ -130,6 +118,22 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
     elif token == "%":
         hint = _remainder(source, tokens, index) or hint
     return report(f"`{token}` is not expected here", hint or _like(tokens))
+
+
+def _joining(source: Source, tokens: list[lark.Token], index: int) -> str:
+    """Return a help for an operand that directly follows another one."""
+    before, token = tokens[index - 1], tokens[index]
+    separate = "statements are separated by a line end or `;`"
+    if before == "not":
+        return f"write `!{_negated(source, tokens, index)}`"
+    if word := _WORDS.get(str(token)) or _WORDS.get(str(before)):
+        return _choice(source, tokens, index) or word
+    if before.type == "NUMBER" and token in _SUFFIXES and before.end_pos == token.start_pos:
+        return f"numbers have no suffix: write `{before}`"
+    if {before.type, token.type} <= {"NAME", "NUMBER"}:
+        call = f" or `{before}({token})`" if before.type == token.type == "NAME" else ""
+        return f"write `{before} * {token}`{call}; {separate}"
+    return f"write `*` for a product; {separate}"
 
 
 def _like(tokens: list[lark.Token]) -> str:

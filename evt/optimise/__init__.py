@@ -39,7 +39,7 @@ PIPELINE: tuple[Pass, ...] = (
     contract,  # late: multiply-add hides the products that the rules above look for
     place_casts,  # the casts that stores imply; no rule above sees through them
 )
-#: For numerics="match_eager": passes that neither add nor remove a rounding.
+#: For numerics="eager": passes that neither add nor remove a rounding.
 ROUNDING_KEPT: tuple[Pass, ...] = (expand_means, *EXACT, place_casts)
 #: With ``relaxed``.
 RELAXED: tuple[Pass, ...] = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from evt.ir import Input, Operand, Output
+from evt.ir import Dag, Input, Operand, Output
 from evt.ir.dtype import I64
 from evt.plan.fields import Field
 from evt.reference import is_image
@@ -166,61 +166,67 @@ def prepare(
     chosen, library = kernel.plan, kernel.library
     dag = request.dag
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
-    constants = (0, *(0 if value.default is None else value.default for value in dag.inputs))
-    null = len(tensors) + len(numbers)
-    pointers = {name: slot for slot, (name, _) in enumerate(tensors)}
-    pointers |= {output.name: null + len(constants) + index for index, output in enumerate(fresh)}
-    values = {value.name: null + 1 + index for index, value in enumerate(dag.inputs)}
-    values |= {name: len(tensors) + index for index, name in enumerate(numbers)}
-    workspace_slot = null + len(constants) + len(fresh)
-
-    picked: list[int] = []
-    moved: list[str] = []
+    slots = _Slots(dag, [name for name, _ in tensors], numbers, fresh)
     launches = launches_of(chosen, bound.sizes["l"])
     computed = optimised_for(request, bound.dag.operands, bound.absent)
     check_batches(computed, route_of(chosen), chosen.target, bound.sizes["l"])
-    sizes: list[list[int]] = [[] for _ in launches]
-    for member in chosen.fields:
-        if member.role == "workspace":
-            picked.append(workspace_slot)
-        elif member.kind == "pointer":
-            picked.append(pointers.get(member.tensor, null))
-        elif member.kind in ("number", "integer"):
-            picked.append(values[member.tensor])
-        else:
-            for mine, (_, batches) in zip(sizes, launches, strict=True):
-                mine.append(_size(bound, member, batches))
-        if len(moved) < len(picked):
-            moved.append(member.tensor if member.kind == "pointer" else "")
-    leading, rest = library.form[: len(picked)], library.form[len(picked) :]
-    packed_sizes = [struct.pack(f"={rest}", *each) for each in sizes]
-    needed = max(library.workspace(bytes(8 * len(picked)) + each) for each in packed_sizes)
-    steps = tuple(_steps(bound, moved, launches, packed_sizes))
+
+    members = [member for member in chosen.fields if member.kind != "size"]
+    picked, count = [slots.of(member) for member in members], len(members)
+    extents = [member for member in chosen.fields if member.kind == "size"]
+    sizes = [
+        struct.pack(f"={library.form[count:]}", *(_size(bound, member, batches) for member in extents))
+        for _, batches in launches
+    ]
+    needed = max(library.workspace(bytes(8 * count) + each) for each in sizes)
+    moved = [member.tensor if member.kind == "pointer" else "" for member in members]
+    steps = tuple(_steps(bound, moved, launches, sizes))
     positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
-    given = dict(tensors)
-    problem = bound.convolution
+    given, problem = dict(tensors), bound.convolution
     contiguous = problem is not None and not follows_channels_last(problem.geometry, given["A"], given["B"])
     return Prepared(
-        library.run,
-        8 * len(chosen.fields),
-        bound.index,
-        itemgetter(*picked),
-        struct.Struct(f"={leading}").pack,
-        packed_sizes[0],
-        constants,
-        tuple((positions[output.name], prototype_of(bound, output)) for output in fresh),
-        without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
-        tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype in WHOLE),
-        tuple(values[name] for name in numbers if dag.input[name].dtype == I64),
-        find_overlap(bound, tensors, buffers),
-        steps if len(steps) > 1 else (),
-        tuple(
+        run=library.run,
+        length=8 * len(chosen.fields),
+        device=bound.index,
+        pick=itemgetter(*picked),
+        pack=struct.Struct(f"={library.form[:count]}").pack,
+        sizes=sizes[0],
+        constants=slots.constants,
+        allocations=tuple((positions[output.name], prototype_of(bound, output)) for output in fresh),
+        workspace=without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
+        integers=tuple(
+            (slots.values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype in WHOLE
+        ),
+        wide=tuple(slots.values[name] for name in numbers if dag.input[name].dtype == I64),
+        overlap=find_overlap(bound, tensors, buffers),
+        steps=steps if len(steps) > 1 else (),
+        copied=tuple(
             (slot, prototype_of(bound, bound.dag.output[name]) if name in buffers else None)
             for slot, (name, _) in enumerate(tensors)
             if name in bound.copied
         ),
-        tuple(positions[output.name] for output in fresh if contiguous and is_image(output)),
+        contiguous=tuple(positions[output.name] for output in fresh if contiguous and is_image(output)),
     )
+
+
+class _Slots:
+    """The numbers of a call's slots, in the order that :class:`Prepared` describes."""
+
+    def __init__(self, dag: Dag, tensors: Sequence[str], numbers: Sequence[str], fresh: Sequence[Output]) -> None:
+        self.constants = (0, *(0 if value.default is None else value.default for value in dag.inputs))
+        self.null = len(tensors) + len(numbers)  # the first constant, 0
+        first_fresh = self.null + len(self.constants)
+        self.workspace = first_fresh + len(fresh)
+        self.pointers = {name: slot for slot, name in enumerate(tensors)}
+        self.pointers |= {output.name: first_fresh + index for index, output in enumerate(fresh)}
+        self.values = {value.name: self.null + 1 + index for index, value in enumerate(dag.inputs)}
+        self.values |= {name: len(tensors) + index for index, name in enumerate(numbers)}
+
+    def of(self, member: Field) -> int:
+        """Return the slot of an address or a number among the kernel's arguments."""
+        if member.role == "workspace":
+            return self.workspace
+        return self.pointers.get(member.tensor, self.null) if member.kind == "pointer" else self.values[member.tensor]
 
 
 def _size(bound: Bound, member: Field, batches: int) -> int:

@@ -159,7 +159,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Cal
         fitting = _modes_of(bound, tensor) or (("m", "n") if tensor.dim() > 1 else ("n",))
         declared = declaration(value.name, dtype_of(tensor), fitting)
         help_text = f"an input without a subscript is a scalar; declare what this is: `in {declared}`"
-        report("E0604", f"`{value.name}` has shape {_shape(tensor)}, and the program has it a scalar", help_text)
+        report("E0604", f"`{value.name}` has shape {_shape(tensor)}, and the program declares a scalar", help_text)
         return None
     if not _check_dtype(bound.dag, value, tensor, report):
         return None

@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[str, Callable[[], tuple[Any, Any, dict[str, Any]]], str
     "a scalar": (
         "combination",
         lambda: (f16(8, 8), f16(8, 8), {"C": f16(8, 8), "alpha": f32(2), "beta": f32(1)}),
-        "and the program has it a scalar",
+        "and the program declares a scalar",
     ),
     "blocks": (
         "pairs",

@@ -232,12 +232,12 @@ def called(text: str, *shapes: tuple[int, ...], **inputs: Any) -> list[Diagnosti
 CALLS = [
     ("in zp: i32[m, n]; D = acc + zp", {"zp": 3}, "`zp` is a number", "`in zp: i32`"),
     ("D = acc + C", {"C": 1.5}, "`C` is a number", "`in C: f32`"),
-    ("in C: f32[] = 0; D = acc + C", {"C": (6, 16)}, "the program has it a scalar", "`in C: f16[m, n]`"),
-    ("in C: f32[] = 0; D = acc + C", {"C": (16,)}, "the program has it a scalar", "`in C: f16[n]`"),
+    ("in C: f32[] = 0; D = acc + C", {"C": (6, 16)}, "the program declares a scalar", "`in C: f16[m, n]`"),
+    ("in C: f32[] = 0; D = acc + C", {"C": (16,)}, "the program declares a scalar", "`in C: f16[n]`"),
     (
         "in C: f32[] = 0; D = acc + C",
         {"C": (3, 4)},
-        "the program has it a scalar",
+        "the program declares a scalar",
         "declare what this is: `in C: f16[m, n]`",
     ),
     ("D = acc + alpha", {"alpha": (1, 1)}, "`alpha` is torch.float16", "`in alpha: f16`"),

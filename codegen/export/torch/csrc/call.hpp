@@ -93,7 +93,7 @@ bool is_single(Program const& program, Value const& value, Span<Int> sizes) {
   for (Int const& size : sizes) elements = elements * size;
   if (value.kind == Kind::number && value.modes.empty()) {
     EVT_CHECK(elements == 1, program, "E0604", "`", value.name, "` has shape ", sizes,
-              ", and the program has it a scalar");
+              ", and the program declares a scalar");
     return true;
   }
   return value.kind == Kind::flexible && elements == 1;
