@@ -134,66 +134,90 @@ def epilogue_program(
 
 def _slots(scope: Scope, source: str | None, implicit_store: str | None, fused: bool) -> list[Slot]:
     """Return the places of the steps in topological order, the root last."""
-    dag, computed = scope.dag, results(scope.dag, fused)
-    slots: list[Slot] = []
-    known: dict[int, int] = {}
-    once: dict[int, int] = {}
-
-    def add(slot: Slot) -> int:
-        slots.append(slot)
-        return len(slots) - 1
-
-    def visit(value: int) -> int:
-        """Return the position of a value that is a leaf or a region's result; results come in id order."""
-        if value not in known:
-            known[value] = add(_leaf(scope, value, source))
-        return known[value]
-
-    def visit_reduced(node: int) -> int:
-        """Return the position of the operand of a reduction or a block: a sum counts shared columns once."""
-        op, value = dag[node], dag.arguments(node)[0]
-        assert isinstance(op, Reduce | ReduceBlocks)
-        operand = visit(value)
-        if op.kind in PLACES:
-            return add(Slot(PlaceKeys, value, (operand,), reduction=node))
-        along = isinstance(op, ReduceBlocks) or "n" in op.over
-        if op.kind != "sum" or not along or "/" not in columns_of(dag.types[value]):
-            return operand
-        if value not in once:
-            once[value] = add(Slot(FirstColumns, value, (operand,)))
-        return once[value]
-
+    placement = _Placement(scope, source)
+    computed = results(scope.dag, fused)
     for value in sorted(computed):
-        step = _STEPS.get(type(dag[value]), Apply) if swapped(dag, value) is None else PairSwap
-        if isinstance(dag[value], ReduceBlocks):
-            operands: tuple[int, ...] = (visit_reduced(value),)
-        elif step is not Apply:
-            operands = tuple(map(visit, operands_of(dag, value)))
+        placement.compute(value, computed)
+    for name, store in in_order(scope.dag):
+        if scope.dag.reduced[store]:
+            placement.reduce(store)
+        elif name == implicit_store:
+            return placement.end_with(name, store)
         else:
-            read = region_operands(dag, value, computed)
-            if not read:  # constants only: a region still needs an operand
-                read = [next(node for node in range(len(dag)) if isinstance(dag[node], Acc))]
-            operands = tuple(map(visit, read))
-        known[value] = add(Slot(step, value, operands))
+            placement.store(name, store)
+    return placement.slots
 
-    reduced: set[int] = set()
-    for name, store in in_order(dag):
-        value = dag.arguments(store)[0]
-        if dag.reduced[store]:
-            for node in reductions_of(dag, store):
-                if node not in reduced:
-                    reduced.add(node)
-                    operand = visit_reduced(node)
-                    add(Slot(Reduction, dag.arguments(node)[0], (operand,), reduction=node))
-            continue
-        operand = visit(value)
-        if name != implicit_store:
-            add(Slot(_store(dag.output[name]), value, (operand,), name))
-        elif slots[operand].step is not Apply or any(operand in slot.operands for slot in slots):
-            add(Slot(Apply, value, (operand,), name))  # the identity: the root converts to D's type
+
+class _Placement:
+    """The slots of a program while they are made, each after its operands. ``known`` has the slots of values."""
+
+    def __init__(self, scope: Scope, source: str | None) -> None:
+        self.scope, self.source, self.dag = scope, source, scope.dag
+        self.slots: list[Slot] = []
+        self.known: dict[int, int] = {}
+        self._once: dict[int, int] = {}  # values whose shared columns count once
+        self._reduced: set[int] = set()
+
+    def compute(self, value: int, computed: set[int]) -> None:
+        """Add the step of a region's result, or of an exchange between columns. Values come in id order."""
+        op = self.dag[value]
+        step = _STEPS.get(type(op), Apply) if swapped(self.dag, value) is None else PairSwap
+        if isinstance(op, ReduceBlocks):
+            operands: tuple[int, ...] = (self._operand_of(value),)
+        elif step is not Apply:
+            operands = tuple(map(self.visit, operands_of(self.dag, value)))
         else:
-            slots = _move_last(slots, operand)
-    return slots
+            read = region_operands(self.dag, value, computed)
+            if not read:  # constants only: a region still needs an operand
+                read = [next(node for node in range(len(self.dag)) if isinstance(self.dag[node], Acc))]
+            operands = tuple(map(self.visit, read))
+        self.known[value] = self._add(Slot(step, value, operands))
+
+    def reduce(self, store: int) -> None:
+        """Add the reductions that a stored value depends on, each once."""
+        for node in reductions_of(self.dag, store):
+            if node not in self._reduced:
+                self._reduced.add(node)
+                operand = self._operand_of(node)
+                self._add(Slot(Reduction, self.dag.arguments(node)[0], (operand,), reduction=node))
+
+    def store(self, name: str, store: int) -> None:
+        """Add the store of an output."""
+        value = self.dag.arguments(store)[0]
+        self._add(Slot(_store(self.dag.output[name]), value, (self.visit(value),), name))
+
+    def end_with(self, name: str, store: int) -> list[Slot]:
+        """Return all slots, the last of which gives the value that the collective stores as D."""
+        value = self.dag.arguments(store)[0]
+        operand = self.visit(value)
+        if self.slots[operand].step is Apply and not any(operand in slot.operands for slot in self.slots):
+            return _move_last(self.slots, operand)
+        self._add(Slot(Apply, value, (operand,), name))  # the identity: the root converts to D's type
+        return self.slots
+
+    def visit(self, value: int) -> int:
+        """Return the position of a value that is a leaf or was computed."""
+        if value not in self.known:
+            self.known[value] = self._add(_leaf(self.scope, value, self.source))
+        return self.known[value]
+
+    def _operand_of(self, node: int) -> int:
+        """Return the position of the operand of a reduction or a block: a sum counts shared columns once."""
+        op, value = self.dag[node], self.dag.arguments(node)[0]
+        assert isinstance(op, Reduce | ReduceBlocks)
+        operand = self.visit(value)
+        if op.kind in PLACES:
+            return self._add(Slot(PlaceKeys, value, (operand,), reduction=node))
+        along = isinstance(op, ReduceBlocks) or "n" in op.over
+        if op.kind != "sum" or not along or "/" not in columns_of(self.dag.types[value]):
+            return operand
+        if value not in self._once:
+            self._once[value] = self._add(Slot(FirstColumns, value, (operand,)))
+        return self._once[value]
+
+    def _add(self, slot: Slot) -> int:
+        self.slots.append(slot)
+        return len(self.slots) - 1
 
 
 def _leaf(scope: Scope, value: int, source: str | None) -> Slot:
