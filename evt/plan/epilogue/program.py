@@ -187,7 +187,7 @@ class _Placement:
         self._add(Slot(_store(self.dag.output[name]), value, (self.visit(value),), name))
 
     def end_with(self, name: str, store: int) -> list[Slot]:
-        """Return all slots, the last of which gives the value that the collective stores as D."""
+        """Return all slots. The last one gives the value that the collective stores as D."""
         value = self.dag.arguments(store)[0]
         operand = self.visit(value)
         if self.slots[operand].step is Apply and not any(operand in slot.operands for slot in self.slots):
