@@ -19,8 +19,8 @@ from evt.request import LOOP
 if TYPE_CHECKING:
     from evt.measured import Timing
 
-#: The steps of an epilogue and the measurements that the short text has.
-_MOST_STEPS, _MOST_TIMINGS = 6, 3
+#: The most steps of an epilogue, measurements and tiles in the short text.
+_MOST_STEPS, _MOST_TIMINGS, _MOST_TILES = 6, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,9 @@ class Explanation:
         yield f"   epilogue      {self._epilogue_in_short}"
         if self.factors:
             yield f"   factors       {self.factors}"
-        yield f"   tiles         {', '.join(self.configurations)}"
+        more = len(self.configurations) - _MOST_TILES
+        others = f" and {more} more" if more > 0 else ""
+        yield f"   tiles         {', '.join(self.configurations[:_MOST_TILES])}{others}"
         yield f"   resources     {self._resources}"
         if self.proof:
             yield f"   invariance    {self.proof}"
