@@ -20,7 +20,9 @@ INVALID_CONTEXT = 201
 _MULTIPROCESSORS, _CAPABILITY = 16, (75, 76)  # CUdevice_attribute
 _DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
 _CLUSTER, _PDL = 4, 6  # CUlaunchAttributeID
-_INTERLEAVE_NONE, _PROMOTION_256, _FILL_ZEROS = 0, 3, 0
+_INTERLEAVE_NONE, _FILL_ZEROS = 0, 0
+#: CUtensorMapL2promotion: the bytes that L2 fetches at once for a box.
+_PROMOTION_128, _PROMOTION_256, _LINE = 2, 3, 128
 #: The alignment of a descriptor in memory.
 _ALIGNMENT = 128
 _Reader: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -208,11 +210,13 @@ def _memory(size: int) -> tuple[Any, int]:
 
 def _encode(driver: Driver, given: TensorMap, at: int, address: int) -> int:
     rank = len(given.extents)
+    # A box of rows that begin within lines would fetch much beyond its own lines.
+    promotion = _PROMOTION_128 if given.strides[0] % _LINE else _PROMOTION_256
     extents, strides = (ctypes.c_uint64 * rank)(*given.extents), (ctypes.c_uint64 * (rank - 1))(*given.strides)
     box, steps = (ctypes.c_uint32 * rank)(*given.box), (ctypes.c_uint32 * rank)(*given.steps)
     code: int = driver.encode_tiled(
         *(ctypes.c_void_p(at), given.type, rank, ctypes.c_void_p(address), extents, strides, box, steps),
-        *(_INTERLEAVE_NONE, given.swizzle, _PROMOTION_256, _FILL_ZEROS),
+        *(_INTERLEAVE_NONE, given.swizzle, promotion, _FILL_ZEROS),
     )
     return code
 

@@ -37,6 +37,7 @@ class Driver:
         self.calls: list[str] = []
         self.launched: list[tuple[tuple[int, ...], int, bytes]] = []
         self.maps: list[tuple[int, int]] = []
+        self.promotions: list[int] = []
         self.size: int | None = None
         self.params_bytes = 0
         self.thread_has_context = True
@@ -67,8 +68,9 @@ class Driver:
     def allow_shared_memory(self, kernel: int, size: int, device: int) -> int:
         return self._say("allow")
 
-    def encode_tiled(self, at: Any, kind: int, rank: int, address: Any, *_: Any) -> int:
+    def encode_tiled(self, at: Any, kind: int, rank: int, address: Any, *others: Any) -> int:
         self.maps.append((rank, address.value))
+        self.promotions.append(others[-2])
         return self._say("encode")
 
     def replace_address(self, at: int, address: int) -> int:
@@ -140,6 +142,14 @@ def test_a_call_fills_the_parameters_and_is_kept(made, cubin):
     (bias,) = struct.unpack_from("Q", call, 8 * [field.name for field in PLAN.fields].index("in_bias"))
     assert member(cubin, params, "epilogue.in_bias.ptr", "Q") == bias
     assert driver.calls.count("load") == driver.calls.count("allow") == 1
+
+
+def test_l2_fetches_single_lines_for_rows_that_begin_within_lines(made):
+    driver = Driver()
+    call = arguments(k=520, stride_m_of_A=520)
+    assert made(driver).run(call, len(call), 0) == 0
+    one_line, two_lines = 2, 3  # CUtensorMapL2promotion
+    assert driver.promotions == [one_line, two_lines, two_lines]
 
 
 @pytest.mark.parametrize("change", [{"first": 0x20000}, {"alpha": 2.0}, {"m": 999}])

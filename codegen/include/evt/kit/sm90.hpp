@@ -500,8 +500,11 @@ struct TmaTensor {
                                        : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                        : row_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                          : CU_TENSOR_MAP_SWIZZLE_NONE;
+    // A box of rows that begin within lines would fetch much beyond its own lines.
+    CUtensorMapL2promotion const promotion =
+        bytes[0] % 128 != 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     return encode_tiled(&map, type, Dimensions, const_cast<void*>(pointer), sizes, bytes, boxes, every,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
   }
 #endif
