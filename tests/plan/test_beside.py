@@ -16,13 +16,14 @@ from evt.request import packed_problem, problem_sizes
     [
         ("D = acc", 64, 128, True),
         ("D = acc", 64, 64, False),
-        ("D = acc", 64, 160, False),
+        ("D = acc", 64, 160, True),
+        ("D = acc", 72, 128, True),
         ("D = acc", 48, 128, False),
         ("out D, s: f32[n]\nD = acc\ns = sum[m](acc)", 64, 128, False),
     ],
 )
 def test_products_are_built_beside_the_halo_kernel(text: str, channels: int, filters: int, both: bool) -> None:
-    """A product is beside it for blocks of filters, whole lines of channels and no sums over rows."""
+    """A product is beside it for more than a block of filters, a line of channels or more, and no sums over rows."""
     shapes = (8, channels, 14, 14), (filters, channels, 1, 1)
     problem = packed_problem(evt.conv2d(text).request, "sm90", "f16", "f16", shapes)
     halo = {"conv-halo-3x"}

@@ -113,21 +113,21 @@ def suits(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operation is a convolution of known sizes with a multiple of 64 filters, at least 128, and with pixels of "
-    "whole 128-byte lines, and has no reductions over rows (measured on an H200)"
+    "the operation is a convolution of known sizes with more than 64 filters and a 128-byte line of channels or more, "
+    "and has no reductions over rows (measured on an H200)"
 )
 def beside(problem: Problem) -> Verdict:
-    """Offer products beside the halo kernel: 28 layers took 0.95 of its time on an H200, 0.87 to 1.05."""
+    """Offer products beside the halo kernel: 57 layers took 0.97 of its time on an H200, 0.72 to 1.11."""
     sizes = problem.sizes.convolution
     if sizes is None:
         return Refusal("the operation is no convolution of known sizes")
-    if sizes.columns <= FILTERS or sizes.columns % FILTERS:
-        return Refusal(f"{sizes.columns} filters do not fill the tiles of products")
+    if sizes.columns <= FILTERS:
+        return Refusal(f"{sizes.columns} filters are one block")
     reductions = (node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, Reduce) and "m" in op.over)
     if (reduction := next(reductions, None)) is not None:
         return Refusal("a reduction is over rows", reduction)
     channel_bytes = sizes.depth * problem.operand_bytes
-    return HOLDS if channel_bytes % LINE_BYTES == 0 else Refusal(f"a pixel has {channel_bytes} bytes of channels")
+    return HOLDS if channel_bytes >= LINE_BYTES else Refusal(f"a pixel has {channel_bytes} bytes of channels")
 
 
 def _copies_many_pixels(problem: Problem) -> bool:
