@@ -23,6 +23,9 @@ using Lanes = fragment::LanesOfWgmma;
 template <int Distance>
 using LanesOfPairs = fragment::LanesOfPairs<Distance>;
 inline constexpr int kMaxRowBytes = 128;
+inline constexpr int kAlignmentOfSums = 16;
+/// The most rows of a tile that warps multiply by themselves.
+inline constexpr int kMaxRowsOfWarp = 16;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
@@ -130,8 +133,10 @@ struct GemmTraits {
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
   // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
   static constexpr int kRun = Conversion::kPacked ? 4 : 1;
-  /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes or reads factors.
-  static constexpr int kLaneArrivals = Scaled::kExists ? 32 : 1;
+  // Whether warps multiply by themselves. A few rows leave WGMMA's wide instructions empty, and consumers wait for them.
+  static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kMaxRowsOfWarp;
+  /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes factors, or reads what a stage has.
+  static constexpr int kLaneArrivals = Scaled::kExists || kByWarps ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
   static constexpr int kFreeBytes = kSharedBytes - kAlignment - kBarrierBytes - kTableBytes;
@@ -153,6 +158,10 @@ struct GemmTraits {
   static constexpr int kFitting = (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / (kRings * kPartBytes);
   static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
+  // Partial sums of CTAs have their own memory if it is free. Else they take that of the stages, once all have multiplied.
+  static constexpr int kExchangedBytes = kConsumers * kSplits * kSumsBytes;
+  static constexpr bool kSumsBeside =
+      kStages * (kStageBytes + Scaled::kBytes) + kRings * kRingBytes + kExchangedBytes + kAlignmentOfSums <= kFreeBytes;
   // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
   static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
   static_assert(kStages >= 2, "two stages fit in shared memory");
@@ -166,6 +175,7 @@ struct GemmTraits {
   static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
   static_assert(!kByStages || (kSplits > 1 && !kPaired), "consumers by stages exchange their sums");
+  static_assert(!kByWarps || (kBlocks == 1 && kRowBytes == kMaxRowBytes), "a warp has 16 filters, and whole rows of swizzles");
   static_assert(!kByStages || kStages % kConsumers == 0, "a consumer by stages has the same stages in each round");
   static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
                              !Mma::kTransposed && !Conversion::kConverts),
@@ -174,8 +184,7 @@ struct GemmTraits {
   static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
                 "pairs are rows of B in two blocks");
   static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
-  static_assert(kSplits == 1 || kConsumers * kSplits * kSumsBytes <= kStages * kStageBytes,
-                "partial sums fit in the stages");
+  static_assert(kSplits == 1 || kExchangedBytes <= kStages * kStageBytes, "partial sums fit in the stages");
 
   using Lanes = std::conditional_t<kPaired, LanesOfPairs<kPairs>, kit::Lanes>;
   CUTLASS_HOST_DEVICE static constexpr int strips_of(int columns) {
