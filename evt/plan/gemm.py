@@ -9,7 +9,7 @@ from typing import NamedTuple
 from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
 from evt.plan.geometry.convolution import ceil_div
-from evt.plan.geometry.halo import ALIGNMENT, EIGHT, FILTERS, SHARED_BYTES, STEP_PIXELS
+from evt.plan.geometry.halo import ALIGNMENT, EIGHT, FEW_ROWS, FEW_SHARED_BYTES, FILTERS, SHARED_BYTES, STEP_PIXELS
 
 #: The rows of a tile: N of WGMMA; for integers a multiple of 16 beyond 32.
 _ROWS = range(8, 257, 8)
@@ -239,15 +239,18 @@ def fits(tile: Tile, product: ProductClass) -> bool:
     factors = 4 * (tile.rows + STEP_PIXELS + tile.columns) if product.scaled else 0
     stage = tile.row_bytes * (tile.rows + tile.columns) + factors
     completed = completed_rows(tile.rows, splits)
-    stages = (SHARED_BYTES - _BARRIERS - 2 * completed * tile.columns) // stage
+    parts = splits * (2 if tile.by_stages else 1)
+    exchanged = 4 * parts * completed * tile.columns if splits > 1 else 0  # bytes of partial sums
+    few = product.converted and tile.rows <= FEW_ROWS
+    shared = FEW_SHARED_BYTES - exchanged if few else SHARED_BYTES
+    stages = (shared - _BARRIERS - 2 * completed * tile.columns) // stage
     stages -= stages % 2 if tile.by_stages else 0
     if stages < 2:
         return False
     if splits == 1:
         return True
-    parts = splits * (2 if tile.by_stages else 1)
-    exchanged = 4 * parts * completed * tile.columns  # bytes of partial sums, in the place of stages
-    return not tile.pingpong and tile.rows % completed == 0 and exchanged <= stages * stage
+    fit = few or exchanged <= stages * stage  # beside the stages, or in their place
+    return not tile.pingpong and tile.rows % completed == 0 and fit
 
 
 def completed_rows(rows: int, splits: int) -> int:

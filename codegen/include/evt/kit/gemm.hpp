@@ -78,11 +78,10 @@ struct Gemm {
   using Lanes = typename Traits::Lanes;
 
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
-  static constexpr int MinBlocksPerMultiprocessor = 1;
-  static constexpr int SharedStorageSize = kSharedBytes;
+  static constexpr int MinBlocksPerMultiprocessor = Traits::kResident;
+  static constexpr int SharedStorageSize = Traits::kSharedOfCta;
   static constexpr int kProducerRegisters = Scales::kExist ? 56 : 40, kConsumerRegisters = Scales::kExist ? 224 : 232;
-  // Warps that multiply by themselves have enough registers.
-  static constexpr bool kMovesRegisters = !Traits::kByWarps;
+  static constexpr bool kMovesRegisters = !Traits::kByWarps;  // warps that multiply by themselves need few
   // Whether the CTAs of a cluster meet when they exchange sums, not before they load.
   static constexpr bool kMeetsLate = Traits::kClusterSize > 1 && Traits::kMulticast == 1;
   // Consumers wait forever for registers that producers do not give back. A thread is launched with a multiple of 8.

@@ -158,18 +158,16 @@ struct GemmMultiplication {
     }
   }
 
-  /// Multiply the stages of a tile by warps, Eights times eight rows. A stage is loaded before the one before is multiplied.
+  /// Multiply the stages of a tile by warps, Eights times eight rows.
   template <int Eights>
   CUTLASS_DEVICE static void multiply_by_warps(Stages& stages, float (&accumulators)[Traits::kSums]) {
     int const block = Traits::first_block_of(stages.consumer);
-    auto const load = [&](StageOfWarp<Traits, Eights>& to) {
+    CUTLASS_PRAGMA_NO_UNROLL
+    while (stages.left > 0) {
       int const stage = stages.state.index;
       barrier_wait(stages.storage.full(stage), stages.state.phase);
-      to.load(stages.storage, stage, block);
+      StageOfWarp<Traits, Eights> const loaded(stages.storage, stage, block);
       stages.next();
-      return stage;
-    };
-    auto const multiply = [&](StageOfWarp<Traits, Eights> const& loaded, int stage) {
       if constexpr (Scales::kMultiply) {
         float partial[Traits::kSums] = {};
         loaded.multiply(partial);
@@ -178,21 +176,6 @@ struct GemmMultiplication {
         loaded.multiply(accumulators);
       }
       release(stages.storage, stages.rank, stage);
-    };
-    StageOfWarp<Traits, Eights> first, second;
-    int one = load(first);
-    while (stages.left > 1) {
-      int const two = load(second);
-      multiply(first, one);
-      one = load(first);
-      multiply(second, two);
-    }
-    if (stages.left > 0) {
-      int const two = load(second);
-      multiply(first, one);
-      multiply(second, two);
-    } else {
-      multiply(first, one);
     }
   }
 

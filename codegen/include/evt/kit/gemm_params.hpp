@@ -82,7 +82,7 @@ struct GemmHost {
         Traits::kGrouped ? arguments.rows / kClusterPixels + arguments.groups : ceil_div(arguments.rows, kClusterPixels);
     params.column_clusters = ceil_div(arguments.columns, kClusterWidth);
     int const work = params.row_clusters * params.column_clusters * (Traits::kBatched ? arguments.batches : 1);
-    int const resident = std::max(arguments.multiprocessors / Traits::kClusterSize, 1);
+    int const resident = std::max(Traits::kResident * arguments.multiprocessors / Traits::kClusterSize, 1);
     int const clusters = Traits::kSplits > 1 ? work : std::min(work, resident);  // a cluster completes one split tile
     params.grid = clusters * Traits::kClusterSize;
     // The rows of A and of B that a wave reads are equally many.

@@ -24,8 +24,6 @@ template <int Distance>
 using LanesOfPairs = fragment::LanesOfPairs<Distance>;
 inline constexpr int kMaxRowBytes = 128;
 inline constexpr int kAlignmentOfSums = 16;
-/// The most rows of a tile that warps multiply by themselves.
-inline constexpr int kMaxRowsOfWarp = 16;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
@@ -93,6 +91,10 @@ struct GemmTraits {
   static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
   static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
+  // Whether warps multiply by themselves: a stage takes WGMMA as long for a few rows as for many, and then two CTAs share
+  // an SM, so that one multiplies while the other waits.
+  static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kFewRows;
+  static constexpr int kResident = kByWarps ? 2 : 1, kSharedOfCta = kByWarps ? kFewSharedBytes : kSharedBytes;
   static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
@@ -113,6 +115,7 @@ struct GemmTraits {
   // Steps of a split tile that a CTA completes, and four sums of a thread in half a step.
   static constexpr int kStepsOfSplit = ceil_div(kSteps, kSplits), kQuadsOfSplit = std::min(2 * kStepsOfSplit, kPixels / 8);
   static constexpr int kQuadBytes = kWarpGroup * 16, kSumsBytes = kBlocks * kQuadsOfSplit * kQuadBytes;
+  static constexpr int kExchangedBytes = kSplits == 1 ? 0 : kConsumers * kSplits * kSumsBytes + kAlignmentOfSums;
   static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
   // Tiles of rows that reductions keep a part for.
   static constexpr int kRowTiles = kByRows ? kPixels / kStepPixels : kSplits;
@@ -133,19 +136,18 @@ struct GemmTraits {
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
   // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
   static constexpr int kRun = Conversion::kPacked ? 4 : 1;
-  // Whether warps multiply by themselves. A few rows leave WGMMA's wide instructions empty, and consumers wait for them.
-  static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kMaxRowsOfWarp;
   /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes factors, or reads what a stage has.
   static constexpr int kLaneArrivals = Scaled::kExists || kByWarps ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
-  static constexpr int kFreeBytes = kSharedBytes - kAlignment - kBarrierBytes - kTableBytes;
+  static constexpr int kFreeBytes = kSharedOfCta - kAlignment - kBarrierBytes - kTableBytes;
   // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
   static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
   static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
   CUTLASS_HOST_DEVICE static constexpr int stages_beside(int buffers) {
-    int const fitting = (kFreeBytes - kRings * buffers * kPartBytes) / (kStageBytes + Scaled::kBytes);
+    int const others = kRings * buffers * kPartBytes + (kByWarps ? kExchangedBytes : 0);
+    int const fitting = (kFreeBytes - others) / (kStageBytes + Scaled::kBytes);
     // A consumer by stages has the same stages in each round. If the consumers took turns at a stage, one of them could
     // wait for a load before the load for the other one is there. The parity of the barrier does not tell these apart.
     int const together = kByStages ? kConsumers : 1;
@@ -159,9 +161,8 @@ struct GemmTraits {
   static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
   // Partial sums of CTAs have their own memory if it is free. Else they take that of the stages, once all have multiplied.
-  static constexpr int kExchangedBytes = kConsumers * kSplits * kSumsBytes;
   static constexpr bool kSumsBeside =
-      kStages * (kStageBytes + Scaled::kBytes) + kRings * kRingBytes + kExchangedBytes + kAlignmentOfSums <= kFreeBytes;
+      kStages * (kStageBytes + Scaled::kBytes) + kRings * kRingBytes + kExchangedBytes <= kFreeBytes;
   // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
   static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
   static_assert(kStages >= 2, "two stages fit in shared memory");
@@ -184,7 +185,7 @@ struct GemmTraits {
   static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
                 "pairs are rows of B in two blocks");
   static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
-  static_assert(kSplits == 1 || kExchangedBytes <= kStages * kStageBytes, "partial sums fit in the stages");
+  static_assert(kSplits == 1 || kSumsBeside || kExchangedBytes <= kStages * kStageBytes, "partial sums fit in the stages");
 
   using Lanes = std::conditional_t<kPaired, LanesOfPairs<kPairs>, kit::Lanes>;
   CUTLASS_HOST_DEVICE static constexpr int strips_of(int columns) {

@@ -1,8 +1,7 @@
 #ifndef EVT_KIT_GEMM_WARPS_HPP
 #define EVT_KIT_GEMM_WARPS_HPP
 
-// The multiplications of warps by themselves: each has 16 filters of a converted B, and a few rows. A stage is in registers
-// while the stage before is multiplied.
+// The multiplications of warps by themselves: each has 16 filters of a converted B, and a few rows.
 
 #include <cstdint>
 
@@ -28,7 +27,7 @@ struct StageOfWarp {
   uint32_t zeros[2], rows[Eights][kInstructions][2];
 
   /// Load a stage's rows, filters and zero points of a block of 64 columns.
-  CUTLASS_DEVICE void load(GemmStorage<Traits> const& storage, int stage, int block) {
+  CUTLASS_DEVICE StageOfWarp(GemmStorage<Traits> const& storage, int stage, int block) {
     Filters::load_codes(codes, storage.columns(stage) + Traits::filters_of(0, block));
     if constexpr (Scales::kHasZeros) Traits::Scaled::load_zeros(zeros, storage.scales(stage), block * kFilters);
     CUTLASS_PRAGMA_UNROLL
