@@ -12,9 +12,9 @@ from evt.ir.dtype import F16, DType
 from evt.launch.shape import Shape, TensorMap, aligned, tensor_map
 from evt.plan import Field, Plan
 from evt.plan.epilogue.values import Stride
-from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_box, tile_of
+from evt.plan.gemm import FEW_ROWS, FEW_SHARED_BYTES, MAX_ROW_BYTES, PACKED_DEPTH, RESIDENT_OF_FEW, rows_of_box, tile_of
 from evt.plan.geometry.convolution import ceil_div
-from evt.plan.geometry.halo import FEW_ROWS, FEW_SHARED_BYTES, FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
+from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
 from evt.plan.pairs import product_columns
 from evt.plan.plan import Matrix, OwnProduct, RowCopy, Tensor
 from evt.plan.signature import bytes_of
@@ -25,8 +25,6 @@ _CONSUMERS = 2
 _STRIPS = FILTERS // 16
 #: Columns of a tile of a packed B.
 _PACKED_COLUMNS = 8
-#: The CTAs of an SM, if warps multiply by themselves.
-_RESIDENT_OF_FEW = 2
 #: Columns of a pair.
 _MEMBERS = 2
 #: Bytes that a warp copies at a time, the warps of a block, and the most blocks: rows.hpp.
@@ -102,7 +100,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     ragged = loop.ends is not None
     row_clusters, column_clusters = m // tall + sizes["l"] if ragged else ceil_div(m, tall), ceil_div(n, wide)
     clusters = work = row_clusters * column_clusters * (sizes["l"] if loop.batched else 1)
-    resident, shared = (_RESIDENT_OF_FEW, FEW_SHARED_BYTES) if loop.converts and rows <= FEW_ROWS else (1, SHARED_BYTES)
+    resident, shared = (RESIDENT_OF_FEW, FEW_SHARED_BYTES) if loop.converts and rows <= FEW_ROWS else (1, SHARED_BYTES)
     if splits == 1:
         clusters = min(work, max(resident * multiprocessors // cluster, 1))
     band = 1

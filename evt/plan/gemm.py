@@ -9,7 +9,7 @@ from typing import NamedTuple
 from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
 from evt.plan.geometry.convolution import ceil_div
-from evt.plan.geometry.halo import ALIGNMENT, EIGHT, FEW_ROWS, FEW_SHARED_BYTES, FILTERS, SHARED_BYTES, STEP_PIXELS
+from evt.plan.geometry.halo import ALIGNMENT, EIGHT, FILTERS, SHARED_BYTES, STEP_PIXELS
 
 #: The rows of a tile: N of WGMMA; for integers a multiple of 16 beyond 32.
 _ROWS = range(8, 257, 8)
@@ -24,6 +24,9 @@ _BARRIERS = 2048
 _ROW_BYTES = (128, 64, 256)
 #: Bytes of a row of A in a stage of 128 elements of k beside a B that is converted, and the most accumulators then.
 DEEP_ROW_BYTES, _MOST_DEEP_SUMS = 256, 64
+#: The most rows of a tile that warps multiply by themselves where B is converted. Two CTAs share an SM then, and each has
+#: half of its shared memory, less what CUDA reserves: kFewRows, kResident and kFewSharedBytes of kit/gemm_traits.hpp.
+FEW_ROWS, RESIDENT_OF_FEW, FEW_SHARED_BYTES = 16, 2, 115712
 #: The elements of k of a stage with a packed B.
 PACKED_DEPTH = 128
 #: The most groups of rows with a B each: kMaxGroups of kit/gemm.hpp.

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from evt.ir import Extent, Random, Reduce, ReduceBlocks, TypedDag
 from evt.ir.node import MOMENTS
-from evt.plan.gemm import ProductClass
-from evt.plan.geometry.halo import FEW_ROWS
+from evt.plan.gemm import FEW_ROWS, ProductClass
 from evt.plan.halo import STRIP
 from evt.plan.plan import MatrixProduct, OwnProduct, Plan
 from evt.plan.problem import Problem

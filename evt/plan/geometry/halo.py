@@ -51,10 +51,6 @@ WIDENERS = 3
 #: Shared memory of a CTA, and the alignment of swizzled memory.
 SHARED_BYTES = 232448
 ALIGNMENT = 1024
-#: The most rows of a product's tile that warps multiply by themselves. Two CTAs share an SM then, and this is a CTA's
-#: shared memory: half of an SM's, less what CUDA reserves.
-FEW_ROWS = 16
-FEW_SHARED_BYTES = 115712
 #: Barriers: full and empty of each stage, and eight for the consumers.
 BARRIER_BYTES = 8 * (2 * MAX_INPUT_STAGES + 2 * MAX_FILTER_STAGES + 8)
 #: Bytes of a pixel of windows.

@@ -24,6 +24,8 @@ template <int Distance>
 using LanesOfPairs = fragment::LanesOfPairs<Distance>;
 inline constexpr int kMaxRowBytes = 128;
 inline constexpr int kAlignmentOfSums = 16;
+/// The most rows of a tile that warps multiply by themselves, and the shared memory of their CTAs.
+inline constexpr int kFewRows = 16, kFewSharedBytes = 115712;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
