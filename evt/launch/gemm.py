@@ -100,7 +100,8 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     ragged = loop.ends is not None
     row_clusters, column_clusters = m // tall + sizes["l"] if ragged else ceil_div(m, tall), ceil_div(n, wide)
     clusters = work = row_clusters * column_clusters * (sizes["l"] if loop.batched else 1)
-    resident, shared = (RESIDENT_OF_FEW, FEW_SHARED_BYTES) if loop.converts and rows <= FEW_ROWS else (1, SHARED_BYTES)
+    few = loop.converts and rows <= FEW_ROWS  # warps multiply by themselves
+    resident, shared = (RESIDENT_OF_FEW, FEW_SHARED_BYTES) if few else (1, SHARED_BYTES)
     if splits == 1:
         clusters = min(work, max(resident * multiprocessors // cluster, 1))
     band = 1
@@ -114,8 +115,9 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
     a = _operand_of(plan, loop, loop.a, sizes)
+    loaded = min(m, rows) if few and down * across == 1 and not ragged else rows // across
     maps = [
-        _operand("a", a, sizes, (k, m), (box, rows // across), has_many=loop.batched),
+        _operand("a", a, sizes, (k, m), (box, loaded), has_many=loop.batched),
         *_maps_of_filters(plan, loop, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))

@@ -210,6 +210,8 @@ struct Gemm {
     uint16_t const same_rows = ((1 << kColumnRanks) - 1) << (first_rank + down * kColumnRanks);
     uint16_t same_columns = 0;
     for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first_rank + i * kColumnRanks + across);
+    int const missing = kRowsLoaded - Traits::loaded_rows(params.rows);
+    int const bytes = Traits::kStageBytes - missing * Traits::kBoxes * Traits::kRowBytes;
     PipelineState state;
     for (int number = first_work(); number < work_of(params, storage); number += next_work()) {
       Work const work(params, storage, number, rank);
@@ -219,7 +221,7 @@ struct Gemm {
       for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
         barrier_wait(storage.empty(state.index), state.phase ^ 1);
         uint32_t const full = storage.full(state.index);
-        arrive_and_expect_tx(full, Traits::kStageBytes);
+        arrive_and_expect_tx(full, bytes);
         uint32_t const rows = storage.rows(state.index) + across * kRowsLoaded * Traits::kRowBytes;
         uint32_t const columns = storage.columns(state.index) + Traits::filters_of(0, down * kBlocksLoaded);
         CUTLASS_PRAGMA_UNROLL

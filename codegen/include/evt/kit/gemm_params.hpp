@@ -113,7 +113,6 @@ struct GemmHost {
  private:
   /// Encode the TMA descriptors. Return whether the driver accepts them.
   static bool encode(Arguments const& arguments, Params& params) {
-    constexpr int kRowsLoaded = Traits::kPixels / Traits::kClusterColumns;
     int along = Mma::kTransposed ? arguments.columns : arguments.depth;
     int rows = Mma::kTransposed ? arguments.depth : arguments.columns;
     int64_t b_stride = arguments.b_stride, b_group_stride = arguments.b_group_stride;
@@ -135,7 +134,7 @@ struct GemmHost {
       }
     };
     bool done = matrix(Mma::kType, Mma::kElementBytes, arguments.a, arguments.depth, arguments.rows, arguments.a_stride,
-                       arguments.a_batch_stride, Traits::kBoxDepth, kRowsLoaded, Traits::kRowBytes)
+                       arguments.a_batch_stride, Traits::kBoxDepth, Traits::loaded_rows(arguments.rows), Traits::kRowBytes)
                     .encode(params.a);
     auto const filters = [&](void const* pointer, int64_t outer, int64_t stride) {
       return matrix(Conversion::kType, Conversion::kBytes, pointer, along, outer, stride, arguments.b_batch_stride,

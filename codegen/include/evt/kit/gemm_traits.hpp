@@ -97,6 +97,9 @@ struct GemmTraits {
   // an SM, so that one multiplies while the other waits.
   static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kFewRows;
   static constexpr int kResident = kByWarps ? 2 : 1, kSharedOfCta = kByWarps ? kFewSharedBytes : kSharedBytes;
+  // Whether a stage has only the rows that exist, if they are fewer than a tile's. TMA takes as long for others, and warps
+  // may multiply what is there instead: a row's sums depend on that row alone.
+  static constexpr bool kLoadsFewRows = kByWarps && kMulticast == 1 && !kGrouped;
   static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
@@ -201,6 +204,11 @@ struct GemmTraits {
   /// The place of a block's filters among a stage's.
   CUTLASS_DEVICE static constexpr uint32_t filters_of(int box, int block) {
     return (box * kColumnBlocks + block) * Filters::kBytes;
+  }
+  /// The rows of a box of A.
+  CUTLASS_HOST_DEVICE static int loaded_rows(int rows) {
+    constexpr int kOfTile = kPixels / kClusterColumns;
+    return kLoadsFewRows && rows < kOfTile ? rows : kOfTile;
   }
   CUTLASS_DEVICE static int row_of_consumer(int consumer) { return kByRows ? consumer * kFilters : 0; }
   /// The first row of a tile that a CTA completes.
