@@ -113,10 +113,9 @@ _CONVERTED = (
     Tile(128, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, True, row_bytes=DEEP_ROW_BYTES),
-    Tile(16, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(16, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
-    Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )
 #: The tiles for packed filters.
 _PACKED = (
@@ -127,7 +126,7 @@ _PACKED = (
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES),
     Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
-    Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )
 #: Tiles for pairs of columns: each of the two blocks of a consumer has a column of a pair.
 _PAIRED = (
