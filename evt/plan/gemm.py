@@ -25,7 +25,7 @@ _ROW_BYTES = (128, 64, 256)
 #: Bytes of a row of A in a stage of 128 elements of k beside a B that is converted, and the most accumulators then.
 DEEP_ROW_BYTES, _MOST_DEEP_SUMS = 256, 64
 #: The most rows of a tile that warps multiply by themselves where B is converted. Two CTAs share an SM then, each with
-#: half of its shared memory, less what CUDA reserves. kFewRows, kResident and kFewSharedBytes of kit/gemm_traits.hpp.
+#: half of its shared memory, less CUDA's part. kFewRows, kResident and kFewSharedBytes of kit/gemm_traits.hpp.
 FEW_ROWS, RESIDENT_OF_FEW, FEW_SHARED_BYTES = 16, 2, 115712
 #: The elements of k of a stage with a packed B.
 PACKED_DEPTH = 128

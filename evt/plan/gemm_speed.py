@@ -31,8 +31,8 @@ class Speed(NamedTuple):
 class Warps(NamedTuple):
     """Microseconds of a tile that warps multiply by themselves.
 
-    ``stage`` is the time of a stage of 128 elements of k, ``rest`` that of everything else, and ``split`` what each
-    doubling of the splits of k adds to it.
+    ``stage`` is the time of a stage of 128 elements of k, and ``rest`` is all other time. Each doubling of the splits
+    of k adds ``split`` to it.
     """
 
     stage: float

@@ -214,8 +214,8 @@ def test_zero_points_are_constants_or_inputs(text: str, b: str, kernel: str) -> 
     assert loop.is_packed
 
 
-#: The microseconds of products (m, n, k) by the configuration, 2026-11: W4A16 and W8A16, 16 rows on an H200, others on an
-#: H100.
+#: The microseconds of products (m, n, k) by the configuration, 2026-11: W4A16 and W8A16, 16 rows on an H200, others on
+#: an H100.
 MEASURED = {
     (W4A16, 16, 6144, 4096): {
         "own_stages_16x64x128_1x1x2": 14.9,

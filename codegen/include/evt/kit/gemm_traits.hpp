@@ -93,12 +93,12 @@ struct GemmTraits {
   static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
   static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
-  // Whether warps multiply by themselves: a stage takes WGMMA as long for a few rows as for many, and then two CTAs share
-  // an SM, so that one multiplies while the other waits.
+  // Whether warps multiply by themselves. They need few registers, so two CTAs share an SM, and one multiplies while the
+  // other waits.
   static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kFewRows;
   static constexpr int kResident = kByWarps ? 2 : 1, kSharedOfCta = kByWarps ? kFewSharedBytes : kSharedBytes;
-  // Whether a stage has only the rows that exist, if they are fewer than a tile's. TMA takes as long for others, and warps
-  // may multiply what is there instead: a row's sums depend on that row alone.
+  // Whether a stage has only the rows that exist, if they are fewer than a tile's. TMA takes long for others. Warps multiply
+  // old bytes in their place: the sums of a row depend on that row alone.
   static constexpr bool kLoadsFewRows = kByWarps && kMulticast == 1 && !kGrouped;
   static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
   static constexpr int kColumns = kColumnBlocks * kFilters;
@@ -141,7 +141,7 @@ struct GemmTraits {
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
   // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
   static constexpr int kRun = Conversion::kPacked ? 4 : 1;
-  /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes factors, or reads what a stage has.
+  /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes factors, or reads rows and filters.
   static constexpr int kLaneArrivals = Scaled::kExists || kByWarps ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
