@@ -26,8 +26,8 @@ are at least the host's times for their calls. ``waiting`` is the resulting chan
 region makes a call less, a loss if the GPU would wait during the saved time. A region must also gain on the GPU alone.
 
 Unmeasured kernels have no estimate: see :mod:`evt.fx.covered`. The constants below are round figures, from the rates
-that GPUs reach and from whole models on an H200. ``evt.tune`` and ``mode="max-autotune"`` measure the times instead
-(:mod:`evt.fx.measure`).
+that GPUs reach and from whole models on an H200, 2026-11, unless a comment names another source. ``evt.tune`` and
+``mode="max-autotune"`` measure the times instead (:mod:`evt.fx.measure`).
 """
 
 from __future__ import annotations
@@ -103,12 +103,13 @@ _FIRST_PIXEL, _FIRST_SPEED = 2.7e-4, 0.15
 #: element. Fitted to five layers of 1 to 64 images on an H200, with 16 to 320 filters.
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 #: The library with 3-d convolutions: (channels or filters, TFLOP/s) at most, and TFLOP/s for more. Fitted on an
-#: H100 to 22 layers of 32 to 512 channels. The last constant is the error of evt's estimates of volumes. By
+#: H100 to 22 layers of 32 to 512 channels, 2026-11. The last constant is the error of evt's estimates of volumes. By
 #: these rates evt computes 22 of 34 other layers with nothing to fuse, and is faster in all of them (2026-11-28).
 _VOLUME_RATES, _VOLUME_RATE, _VOLUME_DOUBT = ((32, 310.0), (96, 440.0)), 640.0, 1.05
 #: The error of the estimates of convolutions of small images that are upsampled.
 _DOUBT = 1.2
-#: The errors of the estimates of filter gradients, and of convolutions of unaligned pixels.
+#: The errors of the estimates of filter gradients, and of convolutions of unaligned pixels: see :mod:`evt.plan.wgrad`
+#: and :mod:`evt.plan.unaligned` for the cards.
 _GRADIENT_DOUBT, _UNALIGNED_DOUBT = 1.1, 1.1
 #: Microseconds that evt's 16-bit depthwise kernel saves per element and tap: without a stride, with a stride, and for a
 #: gradient. Layers of EfficientNet and ConvNeXt on an H200 gave 4.7e-8 to 1.1e-7, 1.3e-7 to 6.5e-7, and 1.8e-8 to

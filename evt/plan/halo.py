@@ -24,9 +24,9 @@ from evt.plan.tma import LARGEST_STRIDE
 
 #: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
-#: The bytes of a pixel in a plane.
+#: The bytes of a pixel in a block of channels.
 _PLANES = (128, 64, 32)
-#: The bytes of a plane of groups. A row of 96 bytes has the place of 128.
+#: The bytes of a pixel in the block of channels of some groups. A row of 96 bytes has the place of 128.
 _PLANES_OF_GROUPS = (128, 96, 64, 32)
 #: The channels of a pixel, at most, if they are odd and threads copy them.
 MOST_ODD = 63
@@ -52,7 +52,7 @@ _LARGEST_BOX = 1 << 31
 
 
 class Variant(NamedTuple):
-    """A kernel: the bytes of a plane, the pixels of its instruction, and whether thread blocks share its tiles.
+    """A kernel: the bytes of a block of channels, the pixels of its instruction, and whether CTAs share its tiles.
 
     ``groups``: how they relate to its blocks of filters.
     """
@@ -67,10 +67,10 @@ class Variant(NamedTuple):
 class Halo:
     """The halo kernels that are ``offered``, the best one first.
 
-    ``most`` has the widest kernels whose tiles fit, by the bytes of a plane and by shared tiles; ``gaps`` are narrower
-    ones whose tiles do not fit. ``fast``: whether they are expected to be faster than an implicit GEMM by TMA's im2col
-    mode; ``for_some``: whether some batch sizes may be faster. ``reason``: the reason against such a kernel, or "".
-    ``channels`` are the channels of windows, with their steps in pixels, or 0.
+    ``most`` has the widest kernels whose tiles fit, by the bytes of a block of channels and by shared tiles; ``gaps``
+    are narrower ones whose tiles do not fit. ``fast``: whether they are expected to be faster than an implicit GEMM by
+    TMA's im2col mode; ``for_some``: whether some batch sizes may be faster. ``reason``: the reason against such a
+    kernel, or "". ``channels`` are the channels of windows, with their steps in pixels, or 0.
     """
 
     offered: tuple[Variant, ...]

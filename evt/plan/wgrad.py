@@ -30,8 +30,8 @@ from evt.plan.geometry.wgrad import (
 _MOST_TAPS = 3
 #: Cycles of the launch, and of a CTA before and after its tiles.
 START = 14000.0
-#: The library on an H100: microseconds of a launch, multiply-adds of one tap and of several in a microsecond, and bytes
-#: in a microsecond.
+#: The library on an H100, 2026-11: microseconds of a launch, multiply-adds of one tap and of several in a microsecond,
+#: and bytes in a microsecond.
 _LIBRARY_START, _LIBRARY_RATES, _LIBRARY_MOVED = 7.0, (3.2e8, 2.6e8), 2.2e6
 
 

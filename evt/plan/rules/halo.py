@@ -185,14 +185,11 @@ def suits_windows(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits; images have at least 100 output pixels and 9 to 640 channels of 16 bits, or more "
-    "of at least 2048 output pixels (with a stride to 128 channels, of at most 64 filters), or there are one tap and 9 "
-    "to 512 channels; unless there is one tap and no stride, the number of filters is no multiple of 640; or they are "
-    "volumes with several taps, or gradients with a stride; other layers of more than 8 channels only for some numbers "
-    "of images; and the epilogue reads and writes a matrix each at most and has no pairs or blocks of columns"
+    "the operands have 8 or 16 bits; the kernel is expected to be faster than CUTLASS's; the epilogue reads at most "
+    "one matrix, writes at most one, and has no pairs or blocks of columns"
 )
 def suits(problem: Problem) -> Verdict:
-    """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
+    """Prefer layers for which CUTLASS's kernels wait for their input: :mod:`evt.plan.halo` states the limits."""
     halo = problem.halo
     if wide := wide_operands(problem):
         return wide
