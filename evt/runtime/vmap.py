@@ -18,8 +18,6 @@ from evt.ir import Index, Input, Output, Random, Reduce
 from evt.ir.node import base
 from evt.request import Request, read_request
 
-_Dims = Sequence[int | None]
-
 
 def run_batched(
     info: Any,
