@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 
 import lark
@@ -182,7 +183,7 @@ def _digits(source: Source, tokens: Sequence[lark.Token], index: int) -> _Found 
     whole = f"{tokens[index - 1]}{tokens[index]}"
     if re.fullmatch(r"\d+(_\d+)+", whole):
         return index - 1, index, f"write `{whole.replace('_', '')}`"
-    if re.fullmatch(r"0([xX][\da-fA-F]+|[bB][01]+|[oO][0-7]+)", whole):
+    if re.fullmatch(r"0([xX][\da-fA-F]+|[bB][01]+|[oO][0-7]+)", whole) and int(whole, 0) <= sys.float_info.max:
         return index - 1, index, f"numbers are decimal: write `{int(whole, 0)}`"
     return None
 

@@ -83,6 +83,12 @@ def test_expressions(form: str, value: str) -> None:
     assert not mistakes(text[:start] + whole + text[end:])
 
 
+def test_hexadecimal_digits_beyond_all_numbers() -> None:
+    """Python writes no integer of 5000 digits, and no program could name it."""
+    ((message, _, _),) = mistakes(f"D = acc*0x{'f' * 5000}")
+    assert message.startswith("an operator is missing between `0` and `xff")
+
+
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("operator", ["+", "-", "*", "/", "**", "<", "&&"])
 @pytest.mark.parametrize("layout", ["{} {}\n {}", "{}\n {} {}", "{} {} # why\n\n {}"])
