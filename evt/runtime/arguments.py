@@ -274,7 +274,7 @@ def _refuse_kind(name: str, value: object, declared: Input | None, report: CallD
         hint = f"declare it a scalar: `in {declaration(name, declared.dtype if declared.dtype in SCALARS else F32)}`"
         if declared.modes in (("m",), ("n",)) and declared.dtype is not None:
             hint += f"; or a vector or a scalar: `in {declaration(name, declared.dtype, declared.modes, True)}`"
-    elif hasattr(value, "__array__") or isinstance(value, list | tuple):
+    elif hasattr(type(value), "__array__") or isinstance(value, list | tuple):
         hint = f"convert it: torch.as_tensor({name})"
     report("E0607", message, hint)
 

@@ -209,7 +209,11 @@ class Caller:
             found = None if forward_ad._current_level >= 0 or mode_depth() else self._launch(a, b, read, written)
             if found is not None:
                 return found
-        if torch.is_grad_enabled() and not written and any(getattr(each, "requires_grad", False) for each in values):
+        if (
+            torch.is_grad_enabled()
+            and not written
+            and any(getattr(each, "requires_grad", None) is True for each in values)
+        ):
             if any(type(each) not in PLAIN | NUMBERS for each in values):
                 with torch.no_grad():  # raises the diagnostics, but for gradients
                     bind(self.request, a, b, read, written)

@@ -272,6 +272,13 @@ def test_tangents_are_refused(kind: str, name: str) -> None:
         assert torch.isfinite(run(values)).all()  # tensors without one are taken there too
 
 
+@pytest.mark.parametrize(("kind", "name"), CALLED)
+def test_names_of_symbolic_traces_are_no_tensors(kind: str, name: str) -> None:
+    """A name of torch.fx.symbolic_trace answers every attribute with another name, and is neither true nor false."""
+    run, values = CALLS[kind]
+    refuses("E0607", lambda: torch.fx.symbolic_trace(lambda x: run({**values, name: x})))
+
+
 class Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
