@@ -49,10 +49,9 @@ def divide(graph: Graph, variance: Node, mean: Node) -> None:
         both = _call(graph, aten.var_mean.correction, x, [dim], correction=0, keepdim=True)
         return [_call(graph, operator.getitem, both, place) for place in range(2)]
 
-    with graph.inserting_before(variance):
-        within, means = moments(variance.args[0], 3)  # type: ignore[arg-type]
-        between, made = moments(means, 2)
-        total = _call(graph, aten.add.Tensor, _call(graph, aten.mean.dim, within, [2], True), between)
+    within, means = moments(variance.args[0], 3)  # type: ignore[arg-type]
+    between, made = moments(means, 2)
+    total = _call(graph, aten.add.Tensor, _call(graph, aten.mean.dim, within, [2], True), between)
     for each, by in ((variance, total), (mean, made)):
         each.replace_all_uses_with(by)
         graph.erase_node(each)

@@ -54,10 +54,12 @@ def split_moments(graph: Graph) -> None:
 
 def join_moments(graph: Graph) -> None:
     """Make one operator of each variance and its mean, if no region computes them, or moments of channels first."""
-    for node in list(graph.nodes):
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    for node in places:
         mean = node.meta.pop(_MEAN, None)
         if mean is not None and not mean._erased and _are_one(node, mean):
-            (divide if is_of_groups(node) and is_divided(node) else _join)(graph, node, mean)
+            with graph.inserting_before(min(node, mean, key=places.__getitem__)):  # a region may have moved one of them
+                (divide if is_of_groups(node) and is_divided(node) else _join)(graph, node, mean)
 
 
 def moments_of(node: Node) -> list[Node]:
@@ -119,13 +121,12 @@ def _are_one(variance: Node, mean: Node) -> bool:
 
 def _join(graph: Graph, variance: Node, mean: Node) -> None:
     """Replace a variance and a mean by one operator."""
-    with graph.inserting_before(variance):
-        both = graph.call_function(aten.var_mean.correction, variance.args, variance.kwargs)
-        both.meta = {**variance.meta, "val": (variance.meta["val"], mean.meta["val"])}
-        for place, each in enumerate((variance, mean)):
-            part = graph.call_function(operator.getitem, (both, place))
-            part.meta = dict(each.meta)
-            each.replace_all_uses_with(part)
+    both = graph.call_function(aten.var_mean.correction, variance.args, variance.kwargs)
+    both.meta = {**variance.meta, "val": (variance.meta["val"], mean.meta["val"])}
+    for place, each in enumerate((variance, mean)):
+        part = graph.call_function(operator.getitem, (both, place))
+        part.meta = dict(each.meta)
+        each.replace_all_uses_with(part)
     graph.erase_node(variance)
     graph.erase_node(mean)
 
