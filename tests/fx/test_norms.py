@@ -341,24 +341,6 @@ def test_moments_of_groups_that_no_region_computes_are_made_of_moments_of_channe
     torch.testing.assert_close(made(x), exact, rtol=torch.finfo(dtype).eps, atol=2e-3)
 
 
-@pytest.mark.parametrize("norm", [nn.GroupNorm(4, 24), nn.LayerNorm(7)], ids=lambda norm: type(norm).__name__)
-def test_moments_are_joined_where_the_first_of_them_is_read(norm: nn.Module) -> None:
-    """A region that reads the mean moves it, and a reader, before the variance."""
-    norm = norm.half().eval()
-    x = torch.randn(2, 24, 9, 7).half().contiguous(memory_format=torch.channels_last)
-    made = traced(norm, x)
-    want = made(x)
-    split_moments(made.graph)
-    (variance,) = (node for node in made.graph.nodes if operator_name(node) == "var.correction")
-    (mean,) = (node for node in made.graph.nodes if operator_name(node) == "mean.dim")
-    for node in (mean, next(iter(mean.users))):
-        variance.prepend(node)
-    join_moments(made.graph)
-    made.graph.lint()
-    made.recompile()
-    torch.testing.assert_close(made(x), want, rtol=2e-3, atol=2e-3)
-
-
 class Copied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.clone(memory_format=torch.contiguous_format)
