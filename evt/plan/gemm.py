@@ -86,8 +86,8 @@ _OFFERED = (
     Tile(200, 1, False),
     Tile(128, 3, True),
     Tile(144, 2, True, (1, 2, 1)),
-    *(Tile(rows, 1, False) for rows in (64, 96, 128, 144)),
-    *(Tile(rows, 2, False) for rows in (152, 160)),
+    *(Tile(rows, 2, True) for rows in (96, 152)),
+    *(Tile(rows, 1, False) for rows in (64, 80, 96, 104, 128, 144)),
 )
 #: With promoted accumulation a consumer has twice the accumulators, and multiplies while the other one adds.
 _PROMOTED = (

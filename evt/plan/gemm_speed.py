@@ -1,13 +1,15 @@
 """The speed of the GEMM kernel of sm90: ``microseconds(tile, size)``.
 
-The model has, for each tile, the time of a stage of 128 bytes of k and of an epilogue. L2 serves a number of lines in a
-time, two for each 128 bytes that begin within a line. A pingpong consumer's epilogue is hidden behind the other's
-multiplications, except for the last one. Work that overlaps counts by its L4 norm. The constants are fitted to 152
-products on an H100 in 1856 kernels, 2026-11: f16 and bf16, of 1 to 100352 rows, with and without a residual. The median
-error near the best tile is 3.1 %; the chosen tile takes 1.008 of the best tile's time on average. Tiles of 96, 144 and
-200 rows, of 192 columns, and the splits of k in four are fitted to 42 further products, and cooperating consumers of 96
-and 144 rows to 120, where the chosen tile takes 1.01 of the best one's time. The library's time has the same form, with
-the best of all tiles and as if rows were whole lines: its median error is 2.5 %.
+The model has, for each tile, the time of a stage of 128 bytes of k and of an epilogue, to which the traffic of C and D
+is added. L2 serves a number of lines in a time, two for each 128 bytes that begin within a line. A pingpong consumer's
+epilogue is hidden behind the other's multiplications, except for the last one. Cooperating consumers compute an
+epilogue before they multiply again, but the tile is stored meanwhile. Work that overlaps counts by its L4 norm.
+
+The constants are fitted to 477 products on an H100 and an H200 in 5,740 kernels, 2026-11: of 1 to 802,816 rows, with
+residuals, gates, functions and bits. The median error of 187 other products is 5.4 %, and the chosen tile takes 1.02 of
+the best one's time on average. The constants of tiles by rows and by stages, and of the least ones, are fitted to
+products on an H100, 2026-11. The library's time has the same form, with the best of all tiles and as if rows were whole
+lines.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from evt.plan.geometry.halo import EIGHT
 
 
 class Speed(NamedTuple):
-    """Microseconds of a tile: of a stage of 128 bytes of k, and of an epilogue."""
+    """Microseconds of a tile: of a stage of 128 bytes of k, and of an epilogue without C and D."""
 
     stage: float
     epilogue: float
@@ -42,45 +44,51 @@ class Warps(NamedTuple):
 
 #: The measured tiles.
 _SPEEDS = {
-    Tile(256, 1, False, (1, 2, 1)): Speed(0.662, 3.221),
-    Tile(192, 2, True, (1, 2, 1)): Speed(0.524, 2.752),
-    Tile(192, 1, False, (1, 2, 1)): Speed(0.49, 2.674),
-    Tile(160, 2, True, (1, 2, 1)): Speed(0.436, 4.01),
-    Tile(160, 1, False, (1, 2, 1)): Speed(0.445, 1.483),
-    Tile(128, 2, True): Speed(0.355, 1.464),
-    Tile(128, 1, False): Speed(0.345, 1.9),
-    Tile(128, 1, False, (1, 1, 4)): Speed(0.34, 6.47),
-    Tile(128, 1, True): Speed(0.244, 0.001),
-    Tile(200, 1, False): Speed(0.513, 2.6),
-    Tile(144, 2, True, (1, 2, 1)): Speed(0.409, 2.5),
-    Tile(128, 3, True): Speed(0.524, 4.0),
-    Tile(152, 2, False): Speed(0.765, 4.0),
-    Tile(160, 2, False): Speed(0.81, 4.2),
-    Tile(96, 1, False): Speed(0.235, 2.7),
-    Tile(144, 1, False): Speed(0.36, 3.0),
-    Tile(256, 1, True): Speed(0.497, 1.008),
-    Tile(64, 2, True): Speed(0.193, 1.198),
-    Tile(64, 1, False): Speed(0.196, 0.708),
-    Tile(64, 1, False, (1, 1, 2)): Speed(0.234, 2.53),
-    Tile(64, 1, False, (1, 1, 4)): Speed(0.25, 2.8),
-    Tile(64, 1, True): Speed(0.129, 1.028),
-    Tile(32, 1, False): Speed(0.144, 0.213),
-    Tile(32, 1, True): Speed(0.088, 0.875),
+    Tile(256, 1, False, (1, 2, 1)): Speed(0.614, 1.98),
+    Tile(192, 2, True, (1, 2, 1)): Speed(0.488, 1.34),
+    Tile(192, 1, False, (1, 2, 1)): Speed(0.489, 1.11),
+    Tile(160, 2, True, (1, 2, 1)): Speed(0.43, 0.28),
+    Tile(160, 1, False, (1, 2, 1)): Speed(0.409, 1.33),
+    Tile(128, 2, True): Speed(0.313, 1.18),
+    Tile(128, 1, False): Speed(0.299, 1.29),
+    Tile(128, 1, False, (1, 1, 4)): Speed(0.361, 5.38),
+    Tile(128, 1, True): Speed(0.215, 0.0),
+    Tile(200, 1, False): Speed(0.482, 1.81),
+    Tile(144, 2, True, (1, 2, 1)): Speed(0.367, 1.62),
+    Tile(128, 3, True): Speed(0.451, 1.53),
+    Tile(152, 2, True): Speed(0.354, 1.44),
+    Tile(152, 2, False): Speed(0.748, 2.36),
+    Tile(160, 2, False): Speed(0.789, 2.28),
+    Tile(80, 1, False): Speed(0.19, 1.18),
+    Tile(96, 1, False): Speed(0.215, 1.3),
+    Tile(104, 1, False): Speed(0.239, 1.41),
+    Tile(96, 2, True): Speed(0.234, 1.16),
+    Tile(96, 3, True): Speed(0.372, 1.06),
+    Tile(144, 1, False): Speed(0.329, 1.87),
+    Tile(256, 1, True): Speed(0.42, 0.07),
+    Tile(64, 2, True): Speed(0.164, 1.05),
+    Tile(64, 1, False): Speed(0.16, 0.96),
+    Tile(64, 1, False, (1, 1, 2)): Speed(0.267, 2.04),
+    Tile(64, 1, False, (1, 1, 4)): Speed(0.261, 2.84),
+    Tile(64, 1, True): Speed(0.112, 0.87),
+    Tile(32, 1, False): Speed(0.144, 0.0),
+    Tile(32, 1, True): Speed(0.098, 0.67),
     Tile(16, 1, False): Speed(0.118, 0.0),
-    Tile(16, 1, False, (1, 1, 2)): Speed(0.219, 0.8),
-    Tile(16, 1, False, (1, 1, 4)): Speed(0.2, 1.6),
-    Tile(16, 1, True): Speed(0.079, 0.787),
-    Tile(128, 2, False, (2, 1, 1), by_rows=True): Speed(0.43, 1.1),
-    Tile(128, 3, False, (1, 2, 1), by_rows=True): Speed(0.59, 1.3),
-    Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.7),
+    Tile(16, 1, False, (1, 1, 2)): Speed(0.219, 0.6),
+    Tile(16, 1, False, (1, 1, 4)): Speed(0.209, 2.16),
+    Tile(16, 1, True): Speed(0.085, 0.65),
+    Tile(128, 2, False, (2, 1, 1), by_rows=True): Speed(0.43, 0.0),
+    Tile(128, 3, False, (1, 2, 1), by_rows=True): Speed(0.59, 0.0),
+    Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.5),
 }
-#: Tiles for pairs of columns, fitted to 4 to 13 products on an H200, 2026-11: a cluster takes the same time.
+#: Tiles for pairs of columns, fitted to 4 to 34 products on an H200 and an H100, 2026-11: a cluster takes the same
+#: time.
 _OF_PAIRS = {
-    **{Tile(128, 2, False, (down, 1, 1)): Speed(0.64, 2.0) for down in (1, 2)},
-    Tile(168, 2, True): Speed(0.434, 3.5),
-    Tile(64, 2, False, (1, 1, 4)): Speed(0.28, 5.5),
+    **{Tile(128, 2, False, (down, 1, 1)): Speed(0.62, 1.64) for down in (1, 2)},
+    Tile(168, 2, True): Speed(0.403, 0.8),
+    Tile(64, 2, False, (1, 1, 4)): Speed(0.28, 5.56),
     Tile(32, 2, False, (1, 1, 4)): Speed(0.23, 4.5),
-    Tile(16, 2, False, (1, 1, 4)): Speed(0.22, 5.0),
+    Tile(16, 2, False, (1, 1, 4)): Speed(0.22, 5.02),
 }
 #: The time of a stage whose sums have factors, relative to a stage without factors. A thread reads a factor from shared
 #: memory for two sums, unless the tile is by rows.
@@ -108,18 +116,23 @@ COPY = 2.5
 #: Microseconds that a thread takes to store an element, and to load one: with at most 128 accumulators, and with more,
 #: which leave no registers to load ahead. Fitted with the copies to 26 products in 250 kernels on an H100, 2026-11.
 STORED, _LOADED, _LOADED_LATE, _MOST_EARLY_SUMS = 0.035, 0.05, 0.17, 128
+#: Microseconds of a thread for an instruction of an epilogue for an element, and for a bit that it stores.
+INSTRUCTION, BIT = 0.86e-3, 0.018
+#: Bytes that an H100 moves in a microsecond.
+_RATE = FITS["H100"].moved
 #: The library: its launch, and bytes in a microsecond; its stages and epilogues relative to the best tile.
 _LIBRARY_LAUNCH, _LIBRARY_MOVED = 6.64, 3.02e6
-_LIBRARY_STAGE, _LIBRARY_EPILOGUE = 0.96, 0.54
-#: Lines of L2 in a microsecond, for all SMs of an H100.
-_LINES, _PROCESSORS = 122e3, 132
+_LIBRARY_STAGE, _LIBRARY_EPILOGUE = 1.01, 0.65
+#: Lines of L2 in a microsecond, for all SMs of an H100, and the lines of 128 bytes that begin within one.
+_LINES, _PROCESSORS, _BEGUN_WITHIN = 122e3, 132, 2.12
 #: The CTAs of a cluster from which some SMs stay idle, and the part that is busy: 30 clusters of 4, 15 of 8.
 _LARGE_CLUSTER, _BUSY = 4, 120 / 132
 #: The time of a byte of operands whose rows begin within lines, relative to rows of whole lines. Fitted to 44 1x1
 #: convolutions on an H200, 2026-11.
 _WITHIN_LINES = 1.5
-#: Bytes of C and D of an element in the measured epilogues, and the part of their time that does not depend on it.
-_TRAFFIC, _CONSTANT = 4.0, 0.67
+#: The time in which C and D of a wave of tiles move, relative to the card's rate. The next tile waits for a part of it
+#: and of the epilogue: of cooperating consumers, and of pingpong ones. A CTA that splits k has one tile.
+_MOVED, _WAITED, _WAITED_PINGPONG = 1.03, 0.34, 0.05
 
 
 class Size(NamedTuple):
@@ -153,14 +166,14 @@ def loaded(tile: Tile) -> float:
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
     """Return the estimated time of a product on an H100 by a kernel with a tile: see :func:`work`."""
-    return LAUNCH + _norm(work(tile, size, evaluated), traffic(size) / FITS["H100"].moved)
+    return LAUNCH + _norm(work(tile, size, _RATE, evaluated), traffic(size) / _RATE)
 
 
 def library_microseconds(size: Size) -> float:
     """Return the estimated time of a product by the library, which writes it in 16 bits."""
     rows = ceil_div(size.row_bytes, MAX_ROW_BYTES) * MAX_ROW_BYTES
     size = size._replace(traffic=2.0, written=2.0, row_bytes=rows)
-    least = min(work(tile, size, stage=_LIBRARY_STAGE, epilogue=_LIBRARY_EPILOGUE) for tile in _SPEEDS)
+    least = min(work(tile, size, _RATE, stage=_LIBRARY_STAGE, epilogue=_LIBRARY_EPILOGUE) for tile in _SPEEDS)
     return _LIBRARY_LAUNCH + _norm(least, traffic(size) / _LIBRARY_MOVED)
 
 
@@ -194,30 +207,39 @@ def _tiles(tile: Tile, size: Size) -> int:
 
 
 def work(
-    tile: Tile, size: Size, evaluated: float = 0.0, clock: float = 1.0, stage: float = 1.0, epilogue: float = 1.0
+    tile: Tile,
+    size: Size,
+    rate: float,
+    evaluated: float = 0.0,
+    clock: float = 1.0,
+    stage: float = 1.0,
+    epilogue: float = 1.0,
 ) -> float:
     """Return the time of a product's tiles without the launch and the memory traffic.
 
-    ``evaluated`` are the microseconds that a thread takes for an element of an epilogue beyond the measured one's.
-    ``clock`` is the clock rate of a card relative to an H100, ``stage`` and ``epilogue`` are times relative to the
-    measured ones.
+    ``rate`` are the bytes that a card moves in a microsecond. ``evaluated`` are the microseconds that a thread takes
+    for a sum beyond a light epilogue. ``clock`` is the clock rate of a card relative to an H100,
+    ``stage`` and ``epilogue`` are times relative to the measured ones.
     """
     tiles, at_a_time, (down, across, splits) = _tiles(tile, size), _at_a_time(tile, size), tile.cluster
     if size.warps:
         return ceil_div(tiles, at_a_time) * _work_of_warps(tile, size, tiles, evaluated) / clock
     speed = _SPEEDS.get(tile) or _OF_PAIRS.get(tile) or _unmeasured(tile)
-    lines = (tile.rows / across + tile.columns / down * size.column_bytes) * (
-        2 if size.row_bytes % MAX_ROW_BYTES else 1
-    )
-    loaded = lines * min(tiles, at_a_time) / _LINES * _PROCESSORS / size.multiprocessors
+    together = min(tiles, at_a_time)
+    lines = tile.rows / across + tile.columns / down * size.column_bytes
+    lines *= _BEGUN_WITHIN if size.row_bytes % MAX_ROW_BYTES else 1
+    loaded = lines * together / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits * (2 if tile.by_stages else 1))
-    multiplied = stages * _norm(max(speed.stage * size.stage, size.least) + size.added, loaded) * stage
-    relative = _CONSTANT + (1 - _CONSTANT) * size.traffic / _TRAFFIC
-    completed = speed.epilogue * epilogue * relative + evaluated * tile.sums
-    # A consumer multiplies while the other one completes its tile.
-    each = _norm(multiplied, (multiplied + completed) / 2) if tile.pingpong else multiplied + completed
-    besides = _BESIDES if size.least or size.added else 0.0
-    return ((ceil_div(tiles, at_a_time) - 1) * each + multiplied + completed + besides) / clock
+    multiplied = stages * _norm(max(speed.stage * size.stage, size.least) + size.added, loaded) * stage / clock
+    moved = size.traffic * tile.rows * tile.columns / splits * together / rate
+    stored = (speed.epilogue / clock + _MOVED * moved) * epilogue
+    computed = evaluated * tile.sums / clock
+    if tile.pingpong:  # a consumer multiplies while the other one completes its tile
+        each = max(multiplied, (multiplied + stored + computed) / 2) + _WAITED_PINGPONG * stored
+    else:
+        each = multiplied + computed + (_WAITED if splits == 1 else 1.0) * stored
+    besides = _BESIDES / clock if size.least or size.added else 0.0
+    return (ceil_div(tiles, at_a_time) - 1) * each + multiplied + stored + computed + besides
 
 
 def _work_of_warps(tile: Tile, size: Size, tiles: int, evaluated: float) -> float:
@@ -238,5 +260,5 @@ def _norm(first: float, second: float) -> float:
 def _unmeasured(tile: Tile) -> Speed:
     """Return the speed of a tile that was not measured, from its area; CTAs that split k wait for each other."""
     area, splits = tile.rows * tile.columns / (256 * 128), tile.cluster[2]
-    stage, epilogue = 0.06 + 0.58 * area, 4.5 * area
+    stage, epilogue = 0.06 + 0.56 * area, 1.9 * area
     return Speed(stage, epilogue) if splits == 1 else Speed(max(stage, 0.17 + 0.027 * splits), epilogue + 0.55 * splits)

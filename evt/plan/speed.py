@@ -20,7 +20,7 @@ from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
-from evt.plan.epilogue.writes import AuxStore
+from evt.plan.epilogue.writes import AuxStore, MaskStore
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import TOO_LARGE, beyond_windows, forward, start_of, tiles_of
 from evt.plan.halo import time as halo_time
@@ -134,7 +134,9 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
     if isinstance(plan.mainloop, OwnProduct):
         start, work = (
             gemm_speed.LAUNCH,
-            gemm_speed.work(*_product(plan, sizes, card.multiprocessors), _evaluated(plan), _clock(card)),
+            gemm_speed.work(
+                *_product(plan, sizes, card.multiprocessors), card.bytes_per_us, _evaluated(plan), _clock(card)
+            ),
         )
     else:
         start, work = _cycles(plan, sizes, card.multiprocessors)
@@ -308,14 +310,17 @@ def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: 
 
 
 def _evaluated(plan: Plan) -> float:
-    """Return the microseconds of an element's additional instructions in a thread of an own product."""
-    instructions = max(0, plan.epilogue_instructions - _LIGHT) * INSTRUCTION / (_H100.ghz * 1e3)
+    """Return the microseconds in which a thread of an own product evaluates a sum beyond a light epilogue."""
+    assert isinstance(plan.mainloop, OwnProduct)
+    instructions = max(0, plan.epilogue_instructions - _LIGHT) * gemm_speed.INSTRUCTION
+    bits = gemm_speed.BIT * sum(isinstance(step, MaskStore) for step in plan.steps)
     tile = gemm.tile_of(plan.config, plan.operand_bits // 8)
     moved = sum(
         gemm_speed.STORED if isinstance(step, AuxStore) else gemm_speed.loaded(tile) for step in _moved_by_threads(plan)
     )
     # The other consumer does not hide it: both wait for the same memory.
-    return instructions + (2 * moved if tile.pingpong else moved)
+    each = instructions + bits + (2 * moved if tile.pingpong else moved)
+    return each / 2 if plan.mainloop.pairs else each  # a pair of sums has one element
 
 
 def _clock(card: Card) -> float:

@@ -1,7 +1,7 @@
 """Estimates against products by own kernels on an H200, which several benchmarks timed, 2026-11-27.
 
 A row is a program, the sizes, a configuration, and microseconds; without a configuration, a call's choice of that day.
-The speed of the widest tile of pairs is fitted to them, other constants are not.
+The speeds of tiles of pairs are fitted to some of them, other constants are not.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ def test_estimates_agree_with_products_on_an_h200() -> None:
         errors[name].append(abs(expected / us - 1))
     every = sorted(itertools.chain.from_iterable(errors.values()))
     assert len(every) == 143
-    assert statistics.median(every) < 0.11
-    assert percentile(every, 0.9) < 0.25
-    assert all(statistics.median(found) < 0.14 for found in errors.values())
+    assert statistics.median(every) < 0.09
+    assert percentile(every, 0.9) < 0.22
+    # Sums of rows take longer than their instructions.
+    most = {"swiglu": 0.08, "plain": 0.09, "mask": 0.09, "rms": 0.15}
+    assert all(statistics.median(found) < most[name] for name, found in errors.items())
     pairs = [pair for found in problems.values() for pair in itertools.combinations(found, 2)]
     apart = [(one, other) for one, other in pairs if max(one[0], other[0]) > 1.1 * min(one[0], other[0])]
     assert sum((one[0] < other[0]) == (one[1] < other[1]) for one, other in apart) > 0.96 * len(apart) > 300

@@ -149,9 +149,9 @@ def test_what_the_host_hides_is_fused_for_the_gpu() -> None:
         y = torch.relu(x @ w)
         return y, torch.var(y, -1)
 
-    row = row_of(both, torch.ones(4096, 64).half(), torch.ones(64, 1024).half())
+    row = row_of(both, torch.ones(3072, 64).half(), torch.ones(64, 1024).half())
     assert row.fused
-    assert "saves 8.39 MB" in row.gain
+    assert "saves 6.29 MB" in row.gain
     assert "us more for the host" in row.gain
 
 

