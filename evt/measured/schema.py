@@ -36,11 +36,11 @@ def check(database: sqlite3.Connection) -> int:
 
     Raise NewerError, or ValueError for a database of another program.
     """
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if not tables:  # asked first: another process may create them all between two statements
+        return 0
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (application,) = database.execute("PRAGMA application_id").fetchone()
-    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if not tables:
-        return 0
     if application != APPLICATION:
         raise ValueError("evt did not write it")
     if version > VERSION:
