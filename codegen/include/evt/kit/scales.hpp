@@ -140,10 +140,8 @@ struct ScaleTile {
   static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? ceil_div(kColumns, 32) : 1;
   static constexpr int kZerosOfLane = Scales::kHasZeros ? Columns / 32 : 1;
   static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane + Scales::kHasZeros * kZerosOfLane;
-  /// The loads in flight, of a stage or of a run of short stages. A load takes as long as a run, so there are two or more.
-  CUTLASS_HOST_DEVICE static constexpr int ahead_of(int run) {
-    return kOfLane > 8 ? 2 : kOfLane > 5 && run == 1 ? 3 : kOfLane > 2 || run > 1 ? 4 : 8;
-  }
+  /// The loads before a stage's, or a run's of several stages.
+  CUTLASS_HOST_DEVICE static constexpr int ahead_of(int run) { return run > 1 ? 1 : kOfLane > 8 ? 2 : kOfLane > 5 ? 3 : kOfLane > 2 ? 4 : 8; }
 
   static_assert(!ByRows || kOfRows, "a thread has two rows and many columns");
 
