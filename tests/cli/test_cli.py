@@ -376,7 +376,6 @@ def test_commands_without_torch(tmp_path: Path) -> None:
         ["bench", "--suite", "models"],
         ["bench", "diff", "old.json", "new.json"],
         ["tune", "D = acc"],
-        ["tune", "fit"],
     )
     code = f"""
 import sys
