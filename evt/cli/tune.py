@@ -148,6 +148,8 @@ def _run_workload(
 ) -> int:
     """Tune a workload, and print each result as it comes; return the exit code."""
     refuse_program_options(invocation)
+    if scheduler is not None and gpus is not None:
+        raise click.UsageError("--gpus takes the GPUs of this machine, and --scheduler those of a cluster: give one.")
     from evt.workload import chosen, read_workload
 
     workload = read_workload(invocation.text)
@@ -167,9 +169,10 @@ def _run_workload(
 
             results = run_tasks(tasks, GpuMachine(require_gpu().index or 0, seed), options, progress=progress)
         else:
-            from evt.farm.cluster import run_on_cluster
+            from evt.farm.cluster import gpu_machine, run_on_cluster
 
-            results = run_on_cluster(tasks, client, options, progress=progress, here=here, gpu=gpu)
+            make = partial(gpu_machine, seed)
+            results = run_on_cluster(tasks, client, options, make=make, progress=progress, here=here, gpu=gpu)
         for task, tuning in results:
             done.append((task, tuning))
             if not json:

@@ -45,11 +45,11 @@ _SUBMITTED: Mapping[str, Any] = {"pure": False, "retries": _RETRIES}
 Make = Callable[[], Machine]
 
 
-def gpu_machine() -> Machine:
-    """Return the GPU of a worker."""
+def gpu_machine(seed: int = 0) -> Machine:
+    """Return the GPU of a worker, with random tensors of a seed."""
     from evt.farm.machine import GpuMachine  # imports torch
 
-    return GpuMachine()
+    return GpuMachine(seed=seed)
 
 
 def run_on_cluster(

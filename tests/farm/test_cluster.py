@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -163,3 +165,18 @@ def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(device, "gpus_here", lambda: [GpuModel("NVIDIA H200", "580", find_target("sm90"), 132)])
     assert "--gpus 2: this machine has 1 GPU." in tune("--gpus", "2", code=2)
     assert "no Dask scheduler at tcp://127.0.0.1:1" in tune("--scheduler", "tcp://127.0.0.1:1")
+    assert "--gpus takes the GPUs of this machine" in tune("--scheduler", "tcp://127.0.0.1:1", "--gpus", "1", code=2)
+
+
+def test_workers_take_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dict[str, Any]()
+
+    def run(*arguments: Any, **options: Any) -> list[Any]:
+        given.update(options)
+        return []
+
+    monkeypatch.setattr("evt.cli.tune.workers", lambda *arguments: nullcontext((object(), None)))
+    monkeypatch.setattr("evt.farm.cluster.run_on_cluster", run)
+    monkeypatch.setattr("evt.farm.machine.GpuMachine", lambda index=0, seed=0: seed)
+    assert CliRunner().invoke(main, ["tune", str(LLAMA), "--gpus", "2", "--seed", "7"]).exit_code == 0
+    assert given["make"]() == 7
