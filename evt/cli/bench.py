@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from evt.cli.bench_results import diff, plot
 from evt.cli.invocation import TYPES, Invocation, operation_option, takes_geometry, takes_settings, takes_sizes
@@ -206,6 +207,10 @@ def run(
     if first_call and (suite not in _OF_MODELS or build_first):
         message = "it excludes --build-first" if build_first else f"it is for the suites {' and '.join(_OF_MODELS)}"
         raise click.UsageError(f"--first-call begins with empty caches; {message}.")
+    if suite in _OF_MODELS and _is_given(ctx, "seed"):
+        raise click.UsageError(f"--seed is for random operands; models of the suite {suite} always have the same data.")
+    if first_call and _is_given(ctx, "rounds"):
+        raise click.UsageError("--first-call times one call, and takes no --rounds.")
     if first_call:
         ctx.exit(0 if _first_calls(wanted, dtype, json_file, baselines or (), suite == "training", batch) else 1)
     if suite in _OF_MODELS:
@@ -316,6 +321,10 @@ def _of_workload(cases: tuple[Case, ...]) -> tuple[str, ...]:
     """Return the default baselines of a workload: cuDNN computes convolutions only."""
     convolutions = all(case.product == "conv" for case in cases)
     return _OF_NETWORKS if convolutions else ("eager", "compile", "mm")
+
+
+def _is_given(ctx: click.Context, option: str) -> bool:
+    return ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _models(

@@ -149,7 +149,7 @@ def _run_workload(
     """Tune a workload, and print each result as it comes; return the exit code."""
     refuse_program_options(invocation)
     if scheduler is not None and gpus is not None:
-        raise click.UsageError("--gpus takes the GPUs of this machine, and --scheduler those of a cluster: give one.")
+        raise click.UsageError("--gpus is for this machine, and --scheduler for a cluster: give one of them.")
     from evt.workload import chosen, read_workload
 
     workload = read_workload(invocation.text)

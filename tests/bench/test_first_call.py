@@ -130,3 +130,11 @@ def test_first_calls_belong_to_models(options: list[str]) -> None:
     done = CliRunner().invoke(main, ["bench", "--first-call", *options])
     assert done.exit_code == 2
     assert "--first-call begins with empty caches" in done.output
+
+
+@pytest.mark.parametrize("options", [("--seed", "5"), ("--seed", "0"), ("--first-call", "--rounds", "3")])
+@pytest.mark.parametrize("suite", ["models", "training"])
+def test_models_refuse_options_that_they_would_ignore(suite: str, options: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, ["bench", "--suite", suite, *options])
+    assert done.exit_code == 2
+    assert options[-2] in done.stderr.splitlines()[-1]

@@ -165,7 +165,7 @@ def test_the_command_needs_dask_and_a_scheduler(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(device, "gpus_here", lambda: [GpuModel("NVIDIA H200", "580", find_target("sm90"), 132)])
     assert "--gpus 2: this machine has 1 GPU." in tune("--gpus", "2", code=2)
     assert "no Dask scheduler at tcp://127.0.0.1:1" in tune("--scheduler", "tcp://127.0.0.1:1")
-    assert "--gpus takes the GPUs of this machine" in tune("--scheduler", "tcp://127.0.0.1:1", "--gpus", "1", code=2)
+    assert "--gpus is for this machine" in tune("--scheduler", "tcp://127.0.0.1:1", "--gpus", "1", code=2)
 
 
 def test_workers_take_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
