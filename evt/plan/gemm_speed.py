@@ -7,7 +7,7 @@ epilogue before they multiply again, but the tile is stored meanwhile. Work that
 
 The constants are fitted to 477 products on an H100 and an H200 in 5,740 kernels, 2026-11: of 1 to 802,816 rows, with
 residuals, gates, functions and bits. The median error of 187 other products is 5.4 %, and the chosen tile takes 1.02 of
-the best one's time on average. The constants of tiles by rows and by stages, and of the least ones, are fitted to
+the best one's time on average. The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to
 products on an H100, 2026-11. The library's time has the same form, with the best of all tiles and as if rows were whole
 lines.
 """
@@ -194,8 +194,8 @@ def work(
     """Return the time of a product's tiles without the launch and the memory traffic.
 
     ``rate`` are the bytes that a card moves in a microsecond. ``evaluated`` are the microseconds that a thread takes
-    for a sum beyond a light epilogue. ``clock`` is the clock rate of a card relative to an H100,
-    ``stage`` and ``epilogue`` are times relative to the measured ones.
+    for a sum beyond a light epilogue. ``clock`` is the clock rate of a card relative to an H100. ``stage`` and
+    ``epilogue`` are times relative to the measured ones.
     """
     speed = _SPEEDS.get(tile) or _OF_PAIRS.get(tile) or _unmeasured(tile)
     tiles, at_a_time, (down, across, splits) = _tiles(tile, size), _at_a_time(tile, size), tile.cluster
