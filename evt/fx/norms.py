@@ -247,7 +247,7 @@ def _norm(node: Node) -> Norm | None:
     if operator_name(full) == "add.Tensor":
         parts = _operands(full)
         vectors = [each for each in parts if _is_vector(each, shape)]
-        if len(parts) != 2 or len(vectors) != 1:
+        if len(parts) != 2 or len(vectors) != 1 or Arguments(full)["alpha"] != 1:
             return None
         shift = _constant(vectors[0])
         if shift is None:

@@ -142,6 +142,8 @@ def _addmm(node: Node, arguments: Arguments) -> Product | str:
         return "its factors are known at run time only"
     if not dtype_of(node).is_floating_point and not all(map(float.is_integer, map(float, (beta, alpha)))):
         return "its factors are fractions, and its result is of integers"
+    if alpha == 0:
+        return "its product has the factor 0, for which PyTorch's libraries do not read A and B"
     assert isinstance(c, Node)
     return _matrix(node, a, b, alpha=float(alpha), terms=(Term(c, float(beta)),) if beta else ())
 

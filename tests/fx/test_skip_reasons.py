@@ -67,6 +67,8 @@ def test_types() -> None:
     assert reasons(found, "E1002") == []
     found = fused(lambda a: torch.addmm(a, a, a, beta=0.5) + 1, small)
     assert reasons(found, "E1010") == ["its factors are fractions, and its result is of integers"]
+    found = fused(lambda a, b: torch.addmm(b, a * torch.nan, b, alpha=0).relu(), A, B)
+    assert "has the factor 0" in reasons(found, "E1010")[0]
     found = fused(lambda a, b, c: a @ b * 2 + c, A, B, torch.ones(6, 6, dtype=torch.int64))
     assert reasons(found, "E1002") == ["`inputs_2` has the type int64"]
 

@@ -1,0 +1,18 @@
+"""Functions that are nearly norms before a product: compiled equals eager."""
+
+from __future__ import annotations
+
+import pytest
+
+from .random_norms import check
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
+#: Seeds whose shift has a factor, and seeds of norms that products take in.
+SCALED, TAKEN = (58, 190), (3, 7, 11)
+
+
+@pytest.mark.parametrize(
+    "seed", [*SCALED, *TAKEN, *(pytest.param(each, marks=pytest.mark.slow) for each in range(300, 500))]
+)
+def test_near_norms_are_eager(seed: int) -> None:
+    check(seed)
