@@ -1,4 +1,4 @@
-"""The specialisations of the halo kernel, and its speed: ``halo_of(geometry, problem, operand) -> Halo``.
+"""Convolutions that the halo kernel computes: ``halo_of(geometry, problem, operand) -> Halo``.
 
 The built widths of its instruction suit the output's tiles: see :mod:`evt.plan.geometry.halo`. A dgrad of
 stride 1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
@@ -6,39 +6,30 @@ stride 1 is the fprop of ``forward``: over the gradient of the output, by the fi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
-from math import inf, prod
-from typing import NamedTuple
+from math import prod
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES, Geometry
+from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES
 from evt.plan.geometry.halo_groups import groups_together
-from evt.plan.halo_cost import Cycles, Groups, Plane, choose, kernel_of_groups
+from evt.plan.halo_cost import BlockedConvolution, Groups, kernel_of_groups
+from evt.plan.halo_kernels import Variant, fastest_kernels, fitting_kernels, widest_kernels
 from evt.plan.tma import LARGEST_STRIDE
 
 #: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 #: The bytes of a pixel in a block of channels.
-_PLANES = (128, 64, 32)
+_BLOCK_BYTES = (128, 64, 32)
 #: The bytes of a pixel in the block of channels of some groups. A row of 96 bytes has the place of 128.
-_PLANES_OF_GROUPS = (128, 96, 64, 32)
+_BLOCK_BYTES_OF_GROUPS = (128, 96, 64, 32)
 #: The channels of a pixel, at most, if they are odd and threads copy them.
 MOST_ODD = 63
 #: The filters of a warp.
 STRIP = 16
-#: The number of kernels that are built, to choose from by the number of tiles.
-_OFFERED = 5
-#: Batch sizes scored jointly; 256 has double weight.
-_IMAGES = (1, 2, 4, 12, 32, 64, 256, 256)
-#: The saving that another kernel must bring: relative to the best time for a batch size, summed over the sizes.
-_WORTH_A_KERNEL = 0.02
-
 TOO_LARGE = "a tile and its halo do not fit in shared memory"
 #: The largest padding: 16 bits hold the place in the input where a tile begins.
 MOST_PADDING = 32767
@@ -49,18 +40,6 @@ _SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
 FEW_CHANNELS = 8
 #: The elements of the rows of a tile of windows: 32 bits hold the distance between two of them.
 _LARGEST_BOX = 1 << 31
-
-
-class Variant(NamedTuple):
-    """A kernel: the bytes of a block of channels, the pixels of its instruction, and whether CTAs share its tiles.
-
-    ``groups``: how they relate to its blocks of filters.
-    """
-
-    plane_bytes: int
-    pixels: int
-    shared: bool = False
-    groups: Groups = "one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +53,7 @@ class Halo:
     """
 
     offered: tuple[Variant, ...]
-    most: tuple[Variant, ...] = tuple(Variant(each, PIXELS[-1]) for each in _PLANES)
+    most: tuple[Variant, ...] = tuple(Variant(each, PIXELS[-1]) for each in _BLOCK_BYTES)
     gaps: tuple[Variant, ...] = ()
     fast: bool = False
     for_some: bool = False
@@ -85,7 +64,7 @@ class Halo:
 
 #: For unknown sizes: tiles of 4, 3 and 2 rows of 56 pixels.
 UNKNOWN, UNKNOWN_INTEGERS = (
-    Halo(tuple(Variant(max(_PLANES), each) for each in pixels)) for pixels in ((232, 176, 120), (240, 176, 128))
+    Halo(tuple(Variant(max(_BLOCK_BYTES), each) for each in pixels)) for pixels in ((232, 176, 120), (240, 176, 128))
 )
 NO_GROUPS = NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and B")
 
@@ -144,12 +123,14 @@ def _halo(
         return Halo((), reason=reason)
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
     fast = residues or _is_fast(depth, height, width, channels, channel_bytes, filters)
-    planes = (Plane.cut(height, width, depth, channel_bytes, each, residues=residues) for each in _PLANES)
-    known = _kernels(tuple(planes), widths)
+    blocked = (
+        BlockedConvolution.cut(height, width, depth, channel_bytes, each, residues=residues) for each in _BLOCK_BYTES
+    )
+    known = fitting_kernels(tuple(blocked), widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
     for_some = channels > FEW_CHANNELS
-    return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast, for_some)
+    return Halo(fastest_kernels(known, filters), *widest_kernels(known, widths), fast, for_some)
 
 
 def groups_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: bool) -> Halo:
@@ -179,28 +160,30 @@ def groups_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: 
 
 @lru_cache(maxsize=1024)
 def _grouped(given: Problem, groups: int, operand: DType, by_strips: bool) -> Halo:
-    planes, widths = tuple(_planes_of_groups(given, groups, operand.bits // 8, by_strips)), pixels_of(operand)
-    if not planes:
+    blocked, widths = tuple(_blocked_by_groups(given, groups, operand.bits // 8, by_strips)), pixels_of(operand)
+    if not blocked:
         multiple = f"multiples of {STRIP}, as packed bits and exchanges between columns need" if by_strips else ""
         return Halo(
             (), reason=f"neither a group nor several in 64 filters are {multiple or 'whole vectors of 16 bytes'}"
         )
-    known = _kernels(planes, widths)
+    known = fitting_kernels(blocked, widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
-    return Halo(fastest_kernels(known, given.filters), *_limits(known, widths), fast=True)
+    return Halo(fastest_kernels(known, given.filters), *widest_kernels(known, widths), fast=True)
 
 
-def _planes_of_groups(given: Problem, number: int, element_bytes: int, by_strips: bool) -> Iterator[Plane]:
+def _blocked_by_groups(
+    given: Problem, number: int, element_bytes: int, by_strips: bool
+) -> Iterator[BlockedConvolution]:
     """Yield the convolution in blocks: of several groups where they fit, else of one."""
     filters, channel_bytes = given.filters // number, given.channels // number * element_bytes
-    for block_bytes in _PLANES_OF_GROUPS:
+    for block_bytes in _BLOCK_BYTES_OF_GROUPS:
         channels = block_bytes // element_bytes
         together = groups_together(given, kernel_of_groups(channels, "multiple"), number)
         groups: Groups = "multiple" if together > 1 or channel_bytes % WINDOW_BYTES else "single"
         step = filters * (together if groups == "multiple" else 1)  # each block begins at a multiple of it, or of 64
         if step and not (by_strips and step % STRIP):
-            yield Plane.of_groups(given, number, channels, element_bytes, groups)
+            yield BlockedConvolution.of_groups(given, number, channels, element_bytes, groups)
 
 
 def words_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: bool) -> Halo:
@@ -226,22 +209,22 @@ def _words(given: Problem, number: int, operand: DType, by_strips: bool) -> Halo
     element_bytes, widths = operand.bits // 8, pixels_of(operand)
     if by_strips and number > 1:
         return Halo((), reason="blocks of groups begin within the strips of a warp")
-    channel_bytes = min(given.channels // number * element_bytes, max(_PLANES_OF_GROUPS))
-    sizes = [each // element_bytes for each in _PLANES_OF_GROUPS if each >= channel_bytes]
-    planes = tuple(Plane.of_groups(given, number, each, element_bytes, "words") for each in sizes)
-    known = _kernels(planes, widths)
+    channel_bytes = min(given.channels // number * element_bytes, max(_BLOCK_BYTES_OF_GROUPS))
+    sizes = [each // element_bytes for each in _BLOCK_BYTES_OF_GROUPS if each >= channel_bytes]
+    blocked = tuple(BlockedConvolution.of_groups(given, number, each, element_bytes, "words") for each in sizes)
+    known = fitting_kernels(blocked, widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
-    return Halo(fastest_kernels(known, given.filters), *_limits(known, widths), fast=True)
+    return Halo(fastest_kernels(known, given.filters), *widest_kernels(known, widths), fast=True)
 
 
-def _unreachable(axes: Collection[Axis], plane: tuple[Axis, Axis]) -> str:
+def _unreachable(axes: Collection[Axis], slice_axes: tuple[Axis, Axis]) -> str:
     """Return why TMA's boxes do not reach all taps of a convolution, or ""."""
-    if plane[0].taps * plane[1].taps > MAX_TAPS:
+    if slice_axes[0].taps * slice_axes[1].taps > MAX_TAPS:
         return f"the filters have more than {MAX_TAPS} taps"
     if min(axis.pad for axis in axes) < 0:
         return "the padding of the dgrad is larger than dilation * (filter size - 1)"
-    most = max(axis.pad for axis in plane)
+    most = max(axis.pad for axis in slice_axes)
     return f"the padding is beyond {MOST_PADDING}" if most > MOST_PADDING else ""
 
 
@@ -270,9 +253,9 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     if channels * element_bytes * geometry.stride[-1] != WINDOW_BYTES:
         return Halo((), reason=f"a step of the stride is more than {WINDOW_BYTES} bytes of a row")
     row = problem.filter_size[-1] * channels * element_bytes
-    window_bytes = next((each for each in sorted(_PLANES) if each >= row), 0)
+    window_bytes = next((each for each in sorted(_BLOCK_BYTES) if each >= row), 0)
     if not window_bytes:
-        return Halo((), reason=f"a row of the filter is longer than {max(_PLANES)} bytes")
+        return Halo((), reason=f"a row of the filter is longer than {max(_BLOCK_BYTES)} bytes")
     height = Axis.of(problem.sizes, "height")
     if height.taps > MAX_TAPS or height.pad > MOST_PADDING:
         return Halo((), reason=f"there are more than {MAX_TAPS} rows of taps, or {MOST_PADDING} of padding")
@@ -292,95 +275,11 @@ def beyond_windows(sizes: Mapping[str, int]) -> str:
 
 @lru_cache(maxsize=1024)
 def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType) -> Halo:
-    plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
-    known = _kernels((plane,), widths)
+    blocked, widths = BlockedConvolution.of_windows(height, columns, window_bytes), pixels_of(operand)
+    known = fitting_kernels((blocked,), widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
-    return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast=True)
-
-
-class Tiled(NamedTuple):
-    """A convolution of one image, the tile of a kernel, and the costs of its tiles.
-
-    With groups, the convolution has the filters of whole blocks, otherwise none.
-    """
-
-    plane: Plane
-    tile: Geometry
-    cycles: Cycles
-    shared: bool
-
-    def tiles(self, images: int, filters: int) -> int:
-        """Return the number of tiles, of all blocks of filters."""
-        return (
-            self._of_class(images)
-            * max(len(self.plane.classes), 1)
-            * -(-(self.plane.problem.filters or filters) // FILTERS)
-        )
-
-    def time(self, images: int, filters: int, instructions: float = 0) -> float:
-        """Return the clock cycles of sm90 for numbers of images and filters."""
-        if self.shared:
-            return self.cycles.shared(self.tiles(images, filters))
-        return self.cycles.alone(self._of_class(images), self.plane.problem.filters or filters, instructions)
-
-    def _of_class(self, images: int) -> int:
-        """Return the number of tiles of a residue class, of one block of filters."""
-        return self.tile.tiles(replace(self.plane.problem, images=images))
-
-
-@lru_cache(maxsize=256)
-def _kernels(planes: tuple[Plane, ...], widths: range) -> Mapping[Variant, Tiled]:
-    """Return the kernels whose tiles fit."""
-    made = {
-        Variant(plane.block_bytes, pixels, shared, plane.groups): _kernel(plane, pixels, shared)
-        for plane, shared, pixels in product(planes, (False, True), widths)
-        if not shared or (plane.groups == "one" and not plane.classes)
-    }
-    return {variant: each for variant, each in made.items() if each is not None}
-
-
-def _limits(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, ...], tuple[Variant, ...]]:
-    """Return the widest kernels of each kind whose tiles fit, and the narrower ones whose tiles do not."""
-    kinds = dict.fromkeys(each._replace(pixels=0) for each in known)
-    most = tuple(max(each for each in known if each._replace(pixels=0) == kind) for kind in kinds)
-    narrower = (each._replace(pixels=pixels) for each in most for pixels in widths if pixels < each.pixels)
-    return most, tuple(each for each in narrower if each not in known)
-
-
-@lru_cache(maxsize=4096)
-def _kernel(plane: Plane, pixels: int, shared: bool) -> Tiled | None:
-    """Return the tile of a kernel and its costs; None if no tile fits."""
-    tile = choose(plane, pixels, shared=shared)
-    if tile is None:
-        return None
-    cycles = Cycles.of(plane, tile, pixels, shared=shared)
-    if shared and not cycles.sharing.cluster_sizes:
-        return None
-    return Tiled(plane, tile, cycles, shared)
-
-
-def time(
-    plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False, instructions: float = 0
-) -> float:
-    """Return the clock cycles of sm90 of a kernel for numbers of images and filters; infinity if it cannot run.
-
-    ``instructions`` are the ones of the epilogue for each element; a light epilogue is part of the constants.
-    """
-    found = _kernel(plane, pixels, shared)
-    return inf if found is None else found.time(images, filters, instructions)
-
-
-def start_of(plane: Plane, pixels: int, *, shared: bool = False) -> float:
-    """Return the clock cycles of sm90 of a kernel's launch and set-up, and of its end; 0 if it cannot run."""
-    found = _kernel(plane, pixels, shared)
-    return 0.0 if found is None else found.cycles.start
-
-
-def tiles_of(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> int:
-    """Return the number of tiles of a kernel; 0 if it cannot run."""
-    found = _kernel(plane, pixels, shared)
-    return 0 if found is None else found.tiles(images, filters)
+    return Halo(fastest_kernels(known, filters), *widest_kernels(known, widths), fast=True)
 
 
 def _is_fast(depth: Axis | None, height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:
@@ -407,42 +306,3 @@ def _is_fast(depth: Axis | None, height: Axis, width: Axis, channels: int, chann
     if not unit:
         return filters <= FILTERS and channel_bytes <= 256
     return channel_bytes <= 1280 or pixels >= _LARGE_IMAGE
-
-
-def fastest_kernels(known: Mapping[Variant, Tiled], filters: int) -> tuple[Variant, ...]:
-    """Return the kernels that are the fastest together, the best one first, for several batch sizes.
-
-    The loss of a set is, for each batch size, the time of its best kernel minus the time of the best of all. The set
-    grows one by one, as long as another kernel saves enough.
-    """
-    counts = Counter(_IMAGES)
-    times = {variant: [found.time(images, filters) for images in counts] for variant, found in known.items()}
-    least = [min(each) for each in zip(*times.values(), strict=True)]
-    # Times relative to the best, each as often as its batch size counts.
-    scores = {
-        variant: [
-            time / shortest
-            for time, shortest, count in zip(each, least, counts.values(), strict=True)
-            for _ in range(count)
-        ]
-        for variant, each in times.items()
-    }
-
-    def best_beside(taken: Sequence[Variant]) -> tuple[float, Variant]:
-        """Return the variant that is the best beside others, and the loss of all together."""
-        others = [min(each) for each in zip(*(scores[each] for each in taken), strict=True)]
-        losses = {variant: sum(map(min, others, score)) if others else sum(score) for variant, score in scores.items()}
-        found = min(losses, key=losses.__getitem__)
-        return losses[found], found
-
-    taken: list[Variant] = []
-    least_loss = inf
-    for _ in range(_OFFERED):
-        loss, added = best_beside(taken)
-        found = [*taken, added]
-        for place in range(len(found)):  # the first best may not be the best beside the others
-            loss, found[place] = best_beside([*found[:place], *found[place + 1 :]])
-        if loss > least_loss - _WORTH_A_KERNEL:
-            break
-        taken, least_loss = found, loss
-    return tuple(sorted(taken, key=lambda each: sum(scores[each])))

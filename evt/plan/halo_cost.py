@@ -51,7 +51,7 @@ Groups = Literal["one", "single", "multiple", "words"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plane:
+class BlockedConvolution:
     """A convolution whose channels are cut into blocks of ``block_bytes``; its channels are counted in bytes.
 
     ``classes`` are the taps of each residue class of pixels, in the gradient of a convolution with a stride.
@@ -64,11 +64,13 @@ class Plane:
     groups: Groups = "one"
 
     @staticmethod
-    def of(sizes: Mapping[str, int], channels: int, element_bytes: int, *, residues: bool = False) -> Plane:
+    def of(
+        sizes: Mapping[str, int], channels: int, element_bytes: int, *, residues: bool = False
+    ) -> BlockedConvolution:
         """Return a convolution of given sizes with blocks of some channels."""
         height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
         depth = Axis.of(sizes, "depth") if "depth" in sizes else None
-        return Plane.cut(
+        return BlockedConvolution.cut(
             height, width, depth, sizes["channels"] * element_bytes, channels * element_bytes, residues=residues
         )
 
@@ -81,7 +83,7 @@ class Plane:
         block_bytes: int,
         *,
         residues: bool = False,
-    ) -> Plane:
+    ) -> BlockedConvolution:
         """Return a convolution with blocks of some bytes of its pixels' channels; a volume has a depth.
 
         Pixels and filters are taken to be dense. If the bytes of a pixel are no multiple of a line of L2, many pixels
@@ -90,26 +92,28 @@ class Plane:
         problem = Problem(1, channel_bytes, 0, height, width)
         if residues:
             classes = tuple(taps for _, taps in residue_classes(height, width))
-            return Plane(halo.over_residues(problem), block_bytes, classes=classes)
+            return BlockedConvolution(halo.over_residues(problem), block_bytes, classes=classes)
         if depth is None:
-            return Plane(problem, block_bytes)
+            return BlockedConvolution(problem, block_bytes)
         problem = replace(problem, depth=depth)
-        return Plane(halo.flattened(problem) if halo.has_columns(problem) else problem, block_bytes, volume=True)
+        return BlockedConvolution(
+            halo.flattened(problem) if halo.has_columns(problem) else problem, block_bytes, volume=True
+        )
 
     @staticmethod
-    def of_groups(given: Problem, number: int, channels: int, element_bytes: int, groups: Groups) -> Plane:
+    def of_groups(given: Problem, number: int, channels: int, element_bytes: int, groups: Groups) -> BlockedConvolution:
         """Return a convolution with groups whose blocks have some channels; its filters fill whole blocks."""
         problem = halo_groups.over_groups(given, kernel_of_groups(channels, groups), number)
         problem = replace(problem, channels=problem.channels * element_bytes)
-        return Plane(problem, channels * element_bytes, groups=groups)
+        return BlockedConvolution(problem, channels * element_bytes, groups=groups)
 
     @staticmethod
-    def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
+    def of_windows(height: Axis, columns: int, window_bytes: int) -> BlockedConvolution:
         """Return a convolution with some output columns in which a tap multiplies the bytes of a window."""
         width = Axis(columns, columns, 1, 1, 1, 0)
         problem = Problem(1, window_bytes, 0, height, width)
         kernel = KernelClass(0, window_bytes, window_bytes, WINDOW_BYTES, True)
-        return Plane(halo.over_windows(problem, kernel), window_bytes)
+        return BlockedConvolution(halo.over_windows(problem, kernel), window_bytes)
 
     def kernel(self, pixels: int, *, shared: bool = False) -> KernelClass:
         """Return the kernel of an instruction's width, with a buffer for C and D."""
@@ -144,11 +148,11 @@ def kernel_of_groups(channels: int, groups: Groups) -> KernelClass:
     return KernelClass(0, channels, 0, 0, True, False, False, False, *flags_of(groups))
 
 
-def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Geometry | None:
+def choose(blocked: BlockedConvolution, pixels: int, *, shared: bool = False) -> Geometry | None:
     """Return the tile of a kernel, before CTAs share it; None if none fits, or no group fits in a block."""
-    if plane.groups != "one" and plane.problem.filters == 0:
+    if blocked.groups != "one" and blocked.problem.filters == 0:
         return None
-    made = halo.choose(plane.problem, plane.kernel(pixels, shared=shared))
+    made = halo.choose(blocked.problem, blocked.kernel(pixels, shared=shared))
     return made if made.input_stages else None
 
 
@@ -172,9 +176,9 @@ class Cycles:
     shares: tuple[float, ...] = (1.0,)
 
     @staticmethod
-    def of(plane: Plane, tile: Geometry, pixels: int, *, shared: bool = False) -> Cycles:
+    def of(blocked: BlockedConvolution, tile: Geometry, pixels: int, *, shared: bool = False) -> Cycles:
         """Return the costs of the tiles of a convolution."""
-        problem, kernel = plane.problem, plane.kernel(pixels, shared=shared)
+        problem, kernel = blocked.problem, blocked.kernel(pixels, shared=shared)
         if shared:
             sharing = halo_schedule.sharing_of(problem, kernel, tile)
         else:
@@ -185,12 +189,12 @@ class Cycles:
             filters = min(halo.FEWEST_FILTER_STAGES, filters)
         left = halo.bytes_for_stages(kernel, tile) - filters * tile.filter_stage_bytes
         held_up = max(1.0, problem.groups / max(left // tile.input_stage_bytes, 1))
-        waits = problem.tap_count == 1 and plane.groups == "one" and halo_schedule.has_many_channels(problem, kernel)
+        waits = problem.tap_count == 1 and blocked.groups == "one" and halo_schedule.has_many_channels(problem, kernel)
         start = _START_SHARED if shared else _START + pixels * _START_PER_PIXEL
         if kernel.words:
-            written = problem.tap_count * sharing.channel_blocks * FILTERS * plane.block_bytes
+            written = problem.tap_count * sharing.channel_blocks * FILTERS * blocked.block_bytes
             start = _START_WORDS + written * _WORDS[_word_bytes(problem)][0]
-        shares = tuple(taps / problem.tap_count for taps in plane.classes) or (1.0,)
+        shares = tuple(taps / problem.tap_count for taps in blocked.classes) or (1.0,)
         return Cycles(sharing, pixels, held_up, waits, start, shares)
 
     def alone(self, tiles: int, filters: int, instructions: float = 0) -> float:

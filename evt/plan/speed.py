@@ -22,9 +22,10 @@ from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore, MaskStore
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.halo import TOO_LARGE, beyond_windows, forward, start_of, tiles_of
-from evt.plan.halo import time as halo_time
-from evt.plan.halo_cost import INSTRUCTION, Plane
+from evt.plan.halo import TOO_LARGE, beyond_windows, forward
+from evt.plan.halo_cost import INSTRUCTION, BlockedConvolution
+from evt.plan.halo_kernels import start_of, tiles_of
+from evt.plan.halo_kernels import time as halo_time
 from evt.plan.pairs import product_columns
 from evt.plan.plan import (
     Convolution,
@@ -172,8 +173,8 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
         by_threads = _MOVED * len(_moved_by_threads(plan)) + _STORED_ROWS * (plan.mainloop.stored > 0)
         if by_threads:  # which no other tile hides, if each SM has one
             heavy += by_threads if waves(plan, sizes, multiprocessors) > 1 else 2 * by_threads
-        plane, pixels, *_ = _halo_problem(plan, sizes, plan.config.tile[0])
-        start = start_of(plane, pixels, shared=plan.mainloop.shared)
+        blocked, pixels, *_ = _halo_problem(plan, sizes)
+        start = start_of(blocked, pixels, shared=plan.mainloop.shared)
         return start, _halo_time(plan, sizes, heavy) - start
     if isinstance(plan.mainloop, DepthwiseConvolution):
         assert isinstance(plan.config, ConfigDepthwise)
@@ -236,8 +237,7 @@ def waves(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     if isinstance(plan.mainloop, OwnProduct):
         return gemm_speed.waves(*_product(plan, sizes, multiprocessors))
     if isinstance(plan.mainloop, HaloConvolution):
-        pixels, shared = plan.config.tile[0], plan.mainloop.shared
-        return tiles_of(*_halo_problem(plan, sizes, pixels), shared=shared) / multiprocessors
+        return tiles_of(*_halo_problem(plan, sizes), shared=plan.mainloop.shared) / multiprocessors
     if isinstance(plan.mainloop, DepthwiseConvolution | FilterGradient):
         return 0.0
     tiles = _tiles(plan.config, sizes[plan.rows], sizes[plan.columns], sizes["l"])
@@ -282,24 +282,23 @@ def time(
 def _halo_time(plan: Plan, sizes: Mapping[str, int], instructions: float = 0) -> float:
     """Return the time of a halo kernel in clock cycles; infinity if it cannot run."""
     assert isinstance(plan.mainloop, HaloConvolution)
-    pixels, shared = plan.config.tile[0], plan.mainloop.shared
-    plane, _, images, filters = _halo_problem(plan, sizes, pixels)
-    return halo_time(plane, pixels, images, filters, shared=shared, instructions=instructions)
+    return halo_time(*_halo_problem(plan, sizes), shared=plan.mainloop.shared, instructions=instructions)
 
 
-def _halo_problem(plan: Plan, sizes: Mapping[str, int], pixels: int) -> tuple[Plane, int, int, int]:
-    """Return the convolution of a halo kernel: its plane, the pixels of the instruction, its images and filters."""
-    loop, (_, _, channels), element_bytes = plan.mainloop, plan.config.tile, plan.operand_bits // 8
+def _halo_problem(plan: Plan, sizes: Mapping[str, int]) -> tuple[BlockedConvolution, int, int, int]:
+    """Return the convolution of a halo kernel, the pixels of its instruction, its images and filters."""
+    loop, (pixels, _, channels), element_bytes = plan.mainloop, plan.config.tile, plan.operand_bits // 8
     assert isinstance(loop, HaloConvolution)
     sizes = forward(loop.operator, sizes)
     if loop.windows:
-        plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
+        height = Axis.of(sizes, "height")
+        blocked = BlockedConvolution.of_windows(height, sizes["output_width"], channels * element_bytes)
     elif loop.groups != "one":
         given = Problem(1, sizes["channels"], sizes["filters"], Axis.of(sizes, "height"), Axis.of(sizes, "width"))
-        plane = Plane.of_groups(given, sizes["groups"], channels, element_bytes, loop.groups)
+        blocked = BlockedConvolution.of_groups(given, sizes["groups"], channels, element_bytes, loop.groups)
     else:
-        plane = Plane.of(sizes, channels, element_bytes, residues=loop.residues)
-    return plane, pixels, sizes["images"], sizes["filters"]
+        blocked = BlockedConvolution.of(sizes, channels, element_bytes, residues=loop.residues)
+    return blocked, pixels, sizes["images"], sizes["filters"]
 
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
@@ -366,8 +365,8 @@ def depth(plan: Plan, sizes: Mapping[str, int]) -> int:
     taps = prod(size for name, size in sizes.items() if name.startswith("filter_"))
     loop = plan.mainloop
     if isinstance(loop, HaloConvolution) and loop.groups != "one":
-        plane, *_ = _halo_problem(plan, sizes, plan.config.tile[0])
-        channels = plane.problem.channels * 8 // plan.operand_bits  # of the groups in a tile
+        blocked, *_ = _halo_problem(plan, sizes)
+        channels = blocked.problem.channels * 8 // plan.operand_bits  # of the groups in a tile
     if isinstance(loop, HaloConvolution) and loop.residues:
         taps = ceil_div(taps, prod(sizes[f"stride_{name}"] for name in loop.spatial))
     elif isinstance(loop, HaloConvolution) and loop.rank == 3:

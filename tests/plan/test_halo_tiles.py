@@ -17,8 +17,9 @@ from evt.plan import convolution_class
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import SHARED_BYTES, TAPS_PER_STAGE, Geometry, KernelClass
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, lines_of_eight, scheduled
-from evt.plan.halo import PIXELS, Halo, halo_of, time
-from evt.plan.halo_cost import Cycles, Plane, choose
+from evt.plan.halo import PIXELS, Halo, halo_of
+from evt.plan.halo_cost import BlockedConvolution, Cycles, choose
+from evt.plan.halo_kernels import time
 from evt.plan.routes.halo_3x import configs_sm90
 from evt.request import packed_problem
 from tests.support.layers import random_layers
@@ -66,8 +67,8 @@ def test_every_tap_meets_its_pixel(seed) -> None:
     (rows, columns), (taps_y, taps_x) = problem.results, problem.filter_size
     (sy, sx), (dy, dx) = problem.geometry.stride, problem.geometry.dilation
     pad_y, pad_x = (before for before, _ in problem.pads)
-    plane = Plane.of(problem.sizes, 64, 2)
-    tile = choose(plane, draw.choice(PIXELS[:8]))
+    blocked = BlockedConvolution.of(problem.sizes, 64, 2)
+    tile = choose(blocked, draw.choice(PIXELS[:8]))
     assert tile is not None
     for y0 in range(0, rows, tile.rows):
         for x0 in range(0, columns, tile.columns):
@@ -88,7 +89,7 @@ def test_tiles_fit_and_cover_the_output(seed) -> None:
     problem = drawn(seed)
     rows, columns = problem.results
     for pixels in PIXELS:
-        tile = choose(Plane.of(problem.sizes, 32, 2), pixels)
+        tile = choose(BlockedConvolution.of(problem.sizes, 32, 2), pixels)
         if tile is not None:
             assert tile.accumulated_pixels <= pixels
             assert tile.columns <= tile.accumulator_pitch <= tile.input_pitch
@@ -103,7 +104,7 @@ SIZES = ("images", "rows", "columns", "input_pitch", "accumulator_pitch", "box_r
 def chosen(side: int, pixels: int) -> tuple[int, ...]:
     """Return the sizes of the tile of a 3x3 convolution."""
     sizes = evt.conv2d("D = acc", padding=1).request.convolution.problem((2, 64, side, side), (64, 64, 3, 3)).sizes
-    made = choose(Plane.of(sizes, 64, 2), pixels)
+    made = choose(BlockedConvolution.of(sizes, 64, 2), pixels)
     return tuple(getattr(made, name) for name in SIZES)
 
 
@@ -114,8 +115,8 @@ def test_a_layer_shares_its_padding_between_rows() -> None:
 def test_eight_columns_waste_no_pixels() -> None:
     """If the width is a multiple of eight, the instruction multiplies no padding."""
     assert chosen(56, 224) == (1, 28, 8, 10, 8, 30, 3)
-    plane = Plane.of(evt.conv2d("D = acc", padding=1).request.convolution.problem(*LAYER).sizes, 64, 2)
-    assert choose(plane, 224).accumulated_pixels == 28 * 8
+    blocked = BlockedConvolution.of(evt.conv2d("D = acc", padding=1).request.convolution.problem(*LAYER).sizes, 64, 2)
+    assert choose(blocked, 224).accumulated_pixels == 28 * 8
 
 
 def test_small_images_share_a_tile() -> None:
@@ -128,32 +129,32 @@ def offered(channels: int, taps: int, side: int = 28, operand: DType = F16) -> H
     return halo_of(geometry, problem, operand)
 
 
-@pytest.mark.parametrize(("channels", "plane_bytes"), [(8, 32), (16, 32), (24, 64), (32, 64), (64, 128), (256, 128)])
-def test_planes_waste_few_channels(channels, plane_bytes) -> None:
+@pytest.mark.parametrize(("channels", "block_bytes"), [(8, 32), (16, 32), (24, 64), (32, 64), (64, 128), (256, 128)])
+def test_channel_blocks_waste_few_channels(channels, block_bytes) -> None:
     found = offered(channels, 3)
-    assert {each.plane_bytes for each in found.offered if not each.shared} == {plane_bytes}
+    assert {each.block_bytes for each in found.offered if not each.shared} == {block_bytes}
     assert found.fast == (channels > 8)
     assert 1 <= len(found.offered) <= 5
 
 
-def test_planes_and_widths_are_chosen_together() -> None:
-    """By 64 pixels, a run of taps takes longer than its multiplications: wider planes make fewer runs."""
+def test_channel_blocks_and_widths_are_chosen_together() -> None:
+    """By 64 pixels, a run of taps takes longer than its multiplications: wider channel blocks make fewer runs."""
     found = offered(48, 5, 36)
-    assert {each.plane_bytes for each in found.offered if each.pixels < 100} == {128}
-    assert max(found.offered, key=lambda each: each.pixels).plane_bytes == 32
+    assert {each.block_bytes for each in found.offered if each.pixels < 100} == {128}
+    assert max(found.offered, key=lambda each: each.pixels).block_bytes == 32
 
 
-@pytest.mark.parametrize(("channels", "plane_bytes"), [(40, 128), (72, 128), (96, 128), (112, 128), (240, 128)])
-def test_one_tap_has_the_fewest_planes(channels, plane_bytes) -> None:
-    """A step over one tap of few pixels takes longer than its multiplications, for any plane."""
-    assert {each.plane_bytes for each in offered(channels, 1).offered if each.pixels <= 128} == {plane_bytes}
+@pytest.mark.parametrize(("channels", "block_bytes"), [(40, 128), (72, 128), (96, 128), (112, 128), (240, 128)])
+def test_one_tap_has_the_fewest_channel_blocks(channels, block_bytes) -> None:
+    """A step over one tap of few pixels takes longer than its multiplications, for any channel block."""
+    assert {each.block_bytes for each in offered(channels, 1).offered if each.pixels <= 128} == {block_bytes}
 
 
 def test_pixels_that_begin_within_a_line_take_longer_to_load() -> None:
     """With 360 channels, 15 of 16 pixels begin within a line of L2, and their 64 channels touch two lines."""
     width = Axis(20, 20, 3, 1, 1, 1)
-    planes = {channels: Plane.cut(width, width, None, 2 * channels, 128) for channels in (320, 360, 384)}
-    lines = {channels: lines_of_eight(plane.problem, plane.kernel(64)) for channels, plane in planes.items()}
+    blocked = {channels: BlockedConvolution.cut(width, width, None, 2 * channels, 128) for channels in (320, 360, 384)}
+    lines = {channels: lines_of_eight(each.problem, each.kernel(64)) for channels, each in blocked.items()}
     assert lines == {320: 8, 360: 15, 384: 8}
 
 
@@ -164,26 +165,26 @@ def test_widths_suit_few_images_and_many(channels, side, taps) -> None:
     geometry = Convolution.of("conv2d", {"padding": taps // 2})
     for filters in (64, 512):
         problem = geometry.problem((1, channels, side, side), (filters, channels, taps, taps))
-        found, plane = halo_of(geometry, problem, F16), Plane.of(problem.sizes, 64, 2)
-        wide = [(each.pixels, each.shared) for each in found.offered if each.plane_bytes == 128]
+        found, blocked = halo_of(geometry, problem, F16), BlockedConvolution.of(problem.sizes, 64, 2)
+        wide = [(each.pixels, each.shared) for each in found.offered if each.block_bytes == 128]
         for images in (1, 2, 4, 8, 32, 100, 256):
             known = product(PIXELS, (False, True))
-            times = {each: time(plane, each[0], images, filters, shared=each[1]) for each in known}
+            times = {each: time(blocked, each[0], images, filters, shared=each[1]) for each in known}
             assert min(times[each] for each in wide) <= 1.3 * min(times.values())
 
 
 def test_few_tiles_are_shared() -> None:
-    """One image has 8 tiles of 8 planes for 132 multiprocessors; many images have no need to share tiles."""
+    """One image has 8 tiles of 8 channel blocks for 132 multiprocessors; many images have no need to share tiles."""
     geometry = Convolution.of("conv2d", {"padding": 1})
     problem = geometry.problem((1, 512, 7, 7), (512, 512, 3, 3))
-    plane = Plane.of(problem.sizes, 64, 2)
-    cycles = Cycles.of(plane, choose(plane, 64, shared=True), 64, shared=True)
+    blocked = BlockedConvolution.of(problem.sizes, 64, 2)
+    cycles = Cycles.of(blocked, choose(blocked, 64, shared=True), 64, shared=True)
     assert [cycles.sharing.cluster_size(tiles) for tiles in (8, 8 * 3, 8 * 256)] == [8, 4, 2]
     faster = [cycles.shared(8 * tiles) < cycles.alone(tiles, 512) for tiles in (1, 3, 256)]
     assert faster == [True, True, False]
-    one_plane = Plane.of({**problem.sizes, "channels": 64}, 64, 2)
-    assert time(one_plane, 64, 1, 512, shared=True) == inf
-    assert not Cycles.of(one_plane, choose(one_plane, 64, shared=True), 64, shared=True).sharing.cluster_sizes
+    one_block = BlockedConvolution.of({**problem.sizes, "channels": 64}, 64, 2)
+    assert time(one_block, 64, 1, 512, shared=True) == inf
+    assert not Cycles.of(one_block, choose(one_block, 64, shared=True), 64, shared=True).sharing.cluster_sizes
 
 
 def test_kernels_that_share_tiles_are_other_kernels() -> None:
@@ -223,10 +224,10 @@ def test_the_size_of_filters_changes_no_geometry() -> None:
 
 
 @pytest.mark.parametrize("operand", [E4M3, I8, F16, F32], ids=str)
-def test_planes_and_speed_are_matters_of_bytes(operand) -> None:
+def test_channel_blocks_and_speed_are_matters_of_bytes(operand) -> None:
     for bytes_, fast in {128: True, 1280: True, 1408: False}.items():
         found = offered(bytes_ * 8 // operand.bits, 3, operand=operand)
-        assert (found.offered[0].plane_bytes, found.fast) == (128, fast)
+        assert (found.offered[0].block_bytes, found.fast) == (128, fast)
     assert offered(1408 * 8 // operand.bits, 3, 56, operand).fast
 
 
@@ -234,8 +235,8 @@ def test_planes_and_speed_are_matters_of_bytes(operand) -> None:
 def test_widths_of_the_instruction(operand, step) -> None:
     op = evt.conv2d("out D: f32[m, n]; D = acc", padding=1, route="own")
     every = configs_sm90(packed_problem(op.request, "sm90", str(operand), str(operand), LAYER))
-    planes = {128 // (operand.bits // 8) >> i for i in range(3)}
-    assert {config.tile for config in every} <= {(n, 64, k) for n in range(64, 257, step) for k in planes}
+    widths = {128 // (operand.bits // 8) >> i for i in range(3)}
+    assert {config.tile for config in every} <= {(n, 64, k) for n in range(64, 257, step) for k in widths}
     alone = [config for config in every if config.schedule == "halo"]
     assert len(alone) > 3 * (len(range(64, 257, step)) - 2)
     unknown = configs_sm90(packed_problem(op.request, "sm90", str(operand), str(operand)))
@@ -253,12 +254,12 @@ def test_configurations_are_those_whose_tiles_fit() -> None:
     shapes = (2, 72, 25, 9), (280, 72, 5, 5)
     keywords = {"padding": ((8, 2), (4, 6)), "dilation": (3, 1), "route": "own"}
     op = evt.conv2d("D = acc", **keywords)
-    plane = Plane.of(op.request.convolution.problem(*shapes).sizes, 64, 2)
+    blocked = BlockedConvolution.of(op.request.convolution.problem(*shapes).sizes, 64, 2)
     names = {config.name for config in configs_sm90(packed_problem(op.request, "sm90", "f16", "f16", shapes))}
     for shared in (False, True):
         for pixels in PIXELS:
             name = f"halo{'_shared' * shared}_{pixels}x64x64"
-            assert (name in names) == (time(plane, pixels, 1, 64, shared=shared) < inf)
+            assert (name in names) == (time(blocked, pixels, 1, 64, shared=shared) < inf)
     fitting = [pixels for pixels in PIXELS if f"halo_shared_{pixels}x64x64" in names]
     assert min(fitting) < 136 < max(fitting)
     with pytest.raises(evt.TargetError, match="no configuration `halo_shared_136x64x64`"):
@@ -271,10 +272,10 @@ def test_a_kernel_with_fewer_boxes_than_groups_of_taps_is_slower() -> None:
         .request.convolution.problem((16, 64, 160, 160), (128, 64, 3, 3))
         .sizes
     )
-    plane = Plane.of(sizes, 64, 2)
-    found = {pixels: choose(plane, pixels) for pixels in (208, 256)}
-    assert [Cycles.of(plane, tile, pixels).held_up for pixels, tile in found.items()] == [1.0, 4 / 3]
-    assert time(plane, 208, 16, 128) < time(plane, 256, 16, 128)
+    blocked = BlockedConvolution.of(sizes, 64, 2)
+    found = {pixels: choose(blocked, pixels) for pixels in (208, 256)}
+    assert [Cycles.of(blocked, tile, pixels).held_up for pixels, tile in found.items()] == [1.0, 4 / 3]
+    assert time(blocked, 208, 16, 128) < time(blocked, 256, 16, 128)
 
 
 def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
@@ -289,7 +290,7 @@ def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
 def test_each_group_of_few_taps_has_a_box_before_filters_take_the_rest(taps: int, boxes: int) -> None:
     """3x3 filters with a stride of 2: three boxes left nine filters, and the fourth group waited."""
     axis = Axis(56, 28, taps, 2, 1, taps // 2)
-    tile = choose(Plane.cut(axis, axis, None, 256, 128), 232)
+    tile = choose(BlockedConvolution.cut(axis, axis, None, 256, 128), 232)
     assert tile is not None
     assert tile.input_stages == boxes
     assert tile.filter_stages >= 5
@@ -341,7 +342,7 @@ def test_the_widest_tiles_of_a_row_are_the_fewest() -> None:
     for _ in range(100):
         width, pixels = draw.randrange(1, 200_000), draw.choice(PIXELS)
         row = Axis(width, width, 1, 1, 1, 0)
-        made = choose(Plane.cut(Axis(1, 1, 1, 1, 1, 0), row, None, 1040, 128), pixels)
+        made = choose(BlockedConvolution.cut(Axis(1, 1, 1, 1, 1, 0), row, None, 1040, 128), pixels)
         assert made is not None
         if width > pixels:
             assert made.tiles_wide == -(-width // pixels)

@@ -1,4 +1,4 @@
-"""Convolutions of volumes by the halo kernel: slices and their planes, and where the kernel is preferred."""
+"""Convolutions of volumes by the halo kernel: slices and their channel blocks, and where the kernel is preferred."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evt.launch.halo_call import problem_of
 from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import forward, halo_of
-from evt.plan.halo_cost import Plane, choose
+from evt.plan.halo_cost import BlockedConvolution, choose
 from evt.plan.speed import depth, fastest
 from tests.support.convolutions import convolution
 
@@ -46,8 +46,10 @@ def test_the_kernel_is_told_of_the_depth() -> None:
 
 def test_a_tile_has_a_slice_of_several_volumes() -> None:
     sizes = Convolution.of("conv3d", {"padding": 1}).problem((6, 64, 8, 7, 7), VOLUME[1]).sizes
-    tile = choose(Plane.of(sizes, 64, 2), 256)
-    flat = choose(Plane.of({name: size for name, size in sizes.items() if "depth" not in name}, 64, 2), 256)
+    tile = choose(BlockedConvolution.of(sizes, 64, 2), 256)
+    flat = choose(
+        BlockedConvolution.of({name: size for name, size in sizes.items() if "depth" not in name}, 64, 2), 256
+    )
     assert tile is not None
     assert flat is not None
     assert tile.images == flat.images > 1

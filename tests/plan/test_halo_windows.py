@@ -16,7 +16,7 @@ from evt.plan import Plan
 from evt.plan.geometry import halo
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import Halo, windows_of
-from evt.plan.halo_cost import Plane, choose
+from evt.plan.halo_cost import BlockedConvolution, choose
 from evt.plan.plan import HaloConvolution
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -55,7 +55,7 @@ def windows(channels: int, taps: int, stride: int = 1, dtype: str = "f16", side:
 )
 def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes) -> None:
     found = windows(channels, taps, stride, dtype)
-    assert {each.plane_bytes for each in found.offered} == {window_bytes}
+    assert {each.block_bytes for each in found.offered} == {window_bytes}
     assert found.fast
     assert found.offered
 
@@ -99,22 +99,22 @@ def test_what_is_no_row_of_taps(keywords, operation, reason) -> None:
 def test_a_tile_has_the_windows_of_its_last_pixels() -> None:
     sizes = evt.conv2d("D = acc", stride=2, padding=3).request.convolution.problem(*STEM).sizes
     height = Axis.of(sizes, "height")
-    tile = choose(Plane.of_windows(height, sizes["output_width"], 64), 232)
+    tile = choose(BlockedConvolution.of_windows(height, sizes["output_width"], 64), 232)
     assert tile is not None
     assert (tile.images, tile.rows, tile.columns, tile.box_rows) == (1, 28, 8, 31)
     assert (tile.input_pitch, tile.accumulator_pitch, tile.taps_per_stage) == (11, 8, 1)
     assert (tile.input_stages, tile.input_stage_bytes, tile.filter_stages, tile.resident) == (6, 6144, 7, True)
-    wide = choose(Plane.of_windows(Axis(1, 1, 1, 1, 1, 0), 256, 64), 256)
+    wide = choose(BlockedConvolution.of_windows(Axis(1, 1, 1, 1, 1, 0), 256, 64), 256)
     assert wide is not None
     assert (wide.columns, wide.accumulator_pitch) == (128, 131)  # TMA's boxes of C and D have 256 at most
 
 
 def test_filters_stay_in_shared_memory() -> None:
-    plane = {taps: Plane.of_windows(Axis(99, 90, taps, 1, 1, 0), 90, 128) for taps in (16, 32)}
-    tile = choose(plane[16], 256)
+    blocked = {taps: BlockedConvolution.of_windows(Axis(99, 90, taps, 1, 1, 0), 90, 128) for taps in (16, 32)}
+    tile = choose(blocked[16], 256)
     assert tile is not None
     assert (tile.resident, tile.filter_stages * tile.filter_stage_bytes) == (True, 16 * 64 * 128)
-    assert choose(plane[32], 64) is None
+    assert choose(blocked[32], 64) is None
     shapes = (2, 3, 99, 99), (64, 3, 32, 5)
     with pytest.raises(evt.TargetError, match=r"E0502.*a tile and its halo do not fit in shared memory"):
         evt.conv2d(RESIDUAL, route="conv-halo-padded-3x").plan("sm90", "f16", shapes=shapes)
@@ -176,7 +176,7 @@ def test_wide_rows_are_planned_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         return arrange(problem, kernel, *sizes)
 
     monkeypatch.setattr(halo, "arrange", counted)
-    assert choose(Plane.of_windows(height, 10**6, 64), 256) is not None
+    assert choose(BlockedConvolution.of_windows(height, 10**6, 64), 256) is not None
     assert 0 < len(tried) < 256
 
 

@@ -22,16 +22,16 @@ def planned(channels: int, filters: int = 48, groups: int = 1, taps: int = 3) ->
 
 
 @pytest.mark.parametrize(
-    ("channels", "groups", "plane", "elements"),
+    ("channels", "groups", "block", "elements"),
     [(30, 1, 32, 2), (36, 1, 48, 4), (33, 1, 48, 1), (5, 1, 16, 1), (100, 1, 64, 4), (60, 6, 64, 2), (204, 2, 64, 2)],
 )
-def test_words_are_as_wide_as_pixels_are_aligned(channels: int, groups: int, plane: int, elements: int) -> None:
+def test_words_are_as_wide_as_pixels_are_aligned(channels: int, groups: int, block: int, elements: int) -> None:
     """An odd number of channels has words of two elements, which hold parts of two pixels."""
     made = planned(channels, groups=groups)
     assert isinstance(made.mainloop, HaloConvolution)
     assert isinstance(made.mainloop.a, Image)
-    assert (made.config.tile[2], made.mainloop.a.alignment) == (plane, elements)
-    assert f"WordsMainloop<Mma, {plane}, {made.mainloop.b.alignment}, {elements}>" in emit(made)
+    assert (made.config.tile[2], made.mainloop.a.alignment) == (block, elements)
+    assert f"WordsMainloop<Mma, {block}, {made.mainloop.b.alignment}, {elements}>" in emit(made)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from evt.plan.geometry.depthwise import CHANNELS, UNITS
 from evt.plan.kernels import depthwise as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
-from evt.plan.rules import depthwise, gemm, halo, mainloop
+from evt.plan.rules import depthwise, gemm, mainloop, own
 
 #: The pixels and channels of a step of the epilogue; a thread has 8 elements of a step.
 _STEP = (4 * UNITS, CHANNELS)
@@ -44,8 +44,8 @@ DEPTHWISE = Route(
         gemm.of_all_images,
         depthwise.tma,
         gemm.row_major_columns,
-        halo.epilogue,
-        halo.columns_of_depthwise_warp,
+        own.epilogue,
+        own.columns_of_depthwise_warp,
     ),
     kernels={"3x": Kernel(kernels.DEPTHWISE, configs_sm90, max_batches=None)},
     shapes=("convolution",),

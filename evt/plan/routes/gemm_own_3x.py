@@ -16,7 +16,7 @@ from evt.plan.geometry.halo import FILTERS, STEP_PIXELS
 from evt.plan.kernels import gemm_own
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
-from evt.plan.rules import gemm, grouped, halo, mainloop
+from evt.plan.rules import gemm, grouped, mainloop, own
 from evt.plan.rules import gemm_own as gemm_own_rules
 from evt.plan.staged import is_paired
 
@@ -90,17 +90,17 @@ PRODUCT = Route(
     generation="3x",
     summary="straight-line epilogue in a matrix product of evt, which is built in seconds (TMA, WGMMA, no CuTe)",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         gemm_own_rules.dual,
         mainloop.factors,
         gemm.matrices,
         gemm.few_tensors,
         gemm.of_all_images,
-        halo.operands_along_k,
-        halo.one_batch,
+        own.operands_along_k,
+        own.one_batch,
         gemm_own_rules.tma,
         gemm.row_major_columns,
-        halo.epilogue,
+        own.epilogue,
         gemm_own_rules.columns,
     ),
     suits=gemm_own_rules.suits,
@@ -117,15 +117,15 @@ BATCHES = Route(
     generation="3x",
     summary="straight-line epilogue in a matrix product of evt, for batches of any strides in one launch",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         gemm_own_rules.batches,
         mainloop.factors,
         gemm.matrices,
         gemm.few_tensors,
-        halo.operands_along_k,
+        own.operands_along_k,
         gemm_own_rules.tma,
         gemm.row_major_columns,
-        halo.epilogue,
+        own.epilogue,
         gemm_own_rules.columns,
         gemm_own_rules.of_batches,
     ),
@@ -141,13 +141,13 @@ RAGGED = Route(
     generation="3x",
     summary="straight-line epilogue in a matrix product of evt, for groups of rows whose ends are in device memory",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         mainloop.factors,
         gemm.few_tensors,
-        halo.operands_along_k,
-        halo.tma,
+        own.operands_along_k,
+        own.tma,
         gemm.row_major_columns,
-        halo.epilogue,
+        own.epilogue,
         gemm_own_rules.columns,
         grouped.of_rows,
     ),

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from evt.plan.configurations.config import Config, Schedule, Use
 from evt.plan.geometry.halo import FILTERS
-from evt.plan.halo import Halo, Variant, pixels_of
+from evt.plan.halo import Halo, pixels_of
+from evt.plan.halo_kernels import Variant
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
-from evt.plan.rules import gemm, halo, mainloop
+from evt.plan.rules import gemm, halo, mainloop, own
 from evt.plan.verdict import Refusal
 
 
@@ -46,7 +47,7 @@ def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
     )
 
     def config(variant: Variant, use: Use) -> Config:
-        tile = (variant.pixels, FILTERS, variant.plane_bytes // problem.operand_bytes)
+        tile = (variant.pixels, FILTERS, variant.block_bytes // problem.operand_bytes)
         schedule: Schedule = "halo_shared" if variant.shared else kernels.SCHEDULES[variant.groups]
         return Config(tile, schedule, epilogue_tile=(16, FILTERS), use=use)  # a thread has 8 elements of a step
 
@@ -61,17 +62,17 @@ HALO = Route(
     generation="3x",
     summary="straight-line epilogue in a convolution of evt that loads each pixel once a tile (TMA, WGMMA, no CuTe)",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
         halo.operator,
         halo.operand_types,
-        halo.tma,
+        own.tma,
         halo.fits,
         gemm.row_major_columns,
-        halo.epilogue,
+        own.epilogue,
         halo.images_in_order,
-        halo.columns_of_warp,
+        own.columns_of_warp,
     ),
     suits=halo.suits,
     kernels={"3x": Kernel(kernels.HALO, configs_sm90, max_batches=None)},
@@ -84,14 +85,14 @@ PADDED = Route(
     generation="3x",
     summary="straight-line epilogue in a convolution of evt that widens few channels, a row of taps being one tap",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
         halo.windows,
         halo.operand_types,
         gemm.row_major_columns,
-        halo.epilogue,
-        halo.columns_of_warp,
+        own.epilogue,
+        own.columns_of_warp,
     ),
     suits=halo.suits_windows,
     kernels={"3x": Kernel(kernels.WINDOWS, configs_of_windows, max_batches=None)},
@@ -104,7 +105,7 @@ GROUPED = Route(
     generation="3x",
     summary="straight-line epilogue in a convolution of evt with groups, several narrow ones in a tile",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
         halo.has_groups,
@@ -112,8 +113,8 @@ GROUPED = Route(
         halo.operand_types,
         halo.tma_of_groups,
         gemm.row_major_columns,
-        halo.epilogue,
-        halo.columns_of_warp,
+        own.epilogue,
+        own.columns_of_warp,
     ),
     kernels={"3x": Kernel(kernels.GROUPED, configs_of_groups, max_batches=None)},
     shapes=("convolution",),
@@ -125,15 +126,15 @@ WORDS = Route(
     generation="3x",
     summary="straight-line epilogue in a convolution of evt that copies unaligned pixels word by word",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
         halo.unaligned,
         halo.words,
         halo.operand_types,
         gemm.row_major_columns,
-        halo.epilogue,
-        halo.columns_of_warp,
+        own.epilogue,
+        own.columns_of_warp,
     ),
     suits=halo.suits_words,
     kernels={"3x": Kernel(kernels.WORDS, configs_of_words, max_batches=None)},
@@ -146,16 +147,16 @@ COPIED = Route(
     generation="3x",
     summary="straight-line epilogue in a convolution of evt that loads each pixel once a tile, from aligned copies",
     rules=(
-        halo.on_sm90,
+        own.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
         halo.copied,
         halo.operand_types,
         halo.fits,
         gemm.row_major_columns,
-        halo.epilogue,
+        own.epilogue,
         halo.images_in_order,
-        halo.columns_of_warp,
+        own.columns_of_warp,
     ),
     suits=halo.suits_copies,
     beside=halo.suits_copies,

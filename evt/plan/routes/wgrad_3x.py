@@ -7,7 +7,7 @@ from evt.plan.geometry.wgrad import DEPTH, TILE_COLUMNS, TILE_ROWS
 from evt.plan.kernels import wgrad as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
-from evt.plan.rules import gemm, halo, mainloop, wgrad
+from evt.plan.rules import gemm, mainloop, own, wgrad
 from evt.plan.wgrad import fits, problem_of, tiles_of
 
 
@@ -36,15 +36,15 @@ WGRAD = Route(
     summary="straight-line epilogue after partial sums of a filter gradient by evt (TMA, WGMMA, no CuTe)",
     rules=(
         wgrad.filter_gradient,
-        halo.on_sm90,
+        own.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
         wgrad.operand_types,
-        halo.tma,
+        own.tma,
         wgrad.fits,
         gemm.row_major_columns,
-        halo.epilogue,
-        halo.columns_of_depthwise_warp,
+        own.epilogue,
+        own.columns_of_depthwise_warp,
     ),
     suits=wgrad.suits,
     kernels={"3x": Kernel(kernels.WGRAD, configs_sm90, max_batches=None)},

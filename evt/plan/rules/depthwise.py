@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evt.ir.dtype import BF16, F16, F32
 from evt.plan.problem import Problem
+from evt.plan.rules import own
 from evt.plan.rules.gemm import moved
 from evt.plan.rules.rule import rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
@@ -24,11 +25,7 @@ def depthwise(problem: Problem) -> Verdict:
 
 @rule("A and B are f16, bf16 or f32, both the same")
 def operand_types(problem: Problem) -> Verdict:
-    a, b = problem.dag.operands
-    for operand in (a, b):
-        if operand.dtype not in (F16, BF16, F32):
-            return Refusal(f"`{operand.name}` is {operand.dtype}", operand.span)
-    return HOLDS if a.dtype == b.dtype else Refusal(f"A is {a.dtype}, and B is {b.dtype}", b.span)
+    return own.one_type(problem, (F16, BF16, F32))
 
 
 @rule("A can be moved by TMA: 16-byte aligned address, strides and channels")

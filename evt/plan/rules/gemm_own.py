@@ -13,7 +13,7 @@ from evt.plan.geometry.halo_schedule import LINE_BYTES
 from evt.plan.pairs import in_pairs
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import contiguous, operands_moved_by_tma
-from evt.plan.rules.halo import columns_of_warp, further_matrix, wide_operands
+from evt.plan.rules.own import columns_of_warp, further_matrix, wide_operands
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.staged import distance_of_pairs, is_paired, is_staged, is_unaligned
 from evt.plan.verdict import HOLDS, Refusal, Verdict

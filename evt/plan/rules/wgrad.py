@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evt.ir.dtype import BF16, F16
 from evt.plan.problem import Problem
+from evt.plan.rules import own
 from evt.plan.rules.rule import rule
 from evt.plan.tma import LARGEST_STRIDE
 from evt.plan.verdict import HOLDS, Refusal, Verdict
@@ -26,11 +27,7 @@ def filter_gradient(problem: Problem) -> Verdict:
 @rule("A and B are f16 or bf16, both the same")
 def operand_types(problem: Problem) -> Verdict:
     """Check that WGMMA takes transposed operands: of 16 bits alone."""
-    a, b = problem.dag.operands
-    for operand in (a, b):
-        if operand.dtype not in (F16, BF16):
-            return Refusal(f"`{operand.name}` is {operand.dtype}", operand.span)
-    return HOLDS if a.dtype == b.dtype else Refusal(f"A is {a.dtype}, and B is {b.dtype}", b.span)
+    return own.one_type(problem, (F16, BF16))
 
 
 @rule("a tile of pixels and its halo fit TMA's boxes and shared memory")
