@@ -5,9 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from evt.bench.case import Case
 from evt.html import bar, page, table
+
+if TYPE_CHECKING:
+    from evt.bench.case import Case
 
 EVT, AGAIN, COMPILE = "evt", "evt again", "compile"
 

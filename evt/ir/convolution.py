@@ -3,11 +3,13 @@
 A convolution is the product of an implicit GEMM. For an activation of N images, C channels and H x W pixels, a weight
 [K, C, R, S] and an output of P x Q pixels, the modes of the product are
 
-=========  ==========  ==========  ==========  ======================  ================== operator   m           n
-k           A                       B =========  ==========  ==========  ==========  ======================
-================== fprop      N, P, Q     K           R, S, C     activation              weight dgrad      N, H, W
-C           R, S, K     gradient of the output  weight wgrad      K           R, S, C     N, P, Q     gradient of the
-output  activation =========  ==========  ==========  ==========  ======================  ==================
+========  =======  =======  =======  ======================  ======================
+operator  m        n        k        A                       B
+========  =======  =======  =======  ======================  ======================
+fprop     N, P, Q  K        R, S, C  activation              weight
+dgrad     N, H, W  C        R, S, K  gradient of the output  weight
+wgrad     K        R, S, C  N, P, Q  gradient of the output  activation
+========  =======  =======  =======  ======================  ======================
 
 A one-dimensional convolution is a two-dimensional one of height 1. A third dimension comes first, as depth.
 """
@@ -119,66 +121,88 @@ class Convolution:
     def problem(self, a: Sequence[int], b: Sequence[int]) -> ConvolutionProblem:
         """Return the sizes for operands of these shapes, in PyTorch's order.
 
-        Raise ValueError with the reason for shapes that do not fit.
+        Raise ArgumentError (E0604) for shapes that do not fit.
         """
         self._check_ranks(a, b)
         images, channels, filters, pixels, filter_size = self._operand_sizes(a, b)
-        for what, count in (("input channels", channels), ("output channels", filters)):
+        for kind, count in (("input", channels), ("output", filters)):
             if count % self.groups:
-                raise ValueError(f"{count} {what} do not divide into {self.groups} groups")
+                help_text = "`groups` must divide the numbers of input and of output channels"
+                raise _misfit(f"{count} {kind} channels do not divide into {self.groups} groups", help_text)
         if 0 in filter_size:
-            raise ValueError(f"the filters have {' x '.join(map(str, filter_size))} taps")
+            shown = " x ".join(map(str, filter_size))
+            raise _misfit(f"the filters have {shown} taps", "pass a weight with a tap in each dimension at least")
         pads = self.pads(filter_size)
         reach = [dilation * (size - 1) + 1 for dilation, size in zip(self.dilation, filter_size, strict=True)]
         if self.operator == "dgrad":
-            results = pixels
-            rest = zip(results, self.stride, pads, reach, self.output_padding, strict=True)
-            pixels = tuple((size - 1) * step - sum(pad) + span + extra for size, step, pad, span, extra in rest)
-            if any(extra >= step for extra, step in zip(self.output_padding, self.stride, strict=True)):
-                raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
-        for size, pad, span in zip(pixels, pads, reach, strict=True):
-            # Symbolic sizes have no guard for this check.
-            if isinstance(size, int) and max(size + sum(pad), span) >= 2**31:
-                raise ValueError(f"the padded input or the dilated filters span {max(size + sum(pad), span)} pixels")
-            if size + sum(pad) < span and self.operator != "dgrad":
-                raise ValueError(f"the dilated filters span {span} pixels, and the padded input has {size + sum(pad)}")
-            if size < 1 and self.operator == "dgrad":
-                raise ValueError(f"the result would have {size} pixels along a dimension")
+            results, pixels = pixels, self._gradient_pixels(pixels, pads, reach)
+        self._check_reach(pixels, pads, reach)
         if self.operator != "dgrad":
-            rest_of = zip(pixels, pads, reach, self.stride, strict=True)
-            results = tuple((size + sum(pad) - span) // step + 1 for size, pad, span, step in rest_of)
+            rest = zip(pixels, pads, reach, self.stride, strict=True)
+            results = tuple((size + sum(pad) - span) // step + 1 for size, pad, span, step in rest)
         if self.operator == "wgrad" and tuple(a[2:]) != results:
-            shown = " x ".join(map(str, results))
-            raise ValueError(f"A has {' x '.join(map(str, a[2:]))} pixels; the output of this convolution has {shown}")
+            given, shown = (" x ".join(map(str, sizes)) for sizes in (a[2:], results))
+            help_text = "pass the stride, the padding and the dilation of the forward convolution"
+            raise _misfit(f"A has {given} pixels; the output of this convolution has {shown}", help_text)
         return ConvolutionProblem(self, images, channels, filters, pixels, tuple(filter_size), results, pads)
 
+    def _gradient_pixels(self, results: Sequence[int], pads: Pairs, reach: Sequence[int]) -> tuple[int, ...]:
+        """Return the pixels of the activation whose gradient a dgrad of ``results`` output pixels is."""
+        if any(extra >= step for extra, step in zip(self.output_padding, self.stride, strict=True)):
+            message = f"output_padding {self.output_padding} is not smaller than the stride {self.stride}"
+            raise _misfit(message, "leave out `output_padding`, or take a number from 0 to stride - 1")
+        sizes = zip(results, self.stride, pads, reach, self.output_padding, strict=True)
+        return tuple((size - 1) * step - sum(pad) + span + extra for size, step, pad, span, extra in sizes)
+
+    def _check_reach(self, pixels: Sequence[int], pads: Pairs, reach: Sequence[int]) -> None:
+        """Raise ArgumentError if the dilated filters span more than the padded input, or either is too large."""
+        for size, pad, span in zip(pixels, pads, reach, strict=True):
+            padded = size + sum(pad)
+            # Symbolic sizes have no guard for this check.
+            if isinstance(size, int) and max(padded, span) >= 2**31:
+                message = f"the padded input or the dilated filters span {max(padded, span)} pixels"
+                raise _misfit(message, "reduce `padding` or `dilation`: at most 2147483647 pixels are supported")
+            if self.operator == "dgrad":
+                if size < 1:
+                    raise _misfit(f"the result would have {size} pixels along a dimension", "reduce `padding`")
+            elif padded < span:
+                message = f"the dilated filters span {span} pixels, and the padded input has {padded}"
+                raise _misfit(message, "increase `padding`, or reduce `dilation`")
+
     def _check_ranks(self, a: Sequence[int], b: Sequence[int]) -> None:
-        """Raise ValueError for shapes with another number of dimensions."""
+        """Raise ArgumentError for shapes with another number of dimensions."""
         names = {"fprop": ("x", "weight"), "dgrad": ("the gradient", "weight"), "wgrad": ("the gradient", "x")}
         for name, operand, shape in zip(names[self.operator], "AB", (a, b), strict=True):
-            if len(shape) != self.rank + 2:
-                image = {1: "[N, C, L]", 2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}[self.rank]
-                weight = {1: "[K, C, S]", 2: "[K, C, R, S]", 3: "[K, C, T, R, S]"}[self.rank]
-                expected = weight if name == "weight" else image
-                raise ValueError(f"{operand} ({name}) has {len(shape)} dimensions; expected {expected}")
+            if len(shape) == self.rank + 2:
+                continue
+            image = {1: "[N, C, L]", 2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}[self.rank]
+            weight = {1: "[K, C, S]", 2: "[K, C, R, S]", 3: "[K, C, T, R, S]"}[self.rank]
+            expected = weight if name == "weight" else image
+            help_text = f"pass a tensor of {self.rank + 2} dimensions"
+            if len(shape) == self.rank + 1 and name != "weight":
+                help_text = f"a single image needs a dimension of images, too: {operand}[None]"
+            raise _misfit(f"{operand} ({name}) has {len(shape)} dimensions; expected {expected}", help_text)
 
     def _operand_sizes(
         self, a: Sequence[int], b: Sequence[int]
     ) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...]]:
         """Return the images, channels, filters, pixels and filter size that A and B give; for dgrad, pixels of A.
 
-        Raise ValueError for A and B that contradict each other.
+        Raise ArgumentError for A and B that contradict each other.
         """
         if self.operator == "wgrad":
             if a[0] != b[0]:
-                raise ValueError(f"A has {a[0]} images and B has {b[0]}")
+                message = f"A has {a[0]} images and B has {b[0]}"
+                raise _misfit(message, "A is the gradient of the output for the images of B")
             return b[0], b[1], a[1], tuple(b[2:]), self.kernel_size
         filters, channels = b[0], b[1] * self.groups
         if self.operator == "dgrad" and a[1] != filters:
-            raise ValueError(f"A has {a[1]} channels and B has {filters} output channels")
+            message = f"A has {a[1]} channels and B has {filters} output channels"
+            raise _misfit(message, "A is the gradient of the output: its channels are the first dimension of B")
         if self.operator == "fprop" and a[1] != channels:
             per_group = f" in each of {self.groups} groups" if self.groups > 1 else ""
-            raise ValueError(f"A has {a[1]} channels and B has {b[1]}{per_group}")
+            help_text = "the second dimension of B is the channels of A, divided by `groups`"
+            raise _misfit(f"A has {a[1]} channels and B has {b[1]}{per_group}", help_text)
         return a[0], channels, filters, tuple(a[2:]), tuple(b[2:])
 
 
@@ -277,6 +301,11 @@ class ConvolutionProblem:
         filters = self.filters * math.prod(self.filter_size) * self.channels // self.geometry.groups
         pairs = {"fprop": (activation, filters), "dgrad": (output, filters), "wgrad": (output, activation)}
         return max(pairs[self.geometry.operator])
+
+
+def _misfit(message: str, help_text: str) -> ArgumentError:
+    """Return the error of operands whose shapes do not fit."""
+    return ArgumentError(Diagnostic("E0604", message, help=help_text))
 
 
 def _numbers(name: str, value: object, rank: int, least: int, note: str = "") -> tuple[int, ...]:

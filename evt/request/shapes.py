@@ -15,6 +15,7 @@ from evt.request.request import Request
 _LARGEST = 2**63 - 1
 #: The length of a wrong argument's text that a message does not show.
 _LONG = 100
+_GIVE = "pass shapes=(A.shape, B.shape)"
 #: The shapes of A and B, in PyTorch's order.
 Shapes = tuple[Sequence[int], Sequence[int]]
 
@@ -38,9 +39,10 @@ def problem_of(request: Request, shapes: Shapes) -> tuple[ConvolutionProblem | N
             raise TypeError
         a, b = given
         if min((*a, *b), default=0) < 0:
-            raise ValueError(f"A is {list(a)} and B is {list(b)}: an extent is negative")
+            message = f"A is {list(a)} and B is {list(b)}: an extent is negative"
+            raise ArgumentError(Diagnostic("E0604", message, help=_GIVE))
         if max((*a, *b), default=0) > _LARGEST:
-            raise ValueError("an extent of A or B does not fit in 64 bits")
+            raise ArgumentError(Diagnostic("E0604", "an extent of A or B does not fit in 64 bits", help=_GIVE))
         if request.convolution is not None:
             found = request.convolution.problem(a, b)
             return found, found.extents
@@ -49,9 +51,7 @@ def problem_of(request: Request, shapes: Shapes) -> tuple[ConvolutionProblem | N
         text = repr(shapes)
         told = text if len(text) < _LONG and "\n" not in text else f"of type {type(shapes).__name__}"
         message = f"`shapes` are {told}; expected the shapes of A and B, sequences of whole numbers"
-        raise ArgumentError(Diagnostic("E0607", message, help="pass shapes=(A.shape, B.shape)")) from None
-    except ValueError as error:
-        raise ArgumentError(Diagnostic("E0604", str(error))) from None
+        raise ArgumentError(Diagnostic("E0607", message, help=_GIVE)) from None
 
 
 def transposed_hint(request: Request, k: int, b: Sequence[int]) -> str:
@@ -65,13 +65,11 @@ def transposed_hint(request: Request, k: int, b: Sequence[int]) -> str:
 
 
 def _matrix_sizes(request: Request, a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
-    """Return the extents by mode of a matrix product of these shapes.
-
-    Raise ValueError or ArgumentError for shapes that do not fit.
-    """
+    """Return the extents by mode of a matrix product. Raise ArgumentError (E0604) for shapes that do not fit."""
     modes = request.operand_modes
     if len(a) < 2 or len(b) < 2:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
+        message = f"A is {list(a)} and B is {list(b)}; expected at least two dimensions"
+        raise ArgumentError(Diagnostic("E0604", message, help=_GIVE))
     sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
     if sizes_a["k"] != sizes_b["k"]:
         message = f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B"

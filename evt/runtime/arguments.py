@@ -149,10 +149,7 @@ def _outline(
         sizes, leads = _sizes(request, tensors["A"], tensors["B"], report)
         report.check()
         return _squeezed(replace(bound, sizes=sizes, leads=leads), tensors)
-    try:
-        problem = request.convolution.problem(tensors["A"].shape, tensors["B"].shape)
-    except ValueError as error:
-        raise ArgumentError(Diagnostic("E0604", str(error))) from None
+    problem = request.convolution.problem(tensors["A"].shape, tensors["B"].shape)
     _check_limits(problem.sizes, "of", report)
     return _squeezed(replace(bound, sizes=problem.sizes, leads=problem.leads, convolution=problem), tensors)
 

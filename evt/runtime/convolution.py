@@ -89,7 +89,10 @@ def _is_shaped(
     if tuple(view.shape) == expected:
         return True
     shape = from_view(torch.empty(expected, device="meta")).shape
-    report("E0604", f"`{name}` has shape {list(tensor.shape)}; expected {list(shape)}")
+    help_text = f"`{name}` has the shape of the output"
+    if tensor.numel() == tensor.shape[1]:
+        help_text += f"; a number for each channel is declared `{name}[n]`, and has one dimension"
+    report("E0604", f"`{name}` has shape {list(tensor.shape)}; expected {list(shape)}", help_text)
     return False
 
 

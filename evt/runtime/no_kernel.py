@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
-from evt.errors import EvtError, InternalError, NoKernelWarning
+from evt.errors import EvtError, InternalError, NoKernelWarning, TargetError
 from evt.plan import TARGETS, Target, find_target
 from evt.runtime.bound import Bound
 
@@ -29,26 +29,37 @@ class KernelWarnings:
         self._lock = threading.Lock()
 
     def __call__(self, kind: Hashable, plan: Planning, bound: Bound) -> None:
-        """Judge the first call of each kind; ``bound`` has the layouts that the advice depends on."""
+        """Judge the first call of each kind; ``bound`` has the layouts that the advice depends on.
+
+        Raise TargetError (E0501) if the program names a route or a configuration that no target has.
+        """
         with self._lock:
             if kind in self._judged:
                 return
             if len(self._judged) >= _MOST_JUDGED:
                 self._judged.clear()
             self._judged.add(kind)
-        warn_without_kernel(plan, advice(bound))
+        try:
+            warn_without_kernel(plan, advice(bound))
+        except TargetError:
+            with self._lock:  # the next call is refused, too
+                self._judged.discard(kind)
+            raise
 
 
 def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
     """Warn with NoKernelWarning where ``plan`` has no kernel for sm90; the warning names the targets that have one.
 
-    Errors in planning are not raised: the CPU's result does not depend on it.
+    Other errors in planning are not raised: the CPU's result does not depend on it. Raise TargetError (E0501) if no
+    target has the route or the configuration that the program names.
     """
     error = _refusal(plan, find_target(_YARDSTICK))
     if error is None:
         return
     refused = error.diagnostics[0]
     others = [name for name, target in TARGETS.items() if name != _YARDSTICK and _refusal(plan, target) is None]
+    if refused.code == "E0501" and not others:
+        raise error
     where = f"{_YARDSTICK}, only on {', '.join(others)}" if others else "any GPU"
     help_text = help_text or refused.help or "op.explain(arch, shapes=(A.shape, B.shape)) has the rules of every route"
     reason = refused.message.partition(": ")[2] if refused.code == "E0503" else refused.message

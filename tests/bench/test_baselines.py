@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 
-from evt.bench import Case, straight_line
+from evt.bench import Case
 from evt.bench.case import draw
 from evt.bench.run import measure
 from evt.diagnostics import Source
+from evt.eager import straight_line
 from evt.eager.idiom import UnwrittenError
 from evt.eager.straight import is_elementwise
 from evt.errors import ArgumentError

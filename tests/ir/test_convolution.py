@@ -139,6 +139,7 @@ def test_shapes_that_are_none(
             call()
         assert [each.code for each in caught.value.diagnostics] == ["E0604"]
         assert said in f"{caught.value}\n"
+        assert all(each.help for each in caught.value.diagnostics)
 
 
 # The language

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from torch import Tensor
 
 import evt
-from evt.bench import straight_line
 from evt.cli import main
+from evt.eager import straight_line
 from evt.ir import Acc, Apply, Builder, Input, Load, Output, Store, format_dag, parse_dag, verify
 from evt.language import parse
 from evt.language.tree import format_tree

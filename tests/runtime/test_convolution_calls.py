@@ -165,6 +165,7 @@ def test_shapes_are_pytorchs() -> None:
     for name, wrong, expected in (
         ("residual", half(2, 9, 7, 24), "`residual` has shape [2, 9, 7, 24]; expected [2, 24, 9, 7]"),
         ("residual", half(1, 24, 9, 7), "`residual` has shape [1, 24, 9, 7]; expected [2, 24, 9, 7]"),
+        ("residual", half(1, 24, 1, 1), "a number for each channel is declared `residual[n]`"),
         ("bias", half(9), "`bias` has shape [9]; expected [24]"),
         ("bias", half(1, 24, 1, 2), "`bias` has shape [1, 24, 1, 2]; expected [24]"),
     ):

@@ -56,7 +56,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, Callable[[], Any] | None]] = {
         "E0502: the route evt-3x cannot compile this program: `A` is aligned to 2 bytes",
         lambda: evt.gemm("D = acc", route="evt-3x")(H, H),
     ),
-    "no such route": (lambda: evt.gemm("D = acc", route="evt-4x")(H, H), "E0501: there is no route", None),
     "batches": (
         lambda: evt.gemm("D = acc*iota(l)")(torch.ones(70000, 1, 1).half(), torch.ones(1, 1).half()),
         "E0804: the route evt-2x takes at most 65535 batches in a launch: there are 70000",
@@ -86,6 +85,29 @@ def test_what_has_no_kernel_is_said_where_it_is_called(name: str) -> None:
         run()
     if instead is not None:
         assert warned(instead) == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"route": "evt-4x"}, {"config": "x"}, {"route": "evt-2x", "config": "x"}], ids=str
+)
+def test_a_route_or_configuration_that_no_target_has_is_refused_at_each_call(settings: dict[str, str]) -> None:
+    op = evt.gemm("D = acc", **settings)
+    for _ in range(2):
+        with pytest.raises(evt.TargetError, match="E0501"):
+            op(H, H)
+
+
+def test_a_configuration_that_no_group_has_is_refused() -> None:
+    op = evt.grouped_gemm("D = acc", route="evt-3x-grouped", config="x")
+    for _ in range(2):
+        with pytest.raises(evt.TargetError, match="E0501"):
+            op([H], [H])
+
+
+def test_a_configuration_of_other_targets_is_warned_of() -> None:
+    config = evt.gemm("D = acc", route="evt-3x").explain("sm100", a="f16", b="f16").plan.config.name
+    with pytest.warns(evt.NoKernelWarning, match="on sm90, only on sm100"):
+        evt.gemm("D = acc", route="evt-3x", config=config)(H, H)
 
 
 def test_it_is_said_once_for_a_program_and_a_signature() -> None:

@@ -11,9 +11,10 @@ import torch
 
 import evt.bench.epilogue
 import evt.bench.suites
-from evt.bench import Case, CaseResult, VersionResult, convolution_case, straight_line, summarise
+from evt.bench import Case, CaseResult, VersionResult, convolution_case, summarise
 from evt.bench.case import draw
 from evt.diagnostics import Source
+from evt.eager import straight_line
 from evt.program import Program
 from evt.reference.compare import relative_error
 from evt.request import Shapes
