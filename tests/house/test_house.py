@@ -32,7 +32,20 @@ ORDER = (
 )
 #: The rooms of the planner in the same way; type-only imports count too.
 PLANNER_ORDER = (
-    *("verdict", "gpus", "target", "cards", "options", "batches", "tma", "geometry", "halo_cost", "halo", "depthwise"),
+    *(
+        "verdict",
+        "gpus",
+        "target",
+        "cards",
+        "options",
+        "batches",
+        "tma",
+        "geometry",
+        "halo_cost",
+        "halo_kernels",
+        "halo",
+        "depthwise",
+    ),
     *("wgrad", "unaligned", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_speed", "fields"),
     *("epilogue", "staged", "fusions", "stock_epilogue", "plan", "overwritten", "pairs", "invariance", "rules"),
     *("kernels", "routes"),
