@@ -12,7 +12,7 @@ from evt.ir.dtype import F16, DType
 from evt.launch.shape import Shape, TensorMap, aligned, tensor_map
 from evt.plan import Field, Plan
 from evt.plan.epilogue.values import Stride
-from evt.plan.gemm import MAX_ROW_BYTES, PACKED_DEPTH, rows_of_box, tile_of
+from evt.plan.gemm import FEW_ROWS, FEW_SHARED_BYTES, MAX_ROW_BYTES, PACKED_DEPTH, RESIDENT_OF_FEW, rows_of_box, tile_of
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
 from evt.plan.pairs import product_columns
@@ -100,8 +100,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     ragged = loop.ends is not None
     row_clusters, column_clusters = m // tall + sizes["l"] if ragged else ceil_div(m, tall), ceil_div(n, wide)
     clusters = work = row_clusters * column_clusters * (sizes["l"] if loop.batched else 1)
+    few = loop.converts and rows <= FEW_ROWS  # warps multiply by themselves
+    resident, shared = (RESIDENT_OF_FEW, FEW_SHARED_BYTES) if few else (1, SHARED_BYTES)
     if splits == 1:
-        clusters = min(work, max(multiprocessors // cluster, 1))
+        clusters = min(work, max(resident * multiprocessors // cluster, 1))
     band = 1
     while band < row_clusters and band * band * tall < clusters * wide:
         band += 1
@@ -113,8 +115,9 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
     a = _operand_of(plan, loop, loop.a, sizes)
+    loaded = min(m, rows) if few and down * across == 1 and not ragged else rows // across
     maps = [
-        _operand("a", a, sizes, (k, m), (box, rows // across), has_many=loop.batched),
+        _operand("a", a, sizes, (k, m), (box, loaded), has_many=loop.batched),
         *_maps_of_filters(plan, loop, sizes, depth if loop.converts else box),
     ]
     tile = tile_of(config, bytes_of(loop.a.dtype))
@@ -128,7 +131,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
                 maps.append(_block(name, tensor, sizes, box_rows, stored, batched=loop.batched))
     tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), ceil_div(n, FILTERS) * _STRIPS
     threads = (1 + _CONSUMERS) * WARP_GROUP
-    return Shape(values, tuple(maps), tiles, clusters * cluster, threads, SHARED_BYTES, cluster)
+    return Shape(values, tuple(maps), tiles, clusters * cluster, threads, shared, cluster)
 
 
 def _batch_stride(stride: Stride, sizes: Mapping[str, int]) -> int:

@@ -24,6 +24,9 @@ _BARRIERS = 2048
 _ROW_BYTES = (128, 64, 256)
 #: Bytes of a row of A in a stage of 128 elements of k beside a B that is converted, and the most accumulators then.
 DEEP_ROW_BYTES, _MOST_DEEP_SUMS = 256, 64
+#: The most rows of a tile that warps multiply by themselves where B is converted. Two CTAs share an SM then, each with
+#: half of its shared memory, less CUDA's part. kFewRows, kResident and kFewSharedBytes of kit/gemm_traits.hpp.
+FEW_ROWS, RESIDENT_OF_FEW, FEW_SHARED_BYTES = 16, 2, 115712
 #: The elements of k of a stage with a packed B.
 PACKED_DEPTH = 128
 #: The most groups of rows with a B each: kMaxGroups of kit/gemm.hpp.
@@ -110,10 +113,9 @@ _CONVERTED = (
     Tile(128, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, True, row_bytes=DEEP_ROW_BYTES),
-    Tile(16, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(16, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
-    Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )
 #: The tiles for packed filters.
 _PACKED = (
@@ -124,7 +126,7 @@ _PACKED = (
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES),
     Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
-    Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )
 #: Tiles for pairs of columns: each of the two blocks of a consumer has a column of a pair.
 _PAIRED = (
@@ -239,15 +241,18 @@ def fits(tile: Tile, product: ProductClass) -> bool:
     factors = 4 * (tile.rows + STEP_PIXELS + tile.columns) if product.scaled else 0
     stage = tile.row_bytes * (tile.rows + tile.columns) + factors
     completed = completed_rows(tile.rows, splits)
-    stages = (SHARED_BYTES - _BARRIERS - 2 * completed * tile.columns) // stage
+    parts = splits * (2 if tile.by_stages else 1)
+    exchanged = 4 * parts * completed * tile.columns if splits > 1 else 0  # bytes of partial sums
+    few = product.converted and tile.rows <= FEW_ROWS
+    shared = FEW_SHARED_BYTES - exchanged if few else SHARED_BYTES
+    stages = (shared - _BARRIERS - 2 * completed * tile.columns) // stage
     stages -= stages % 2 if tile.by_stages else 0
     if stages < 2:
         return False
     if splits == 1:
         return True
-    parts = splits * (2 if tile.by_stages else 1)
-    exchanged = 4 * parts * completed * tile.columns  # bytes of partial sums, in the place of stages
-    return not tile.pingpong and tile.rows % completed == 0 and exchanged <= stages * stage
+    fit = few or exchanged <= stages * stage  # beside the stages, or in their place
+    return not tile.pingpong and tile.rows % completed == 0 and fit
 
 
 def completed_rows(rows: int, splits: int) -> int:

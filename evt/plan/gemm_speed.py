@@ -18,8 +18,9 @@ import math
 from typing import NamedTuple
 
 from evt.plan.cards import FITS, traffic_of
-from evt.plan.gemm import DEEP_ROW_BYTES, MAX_ROW_BYTES, Tile
+from evt.plan.gemm import DEEP_ROW_BYTES, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile
 from evt.plan.geometry.convolution import ceil_div
+from evt.plan.geometry.halo import EIGHT
 
 
 class Speed(NamedTuple):
@@ -27,6 +28,18 @@ class Speed(NamedTuple):
 
     stage: float
     epilogue: float
+
+
+class Warps(NamedTuple):
+    """Microseconds of a tile that warps multiply by themselves.
+
+    ``stage`` is the time of a stage of 128 elements of k, and ``rest`` is all other time. Each doubling of the splits
+    of k adds ``split`` to it.
+    """
+
+    stage: float
+    rest: float
+    split: float
 
 
 #: The measured tiles.
@@ -67,7 +80,6 @@ _SPEEDS = {
     Tile(128, 2, False, (2, 1, 1), by_rows=True): Speed(0.43, 0.0),
     Tile(128, 3, False, (1, 2, 1), by_rows=True): Speed(0.59, 0.0),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.5),
-    Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.25, 2.6),
 }
 #: Tiles for pairs of columns, fitted to 4 to 34 products on an H200 and an H100, 2026-11: a cluster takes the same
 #: time.
@@ -87,6 +99,16 @@ FACTORS = 1.3
 CONVERTED, UNPACKED, AFTER = 0.17, (0.145, 0.18, 0.21), 0.65
 #: The microseconds in which a row of a stage beside converted filters is loaded, if a tile has rows beyond the matrix.
 BEYOND = 0.0029
+#: The microseconds that other tiles of a converted B take longer than their parts, once: 1.5 to 4 for 16 rows, H200.
+_BESIDES = 1.5
+#: Tiles that warps multiply by themselves, of a B of 4 and of 8 bits, by schedule. Two thread blocks that share an SM
+#: take longer for a stage and for the rest, and more than eight rows for a stage. Fitted to nine products of 1 to 16
+#: rows in 190 kernels on an H200, 2026-11-28: the chosen tile takes 1.01 of the best one's time.
+_WARPS = {
+    4: {"cooperative": Warps(0.273, 2.57, 0.35), "stages": Warps(0.349, 0.97, 0.49), "pingpong": Warps(0.2, 2.6, 0.0)},
+    8: {"cooperative": Warps(0.4, 2.2, 0.5), "stages": Warps(0.34, 2.5, 0.1), "pingpong": Warps(0.216, 2.59, 0.0)},
+}
+_SHARED_STAGE, _SHARED_REST, _SECOND_EIGHT = 1.9, 1.5, 1.2
 #: Microseconds of a launch, with the first bytes from memory.
 LAUNCH = 6.1
 #: Microseconds of a kernel that copies operands, besides their traffic.
@@ -119,7 +141,7 @@ class Size(NamedTuple):
     ``groups`` of rows have columns each. Their numbers of rows are assumed to vary. ``column_bytes`` are the bytes
     of a column's k, relative to a row's. ``written`` are the bytes of D of an element. ``batches`` have a product each.
     ``stage`` is the time of a stage relative to the measured one. A stage takes ``least`` microseconds at least, and
-    ``added`` ones more.
+    ``added`` ones more. ``warps`` are the bits of B where warps multiply by themselves, else 0.
     """
 
     rows: int
@@ -134,6 +156,7 @@ class Size(NamedTuple):
     stage: float = 1.0
     least: float = 0.0
     added: float = 0.0
+    warps: int = 0
 
 
 def loaded(tile: Tile) -> float:
@@ -169,7 +192,8 @@ def waves(tile: Tile, size: Size) -> float:
 
 
 def _at_a_time(tile: Tile, size: Size) -> int:
-    return int(size.multiprocessors * (_BUSY if math.prod(tile.cluster) >= _LARGE_CLUSTER else 1))
+    blocks = size.multiprocessors * (RESIDENT_OF_FEW if size.warps else 1)
+    return int(blocks * (_BUSY if math.prod(tile.cluster) >= _LARGE_CLUSTER and not size.warps else 1))
 
 
 def _tiles(tile: Tile, size: Size) -> int:
@@ -197,8 +221,10 @@ def work(
     for a sum beyond a light epilogue. ``clock`` is the clock rate of a card relative to an H100. ``stage`` and
     ``epilogue`` are times relative to the measured ones.
     """
-    speed = _SPEEDS.get(tile) or _OF_PAIRS.get(tile) or _unmeasured(tile)
     tiles, at_a_time, (down, across, splits) = _tiles(tile, size), _at_a_time(tile, size), tile.cluster
+    if size.warps:
+        return ceil_div(tiles, at_a_time) * _work_of_warps(tile, size, tiles, evaluated) / clock
+    speed = _SPEEDS.get(tile) or _OF_PAIRS.get(tile) or _unmeasured(tile)
     together = min(tiles, at_a_time)
     lines = tile.rows / across + tile.columns / down * size.column_bytes
     lines *= _BEGUN_WITHIN if size.row_bytes % MAX_ROW_BYTES else 1
@@ -212,7 +238,19 @@ def work(
         each = max(multiplied, (multiplied + stored + computed) / 2) + _WAITED_PINGPONG * stored
     else:
         each = multiplied + computed + (_WAITED if splits == 1 else 1.0) * stored
-    return (ceil_div(tiles, at_a_time) - 1) * each + multiplied + stored + computed
+    besides = _BESIDES / clock if size.least or size.added else 0.0
+    return (ceil_div(tiles, at_a_time) - 1) * each + multiplied + stored + computed + besides
+
+
+def _work_of_warps(tile: Tile, size: Size, tiles: int, evaluated: float) -> float:
+    """Return the time of a tile that warps multiply by themselves."""
+    schedule = "stages" if tile.by_stages else "pingpong" if tile.pingpong else "cooperative"
+    speed, splits = _WARPS[size.warps][schedule], tile.cluster[2]
+    shared = tiles > size.multiprocessors
+    stages = ceil_div(ceil_div(size.row_bytes, DEEP_ROW_BYTES), splits * (2 if tile.by_stages else 1))
+    multiplied = stages * speed.stage * (_SHARED_STAGE if shared else 1) * (_SECOND_EIGHT if size.rows > EIGHT else 1)
+    rest = (speed.rest + speed.split * math.log2(splits)) * (_SHARED_REST if shared else 1)
+    return multiplied + rest + evaluated * tile.sums
 
 
 def _norm(first: float, second: float) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from evt.ir import Extent, Random, Reduce, ReduceBlocks, TypedDag
 from evt.ir.node import MOMENTS
-from evt.plan.gemm import ProductClass
+from evt.plan.gemm import FEW_ROWS, ProductClass
 from evt.plan.halo import STRIP
 from evt.plan.plan import MatrixProduct, OwnProduct, Plan
 from evt.plan.problem import Problem
@@ -71,7 +71,8 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
     if _sums_columns(problem.dag):
         # A warp of the own kernel sums a strip, and the strips of all tiles are the same.
         parts = f"strip of {STRIP} columns" if isinstance(loop, OwnProduct) else f"tile of {plan.config.name}"
-    return Accumulation(_INSTRUCTIONS[plan.family], promoted, parts)
+    by_warps = isinstance(loop, OwnProduct) and loop.converts and plan.config.tile[0] <= FEW_ROWS
+    return Accumulation("mma.sync" if by_warps else _INSTRUCTIONS[plan.family], promoted, parts)
 
 
 def _of_program(dag: TypedDag) -> Refusal | None:

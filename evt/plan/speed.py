@@ -341,6 +341,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
     packed, converts = plan.mainloop.is_packed, plan.mainloop.converts
     stage, least, added = gemm_speed.FACTORS if scaled else 1.0, 0.0, 0.0
+    warps = plan.mainloop.b.dtype.bits if converts and tile.rows <= gemm.FEW_ROWS else 0
     if packed:
         stage, least = 1.0, gemm_speed.UNPACKED[len(plan.factors)]
     elif converts and (tile.pingpong or tile.by_stages):
@@ -349,7 +350,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     elif converts:
         stage, added = gemm_speed.AFTER * stage, gemm_speed.CONVERTED
     return tile, gemm_speed.Size(
-        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least, added
+        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least, added, warps
     )
 
 

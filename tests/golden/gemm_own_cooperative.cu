@@ -76,6 +76,7 @@ static_assert(sizeof(golden_arguments) == 13 * 8, "every member takes 8 bytes");
 // evt/kit/pipeline.hpp
 // evt/kit/strips.hpp
 // evt/kit/gemm_completion.hpp
+// evt/kit/gemm_warps.hpp
 // evt/kit/gemm_multiplication.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp

@@ -84,6 +84,7 @@ typedef struct golden_arguments {
 // evt/kit/pipeline.hpp
 // evt/kit/strips.hpp
 // evt/kit/gemm_completion.hpp
+// evt/kit/gemm_warps.hpp
 // evt/kit/gemm_multiplication.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp

@@ -217,11 +217,11 @@ PRODUCTS = [
     pytest.param(
         "in s: f32[m]; D = gelu(s*acc)*matmul(A, up)", "bf16*bf16", "own_pingpong_64x128x64", id="dual", marks=SLOW
     ),
-    pytest.param("D = acc*s[n] + C", "bf16*i8", "own_stages_32x64x128_1x1x2", id="converted", marks=SLOW),
+    pytest.param("D = acc*s[n] + C", "bf16*i8", "own_pingpong_16x64x128", id="converted", marks=SLOW),
     pytest.param(
         "in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc + C",
         "bf16*i4",
-        "own_cooperative_64x128x128_1x2",
+        "own_stages_16x64x128_1x1x2",
         id="packed",
         marks=SLOW,
     ),

@@ -8,6 +8,7 @@ import torch
 import evt
 from evt.errors import EvtError
 from evt.plan import Plan
+from evt.plan.gemm import FEW_ROWS
 from evt.plan.invariance import Accumulation, accumulation
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import fastest, refusal
@@ -55,6 +56,15 @@ def test_drawn_programs_have_one_order(arch: str, count: int) -> None:
     assert proved > count / 8
     assert refused
     assert several or arch != "sm90"  # the number of rows still chooses among tiles
+
+
+def test_warps_that_multiply_by_themselves_have_another_order() -> None:
+    text = "gemm(A: bf16[m, k], B: i4[n, k]); in s: f32[n, k/128]; B = s*B; D = acc"
+    found, free = (
+        {plan.config.tile[0] for plan in plans_of(evt.gemm(text, batch_invariant=invariant), "sm90")}
+        for invariant in (True, False)
+    )
+    assert free - found == {FEW_ROWS}
 
 
 @pytest.mark.parametrize(

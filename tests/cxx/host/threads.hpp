@@ -41,6 +41,7 @@ struct Thread {
   bool begun = false, done = false;
   unsigned const* awaited = nullptr;
   unsigned unchanged = 0;
+  unsigned arrived = 0;  // the phase of the cluster's barrier at which it has arrived
 
   bool waits() const { return awaited != nullptr && *awaited == unchanged; }
 };
@@ -90,6 +91,20 @@ inline void wait(Barrier& barrier) {
   } else {
     wait_for_change(barrier.passed);
   }
+}
+
+/// Arrive at the cluster's barrier, and wait for the others later.
+inline void arrive_at_cluster() {
+  Barrier& barrier = block->of_cluster;
+  block->threads[size_t(block->current)].arrived = barrier.passed;
+  if (++barrier.waiting < barrier.expected) return;
+  barrier.waiting = 0;
+  ++barrier.passed;
+  ++block->progress;
+}
+inline void wait_for_cluster() {
+  Thread const& thread = block->threads[size_t(block->current)];
+  while (block->of_cluster.passed == thread.arrived) wait_for_change(block->of_cluster.passed);
 }
 
 /// Exit if a block has ended: its shared memory is another block's.

@@ -96,6 +96,27 @@ struct ConvertedRows {
     uint32_t words[kInstructions][4];
   };
 
+  /// The elements of a thread, of rows g and g + 8: 4q to 4q + 3 of each 16 of k. A warp multiplies these by the same
+  /// elements of the other operand, in any order.
+  struct Codes {
+    uint32_t words[kInstructions / 2][4];
+  };
+  CUTLASS_DEVICE static void load_codes(Codes& to, uint32_t block) {
+    int const thread = threadIdx.x % kWarpGroup, row = thread / 32 * 16 + thread % 16;
+    uint32_t const place = row * RowBytes, swizzle = place >> 7 & (RowBytes / 16 - 1);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kInstructions / 2; ++i) {
+      ldmatrix_rows_x4(to.words[i], block + place + (((2 * i + thread % 32 / 16) ^ swizzle) << 4));
+    }
+  }
+
+  /// Convert a thread's part of instruction k: row g, row g + 8, and the second two elements of both.
+  template <bool, bool>
+  CUTLASS_DEVICE static void convert(uint32_t (&to)[4], Codes const& codes, uint32_t const (&)[2], int k) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) to[i] = Converter<From, To>::convert(codes.words[k / 2][k % 2 * 2 + i % 2] >> i / 2 * 16);
+  }
+
   /// Load the fragments of a block that begins at an address: rows g and g + 8, elements 2q, 2q + 1 and 8 more.
   CUTLASS_DEVICE static void load(Fragments& to, uint32_t block) {
     int const thread = threadIdx.x % kWarpGroup, row = thread / 32 * 16 + thread % 32 / 4;
@@ -113,8 +134,9 @@ struct ConvertedRows {
 };
 
 /// Filters of type From that are multiplied as To.
-template <class From, class To>
+template <class From, class To_>
 struct Converted {
+  using To = To_;
   static constexpr bool kConverts = true, kPacked = false;
   static constexpr int kBytes = sizeof(From);
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_UINT8;
@@ -148,47 +170,52 @@ template <class To>
 inline constexpr uint32_t kMinusPart = std::is_same_v<To, element::f16> ? 0xa400a400 : 0xbe00be00;
 
 /// Filters of 4 bits that are multiplied as To. Bias: the code of zero.
-template <class To, int Bias>
+template <class To_, int Bias>
 struct Packed {
+  using To = To_;
   static constexpr bool kConverts = true, kPacked = true;
   static constexpr int kBytes = 2;
   static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+
   template <int RowBytes>
   struct Rows {
     struct Fragments {
       uint32_t words[8][4];  // of eight instructions
     };
-  };
 
-  /// Convert the two filters g and g + 8 of a thread in a stage. `zeros` are their zero points, twice in a word, if there
-  /// are any, or FromMinuend: 31 - Bias minus a zero point, to which code - 31 is added. The words are exact for bytes.
-  /// `to(instruction, i)` is a word: filter i % 2, and the elements of k from i / 2 * 8 on.
-  template <bool HasZeros, bool FromMinuend, class Words>
-  CUTLASS_DEVICE static void load(uint32_t block, uint32_t const (&zeros)[2], Words const& to) {
-    int const lane = threadIdx.x % 32, tile = threadIdx.x % kWarpGroup / 32 * 2;
-    uint32_t packed[2][4];
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 2; ++i) load_shared(packed[i], block + (tile + i) * PackedRows::kTileBytes + lane * 16);
-    CUTLASS_PRAGMA_UNROLL
-    for (int word = 0; word < 4; ++word) {
+    /// The codes of filters g and g + 8 of a thread in a stage.
+    struct Codes {
+      uint32_t words[2][4];
+    };
+    CUTLASS_DEVICE static void load_codes(Codes& to, uint32_t block) {
+      int const lane = threadIdx.x % 32, tile = threadIdx.x % kWarpGroup / 32 * 2;
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        int const filter = i % 2, place = i / 2;
-        uint32_t& result = to(2 * word + place / 2, place % 2 * 2 + filter);
+      for (int i = 0; i < 2; ++i) load_shared(to.words[i], block + (tile + i) * PackedRows::kTileBytes + lane * 16);
+    }
+
+    /// Convert a thread's part of instruction k: word i is of filter i % 2, and has the elements of k from i / 2 * 8 on.
+    /// `zeros` are the filters' zero points, twice in a word, if there are any, or FromMinuend: 31 - Bias minus a zero
+    /// point, to which code - 31 is added. The words are exact for bytes.
+    template <bool HasZeros, bool FromMinuend>
+    CUTLASS_DEVICE static void convert(uint32_t (&to)[4], Codes const& codes, uint32_t const (&zeros)[2], int k) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        uint32_t const word = codes.words[i % 2][k / 2], zero = zeros[i % 2];
+        int const place = k % 2 * 2 + i / 2;
         if constexpr (FromMinuend) {
           constexpr int kPlace = kBehindPoint<To>;
           int const right = 4 * place - kPlace;
-          uint32_t const moved = right < 0 ? packed[filter][word] << -right : packed[filter][word] >> right;
+          uint32_t const moved = right < 0 ? word << -right : word >> right;
           uint32_t const inverted = inverted_or(moved, 0x000f000f << kPlace, kAbove<To>);
-          result = multiply_add_two(To{}, inverted, kMinusPart<To>, zeros[filter]);
+          to[i] = multiply_add_two(To{}, inverted, kMinusPart<To>, zero);
           continue;
         }
-        uint32_t const above = masked_or(packed[filter][word] >> 4 * place, 0x000f000f, kAbove<To>);
+        uint32_t const above = masked_or(word >> 4 * place, 0x000f000f, kAbove<To>);
         uint32_t const two = subtract_two(To{}, above, kAbove<To> | Bias * 0x00010001);
-        result = HasZeros ? subtract_two(To{}, two, zeros[filter]) : two;
+        to[i] = HasZeros ? subtract_two(To{}, two, zero) : two;
       }
     }
-  }
+  };
 };
 
 }  // namespace kit

@@ -78,9 +78,12 @@ struct Gemm {
   using Lanes = typename Traits::Lanes;
 
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
-  static constexpr int MinBlocksPerMultiprocessor = 1;
-  static constexpr int SharedStorageSize = kSharedBytes;
+  static constexpr int MinBlocksPerMultiprocessor = Traits::kResident;
+  static constexpr int SharedStorageSize = Traits::kSharedOfCta;
   static constexpr int kProducerRegisters = Scales::kExist ? 56 : 40, kConsumerRegisters = Scales::kExist ? 224 : 232;
+  static constexpr bool kMovesRegisters = !Traits::kByWarps;  // warps that multiply by themselves need few
+  // Whether the CTAs of a cluster meet when they exchange sums, not before they load.
+  static constexpr bool kMeetsLate = Traits::kClusterSize > 1 && Traits::kMulticast == 1;
   // Consumers wait forever for registers that producers do not give back. A thread is launched with a multiple of 8.
   static_assert(kProducerRegisters + Traits::kConsumers * kConsumerRegisters <=
                     (1 + Traits::kConsumers) * (65536 / Traits::kThreads / 8 * 8),
@@ -108,14 +111,12 @@ struct Gemm {
     int const rank = Traits::kClusterSize == 1 ? 0 : block_rank_in_cluster();
     initialize(params, storage);
     __syncthreads();
-    if constexpr (Traits::kClusterSize > 1) {
-      cluster_arrive_relaxed();
-      cluster_wait();
-    }
+    if constexpr (Traits::kClusterSize > 1) cluster_arrive_relaxed();
+    if constexpr (Traits::kClusterSize > 1 && !kMeetsLate) cluster_wait();
     pdl::wait_for_kernel_before();
     if constexpr (Traits::kGrouped) tabulate(params, storage);
     if (group == 0) {
-      warpgroup_reg_dealloc<kProducerRegisters>();
+      if constexpr (kMovesRegisters) warpgroup_reg_dealloc<kProducerRegisters>();
       int const warp = canonical_warp_idx_sync();
       if (Traits::Scaled::kExists && warp == 3) {
         load_scales(params, storage, rank);
@@ -125,7 +126,7 @@ struct Gemm {
       }
       __syncwarp();
     } else {
-      warpgroup_reg_alloc<kConsumerRegisters>();
+      if constexpr (kMovesRegisters) warpgroup_reg_alloc<kConsumerRegisters>();
       consume(params, storage, rank, group - 1);
     }
 #endif
@@ -209,6 +210,8 @@ struct Gemm {
     uint16_t const same_rows = ((1 << kColumnRanks) - 1) << (first_rank + down * kColumnRanks);
     uint16_t same_columns = 0;
     for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first_rank + i * kColumnRanks + across);
+    int const missing = kRowsLoaded - Traits::loaded_rows(params.rows);
+    int const bytes = Traits::kStageBytes - missing * Traits::kBoxes * Traits::kRowBytes;
     PipelineState state;
     for (int number = first_work(); number < work_of(params, storage); number += next_work()) {
       Work const work(params, storage, number, rank);
@@ -218,7 +221,7 @@ struct Gemm {
       for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
         barrier_wait(storage.empty(state.index), state.phase ^ 1);
         uint32_t const full = storage.full(state.index);
-        arrive_and_expect_tx(full, Traits::kStageBytes);
+        arrive_and_expect_tx(full, bytes);
         uint32_t const rows = storage.rows(state.index) + across * kRowsLoaded * Traits::kRowBytes;
         uint32_t const columns = storage.columns(state.index) + Traits::filters_of(0, down * kBlocksLoaded);
         CUTLASS_PRAGMA_UNROLL
@@ -434,6 +437,7 @@ struct Gemm {
     uint32_t phase = 0;
     for (int number = first; number < work_of(params, storage); number += stride, phase ^= 1) {
       Work const work(params, storage, number, rank);
+      int const rows = work.end - work.row;
       typename Multiplication::Sums accumulators;
       CUTLASS_PRAGMA_UNROLL
       for (auto& block : accumulators) {
@@ -441,7 +445,7 @@ struct Gemm {
         for (auto& each : block) each = 0;
       }
       if constexpr (Traits::kByRows) {
-        Multiplication::multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
+        Multiplication::multiply(storage, rank, consumer, work.k_blocks, rows, state, accumulators);
         Completion::complete_rows(params, storage, work, consumer, buffer, accumulators[0],
                                   IndicesTo<Traits::kColumns / Lanes::kStrip>{});
         continue;
@@ -454,11 +458,12 @@ struct Gemm {
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
       if constexpr (Traits::kByStages) {
         int const stages = (work.k_blocks + 1 - consumer) / 2;
-        if (stages > 0) Multiplication::multiply(storage, rank, consumer, stages, state, accumulators);
+        if (stages > 0) Multiplication::multiply(storage, rank, consumer, stages, rows, state, accumulators);
       } else {
-        Multiplication::multiply(storage, rank, consumer, work.k_blocks, state, accumulators);
+        Multiplication::multiply(storage, rank, consumer, work.k_blocks, rows, state, accumulators);
       }
       if constexpr (Traits::kSplits > 1) {
+        if constexpr (kMeetsLate) cluster_wait();
         Completion::exchange_and_complete(storage, work, rank, consumer, epilogues, accumulators);
         if (Traits::kByStages && consumer > 0) return;
       }

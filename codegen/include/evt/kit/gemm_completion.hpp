@@ -140,10 +140,12 @@ struct GemmCompletion {
     constexpr int kQuads = Traits::kPixels / 8;
     int const split = rank / Traits::kMulticast, within = rank % Traits::kMulticast;
     int const lane = threadIdx.x % 32;
-    if (lane < Traits::kSplits) {
-      barrier_arrive_cluster(set_block_rank(storage.multiplied(), lane * Traits::kMulticast + within));
+    if constexpr (!Traits::kSumsBeside) {
+      if (lane < Traits::kSplits) {
+        barrier_arrive_cluster(set_block_rank(storage.multiplied(), lane * Traits::kMulticast + within));
+      }
+      barrier_wait(storage.multiplied(), 0);
     }
-    barrier_wait(storage.multiplied(), 0);
     // The sums of a block follow one another: a quad of each thread, then the next one.
     auto const place = [&](int of_consumer, int from, int block, int quad) {
       int const number = block * Traits::kQuadsOfSplit + quad;

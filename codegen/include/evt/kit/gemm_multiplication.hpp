@@ -7,6 +7,7 @@
 
 #include "evt/kit/converted.hpp"
 #include "evt/kit/gemm_traits.hpp"
+#include "evt/kit/gemm_warps.hpp"
 #include "evt/kit/gemm_work.hpp"
 #include "evt/kit/geometry.hpp"
 #include "evt/kit/pipeline.hpp"
@@ -51,9 +52,13 @@ struct GemmMultiplication {
         multiply_stage(rows, columns, sums);
       }
       warpgroup_commit_batch();
+      next();
+      return stage;
+    }
+
+    CUTLASS_DEVICE void next() {
       state.advance_once(Traits::kByStages ? Traits::kConsumers : 1, Traits::kStages);
       hand_over_tensor_cores(storage, consumer, --left == 0);
-      return stage;
     }
 
     /// Wait for the sums of a stage while `Pending` later ones are multiplied, and add them.
@@ -92,11 +97,17 @@ struct GemmMultiplication {
     }
   };
 
-  /// Multiply the stages of a tile; a CTA has one or more.
-  CUTLASS_DEVICE static void multiply(
-      Storage const& storage, int rank, int consumer, int k_blocks, PipelineState& state, Sums& accumulators) {
+  /// Multiply the stages of a tile that has `rows`; a CTA has one or more.
+  CUTLASS_DEVICE static void multiply(Storage const& storage, int rank, int consumer, int k_blocks, int rows,
+                                      PipelineState& state, Sums& accumulators) {
     Stages stages{storage, rank, consumer, state, k_blocks};
-    if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
+    if constexpr (Traits::kByWarps) {
+      if (rows > 8) {
+        multiply_by_warps<2>(stages, accumulators[0]);
+      } else {
+        multiply_by_warps<1>(stages, accumulators[0]);
+      }
+    } else if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
       // A stage is multiplied while the sums of the stage before are added.
       Sums first, second;
       Fragments of_first, of_second;
@@ -147,6 +158,37 @@ struct GemmMultiplication {
     }
   }
 
+  /// Multiply the stages of a tile by warps, Eights times eight rows.
+  template <int Eights>
+  CUTLASS_DEVICE static void multiply_by_warps(Stages& stages, float (&accumulators)[Traits::kSums]) {
+    using Stage = StageOfWarp<Traits, Eights>;
+    int const block = Traits::first_block_of(stages.consumer);
+    typename Stage::Chains chains = {};
+    CUTLASS_PRAGMA_NO_UNROLL
+    while (stages.left > 0) {
+      int const stage = stages.state.index;
+      barrier_wait(stages.storage.full(stage), stages.state.phase);
+      Stage const loaded(stages.storage, stage, block);
+      stages.next();
+      loaded.multiply(chains);
+      if constexpr (Scales::kMultiply) {
+        float partial[Stage::kSums];
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < Stage::kSums; ++i) {
+          partial[i] = chains[0][i] + chains[1][i];
+          chains[0][i] = chains[1][i] = 0;
+        }
+        Traits::Scaled::add(accumulators, partial, stages.storage.scales(stage), block * kFilters);
+      }
+      fence_view_async_shared();  // else TMA overwrites rows whose load is in flight: an arrival does not wait for it
+      release(stages.storage, stages.rank, stage);
+    }
+    if constexpr (!Scales::kMultiply) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Stage::kSums; ++i) accumulators[i] = chains[0][i] + chains[1][i];
+    }
+  }
+
   /// Multiply a stage: add to the sums, or set them where they are promoted.
   CUTLASS_DEVICE static void multiply_stage(uint32_t rows, uint32_t columns, Sums& sums) {
     constexpr uint32_t kLayoutOfRows = operand_layout(Traits::kRowBytes);
@@ -172,19 +214,23 @@ struct GemmMultiplication {
 
   /// Convert the filters of a stage.
   CUTLASS_DEVICE static void convert_stage(uint32_t filters, Fragments& to, uint32_t scales, int first_block) {
+    using Rows = typename Conversion::template Rows<Filters::kRowBytes>;
     if constexpr (Conversion::kPacked) {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
-        constexpr bool kHasZeros = Scales::kHasZeros;
         uint32_t zeros[2] = {};
-        if constexpr (kHasZeros) Traits::Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
-        auto const word = [&](int k, int i) -> uint32_t& { return to[block].words[k][i]; };
-        Conversion::template load<kHasZeros, Scales::kZerosFromMinuend>(filters + Traits::filters_of(0, block), zeros, word);
+        if constexpr (Scales::kHasZeros) Traits::Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
+        typename Rows::Codes codes;
+        Rows::load_codes(codes, filters + Traits::filters_of(0, block));
+        CUTLASS_PRAGMA_UNROLL
+        for (int k = 0; k < Traits::kDepth / 16; ++k) {
+          Rows::template convert<Scales::kHasZeros, Scales::kZerosFromMinuend>(to[block].words[k], codes, zeros, k);
+        }
       }
     } else {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
-        Conversion::template Rows<Filters::kRowBytes>::load(to[block], filters + Traits::filters_of(0, block));
+        Rows::load(to[block], filters + Traits::filters_of(0, block));
       }
     }
   }

@@ -82,7 +82,7 @@ struct GemmHost {
         Traits::kGrouped ? arguments.rows / kClusterPixels + arguments.groups : ceil_div(arguments.rows, kClusterPixels);
     params.column_clusters = ceil_div(arguments.columns, kClusterWidth);
     int const work = params.row_clusters * params.column_clusters * (Traits::kBatched ? arguments.batches : 1);
-    int const resident = std::max(arguments.multiprocessors / Traits::kClusterSize, 1);
+    int const resident = std::max(Traits::kResident * arguments.multiprocessors / Traits::kClusterSize, 1);
     int const clusters = Traits::kSplits > 1 ? work : std::min(work, resident);  // a cluster completes one split tile
     params.grid = clusters * Traits::kClusterSize;
     // The rows of A and of B that a wave reads are equally many.
@@ -113,7 +113,6 @@ struct GemmHost {
  private:
   /// Encode the TMA descriptors. Return whether the driver accepts them.
   static bool encode(Arguments const& arguments, Params& params) {
-    constexpr int kRowsLoaded = Traits::kPixels / Traits::kClusterColumns;
     int along = Mma::kTransposed ? arguments.columns : arguments.depth;
     int rows = Mma::kTransposed ? arguments.depth : arguments.columns;
     int64_t b_stride = arguments.b_stride, b_group_stride = arguments.b_group_stride;
@@ -135,7 +134,7 @@ struct GemmHost {
       }
     };
     bool done = matrix(Mma::kType, Mma::kElementBytes, arguments.a, arguments.depth, arguments.rows, arguments.a_stride,
-                       arguments.a_batch_stride, Traits::kBoxDepth, kRowsLoaded, Traits::kRowBytes)
+                       arguments.a_batch_stride, Traits::kBoxDepth, Traits::loaded_rows(arguments.rows), Traits::kRowBytes)
                     .encode(params.a);
     auto const filters = [&](void const* pointer, int64_t outer, int64_t stride) {
       return matrix(Conversion::kType, Conversion::kBytes, pointer, along, outer, stride, arguments.b_batch_stride,

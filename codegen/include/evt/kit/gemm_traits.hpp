@@ -23,6 +23,9 @@ using Lanes = fragment::LanesOfWgmma;
 template <int Distance>
 using LanesOfPairs = fragment::LanesOfPairs<Distance>;
 inline constexpr int kMaxRowBytes = 128;
+inline constexpr int kAlignmentOfSums = 16;
+/// The most rows of a tile that warps multiply by themselves, and the shared memory of their CTAs.
+inline constexpr int kFewRows = 16, kFewSharedBytes = 115712;
 
 /// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
@@ -90,6 +93,13 @@ struct GemmTraits {
   static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
   static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
+  // Whether warps multiply by themselves. They need few registers, so two CTAs share an SM, and one multiplies while the
+  // other waits.
+  static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kFewRows;
+  static constexpr int kResident = kByWarps ? 2 : 1, kSharedOfCta = kByWarps ? kFewSharedBytes : kSharedBytes;
+  // Whether a stage has only the rows that exist, if they are fewer than a tile's. TMA takes long for others. Warps multiply
+  // old bytes in their place: the sums of a row depend on that row alone.
+  static constexpr bool kLoadsFewRows = kByWarps && kMulticast == 1 && !kGrouped;
   static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
@@ -110,6 +120,7 @@ struct GemmTraits {
   // Steps of a split tile that a CTA completes, and four sums of a thread in half a step.
   static constexpr int kStepsOfSplit = ceil_div(kSteps, kSplits), kQuadsOfSplit = std::min(2 * kStepsOfSplit, kPixels / 8);
   static constexpr int kQuadBytes = kWarpGroup * 16, kSumsBytes = kBlocks * kQuadsOfSplit * kQuadBytes;
+  static constexpr int kExchangedBytes = kSplits == 1 ? 0 : kConsumers * kSplits * kSumsBytes + kAlignmentOfSums;
   static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
   // Tiles of rows that reductions keep a part for.
   static constexpr int kRowTiles = kByRows ? kPixels / kStepPixels : kSplits;
@@ -130,17 +141,18 @@ struct GemmTraits {
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
   // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
   static constexpr int kRun = Conversion::kPacked ? 4 : 1;
-  /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes or reads factors.
-  static constexpr int kLaneArrivals = Scaled::kExists ? 32 : 1;
+  /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes factors, or reads rows and filters.
+  static constexpr int kLaneArrivals = Scaled::kExists || kByWarps ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
-  static constexpr int kFreeBytes = kSharedBytes - kAlignment - kBarrierBytes - kTableBytes;
+  static constexpr int kFreeBytes = kSharedOfCta - kAlignment - kBarrierBytes - kTableBytes;
   // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
   static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
   static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
   CUTLASS_HOST_DEVICE static constexpr int stages_beside(int buffers) {
-    int const fitting = (kFreeBytes - kRings * buffers * kPartBytes) / (kStageBytes + Scaled::kBytes);
+    int const others = kRings * buffers * kPartBytes + (kByWarps ? kExchangedBytes : 0);
+    int const fitting = (kFreeBytes - others) / (kStageBytes + Scaled::kBytes);
     // A consumer by stages has the same stages in each round. If the consumers took turns at a stage, one of them could
     // wait for a load before the load for the other one is there. The parity of the barrier does not tell these apart.
     int const together = kByStages ? kConsumers : 1;
@@ -153,6 +165,9 @@ struct GemmTraits {
   static constexpr int kFitting = (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / (kRings * kPartBytes);
   static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
+  // Partial sums of CTAs have their own memory if it is free. Else they take that of the stages, once all have multiplied.
+  static constexpr bool kSumsBeside =
+      kStages * (kStageBytes + Scaled::kBytes) + kRings * kRingBytes + kExchangedBytes <= kFreeBytes;
   // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
   static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
   static_assert(kStages >= 2, "two stages fit in shared memory");
@@ -166,6 +181,7 @@ struct GemmTraits {
   static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
   static_assert(!kByStages || (kSplits > 1 && !kPaired), "consumers by stages exchange their sums");
+  static_assert(!kByWarps || (kBlocks == 1 && kRowBytes == kMaxRowBytes), "a warp has 16 filters, and whole rows of swizzles");
   static_assert(!kByStages || kStages % kConsumers == 0, "a consumer by stages has the same stages in each round");
   static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
                              !Mma::kTransposed && !Conversion::kConverts),
@@ -174,8 +190,7 @@ struct GemmTraits {
   static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
                 "pairs are rows of B in two blocks");
   static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
-  static_assert(kSplits == 1 || kConsumers * kSplits * kSumsBytes <= kStages * kStageBytes,
-                "partial sums fit in the stages");
+  static_assert(kSplits == 1 || kSumsBeside || kExchangedBytes <= kStages * kStageBytes, "partial sums fit in the stages");
 
   using Lanes = std::conditional_t<kPaired, LanesOfPairs<kPairs>, kit::Lanes>;
   CUTLASS_HOST_DEVICE static constexpr int strips_of(int columns) {
@@ -189,6 +204,11 @@ struct GemmTraits {
   /// The place of a block's filters among a stage's.
   CUTLASS_DEVICE static constexpr uint32_t filters_of(int box, int block) {
     return (box * kColumnBlocks + block) * Filters::kBytes;
+  }
+  /// The rows of a box of A.
+  CUTLASS_HOST_DEVICE static int loaded_rows(int rows) {
+    constexpr int kOfTile = kPixels / kClusterColumns;
+    return kLoadsFewRows && rows < kOfTile ? rows : kOfTile;
   }
   CUTLASS_DEVICE static int row_of_consumer(int consumer) { return kByRows ? consumer * kFilters : 0; }
   /// The first row of a tile that a CTA completes.

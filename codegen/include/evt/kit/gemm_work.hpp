@@ -17,7 +17,7 @@ namespace kit {
 /// Places in shared memory.
 template <class Traits>
 struct GemmStorage {
-  uint32_t stages, rings, factors, barriers, table;
+  uint32_t stages, rings, factors, barriers, table, exchanges;
 
   CUTLASS_DEVICE explicit GemmStorage(char* storage) {
     stages = (cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
@@ -25,6 +25,8 @@ struct GemmStorage {
     factors = rings + Traits::kRings * Traits::kRingBytes;
     barriers = factors + Traits::kStages * Traits::Scaled::kBytes;
     table = barriers + Traits::kBarrierBytes;
+    uint32_t const end = table + Traits::kTableBytes;
+    exchanges = Traits::kSumsBeside ? ceil_div(end, kAlignmentOfSums) * kAlignmentOfSums : stages;
   }
 
   CUTLASS_DEVICE uint32_t rows(int stage) const { return stages + stage * Traits::kStageBytes; }
@@ -48,7 +50,7 @@ struct GemmStorage {
   CUTLASS_DEVICE uint32_t written(int ring, int index) const { return ready(ring, index) + 8; }
   /// The partial sums that a CTA sends for a consumer.
   CUTLASS_DEVICE uint32_t sums(int consumer, int split) const {
-    return stages + (consumer * Traits::kSplits + split) * Traits::kSumsBytes;
+    return exchanges + (consumer * Traits::kSplits + split) * Traits::kSumsBytes;
   }
 
   /// The table of groups: the end of the rows before a group, and its first tile of clusters.

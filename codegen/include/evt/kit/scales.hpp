@@ -140,8 +140,10 @@ struct ScaleTile {
   static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? ceil_div(kColumns, 32) : 1;
   static constexpr int kZerosOfLane = Scales::kHasZeros ? Columns / 32 : 1;
   static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane + Scales::kHasZeros * kZerosOfLane;
-  /// The loads before a stage's, or a run's of several stages.
-  CUTLASS_HOST_DEVICE static constexpr int ahead_of(int run) { return run > 1 ? 1 : kOfLane > 8 ? 2 : kOfLane > 5 ? 3 : kOfLane > 2 ? 4 : 8; }
+  /// The loads in flight, of a stage or of a run of short stages. A load takes as long as a run, so there are two or more.
+  CUTLASS_HOST_DEVICE static constexpr int ahead_of(int run) {
+    return kOfLane > 8 ? 2 : kOfLane > 5 && run == 1 ? 3 : kOfLane > 2 || run > 1 ? 4 : 8;
+  }
 
   static_assert(!ByRows || kOfRows, "a thread has two rows and many columns");
 
@@ -274,9 +276,9 @@ struct ScaleTile {
     }
   };
 
-  /// Add the sums of a stage, times their factors, to the accumulators of a block of 64 columns.
-  template <int Sums>
-  CUTLASS_DEVICE static void add(float (&accumulators)[Sums], float const (&partial)[Sums], uint32_t from, int column) {
+  /// Add the sums of a stage, times their factors, to the first accumulators of a block of 64 columns.
+  template <int All, int Sums>
+  CUTLASS_DEVICE static void add(float (&accumulators)[All], float const (&partial)[Sums], uint32_t from, int column) {
     int const thread = threadIdx.x % kWarpGroup;
     float of_columns[2] = {1.0f, 1.0f};
     if constexpr (!kOfRows && !kOfColumns) of_columns[0] = of_columns[1] = load_shared_float(from);

@@ -152,6 +152,10 @@ CUTLASS_DEVICE void load_shared(uint32_t (&to)[4], uint32_t address) {
                : "memory");
 }
 
+CUTLASS_DEVICE void load_shared(uint32_t (&to)[2], uint32_t address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+}
+
 CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
@@ -415,6 +419,19 @@ CUTLASS_DEVICE void warpgroup_wait() {
 CUTLASS_DEVICE void warpgroup_fence_operand(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 CUTLASS_DEVICE void warpgroup_fence_operand(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
+// Multiplications of a warp: 16 rows of `a` by 8 rows of `b`, over 16 elements of k. The product is added to the sums.
+
+CUTLASS_DEVICE void multiply_by_warp(element::bf16, float* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+CUTLASS_DEVICE void multiply_by_warp(element::f16, float* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 /// Hide the origin of a value: the compiler computes the values that depend on it anew.
 CUTLASS_DEVICE void hide_origin(int& value) { asm volatile("" : "+r"(value)); }
 
@@ -422,6 +439,14 @@ CUTLASS_DEVICE void hide_origin(int& value) { asm volatile("" : "+r"(value)); }
 
 CUTLASS_DEVICE void ldmatrix_x4(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// The matrices as they are: a lane has two neighbours of a row.
+CUTLASS_DEVICE void ldmatrix_rows_x4(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address)
                : "memory");

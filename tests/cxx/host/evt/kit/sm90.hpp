@@ -175,9 +175,12 @@ inline void fence_view_async_shared() {}
 inline void consumers_sync() { host::wait(host::consumers); }
 inline void consumer_sync(int consumer) { host::wait(host::of_consumer[consumer]); }
 
-inline void cluster_arrive_relaxed() {}
-inline void cluster_arrive() { host::deliver(host::block->current); }
-inline void cluster_wait() { host::wait(host::block->of_cluster); }
+inline void cluster_arrive_relaxed() { host::arrive_at_cluster(); }
+inline void cluster_arrive() {
+  host::deliver(host::block->current);
+  host::arrive_at_cluster();
+}
+inline void cluster_wait() { host::wait_for_cluster(); }
 inline int block_rank_in_cluster() { return host::rank_of_block(); }
 inline void barrier_arrive_cluster(uint32_t barrier) {
   host::send(host::block->current, barrier, [=] { barrier_arrive(barrier); });
@@ -232,6 +235,7 @@ inline float load_shared_float(uint32_t address) { return *reinterpret_cast<floa
 inline void store_shared_float(uint32_t address, float value) { *reinterpret_cast<float*>(host::at(address)) = value; }
 inline uint32_t load_shared_word(uint32_t address) { return *reinterpret_cast<uint32_t*>(host::at(address)); }
 inline uint32_t load_shared_half(uint32_t address) { return *reinterpret_cast<uint16_t*>(host::at(address)); }
+inline void load_shared(uint32_t (&to)[2], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 
 inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
@@ -290,6 +294,26 @@ template <int Pending>
 void warpgroup_wait() {
   __syncwarp();
 }
+/// Each lane computes its own sums from the operands of all.
+inline void multiply_by_warp(element::bf16, float* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
+  struct Operands {
+    uint32_t a[4], b[2];
+  };
+  static Operands of_lanes[host::kMaxBlocks * 32][32];
+  int const lane = int(threadIdx.x) % 32;
+  Operands* const lanes = of_lanes[host::block->current / 32];
+  std::copy(a, a + 4, lanes[lane].a);
+  std::copy(b, b + 2, lanes[lane].b);
+  __syncwarp();
+  auto const element = [](uint32_t word, int k) { return element::load(element::bf16{uint16_t(word >> k % 2 * 16)}); };
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 16; ++k) {
+      float const of_a = element(lanes[lane / 4 * 4 + k % 8 / 2].a[i / 2 + k / 8 * 2], k);
+      sums[i] += of_a * element(lanes[(lane % 4 * 2 + i % 2) * 4 + k % 8 / 2].b[k / 8], k);
+    }
+  }
+  __syncwarp();
+}
 template <class Accumulator>
 void warpgroup_fence_operand(Accumulator&) {}
 inline void hide_origin(int&) {}
@@ -299,6 +323,10 @@ template <int Registers>
 void warpgroup_reg_dealloc() {}
 
 inline void ldmatrix_x4(uint32_t (&to)[4], uint32_t address) { host::load_matrices<4>(to, address); }
+inline void ldmatrix_rows_x4(uint32_t (&to)[4], uint32_t address) {
+  int const lane = int(threadIdx.x) % 32;
+  for (int i = 0; i < 4; ++i) to[i] = load_shared_word(host::exchange(address, 8 * i + lane / 4) + uint32_t(lane % 4 * 4));
+}
 inline void ldmatrix_x2(uint32_t (&to)[4], uint32_t address) { host::load_matrices<2>(to, address); }
 inline void stmatrix_x4(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<4>(address, from); }
 inline void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<2>(address, from); }
