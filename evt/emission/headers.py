@@ -17,7 +17,7 @@ from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import MERGED
-from evt.plan.geometry import convolution, depthwise, halo, halo_groups, halo_schedule, wgrad
+from evt.plan.geometry import convolution, depthwise, halo, halo_groups, halo_multiplied, halo_schedule, wgrad
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -60,6 +60,8 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["kit/kernel.hpp", "kit/mainloop_windows.hpp"]
         case HaloConvolution(groups="words"):
             return ["kit/kernel.hpp", "kit/mainloop_words.hpp"]
+        case HaloConvolution(groups="taps"):
+            return ["kit/kernel.hpp", "kit/mainloop_taps.hpp"]
         case HaloConvolution(groups=groups) if groups != "one":
             return ["kit/kernel.hpp", "kit/mainloop_groups.hpp"]
         case HaloConvolution():
@@ -129,7 +131,7 @@ def _is_of_cutlass(step: Step, family: Family) -> bool:
 _NAMESPACE, _REFERENCE = re.compile(r"namespace (?=evt\b)(?<!\wnamespace )"), re.compile(r"::(?=evt::)(?<![\w:]::)")
 #: Headers that are modules of the planner, with their namespaces.
 GENERATED = {
-    "kit/geometry.hpp": ((convolution, halo, halo_groups, halo_schedule), "kit"),
+    "kit/geometry.hpp": ((convolution, halo, halo_multiplied, halo_groups, halo_schedule), "kit"),
     "kit/depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
     "kit/wgrad_geometry.hpp": ((convolution, wgrad), "wgrad"),
 }

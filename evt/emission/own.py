@@ -35,7 +35,7 @@ def own(plan: Plan) -> OwnText | None:
     match plan.mainloop:
         case HaloConvolution() as loop:
             numbers = [(name, f"tile_{name}") for name in ("rows", "columns")]
-            numbers += [("groups", "groups")] * (loop.groups != "one")
+            numbers += [("groups", "groups")] * (loop.groups not in ("one", "taps"))
             tile = tuple((name, extent(size)) for name, size in numbers)
             return OwnText(
                 mainloop=_mainloop(plan, loop),
@@ -182,7 +182,9 @@ def _factor_arguments(loop: OwnProduct) -> Iterator[tuple[str, str]]:
 def _mainloop(plan: Plan, loop: HaloConvolution) -> str:
     channels = plan.config.tile[2]
     if loop.windows:
-        return f"evt::kit::WindowsMainloop<Mma, {channels}, {loop.windows[0]}, {loop.windows[1]}>"
+        assert isinstance(loop.a, Image)
+        numbers = (channels, *loop.windows, loop.a.alignment)
+        return f"evt::kit::WindowsMainloop<Mma, {', '.join(map(str, numbers))}>"
     match loop.groups:
         case "one":
             return f"evt::kit::HaloMainloop<Mma, {channels}, {loop.rank}{', true' if loop.residues else ''}>"
@@ -192,6 +194,8 @@ def _mainloop(plan: Plan, loop: HaloConvolution) -> str:
             assert isinstance(loop.b, Image)
             backwards = ", true" if loop.operator == "dgrad" else ""
             return f"evt::kit::PackedGroupsMainloop<Mma, {channels}, {loop.b.alignment}{backwards}>"
+        case "taps":
+            return f"evt::kit::TapRowsMainloop<Mma, {channels}>"
         case "words":
             assert isinstance(loop.a, Image)
             assert isinstance(loop.b, Image)

@@ -22,12 +22,13 @@ from evt.plan.geometry.halo import (
     SHARED_BYTES,
     STEP_PIXELS,
     WARP_GROUP,
+    WINDOW_BYTES,
     Geometry,
     swizzled_row,
 )
 from evt.plan.geometry.halo_schedule import grid_of, scheduled
 from evt.plan.halo import STRIP
-from evt.plan.halo_cost import remainder, residue_classes
+from evt.plan.halo_cost import Groups, remainder, residue_classes
 from evt.plan.signature import bytes_of
 
 _DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
@@ -57,6 +58,14 @@ OF_WINDOWS = (
     *(f"operands.{name}" for name in _OPERANDS),
     *("operands.by_pitch.multiplier", "operands.by_box_rows.multiplier"),
 )
+OF_TAPS = tuple(f"operands.{name}" for name in ("height", "width", "row_pixels", "column_pixels", "filter_bytes"))
+_OF_GROUPS: Mapping[Groups, tuple[str, ...]] = {
+    "one": (),
+    "single": OF_GROUPS,
+    "multiple": OF_PACKED_GROUPS,
+    "words": OF_WORDS,
+    "taps": OF_TAPS,
+}
 #: A row of pixels of C and D in shared memory: 64 elements of 16 bits.
 _EPILOGUE_ROW = 2 * FILTERS
 
@@ -68,7 +77,7 @@ def members(plan: Plan) -> tuple[str, ...]:
         return (*MEMBERS, *OF_WINDOWS)
     if loop.residues:
         return (*MEMBERS, *OF_RESIDUES)
-    return (*MEMBERS, *{"one": (), "single": OF_GROUPS, "multiple": OF_PACKED_GROUPS, "words": OF_WORDS}[loop.groups])
+    return (*MEMBERS, *_OF_GROUPS[loop.groups])
 
 
 def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape | None:
@@ -79,6 +88,8 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     kernel, problem, multiplied, geometry = call.kernel, call.problem, call.multiplied, call.geometry
     tiles = geometry.tiles(multiplied) * call.classes * geometry.cluster_size
     strips = ceil_div(multiplied.filters, FILTERS) * (FILTERS // STRIP)
+    if kernel.tap_rows:  # each warp has the strip of other pixels
+        tiles, strips = tiles * (FILTERS // STRIP), 1
     geometry = scheduled(multiplied, kernel, geometry, multiprocessors)
     call = replace(call, geometry=geometry)
     filter_blocks = ceil_div(multiplied.filters, FILTERS * (2 if geometry.cooperative else 1))
@@ -142,12 +153,22 @@ def _operands(call: Call) -> tuple[dict[str, int], list[TensorMap]] | None:
         values |= words
     else:
         maps.append(_input(call))
+    if kernel.tap_rows:
+        values |= _tap_rows(call)
     if kernel.packed:
         strides, backwards = strides_of(loop.b, call.sizes), loop.operator == "dgrad"
         values |= packed(problem, call.sizes["groups"], strides, backwards=backwards)
     else:
         maps.append(_filters(call))
     return values, maps
+
+
+def _tap_rows(call: Call) -> dict[str, int]:
+    """Return the taps, and the pixels from one to the next, as mainloop_taps.hpp does."""
+    height, width = call.problem.height, call.problem.width
+    rows = call.problem.filters * call.problem.tap_count
+    steps = height.dilation * call.geometry.input_pitch, width.dilation
+    return dict(zip(OF_TAPS, (height.taps, width.taps, *steps, rows * call.kernel.block_bytes), strict=True))
 
 
 def _first_pixels(problem: Problem) -> list[tuple[int, int]]:
@@ -235,12 +256,10 @@ def _layout(row_bytes: int, next_eight: int) -> int:
 def _windows(call: Call) -> dict[str, int] | None:
     """Return the operands that threads load; None if the elements of a box are too far apart."""
     loop, problem, geometry = call.loop, call.problem, call.geometry
-    assert loop.windows
     a, b = strides_of(loop.a, call.sizes), strides_of(loop.b, call.sizes)
-    step = loop.windows[1]
-    rows, pixels = geometry.box_rows * problem.height.stride, geometry.input_pitch * step
+    rows, pixels = geometry.box_rows * problem.height.stride, geometry.input_pitch * problem.width.stride
     of_box = (geometry.images - 1) * abs(a[0]) + rows * abs(a[1]) + pixels * abs(a[2])
-    if max(of_box, call.kernel.block_bytes * abs(b[2])) > INT32_MAX:
+    if max(of_box, call.kernel.block_bytes // WINDOW_BYTES * problem.width.stride * abs(b[2])) > INT32_MAX:
         return None
     strides = (a[0], a[1], b[0], b[1], a[2], b[2])
     sizes = (problem.height.size, problem.width.size, problem.width.taps, problem.width.pad)
@@ -288,6 +307,8 @@ def _filters(call: Call) -> TensorMap:
     first, *others = call.strides(operand)
     row_bytes = swizzled_row(box[0] * bytes_of(operand.dtype))
     strides, box = [first, *others[::-1]], [*box, *(1 for _ in taps)]
+    if kernel.tap_rows:
+        box = [kernel.channels, problem.filters, *taps]
     return tensor_map("filters", pointer, operand.dtype, [*extents, *taps], strides, box, row_bytes, before=before)
 
 

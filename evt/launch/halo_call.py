@@ -8,20 +8,25 @@ from dataclasses import dataclass
 from evt.launch.halo_groups import Blocks
 from evt.launch.padded import strides_of
 from evt.plan import Plan
-from evt.plan.geometry.convolution import Axis, Problem
+from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.halo import (
+    EIGHT,
+    FILTERS,
     MAX_CLASSES,
     MAX_TAPS,
     WINDOW_BYTES,
     Geometry,
     KernelClass,
-    flattened,
-    has_columns,
-    over_residues,
-    over_windows,
     swizzled_row,
 )
 from evt.plan.geometry.halo_groups import over_groups
+from evt.plan.geometry.halo_multiplied import (
+    flattened,
+    has_columns,
+    over_residues,
+    over_tap_rows,
+    over_windows,
+)
 from evt.plan.geometry.halo_schedule import geometry_of
 from evt.plan.halo import MOST_PADDING, forward, reaches
 from evt.plan.halo_cost import flags_of
@@ -62,7 +67,8 @@ def class_of(plan: Plan) -> KernelClass:
     pixel_bytes = WINDOW_BYTES if loop.windows is not None else swizzled_row(block_bytes)
     staged = plan.source is not None or plan.destination is not None
     flags = loop.residues, *flags_of(loop.groups), loop.by_images, loop.taps
-    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, *flags)
+    tap_rows = loop.groups == "taps"
+    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, *flags, tap_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Call:
     def of(plan: Plan, sizes: Mapping[str, int]) -> Call:
         """Return the call of some sizes, with the tile before it is scheduled."""
         kernel, problem = class_of(plan), problem_of(plan, sizes)
-        multiplied = _multiplied(problem, kernel, sizes)
+        multiplied = _multiplied(loop_of(plan), problem, kernel, sizes)
         geometry = geometry_of(multiplied, kernel, sizes["tile_rows"], sizes["tile_columns"])
         return Call(plan, loop_of(plan), kernel, sizes, problem, multiplied, geometry)
 
@@ -131,19 +137,24 @@ class Call:
         stride = multiplied.depth.stride * multiplied.height.stride * multiplied.width.stride
         if multiplied.tap_count > MAX_TAPS or (self.loop.operator == "dgrad" and stride != 1):
             return False
+        if self.kernel.tap_rows:
+            is_unit = problem.height.stride * problem.width.stride == 1
+            return is_unit and problem.filters <= EIGHT and problem.filters * problem.tap_count <= FILTERS
         if not self.loop.windows:
             return True
-        channels, step = self.loop.windows
+        channels, chunk = self.loop.windows
         width = problem.width
-        is_window = problem.channels == channels and width.stride == step and width.dilation == 1
-        reach = width.taps * (WINDOW_BYTES // step)
+        is_window = problem.channels == channels and width.stride % chunk == 0 and width.dilation == 1
+        reach = ceil_div(width.taps, width.stride) * WINDOW_BYTES
         return is_window and problem.height.stride <= LARGEST_STRIDE and reach <= self.kernel.block_bytes
 
 
-def _multiplied(problem: Problem, kernel: KernelClass, sizes: Mapping[str, int]) -> Problem:
+def _multiplied(loop: HaloConvolution, problem: Problem, kernel: KernelClass, sizes: Mapping[str, int]) -> Problem:
     """Return the convolution that the main loop multiplies."""
     if kernel.residues:
         return over_residues(problem)
-    if kernel.has_windows:
-        return over_windows(problem, kernel)
+    if kernel.tap_rows:
+        return over_tap_rows(problem)
+    if loop.windows:
+        return over_windows(problem, kernel, loop.windows[1])
     return over_groups(problem, kernel, sizes["groups"]) if kernel.grouped else problem

@@ -7,14 +7,14 @@ stride 1 is the fprop of ``forward``: over the gradient of the output, by the fi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES
+from evt.plan.geometry.halo import FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES
 from evt.plan.geometry.halo_groups import groups_together
 from evt.plan.halo_cost import BlockedConvolution, Groups, kernel_of_groups
 from evt.plan.halo_kernels import Variant, fastest_kernels, fitting_kernels, widest_kernels
@@ -23,7 +23,7 @@ from evt.plan.tma import LARGEST_STRIDE
 #: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 #: The bytes of a pixel in a block of channels.
-_BLOCK_BYTES = (128, 64, 32)
+BLOCK_BYTES = (128, 64, 32)
 #: The bytes of a pixel in the block of channels of some groups. A row of 96 bytes has the place of 128.
 _BLOCK_BYTES_OF_GROUPS = (128, 96, 64, 32)
 #: The channels of a pixel, at most, if they are odd and threads copy them.
@@ -38,8 +38,6 @@ MOST_PADDING = 32767
 _SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
 #: The most channels that threads widen to windows.
 FEW_CHANNELS = 8
-#: The elements of the rows of a tile of windows: 32 bits hold the distance between two of them.
-_LARGEST_BOX = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +47,22 @@ class Halo:
     ``most`` has the widest kernels whose tiles fit, by the bytes of a block of channels and by shared tiles; ``gaps``
     are narrower ones whose tiles do not fit. ``fast``: whether they are expected to be faster than an implicit GEMM by
     TMA's im2col mode; ``for_some``: whether some batch sizes may be faster. ``reason``: the reason against such a
-    kernel, or "". ``channels`` are the channels of windows, with their steps in pixels, or 0.
+    kernel, or "".
     """
 
     offered: tuple[Variant, ...]
-    most: tuple[Variant, ...] = tuple(Variant(each, PIXELS[-1]) for each in _BLOCK_BYTES)
+    most: tuple[Variant, ...] = tuple(Variant(each, PIXELS[-1]) for each in BLOCK_BYTES)
     gaps: tuple[Variant, ...] = ()
     fast: bool = False
     for_some: bool = False
     reason: str = ""
-    channels: int = 0
-    step: int = 1
 
 
 #: For unknown sizes: tiles of 4, 3 and 2 rows of 56 pixels.
 UNKNOWN, UNKNOWN_INTEGERS = (
-    Halo(tuple(Variant(max(_BLOCK_BYTES), each) for each in pixels)) for pixels in ((232, 176, 120), (240, 176, 128))
+    Halo(tuple(Variant(max(BLOCK_BYTES), each) for each in pixels)) for pixels in ((232, 176, 120), (240, 176, 128))
 )
-NO_GROUPS = NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and B")
+NO_GROUPS = Halo((), reason="its sizes are not known: give the shapes of A and B")
 
 
 def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
@@ -119,12 +115,12 @@ def _halo(
     axes = [axis for axis in (depth, height, width) if axis is not None]
     if residues and not all(map(reaches, axes)):
         return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
-    if reason := _unreachable(axes, (height, width)):
+    if reason := unreachable(axes, (height, width)):
         return Halo((), reason=reason)
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
     fast = residues or _is_fast(depth, height, width, channels, channel_bytes, filters)
     blocked = (
-        BlockedConvolution.cut(height, width, depth, channel_bytes, each, residues=residues) for each in _BLOCK_BYTES
+        BlockedConvolution.cut(height, width, depth, channel_bytes, each, residues=residues) for each in BLOCK_BYTES
     )
     known = fitting_kernels(tuple(blocked), widths)
     if not known:
@@ -153,7 +149,7 @@ def groups_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: 
         return Halo((), reason=f"a stride is beyond {LARGEST_STRIDE}, the largest stride of TMA's boxes")
     sizes = forward(geometry.operator, problem.sizes)
     axes = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-    if reason := _unreachable(axes, axes):
+    if reason := unreachable(axes, axes):
         return Halo((), reason=reason)
     return _grouped(Problem(1, sizes["channels"], sizes["filters"], *axes), sizes["groups"], operand, by_strips)
 
@@ -166,10 +162,7 @@ def _grouped(given: Problem, groups: int, operand: DType, by_strips: bool) -> Ha
         return Halo(
             (), reason=f"neither a group nor several in 64 filters are {multiple or 'whole vectors of 16 bytes'}"
         )
-    known = fitting_kernels(blocked, widths)
-    if not known:
-        return Halo((), reason=TOO_LARGE)
-    return Halo(fastest_kernels(known, given.filters), *widest_kernels(known, widths), fast=True)
+    return fastest_of(blocked, widths, given.filters)
 
 
 def _blocked_by_groups(
@@ -199,7 +192,7 @@ def words_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: b
         reason = f"{channels} channels of a group are no whole words of 4 bytes"
         return Halo((), reason=f"{reason}, and are copied from one group of at most {MOST_ODD}")
     axes = Axis.of(problem.sizes, "height"), Axis.of(problem.sizes, "width")
-    if reason := _unreachable(axes, axes):
+    if reason := unreachable(axes, axes):
         return Halo((), reason=reason)
     return _words(Problem(1, problem.channels, problem.filters, *axes), geometry.groups, operand, by_strips)
 
@@ -212,13 +205,18 @@ def _words(given: Problem, number: int, operand: DType, by_strips: bool) -> Halo
     channel_bytes = min(given.channels // number * element_bytes, max(_BLOCK_BYTES_OF_GROUPS))
     sizes = [each // element_bytes for each in _BLOCK_BYTES_OF_GROUPS if each >= channel_bytes]
     blocked = tuple(BlockedConvolution.of_groups(given, number, each, element_bytes, "words") for each in sizes)
-    known = fitting_kernels(blocked, widths)
+    return fastest_of(blocked, widths, given.filters)
+
+
+def fastest_of(convolutions: tuple[BlockedConvolution, ...], widths: range, filters: int) -> Halo:
+    """Return the fastest kernels of a convolution, cut into blocks in some ways, for a number of filters."""
+    known = fitting_kernels(convolutions, widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
-    return Halo(fastest_kernels(known, given.filters), *widest_kernels(known, widths), fast=True)
+    return Halo(fastest_kernels(known, filters), *widest_kernels(known, widths), fast=True)
 
 
-def _unreachable(axes: Collection[Axis], slice_axes: tuple[Axis, Axis]) -> str:
+def unreachable(axes: Collection[Axis], slice_axes: tuple[Axis, Axis]) -> str:
     """Return why TMA's boxes do not reach all taps of a convolution, or ""."""
     if slice_axes[0].taps * slice_axes[1].taps > MAX_TAPS:
         return f"the filters have more than {MAX_TAPS} taps"
@@ -234,52 +232,6 @@ def widened_channels(channels: int, element_bytes: int, stride: int) -> int:
     while padded * element_bytes * stride % WINDOW_BYTES:
         padded *= 2
     return padded
-
-
-def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
-    """Return how the halo kernel serves a convolution of few channels, which it widens."""
-    if problem is None:
-        return NO_WINDOWS
-    geometry, element_bytes = problem.geometry, operand.bits // 8
-    if geometry.operator != "fprop" or geometry.groups > 1 or geometry.rank != 2:
-        return Halo((), reason="it is no fprop of two dimensions without groups")
-    if problem.channels > FEW_CHANNELS:
-        return Halo((), reason=f"there are more than {FEW_CHANNELS} channels")
-    if geometry.dilation[-1] != 1:
-        return Halo((), reason="the taps of a row are not next to each other")
-    if geometry.stride[0] > LARGEST_STRIDE:
-        return Halo((), reason=f"a stride is beyond {LARGEST_STRIDE}")
-    channels = widened_channels(problem.channels, element_bytes, geometry.stride[-1])
-    if channels * element_bytes * geometry.stride[-1] != WINDOW_BYTES:
-        return Halo((), reason=f"a step of the stride is more than {WINDOW_BYTES} bytes of a row")
-    row = problem.filter_size[-1] * channels * element_bytes
-    window_bytes = next((each for each in sorted(_BLOCK_BYTES) if each >= row), 0)
-    if not window_bytes:
-        return Halo((), reason=f"a row of the filter is longer than {max(_BLOCK_BYTES)} bytes")
-    height = Axis.of(problem.sizes, "height")
-    if height.taps > MAX_TAPS or height.pad > MOST_PADDING:
-        return Halo((), reason=f"there are more than {MAX_TAPS} rows of taps, or {MOST_PADDING} of padding")
-    if reason := beyond_windows(problem.sizes):
-        return Halo((), reason=reason)
-    found = _windows(height, problem.results[-1], window_bytes, problem.filters, operand)
-    return found if found.reason else replace(found, channels=problem.channels, step=geometry.stride[-1])
-
-
-def beyond_windows(sizes: Mapping[str, int]) -> str:
-    """Return why the images are too large for windows, or ""."""
-    height = Axis.of(sizes, "height")
-    rows = (min(height.output, PIXELS[-1] // EIGHT) + height.halo) * height.stride
-    elements = rows * sizes["width"] * sizes["channels"]
-    return f"the rows of a tile have {_LARGEST_BOX} elements or more" if elements >= _LARGEST_BOX else ""
-
-
-@lru_cache(maxsize=1024)
-def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType) -> Halo:
-    blocked, widths = BlockedConvolution.of_windows(height, columns, window_bytes), pixels_of(operand)
-    known = fitting_kernels((blocked,), widths)
-    if not known:
-        return Halo((), reason=TOO_LARGE)
-    return Halo(fastest_kernels(known, filters), *widest_kernels(known, widths), fast=True)
 
 
 def _is_fast(depth: Axis | None, height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:

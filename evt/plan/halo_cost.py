@@ -12,7 +12,7 @@ from itertools import product
 from math import inf
 from typing import Literal
 
-from evt.plan.geometry import halo, halo_groups, halo_schedule
+from evt.plan.geometry import halo, halo_groups, halo_multiplied, halo_schedule
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass, swizzled_row
 from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
@@ -41,13 +41,17 @@ _START_WORDS, _COPIED, _COPIED_ROW = 17800, 360, 85
 _WORDS = {8: (0.07, 1.0), 4: (0.07, 1.0), 2: (0.33, 2.3)}
 #: The warps that copy, and their lanes.
 _COPYING, _LANES = 3, 32
+#: The epilogue of a pixel whose taps are rows of a tile: completed by a quarter of the threads; and each tap that they
+#: sum. Fitted to 34 kernels on an H200, 2026-11-28.
+_QUARTERED_PIXEL, _SUMMED_TAP = 7, 0.66
 #: Windows: each tile, pixel and row of taps. First layers have a large C and D.
 _WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
 
 
 #: How a tile's columns relate to the groups: there is one group, the tile lies in one, or it has several whole ones,
-#: whose filters threads write. With "words", threads also copy the input, which TMA cannot load.
-Groups = Literal["one", "single", "multiple", "words"]
+#: whose filters threads write. With "words", threads also copy the input, which TMA cannot load. With "taps", there is
+#: one group, and each row of a tile is a tap of a filter.
+Groups = Literal["one", "single", "multiple", "words", "taps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +96,14 @@ class BlockedConvolution:
         problem = Problem(1, channel_bytes, 0, height, width)
         if residues:
             classes = tuple(taps for _, taps in residue_classes(height, width))
-            return BlockedConvolution(halo.over_residues(problem), block_bytes, classes=classes)
+            return BlockedConvolution(halo_multiplied.over_residues(problem), block_bytes, classes=classes)
         if depth is None:
             return BlockedConvolution(problem, block_bytes)
         problem = replace(problem, depth=depth)
         return BlockedConvolution(
-            halo.flattened(problem) if halo.has_columns(problem) else problem, block_bytes, volume=True
+            halo_multiplied.flattened(problem) if halo_multiplied.has_columns(problem) else problem,
+            block_bytes,
+            volume=True,
         )
 
     @staticmethod
@@ -108,18 +114,27 @@ class BlockedConvolution:
         return BlockedConvolution(problem, channels * element_bytes, groups=groups)
 
     @staticmethod
-    def of_windows(height: Axis, columns: int, window_bytes: int) -> BlockedConvolution:
-        """Return a convolution with some output columns in which a tap multiplies the bytes of a window."""
-        width = Axis(columns, columns, 1, 1, 1, 0)
+    def of_taps(given: Problem, channels: int, element_bytes: int) -> BlockedConvolution:
+        """Return a convolution with blocks of some channels in which a row of a tile is a tap of a filter."""
+        problem = replace(halo_multiplied.over_tap_rows(given), channels=given.channels * element_bytes)
+        return BlockedConvolution(problem, channels * element_bytes, groups="taps")
+
+    @staticmethod
+    def of_windows(height: Axis, width: Axis, window_bytes: int, pixels: int) -> BlockedConvolution:
+        """Return a convolution in which a tap multiplies the bytes of a window, with some pixels in a chunk."""
         problem = Problem(1, window_bytes, 0, height, width)
         kernel = KernelClass(0, window_bytes, window_bytes, WINDOW_BYTES, True)
-        return BlockedConvolution(halo.over_windows(problem, kernel), window_bytes)
+        return BlockedConvolution(halo_multiplied.over_windows(problem, kernel, pixels), window_bytes)
 
     def kernel(self, pixels: int, *, shared: bool = False) -> KernelClass:
         """Return the kernel of an instruction's width, with a buffer for C and D."""
-        pixel_bytes = WINDOW_BYTES if self.problem.width.window > 1 else swizzled_row(self.block_bytes)
+        taps = self.groups == "taps"
+        windows = self.problem.width.window > 1 and not taps
+        pixel_bytes = WINDOW_BYTES if windows else swizzled_row(self.block_bytes)
         flags = bool(self.classes), *flags_of(self.groups)
-        return KernelClass(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared, *flags)
+        return KernelClass(
+            *(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared, *flags), tap_rows=taps
+        )
 
 
 def residue_classes(height: Axis, width: Axis) -> list[tuple[tuple[int, int], int]]:
@@ -140,7 +155,7 @@ def remainder(axis: Axis, tap: int) -> int:
 
 def flags_of(groups: Groups) -> tuple[bool, bool, bool]:
     """Return the members of a KernelClass: whether there are groups, several in a block, and an input to copy."""
-    return groups != "one", groups in ("multiple", "words"), groups == "words"
+    return groups not in ("one", "taps"), groups in ("multiple", "words"), groups == "words"
 
 
 def kernel_of_groups(channels: int, groups: Groups) -> KernelClass:
@@ -174,6 +189,9 @@ class Cycles:
     start: float
     #: The share of the taps that a tile of each residue class has.
     shares: tuple[float, ...] = (1.0,)
+    #: The epilogue of a pixel, and its elements of a thread.
+    of_pixel: float = _EPILOGUE_PER_PIXEL
+    elements: float = FILTERS / THREADS
 
     @staticmethod
     def of(blocked: BlockedConvolution, tile: Geometry, pixels: int, *, shared: bool = False) -> Cycles:
@@ -195,6 +213,10 @@ class Cycles:
             written = problem.tap_count * sharing.channel_blocks * FILTERS * blocked.block_bytes
             start = _START_WORDS + written * _WORDS[_word_bytes(problem)][0]
         shares = tuple(taps / problem.tap_count for taps in blocked.classes) or (1.0,)
+        if kernel.tap_rows:
+            taps = problem.height.window_taps * problem.width.window_taps
+            epilogue = _QUARTERED_PIXEL + _SUMMED_TAP * taps, FILTERS / THREADS / 4
+            return Cycles(sharing, pixels, held_up, waits, start, shares, *epilogue)
         return Cycles(sharing, pixels, held_up, waits, start, shares)
 
     def alone(self, tiles: int, filters: int, instructions: float = 0) -> float:
@@ -202,7 +224,7 @@ class Cycles:
 
         ``instructions`` are the ones of the epilogue for each element.
         """
-        epilogue = _EPILOGUE + self.pixels * (_EPILOGUE_PER_PIXEL + INSTRUCTION * instructions * FILTERS / THREADS)
+        epilogue = _EPILOGUE + self.pixels * (self.of_pixel + INSTRUCTION * instructions * self.elements)
         return self.start + sum(self._of_class(tiles, filters, share, epilogue) for share in self.shares)
 
     def _of_class(self, tiles: int, filters: int, share: float, epilogue: float) -> float:
@@ -237,4 +259,5 @@ def _cycles_of_block(problem: Problem, kernel: KernelClass, tile: Geometry) -> i
     if not kernel.has_windows:
         return halo_schedule.cycles_of_block(problem, kernel, tile)
     multiplied = problem.tap_count * (kernel.block_bytes // halo.DEPTH_BYTES) * kernel.pixels // 2
-    return max(multiplied, kernel.pixels * _WIDENED_PIXEL + problem.tap_count * _WIDENED_TAP) + _WIDENED
+    loaded = problem.width.groups * kernel.pixels * _WIDENED_PIXEL + problem.tap_count * _WIDENED_TAP
+    return max(multiplied, loaded) + _WIDENED

@@ -225,7 +225,7 @@ class Convolution3x(Convolution):
 class HaloConvolution(Convolution):
     """A convolution that loads each pixel once a tile (:mod:`evt.plan.geometry.halo`). ``shared``: by clusters.
 
-    ``windows``: the channels and the pixels of a step, if a row of taps is one tap. ``residues``: dgrad with a stride.
+    ``windows``: the channels and the pixels of a chunk, if a row of taps is one tap. ``residues``: dgrad with a stride.
     ``by_images``: a tile has pixels of one image, for their reductions. ``taps``: of a stage, if known. ``stored``:
     elements that a thread stores at a time where TMA cannot store D, else 0.
     """

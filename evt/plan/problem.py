@@ -11,7 +11,8 @@ from evt.ir.columns import columns_together
 from evt.ir.dag import factors
 from evt.ir.dtype import B1, PACKED_OPERANDS, converts
 from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
-from evt.plan.halo import Halo, groups_of, halo_of, windows_of, words_of
+from evt.plan.halo import Halo, groups_of, halo_of, words_of
+from evt.plan.halo_few import taps_of, windows_of
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
 from evt.plan.sizes import UNKNOWN, Sizes
@@ -71,6 +72,11 @@ class Problem:
     def halo(self) -> Halo:
         """The halo kernels that run a convolution of these sizes."""
         return halo_of(self.convolution.geometry, self.sizes.convolution, self.dag.operands[0].dtype)
+
+    @cached_property
+    def tap_rows(self) -> Halo:
+        """The halo kernels for few filters, whose taps are rows of a tile."""
+        return taps_of(self.sizes.convolution, self.dag.operands[0].dtype)
 
     @cached_property
     def windows(self) -> Halo:

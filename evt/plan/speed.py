@@ -22,8 +22,9 @@ from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore, MaskStore
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.halo import TOO_LARGE, beyond_windows, forward
+from evt.plan.halo import TOO_LARGE, forward
 from evt.plan.halo_cost import INSTRUCTION, BlockedConvolution
+from evt.plan.halo_few import beyond_windows
 from evt.plan.halo_kernels import start_of, tiles_of
 from evt.plan.halo_kernels import time as halo_time
 from evt.plan.pairs import product_columns
@@ -291,11 +292,14 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int]) -> tuple[BlockedConvolut
     assert isinstance(loop, HaloConvolution)
     sizes = forward(loop.operator, sizes)
     if loop.windows:
-        height = Axis.of(sizes, "height")
-        blocked = BlockedConvolution.of_windows(height, sizes["output_width"], channels * element_bytes)
+        height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
+        blocked = BlockedConvolution.of_windows(height, width, channels * element_bytes, loop.windows[1])
     elif loop.groups != "one":
         given = Problem(1, sizes["channels"], sizes["filters"], Axis.of(sizes, "height"), Axis.of(sizes, "width"))
-        blocked = BlockedConvolution.of_groups(given, sizes["groups"], channels, element_bytes, loop.groups)
+        if loop.groups == "taps":
+            blocked = BlockedConvolution.of_taps(given, channels, element_bytes)
+        else:
+            blocked = BlockedConvolution.of_groups(given, sizes["groups"], channels, element_bytes, loop.groups)
     else:
         blocked = BlockedConvolution.of(sizes, channels, element_bytes, residues=loop.residues)
     return blocked, pixels, sizes["images"], sizes["filters"]

@@ -1,6 +1,7 @@
 // The halo kernel on the host: the threads of a block run one at a time, over instructions of host/evt/kit. It reads a
 // line of numbers for each convolution, as halo_memory.cpp does; the groups, the channels of a block and the elements of
-// a load of filters (0: each block lies in a group; less: threads copy the input, of multiples of 1, 2 or 4 elements);
+// a load of filters (0: each block lies in a group; -1, -2 and -4: threads copy the input, of multiples of 1, 2 or 4
+// elements; -8: the rows of a tile are taps);
 // the input and the filters in the order of memory. It prints the bits of the output. A second kernel, whose
 // tiles have pixels of one image, sums the pixels of each image.
 
@@ -14,6 +15,8 @@
 #include "evt/kit/kernel.hpp"
 #include "evt/kit/mainloop.hpp"
 #include "evt/kit/mainloop_groups.hpp"
+#include "evt/kit/mainloop_taps.hpp"
+#include "evt/kit/mainloop_windows.hpp"
 #include "evt/kit/mainloop_words.hpp"
 
 namespace {
@@ -167,6 +170,8 @@ void compute_groups(evt::kit::Problem const& problem, int channels, int groups, 
   using Mma = host::Mma<104>;
   using namespace evt::kit;
   switch (channels * 10 + vector) {  // -4 and 48: 476
+    case 152: return compute<TapRowsMainloop<host::Mma<96>, 16>, true, 1, 2>(problem, groups);
+    case 312: return compute<TapRowsMainloop<host::Mma<256>, 32>, true, 1, 2>(problem, groups);
     case 476: return compute<WordsMainloop<Mma, 48, 4, 4>, false, 2>(problem, groups);
     case 478: return compute<WordsMainloop<Mma, 48, 2, 2>, false, 2>(problem, groups);
     case 479: return compute<WordsMainloop<Mma, 48, 1, 1>, false, 1>(problem, groups);
@@ -177,6 +182,21 @@ void compute_groups(evt::kit::Problem const& problem, int channels, int groups, 
     case 640: return compute<GroupsMainloop<Mma, 64>, false, 0>(problem, groups);
     case 641: return compute<PackedGroupsMainloop<Mma, 64, 1>, false, 0>(problem, groups);
     case 644: return compute<PackedGroupsMainloop<Mma, 64, 4>, false, 0>(problem, groups);
+    default: std::exit(4);
+  }
+}
+
+/// A row of taps is a window. `vector`: the elements that threads load at a time.
+void compute_windows(evt::kit::Problem const& problem, int of_block, int vector) {
+  using Mma = host::Mma<104>;
+  using namespace evt::kit;
+  switch (of_block * 100 + problem.channels * 10 + vector) {
+    case 1631: return compute<WindowsMainloop<Mma, 16, 3, 2, 1>, false, 1>(problem);
+    case 1662: return compute<WindowsMainloop<Mma, 16, 6, 1, 2>, false, 1>(problem);
+    case 3251: return compute<WindowsMainloop<Mma, 32, 5, 1, 1>, false, 1>(problem);
+    case 3262: return compute<WindowsMainloop<Mma, 32, 6, 1, 2>, false, 1>(problem);
+    case 3244: return compute<WindowsMainloop<Mma, 32, 4, 2, 4>, false, 1>(problem);
+    case 6484: return compute<WindowsMainloop<Mma, 64, 8, 1, 4>, false, 1>(problem);
     default: std::exit(4);
   }
 }
@@ -196,7 +216,9 @@ int main() {
       if (std::scanf("%d", number) != 1) return 0;
     }
     y.window = x.window = z.window = 1;
-    if (groups > 1 || vector < 0) {
+    if (windows) {
+      compute_windows(p, of_block, vector);
+    } else if (groups > 1 || vector < 0) {
       compute_groups(p, of_block, groups, vector);
     } else if (residues) {
       compute<Halo<104, 2, true, true>, false, 0, 1, 2>(p);

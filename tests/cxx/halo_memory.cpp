@@ -75,7 +75,7 @@ void print_taps() {
                                         volume != 0, false, residues != 0};
     evt::kit::Problem const given = p;
     if (residues) p = evt::kit::over_residues(p);
-    if (windows) p = evt::kit::over_windows(p, kernel);
+    if (windows) p = evt::kit::over_windows(p, kernel, x.stride);
     evt::kit::Geometry const made = evt::kit::choose(p, kernel);
     if (made.input_stages == 0) {
       std::printf("none\n");

@@ -19,9 +19,9 @@ OF_DEPTH = tuple(f"{part}depth" for part in ("", "filter_", "output_", "pad_", "
 PLANE = 16
 
 
-def line_of(sizes: dict[str, int], pixels: int, backwards: bool, residues: bool = False) -> str:
+def line_of(sizes: dict[str, int], pixels: int, backwards: bool, residues: bool = False, windows: bool = False) -> str:
     depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
-    last = (0, pixels, PLANE, 2, int(backwards), int("depth" in sizes), int(residues))
+    last = (int(windows), pixels, PLANE, 2, int(backwards), int("depth" in sizes), int(residues))
     return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
 
 

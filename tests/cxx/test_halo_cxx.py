@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,64 @@ def test_results_of_groups(given: tuple[int, ...], program: Path) -> None:
     (line,) = run(program, [f"{line_of(problem.sizes, 104, False)} {groups} {block} {vector} {data}"])
     want = torch.nn.functional.conv2d(x, weight, None, problem.geometry.stride, geometry["padding"], 1, groups)
     check(line, want, str(given))
+
+
+#: The channels, the channels of a block, the elements of a load, and the taps and the stride of a row.
+WINDOWS = [
+    (3, 16, 1, 4, 2),
+    (3, 16, 1, 4, 4),
+    (3, 16, 1, 6, 6),
+    (6, 16, 2, 5, 3),
+    (5, 32, 1, 4, 1),
+    (5, 32, 1, 7, 2),
+    (6, 32, 2, 5, 2),
+    (4, 32, 4, 8, 2),
+    (4, 32, 4, 13, 4),
+    (8, 64, 4, 15, 2),
+    (8, 64, 4, 9, 3),
+]
+
+
+@pytest.mark.parametrize("given", WINDOWS)
+def test_results_of_windows(given: tuple[int, ...], program: Path) -> None:
+    channels, block, vector, taps, stride = given
+    draw = random.Random(str(given))
+    rows, pads = draw.randint(1, 4), [(draw.randint(0, 3), draw.randint(0, 3)) for _ in range(2)]
+    geometry = {"stride": (draw.choice((1, 2, 3)), stride), "padding": pads, "dilation": (draw.choice((1, 2)), 1)}
+    problem = Convolution.of("conv2d", geometry).problem((3, channels, 19, 37), (5, channels, rows, taps))
+    x, _, weight = tensors(problem)
+    data = " ".join(str(int(each)) for each in (*x.movedim(1, -1).flatten(), *weight.movedim(1, -1).flatten()))
+    line = line_of(dict(problem.sizes), 104, False, windows=True)
+    (found,) = run(program, [f"{line} 1 {block} {vector} {data}"])
+    check(found, expected(problem, "fprop"), str(given))
+
+
+#: The filters, the taps, the sizes of the input, its channels, and the channels of a block.
+TAPS = [
+    (1, (3, 3), (19, 37), 40, 16),
+    (3, (3, 3), (6, 5), 24, 16),
+    (7, (3, 3), (11, 13), 16, 16),
+    (2, (5, 5), (23, 8), 20, 16),
+    (5, (1, 7), (3, 50), 16, 16),
+    (1, (7, 7), (20, 21), 16, 16),
+    (4, (4, 4), (7, 7), 72, 32),
+    (3, (3, 3), (40, 41), 32, 32),
+    (1, (2, 2), (3, 3), 32, 32),
+]
+
+
+@pytest.mark.parametrize("given", TAPS)
+def test_results_of_rows_that_are_taps(given: tuple[Any, ...], program: Path) -> None:
+    filters, taps, sizes, channels, block = given
+    draw = random.Random(str(given))
+    dilation = tuple(draw.randint(1, 2) if each <= 3 < size / 2 else 1 for size, each in zip(sizes, taps, strict=True))
+    pads = [(draw.randint(0, each), draw.randint(0, each)) for each in taps]
+    geometry = {"padding": pads, "dilation": dilation}
+    problem = Convolution.of("conv2d", geometry).problem((5, channels, *sizes), (filters, channels, *taps))
+    x, _, weight = tensors(problem)
+    data = " ".join(str(int(each)) for each in (*x.movedim(1, -1).flatten(), *weight.movedim(1, -1).flatten()))
+    (found,) = run(program, [f"{line_of(dict(problem.sizes), 96, False)} 1 {block} -8 {data}"])
+    check(found, expected(problem, "fprop"), str(given))
 
 
 def run(program: Path, lines: list[str]) -> list[str]:

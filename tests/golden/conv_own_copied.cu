@@ -121,57 +121,23 @@ namespace golden_impl {
 
 using Arguments = golden_arguments;
 
-// 1:5 relu(acc + bias + residual)
-struct Region0 {
-  using Result = float;
-  CUTLASS_DEVICE static Result apply([[maybe_unused]] float acc, [[maybe_unused]] float in_bias, [[maybe_unused]] float in_residual) {
-    float const t0 = acc + in_bias;
-    float const t1 = t0 + in_residual;
-    return evt::fn::relu(t1);
-  }
-};
+// ... as in conv_own_taps: // 1:5 relu(acc + bias + residual)
 
 // ... as in gemm_own_split: /// The epilogue: a thread calls `visit` for every
 
-  // 1:16 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
-  // 1:23 residual
-  using in_residual_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MatrixLoad<evt::element::f16, evt::epilogue::Strides>>;
+// ... as in conv_own_taps: // 1:16 bias
 
-  struct Params {
-    in_bias_type::Params in_bias;
-    in_residual_type::Params in_residual;
-  };
+// ... as in conv_own_taps: struct Params {
 
-  /// The values loaded for a step of several elements, before their use.
-  struct Fetched {
-    in_residual_type::Fetched in_residual;
-  };
+// ... as in conv_own_taps: /// The values loaded for a step of several elemen
 
-  in_bias_type in_bias;
-  in_residual_type in_residual;
+// ... as in conv_own_taps: in_bias_type in_bias;
 
-  CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile)
-      : in_bias(params.in_bias, tile),
-        in_residual(params.in_residual, tile) {}
+// ... as in conv_own_taps: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
-  CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
-    in_residual.fetch(fetched.in_residual, places);
-  }
+// ... as in conv_own_taps: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
-  /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
-  template <int N, class Accumulator, class Loaded, class Store>
-  CUTLASS_DEVICE void visit(
-      [[maybe_unused]] Accumulator const& acc, [[maybe_unused]] Loaded const& source, Store const& store,
-      [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) {
-      // 1:5 relu(acc + bias + residual)
-      float const v3 = Region0::apply(acc(i), in_bias.get(i, places), in_residual.get(i, places,
-          fetched.in_residual));
-      store(i, v3);
-    }
-  }
+// ... as in conv_own_taps: /// Compute N elements of a step. acc(i) and sourc
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void finish(evt::fragment::Tile con
 

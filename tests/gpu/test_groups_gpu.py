@@ -120,6 +120,12 @@ ODD_COPIED: tuple[Shape, ...] = (
 #: The matrices of these begin at multiples of 16 columns.
 STRIPS = tuple(shape for shape in (*PACKED, NARROW[0], NARROW[1]))
 UNIT_STRIDE = tuple(shape for shape in PACKED if "stride" not in shape[2])
+#: Pixels that TMA can load, but not the channels of one group.
+WORDS_OF_GROUPS: tuple[Shape, ...] = (
+    ((2, 96, 28, 28), (384, 1, 1), of(8, 0)),
+    ((3, 96, 14, 15), (384, 3, 3), of(8, stride=2)),
+    ((1, 144, 30, 9), (576, 2, 3), of(12)),
+)
 RESIDUAL = "D = relu(acc + bias + residual)"
 CASES = {
     "residual": Case(RESIDUAL, PACKED, keywords=ROUTE),
@@ -184,6 +190,7 @@ CASES = {
         WORDS,
         keywords=WORDS_ROUTE,
     ),
+    "words-of-aligned-pixels": Case(RESIDUAL, WORDS_OF_GROUPS, keywords=WORDS_ROUTE),
     "words-bits": Case(
         "in keep: b1[m, n]; out D, above: b1[m, n]; above = acc > 0; D = where(keep, acc + C, 0)",
         (WORDS[0], *WORDS[2:4]),

@@ -142,54 +142,7 @@ SHARED: tuple[Shape, ...] = (
     ((1, 128, 21, 15), (64, 7, 7), {"padding": 3}),
 )
 
-#: Few channels, whose rows of taps are windows of 64, 32 and 128 bytes.
-FEW: tuple[Shape, ...] = (
-    ((2, 3, 57, 60), (64, 7, 7), {"padding": 3, "stride": 2}),
-    ((2, 3, 33, 37), (72, 3, 3), PAD),
-    ((1, 8, 19, 130), (64, 3, 3), PAD),
-    ((3, 5, 17, 9), (8, 2, 4), {"padding": ((0, 1), (2, 1))}),
-    ((2, 1, 40, 23), (136, 5, 7), {"padding": (2, 3), "stride": (3, 2)}),
-    ((2, 3, 31, 33), (64, 3, 3), {"padding": 2, "dilation": (2, 1)}),
-    ((7, 4, 7, 7), (64, 3, 3), PAD),
-    ((1, 3, 5, 300), (40, 5, 6), {"padding": (4, 5), "stride": 2}),
-    ((130, 1, 21, 120), (272, 7, 3), {"padding": (3, 1), "stride": (7, 1)}),
-)
-FEW_NARROW: tuple[Shape, ...] = (
-    ((2, 3, 65, 67), (32, 3, 3), {"padding": 1, "stride": 2}),
-    ((1, 2, 40, 21), (64, 4, 4), {"padding": 1, "stride": (1, 2)}),
-    ((2, 8, 12, 10), (64, 2, 2), {"padding": "same"}),
-)
-FEW_WIDE: tuple[Shape, ...] = (
-    ((2, 8, 28, 30), (64, 5, 5), {"padding": 2}),
-    ((2, 3, 28, 21), (104, 7, 7), {"padding": 3}),
-    ((1, 3, 61, 145), (64, 11, 11), {"padding": 5, "stride": 2}),
-)
-#: More tiles than multiprocessors take at once, an odd number of them for most: of several blocks of filters, of tall
-#: boxes (two or three fit), of rows as wide as TMA's boxes, of groups of rows.
-FEW_MANY: tuple[Shape, ...] = (
-    ((5, 3, 224, 512), (72, 3, 3), {"padding": 1, "stride": 2}),
-    ((3, 3, 200, 510), (136, 3, 3), {"padding": 1, "stride": 2}),
-    ((2, 3, 331, 333), (64, 3, 4), {"padding": (2, 1), "stride": (3, 2)}),
-)
-FEW_TALL: tuple[Shape, ...] = (
-    ((2, 1, 500, 500), (64, 9, 7), {"padding": (4, 3)}),
-    ((3, 1, 256, 256), (72, 8, 5), {"padding": (4, 2)}),
-    ((64, 3, 224, 30), (64, 16, 7), {"padding": (15, 3), "dilation": (2, 1)}),
-    ((9, 2, 130, 254), (136, 3, 8), {"padding": (1, 3)}),
-)
-#: Shapes for 8 bits, with twice the channels in 16 bytes.
-FEW_BYTES: tuple[Shape, ...] = (
-    ((2, 3, 33, 37), (72, 3, 3), PAD),
-    ((2, 5, 57, 60), (64, 7, 7), {"padding": 3, "stride": 2}),
-    ((2, 3, 60, 52), (96, 4, 13), {"stride": 4}),
-)
-FEW_FLOATS: tuple[Shape, ...] = (
-    ((2, 3, 33, 37), (72, 3, 3), PAD),
-    ((2, 2, 57, 60), (64, 5, 8), {"padding": 3, "stride": 2}),
-)
-
 RESIDUAL = "D = relu(acc + bias + residual)"
-WIDENED = {"route": "conv-halo-padded-3x"}
 #: Whose padding is within the reach of the filters, as that of a gradient has to be.
 #: Numbers of filters that threads store: few and many, odd and even, of several images in a tile and of rows.
 UNALIGNED: tuple[Shape, ...] = (
@@ -216,9 +169,6 @@ CASES = {
             ((2, 72, 9, 14, 11), (50, 3, 1, 1), {"padding": (1, 0, 0)}),
         ),
         operation="conv3d",
-    ),
-    "unaligned-few": Case(
-        "D = silu(acc + bias)", tuple((a, (51, *taps), how) for a, (_, *taps), how in FEW), keywords=WIDENED
     ),
     "far": Case(RESIDUAL, FAR),
     "far-bf16": Case("out D: f32[m, n]; D = acc + bias", FAR[::-1], "bf16"),
@@ -318,21 +268,6 @@ CASES = {
     "dgrad-bf16-planes-of-32": Case(
         "D = acc * gelu'(z)", (*channels(96, also=(24, 32, 40)), *GRADIENTS[5:]), "bf16", operation="conv2d_dgrad"
     ),
-    "few": Case(RESIDUAL, FEW, keywords=WIDENED),
-    "few-bf16-narrow": Case(
-        "out D, a: f32[n], b: f32[m]; D = relu(acc + bias) + C; a = sum[m](D); b = max[n](acc)",
-        FEW_NARROW,
-        "bf16",
-        keywords=WIDENED,
-    ),
-    "few-wide": Case("out D: f32[m, n]; D = acc + C", FEW_WIDE, keywords=WIDENED),
-    "few-many": Case(RESIDUAL, FEW_MANY, keywords=WIDENED),
-    "few-many-bf16": Case("out D, s: f32[n]; D = acc + bias; s = sum[m](D)", FEW_MANY, "bf16", keywords=WIDENED),
-    "few-tall": Case(RESIDUAL, FEW_TALL, keywords=WIDENED),
-    "few-tall-i8": Case("out D: i32[m, n]; D = acc", FEW_TALL[:2], "i8", keywords=WIDENED),
-    "few-i8": Case("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", FEW_BYTES, "i8", keywords=WIDENED),
-    "few-e4m3": Case("out D: f16; D = silu(acc + C)", FEW_BYTES, "e4m3", keywords=WIDENED),
-    "few-f32": Case(RESIDUAL, FEW_FLOATS, "f32", keywords=WIDENED),
     "volumes": Case(RESIDUAL, (*VOLUMES, *STRIDED_VOLUMES), operation="conv3d"),
     "volumes-dgrad-bf16": Case("D = where(z > 0, acc, 0)", VOLUMES, "bf16", operation="conv3d_dgrad"),
     "columns": Case(RESIDUAL, COLUMNS, operation="conv3d"),

@@ -58,6 +58,10 @@ class Kernel:
         return 3 if "3d" in self.operation else 2
 
     @property
+    def filters(self) -> int:
+        return 3 if "taps" in self.route else 64
+
+    @property
     def backwards(self) -> bool:
         return "dgrad" in self.operation
 
@@ -159,6 +163,14 @@ KERNELS = {
         route="conv-halo-words-3x",
         channels=62,
     ),
+    "taps": Kernel("D = relu(acc + bias + C)", "f16", "halo_taps_256x64x64", route="conv-halo-taps-3x"),
+    "taps-reductions": Kernel(
+        "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)",
+        "bf16",
+        "halo_taps_96x64x32",
+        route="conv-halo-taps-3x",
+        channels=32,
+    ),
     "implicit": Kernel(
         "out D, s: f32[n]; D = gelu(acc + bias) + C; s = sum[m](acc*acc)",
         "f16",
@@ -194,6 +206,8 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     if "words" in kernel.route:
         channels = 2 * draw.randint(2, kernel.config.count("64") * 16) - kernel.channels % 2
     columns = 8 * draw.choice((draw.randint(1, 9), draw.randint(1, 40)))
+    if "taps" in kernel.route:
+        columns, stride = draw.randint(1, 7), [1] * kernel.dimensions
     groups = 1
     if kernel.groups > 1:
         groups = draw.choice((2, 3, 4, 7, 8, 9, 16, 30, 32))
@@ -296,7 +310,7 @@ def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Probl
 def sources_of(name: str, launches: int) -> list[KernelSource]:
     """Return the kernel, as it is built for a problem that each of them takes."""
     kernel = KERNELS[name]
-    pair = (kernel.channels, 64) if kernel.backwards else (64, kernel.channels)
+    pair = (kernel.channels, kernel.filters) if kernel.backwards else (kernel.filters, kernel.channels)
     a = (2, kernel.channels, *[14] * kernel.dimensions)
     b = (pair[0], pair[1] // kernel.groups, *[3] * kernel.dimensions)
     if kernel.filter:

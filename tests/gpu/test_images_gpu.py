@@ -60,6 +60,11 @@ CASES = {
         (((3, 3, 40, 41), (64, 3, 3), PAD), ((4, 3, 9, 9), (64, 3, 3), PAD)),
         keywords={"route": "conv-halo-padded-3x"},
     ),
+    "few filters": Case(
+        "out D, s: f32[m/p, n], whole: f32[m/p]; D = acc; s = sum[m%p](acc*acc); whole = mean[m%p, n](abs(acc))",
+        (((2, 64, 56, 56), (3, 3, 3), PAD), ((5, 128, 7, 7), (1, 3, 3), PAD), ((1, 64, 130, 131), (5, 3, 3), PAD)),
+        keywords={"route": "conv-halo-taps-3x"},
+    ),
     "many channels": Case(
         MOMENTS.format(16, "f16"), (((2, 512, 14, 14), (128, 3, 3), PAD), ((3, 640, 5, 5), (64, 3, 3), PAD))
     ),

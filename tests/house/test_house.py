@@ -44,6 +44,7 @@ PLANNER_ORDER = (
         "halo_cost",
         "halo_kernels",
         "halo",
+        "halo_few",
         "depthwise",
     ),
     *("wgrad", "unaligned", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_speed", "fields"),

@@ -15,8 +15,9 @@ from evt.ir.dtype import BY_NAME
 from evt.plan import Plan
 from evt.plan.geometry import halo
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.halo import Halo, windows_of
+from evt.plan.halo import Halo
 from evt.plan.halo_cost import BlockedConvolution, choose
+from evt.plan.halo_few import windows_of
 from evt.plan.plan import HaloConvolution
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -51,6 +52,11 @@ def windows(channels: int, taps: int, stride: int = 1, dtype: str = "f16", side:
         (3, 7, 2, "i8", 64),
         (3, 4, 4, "i8", 32),
         (3, 3, 1, "f32", 64),
+        (3, 4, 4, "f16", 32),
+        (8, 3, 2, "f16", 32),
+        (6, 5, 2, "bf16", 64),
+        (5, 9, 3, "f16", 64),
+        (8, 9, 2, "f16", 128),
     ],
 )
 def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes) -> None:
@@ -64,9 +70,9 @@ def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes) 
     ("channels", "taps", "stride", "dtype", "reason"),
     [
         (9, 3, 1, "f16", "there are more than 8 channels"),
-        (3, 4, 4, "f16", "a step of the stride is more than 16 bytes of a row"),
-        (8, 3, 2, "f16", "a step of the stride is more than 16 bytes of a row"),
-        (8, 9, 1, "f16", "a row of the filter is longer than 128 bytes"),
+        (5, 3, 1, "f32", "the channels of a pixel have more than 16 bytes"),
+        (8, 9, 1, "f16", "a row of the filter is longer than 8 steps of the stride"),
+        (3, 11, 8, "f32", "there are more than 64 rows of taps"),
     ],
 )
 def test_why_there_are_no_windows(channels, taps, stride, dtype, reason) -> None:
@@ -98,19 +104,19 @@ def test_what_is_no_row_of_taps(keywords, operation, reason) -> None:
 
 def test_a_tile_has_the_windows_of_its_last_pixels() -> None:
     sizes = evt.conv2d("D = acc", stride=2, padding=3).request.convolution.problem(*STEM).sizes
-    height = Axis.of(sizes, "height")
-    tile = choose(BlockedConvolution.of_windows(height, sizes["output_width"], 64), 232)
+    tile = choose(BlockedConvolution.of_windows(Axis.of(sizes, "height"), Axis.of(sizes, "width"), 64, 2), 232)
     assert tile is not None
     assert (tile.images, tile.rows, tile.columns, tile.box_rows) == (1, 28, 8, 31)
     assert (tile.input_pitch, tile.accumulator_pitch, tile.taps_per_stage) == (11, 8, 1)
     assert (tile.input_stages, tile.input_stage_bytes, tile.filter_stages, tile.resident) == (6, 6144, 7, True)
-    wide = choose(BlockedConvolution.of_windows(Axis(1, 1, 1, 1, 1, 0), 256, 64), 256)
+    wide = choose(BlockedConvolution.of_windows(Axis(1, 1, 1, 1, 1, 0), Axis(256, 256, 1, 1, 1, 0), 64, 1), 256)
     assert wide is not None
     assert (wide.columns, wide.accumulator_pitch) == (128, 131)  # TMA's boxes of C and D have 256 at most
 
 
 def test_filters_stay_in_shared_memory() -> None:
-    blocked = {taps: BlockedConvolution.of_windows(Axis(99, 90, taps, 1, 1, 0), 90, 128) for taps in (16, 32)}
+    width = Axis(90, 90, 1, 1, 1, 0)
+    blocked = {taps: BlockedConvolution.of_windows(Axis(99, 90, taps, 1, 1, 0), width, 128, 1) for taps in (16, 32)}
     tile = choose(blocked[16], 256)
     assert tile is not None
     assert (tile.resident, tile.filter_stages * tile.filter_stage_bytes) == (True, 16 * 64 * 128)
@@ -176,7 +182,7 @@ def test_wide_rows_are_planned_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         return arrange(problem, kernel, *sizes)
 
     monkeypatch.setattr(halo, "arrange", counted)
-    assert choose(BlockedConvolution.of_windows(height, 10**6, 64), 256) is not None
+    assert choose(BlockedConvolution.of_windows(height, Axis(10**6, 10**6, 3, 1, 1, 1), 64, 1), 256) is not None
     assert 0 < len(tried) < 256
 
 
@@ -197,7 +203,7 @@ def test_the_kernel_reads_the_operands_themselves() -> None:
     assert operands["a"] == "arguments.A"
     assert operands["a_strides[2]"] == "arguments.stride_width_of_A"
     text = emit(made, "k")
-    assert "using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2>;" in text
+    assert "using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2, 1>;" in text
     (aligned,) = re.findall(r"if \(evt::misaligned\((.*)\)\) return", text)
     assert "residual" in aligned
     assert "->A" not in aligned

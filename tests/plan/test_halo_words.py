@@ -51,6 +51,16 @@ def test_the_default(channels: int, filters: int, taps: int, taken: bool) -> Non
     assert (made.route == ROUTE) == taken
 
 
+@pytest.mark.parametrize("groups", [4, 8, 16])
+@pytest.mark.parametrize("channels", [2, 6, 12, 14, 20, 30, 44])
+@pytest.mark.parametrize("filters", [10, 24, 36, 48, 50])
+def test_channels_of_a_group_that_tma_cannot_load(groups: int, channels: int, filters: int) -> None:
+    """A call has a kernel for groups whose channels begin within 16 bytes, though pixels are aligned."""
+    shapes = (2, groups * channels, 28, 28), (groups * filters, channels, 3, 3)
+    made = evt.conv2d("D = relu(acc + bias)", padding=1, groups=groups).plan("sm90", "f16", "f16", shapes=shapes)
+    assert made.route in (ROUTE, "conv-halo-groups-3x")
+
+
 @pytest.mark.parametrize(
     ("images", "channels", "side", "stride", "route"),
     [(32, 100, 112, 2, "conv-halo-copied-3x"), (8, 26, 56, 1, ROUTE), (32, 36, 28, 2, ROUTE)],

@@ -8,16 +8,15 @@ from dataclasses import replace
 
 from evt.plan.geometry import depthwise
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import (
-    WINDOW_BYTES,
-    Geometry,
-    KernelClass,
+from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
+from evt.plan.geometry.halo_groups import over_groups
+from evt.plan.geometry.halo_multiplied import (
     flattened,
     has_columns,
     over_residues,
+    over_tap_rows,
     over_windows,
 )
-from evt.plan.geometry.halo_groups import over_groups
 from evt.plan.geometry.halo_schedule import geometry_of, scheduled
 
 _SIZES = (5, 7, 8, 13, 14, 17, 28, 56, 57, 112, 130, 224, 300)
@@ -49,10 +48,10 @@ def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator
     """Yield layers of halo kernels of all kinds: convolutions, products, volumes, windows, gradients, shared tiles."""
     draw = random.Random(seed)
     for _ in range(count):
-        kind = draw.choice(("image", "image", "image", "product", "volume", "windows", "residues", "groups"))
+        kind = draw.choice(("image", "image", "image", "product", "volume", "windows", "residues", "groups", "taps"))
         problem, element_bytes = _problem(draw, kind), draw.choice((1, 2, 2, 4))
         pixels = draw.randrange(64, 257, 16 if element_bytes == 1 else 8)
-        alone = kind in ("windows", "residues", "groups")
+        alone = kind in ("windows", "residues", "groups", "taps")
         block_bytes, shared = draw.choice((128, 128, 64, 32)), not alone and draw.random() < 0.4
         pixel_bytes = WINDOW_BYTES if kind == "windows" else block_bytes
         staged, volume = draw.random() < 0.7, kind == "volume"
@@ -61,11 +60,16 @@ def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator
             residues=kind == "residues",
             by_images=kind == "image" and problem.images % 4 == 3,
             taps_per_stage=(0, 0, 1, 3, 5)[problem.channels % 5],
+            tap_rows=kind == "taps",
         )
         if kind == "windows":
-            problem = over_windows(problem, kernel)
+            problem = over_windows(
+                problem, kernel, next(each for each in (4, 2, 1) if problem.width.stride % each == 0)
+            )
         elif kind == "residues":
             problem = over_residues(problem)
+        elif kind == "taps":
+            problem = over_tap_rows(replace(problem, filters=max(1, FILTERS // problem.tap_count)))
         elif kind == "groups":
             kernel = replace(kernel, grouped=True, packed=draw.random() < 0.5)
             groups, channels, filters = draw.choice((2, 3, 8, 32, 63)), *(draw.randrange(1, 200) for _ in range(2))

@@ -20,6 +20,7 @@ Schedule = Literal[
     "halo_group",
     "halo_groups",
     "halo_words",
+    "halo_taps",
     "own_pingpong",
     "own_cooperative",
     "own_rows",

@@ -65,6 +65,16 @@ class Axis:
         return Axis(self.size, ceil_div(self.output, self.stride), reach + 1, 1, 1, before)
 
     @property
+    def of_window(self) -> Axis:
+        """The dimension with one tap that multiplies all pixels which the taps reach; the stride is 1."""
+        return Axis(self.size, self.output, 1, 1, self.dilation, self.pad, (self.taps - 1) * self.dilation + 1)
+
+    @property
+    def window_taps(self) -> int:
+        """The taps of a window."""
+        return (self.window - 1) // self.dilation + 1
+
+    @property
     def remainders(self) -> int:
         """Remainders that coordinates of the output have modulo the stride."""
         return min(self.stride, self.output)

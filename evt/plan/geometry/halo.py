@@ -13,8 +13,12 @@ slices are the rows of an image.
 The gradient of a convolution with a stride has residue classes of pixels, each with some of the taps. The taps of a
 class are next to each other: a tile has the pixels of one class, and every ``stride``-th pixel of the output.
 
-With few channels, a row of taps is one tap over a window. A pixel then has 16 bytes: the pixels of one step of the
-stride. Successive windows of a row begin at successive pixels, and their rows overlap in shared memory.
+With few channels, a row of taps is one tap over a window. A pixel then has 16 bytes: a chunk of pixels. A step of the
+stride has one chunk or several. Successive windows of a row begin at successive pixels, and their rows overlap in
+shared memory.
+
+With few filters, each row of a tile may be a tap of a filter, and the box of a tile is multiplied once. The products of
+a filter's taps are then summed, each at its pixel.
 
 Part of :mod:`evt.plan.geometry`.
 """
@@ -106,6 +110,8 @@ class KernelClass:
     by_images: bool = False
     #: The taps whose filters share a stage, if they fit; 0 if the size of the filters was not known.
     taps_per_stage: int = 0
+    #: A row of a tile is a tap of a filter: the products of a filter's taps are summed in the epilogue.
+    tap_rows: bool = False
 
     @property
     def consumers(self) -> int:
@@ -293,7 +299,8 @@ def fit(problem: Problem, kernel: KernelClass, arranged: Geometry, length: int, 
     needed = consumers * problem.tap_count // length * blocks
     beside = min(most, max(left - needed * made.filter_stage_bytes, 0) // made.input_stage_bytes) // warps * warps
     # The filters of a product take the room of boxes. A tile needs a box for each block of channels.
-    enough = min(blocks, ENOUGH_INPUT_STAGES) if problem.tap_count == 1 and not kernel.shared else fewest
+    waits = problem.tap_count == 1 and not kernel.shared and not kernel.tap_rows
+    enough = min(blocks, ENOUGH_INPUT_STAGES) if waits else fewest
     if may_stay and not kernel.residues and needed <= MAX_FILTER_STAGES and beside >= max(fewest, enough):
         stays = replace(made, resident=True, input_stages=beside, filter_stages=needed)
         return replace(stays, handover=handover_of(problem, kernel, stays))
@@ -325,6 +332,16 @@ def rows_of_image(problem: Problem) -> int:
     return problem.height.shared_pitch if problem.groups == 1 else problem.height.output + problem.height.halo
 
 
+def products_pitch(pixels: int) -> int:
+    """Return the elements between two rows of a tile's products: eight rows meet all banks of shared memory."""
+    return pixels + EIGHT
+
+
+def products_bytes(problem: Problem, kernel: KernelClass) -> int:
+    """Return the bytes of the products of all taps of a tile."""
+    return problem.filters * problem.height.window_taps * problem.width.window_taps * products_pitch(kernel.pixels) * 4
+
+
 def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, columns: int, eights: bool) -> Geometry:
     """Return the geometry of tiles of a size; with ``eights``, each eight pixels are a row."""
     height = problem.height
@@ -333,19 +350,25 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
     accumulator_pitch = EIGHT if eights else pitch
     reach = rows + height.halo
     box_rows = rows_of_image(problem) if images > 1 else reach
+    guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     pixels = ((images - 1) * box_rows + rows - 1) * accumulator_pitch + columns
+    if kernel.tap_rows:  # taps are at pixels of the box
+        pixels = images * box_rows * pitch + guard
     largest = max((pitch - 1) * width.stride, (box_rows - 1) * height.stride)
     # TMA moves C and D of all kernels, and the input of kernels without windows.
     if (
         pixels > kernel.pixels
+        or (kernel.tap_rows and eights)
         or accumulator_pitch > LARGEST_BOX
         or (not kernel.loads_by_threads and largest >= LARGEST_BOX)
     ):
         return Geometry()
-    guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     stored = (images * box_rows if images > 1 else rows) * accumulator_pitch
     # A kernel with clusters has the buffer for any epilogue: the planner does not know the epilogue.
     has_buffer = kernel.staged or kernel.shared
+    buffer = max(kernel.pixels, stored) * 2 * FILTERS if has_buffer else 0
+    if kernel.tap_rows:
+        buffer = max(buffer, products_bytes(problem, kernel))
     made = Geometry(
         images=images,
         rows=rows,
@@ -357,7 +380,7 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
         tiles_high=ceil_div(height.output, rows),
         tiles_wide=ceil_div(width.output, columns),
         input_stage_bytes=aligned_bytes((images * box_rows * pitch + guard) * kernel.pixel_bytes),
-        epilogue_bytes=aligned_bytes(max(kernel.pixels, stored) * 2 * FILTERS) if has_buffer else 0,
+        epilogue_bytes=aligned_bytes(buffer),
     )
     for length in TAPS_PER_STAGE:
         if problem.tap_count % length == 0 and kernel.shares(length):
@@ -410,7 +433,8 @@ def choose(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 
         wide = columns if columns > 0 else ceil_div(output, across)
         made = tallest(problem, kernel, rows, wide, False)
         best = better(best, made)
-        if columns > 0 or wide * 8 < kernel.pixels or wide <= EIGHT:
+        is_tall = wide * 8 < kernel.pixels and not kernel.tap_rows  # square boxes reach the fewest pixels for all taps
+        if columns > 0 or is_tall or wide <= EIGHT:
             break
         if made.input_stages > 0 and problem.height.output == 1:
             break  # narrower tiles of a single row are more tiles
@@ -422,29 +446,3 @@ def choose(problem: Problem, kernel: KernelClass, rows: int = 0, columns: int = 
         if output <= EIGHT:
             best = better(best, most_images(problem, kernel, True))
     return best
-
-
-def has_columns(problem: Problem) -> bool:
-    """Return whether filters are columns along the depth of a volume of many slices: few taps are outside then."""
-    single = problem.tap_count == 1 and problem.height.stride == 1 and problem.width.stride == 1
-    whole = problem.height.output == problem.height.size and problem.width.output == problem.width.size
-    return single and whole and problem.depth.taps > 1 and problem.depth.output >= 2 * problem.depth.taps
-
-
-def flattened(problem: Problem) -> Problem:
-    """Return a volume with such filters as an image: a row has the pixels of a slice."""
-    pixels = problem.height.size * problem.width.size
-    depth = Axis(1, 1, 1, 1, 1, 0)
-    return replace(problem, height=problem.depth, width=Axis(pixels, pixels, 1, 1, 1, 0), depth=depth)
-
-
-def over_residues(problem: Problem) -> Problem:
-    """Return the convolution that a residue class of the output multiplies at most, in a gradient with a stride."""
-    return replace(problem, height=problem.height.of_residue, width=problem.width.of_residue)
-
-
-def over_windows(problem: Problem, kernel: KernelClass) -> Problem:
-    """Return the convolution in which a row of taps is one tap over a window. Windows share no padding."""
-    window = kernel.block_bytes // WINDOW_BYTES
-    output = problem.width.output
-    return replace(problem, channels=kernel.channels, width=Axis(output + window - 1, output, 1, 1, 1, 0, window))

@@ -42,12 +42,15 @@ def stored_by_threads(draft: Draft) -> int:
     return min(draft.signature[primary.name].alignment, _MOST_STORED)
 
 
-def fragment_epilogue(draft: Draft, *, paired: bool = False, is_stored: bool = False) -> Collective:
+def fragment_epilogue(
+    draft: Draft, *, paired: bool = False, is_stored: bool = False, has_source: bool = True
+) -> Collective:
     """Return the epilogue of a kernel that takes all shared memory.
 
     ``paired``: it stores a D of half the columns; ``is_stored``: it stores a D that TMA cannot store.
+    ``has_source``: it may load C.
     """
-    source = None if paired else _source(draft, is_stored)
+    source = _source(draft, is_stored) if has_source and not paired else None
     c = tensor(draft, source) if source else None
     if paired:
         d: Tensor | None = _half_tensor(draft, draft.primary)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from evt.plan.configurations.config import Config, Schedule, Use
 from evt.plan.geometry.halo import FILTERS
 from evt.plan.halo import Halo, pixels_of
+from evt.plan.halo_few import QUARTERS
 from evt.plan.halo_kernels import Variant
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
@@ -38,11 +39,16 @@ def configs_of_words(problem: Problem) -> tuple[Config, ...]:
     return _configs(problem, problem.words)
 
 
-def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
+def configs_of_taps(problem: Problem) -> tuple[Config, ...]:
+    """Return the configurations for few filters."""
+    return _configs(problem, problem.tap_rows, QUARTERS)
+
+
+def _configs(problem: Problem, found: Halo, widths: range | None = None) -> tuple[Config, ...]:
     others = (
         each._replace(pixels=pixels)
         for each in found.most
-        for pixels in pixels_of(problem.dag.operands[0].dtype)
+        for pixels in widths or pixels_of(problem.dag.operands[0].dtype)
         if pixels <= each.pixels
     )
 
@@ -138,6 +144,27 @@ WORDS = Route(
     ),
     suits=halo.suits_words,
     kernels={"3x": Kernel(kernels.WORDS, configs_of_words, max_batches=None)},
+    shapes=("convolution",),
+)
+
+TAPS = Route(
+    name="conv-halo-taps-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a convolution of evt with few filters, which multiplies each pixel by all taps",
+    rules=(
+        own.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        halo.tap_rows,
+        halo.operand_types,
+        own.tma,
+        gemm.row_major_columns,
+        own.epilogue,
+        own.columns_of_warp,
+    ),
+    suits=halo.suits_taps,
+    kernels={"3x": Kernel(kernels.TAPS, configs_of_taps, max_batches=None)},
     shapes=("convolution",),
 )
 

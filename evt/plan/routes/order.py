@@ -26,6 +26,7 @@ from evt.plan.routes.route import Route
 ROUTES: tuple[Route, ...] = (
     wgrad_3x.WGRAD,
     halo_3x.PADDED,
+    halo_3x.TAPS,
     halo_3x.HALO,
     depthwise_3x.DEPTHWISE,
     halo_3x.GROUPED,

@@ -71,13 +71,15 @@ def tma_of_groups(problem: Problem) -> Verdict:
 
 
 @rule(
-    "TMA cannot load A: channels and strides are no multiples of 16 bytes, but of 4, or the number of channels is odd"
+    "TMA cannot load A: strides and the channels of a group are no multiples of 16 bytes, but of 4, or the number of "
+    "channels is odd"
 )
 def unaligned(problem: Problem) -> Verdict:
     layout, sizes = problem.signature.a, problem.sizes.convolution
     if layout.contiguous != "k":
         return Refusal("the channels of `A` are not contiguous")
-    size = layout.alignment * problem.operand_bytes
+    of_group = problem.convolution.group_channels
+    size = min(layout.alignment, of_group & -of_group or layout.alignment) * problem.operand_bytes
     if 4 <= size < 16 or (size < 4 and sizes is not None and sizes.channels % 2):
         return HOLDS
     return Refusal(f"`A` is aligned to {size} bytes")
@@ -99,6 +101,12 @@ def copied(problem: Problem) -> Verdict:
 @rule("operands of a fprop have 16 bits; an odd number of channels is at most 63, without groups; a tile fits")
 def words(problem: Problem) -> Verdict:
     reason = problem.words.reason
+    return Refusal(reason) if reason else HOLDS
+
+
+@rule("a fprop of 16-bit operands with a stride of 1 and several taps; at most 8 filters have at most 64 taps together")
+def tap_rows(problem: Problem) -> Verdict:
+    reason = problem.tap_rows.reason
     return Refusal(reason) if reason else HOLDS
 
 
@@ -155,3 +163,9 @@ def suits_words(problem: Problem) -> Verdict:
     if sizes is not None and sizes.channels % 2:
         return Refusal("every second pixel of an odd number of channels is moved again, which takes longer than a copy")
     return suits_copies.check(problem)
+
+
+@rule("the epilogue has no pairs or blocks of columns (measured on an H200)")
+def suits_taps(problem: Problem) -> Verdict:
+    together = own.exchange(problem)
+    return HOLDS if together is None else Refusal("pairs and blocks of columns were not measured", together)

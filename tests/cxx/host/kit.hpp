@@ -58,9 +58,11 @@ struct Mma {
 
   /// An element of an operand whose rows begin where its descriptor says.
   static float element(uint32_t descriptor, uint32_t layout, int row, int k) {
-    int const swizzle = int(layout >> 30), row_bytes = swizzle == 1 ? 128 : swizzle == 2 ? 64 : 32;
+    int const swizzle = int(layout >> 30), row_bytes = swizzle == 0 ? 16 : 256 >> swizzle;
     uint32_t const begin = (descriptor & 0x3fff) << 4, next_eight = (layout & 0x3fff) << 4;
-    uint32_t const address = begin + uint32_t(row / 8) * next_eight + uint32_t(row % 8 * row_bytes + 2 * k);
+    uint32_t const next_eight_of_k = swizzle == 0 ? (descriptor >> 16 & 0x3fff) << 4 : 16;
+    uint32_t const of_row = uint32_t(row / 8) * next_eight + uint32_t(row % 8 * row_bytes);
+    uint32_t const address = begin + of_row + uint32_t(k / 8) * next_eight_of_k + uint32_t(k % 8 * 2);
     return value(*reinterpret_cast<evt::element::bf16*>(at(swizzled(address, row_bytes))));
   }
 

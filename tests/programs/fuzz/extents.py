@@ -23,6 +23,9 @@ _UNALIGNED = {
     "conv-halo-words-3x": (2, 6, 10, 18, 29, 33, 50, 100),
     "conv-halo-copied-3x": (2, 9, 18, 33, 50, 100, 129),
 }
+_FILTERS = (8, 24, 64, 72, 136)
+#: The filters of a route whose taps are rows of a tile.
+_FEW_FILTERS = {"conv-halo-taps-3x": (1, 2, 3, 4, 7)}
 _BITS = {"f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16}
 
 
@@ -99,7 +102,9 @@ def _geometry(draw: Draw, kind: Kind, program: Program, units: Units, first: boo
     wanted = _UNALIGNED.get(kind.route, _CHANNELS)
     inner = units.k if wanted is _CHANNELS else 1
     channels = tuple(dict.fromkeys(max(1, each // inner) for each in wanted))
-    filters = tuple(dict.fromkeys(max(1, each // units.n) for each in (8, 24, 64, 72, 136)))
+    few = _FEW_FILTERS.get(kind.route)
+    units = replace(units, n=1) if few else units
+    filters = tuple(dict.fromkeys(max(1, each // units.n) for each in few or _FILTERS))
     images = (1, 1, 2, 3, 5, 9)
     scale = Scale(channels, filters, inner, units.n, (2, most), images, kind.depthwise, kind.groups)
     while True:

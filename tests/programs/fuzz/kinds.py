@@ -49,6 +49,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("conv-halo-padded-3x", ("conv2d",), _WIDE, 2, 3, (0, 0)),
     Kind("conv-halo-groups-3x", ("conv1d", "conv2d", "conv2d_dgrad"), _HALVES, 4, 3, (0, 16), groups=(2, 3, 8)),
     Kind("conv-halo-words-3x", ("conv1d", "conv2d"), _HALVES, 2, 3, (0, 0), groups=(1, 1, 2)),
+    Kind("conv-halo-taps-3x", ("conv1d", "conv2d"), _HALVES, 2, 3, (0, 16)),
     Kind("conv-halo-copied-3x", _FPROPS, _HALVES, 2, 3, (0, 0)),
     Kind("conv-depthwise-3x", ("conv1d", "conv2d", "conv2d_dgrad"), _SCALAR, 4, 3, depthwise=True),
     Kind("evt-2x", _PRODUCTS, PAIRS, 6, 18, (0, 0)),

@@ -92,6 +92,9 @@ template <class Traits>
 CUTLASS_DEVICE fragment::Tile columns_of(Params<Traits> const& params, WorkTile const& tile, int number) {
   constexpr int kStrips = kFilters / Lanes::kStrip;
   int const thread = threadIdx.x % kWarpGroup, strip = thread / 32;
+  if constexpr (Traits::kTapRows) {
+    return {thread % 32 / Lanes::kRows, params.filter_count, number * (kWarpGroup / 32) + strip, 0, 1};
+  }
   int const first = tile.filter + strip * Lanes::kStrip + thread % 32 / Lanes::kRows;
   if constexpr (Traits::kGrouped) {
     GroupPlace const& place = tile.place;

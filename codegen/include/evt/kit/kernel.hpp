@@ -18,7 +18,7 @@
 //
 // geometry.hpp decides tiles, pipeline stages and schedule: it is evt.plan.geometry, written as C++. taps.hpp orders
 // taps, params.hpp makes the kernel's parameters, scheduler.hpp gives a CTA its work tiles, storage.hpp places
-// pipelines (pipeline.hpp) in shared memory. mainloop.hpp, mainloop_windows.hpp and mainloop_groups.hpp are main loops,
+// pipelines (pipeline.hpp) in shared memory. mainloop.hpp and mainloop_*.hpp are main loops,
 // epilogue.hpp completes a tile, and cluster.hpp a shared one. sm90.hpp and descriptor.hpp have the instructions.
 
 #include <cstdint>
@@ -164,12 +164,17 @@ struct Kernel {
         filters.advance(part.filter_stages, geometry.filter_stages);
       }
       if constexpr (Traits::kStaged) barrier_wait(storage.source_loaded(consumer), phase);
-      complete<Traits, Traits::kPixels, Traits::kAhead>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
-                                                        storage.epilogues + consumer * geometry.epilogue_bytes);
+      uint32_t const buffer = storage.epilogues + consumer * geometry.epilogue_bytes;
+      if constexpr (Traits::kTapRows) {
+        Mainloop::complete(params, tile, consumer, buffer, epilogue, accumulators);
+      } else {
+        complete<Traits, Traits::kPixels, Traits::kAhead>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
+                                                          buffer);
+      }
       epilogue.finish(columns);
       if constexpr (Traits::kStored > 0) {
         consumer_sync(consumer);
-        store_pixels(params, tile, columns.end, storage.epilogues + consumer * geometry.epilogue_bytes);
+        store_pixels(params, tile, columns.end, buffer);
       }
       if constexpr (Traits::kStaged) {
         fence_view_async_shared();

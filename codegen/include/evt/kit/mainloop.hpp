@@ -7,6 +7,7 @@
 //   kGrouped, kPacked                       whether there are groups, and several in a block: see mainloop_groups.hpp
 //   kWords                                  whether threads copy the input in words: see mainloop_words.hpp
 //   kBackwards                              whether filters are read backwards
+//   kTapRows                                whether a row of a tile is a tap of a filter: see mainloop_taps.hpp
 //   kLoadsByThreads                         whether threads load operands before the kernel's barriers, instead of TMA
 //   kFiltersByThreads                       whether threads load the filters in `prepare`
 //   kProducerRegisters, kConsumerRegisters  registers of a thread, for warpgroup_reg_dealloc and warpgroup_reg_alloc
@@ -102,7 +103,7 @@ struct HaloMainloop {
   static constexpr int kBlockBytes = Channels * Mma::kElementBytes, kPixelBytes = swizzled_row(kBlockBytes);
   static constexpr int kInstructions = kBlockBytes / kDepthBytes;  // of a tap
   static constexpr bool kGrouped = false, kPacked = false, kWords = false, kBackwards = Mma::kTransposed;
-  static constexpr bool kLoadsByThreads = false, kFiltersByThreads = false;
+  static constexpr bool kTapRows = false, kLoadsByThreads = false, kFiltersByThreads = false;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
 #if !defined(EVT_DEVICE_PASS)
@@ -129,6 +130,12 @@ struct HaloMainloop {
   CUTLASS_DEVICE static void prefetch(Params<Traits> const& params, int warp) {
     if (warp == 0) prefetch_tma_descriptor(params.input);
     if (warp == 3) prefetch_tma_descriptor(params.filters);
+  }
+
+  /// The bytes of a tap's filters.
+  template <class Traits>
+  CUTLASS_DEVICE static int filter_bytes(Params<Traits> const&) {
+    return Filters::kLoadedBytes;
   }
 
   template <class Traits>
@@ -301,7 +308,7 @@ struct HaloMainloop {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             storage.filters.producer_acquire(state);
             uint32_t const full = storage.filters.full(state.index);
-            arrive_and_expect_tx(full, taps * Filters::kLoadedBytes);
+            arrive_and_expect_tx(full, taps * Traits::Mainloop::filter_bytes(params));
             int channel = (kVolume ? params.depth.channels_of(block) : block) * kChannels;
             int first = tile.filter + consumer * kFilters;
             if constexpr (Traits::kGrouped && Mma::kTransposed) {

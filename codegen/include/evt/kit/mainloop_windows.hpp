@@ -1,10 +1,11 @@
 #ifndef EVT_KIT_MAINLOOP_WINDOWS_HPP
 #define EVT_KIT_MAINLOOP_WINDOWS_HPP
 
-// The main loop of a convolution with few channels: a row of taps is one tap over a window. TMA does not widen pixels,
-// so threads load them: three warps the input, and all threads the filters, once, for the filters are resident. A
-// window's last pixels may be beyond the filter, which has zeros there; if such a pixel is not finite, the product is
-// NaN.
+// The main loop of a convolution with few channels: a row of taps is one tap over a window of chunks of 16 bytes. If a
+// step of the stride has several chunks, each of them is a tap, whose window has every such chunk of the row. TMA does
+// not widen pixels, so threads load them: three warps the input, and all threads the filters, once, for the filters are
+// resident. A window's last pixels may be beyond the filter, which has zeros there; if such a pixel is not finite, the
+// product is NaN.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +17,7 @@
 namespace evt {
 namespace kit {
 
-/// Chunks of kWindowBytes: the pixels of one step of the stride, each widened with zeros after its channels.
+/// Chunks of kWindowBytes: some pixels, each widened with zeros after its channels.
 template <int ElementBytes, int Channels, int Pixels>
 struct FewChannels {
   static_assert(ElementBytes == 1 || ElementBytes == 2 || ElementBytes == 4, "WGMMA has no operands of this size");
@@ -27,8 +28,9 @@ struct FewChannels {
   static constexpr int kWidened = kWindowBytes / ElementBytes / Pixels;  // channels
   static constexpr int kInFlight = std::min(8, std::max(1, 48 / (Pixels * Channels)));  // chunks of a thread
 
-  /// Load the chunk that begins with pixel `first` of a row of `pixels`, at `from`. Pixels are `stride` elements apart,
-  /// and zeros outside of the row.
+  /// Load the chunk that begins with pixel `first` of a row of `pixels`, at `from`, Vector elements at a time. Pixels are
+  /// `stride` elements apart, and zeros outside of the row.
+  template <int Vector = 1>
   CUTLASS_DEVICE static void load(uint32_t (&chunk)[4], Element const* from, int stride, int first, int pixels) {
     CUTLASS_PRAGMA_UNROLL
     for (int word = 0; word < 4; ++word) chunk[word] = 0;
@@ -36,8 +38,16 @@ struct FewChannels {
     for (int pixel = 0; pixel < Pixels; ++pixel, from += stride) {
       bool const exists = uint32_t(first + pixel) < uint32_t(pixels);
       CUTLASS_PRAGMA_UNROLL
-      for (int channel = 0; channel < Channels; ++channel) {
-        put(chunk, (pixel * kWidened + channel) * ElementBytes, exists ? rounded(__ldg(from + channel)) : 0);
+      for (int channel = 0; channel < Channels; channel += Vector) {
+        int const byte = (pixel * kWidened + channel) * ElementBytes;
+        if constexpr (Vector * ElementBytes > 4) {
+          uint2 const words = exists ? __ldg(reinterpret_cast<uint2 const*>(from + channel)) : make_uint2(0, 0);
+          chunk[byte / 4] = words.x, chunk[byte / 4 + 1] = words.y;
+        } else if constexpr (Vector > 1) {
+          chunk[byte / 4] = exists ? __ldg(reinterpret_cast<uint32_t const*>(from + channel)) : 0;
+        } else {
+          put(chunk, byte, exists ? rounded(__ldg(from + channel)) : 0);
+        }
       }
     }
   }
@@ -59,11 +69,12 @@ struct FewChannels {
   }
 };
 
-/// A convolution over windows of Channels elements. Its input has WindowChannels channels and a stride of StrideWidth.
-template <class Mma, int Channels, int WindowChannels, int StrideWidth>
+/// A convolution over windows of Channels elements. Its input has WindowChannels channels, and Pixels pixels a chunk, which
+/// divide the stride. Threads load Vector of its elements at a time: 1, or 4 or 8 bytes.
+template <class Mma, int Channels, int WindowChannels, int Pixels, int Vector>
 struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
   using Base = HaloMainloop<Mma, Channels, 2>;
-  using Widened = FewChannels<Mma::kElementBytes, WindowChannels, StrideWidth>;  // f32 is TF32
+  using Widened = FewChannels<Mma::kElementBytes, WindowChannels, Pixels>;  // f32 is TF32
 
   static_assert(!Mma::kTransposed, "windows require a forward convolution");
   static constexpr int kPixelBytes = kWindowBytes;
@@ -80,17 +91,17 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
 
 #if !defined(EVT_DEVICE_PASS)
   static Problem multiplied(Problem const& problem, KernelClass const& kernel, int) {
-    return over_windows(problem, kernel);
+    return over_windows(problem, kernel, Pixels);
   }
 
-  /// Return whether a row of taps is one window, and the next window begins kWindowBytes later.
+  /// Return whether whole chunks are a step of the stride, and the chunks of a row of taps are in a window.
   template <class Traits>
   static bool can_implement(Arguments<Traits> const& arguments) {
     Problem const& problem = arguments.problem;
     constexpr int kLargestStep = 8;  // of TMA's boxes, and of boxes of windows
-    return problem.channels == WindowChannels && problem.width.stride == StrideWidth && problem.width.dilation == 1 &&
+    return problem.channels == WindowChannels && problem.width.stride % Pixels == 0 && problem.width.dilation == 1 &&
            problem.height.stride <= kLargestStep &&
-           problem.width.taps * (kWindowBytes / StrideWidth) <= Base::kBlockBytes;
+           ceil_div(problem.width.taps, problem.width.stride) * kWindowBytes <= Base::kBlockBytes;
   }
 
   /// Set the operands. Return whether the elements of a box, and of a row of taps, are within 32 bits of each other.
@@ -105,9 +116,10 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
                        problem.width.pad, SmallDivisor::of(geometry.input_pitch),
                        geometry.images > 1 ? SmallDivisor::of(geometry.box_rows) : SmallDivisor{}};
     int64_t const rows = int64_t(geometry.box_rows) * problem.height.stride;
-    int64_t const pixels = geometry.input_pitch * StrideWidth;
+    int64_t const pixels = int64_t(geometry.input_pitch) * problem.width.stride;
+    int64_t const of_window = Base::kBlockBytes / kWindowBytes * problem.width.stride;
     int64_t const of_box = (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[1]) + pixels * std::abs(a[2]);
-    return std::max(of_box, Base::kBlockBytes * std::abs(b[2])) <= INT32_MAX;
+    return std::max(of_box, of_window * std::abs(b[2])) <= INT32_MAX;
   }
 #endif
 
@@ -127,8 +139,8 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
       for (int i = 0; i < Widened::kInFlight; ++i) {
         int const chunk = begin + i * Traits::kThreads, row = filter + chunk / kChunks % kFilters;
         bool const exists = chunk < chunks && row < params.filter_count;
-        int const y = exists ? params.taps.tap[chunk / kOfTap].y() : 0;
-        int const x = chunk % kChunks * StrideWidth;
+        Tap const tap = params.taps.tap[exists ? chunk / kOfTap : 0];
+        int const y = tap.y(), x = (chunk % kChunks * params.stride_width + tap.x()) * Pixels;
         auto const from = operands.b + row * operands.b_filter + y * operands.b_row + x * operands.b_pixel;
         Widened::load(loaded[i], from, operands.b_pixel, x, exists ? operands.filter_width : 0);
       }
@@ -156,11 +168,12 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
     int const next_image = int(operands.a_image), next_row = params.stride_height * int(operands.a_row);
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
-      int const first_column = tile.column * StrideWidth - operands.pad;
       for (int group = 0; group < params.taps.groups; ++group, state.advance_once(1, geometry.input_stages)) {
         if (others-- > 0) continue;
         others = kWideners - 1;
-        int const first_row = tile.row * params.stride_height + int16_t(params.taps.starts[group] >> 16);
+        uint32_t const start = params.taps.starts[group];
+        int const first_column = (tile.column * params.stride_width + int16_t(start)) * Pixels - operands.pad;
+        int const first_row = tile.row * params.stride_height + int16_t(start >> 16);
         auto const box = operands.a + tile.image * operands.a_image + first_row * operands.a_row +
                          int64_t(first_column) * operands.a_pixel;
         uint32_t const to = storage.input.buffers + state.index * geometry.input_stage_bytes;
@@ -170,11 +183,12 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
           for (int i = 0; i < Widened::kInFlight; ++i) {
             int const chunk = begin + i * 32 + lane, line = operands.by_pitch.quotient(chunk);
             int const image = operands.by_box_rows.quotient(line), row = line - image * geometry.box_rows;
-            int const column = (chunk - line * geometry.input_pitch) * StrideWidth;
+            int const column = (chunk - line * geometry.input_pitch) * params.stride_width * Pixels;
             bool const exists = chunk < chunks && tile.image + image < params.images &&
                                 uint32_t(first_row + row * params.stride_height) < uint32_t(operands.height);
-            Widened::load(loaded[i], box + (image * next_image + row * next_row + column * operands.a_pixel),
-                          operands.a_pixel, first_column + column, exists ? operands.width : 0);
+            auto const from = box + (image * next_image + row * next_row + column * operands.a_pixel);
+            int const pixels = exists ? operands.width : 0;
+            Widened::template load<Vector>(loaded[i], from, operands.a_pixel, first_column + column, pixels);
           }
           if (begin == 0) storage.input.producer_acquire(state);
           CUTLASS_PRAGMA_UNROLL

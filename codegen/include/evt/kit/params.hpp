@@ -120,7 +120,9 @@ fragment::Tiles tiles(Arguments<Traits> const& arguments) {
   Geometry const geometry = geometry_of(arguments);
   Axis const &height = arguments.problem.height, &width = arguments.problem.width;
   int const classes = Traits::kResidues ? height.remainders() * width.remainders() : 1;
-  return {geometry.tiles(problem) * classes * geometry.cluster_size, strips_of(problem.filters)};
+  int64_t const number = geometry.tiles(problem) * classes * geometry.cluster_size;
+  if constexpr (Traits::kTapRows) return {number * (kWarpGroup / 32), 1};  // each warp has the strip of other pixels
+  return {number, strips_of(problem.filters)};
 }
 
 /// The filters of a box of C and D. A row of fewer than 64 is shorter than its place in shared memory.

@@ -107,13 +107,14 @@ struct EpilogueStep {
 };
 
 /// Compute the epilogue of Pixels rows of a block. A step's elements are loaded while the Ahead ones before it are
-/// computed.
+/// computed. `strip`: the warp's 16 columns.
 template <class Traits, int Pixels, int Ahead = 1, class Rows>
 CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
-                             typename Traits::Accumulator const* accumulators, uint32_t buffer, int half = 0) {
+                             typename Traits::Accumulator const* accumulators, uint32_t buffer, int half = 0,
+                             int strip = threadIdx.x % kWarpGroup / 32) {
   constexpr int kSteps = ceil_div(Pixels, kStepPixels);
   auto const is_whole = [](int step) { return (step + 1) * kStepPixels <= Pixels; };
-  uint32_t const address = EpilogueStep<Traits>::address(buffer, threadIdx.x % kWarpGroup / 32, half);
+  uint32_t const address = EpilogueStep<Traits>::address(buffer, strip, half);
   EpilogueStep<Traits> steps[Ahead + 1];
   auto const load = [&](int step) {
     if (step >= kSteps) return;

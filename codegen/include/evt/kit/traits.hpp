@@ -26,7 +26,7 @@ struct KernelTraits {
 
   static constexpr int kDimensions = Mainloop::kDimensions;
   static constexpr bool kVolume = kDimensions == 3;
-  static constexpr bool kResidues = Mainloop::kResidues;
+  static constexpr bool kResidues = Mainloop::kResidues, kTapRows = Mainloop::kTapRows;
   static constexpr int kChannels = Mainloop::kChannels;
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPixelBytes = Mainloop::kPixelBytes;
@@ -46,7 +46,8 @@ struct KernelTraits {
   static constexpr int kOfStep = fragment::kRows + int(sizeof(typename Epilogue::Fetched)) / 4 + (kLoadsSource ? 4 : 0);
   static constexpr int kAhead = std::is_empty_v<typename Epilogue::Fetched> || kOfStep > 24 ? 1 : 48 / kOfStep;
   static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes, kStaged, kVolume, kShared,
-                                      kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages, Taps};
+                                      kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages, Taps,
+                                      kTapRows};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
 
   static constexpr int kConsumers = kShared ? 1 : 2;
