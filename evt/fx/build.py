@@ -350,7 +350,7 @@ class _Building:
     def is_light(self, node: Node, count: Size) -> bool:
         """Return whether a few elementwise operators compute a vector from vectors and numbers, in floats.
 
-        All of them have the elements in the same order.
+        All of them have the elements in the same order. A view of one element of a vector is no such number.
         """
         left, stack = _MAX_VECTOR_NODES, [node]
         while stack:
@@ -364,7 +364,7 @@ class _Building:
             if left < 0:
                 return False
             passed, found = self.computed_of(each)
-            if passed is not None and not keeps_order(each):
+            if passed is not None and not (keeps_order(each) and _keeps_elements(passed, value)):
                 return False
             stack += operands_of(found) if passed is None else (passed,)
         return True
@@ -402,6 +402,12 @@ class _Building:
             known = Input(name, dtype_in(dtype_of(node)), modes), RegionArgument(name, node, arrangement)
             self.loads[key] = known
         return self.arithmetic.add(Load(known[0].name), dtype=known[0].dtype)
+
+
+def _keeps_elements(node: Node, view: torch.Tensor) -> bool:
+    """Return whether a view has all elements of a node, or repeats its only element."""
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and (same(value.numel(), view.numel()) or same(value.numel(), 1))
 
 
 __all__ = ["RegionArgument", "RegionProgram", "RegionResult", "UnbuiltError", "build", "is_eager"]

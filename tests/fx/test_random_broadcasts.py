@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional
 
 from .fusing import fused
 from .random_broadcasts import check, check_gradients
+from .seeds import Value
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
 #: Seeds whose vectors lie in another order than rows or columns, or whose batches are permuted.
@@ -22,6 +25,28 @@ def test_broadcasts_are_eager(seed: int) -> None:
 @pytest.mark.parametrize("seed", [5, 12, *(pytest.param(each, marks=pytest.mark.slow) for each in range(700, 800))])
 def test_gradients_of_broadcasts_are_eager(seed: int) -> None:
     check_gradients(seed)
+
+
+#: Parts of a vector that have one element.
+PARTS: dict[str, Callable[[Value], Value]] = {
+    "select": lambda v: v[0], "slice": lambda v: v[:1], "last": lambda v: v[-1], "narrow": lambda v: v.narrow(0, 2, 1),
+    "split": lambda v: v.split(1)[2], "unbind": lambda v: v.unbind()[3], "diagonal": lambda v: v[None].diagonal(),
+    "view": lambda v: v.view(-1, 2)[1:2, 1].view(()), "index": lambda v: v[[4]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("part", PARTS)
+def test_one_element_of_a_vector_is_not_the_vector(part: str, rows: int) -> None:
+    """The kernel computes functions of vectors, and an element may be of the vector itself, at any place."""
+    x, weight, of_columns, of_rows = torch.randn(rows, 8), torch.randn(8, 8), torch.randn(8), torch.randn(8, 1)[:rows]
+    take = PARTS[part]
+    fused(lambda x, w, v: functional.linear(x, w) * (v * take(v) + 1), x, weight, of_columns)
+    fused(lambda x, w, v: functional.linear(x, w) + torch.tanh(v - take(v)) * take(v), x, weight, of_columns)
+    if rows == len(of_columns):
+        fused(lambda x, w, v: functional.linear(x, w) * (v * take(v[:, 0])), x, weight, of_rows)
+    if rows == 1:  # the row of A is a vector of columns
+        fused(lambda x, w: functional.linear(x, w) + x * take(x[0]), x, weight)
 
 
 def test_rows_that_are_permuted_read_their_own_factors() -> None:

@@ -7,12 +7,12 @@ import pytest
 from .random_norms import check
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
-#: Seeds whose shift has a factor, and seeds of norms that products take in.
-SCALED, TAKEN = (58, 190), (3, 7, 11)
+#: Seeds whose shift has a factor, of norms that products take in, and of one row with a function of one element of it.
+SCALED, TAKEN, ELEMENTS = (58, 190), (3, 7, 11), (545, 717)
 
 
 @pytest.mark.parametrize(
-    "seed", [*SCALED, *TAKEN, *(pytest.param(each, marks=pytest.mark.slow) for each in range(300, 500))]
+    "seed", [*SCALED, *TAKEN, *ELEMENTS, *(pytest.param(each, marks=pytest.mark.slow) for each in range(300, 500))]
 )
 def test_near_norms_are_eager(seed: int) -> None:
     check(seed)
