@@ -42,8 +42,9 @@ void halo() {
   bool const staged = number(), volume = number(), shared = number(), residues = number();
   bool const grouped = number(), packed = number(), words = number(), by_images = number();
   int const taps = number();
-  KernelClass const kernel{pixels,   channels, block_bytes, pixel_bytes, staged, volume, shared,
-                           residues, grouped,  packed,      words,       by_images, taps};
+  bool const tap_rows = number();
+  KernelClass const kernel{pixels,   channels, block_bytes, pixel_bytes, staged,    volume, shared,
+                           residues, grouped,  packed,      words,       by_images, taps,   tap_rows};
   Geometry const g = scheduled(p, kernel, geometry_of(p, kernel), number());
   print({g.images, g.rows, g.columns, g.input_pitch, g.accumulator_pitch, g.box_rows, g.guard, g.tiles_high, g.tiles_wide,
          g.input_stages, g.input_stage_bytes, g.taps_per_stage, g.filter_stages, g.filter_stage_bytes, g.cluster_size,

@@ -131,6 +131,7 @@ def test_every_route_has_a_case(plans: dict[str, Plan]) -> None:
         "conv-halo-padded-3x",
         "conv-halo-groups-3x",
         "conv-halo-words-3x",
+        "conv-halo-taps-3x",
         "conv-halo-copied-3x",
         "gemm-own-batches",  # the template and the members of gemm-own-3x, with strides of batches
         "conv-wgrad-3x",  # tests/nvcc/test_launchers_nvcc.py compares its launchers

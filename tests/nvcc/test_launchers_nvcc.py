@@ -273,6 +273,10 @@ CONVOLUTIONS = [
         "conv-halo-words-3x",
         id="words-of-groups",
     ),
+    pytest.param("conv2d", (8, 96, 28, 28), (3, 96, 3, 3), {"padding": 1}, "conv-halo-taps-3x", id="taps"),
+    pytest.param(
+        "conv2d", (8, 6, 57, 60), (16, 6, 5, 5), {"padding": 2, "stride": 2}, "conv-halo-padded-3x", id="steps"
+    ),
     *(
         pytest.param("conv2d", (8, inner, 28, 28), (40, inner, 3, 3), {"padding": 1}, "conv-halo-words-3x", id=name)
         for name, inner in (("odd-words", 33), ("blocks-of-words", 100))
