@@ -13,7 +13,7 @@ from evt.emission.text import FragmentText, NodeText, PassText, StepText
 from evt.ir.dtype import B1, I32, I64
 from evt.launch.members import has_part
 from evt.plan import Plan
-from evt.plan.epilogue.broadcasts import ScalarBroadcast
+from evt.plan.epilogue.broadcasts import ColumnBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
 from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
@@ -79,6 +79,7 @@ class _Passes:
             fragment_element,
             batched=False,
             many=isinstance(plan.mainloop, OwnProduct) and plan.mainloop.has_many,
+            packed=isinstance(plan.mainloop, OwnProduct),
         )
         self.parts: dict[str, NodeText] = {}
         self.passes = [_Pass()]
@@ -105,6 +106,7 @@ class _Passes:
                 finished=isinstance(step, Reduction),
                 keeps_rows=isinstance(step, MaskStore)
                 or (isinstance(step, Reduction) and step.shape is ResultShape.COLUMN),
+                follows=isinstance(step, ColumnBroadcast) and isinstance(self.plan.mainloop, OwnProduct),
             )
         if step.passes:
             self.values.append(self.values[step.operands[0]])

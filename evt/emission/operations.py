@@ -22,7 +22,7 @@ from evt.emission.expressions import (
 )
 from evt.emission.text import Assignments
 from evt.ir.dtype import I64, DType
-from evt.plan.epilogue.broadcasts import RandomNumbers
+from evt.plan.epilogue.broadcasts import RandomNumbers, VectorBroadcast
 from evt.plan.epilogue.results import Result
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import (
@@ -53,13 +53,14 @@ class Names:
 
     ``operation`` returns the C++ type of an operation with its arguments; ``element`` the type of a tensor's elements.
     ``batched``: tensors have batch strides. ``many``: vectors and scalars have strides from group to group, or from
-    batch to batch.
+    batch to batch. ``packed``: types say which vectors have stride 1.
     """
 
     operation: Callable[[str, tuple[str, ...]], str]
     element: Callable[[DType], str] = element
     batched: bool = True
     many: bool = False
+    packed: bool = False
 
 
 def operation(step: Step, names: Names) -> str:
@@ -67,7 +68,10 @@ def operation(step: Step, names: Names) -> str:
     if isinstance(step, Reduction):
         write = "evt::Atomic" if step.atomic else "evt::Partial"
         return names.operation(step.operation, (COMBINE[step.kind], part_type(step), write))
-    return names.operation(step.operation, tuple(_constant(each, names) for each in step.constants))
+    arguments = tuple(_constant(each, names) for each in step.constants)
+    if names.packed and isinstance(step, VectorBroadcast) and step.is_packed:
+        arguments += ("true",)
+    return names.operation(step.operation, arguments)
 
 
 def listed(name: str, arguments: tuple[str, ...]) -> str:

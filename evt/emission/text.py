@@ -46,7 +46,8 @@ class NodeText:
 
     ``aliases`` are (name, type) declarations that the type uses. ``origin`` is a comment: the part of the formula.
     Own kernels: ``fetched`` elements are loaded ahead of their use; ``finished`` objects act at the end of a tile,
-    and also at the end of a step if they have a result for each row (``keeps_rows``).
+    and also at the end of a step if they have a result for each row (``keeps_rows``); blocks of columns share the rows'
+    values of objects that ``follows`` marks.
     """
 
     name: str
@@ -57,6 +58,7 @@ class NodeText:
     fetched: bool = False
     finished: bool = False
     keeps_rows: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

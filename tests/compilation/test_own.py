@@ -15,8 +15,9 @@ import torch
 import evt
 from evt.compilation import BuildEvent, Cache, KernelSource, build, builder, toolchain
 from evt.compilation.jit import Missing, find_nvrtc
-from evt.compilation.own import find_way, is_cubin
+from evt.compilation.own import find_way, headers, is_cubin, options
 from evt.diagnostics import Diagnostic
+from evt.emission import emit
 from evt.errors import ArgumentError, BuildError
 from evt.launch.recipe import Kernel, recipe_of, workspace_of
 from evt.plan import Plan, find_target
@@ -229,6 +230,18 @@ def test_recipes_have_the_launches_of_reductions(tmp_path):
     assert {each.member for _, _, each in main.maps} == {"a", "b", "destination"}
     assert finish.grid == (250, 2)  # a block for four of 1000 rows; and of a scalar
     assert recipe.workspace == workspace_of(plan, sizes) > 0
+
+
+def test_blocks_of_columns_share_the_values_of_rows():
+    """Lanes exchange a value for each row of a tile, however many blocks of columns read it."""
+    nvrtc = find_nvrtc()
+    assert not isinstance(nvrtc, Missing)
+    exchanges = set()
+    for config in ("own_pingpong_64x64x64", "own_pingpong_64x128x64"):
+        plan = evt.linear("in scale: f32[m]; D = scale*acc", route="own", config=config).plan("sm90", "bf16", "bf16")
+        made = nvrtc.compile(emit(plan), options("sm_90a"), output="ptx", headers=headers())
+        exchanges.add(made.count(b"shfl.sync.idx"))
+    assert len(exchanges) == 1
 
 
 @pytest.mark.usefixtures("without_tools")

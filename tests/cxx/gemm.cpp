@@ -91,7 +91,8 @@ struct Epilogue {
   using Sums = evt::own::Part<Lanes, epilogue::Reduction<Kept, evt::Sum, float, evt::Partial>>;
   using Rows = Sums<epilogue::Kept::kRows>;
   using Columns = Sums<epilogue::Kept::kColumns>;
-  using Offset = evt::own::Part<evt::fragment::LanesOfTile<TileRows, Lanes>, epilogue::ColumnBroadcast<float, float>>;
+  using Offset =
+      evt::own::Part<evt::fragment::LanesOfTile<TileRows, Lanes>, epilogue::ColumnBroadcast<float, float, HasSource>>;
   using Even = evt::own::Part<Lanes, epilogue::Even<Paired ? Pairs : 1>>;
   using Odd = evt::own::Part<Lanes, epilogue::Odd<Paired ? Pairs : 1>>;
   using Loaded = evt::own::Part<Lanes, epilogue::MatrixLoad<float, epilogue::Strides>>;
@@ -131,6 +132,7 @@ struct Epilogue {
     offset.fetch(fetched.offset, places);
     if constexpr (HasSource && Direct) loaded.fetch(fetched.loaded, places);
   }
+  void follow(Epilogue const& first) { offset.follow(first.offset); }
 
   template <int N, class Accumulator, class Staged, class Store>
   void visit(Accumulator const& acc, Staged const& source, Store const& store, Fetched const& fetched,

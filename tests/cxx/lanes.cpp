@@ -424,6 +424,9 @@ void check_vectors_and_matrices(Stride const& stride) {
     what = "a row vector";
     get<Family, epilogue::RowBroadcast<float, float>>(
         {0, first, 1, 0}, [](int m, int n, float found) { expect(found, value(n, 0), m, n); });
+    what = "a packed row vector";
+    get<Family, epilogue::RowBroadcast<float, float, true>>(
+        {0, first, 1, 0}, [](int m, int n, float found) { expect(found, value(n, 0), m, n); });
     what = "a column vector";
     get<Family, epilogue::ColumnBroadcast<float, float>>(
         {0, first, 1, 0}, [](int m, int n, float found) { expect(found, value(m, 0), m, n); });

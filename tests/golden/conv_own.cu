@@ -209,6 +209,8 @@ struct Region2 {
     in_gate.fetch(fetched.in_gate, places);
   }
 
+// ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
+
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
   CUTLASS_DEVICE void visit(

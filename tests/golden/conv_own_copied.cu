@@ -137,6 +137,8 @@ using Arguments = golden_arguments;
 
 // ... as in conv_own_taps: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
+// ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
+
 // ... as in conv_own_taps: /// Compute N elements of a step. acc(i) and sourc
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void finish(evt::fragment::Tile con

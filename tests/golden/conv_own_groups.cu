@@ -155,6 +155,8 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
+// ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
+
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>
   CUTLASS_DEVICE void visit(

@@ -131,7 +131,7 @@ struct Epilogue {
   using Result = float;  // type of the value that is stored as D
   static constexpr bool kPlaces = false;  // whether it uses the places of elements
 
-// ... as in gemm_own_cooperative: // 1:16 bias
+// ... as in conv_own_words: // 1:16 bias
 
 // ... as in gemm_own_cooperative: struct Params {
 
@@ -142,6 +142,8 @@ struct Epilogue {
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
+
+// ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>

@@ -132,7 +132,8 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: /// The epilogue: a thread calls `visit` for every
 
-// ... as in gemm_own_cooperative: // 1:16 bias
+  // 1:16 bias
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
 
 // ... as in gemm_own_cooperative: struct Params {
 
@@ -143,6 +144,8 @@ struct Region0 {
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
+
+// ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>

@@ -172,7 +172,7 @@ struct Epilogue {
   // 3:25 s
   using in_s_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<float, float>>;
   // 3:33 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float, true>>;
   // 3:39 iota(n)
   using index_n_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Index<1>>;
   // 3:5 dropout(where(gate, s*acc + bias, iota(n)), 0.1, seed, of...
@@ -228,6 +228,11 @@ struct Epilogue {
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_gate.fetch(fetched.in_gate, places);
     in_s.fetch(fetched.in_s, places);
+  }
+
+  /// Take the values of rows that lanes have exchanged for the first block of columns.
+  CUTLASS_DEVICE void follow([[maybe_unused]] Epilogue const& first) {
+    in_s.follow(first.in_s);
   }
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.

@@ -88,9 +88,9 @@ struct Region0 {
 // ... as in gemm_own: /// The epilogue: a thread calls `visit` for every
 
   // 2:16 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float, true>>;
   // 2:22 s
-  using in_s_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<evt::element::f16, float>>;
+  using in_s_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<evt::element::f16, float, true>>;
 
   struct Params {
     in_bias_type::Params in_bias;
@@ -112,6 +112,8 @@ struct Region0 {
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_s.fetch(fetched.in_s, places);
   }
+
+// ... as in gemm_own: /// Take the values of rows that lanes have exchan
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>

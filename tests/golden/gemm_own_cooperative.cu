@@ -115,7 +115,7 @@ struct Epilogue {
   static constexpr bool kPlaces = false;  // whether it uses the places of elements
 
   // 1:16 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float, true>>;
 
   struct Params {
     in_bias_type::Params in_bias;
@@ -131,6 +131,10 @@ struct Epilogue {
       : in_bias(params.in_bias, tile) {}
 
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
+  }
+
+  /// Take the values of rows that lanes have exchanged for the first block of columns.
+  CUTLASS_DEVICE void follow([[maybe_unused]] Epilogue const& first) {
   }
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.

@@ -125,7 +125,7 @@ struct Epilogue {
   static constexpr bool kPlaces = true;  // whether it uses the places of elements
 
   // 2:11 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::f16, float, true>>;
   // 3:8 max[n](abs(acc))
   using reduction_4_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColReduction<evt::Max, float, evt::Partial>>;
 
@@ -144,6 +144,8 @@ struct Epilogue {
         reduction_4(params.reduction_4, tile) {}
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
+
+// ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.
   template <int N, class Accumulator, class Loaded, class Store>

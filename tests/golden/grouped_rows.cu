@@ -101,11 +101,11 @@ struct Epilogue {
   static constexpr bool kPlaces = true;  // whether it uses the places of elements
 
   // 2:5 w
-  using in_w_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<float, float>>;
+  using in_w_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<float, float, true>>;
   // 2:12 alpha
   using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float, float>>;
   // 2:24 bias
-  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::bf16, float>>;
+  using in_bias_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<evt::element::bf16, float, true>>;
   // 2:32 t
   using in_t_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<float, float>>;
 
@@ -134,6 +134,11 @@ struct Epilogue {
 
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_w.fetch(fetched.in_w, places);
+  }
+
+  /// Take the values of rows that lanes have exchanged for the first block of columns.
+  CUTLASS_DEVICE void follow([[maybe_unused]] Epilogue const& first) {
+    in_w.follow(first.in_w);
   }
 
   /// Compute N elements of a step. acc(i) and source(i) return the accumulator and C; store(i, value) stores D.

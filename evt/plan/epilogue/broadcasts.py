@@ -135,6 +135,11 @@ class VectorBroadcast(Step):
         """Whether a call may give a single value instead of the vector."""
         return isinstance(self.values, Single)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether the vector's stride is 1 in all calls."""
+        return not self.is_flexible and 1 in self.strides[:2]
+
 
 class RowBroadcast(VectorBroadcast):
     """A value for each column."""

@@ -59,12 +59,16 @@ struct Lanes : epilogue::TypesOwn {
 
   CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
 
-  /// Values for the rows of a tile, from a function of the row: lane i has rows i, i + 32...
+  /// Values for the rows of a tile, from a function of the row: lane i has rows i, i + 32... Lanes exchange the value of a
+  /// row when they visit it. Blocks of other columns follow: they take the exchanged values. These need no registers
+  /// beyond the accumulators that the first block has completed.
   template <class T>
   struct RowValues {
     static constexpr int kHeld = (kTileRows + 31) / 32, kStepRows = kRows * Warp::kRows;
+    static constexpr int kExchanged = (kTileRows + kStepRows - 1) / kStepRows * kRows;
 
-    T values[kHeld];
+    T values[kHeld], exchanged[kExchanged];
+    bool follows = false;
 
     template <class Function>
     CUTLASS_DEVICE RowValues(Lanes const& lanes, Function const& function) {
@@ -75,10 +79,20 @@ struct Lanes : epilogue::TypesOwn {
       }
     }
 
-    CUTLASS_DEVICE T get(At const& at) const {
+    CUTLASS_DEVICE void follow(RowValues const& first) {
+      follows = true;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kExchanged; ++i) exchanged[i] = first.exchanged[i];
+    }
+
+    CUTLASS_DEVICE T get(At const& at) {
       int const first = at.places.number * kStepRows, row = row_number(at);  // constants once loops are unrolled
-      int const from = fragment::lane() % Warp::kRows * 2 + first % 32 + row / 2 * 2 * Warp::kRows + row % 2;
-      return __shfl_sync(0xffffffffu, values[first / 32], from);
+      T& value = exchanged[at.places.number * kRows + row];
+      if (!follows) {
+        int const from = fragment::lane() % Warp::kRows * 2 + first % 32 + row / 2 * 2 * Warp::kRows + row % 2;
+        value = __shfl_sync(0xffffffffu, values[first / 32], from);
+      }
+      return value;
     }
   };
   CUTLASS_DEVICE int column_of_tile(int column, int) const { return tile.first + Warp::kDistance * column; }
@@ -497,9 +511,12 @@ struct Part {
     return state.visit(At{i, places}, one(inputs)...)[0];
   }
 
-  CUTLASS_DEVICE auto get(int i, fragment::Places const& places, Fetched const& fetched) const {
+  CUTLASS_DEVICE auto get(int i, fragment::Places const& places, Fetched const& fetched) {
     return state.visit(At{i, places}, fetched)[0];
   }
+
+  /// Take the values that lanes have exchanged for the first block of columns.
+  CUTLASS_DEVICE void follow(Part const& first) { state.follow(first.state); }
 
   template <class Input>
   CUTLASS_DEVICE void put(Input input, int i, fragment::Places const& places) {

@@ -11,6 +11,8 @@
 //   begin()                             at the start of a tile, when global memory may be read
 //   fetch(fetched, step)                loads a step's elements into `Fetched`, ahead of their use
 //   visit(at, [fetched,] inputs...)     the value of a fragment; stores and reductions return nothing
+//   follow(first)                       takes the values of rows that lanes exchanged for the first block of columns;
+//                                       optional
 //   reduce(at), end()                   after all fragments of a step, and after all steps
 //
 // Lanes describes the places of a thread's elements. A tile is visited in steps. A thread has kFragments fragments of

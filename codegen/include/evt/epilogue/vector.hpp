@@ -46,10 +46,22 @@ struct VectorArguments {
   Element const* ptr = nullptr;
   int64_t stride = 0;         // 0: one value for all. Fragments of several columns take rows of stride 0 or 1
   Number number = Number(0);  // the value if ptr is null
+
+  /// Value i of a vector, which is Packed if its stride is 1 and its pointer not null. `exists`: whether it may be read.
+  template <class Lanes, bool Packed>
+  CUTLASS_DEVICE auto load(Element const* vector, int i, bool exists) const {
+    auto value = Lanes::template rounded<Element>(number);
+    if constexpr (Packed) {
+      if (exists) value = Lanes::in_register(vector[i]);
+    } else {
+      if (ptr != nullptr && exists) value = Lanes::in_register(vector[i * stride]);
+    }
+    return value;
+  }
 };
 
 /// A row broadcast: one value per column, loaded at the start of a tile.
-template <class Element, class Number>
+template <class Element, class Number, bool Packed = false>
 struct RowBroadcast {
   using Arguments = VectorArguments<Element, Number>;
 
@@ -75,10 +87,7 @@ struct RowBroadcast {
             continue;
           }
         }
-        Register value = Lanes::template rounded<Element>(arguments.number);
-        if (arguments.ptr != nullptr && n < lanes.extent_n()) {
-          value = Lanes::in_register(vector[n * arguments.stride]);
-        }
+        Register const value = arguments.template load<Lanes, Packed>(vector, n, n < lanes.extent_n());
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < Lanes::kSize; ++i) {
           values[column][i] = value;
@@ -94,7 +103,7 @@ struct RowBroadcast {
 };
 
 /// A column broadcast: one value per row.
-template <class Element, class Number>
+template <class Element, class Number, bool Packed = false>
 struct ColumnBroadcast {
   using Arguments = VectorArguments<Element, Number>;
 
@@ -108,16 +117,15 @@ struct ColumnBroadcast {
     typename Lanes::template RowValues<Register> values;
 
     CUTLASS_DEVICE On(Arguments const& arguments, Lanes const& lanes) : values(lanes, [&](int m, bool exists) {
-      Register value = Lanes::template rounded<Element>(arguments.number);
-      if (arguments.ptr != nullptr && exists) {
-        value = Lanes::in_register(arguments.ptr[lanes.batch() * arguments.stride_l + m * arguments.stride]);
-      }
-      return value;
+      Element const* const vector = arguments.ptr + lanes.batch() * arguments.stride_l;
+      return arguments.template load<Lanes, Packed>(vector, m, exists);
     }) {}
 
     CUTLASS_DEVICE void fetch(Fetched&, typename Lanes::Step const&) const {}
 
-    CUTLASS_DEVICE auto visit(typename Lanes::At const& at, Fetched const&) const {
+    CUTLASS_DEVICE void follow(On const& first) { values.follow(first.values); }
+
+    CUTLASS_DEVICE auto visit(typename Lanes::At const& at, Fetched const&) {
       auto const value = values.get(at);
       return Lanes::template generate<Register, Lanes::kSize>([&](int) { return value; });
     }

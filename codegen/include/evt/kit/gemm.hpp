@@ -477,6 +477,7 @@ struct Gemm {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
         Epilogue& epilogue = epilogues.each[block];
+        if (block > 0) epilogue.follow(epilogues.each[0]);
         if constexpr (!Traits::kPaired && Traits::kSplits == 1) {
           Completion::complete_parts(storage, consumer, buffer, epilogue, accumulators[block], work.row, work.end);
         }

@@ -99,9 +99,11 @@ struct GemmCompletion {
       GemmRows const of_part(row, begin, rows);
       if (Traits::kLastRows != Traits::kPartRows && part == Traits::kParts - 1) {
         complete<Traits, Traits::kLastRows>(epilogues.each[0], of_part, pairs[0] + begin / 2, to, 0);
+        epilogues.each[1].follow(epilogues.each[0]);
         complete<Traits, Traits::kLastRows>(epilogues.each[1], of_part, pairs[1] + begin / 2, to, 1);
       } else {
         complete<Traits, Traits::kPartRows>(epilogues.each[0], of_part, pairs[0] + begin / 2, to, 0);
+        epilogues.each[1].follow(epilogues.each[0]);
         complete<Traits, Traits::kPartRows>(epilogues.each[1], of_part, pairs[1] + begin / 2, to, 1);
       }
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
@@ -196,6 +198,7 @@ struct GemmCompletion {
     } else {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
+        if (block > 0) epilogues.each[block].follow(epilogues.each[0]);
         complete_parts(storage, consumer, buffer, epilogues.each[block], sums[block], row, work.end);
       }
     }
