@@ -70,6 +70,7 @@ static_assert(sizeof(golden_arguments) == 15 * 8, "every member takes 8 bytes");
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
+// evt/epilogue/tile_cutlass.hpp
 // evt/epilogue/types_cutlass.hpp
 // evt/epilogue/traits.hpp
 // evt/epilogue/visitor_2x.hpp

@@ -76,6 +76,7 @@ typedef struct golden_arguments {
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
+// evt/epilogue/tile_cutlass.hpp
 // evt/epilogue/types_cutlass.hpp
 // evt/epilogue/traits.hpp
 // evt/epilogue/visitor_2x.hpp

@@ -78,6 +78,8 @@ static_assert(sizeof(golden_arguments) == 21 * 8, "every member takes 8 bytes");
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
+// evt/epilogue/tile_cutlass.hpp
+// evt/epilogue/tile_3x.hpp
 // evt/epilogue/types_cutlass.hpp
 // evt/epilogue/traits.hpp
 // evt/epilogue/visitor_3x.hpp

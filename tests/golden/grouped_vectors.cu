@@ -74,11 +74,13 @@ static_assert(sizeof(golden_arguments) == 4 * 8, "every member takes 8 bytes");
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
 // evt/epilogue/reduce.hpp
+// evt/epilogue/tile_cutlass.hpp
 // evt/convert.hpp
-// evt/epilogue/types_cutlass.hpp
-// evt/epilogue/traits.hpp
 // evt/epilogue/tree.hpp
 // evt/epilogue/tree_3x.hpp
+// evt/epilogue/tile_3x.hpp
+// evt/epilogue/types_cutlass.hpp
+// evt/epilogue/traits.hpp
 // evt/epilogue/visitor_3x.hpp
 // evt/epilogue/lanes_sm90.hpp
 // evt/epilogue/grouped.hpp

@@ -17,6 +17,7 @@
 #include "cutlass/epilogue/threadblock/default_thread_map_tensor_op.h"
 
 #include "evt/epilogue/reduce.hpp"
+#include "evt/epilogue/tile_cutlass.hpp"
 #include "evt/epilogue/types_cutlass.hpp"
 #include "evt/epilogue/visitor_2x.hpp"
 
@@ -44,9 +45,15 @@ CUTLASS_DEVICE T shuffle(T const& value, int source) {
 
 }  // namespace detail
 
+template <class Base>
+using TileOf = epilogue::Tile<Base::Shape::kGroup * Base::Count::kRow * Base::Shape::kRow, Base::Shape::kColumn, 1, 1>;
+
 template <class ThreadMap>
-struct Lanes : epilogue::TypesCutlass {
+struct Lanes : epilogue::TypesCutlass, TileOf<typename ThreadMap::Base> {
   using Base = typename ThreadMap::Base;
+  using Tile = TileOf<Base>;
+  using Tile::kTileM, Tile::kTileN, Tile::m, Tile::n, Tile::rows, Tile::columns, Tile::thread;
+
   static constexpr int kSize = ThreadMap::kElementsPerAccess;        // columns of a fragment
   static constexpr int kLanes = Base::Detail::kAccessWidth;          // lanes of a row
   static constexpr int kLaneRows = Base::Detail::kAccessRows;        // rows of an access of a warp
@@ -58,12 +65,10 @@ struct Lanes : epilogue::TypesCutlass {
   static constexpr int kWarpRows = Base::Detail::kWarpsRemainingForRows;
   static constexpr int kGroups = Base::Shape::kGroup;
   static constexpr int kWarps = kWarpRows * kGroups;
-  static constexpr int kTileM = kGroups * kSteps * kStepRows;
-  static constexpr int kTileN = kSize * kLanes * kColumns;
 
   static_assert(kLanes * kLaneRows == 32 && (kLanes & (kLanes - 1)) == 0, "a warp must access whole rows");
   static_assert(kLaneRows * kRows * kWarpRows == kStepRows, "the warps of a group must divide its rows");
-  static_assert(kTileN == Base::Shape::kColumn, "a row must belong to one warp");
+  static_assert(kTileN == kSize * kLanes * kColumns, "a row must belong to one warp");
   static_assert(Base::Count::kGroup == 1 && Base::Count::kCluster == 1 && Base::Shape::kCluster == 1,
                 "a thread map of a tensor-op epilogue");
   static_assert(Base::kThreads == 32 * kWarps, "every warp must have rows");
@@ -74,25 +79,23 @@ struct Lanes : epilogue::TypesCutlass {
   };
   using Step = int;
 
-  int m, n, l;        // of the thread's first element
-  int rows, columns;  // of the problem
-  int tile_m, tile_n;
-  int thread;
-  int lane;           // the thread's index among the kLanes of a row
+  int lane;  // the thread's index among the kLanes of a row
 
   template <class ProblemShape>
   CUTLASS_DEVICE Lanes(cutlass::gemm::GemmCoord const& tile, int thread_idx, ProblemShape const& problem_shape)
-      : l(tile.k()),
-        rows(int(cute::get<0>(problem_shape))),
-        columns(int(cute::get<1>(problem_shape))),
-        tile_m(tile.m()),
-        tile_n(tile.n()),
-        thread(thread_idx),
+      : Tile{0,
+             0,
+             tile.k(),
+             int(cute::get<0>(problem_shape)),
+             int(cute::get<1>(problem_shape)),
+             tile.m(),
+             tile.n(),
+             thread_idx},
         lane(thread_idx % kLanes) {
     int const group = warp() / kWarpRows;
-    m = tile_m * kTileM + group * (kSteps * kStepRows) + (warp() % kWarpRows) * (kLaneRows * kRows) +
+    m = tile.m() * kTileM + group * (kSteps * kStepRows) + (warp() % kWarpRows) * (kLaneRows * kRows) +
         thread_idx % 32 / kLanes;
-    n = tile_n * kTileN + lane * kSize;
+    n = tile.n() * kTileN + lane * kSize;
   }
 
   CUTLASS_HOST_DEVICE static constexpr int row_offset(int) { return 0; }
@@ -103,13 +106,7 @@ struct Lanes : epilogue::TypesCutlass {
 
   CUTLASS_DEVICE int row(At const& at, int) const { return row_of_step(at.step, at.row); }
   CUTLASS_DEVICE int column(At const& at, int i) const { return column_of_tile(at.column, i); }
-  CUTLASS_DEVICE int batch() const { return l; }
-  CUTLASS_DEVICE int extent_m() const { return rows; }
-  CUTLASS_DEVICE int extent_n() const { return columns; }
-  /// The end of the columns that the tile may store: with groups, of its group.
-  CUTLASS_DEVICE int end_n() const { return columns; }
 
-  CUTLASS_DEVICE bool is_row(int row) const { return row < rows; }
   CUTLASS_DEVICE bool has_row(At const& at, int i) const { return row(at, i) < rows; }
   CUTLASS_DEVICE bool has(At const& at, int i) const { return has_row(at, i) && column(at, i) < columns; }
 
@@ -172,17 +169,6 @@ struct Lanes : epilogue::TypesCutlass {
     struct Found {
       Row rows[kRows];
     };
-  };
-
-  /// The columns of an indexed tensor. Each visit looks them up.
-  struct ColumnTable {
-    template <class Find>
-    CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
-
-    template <class Find>
-    CUTLASS_DEVICE int64_t get(Lanes const& lanes, At const& at, int i, Find const& find) const {
-      return find(lanes.column(at, i));
-    }
   };
 
   // The members of a pair are in one fragment, or in two lanes of a row.
@@ -311,28 +297,6 @@ struct Lanes : epilogue::TypesCutlass {
   // A CTA has one tile. Its warps combine their totals in shared memory, so that a part is a tile. The main loop shares
   // this memory; it has ended for all warps before the first step.
   static constexpr bool kKeepsPart = true;  // whether a reduction keeps its part's address in registers
-
-  template <Kept K>
-  CUTLASS_HOST_DEVICE static int64_t parts_of_extents(int64_t m, int64_t n) {
-    int64_t const tiles_m = (m + kTileM - 1) / kTileM, tiles_n = (n + kTileN - 1) / kTileN;
-    return K == Kept::kRows ? tiles_n : K == Kept::kColumns ? tiles_m : tiles_m * tiles_n;
-  }
-
-  template <Kept K>
-  CUTLASS_DEVICE int64_t parts() const {
-    return parts_of_extents<K>(rows, columns);
-  }
-
-  template <Kept K>
-  CUTLASS_DEVICE int64_t part() const {
-    int64_t const tiles_n = (int64_t(columns) + kTileN - 1) / kTileN;
-    return K == Kept::kRows ? tile_n : K == Kept::kColumns ? tile_m : tile_m * tiles_n + tile_n;
-  }
-
-  template <Kept K, class Arguments>
-  CUTLASS_DEVICE int64_t kept(Arguments const&) const {
-    return K == Kept::kRows ? rows : K == Kept::kColumns ? columns : 1;
-  }
 
   template <Kept K, class Op, class Element>
   struct Totals;

@@ -14,6 +14,7 @@
 #include "cute/tensor.hpp"
 
 #include "evt/epilogue/reduce.hpp"
+#include "evt/epilogue/tile_3x.hpp"
 #include "evt/epilogue/types_cutlass.hpp"
 #include "evt/epilogue/visitor_3x.hpp"
 
@@ -38,39 +39,25 @@ constexpr bool is_row_fragment(Layout const& layout, int size) {
 
 }  // namespace detail
 
+// Each warp of a tile has a part of a reduction over rows, without shared memory.
+template <class TileShape, class EpilogueTile>
+using TileOf = epilogue::Tile3x<int(cute::size<0>(TileShape{})), int(cute::size<1>(TileShape{})), 4, 4>;
+
 // The extents are static, so that offsets are constants.
 template <class TileShape, class EpilogueTile>
-struct Lanes : epilogue::TypesCutlass {
-  static constexpr int kTileM = cute::size<0>(TileShape{});
-  static constexpr int kTileN = cute::size<1>(TileShape{});
+struct Lanes : epilogue::TypesCutlass, TileOf<TileShape, EpilogueTile> {
+  using Tile = TileOf<TileShape, EpilogueTile>;
+  using typename Tile::At, typename Tile::Step;
+  using Tile::kTileM, Tile::kTileN, Tile::m, Tile::n, Tile::rows, Tile::columns, Tile::thread;
+
   static constexpr int kSize = cute::size<1>(EpilogueTile{});  // columns of a sub-tile, and elements of a fragment
   static constexpr int kSteps = kTileN / kSize;
-  static constexpr int kFragments = 1;
-  static constexpr int kWarps = 4;
 
   static_assert(kTileM == 128 && cute::size<0>(EpilogueTile{}) == kTileM, "a thread has a row of every sub-tile");
   static_assert(kTileN % kSize == 0, "sub-tiles must divide the tile");
 
-  struct At {
-    int step_m, step_n;
-  };
-  using Step = At;
-
-  int m, n, l;          // of the thread's first element
-  int rows, columns;    // of the problem
-  int tile_m, tile_n;
-  int thread;
-
   template <class... Args>
-  CUTLASS_DEVICE explicit Lanes(fusion::ConsumerStoreArgs<Args...> const& args)
-      : m(int(cute::get<0>(args.problem_shape_mnkl)) - int(cute::get<0>(args.residue_tCcD))),
-        n(int(cute::get<1>(args.problem_shape_mnkl)) - int(cute::get<1>(args.residue_tCcD))),
-        l(int(cute::get<3>(args.tile_coord_mnkl))),
-        rows(int(cute::get<0>(args.problem_shape_mnkl))),
-        columns(int(cute::get<1>(args.problem_shape_mnkl))),
-        tile_m(int(cute::get<0>(args.tile_coord_mnkl))),
-        tile_n(int(cute::get<1>(args.tile_coord_mnkl))),
-        thread(args.thread_idx) {
+  CUTLASS_DEVICE explicit Lanes(fusion::ConsumerStoreArgs<Args...> const& args) : Tile(args) {
     using Layout = decltype(cute::take<0, 3>(args.tCcD.layout()));
     static_assert(cute::is_static<Layout>::value, "the layout of a sub-tile must be static");
     static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile differs from the kernel's");
@@ -82,13 +69,7 @@ struct Lanes : epilogue::TypesCutlass {
 
   CUTLASS_DEVICE int row(At const&, int) const { return m; }
   CUTLASS_DEVICE int column(At const& at, int i) const { return n + at.step_n * kSize + i; }
-  CUTLASS_DEVICE int batch() const { return l; }
-  CUTLASS_DEVICE int extent_m() const { return rows; }
-  CUTLASS_DEVICE int extent_n() const { return columns; }
-  /// The end of the columns that the tile may store: with groups, of its group.
-  CUTLASS_DEVICE int end_n() const { return columns; }
 
-  CUTLASS_DEVICE bool is_row(int row) const { return row < rows; }
   CUTLASS_DEVICE bool has_row(At const&, int) const { return m < rows; }
   CUTLASS_DEVICE bool has(At const& at, int i) const { return i < valid(at); }
 
@@ -103,9 +84,7 @@ struct Lanes : epilogue::TypesCutlass {
   CUTLASS_DEVICE int valid(At const& at) const { return m < rows ? columns - column(at, 0) : 0; }
 
   CUTLASS_DEVICE static At step(int i) { return {0, i}; }
-  CUTLASS_DEVICE static At at(Step const& step, int) { return step; }
   CUTLASS_DEVICE static int number(At const& at) { return at.step_n; }
-  CUTLASS_DEVICE static int fragment(At const&) { return 0; }
 
   /// slot(i) = Op(slot(i), value i) for the elements whose columns are in the problem.
   template <class Op, int Size, class Values, class Slot>
@@ -140,17 +119,6 @@ struct Lanes : epilogue::TypesCutlass {
     template <class Find>
     CUTLASS_DEVICE Row get(Lanes const&, At const&, int, Find const&) const {
       return row;
-    }
-  };
-
-  /// The columns of an indexed tensor. Each visit looks them up.
-  struct ColumnTable {
-    template <class Find>
-    CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
-
-    template <class Find>
-    CUTLASS_DEVICE int64_t get(Lanes const& lanes, At const& at, int i, Find const& find) const {
-      return find(lanes.column(at, i));
     }
   };
 
@@ -249,43 +217,7 @@ struct Lanes : epilogue::TypesCutlass {
     }
   };
 
-  // A reduction over rows: every warp writes its own part, without shared memory.
-  static constexpr int parts_along(Kept kept) { return kept == Kept::kRows ? 1 : kWarps; }
-
-  static constexpr bool kKeepsPart = false;  // whether a reduction keeps its part's address in registers
-
-  template <Kept K>
-  CUTLASS_HOST_DEVICE static int64_t parts_of_extents(int64_t m, int64_t n) {
-    int64_t const tiles_m = (m + kTileM - 1) / kTileM, tiles_n = (n + kTileN - 1) / kTileN;
-    return (K == Kept::kRows ? tiles_n : K == Kept::kColumns ? tiles_m : tiles_m * tiles_n) * parts_along(K);
-  }
-
-  template <Kept K, class ProblemShape>
-  CUTLASS_HOST_DEVICE static int64_t parts_of(ProblemShape const& shape) {
-    return parts_of_extents<K>(int64_t(cute::get<0>(shape)), int64_t(cute::get<1>(shape)));
-  }
-
-  template <Kept K>
-  CUTLASS_DEVICE int64_t parts() const {
-    return parts_of_extents<K>(rows, columns);
-  }
-
-  template <Kept K>
-  CUTLASS_DEVICE int64_t part() const {
-    int64_t const tiles_n = (int64_t(columns) + kTileN - 1) / kTileN;
-    int64_t const tile = K == Kept::kRows ? tile_n : K == Kept::kColumns ? tile_m : tile_m * tiles_n + tile_n;
-    return K == Kept::kRows ? tile : tile * kWarps + thread / 32;
-  }
-
-  template <Kept K, class Arguments>
-  CUTLASS_DEVICE int64_t kept(Arguments const&) const {
-    return K == Kept::kRows ? rows : K == Kept::kColumns ? columns : 1;
-  }
-
-  /// A cluster may get tiles beyond the problem.
-  CUTLASS_DEVICE bool is_inside() const { return tile_m * kTileM < rows && tile_n * kTileN < columns; }
-
-  template <Kept K, class Op, class Element>
+    template <Kept K, class Op, class Element>
   struct Totals;
 
   // The lanes of a warp have its 32 rows. They exchange halves of their columns until each lane has the warp's total of

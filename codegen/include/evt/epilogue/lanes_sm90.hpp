@@ -15,6 +15,7 @@
 #include "cute/tensor.hpp"
 
 #include "evt/epilogue/reduce.hpp"
+#include "evt/epilogue/tile_3x.hpp"
 #include "evt/epilogue/types_cutlass.hpp"
 #include "evt/epilogue/visitor_3x.hpp"
 
@@ -120,11 +121,18 @@ CUTLASS_DEVICE uint32_t unspread(uint32_t bits) {
 
 }  // namespace detail
 
+// A tile has one part of a reduction to columns; each of its warps has a part of a reduction to one value.
+template <class TileShape, class EpilogueTile>
+using TileOf = epilogue::Tile3x<int(cute::size<0>(TileShape{})), int(cute::size<1>(TileShape{})), 1,
+                                int(cute::size<0>(EpilogueTile{})) / 16>;
+
 // The extents are static, so that offsets are constants.
 template <class TileShape, class EpilogueTile>
-struct Lanes : epilogue::TypesCutlass {
-  static constexpr int kTileM = cute::size<0>(TileShape{});
-  static constexpr int kTileN = cute::size<1>(TileShape{});
+struct Lanes : epilogue::TypesCutlass, TileOf<TileShape, EpilogueTile> {
+  using Tile = TileOf<TileShape, EpilogueTile>;
+  using typename Tile::At, typename Tile::Step;
+  using Tile::kTileM, Tile::kTileN, Tile::m, Tile::n, Tile::rows, Tile::columns, Tile::thread;
+
   static constexpr int kStepRows = cute::size<0>(EpilogueTile{});
   static constexpr int kStepColumns = cute::size<1>(EpilogueTile{});
   static constexpr int kStepsM = kTileM / kStepRows;
@@ -133,31 +141,12 @@ struct Lanes : epilogue::TypesCutlass {
   static constexpr int kWarps = kStepRows / 16;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kSize = kStepRows * kStepColumns / kThreads;
-  static constexpr int kFragments = 1;
 
   static_assert(kStepRows % 64 == 0 && kStepColumns % 8 == 0, "a sub-tile must consist of WGMMA tiles");
   static_assert(kTileM % kStepRows == 0 && kTileN % kStepColumns == 0, "sub-tiles must divide the tile");
 
-  struct At {
-    int step_m, step_n;
-  };
-  using Step = At;
-
-  int m, n, l;        // of the thread's first element
-  int rows, columns;  // of the problem
-  int tile_m, tile_n;
-  int thread;
-
   template <class... Args>
-  CUTLASS_DEVICE explicit Lanes(fusion::ConsumerStoreArgs<Args...> const& args)
-      : m(int(cute::get<0>(args.problem_shape_mnkl)) - int(cute::get<0>(args.residue_tCcD))),
-        n(int(cute::get<1>(args.problem_shape_mnkl)) - int(cute::get<1>(args.residue_tCcD))),
-        l(int(cute::get<3>(args.tile_coord_mnkl))),
-        rows(int(cute::get<0>(args.problem_shape_mnkl))),
-        columns(int(cute::get<1>(args.problem_shape_mnkl))),
-        tile_m(int(cute::get<0>(args.tile_coord_mnkl))),
-        tile_n(int(cute::get<1>(args.tile_coord_mnkl))),
-        thread(args.thread_idx) {
+  CUTLASS_DEVICE explicit Lanes(fusion::ConsumerStoreArgs<Args...> const& args) : Tile(args) {
     using Layout = decltype(cute::take<0, 3>(args.tCcD.layout()));
     static_assert(cute::is_static<Layout>::value, "the layout of a sub-tile must be static");
     static_assert(decltype(cute::size(Layout{}))::value == kSize, "the epilogue tile differs from the kernel's");
@@ -170,13 +159,7 @@ struct Lanes : epilogue::TypesCutlass {
 
   CUTLASS_DEVICE int row(At const& at, int i) const { return m + at.step_m * kStepRows + row_of(i); }
   CUTLASS_DEVICE int column(At const& at, int i) const { return n + at.step_n * kStepColumns + column_of(i); }
-  CUTLASS_DEVICE int batch() const { return l; }
-  CUTLASS_DEVICE int extent_m() const { return rows; }
-  CUTLASS_DEVICE int extent_n() const { return columns; }
-  /// The end of the columns that the tile may store: with groups, of its group.
-  CUTLASS_DEVICE int end_n() const { return columns; }
 
-  CUTLASS_DEVICE bool is_row(int row) const { return row < rows; }
   CUTLASS_DEVICE bool has_row(At const& at, int i) const { return row(at, i) < rows; }
   CUTLASS_DEVICE bool has(At const& at, int i) const { return has_row(at, i) && column(at, i) < columns; }
 
@@ -189,9 +172,7 @@ struct Lanes : epilogue::TypesCutlass {
   }
 
   CUTLASS_DEVICE static At step(int i) { return {i % kStepsM, i / kStepsM}; }
-  CUTLASS_DEVICE static At at(Step const& step, int) { return step; }
   CUTLASS_DEVICE static int number(At const& at) { return at.step_n * kStepsM + at.step_m; }
-  CUTLASS_DEVICE static int fragment(At const&) { return 0; }
 
   /// Call function(i) for the elements whose columns are in the problem. Most tiles are full and need no predicates.
   template <class Function>
@@ -249,17 +230,6 @@ struct Lanes : epilogue::TypesCutlass {
     template <class Find>
     CUTLASS_DEVICE Row get(Lanes const&, At const& at, int i, Find const&) const {
       return found[at.step_m][row_of(i) / 8];
-    }
-  };
-
-  /// The columns of an indexed tensor. Each visit looks them up.
-  struct ColumnTable {
-    template <class Find>
-    CUTLASS_DEVICE void begin(Lanes const&, Find const&) {}
-
-    template <class Find>
-    CUTLASS_DEVICE int64_t get(Lanes const& lanes, At const& at, int i, Find const& find) const {
-      return find(lanes.column(at, i));
     }
   };
 
@@ -430,40 +400,6 @@ struct Lanes : epilogue::TypesCutlass {
       return detail::make_bits<kSize>(bits);
     }
   };
-
-  static constexpr bool kKeepsPart = false;  // whether a reduction keeps its part's address in registers
-
-  template <Kept K>
-  CUTLASS_HOST_DEVICE static int64_t parts_of_extents(int64_t m, int64_t n) {
-    int64_t const tiles_m = (m + kTileM - 1) / kTileM, tiles_n = (n + kTileN - 1) / kTileN;
-    return K == Kept::kRows ? tiles_n : K == Kept::kColumns ? tiles_m : tiles_m * tiles_n * kWarps;
-  }
-
-  template <Kept K, class ProblemShape>
-  CUTLASS_HOST_DEVICE static int64_t parts_of(ProblemShape const& shape) {
-    return parts_of_extents<K>(int64_t(cute::get<0>(shape)), int64_t(cute::get<1>(shape)));
-  }
-
-  template <Kept K>
-  CUTLASS_DEVICE int64_t parts() const {
-    return parts_of_extents<K>(rows, columns);
-  }
-
-  template <Kept K>
-  CUTLASS_DEVICE int64_t part() const {
-    int64_t const tiles_n = (int64_t(columns) + kTileN - 1) / kTileN;
-    return K == Kept::kRows      ? tile_n
-           : K == Kept::kColumns ? tile_m
-                                 : (tile_m * tiles_n + tile_n) * kWarps + thread / 32;
-  }
-
-  template <Kept K, class Arguments>
-  CUTLASS_DEVICE int64_t kept(Arguments const&) const {
-    return K == Kept::kRows ? rows : K == Kept::kColumns ? columns : 1;
-  }
-
-  /// A cluster may get tiles beyond the problem.
-  CUTLASS_DEVICE bool is_inside() const { return tile_m * kTileM < rows && tile_n * kTileN < columns; }
 
   template <Kept K, class Op, class Element>
   struct Totals;
