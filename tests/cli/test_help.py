@@ -156,10 +156,19 @@ def test_documents_have_the_content_of_the_text(tmp_path: Path) -> None:
     ],
 )
 def test_values_are_completed(line: str, expected: list[str]) -> None:
+    result = run(**_completing(line))
+    assert [each.partition(",")[2] for each in result.stdout.splitlines()] == expected
+
+
+def test_a_process_completes_values() -> None:
+    assert process(**_completing("evt bu")).stdout.decode() == "plain,build\n"
+
+
+def _completing(line: str) -> dict[str, str]:
+    """Return the environment in which a shell asks for the completions of a line."""
     words = line.split()
     place = len(words) if line.endswith(" ") else len(words) - 1
-    done = process(_EVT_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(place))
-    assert [each.partition(",")[2] for each in done.stdout.decode().splitlines()] == expected
+    return {"_EVT_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(place)}
 
 
 def test_every_file_is_completed() -> None:

@@ -76,7 +76,6 @@ def test_the_import_says_what_the_entry_point_says_and_modules_keep_their_loader
         "import torch._dynamo.backends.registry as r, inspect; print(r._BACKENDS['evt'].value)",
         "print(type(r.__loader__), type(r.__spec__.loader))",
         "assert 'def lookup_backend' in inspect.getsource(r)",
-        COMPILE,
     ).splitlines()
     entry = f'[project.entry-points.torch_dynamo_backends]\nevt = "{found}"\n'
     assert entry in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

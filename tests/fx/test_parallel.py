@@ -82,7 +82,7 @@ def check(folder: Path, strategies: Sequence[str], blocks: int) -> None:
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    check(tmp_path, ("fsdp", "sequence"), 1)
+    check(tmp_path, ("sequence",), 1)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def cases():
     """Every way to call each sample; without its optional tensors, which is another kernel, in 3.x only."""
     for name in MEANINGS:
         for family in ("3x", "2x"):
-            for variant in variants(load(name, family)):
+            for variant in variants(evt.load(SAMPLES / f"{name}.evt")):
                 if variant != "absent" or family == "3x":
                     yield pytest.param(name, family, variant, id=f"{name}-{family}-{variant}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -78,38 +78,47 @@ def measured() -> CaseResult:
     return CaseResult(case, rows, {})
 
 
-def results() -> Iterator[tuple[str, Any, str]]:
-    """Yield a name, a result, and a text that its HTML has."""
-    op, model, x = evt.gemm(FORMULA), Net().half().eval(), torch.randn(64, 32).half()
-    yield "program", op, FORMULA
-    yield "convolution", evt.conv2d("in s: f32[n?] = 1; D = s*acc"), "[n?]"
-    yield "grouped", evt.grouped_gemm("D = relu(acc)"), "relu"
-    yield (
-        "explanation",
-        op.explain("sm90", shapes=((64, 32), (32, 64))),
-        "a fusion operation computes",
-    )
-    sizes = ((4096, 1024), (1024, 4096))
-    yield "estimate", op.estimate(sizes, "h100"), "tensor cores"
-    yield "support", evt.supports(op, "h100", sizes), "yes: "
-    yield "no support", evt.supports("D = acc", "sm80", a="e4m3"), "no kernel on sm80"
-    linear = evt.linear("D = relu(acc)")
-    yield "verification", linear.verify(torch.randn(8, 16).half(), torch.randn(8, 16).half()), "relu"
-    yield "gradient", op.gradient(), "saved_0"
-    yield "fusion", fusion(evt.fuse(model, (x,))), "relu"
+def op() -> evt.Program:
+    return evt.gemm(FORMULA)
+
+
+def verified() -> Any:
+    return evt.linear("D = relu(acc)").verify(torch.randn(8, 16).half(), torch.randn(8, 16).half())
+
+
+def fused() -> Any:
+    return fusion(evt.fuse(Net().half().eval(), (torch.randn(64, 32).half(),)))
+
+
+def reported() -> Any:
     with torch.no_grad():
-        yield "report", evt.report(model, (x,), arch="sm90"), "it also reads the result of another kernel"
-    yield "empty report", evt.report(Net()), "no graph"
-    yield "tuning", tuning(), "no & never"
-    yield "bench", measured(), "a < b"
+        return evt.report(Net().half().eval(), (torch.randn(64, 32).half(),), arch="sm90")
 
 
-RESULTS = {name: (value, contained) for name, value, contained in results()}
+SIZES = ((4096, 1024), (1024, 4096))
+#: Results by name, each with a text that its HTML has.
+RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "program": (op, FORMULA),
+    "convolution": (lambda: evt.conv2d("in s: f32[n?] = 1; D = s*acc"), "[n?]"),
+    "grouped": (lambda: evt.grouped_gemm("D = relu(acc)"), "relu"),
+    "explanation": (lambda: op().explain("sm90", shapes=((64, 32), (32, 64))), "a fusion operation computes"),
+    "estimate": (lambda: op().estimate(SIZES, "h100"), "tensor cores"),
+    "support": (lambda: evt.supports(op(), "h100", SIZES), "yes: "),
+    "no support": (lambda: evt.supports("D = acc", "sm80", a="e4m3"), "no kernel on sm80"),
+    "verification": (verified, "relu"),
+    "gradient": (lambda: op().gradient(), "saved_0"),
+    "fusion": (fused, "relu"),
+    "report": (reported, "it also reads the result of another kernel"),
+    "empty report": (lambda: evt.report(Net()), "no graph"),
+    "tuning": (tuning, "no & never"),
+    "bench": (measured, "a < b"),
+}
 
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_is_html_and_a_short_text(name: str) -> None:
-    value, contained = RESULTS[name]
+    make, contained = RESULTS[name]
+    value = make()
     reader = well_formed(value._repr_html_())
     assert contained in reader.text
     assert {"table", "td"} & reader.tags or name == "empty report"

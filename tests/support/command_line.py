@@ -26,8 +26,8 @@ def context() -> click.Context:
     return click.Context(main, **main.context_settings)
 
 
-def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(main, arguments, input=stdin, prog_name="evt")
+def run(*arguments: str, stdin: str | bytes | None = None, **environment: str) -> Result:
+    return CliRunner().invoke(main, arguments, input=stdin, env=environment, prog_name="evt")
 
 
 def process(*arguments: str, stdin: bytes | None = None, **environment: str) -> subprocess.CompletedProcess[bytes]:
