@@ -77,7 +77,7 @@ def source(name: str) -> tuple[Plan, KernelSource]:
 @pytest.mark.usefixtures("without_tools")
 @pytest.mark.parametrize("name", PLANS)
 def test_a_kernel_is_built_without_any_tool(name, monkeypatch, tmp_path):
-    """It has no constants of its own: with a table in bank 3, each launch took up to 1.3 us longer on an H100."""
+    """Its code has no constants in bank 3: with a table there, each launch took up to 1.3 us longer on an H100."""
     with pytest.raises(BuildError, match="no CUDA compiler"):
         toolchain.find_toolchain()
     plan, made = source(name)
