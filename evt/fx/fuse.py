@@ -59,10 +59,6 @@ def fuse(
             Diagnostic("E1020", f"the {type(module).__name__} is TorchScript, and has no graph", help=hint)
         )
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, _INPUTS)
-    for each in _pytree.tree_leaves(example_inputs):
-        if isinstance(each, torch.Tensor) and each.layout is not torch.strided:
-            message = f"an example input is a {each.layout} tensor; only dense tensors are supported"
-            raise ArgumentError(Diagnostic("E0606", message, help="pass its to_dense()"))
     lossless = is_lossless(rule)
     if lossless:
         settings.setdefault("numerics", "eager")
@@ -91,7 +87,8 @@ def is_lossless(rule: str | None) -> bool:
 def fusion(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> Fusion:
     """Return the fused regions for the example of :func:`fuse`, or for other inputs.
 
-    Raise ArgumentError for a module of other origin (E0607), and for inputs that cannot be captured (E1020).
+    Raise ArgumentError for a module of other origin (E0607), for sparse and nested inputs (E0606), and for inputs that
+    cannot be captured (E1020).
     """
     dispatch = dispatch_of(module)
     if dispatch is None:
@@ -113,7 +110,12 @@ def graph(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | N
 
 
 def _call(inputs: Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional arguments and the keyword arguments of a call."""
+    """Return the positional and the keyword arguments of a call; raise ArgumentError for sparse tensors (E0606)."""
+    for each in _pytree.tree_leaves(inputs):
+        if isinstance(each, torch.Tensor) and (each.is_nested or each.layout is not torch.strided):
+            kind, dense = ("nested", "to_padded_tensor(0)") if each.is_nested else (each.layout, "to_dense()")
+            message = f"an example input is a {kind} tensor; only dense tensors are supported"
+            raise ArgumentError(Diagnostic("E0606", message, help=f"pass its {dense}"))
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
 
 

@@ -13,6 +13,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree
 
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
 from evt.fx.aten import CONSTANT, base_name, is_constant, is_tensor
 from evt.fx.build import is_eager
 from evt.fx.capture import Captured, capture
@@ -144,6 +146,9 @@ def plan(
     captured = capture(model, inputs, keywords, dynamic_shapes, is_eager(settings or {}))
     graph = captured.module.graph
     placeholders = captured.inputs
+    if parts := [name for name in captured.names if name not in watch.names]:
+        said = f"torch.export divides a parameter or buffer of a subclass of torch.Tensor, and makes `{parts[0]}`"
+        raise ArgumentError(Diagnostic("E1020", said, help='use torch.compile(module, backend="evt")'))
     tensors = tuple(watch.names[name] for name in captured.names)
     named = list(zip(placeholders, tensors, strict=False))
     folded = [(node, place) for node, place in named if _is_folded(node, watch.tensors[place], captured)]

@@ -1,4 +1,7 @@
-"""Sparse tensors in evt.fuse: a model that has some, or is called with one, runs by itself."""
+"""Sparse and nested tensors, and subclasses, in evt.fuse.
+
+A model that has sparse tensors, or is called with one, runs by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import evt
-from evt.fx.fuse import fuse
+from evt.fx.fuse import fuse, fusion, graph
 
 
 def test_a_sparse_input_runs_the_model() -> None:
@@ -16,8 +20,42 @@ def test_a_sparse_input_runs_the_model() -> None:
     fused: Any = fuse(model, (x,))
     with torch.no_grad():
         torch.testing.assert_close(fused(x.to_sparse()), model(x.to_sparse()))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ["sparse_coo", "mkldnn", "strided", "jagged"])
+def test_an_example_is_dense(kind: str) -> None:
+    """Every function that takes inputs says so."""
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), torch.eye(4)
+    if kind in ("strided", "jagged"):
+        given = torch.nested.nested_tensor([x, x[:2]], layout=getattr(torch, kind))
+    else:
+        given = x.to_mkldnn() if kind == "mkldnn" else x.to_sparse()
+    fused: Any = fuse(model, (x,))
+    for call in (fuse, lambda _, inputs: fusion(fused, inputs), lambda _, inputs: graph(fused, inputs)):
+        with pytest.raises(evt.ArgumentError, match="E0606"):
+            call(model, (given,))
+        with pytest.raises(evt.ArgumentError, match="E0606"):
+            call(model, {"input": given})
     with pytest.raises(evt.ArgumentError, match="E0606"):
-        fuse(model, (x.to_sparse(),))
+        evt.report(fused, (given,))
+
+
+@pytest.mark.parametrize("settings", [{}, {"rule": "lossless"}, {"numerics": "eager"}])
+@pytest.mark.parametrize("where", ["parameter", "buffer"])
+def test_a_subclass_in_the_model_is_for_torch_compile(where: str, settings: dict[str, Any]) -> None:
+    class Scaled(torch.nn.Linear):
+        scale: torch.Tensor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(super().forward(x)) * self.scale
+
+    model, pair = Scaled(4, 4).eval(), TwoTensor(torch.ones(4, 4), torch.zeros(4, 4))
+    model.register_buffer("scale", pair if where == "buffer" else torch.ones(4))
+    if where == "parameter":
+        model.weight = torch.nn.Parameter(pair)
+    with pytest.raises(evt.ArgumentError, match=r"E1020.*subclass"):
+        fuse(model, (torch.eye(4),), **settings)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
