@@ -222,7 +222,7 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
         geometry["groups"], b = channels, (channels, 1, *taps)
     try:
         problem = Convolution.of(kernel.operation, geometry).problem(a, b)
-    except ValueError:
+    except evt.ArgumentError:
         return None
     return (geometry, a, b) if problem.multiplications <= MOST_WORK else None
 
