@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import inf
@@ -63,7 +62,7 @@ class Tiled(NamedTuple):
 
     def _of_class(self, images: int) -> int:
         """Return the number of tiles of a residue class, of one block of filters."""
-        return self.tile.tiles(replace(self.blocked.problem, images=images))
+        return -(-images // self.tile.images) * self.tile.tiles(self.blocked.problem)
 
 
 @lru_cache(maxsize=256)
@@ -79,10 +78,12 @@ def fitting_kernels(convolutions: tuple[BlockedConvolution, ...], widths: range)
 
 def widest_kernels(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, ...], tuple[Variant, ...]]:
     """Return the widest kernels of each kind whose tiles fit, and the narrower ones whose tiles do not."""
-    kinds = dict.fromkeys(each._replace(pixels=0) for each in known)
-    most = tuple(max(each for each in known if each._replace(pixels=0) == kind) for kind in kinds)
-    narrower = (each._replace(pixels=pixels) for each in most for pixels in widths if pixels < each.pixels)
-    return most, tuple(each for each in narrower if each not in known)
+    widest: dict[Variant, Variant] = {}
+    for each in known:
+        kind = each._replace(pixels=0)
+        widest[kind] = max(each, widest.get(kind, each))
+    narrower = (each._replace(pixels=pixels) for each in widest.values() for pixels in widths if pixels < each.pixels)
+    return tuple(widest.values()), tuple(each for each in narrower if each not in known)
 
 
 @lru_cache(maxsize=4096)

@@ -304,7 +304,7 @@ class Survey:
         notes = (f"`{name}` is a configuration of {' and '.join(others)}: ask for that route, too",) if others else ()
         raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(usual)}{more}", notes=notes))
 
-    @property
+    @cached_property
     def defaults(self) -> tuple[Plan, ...]:
         """The plans of the configurations that a kernel is built in, the general one first: see :attr:`plan`.
 

@@ -371,3 +371,11 @@ def test_pairs_far_apart_do_not_cut_tiles_by_a_wide_type(dtype) -> None:
     text = "out D: f64[m, n], E: f64[m, n/2]\nD = acc*2\nE = even(D, {block})*odd(D, {block})"
     elements = [make(text.format(block=block), "sm80", dtype).epilogue_dtype.name for block in (16, 32)]
     assert elements == ["f64", "f32"]
+
+
+def test_the_plans_of_a_problem_are_made_once() -> None:
+    """Each of a model's equal layers asks for them, several times."""
+    dag = dag_of("D = relu(acc)", "bf16")
+    found = survey(Problem(dag, natural_signature(dag), find_target("sm90")))
+    assert found.defaults is found.defaults
+    assert found.defaults[0] is found.plan
