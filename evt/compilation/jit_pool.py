@@ -1,9 +1,10 @@
 """NVRTC and nvJitLink for several texts at a time: ``compile_text(nvrtc, ...)``, ``link_texts(linker, ...)``.
 
 NVRTC compiles one text at a time in a process. This process compiles the first text. Another process starts
-(:mod:`evt.compilation.jit_worker`) when a text has waited for as long as a start takes: few texts, or short ones, start
-none. The processes live as long as a :func:`kept` block, and end with this process, however it ends. A program that
-cannot have such processes compiles one text after the other.
+(:mod:`evt.compilation.jit_worker`) when a text has waited for longer than a start takes: few texts, or short ones,
+start none. At most as many processes start at a time as compile already, because starts compete with compilations.
+The processes live as long as a :func:`kept` block, and end with this process, however it ends. A program that cannot
+have such processes compiles one text after the other.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _PROGRAM = Path(__file__).with_name("jit_worker.py")
-#: The seconds that a text waits before a process starts for it: a start took 0.2 to 0.4 s on two cores, 2026-11.
-_WAIT = 0.5
+#: The seconds that a text waits before a process starts for it. A start takes 0.6 s of a processor beside an H200, and
+#: a text of an own kernel 0.1 to 0.2 s (2026-11-28).
+_WAIT = 1.0
 #: The most seconds of a start; the seconds between two looks for a starting process, and for a silent one.
 _PATIENCE, _TICK, _INTERVAL = 60.0, 0.02, 1.0
 #: The function of jit.py that finds a library, the library's identity, the name of a method, and its arguments.
@@ -207,7 +209,8 @@ class _Pool:
                     if self._free:
                         return self._free.pop()
                     left = due - time.monotonic()
-                    if left <= 0 and len(self._starting) < self._waiting and len(self._workers) < most:
+                    starting, ready = len(self._starting), len(self._workers) - len(self._starting)
+                    if left <= 0 and starting < min(self._waiting, 1 + ready, most - ready):
                         self._start()
                     else:
                         self._changed.wait(_TICK if self._starting else left if left > 0 else None)

@@ -8,6 +8,7 @@ its parent, or when the parent closes the socket.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -61,6 +62,8 @@ def main(parent: int) -> None:
     connection = Connection(os.dup(0))
     sys.path += connection.recv()
     jit = load_jit()
+    with contextlib.suppress(Exception):  # the answer to a task tells
+        jit.find_nvrtc().compile("", ())  # loads the library and prepares it
     connection.send((READY,))
     while True:
         connection.send(answer(jit, *connection.recv()))

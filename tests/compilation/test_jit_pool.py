@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -161,7 +162,7 @@ def killer(pool: jit_pool._Pool, sent: signal.Signals, count: int) -> threading.
 
     def kill() -> None:
         for _ in range(count):
-            wait_for(lambda: pool._workers)
+            wait_for(lambda: pool._workers and not pool._starting and not pool._free)
             process = next(iter(pool._workers)).process
             time.sleep(0.3)
             process.send_signal(sent)
@@ -235,6 +236,25 @@ def test_many_threads_share_few_processes(nvrtc, pool, monkeypatch):
     assert made == [nvrtc.compile(text_of(number), OPTIONS) for number in range(48)]
     assert most == 2
     assert pool._here == 0
+
+
+def test_no_more_processes_start_at_a_time_than_compile(nvrtc, pool, monkeypatch):
+    """Starts need the processors that compilations need."""
+    monkeypatch.setattr(jit_pool, "_WAIT", 0.1)
+    monkeypatch.setattr(jit_pool, "default_jobs", lambda: 8)
+    starts: list[tuple[int, int]] = []
+    start = jit_pool._Pool._start
+
+    def noted(self: jit_pool._Pool) -> None:
+        starts.append((len(self._starting), len(self._workers) - len(self._starting)))
+        start(self)
+
+    monkeypatch.setattr(jit_pool._Pool, "_start", noted)
+    with kept(), ThreadPoolExecutor(8) as threads:
+        list(threads.map(partial(compiled, nvrtc), map(long_text, range(4, 20))))
+    assert starts[0] == (0, 0)
+    assert len(starts) > 1
+    assert all(starting <= ready for starting, ready in starts)
 
 
 def test_builders_share_the_processes(busy, tmp_path, monkeypatch):
@@ -404,13 +424,18 @@ time.sleep(600)
 
 
 def test_a_process_that_exits_ends_all_others(script):
-    """The first text is compiled by the process itself, and is short."""
+    """It waits for the text that it compiles itself."""
     process = script(
+        "from evt.compilation import jit_pool\n"
+        "short, endless = texts\n"
+        "texts = [short]\n"
+        "threading.Thread(target=go).start()\n"
+        "while not jit_pool._POOL._here: time.sleep(0.01)\n"
+        "texts = [endless]\n"
         "threading.Thread(target=go, daemon=True).start()\n"
-        "while len(list(Path(root).glob('??/*/kernel.so'))) == 0: time.sleep(0.01)\n"
-        "time.sleep(1)\n",
-        *(text_of(0), ENDLESS),
+        "while not jit_pool._POOL._workers: time.sleep(0.01)\n",
+        *(long_text(40), ENDLESS),
     )
     wait_for(lambda: children(process.pid))
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     wait_for(lambda: not children(process.pid), seconds=10)
