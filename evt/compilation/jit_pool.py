@@ -2,9 +2,9 @@
 
 NVRTC compiles one text at a time in a process. This process compiles the first text. Another process starts
 (:mod:`evt.compilation.jit_worker`) when a text has waited for longer than a start takes: few texts, or short ones,
-start none. At most as many processes start at a time as compile already, because starts compete with compilations.
-The processes live as long as a :func:`kept` block, and end with this process, however it ends. A program that cannot
-have such processes compiles one text after the other.
+start none. Starts compete with compilations, so the number of starts at a time never exceeds that of compilations. The
+processes live while a :func:`kept` block runs, and end with this process, however it ends. A program that cannot have
+such processes compiles one text after the other.
 """
 
 from __future__ import annotations

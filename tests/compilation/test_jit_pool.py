@@ -1,4 +1,4 @@
-"""Several texts at a time by NVRTC: the processes end with their parent, and no failure of theirs is lost."""
+"""Several texts at a time by NVRTC: the processes end with their parent, and report each failure."""
 
 from __future__ import annotations
 
