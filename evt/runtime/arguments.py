@@ -6,17 +6,15 @@ Only metadata is read (shapes, strides, dtypes, devices, addresses), so this ser
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from evt.diagnostics import Diagnostic, closest
+from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random, TypedDag
-from evt.ir.dtype import BOOL, F32, I32, I64, OPERANDS, PACKED_OPERANDS, SCALARS, TF32
-from evt.ir.interface import declaration
+from evt.ir import Dag, Input, Interleave, Operand, Output, TypedDag
+from evt.ir.dtype import OPERANDS, PACKED_OPERANDS, TF32
 from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.ir.operand import epilogue_of
 from evt.ir.operand_types import MAY_DIFFER, are_multiplied
@@ -30,8 +28,8 @@ from evt.runtime.convolution import convolution_views
 from evt.runtime.given import given_buffers, given_inputs, is_absent
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.ragged import check_groups, check_operands, of_all_groups
-from evt.runtime.report import CallDiagnostics, copied_back
-from evt.runtime.tensor_checks import fault, is_number, plain, tracing_fault
+from evt.runtime.report import CallDiagnostics
+from evt.runtime.tensor_checks import fault, plain, tracing_fault
 from evt.runtime.tensors import (
     buffer_argument,
     dtype_of,
@@ -43,11 +41,9 @@ from evt.runtime.tensors import (
     shapes_of,
     squeezed,
 )
+from evt.runtime.values import check_devices, check_names, check_number, is_number_of, refuse_kind
 
 _NOTHING: Mapping[str, object] = {}
-
-#: Types whose numbers are whole.
-WHOLE = frozenset({I64, I32, BOOL})
 
 
 def bind(
@@ -126,7 +122,7 @@ def _outline(
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
     """Return a call with its sizes, and its tensors."""
     inputs, buffers = given_inputs(request.dag, inputs), given_buffers(buffers)
-    _check_names(request.dag, inputs, buffers, report)
+    check_names(request.dag, inputs, buffers, report)
     known = request.dag.input.keys() | request.dag.output.keys()
     named = ((name, value) for name, value in (*inputs.items(), *buffers.items()) if name in known)
     values: dict[str, object] = {"A": a, "B": b, **dict(named)}
@@ -175,20 +171,20 @@ def _tensors(
         declared = dag.input.get(name)
         if isinstance(value, torch.Tensor):
             tensors[name] = value
-        elif declared is not None and (declared.is_scalar or declared.flexible) and _is_number(declared, value):
-            _check_number(dag, declared, value, report)
+        elif declared is not None and (declared.is_scalar or declared.flexible) and is_number_of(declared, value):
+            check_number(dag, declared, value, report)
         else:
-            _refuse_kind(name, value, declared, report)
+            refuse_kind(name, value, declared, report)
     report.check()
     if not memory:
-        _check_devices(tensors, buffers, ("cpu", "cuda", "meta"), report)
+        check_devices(tensors, buffers, ("cpu", "cuda", "meta"), report)
         report.check()
         return tensors
     report.add(tracing_fault())
     report.check()
     report.add(*(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
     report.check()
-    _check_devices(tensors, buffers, ("cpu", "cuda"), report)
+    check_devices(tensors, buffers, ("cpu", "cuda"), report)
     report.check()
     tensors = {name: plain(tensor) for name, tensor in tensors.items()}
     for name in buffers:
@@ -198,103 +194,7 @@ def _tensors(
     return tensors
 
 
-# Names, kinds, devices, dtypes
-
-
-def _check_names(
-    dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, object], report: CallDiagnostics
-) -> None:
-    for name in inputs:
-        if name not in dag.input:
-            guess = closest(name, [i.name for i in dag.inputs if i.name not in inputs])
-            known = ", ".join(i.name for i in dag.inputs) or "none"
-            report(
-                "E0602",
-                f"the program has no input `{name}`",
-                f"did you mean `{guess}`?" if guess else f"inputs: {known}",
-            )
-    for value in dag.inputs:
-        if value.name not in inputs and value.default is None:
-            report(
-                "E0601",
-                f"the input `{value.name}` is missing",
-                f"pass {as_keyword(value.name)}, {_wanted(value)}"
-                + (f" of [{', '.join(map(written, value.modes))}]" if value.modes else ""),
-            )
-    for name in buffers:
-        if name not in dag.output:
-            outputs = ", ".join(o.name for o in dag.outputs)
-            report("E0602", f"the program has no output `{name}`", f"outputs: {outputs}")
-
-
-def _is_number(declared: Input, value: object) -> bool:
-    """Return whether a value is a number for an input: True and False are numbers of a truth value."""
-    return is_number(value) or (declared.dtype == BOOL and isinstance(value, bool))
-
-
-def _wanted(value: Input | None) -> str:
-    if value is not None and value.flexible:
-        return "a vector or a single value"
-    return "a number or a one-element tensor" if value is not None and value.is_scalar else "a tensor"
-
-
-def integer_range(dag: Dag, name: str) -> tuple[int, int]:
-    """Return the least and the greatest whole number that an input takes; seeds and offsets may be unsigned."""
-    dtype = dag.input[name].dtype
-    if dtype == BOOL:
-        return 0, 1
-    bits = 63 if dtype == I64 else 31
-    users = (dag[user] for node in range(len(dag)) if dag[node] == Load(name) for user in dag.users[node])
-    return -(2**bits), 2 ** (bits + any(isinstance(user, Random) for user in users)) - 1
-
-
-def _check_number(dag: Dag, declared: Input, value: Any, report: CallDiagnostics) -> None:
-    try:
-        whole = float(value).is_integer()
-    except OverflowError:
-        report("E0607", f"`{declared.name}` is a number beyond the range of a double")
-        return
-    if declared.dtype in WHOLE:
-        least, most = integer_range(dag, declared.name)
-        if not whole or not least <= value <= most:
-            report("E0607", f"`{declared.name}` is {value!r}; expected a whole number from {least} to {most}")
-
-
-def _refuse_kind(name: str, value: object, declared: Input | None, report: CallDiagnostics) -> None:
-    """Report a value that is neither a tensor nor an accepted number."""
-    message, hint = f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", ""
-    if declared is not None and value is None:
-        message = f"`{name}` is None, and the program gives it no default; expected {_wanted(declared)}"
-        written_so = declaration(name, declared.dtype, declared.modes, declared.flexible)
-        hint = f"declare a default to leave it out: `in {written_so} = 0`"
-    elif declared is not None and is_number(value):
-        hint = f"declare it a scalar: `in {declaration(name, declared.dtype if declared.dtype in SCALARS else F32)}`"
-        if declared.modes in (("m",), ("n",)) and declared.dtype is not None:
-            hint += f"; or a vector or a scalar: `in {declaration(name, declared.dtype, declared.modes, True)}`"
-    elif hasattr(type(value), "__array__") or isinstance(value, list | tuple):
-        hint = f"convert it: torch.as_tensor({name})"
-    report("E0607", message, hint)
-
-
-def _describe(value: object) -> str:
-    if value is None:
-        return "None"
-    if is_number(value):
-        return "a number"
-    return f"of type {type(value).__name__}"
-
-
-def _check_devices(
-    tensors: Mapping[str, torch.Tensor], buffers: Container[str], kinds: Sequence[str], report: CallDiagnostics
-) -> None:
-    device = tensors["A"].device
-    for name, tensor in tensors.items():
-        if tensor.device != device:
-            move = f"to('{device}')"
-            hint = copied_back(name, move) if name in buffers else f"move it: {name}.{move}"
-            report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", hint)
-    if device.type not in kinds:
-        report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
+# Types of operands
 
 
 def _operand_types(

@@ -27,7 +27,7 @@ from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.request import LOOP, Request, common_signature, optimised_for, options
 from evt.request.ragged import ragged_request, selects_ragged
-from evt.runtime.arguments import WHOLE, bind
+from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.given import split_held
@@ -41,6 +41,7 @@ from evt.runtime.plans import kernel_sources
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensor_checks import reaches_memory, tracing_fault, write
+from evt.runtime.values import WHOLE
 from evt.untraced import untraced
 
 #: The number of combinations of one group that are kept before all are dropped.

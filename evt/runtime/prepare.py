@@ -15,7 +15,6 @@ from evt.ir.dtype import I64
 from evt.plan.fields import Field
 from evt.reference import is_image
 from evt.request import Request, optimised_for
-from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
 from evt.runtime.fresh import prototype_of, without_memory
 from evt.runtime.kernels import Kernels, device_card
@@ -23,6 +22,7 @@ from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
 from evt.runtime.plans import check_batches, launches_of, route_of
+from evt.runtime.values import WHOLE, integer_range
 
 # The public functions check for initialisation at every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
