@@ -39,9 +39,9 @@ def shapes_of(request: Request, given: Shapes | None) -> Shapes:
     assert request.convolution is not None
     try:
         return _default_shapes(request.convolution)
-    except ValueError as error:
-        help_text = "give --a-shape and --b-shape"
-        raise ArgumentError(Diagnostic("E0604", f"the default sizes do not fit: {error}", help=help_text)) from None
+    except ArgumentError as error:
+        message = f"the default sizes do not fit: {error.diagnostics[0].message}"
+        raise ArgumentError(Diagnostic("E0604", message, help="give --a-shape and --b-shape")) from None
 
 
 def _default_shapes(geometry: Convolution) -> Shapes:
