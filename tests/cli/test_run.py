@@ -251,3 +251,10 @@ def test_operands_are_cut_to_tf32() -> None:
     assert cut.tolist() == [1 + 2.0**-10, 1.0, -1.0]
     half = torch.ones(2, dtype=torch.float16)
     assert cut_to_tf32(half) is half
+
+
+def test_default_sizes_that_do_not_fit_are_refused_with_a_help() -> None:
+    result = run("run", "D = acc", "--op", "conv2d", "--dilation", "500")
+    assert result.exit_code == 1
+    assert "error[E0604]: the default sizes do not fit: the dilated filters span 1001 pixels" in result.stderr
+    assert "give --a-shape and --b-shape" in result.stderr
