@@ -339,7 +339,8 @@ def products_pitch(pixels: int) -> int:
 
 def products_bytes(problem: Problem, kernel: KernelClass) -> int:
     """Return the bytes of the products of all taps of a tile."""
-    return problem.filters * problem.height.window_taps * problem.width.window_taps * products_pitch(kernel.pixels) * 4
+    rows = problem.filters * problem.height.window_taps * problem.width.window_taps
+    return rows * products_pitch(kernel.pixels) * 4
 
 
 def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, columns: int, eights: bool) -> Geometry:
