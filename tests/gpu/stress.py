@@ -159,7 +159,7 @@ class Stress:
         for value in self._inputs:
             shape = [blocks_of(mode, extents[base(mode)]) for mode in value.modes]
             is_float = value.dtype.is_float
-            made = torch.exp2(whole((-1, 1), *shape).float()) if is_float else whole(ZEROS, *shape)
+            made = 0.5 * (1 << whole((0, 2), *shape)) if is_float else whole(ZEROS, *shape)
             inputs[value.name] = made.to(getattr(torch, value.dtype.torch))
         return operand(self.loop.a, m), operand(self.loop.b, n), inputs
 
