@@ -160,10 +160,14 @@ def test_a_build_tells_the_errors_of_all_processes(tmp_path):
 def killer(pool: jit_pool._Pool, sent: signal.Signals, count: int) -> threading.Thread:
     """Return a thread that kills the next processes of a pool, while they compile."""
 
+    def alive() -> list[subprocess.Popen[bytes]]:
+        return [each.process for each in [*pool._workers] if each.process.poll() is None]
+
     def kill() -> None:
         for _ in range(count):
-            wait_for(lambda: pool._workers and not pool._starting and not pool._free)
-            process = next(iter(pool._workers)).process
+            # The pool may not have noticed yet that the last process ended.
+            wait_for(lambda: alive() and not pool._starting and not pool._free)
+            process = alive()[0]
             time.sleep(0.3)
             process.send_signal(sent)
             process.wait()
