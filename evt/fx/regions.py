@@ -23,7 +23,7 @@ from evt.fx.build import RegionProgram, UnbuiltError, build
 from evt.fx.fuse_producers import fuse_producers
 from evt.fx.kernels import bound_example, shared_request
 from evt.fx.partition import partition
-from evt.fx.product import find_product
+from evt.fx.product import Product, find_product
 from evt.fx.region import FusionRegion
 from evt.fx.rematerialize import rematerialize
 from evt.fx.skip_reason import SkipReason
@@ -138,7 +138,10 @@ def find_regions(
 
 
 def _leave_views(graph: Graph, regions: Sequence[FusionRegion]) -> None:
-    """Copy views for readers outside of their region: the copy shares the memory of the stored result."""
+    """Copy views for readers outside of their region: the copy shares the memory of the stored result.
+
+    Products are found again, because they may read copies now.
+    """
     for region in regions:
         for node in reversed(region.nodes):
             outside = {user for user in node.users if user not in region}
@@ -146,6 +149,10 @@ def _leave_views(graph: Graph, regions: Sequence[FusionRegion]) -> None:
                 with graph.inserting_after(node):
                     made = graph.node_copy(node)
                 node.replace_all_uses_with(made, delete_user_cb=outside.__contains__)
+    for region in regions:
+        found = find_product(region.product.node)
+        assert isinstance(found, Product)
+        region.product = found
 
 
 def _is_product(reason: SkipReason) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,32 @@ def test_views_of_results_take_any_memory() -> None:
     x = torch.randn(2, 4, 5, 5).to(memory_format=torch.channels_last)
     inputs = x, torch.randn(6, 4, 3, 3)
     compare(run(*inputs), evt.fuse(run, inputs)(*inputs))
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "same": lambda y: y.view(6, 8),
+    "rows divided": lambda y: y.view(3, 2, 8),
+    "transposed": lambda y: y.t(),
+    "tokens of an image": lambda y: y.view(2, 3, 8).permute(0, 2, 1).reshape(2, 8, 3, 1).flatten(2).transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("reduce", ["amax", "sum", "mean"])
+def test_a_product_reads_a_view_that_a_region_reduces(name: str, reduce: str) -> None:
+    """Other readers get a copy of the view, and the product is one of them: as A, or as B."""
+
+    def first(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = VIEWS[name](x @ w)
+        return torch.relu(y @ y.new_ones(y.shape[-1], 4)), getattr(y, reduce)(-1)
+
+    def second(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = VIEWS[name](x @ w)
+        return torch.relu(y.new_ones(4, y.shape[-2]) @ y), getattr(y, reduce)(-1)
+
+    inputs = torch.randn(6, 8), torch.randn(8, 8)
+    for run in (first, second):
+        compare(run(*inputs), evt.fuse(Function(run), inputs)(*inputs), torch.float32)
 
 
 def test_importing_evt_does_not_import_torch() -> None:
