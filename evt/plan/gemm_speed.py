@@ -9,8 +9,8 @@ The constants are fitted to 477 products on an H100 and an H200 in 5,740 kernels
 residuals, gates, functions and bits. The median error of 187 other products is 5.4 %, and the chosen tile takes 1.02 of
 the best one's time on average.
 
-The constants of tiles by rows, and of 16 rows without splits, are fitted to products on an H100, 2026-11. The
-constants of tiles that split k of a converted B are fitted on an H200, 2026-11-28. The library's time has the same
+The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
+constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. The library's time has the same
 form, with the best of all tiles and as if rows were whole lines.
 """
 
@@ -82,7 +82,7 @@ _SPEEDS = {
     Tile(128, 2, False, (2, 1, 1), by_rows=True): Speed(0.43, 0.0),
     Tile(128, 3, False, (1, 2, 1), by_rows=True): Speed(0.59, 0.0),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES): Speed(0.25, 2.5),
-    Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.26, 3.0),
+    Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.5),
 }
 #: Tiles for pairs of columns, fitted to 4 to 34 products on an H200 and an H100, 2026-11: a cluster takes the same
 #: time.
@@ -100,6 +100,8 @@ FACTORS = 1.3
 #: If no other consumer multiplies meanwhile, a multiplication follows, in ``AFTER`` of a stage's time. Fitted to
 #: kernels of Llama 3 8B's projections on an H100, 2026-11.
 CONVERTED, UNPACKED, AFTER = 0.17, (0.145, 0.18, 0.21), 0.65
+#: The time of a stage of a packed B relative to a B of 8 bits, if consumers take turns at stages. An H200, 2026-11-28.
+PACKED_BY_STAGES = 0.87
 #: The microseconds in which a row of a stage beside converted filters is loaded, if a tile has rows beyond the matrix.
 BEYOND = 0.0029
 #: The microseconds that other tiles of a converted B take longer than their parts, once: 1.5 to 4 for 16 rows, H200.

@@ -347,7 +347,8 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     stage, least, added = gemm_speed.FACTORS if scaled else 1.0, 0.0, 0.0
     warps = plan.mainloop.b.dtype.bits if converts and tile.rows <= gemm.FEW_ROWS else 0
     if packed:
-        stage, least = 1.0, gemm_speed.UNPACKED[len(plan.factors)]
+        stage = gemm_speed.PACKED_BY_STAGES if tile.by_stages else 1.0
+        least = gemm_speed.UNPACKED[len(plan.factors)]
     elif converts and (tile.pingpong or tile.by_stages):
         rows = tile.rows * (2 if tile.by_stages else 1) if m % tile.rows else 0
         least = max(gemm_speed.CONVERTED, gemm_speed.BEYOND * rows)
