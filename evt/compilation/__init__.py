@@ -2,14 +2,13 @@
 
 In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (the files that compilers
 read, by :mod:`fingerprint`), :mod:`source` (a source and its cache key), :mod:`skeleton` (a CUTLASS kernel without its
-formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`jit_pool` (several texts at a time, each by a :mod:`jit_worker`),
-:mod:`recipe` (the commands for a library and its parts), :mod:`cache` (libraries and parts on disk; :mod:`lock` guards
-them, :mod:`contents` describes them), :mod:`compilation` (one recipe, by :mod:`process` and its :mod:`supervisor`;
-:mod:`dependencies` are the files that compilers read, :mod:`verdict` judges failures), :mod:`own` (own kernels by
-NVRTC), :mod:`claims` (each key is built by one process), :mod:`policy` (whether this process may compile),
-:mod:`builder` (many sources at once, by :mod:`pool`, in the :mod:`places` of the machine; :mod:`progress` shows it),
-:mod:`each` (sources that may fail), :mod:`ahead` (sources that later calls may need), :mod:`pack` (kernels from and for
-other machines), :mod:`doctor` (missing parts).
+formula), :mod:`jit` (NVRTC and nvJitLink), :mod:`recipe` (the commands for a library and its parts), :mod:`cache`
+(libraries and parts on disk; :mod:`lock` guards them, :mod:`contents` describes them), :mod:`compilation` (one recipe,
+by :mod:`process` and its :mod:`supervisor`; :mod:`dependencies` are the files that compilers read, :mod:`verdict`
+judges failures), :mod:`own` (own kernels by NVRTC), :mod:`claims` (each key is built by one process), :mod:`policy`
+(whether this process may compile), :mod:`builder` (many sources at once, by :mod:`pool`, in the :mod:`places` of the
+machine; :mod:`progress` shows it), :mod:`each` (sources that may fail), :mod:`ahead` (sources that later calls may
+need), :mod:`pack` (kernels from and for other machines), :mod:`doctor` (missing parts).
 """
 
 from evt.compilation.ahead import build_ahead

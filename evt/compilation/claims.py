@@ -16,7 +16,6 @@ from typing import Literal, Protocol
 
 from evt.compilation.cache import LIBRARY, Cache, Failure
 from evt.compilation.event import BuildEvent, Reporter
-from evt.compilation.jit_pool import kept
 from evt.compilation.lock import KeyLock
 from evt.compilation.places import places
 from evt.compilation.pool import Workers, run_all
@@ -104,7 +103,7 @@ class Claims:
         missing = [key for key, each in targets.items() if not self.find(key, each.index, each.artifact)]
         earlier = {key: self._cache.failure(key) for key in missing}
         while missing:
-            with places(self._cache.root, jobs) as workers, kept(), ExitStack() as held:
+            with places(self._cache.root, jobs) as workers, ExitStack() as held:
                 self._run(self._claimed(missing, targets, earlier, keeper, held), workers)
             if not self.lost.isdisjoint(missing):
                 return

@@ -1,8 +1,7 @@
 """NVIDIA's run-time compiler and linker: ``find_nvrtc()`` and ``find_nvjitlink()``, over ``cuda.bindings``.
 
 The libraries come with the CUDA builds of PyTorch, with a toolkit, or from the wheels ``nvidia-cuda-nvrtc`` and
-``nvidia-nvjitlink``. They compile within this process and release the GIL. NVRTC compiles one text at a time:
-:mod:`jit_pool` compiles several.
+``nvidia-nvjitlink``. They compile within this process and release the GIL.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class JitError(Exception):
 
     def __init__(self, tool: str, result: str, log: str) -> None:
         super().__init__(f"{tool}: {result}")
-        self.tool, self.result, self.log = tool, result, log
+        self.tool, self.log = tool, log
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The compilation of an own kernel by NVRTC to a cubin: ``compile_own(source, nvrtc) -> bytes``.
+"""The compilation of an own kernel by NVRTC to a cubin, in this process: ``compile_own(source, nvrtc) -> bytes``.
 
 The text reads no header of CUTLASS, of CUDA or of a host compiler: codegen/nvrtc stands in for them.
 """
@@ -19,9 +19,7 @@ from evt.compilation.cache import LIBRARY, SOURCE, Cache
 from evt.compilation.claims import Claims, Target
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.jit import JitError, Missing, Nvrtc, find_nvrtc
-from evt.compilation.jit_pool import compile_text
 from evt.compilation.lock import KeyLock
-from evt.compilation.pool import Cancellation
 from evt.compilation.source import SCHEMA, KernelSource, text_digest
 from evt.compilation.verdict import verdict_of_nvrtc
 from evt.diagnostics import Diagnostic
@@ -68,9 +66,9 @@ def headers() -> Mapping[str, str]:
     return {**own, **dict.fromkeys(_IN_PRELUDE, ""), **types}
 
 
-def compile_own(source: KernelSource, nvrtc: Nvrtc, end: Cancellation | None = None) -> bytes:
-    """Return the cubin of an own kernel. Raise JitError, or CancelledError if ``end`` ends the compilation."""
-    return compile_text(nvrtc, source.text, options(source.gencode), headers=headers(), name=SOURCE, end=end)
+def compile_own(source: KernelSource, nvrtc: Nvrtc) -> bytes:
+    """Return the cubin of an own kernel. Raise JitError."""
+    return nvrtc.compile(source.text, options(source.gencode), headers=headers(), name=SOURCE)
 
 
 def is_cubin(library: Path) -> bool:
@@ -137,7 +135,7 @@ class OwnCompilation:
         self.has_fallback = False
         self.made: Path | None = None
         self._nvrtc, self._cache, self._lock = nvrtc, cache, lock
-        self._end = Cancellation()
+        self._killed = False
         self._work = cache.workspace(key, {SOURCE: source.text})
 
     def tasks(self, report: Reporter) -> list[Callable[[], None]]:
@@ -148,11 +146,12 @@ class OwnCompilation:
         """Compile and publish."""
         started = time.monotonic()
         try:
-            self._end.check()
+            if self._killed:
+                return
             text = f"nvrtc {' '.join(options(self.source.gencode))}"
             report(BuildEvent("start", self.key, self.index, _STAGE, text=text))
             try:
-                cubin = compile_own(self.source, self._nvrtc, self._end)
+                cubin = compile_own(self.source, self._nvrtc)
             except JitError as error:
                 self.has_fallback = True
                 raise BuildError(self._verdict(text, error)) from error
@@ -185,8 +184,8 @@ class OwnCompilation:
         return problem
 
     def kill(self) -> None:
-        """Do not start the pass, or end the process that runs it; a pass in this process goes on."""
-        self._end.cancel()
+        """Do not start the pass; a pass that has started goes on."""
+        self._killed = True
 
     def close(self) -> None:
         """Remove the working directory and release the lock; a second call does nothing."""

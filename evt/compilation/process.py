@@ -49,7 +49,7 @@ class Supervisor:
     @classmethod
     def start(cls) -> Supervisor:
         """Start a supervisor, and wait until it is ready. Raise BuildError if it does not start (E0701, E0708)."""
-        command = [python(), "-S", "-s", str(_PROGRAM), str(os.getpid())]
+        command = [_python(), "-S", "-s", str(_PROGRAM), str(os.getpid())]
         try:
             return cls(*_start(command))
         except OSError as error:
@@ -192,7 +192,7 @@ def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.sock
     return process, ours
 
 
-def python() -> str:
+def _python() -> str:
     """Return the path of this Python; a program that embeds Python registers its path with multiprocessing."""
     from multiprocessing import spawn
 

@@ -14,7 +14,6 @@ from typing import TypeAlias
 from evt.compilation.cache import LAUNCHER, LIBRARY, SKELETON, SOURCE
 from evt.compilation.dependencies import Read
 from evt.compilation.jit import Missing, NvJitLink, Nvrtc, find_nvjitlink, find_nvrtc
-from evt.compilation.jit_pool import compile_text, link_texts
 from evt.compilation.skeleton import Split, formula_headers
 from evt.compilation.source import (
     FLAGS,
@@ -112,10 +111,9 @@ class Formula:
         skeleton, read = load(self.skeleton)
         launcher, read_for_launcher = load(self.launcher)
         options = (f"--gpu-architecture={self.gencode}", *FORMULA_FLAGS, *_lto_flags(self.split))
-        formula, headers = self.split.formula, formula_headers()
-        made = compile_text(self.jit.nvrtc, formula, options, output="ltoir", headers=headers)
+        made = self.jit.nvrtc.compile(self.split.formula, options, output="ltoir", headers=formula_headers())
         inputs = (("skeleton", skeleton), ("formula", made))
-        cubin = self.split.renamed(link_texts(self.jit.linker, inputs, (f"-arch={self.gencode}", "-lto")))
+        cubin = self.split.renamed(self.jit.linker.link(inputs, (f"-arch={self.gencode}", "-lto")))
         (work / "kernel.cubin").write_bytes(cubin)
         (work / LAUNCHER).write_bytes(self.split.renamed(launcher))
         (work / _EMBED).write_text(_constants(self.split, parameter_bytes(cubin, f"{self.split.name}_kernel")))

@@ -30,7 +30,7 @@ _MACHINE = (
     (
         r"died due to signal 9|terminated by signal 9|^Killed$|std::bad_alloc|virtual memory exhausted",
         "E0703",
-        "the compiler was killed, most likely because memory ran out",
+        "nvcc was killed, most likely because memory ran out",
         "build with fewer jobs at a time (jobs=1), or with more memory",
     ),
 )
@@ -76,9 +76,6 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
 
 def verdict_of_nvrtc(source: KernelSource, output: str, root: Path, kept: Path) -> Diagnostic:
     """Return the diagnostic of a text that NVRTC refuses. ``kept`` has the text and the log."""
-    for pattern, code, message, mend in _MACHINE:
-        if re.search(pattern, output, re.MULTILINE):
-            return Diagnostic(code, message.format(root=root), help=mend)
     notes = tuple([line.strip() for line in output.splitlines() if " error" in line][:3])
     if name := _failing_function(source.text, output):
         message = f"NVRTC does not accept the C++ of `{name}`"

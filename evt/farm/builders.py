@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -11,7 +10,6 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 
 from evt.compilation import KernelSource, build, build_each
-from evt.compilation.jit_pool import kept
 from evt.compilation.process import default_jobs
 
 #: Builds by one compiler; the results of tasks are the progress.
@@ -41,10 +39,8 @@ class Builders:
         self._waiting: SimpleQueue[KernelSource | None] = SimpleQueue()
         self._tasks = dict[KernelSource, list[_Task]]()
         self._lock, self._left = Lock(), Event()
-        self._kept = ExitStack()
 
     def __enter__(self) -> Builders:
-        self._kept.enter_context(kept())
         for _ in range(self.threads):
             # After a Ctrl-C the interpreter does not wait for daemons, and compilers end with this process.
             Thread(target=self._work, name="evt-builds", daemon=True).start()
@@ -55,7 +51,6 @@ class Builders:
     ) -> None:
         self._left.set()
         self._waiting.put(None)
-        self._kept.close()
 
     def build(self, sources: Sequence[KernelSource], then: Then) -> None:
         """Build sources, and then call a function: in another thread, or at once if there are none."""

@@ -277,7 +277,7 @@ PATCHES = """
 import dataclasses
 from evt.compilation import recipe
 class Tool:
-    version, identity = (13, 0), "tool"
+    version = (13, 0)
     def compile(self, text, options, **more):
         log = str(Path(nvcc).parent / "log")
         open(log, "a").write(f"start formula 0 {os.getpid()}\\n")
