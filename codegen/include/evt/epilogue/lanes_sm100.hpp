@@ -217,7 +217,7 @@ struct Lanes : epilogue::TypesCutlass, TileOf<TileShape, EpilogueTile> {
     }
   };
 
-    template <Kept K, class Op, class Element>
+  template <Kept K, class Op, class Element>
   struct Totals;
 
   // The lanes of a warp have its 32 rows. They exchange halves of their columns until each lane has the warp's total of
