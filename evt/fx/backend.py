@@ -37,6 +37,7 @@ from evt.fx.attention import simplify_attention
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
 from evt.fx.choose import Choice, RegionPass, graph_name
+from evt.fx.compared import SaveCompared
 from evt.fx.dispatch import Dispatch
 from evt.fx.kernels import RegionKernels, built, planned
 from evt.fx.lowering import register
@@ -53,6 +54,8 @@ from evt.runtime.folded import Refresh
 
 #: The attributes in which versions of Dynamo keep the backend that a wrapper calls.
 _WRAPPED = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable")
+#: Inductor's option for passes over the joint graph of a forward and a backward pass.
+_JOINT = "joint_custom_post_pass"
 
 
 class FusePass(RegionPass):
@@ -287,7 +290,8 @@ def lossless(module: GraphModule, owner: Owner, options: Options) -> Callable[..
 
 def patches_of(options: Options, fuse: RegionPass) -> dict[str, Any]:
     """Return Inductor's options, with a pass among them. Warn with NoKernelWarning where Inductor runs no passes."""
-    patches = {**options.patches, "post_grad_custom_pre_pass": fuse}
+    given = options.patches.get(_JOINT, getattr(torch._inductor.config, _JOINT))
+    patches = {**options.patches, "post_grad_custom_pre_pass": fuse, _JOINT: SaveCompared(given)}
     if not patches.get("use_post_grad_passes", getattr(torch._inductor.config, "use_post_grad_passes", True)):
         said = '`use_post_grad_passes` is False, as in mode="lite": Inductor runs no passes, and evt fuses nothing'
         warnings.warn(said, NoKernelWarning, stacklevel=3)

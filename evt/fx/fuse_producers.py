@@ -1,4 +1,4 @@
-"""Compute operands inside a region's kernel: ``fuse_producers(graph, regions)``, in place.
+"""Compute operands inside a region's kernel: ``fuse_producers(graph, regions, once)``, in place.
 
 If an elementwise operator computes a tensor that only one region reads, the region's kernel computes the operator
 instead and reads the operator's operands. This always moves fewer bytes and adds no dependency, so it runs after
@@ -26,12 +26,15 @@ from evt.fx.views import Sources, is_view
 _DEEPEST = 8
 
 
-def fuse_producers(graph: Graph, regions: Iterable[FusionRegion]) -> None:
-    """Move producers that one region alone reads into the region; recompute others where that reads fewer bytes."""
+def fuse_producers(graph: Graph, regions: Iterable[FusionRegion], once: Set[Node]) -> None:
+    """Move producers that one region alone reads into the region; recompute others where that reads fewer bytes.
+
+    The tensors in ``once`` stay: no second kernel computes them.
+    """
     regions = list(regions)
-    owned = {node for region in regions for node in region.index_maps}
+    stored = {*once, *(node for region in regions for node in region.index_maps)}
     for region in regions:
-        _Producers(graph, region, owned).run()
+        _Producers(graph, region, stored).run()
     order = {node: place for place, node in enumerate(graph.nodes)}
     for region in regions:
         _sort(region, order)
@@ -39,11 +42,14 @@ def fuse_producers(graph: Graph, regions: Iterable[FusionRegion]) -> None:
 
 @dataclass
 class _Producers:
-    """The operands of a region: ``readers`` counts the nodes that read each, ``read_in`` has their common index map."""
+    """The operands of a region: ``readers`` counts the nodes that read each, ``read_in`` has their common index map.
+
+    ``stored`` are the tensors that other kernels compute.
+    """
 
     graph: Graph
     region: FusionRegion
-    owned: Set[Node]
+    stored: Set[Node]
     sources: Sources = field(default_factory=Sources)
     readers: dict[Node, int] = field(default_factory=dict)
     read_in: dict[Node, IndexMap | None] = field(default_factory=dict)
@@ -85,7 +91,7 @@ class _Producers:
         return index_map if index_map is not None and self.fits(operand, index_map) else None
 
     def fits(self, node: Node, index_map: IndexMap) -> bool:
-        return node not in self.owned and node not in self.region and fit_operand(node, index_map)
+        return node not in self.stored and node not in self.region and fit_operand(node, index_map)
 
     def is_kept(self, node: Node) -> bool:
         """Return whether a node outside of the region reads a tensor; a product that takes a norm in reads none."""

@@ -5,8 +5,9 @@
     rematerialize     lets Inductor's kernels recompute results where a region then stores fewer bytes
     build             makes the program of each region; a region that is not a program is tried without reductions
 
-Partition decides on the original graph. The two later steps copy operators, and only ever remove bytes. Without
-Inductor, which computes elementwise operators where they are read, the last step copies views only.
+Partition decides on the original graph. The two later steps copy operators, and only ever remove bytes. They copy no
+tensor that is compared with its own elements (:mod:`evt.fx.compared`). Without Inductor, which computes elementwise
+operators where they are read, the last step copies views only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.fx import Graph, Node
 
 from evt.errors import EvtError
 from evt.fx.build import RegionProgram, UnbuiltError, build
+from evt.fx.compared import self_compared
 from evt.fx.fuse_producers import fuse_producers
 from evt.fx.kernels import bound_example, shared_request
 from evt.fx.partition import partition
@@ -124,9 +126,10 @@ def find_regions(
     owner = {node: region for region in found.regions for node in region.index_maps}
     behind = {region.product.node: _behind(region, owner, found.skipped) for region in found.regions}
     wanted = {region.product.node: tuple(region.index_maps) for region in found.regions}
-    fuse_producers(graph, found.regions)
+    once = self_compared(graph)
+    fuse_producers(graph, found.regions, once)
     if inlined:
-        rematerialize(graph, found.regions)
+        rematerialize(graph, found.regions, once)
     else:
         _leave_views(graph, found.regions)
     owned = {node for region in found.regions for node in region.index_maps}

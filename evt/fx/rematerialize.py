@@ -1,4 +1,4 @@
-"""Rematerialize results of regions in their consumers: ``rematerialize(graph, regions)``, in place.
+"""Rematerialize results of regions in their consumers: ``rematerialize(graph, regions, once)``, in place.
 
 Inductor's kernels compute elementwise operators as they read, for no extra bytes. If only such kernels read a result,
 they get a copy of its operators where the inputs of the copy have fewer bytes; the region stores these inputs. For
@@ -24,19 +24,19 @@ from evt.fx.views import Sources, is_view
 _DEEPEST = 8
 
 
-def rematerialize(graph: Graph, regions: Iterable[FusionRegion]) -> None:
-    """Rematerialize results of regions where the regions then store fewer bytes."""
+def rematerialize(graph: Graph, regions: Iterable[FusionRegion], once: Set[Node]) -> None:
+    """Rematerialize results of regions where the regions then store fewer bytes, except the tensors in ``once``."""
     regions = list(regions)
     owned = {node for region in regions for node in region.index_maps}
     sources = Sources()
     for region in regions:
         stored = set(region.outputs)
         for node in reversed(region.nodes):
-            if node not in stored or not _is_elementwise(node, region):
+            if node not in stored or not _is_elementwise(node, region, once):
                 continue
             if not all(_is_loose(user, owned) for user in node.users if user not in region):
                 continue
-            again = _Again.of(node, region, stored, sources)
+            again = _Again.of(node, region, stored, sources, once)
             if sum(again.moved.values()) < 2 * bytes_of(node):
                 _copy(graph, node, again.copied, region)
                 stored.discard(node)
@@ -52,7 +52,9 @@ class _Again:
     copied: dict[Node, None] = field(default_factory=dict)
 
     @staticmethod
-    def of(node: Node, region: FusionRegion, stored: Set[Node], sources: Sources, depth: int = 1) -> _Again:
+    def of(
+        node: Node, region: FusionRegion, stored: Set[Node], sources: Sources, once: Set[Node], depth: int = 1
+    ) -> _Again:
         found = _Again()
         for operand in node.all_input_nodes:
             if number_of(operand) is not None:
@@ -61,8 +63,8 @@ class _Again:
                 found.moved[operand] = bytes_of(sources[operand])
                 continue
             moved = {operand: bytes_of(operand) * (1 if operand in stored else 2)}
-            if depth < _DEEPEST and _is_elementwise(operand, region):
-                inner = _Again.of(operand, region, stored, sources, depth + 1)
+            if depth < _DEEPEST and _is_elementwise(operand, region, once):
+                inner = _Again.of(operand, region, stored, sources, once, depth + 1)
                 if is_view(operand) or sum(inner.moved.values()) < moved[operand]:
                     moved = inner.moved
                     found.copied.update(inner.copied)
@@ -71,9 +73,9 @@ class _Again:
         return found
 
 
-def _is_elementwise(node: Node, region: FusionRegion) -> bool:
-    """Return whether an operator of a region is a view or elementwise."""
-    if node is region.product.node or region.index_maps[node].reduced:
+def _is_elementwise(node: Node, region: FusionRegion, once: Set[Node]) -> bool:
+    """Return whether an operator of a region is a view or elementwise, and not in ``once``."""
+    if node is region.product.node or node in once or region.index_maps[node].reduced:
         return False
     return is_view(node) or not isinstance(semantics(node), Reduced)
 

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from evt.fx.attention import simplify_attention
 from evt.fx.backend import FusePass
+from evt.fx.compared import SaveCompared
 from evt.fx.records import Owner
 
 from . import vision
@@ -109,12 +110,16 @@ def fused(function: Callable[..., Any]) -> Any:
             graph.recompile()
             return make_boxed_func(graph)
 
+        def partition(joint: GraphModule, *arguments: Any, **keywords: Any) -> Any:
+            SaveCompared()(joint.graph)
+            return min_cut_rematerialization_partition(joint, *arguments, **keywords)
+
         compiler = aot_autograd(
             fw_compiler=compile,
             bw_compiler=compile,
             inference_compiler=compile,
             decompositions=select_decomp_table(),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition,
         )
         return compiler(module, inputs)
 

@@ -1,0 +1,180 @@
+"""Tensors that are compared with their own elements: one kernel computes them, and gradients find their maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import gelu, mish, softplus
+from torch.utils.checkpoint import checkpoint
+
+from evt.fx.compared import SaveCompared, self_compared
+from evt.fx.records import RECORDS
+
+from . import training
+from .compiling import ALWAYS
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
+    pytest.mark.usefixtures("fresh_compiler"),
+]
+Tensor = torch.Tensor
+
+
+@pytest.fixture(autouse=True)
+def _gradients(fresh_compiler: None) -> Iterator[None]:
+    with torch.enable_grad():
+        yield
+
+
+#: Values of two products, whose last bits depend on the kernel that computes them.
+BODIES: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "gelu and tanh": lambda x, w, v: gelu(x @ w) + torch.tanh(x @ v),
+    "mish": lambda x, w, v: mish(x @ w) * (x @ v) * 0.7,
+    "transposed": lambda x, w, v: (gelu(x @ w) + 0.3 * (x @ v)).t(),
+    "cast": lambda x, w, v: softplus(x @ w).float() + (x @ v),
+}
+SELECTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "amax": lambda y: y.amax(-1),
+    "amin, kept": lambda y: y.amin(0, keepdim=True),
+    "of several axes": lambda y: y.reshape(2, 3, -1).amax((0, 2)),
+    "max": lambda y: y.max(),
+    "max of a dimension": lambda y: y.max(-1).values,
+    "aminmax": lambda y: torch.aminmax(y, dim=-1).max - torch.aminmax(y, dim=-1).min,
+    "infinity norm": lambda y: torch.linalg.vector_norm(y, float("inf"), -1),
+    "median": lambda y: y.median(),
+    "of a mask": lambda y: y.masked_fill(y < 0, -1e4).amax(-1),
+    "normalised": lambda y: y / y.abs().amax(-1, keepdim=True),
+    "clipped": lambda y: (y / y.abs().amax(-1, keepdim=True)).clamp(-1, 1),
+    "equal": lambda y: y * (y == y.amax(-1, keepdim=True)),
+    "largest two": lambda y: torch.where(y >= y.topk(2, -1).values[..., -1:], y, 0),
+    "difference": lambda y: y * ((y - y.amax(-1, keepdim=True)) >= 0),
+}
+CASES = [
+    pytest.param(body, select, marks=() if (place + number) % len(BODIES) == 0 else pytest.mark.slow)
+    for place, body in enumerate(BODIES)
+    for number, select in enumerate(SELECTIONS)
+]
+
+
+def operands(dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (6, 16), (16, 24), (16, 24)
+    return [torch.randn(*shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+def gradients(run: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
+    result = run(*given).double()
+    weights = torch.linspace(-1, 1, result.numel(), dtype=torch.float64).reshape(result.shape)
+    return list(torch.autograd.grad((result * weights).sum() if result.dim() else result, given))
+
+
+@pytest.mark.parametrize(("body", "select"), CASES)
+def test_gradients_find_the_elements(body: str, select: str) -> None:
+    """In bf16 another element may be the largest, so the gradient is compared in f32 and in f64."""
+
+    def run(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return SELECTIONS[select](BODIES[body](x, w, v))
+
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        given = operands(dtype)
+        for got, want in zip(gradients(training.fused(run), given), gradients(run, given), strict=True):
+            assert torch.isfinite(got).all()
+            if dtype != torch.bfloat16:
+                torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_under_inductor(dtype: torch.dtype) -> None:
+    """Inductor rounds less than eager PyTorch in bf16: without the pass it gives NaN itself."""
+
+    def run(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        y = mish(x @ w) * (x @ v)
+        return y.amin(-1) + softplus(x @ w).amax(-1) + torch.linalg.vector_norm(y, float("inf"), -1)
+
+    given = operands(dtype)
+    compiled = torch.compile(run, backend="evt", options=dict(ALWAYS))
+    for got, want in zip(gradients(compiled, given), gradients(run, given), strict=True):
+        assert torch.isfinite(got).all()
+        if dtype == torch.float32:
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+    assert any(row.fused for record in RECORDS for row in record.rows)
+
+
+def test_gradients_of_a_checkpoint() -> None:
+    """The tensor is saved although the user asks for a second computation."""
+
+    def inner(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return BODIES["gelu and tanh"](x, w, v).amax(-1)
+
+    def run(*given: Tensor) -> Tensor:
+        found: Tensor = checkpoint(inner, *given, use_reentrant=False)
+        return found
+
+    given = operands(torch.float32)
+    for got, want in zip(gradients(training.fused(run), given), gradients(run, given), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
+COMPARISONS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "a wider result": lambda x, w, v: (y := gelu((x @ w).float())) == y.amax(-1, keepdim=True),
+    "its absolute value": lambda x, w, v: (y := gelu((x @ w).float()).abs()) >= y.amax(-1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_in_one_graph(name: str) -> None:
+    """Each row has its maximum: readers of the result do not compute it again."""
+    with torch.no_grad():
+        assert training.fused(COMPARISONS[name])(*operands(torch.bfloat16)).any(-1).all()
+
+
+def test_a_region_reads_a_compared_operand() -> None:
+    """The region does not compute the operand again, although nothing else would store it."""
+
+    def run(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        y = torch.tanh(v)
+        return torch.where(y == y.amax(0), w[:, :16] @ w[:16], 0)
+
+    with torch.no_grad():
+        training.fused(run)(*operands(torch.bfloat16))
+    assert RECORDS[-1].rows[-1].formula.endswith("D = where(x0 == x1, acc, 0)")
+
+
+def compared(run: Callable[[Tensor], Any]) -> list[str]:
+    """Return the operators of a function of one tensor that are compared with their elements."""
+    graph = make_fx(run)(torch.ones(4, 4)).graph
+    return sorted(node.name for node in self_compared(graph))
+
+
+def test_exact_functions_are_computed_again() -> None:
+    """The tensor to save is the operand of views, absolute values and wider types, but not of narrower types."""
+    assert compared(lambda x: x.exp().view(2, 8).abs() == x.exp().amax()) == []
+    assert compared(lambda x: (y := x.exp()).view(2, 8).abs().double() == y.amax()) == ["exp"]
+    assert compared(lambda x: (y := x.exp().half()).float() == y.amax()) == ["_to_copy"]
+    assert compared(lambda x: (y := x.exp())[:1] < y.sort().values[:, 2:3].expand(4, 4)) == ["exp"]
+
+
+def test_tensors_that_need_no_care() -> None:
+    """Inputs, integers, numbers, other tensors, and differences that nobody compares."""
+    assert compared(lambda x: x == x.amax()) == []
+    assert compared(lambda x: (y := torch.arange(4))[:, None] >= y) == []
+    assert compared(lambda x: (x.exp() > 2, x.exp() == x.sin())) == []
+    assert compared(lambda x: ((y := x.sin()) - y.amax(-1, keepdim=True)).exp()) == []
+
+
+def test_the_users_pass_runs() -> None:
+    """A pass of the user's over joint graphs comes first; without its identity PyTorch keeps no graph."""
+    seen: list[Any] = []
+    graph = make_fx(lambda x: (y := x.exp()) == y.amax())(torch.ones(4)).graph
+    for others, count in ((None, 0), (seen.append, 1), ([seen.append, SaveCompared()], 2)):
+        SaveCompared(others)(graph)
+        assert len(seen) == count
+    assert SaveCompared(SaveCompared()).uuid() == ("evt", ("evt",))
+    assert SaveCompared(seen.append).uuid() is None
+    options = {**ALWAYS, "joint_custom_post_pass": seen.append}
+    torch.compile(lambda x: x @ x + 1, backend="evt", options=options)(torch.ones(4, 4))
+    assert len(seen) == 3
