@@ -6,18 +6,18 @@ stride 1 is the fprop of ``forward``: over the gradient of the output, by the fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES
+from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES
 from evt.plan.geometry.halo_groups import groups_together
 from evt.plan.halo_cost import BlockedConvolution, Groups, kernel_of_groups
-from evt.plan.halo_kernels import Variant, fastest_kernels, fitting_kernels, widest_kernels
+from evt.plan.halo_kernels import BATCHES, Variant, fastest_kernels, fitting_kernels, widest_kernels
 from evt.plan.tma import LARGEST_STRIDE
 
 #: Pixels that the instruction multiplies by 64 filters; for integers a multiple of 16.
@@ -30,6 +30,8 @@ _BLOCK_BYTES_OF_GROUPS = (128, 96, 64, 32)
 MOST_ODD = 63
 #: The filters of a warp.
 STRIP = 16
+#: Batch sizes for which kernels of one group in a block are built beside the others.
+_FEW_IMAGES = (1, 4)
 TOO_LARGE = "a tile and its halo do not fit in shared memory"
 #: The largest padding: 16 bits hold the place in the input where a tile begins.
 MOST_PADDING = 32767
@@ -162,7 +164,16 @@ def _grouped(given: Problem, groups: int, operand: DType, by_strips: bool) -> Ha
         return Halo(
             (), reason=f"neither a group nor several in 64 filters are {multiple or 'whole vectors of 16 bytes'}"
         )
-    return fastest_of(blocked, widths, given.filters)
+    found = fastest_of(blocked, widths, given.filters)
+    if any(each.groups == "single" for each in found.offered):
+        return found
+    beside = fastest_of(
+        tuple(_blocked_by_group(given, groups, operand.bits // 8, by_strips)), widths, given.filters, _FEW_IMAGES
+    )
+    if found.reason or beside.reason:
+        return found
+    offered, most, gaps = (*found.offered, *beside.offered), (*found.most, *beside.most), (*found.gaps, *beside.gaps)
+    return replace(found, offered=offered, most=most, gaps=gaps)
 
 
 def _blocked_by_groups(
@@ -177,6 +188,18 @@ def _blocked_by_groups(
         step = filters * (together if groups == "multiple" else 1)  # each block begins at a multiple of it, or of 64
         if step and not (by_strips and step % STRIP):
             yield BlockedConvolution.of_groups(given, number, channels, element_bytes, groups)
+
+
+def _blocked_by_group(given: Problem, number: int, element_bytes: int, by_strips: bool) -> Iterator[BlockedConvolution]:
+    """Yield the convolution in blocks of one group whose channels fill the k of an instruction.
+
+    TMA loads their filters, so that they start sooner than blocks of several groups.
+    """
+    filters, channel_bytes = given.filters // number, given.channels // number * element_bytes
+    if channel_bytes % WINDOW_BYTES or channel_bytes < DEPTH_BYTES or (by_strips and filters % STRIP):
+        return
+    for block_bytes in _BLOCK_BYTES_OF_GROUPS:
+        yield BlockedConvolution.of_groups(given, number, block_bytes // element_bytes, element_bytes, "single")
 
 
 def words_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: bool) -> Halo:
@@ -208,12 +231,14 @@ def _words(given: Problem, number: int, operand: DType, by_strips: bool) -> Halo
     return fastest_of(blocked, widths, given.filters)
 
 
-def fastest_of(convolutions: tuple[BlockedConvolution, ...], widths: range, filters: int) -> Halo:
-    """Return the fastest kernels of a convolution, cut into blocks in some ways, for a number of filters."""
+def fastest_of(
+    convolutions: tuple[BlockedConvolution, ...], widths: range, filters: int, images: Sequence[int] = BATCHES
+) -> Halo:
+    """Return the fastest kernels of a convolution, cut into blocks in some ways, for numbers of filters and images."""
     known = fitting_kernels(convolutions, widths)
     if not known:
         return Halo((), reason=TOO_LARGE)
-    return Halo(fastest_kernels(known, filters), *widest_kernels(known, widths), fast=True)
+    return Halo(fastest_kernels(known, filters, images), *widest_kernels(known, widths), fast=True)
 
 
 def unreachable(axes: Collection[Axis], slice_axes: tuple[Axis, Axis]) -> str:

@@ -18,7 +18,7 @@ from evt.plan.halo_cost import BlockedConvolution, Cycles, Groups, choose
 #: The number of kernels that are built, to choose from by the number of tiles.
 _OFFERED = 5
 #: Batch sizes scored jointly; 256 has double weight.
-_IMAGES = (1, 2, 4, 12, 32, 64, 256, 256)
+BATCHES = (1, 2, 4, 12, 32, 64, 256, 256)
 #: The saving that another kernel must bring: relative to the best time for a batch size, summed over the sizes.
 _WORTH_A_KERNEL = 0.02
 
@@ -127,14 +127,16 @@ def tiles_of(blocked: BlockedConvolution, pixels: int, images: int, filters: int
     return 0 if found is None else found.tiles(images, filters)
 
 
-def fastest_kernels(known: Mapping[Variant, Tiled], filters: int) -> tuple[Variant, ...]:
+def fastest_kernels(
+    known: Mapping[Variant, Tiled], filters: int, images: Sequence[int] = BATCHES
+) -> tuple[Variant, ...]:
     """Return the kernels that are the fastest together, the best one first, for several batch sizes.
 
     The loss of a set is, for each batch size, the time of its best kernel minus the time of the best of all. The set
     grows one by one, as long as another kernel saves enough.
     """
-    counts = Counter(_IMAGES)
-    times = {variant: [found.time(images, filters) for images in counts] for variant, found in known.items()}
+    counts = Counter(images)
+    times = {variant: [found.time(each, filters) for each in counts] for variant, found in known.items()}
     least = [min(each) for each in zip(*times.values(), strict=True)]
     # Times relative to the best, each as often as its batch size counts.
     scores = {

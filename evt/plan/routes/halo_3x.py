@@ -30,7 +30,10 @@ def configs_of_groups(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations for groups: TMA loads B of a tile that lies in one group."""
     found = problem.grouped_halo
     if isinstance(gemm.moved("B", problem.signature.b, problem.operand_bytes), Refusal):
-        found = replace(found, most=tuple(each for each in found.most if each.groups == "multiple"))
+        offered, most = (
+            tuple(each for each in kernels if each.groups == "multiple") for kernels in (found.offered, found.most)
+        )
+        found = replace(found, offered=offered or most, most=most)
     return _configs(problem, found)
 
 

@@ -66,7 +66,7 @@ def groups(problem: Problem) -> Verdict:
 def tma_of_groups(problem: Problem) -> Verdict:
     signature, size = problem.signature, problem.operand_bytes
     of_a = gemm.moved("A", signature.a, size)
-    by_threads = all(each.groups == "multiple" for each in problem.grouped_halo.offered)
+    by_threads = any(each.groups == "multiple" for each in problem.grouped_halo.most)
     return of_a if by_threads or isinstance(of_a, Refusal) else gemm.moved("B", signature.b, size)
 
 
