@@ -35,8 +35,14 @@ PARTS: dict[str, Callable[[Value], Value]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8])
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    ("part", "rows"),
+    [
+        pytest.param(part, rows, marks=() if rows == 1 or part == "select" else pytest.mark.slow)
+        for part in PARTS
+        for rows in (1, 3, 8)
+    ],
+)
 def test_one_element_of_a_vector_is_not_the_vector(part: str, rows: int) -> None:
     """The kernel computes functions of vectors, and an element may be of the vector itself, at any place."""
     x, weight, of_columns, of_rows = torch.randn(rows, 8), torch.randn(8, 8), torch.randn(8), torch.randn(8, 1)[:rows]
