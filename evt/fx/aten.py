@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeGuard
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Node
 
 #: The key in ``node.meta`` that marks values of parameters and buffers alone.
@@ -13,14 +16,26 @@ CONSTANT = "evt_constant"
 
 def operator_name(node: Node) -> str | None:
     """Return the operator's name with its overload, ``add.Tensor``, for a call of ATen or prims, else None."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return None
-    return f"{node.target._schema.name.partition('::')[2]}.{node.target._overloadname}"
+    target = node.target
+    return _name_of(target) if isinstance(target, OpOverload) and node.op == "call_function" else None
 
 
 def base_name(node: Node) -> str:
     """Return the operator's name without its overload, ``add``, or "" for other nodes."""
     return (operator_name(node) or "").partition(".")[0]
+
+
+@cache
+def _name_of(target: OpOverload) -> str:
+    return f"{target._schema.name.partition('::')[2]}.{target._overloadname}"
+
+
+@cache
+def _parameters_of(target: OpOverload) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """Return the names in an operator's schema, and the defaults."""
+    arguments = target._schema.arguments
+    defaults = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    return tuple(each.name for each in arguments), defaults
 
 
 def shape_of(node: Node) -> tuple[Any, ...]:
@@ -50,11 +65,9 @@ class Arguments:
     """The arguments of a call by the names in the operator's schema, with defaults."""
 
     def __init__(self, node: Node) -> None:
-        schema = node.target._schema  # type: ignore[union-attr]
-        self.names = [each.name for each in schema.arguments]
-        given = dict(zip(self.names, node.args, strict=False))
-        defaults = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
-        self.values: dict[str, Any] = {**defaults, **given, **node.kwargs}
+        self.names, defaults = _parameters_of(node.target)
+        given = zip(self.names, node.args, strict=False)
+        self.values: dict[str, Any] = {**defaults, **dict(given), **node.kwargs}
 
     @property
     def first(self) -> Node | None:

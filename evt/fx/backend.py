@@ -136,7 +136,7 @@ class FusePass(RegionPass):
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions, and build them for a measurement; return why regions have no kernel."""
         measures = self.rule == "measure"
-        self._kernels, without = planned(regions, every=measures)
+        self._kernels, without = planned(regions, every=measures, calls=self.calls)
         if measures:
             self._failures |= built(_sources_of(self._kernels.values())).failures
         for node, mine in self._kernels.items():

@@ -29,6 +29,7 @@ from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gai
 from evt.fx.dual import pair_products
 from evt.fx.example import bytes_of, hint
 from evt.fx.expand import fill_zeros
+from evt.fx.kernels import Calls
 from evt.fx.measure import measured
 from evt.fx.moments import is_applied, is_of_channels, is_of_groups, moments_of, split_moments
 from evt.fx.norms import STAYS, Applied, Candidate, apply_norms
@@ -38,6 +39,7 @@ from evt.fx.region import LEFT
 from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.skip_reason import SkipReason
 from evt.fx.stand_in import beside, undo
+from evt.fx.traffic import Followers
 from evt.fx.upsampling import fold_upsampling, unfold
 from evt.runtime.kernels import device_target
 
@@ -85,6 +87,8 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         self._weight_bytes = 0
         #: The norms of a graph that gain only if a region computes their statistics.
         self._with_moments: set[Node] = set()
+        #: The kernels of the graph's regions.
+        self.calls = Calls()
 
     @abstractmethod
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
@@ -99,6 +103,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         skipped: dict[Node, Outcome] = {}
         benefits: dict[Node, Benefit] = {}
         trials: dict[Node, _Trial] = {}
+        self.calls = Calls()
         fill_zeros(graph)
         norms, stay = self._norms(graph)
         estimated = self.rule in ("always", "estimate")
@@ -106,7 +111,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         upsampled = fold_upsampling(graph, self.devices) if estimated else []
         while True:
             reasons = {node: each.reason for node, each in skipped.items() if each.reason is not None}
-            found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons))
+            found = self._judge(find_regions(graph, self.devices, inlined=True, left=reasons), Followers(graph))
             outcomes = tuple(skipped.get(each.product, each) for each in found.outcomes)
             benefits = {**found.benefits, **{node: benefits[node] for node in skipped if node in benefits}}
             products = {each.product for each in outcomes if each.fused is not None}
@@ -200,19 +205,21 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             product.meta[NORM_GAIN] = (gain - folding) / len(norm.products)
         return ""
 
-    def _judge(self, found: Fusion) -> Choice:
+    def _judge(self, found: Fusion, followers: Followers) -> Choice:
         """Return which regions get kernels: the rule skips regions that lose, ``prepare`` those without a kernel."""
         regions = {each.product: each.fused for each in found.outcomes if each.fused is not None}
         computed = {node for fused in regions.values() for node in fused.nodes}
         benefits: dict[Node, Benefit] = {}
         skipped: dict[Node, SkipReason] = {}
         if self.rule == "estimate":
-            benefits = {node: self._estimate(fused, computed) for node, fused in regions.items()}
+            benefits = {node: self._estimate(fused, computed, followers) for node, fused in regions.items()}
             skipped = _losers(benefits)
         skipped |= self.prepare({node: fused for node, fused in regions.items() if node not in skipped})
         if self.rule == "measure" and self.measures:
             kept = {node: fused for node, fused in regions.items() if node not in skipped}
-            benefits = {node: measured(fused) or self._estimate(fused, computed) for node, fused in kept.items()}
+            benefits = {
+                node: measured(fused) or self._estimate(fused, computed, followers) for node, fused in kept.items()
+            }
             skipped |= _losers(benefits)
         outcomes = (
             replace(each, fused=None, reason=skipped[each.product], possible=each.fused)
@@ -222,9 +229,10 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         )
         return Choice(tuple(outcomes), benefits)
 
-    def _estimate(self, fused: RegionProgram, computed: Set[Node]) -> Benefit:
+    def _estimate(self, fused: RegionProgram, computed: Set[Node], followers: Followers) -> Benefit:
         target, replayed = self.target or _target(fused), bool(torch._inductor.config.triton.cudagraphs)
-        return estimate(fused, target, replayed, here=not self.target, computed=computed)
+        here = not self.target
+        return estimate(fused, target, replayed, here=here, computed=computed, followers=followers, calls=self.calls)
 
     def uuid(self) -> str | None:
         """Return None, which keeps the graph out of PyTorch's caches."""

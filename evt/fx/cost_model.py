@@ -46,10 +46,10 @@ from evt.fx.build import RegionProgram
 from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, is_aligned, uncovered
 from evt.fx.example import bytes_of, hint
-from evt.fx.kernels import PROCESSORS, kernel_of, reason_of, shared_request
+from evt.fx.kernels import PROCESSORS, Calls, reason_of, shared_request
 from evt.fx.norms import Candidate
 from evt.fx.reductions import by_inductor, in_epilogue, norm_saves, reductions
-from evt.fx.traffic import second_weights, traffic_of
+from evt.fx.traffic import Followers, second_weights, traffic_of
 from evt.fx.upsampling import is_upsampled
 from evt.ir import Apply, Reduce, TypedDag
 from evt.ir.convolution import ConvolutionProblem
@@ -180,13 +180,17 @@ def estimate(
     *,
     here: bool = False,
     computed: Set[Node] = frozenset(),
+    followers: Followers | None = None,
+    calls: Calls | None = None,
 ) -> Benefit:
     """Estimate the gain and the loss of a region on a target, for the sizes of the call that is compiled.
 
     ``replayed`` means that a CUDA graph replays the kernel, so that the host makes no calls. ``here`` means that this
-    machine builds the kernel. ``computed`` are the nodes that all regions of the graph compute.
+    machine builds the kernel. ``computed`` are the nodes that all regions of the graph compute, ``followers`` those
+    behind its products, and ``calls`` its kernels: the estimates of one graph share them.
     """
     product = fused.region.product
+    followers = Followers(product.node.graph) if followers is None else followers
     result = bytes_of(product.node)
     convolution = product.is_convolution
     of_norm = product.node.meta.get(NORM_GAIN, 0.0)
@@ -194,12 +198,12 @@ def estimate(
     if alone and not of_norm:
         return Benefit(0.0, LAUNCH)
     try:
-        kernel = kernel_of(fused, target, _PROCESSORS, here=here)
+        kernel = (calls or Calls()).fastest(fused, target, _PROCESSORS, here=here)
     except EvtError as error:
         return Benefit(0.0, 0.0, unknown=reason_of(error), code="E1018")
     if unknown := uncovered(kernel, product):
         return Benefit(0.0, 0.0, unknown=unknown, code="E1022")
-    before, after, read = traffic_of(fused, computed)
+    before, after, read = traffic_of(fused, computed, followers)
     summed = _sums_rows(fused)
     saved = before - after + (result if summed else 0)
     operands = sum(bytes_of(each) for each in (product.a, product.b, *second_weights(fused)))
@@ -222,8 +226,7 @@ def estimate(
     gain, loss = spared + launches * LAUNCH + max(0.0, -lost) + of_norm, max(0.0, lost) + copying
     if replayed:
         return Benefit(gain, loss, saved)
-    calls = 1 + len(copies)
-    difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * calls)
+    difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * (1 + len(copies)))
     return Benefit(gain, loss, saved, waiting=difference - (gain - loss))
 
 

@@ -28,11 +28,11 @@ from evt.compilation.policy import may_compile
 from evt.diagnostics import Diagnostic
 from evt.errors import EvtError, TargetError
 from evt.fx.build import RegionProgram
-from evt.fx.example import example
+from evt.fx.example import Form
 from evt.fx.skip_reason import SkipReason
 from evt.plan import Plan, Target, find_target
 from evt.plan.speed import fastest
-from evt.request import Request
+from evt.request import Request, surveyed
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import caller_of
@@ -89,6 +89,38 @@ class Provided:
     def take(self) -> None:
         """Let the program use the kernel."""
         caller_of(self.program).provide(self.call, self.kernel)
+
+
+class Calls:
+    """The kernels of regions while one graph is compiled: the calls of equal layers are planned once.
+
+    A later compilation may find other measurements and other tools.
+    """
+
+    def __init__(self) -> None:
+        self._fastest: dict[object, Plan] = {}
+        self._kernels: dict[object, RegionKernels] = {}
+
+    def fastest(self, fused: RegionProgram, target: str, multiprocessors: int, *, here: bool) -> Plan:
+        """Return :func:`kernel_of`."""
+        key = shared_request(fused), Form.of(fused), target, multiprocessors, here
+        if key not in self._fastest:
+            self._fastest[key] = kernel_of(fused, target, multiprocessors, here=here)
+        return self._fastest[key]
+
+    def fastest_or_reason(self, fused: RegionProgram, target: str) -> Plan | str:
+        """Return the kernel for a call of a region on a target, or the reason why there is none."""
+        try:
+            return self.fastest(fused, target, PROCESSORS, here=False)
+        except EvtError as error:
+            return reason_of(error)
+
+    def kernels(self, fused: RegionProgram, *, every: bool) -> RegionKernels:
+        """Return :func:`region_kernels`."""
+        key = shared_request(fused), Form.of(fused), _is_fixed(fused), every
+        if key not in self._kernels:
+            self._kernels[key] = region_kernels(fused, every=every)
+        return self._kernels[key]
 
 
 def region_kernels(fused: RegionProgram, *, every: bool = False) -> RegionKernels:
@@ -165,19 +197,26 @@ def kernel_of(fused: RegionProgram, target: str, multiprocessors: int, *, here: 
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
 
-def kernel_or_reason(fused: RegionProgram, target: str) -> Plan | str:
-    """Return the kernel for a call of a region on a target, or the reason why there is none."""
-    try:
-        return kernel_of(fused, target, PROCESSORS)
-    except EvtError as error:
-        return reason_of(error)
-
-
 def bound_example(fused: RegionProgram) -> Bound:
     """Return the call of a region in the graph, without memory."""
+    return _bound(shared_request(fused), Form.of(fused))
+
+
+@lru_cache(maxsize=4096)
+def _bound(request: Request, form: Form) -> Bound:
     with unset_fake_temporarily():
-        a, b, inputs = example(fused)
-        return bind(shared_request(fused), a, b, inputs, {}, memory=False)
+        a, b, inputs = form.empty()
+        return bind(request, a, b, inputs, {}, memory=False)
+
+
+def check_kernel(fused: RegionProgram, target: Target) -> None:
+    """Raise TargetError for a region that no kernel of a target computes."""
+    _check(shared_request(fused), Form.of(fused), target)
+
+
+@lru_cache(maxsize=4096)
+def _check(request: Request, form: Form, target: Target) -> None:
+    _ = surveyed(request, call_problem(request, _bound(request, form), target)).chosen
 
 
 #: The multiprocessors of an H100 or H200, the assumed GPU if none is known.
@@ -187,18 +226,19 @@ _DEVICES = ("cuda",)
 
 
 def planned(
-    regions: Mapping[Node, RegionProgram], *, every: bool = False
+    regions: Mapping[Node, RegionProgram], *, every: bool = False, calls: Calls | None = None
 ) -> tuple[dict[Node, RegionKernels], dict[Node, SkipReason]]:
     """Return by product the kernels of regions on CUDA devices, and why regions cannot be called.
 
     ``every``: plan every kernel of a layer for fixed sizes, too.
     """
+    calls = calls or Calls()
     kernels: dict[Node, RegionKernels] = {}
     without: dict[Node, SkipReason] = {}
     for node, fused in regions.items():
         try:
             if node.meta["val"].device.type in _DEVICES:
-                kernels[node] = region_kernels(fused, every=every)
+                kernels[node] = calls.kernels(fused, every=every)
             else:
                 bound_example(fused)
         except EvtError as error:  # noqa: PERF203

@@ -24,7 +24,7 @@ proportional to its length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -92,14 +92,37 @@ def _bytes(node: Node) -> int:
     return math.prod(size if isinstance(size, int) else _UNKNOWN for size in value.shape) * value.dtype.itemsize
 
 
+class _Facts:
+    """The facts about a graph's nodes that all states share.
+
+    ``sources`` are the base tensors of views, ``results`` the tensors that the graph's output reads. A region writes
+    such results at once, so that no region stays open until the end.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.sources = Sources()
+        ends = (each for node in nodes if node.op == "output" for each in node.all_input_nodes)
+        self.results = frozenset(self.sources[each] for each in ends)
+        self.operands = {node: tuple(node.all_input_nodes) for node in nodes}
+        self.views = {node for node in nodes if is_view(node)}
+        self.bytes = {node: _bytes(node) for node in nodes}
+        #: The bytes that a node moves as a kernel: its operands and its result.
+        self.alone = {node: 0 if node in self.views else self._alone(node) for node in nodes}
+
+    def bases(self, node: Node) -> Iterable[Node]:
+        """Return the tensors that a node reads."""
+        return dict.fromkeys(self.sources[each] for each in self.operands[node])
+
+    def _alone(self, node: Node) -> int:
+        read = sum(self.bytes[each] for each in self.bases(node)) if node.op != "output" else 0
+        return read + (self.bytes[node] if _is_kernel(node) else 0)
+
+
 @dataclass
 class _State:
     """The choices so far, with their front. Regions are numbers, and sets of regions are the bits of an int."""
 
-    #: The base tensors of views, and the tensors that the graph's output reads. A region writes such results at once,
-    #: so that no region stays open until the end.
-    sources: Mapping[Node, Node]
-    results: Set[Node]
+    facts: _Facts
     cost: int = 0
     #: The nodes of regions that are still to be read, with their region and index map.
     owner: dict[Node, tuple[int, IndexMap]] = field(default_factory=dict)
@@ -116,7 +139,7 @@ class _State:
 
     def copy(self) -> _State:
         copied = (dict(self.owner), dict(self.needs), set(self.written), dict(self.read))
-        return _State(self.sources, self.results, self.cost, *copied, dict(self.open), dict(self.before), self.chosen)
+        return _State(self.facts, self.cost, *copied, dict(self.open), dict(self.before), self.chosen)
 
     def owns(self, index: int, node: Node) -> bool:
         return node in self.owner and self.owner[node][0] == index
@@ -124,7 +147,7 @@ class _State:
     def readers(self, node: Node) -> dict[int, dict[Node, IndexMap]]:
         """Return the regions that a node reads, in order, each with the index maps of the node's operands there."""
         found: dict[int, dict[Node, IndexMap]] = {}
-        for operand in node.all_input_nodes:
+        for operand in self.facts.operands[node]:
             if operand in self.owner:
                 index, index_map = self.owner[operand]
                 found.setdefault(index, {})[operand] = index_map
@@ -133,7 +156,7 @@ class _State:
     def needed(self, node: Node, index: int) -> int:
         """Return the regions on which a node depends by operands outside of a region."""
         found = 0
-        for operand in node.all_input_nodes:
+        for operand in self.facts.operands[node]:
             if not self.owns(index, operand):
                 found |= self.needed_for(operand)
         return found
@@ -146,30 +169,28 @@ class _State:
     def leave(self, node: Node) -> None:
         """Let a node stay out: it becomes a kernel, unless it is a view."""
         needs = 0
-        for each in node.all_input_nodes:
+        for each in self.facts.operands[node]:
             needs |= self.needed_for(each)
         if needs:
             self.needs[node] = needs
-        if is_view(node):
-            return
-        for operand in dict.fromkeys(self.sources[each] for each in node.all_input_nodes):
-            self._write(operand)
-            self.cost += _bytes(operand) if node.op != "output" else 0
-        self.cost += _bytes(node) if _is_kernel(node) else 0
+        self.cost += self.facts.alone[node]
+        if needs and node not in self.facts.views:
+            for operand in self.facts.bases(node):
+                self._write(operand)
 
     def give(self, node: Node, index: int, index_map: IndexMap) -> None:
         """Let a node join a region."""
         self._wait(index, self.needed(node, index))
-        for operand in node.all_input_nodes:
-            base = self.sources[operand]
+        for operand in self.facts.operands[node]:
+            base = self.facts.sources[operand]
             if not self.owns(index, operand):
                 self._write(base)
                 known = self.read.get(base, 0)
-                self.cost += 0 if known >> index & 1 else _bytes(base)
+                self.cost += 0 if known >> index & 1 else self.facts.bytes[base]
                 self.read[base] = known | 1 << index
         self.owner[node] = index, index_map
         self.open[index] = self.open.get(index, 0) + 1
-        if node in self.results:
+        if node in self.facts.results:
             self._write(node)
         self.chosen = _Chosen(self.chosen, node, index, index_map)
 
@@ -187,7 +208,7 @@ class _State:
         """Count the write of a region's result once; writes of other kernels are counted when the kernel is made."""
         if node in self.owner and node not in self.written:
             self.written.add(node)
-            self.cost += _bytes(node)
+            self.cost += self.facts.bytes[node]
 
     def drop(self, done: Sequence[Node]) -> None:
         """Drop nodes without further readers, and regions without other nodes."""
@@ -213,9 +234,18 @@ class _State:
             (node, number.setdefault(index, len(number)), kind(index_map))
             for node, (index, index_map) in self.owner.items()
         ]
+        bits = {1 << index: 1 << place for index, place in number.items()}
+        every, known = sum(bits), dict[int, int]()
 
         def renumbered(regions: int) -> int:
-            return sum(1 << new for old, new in number.items() if regions >> old & 1)
+            left = mine = regions & every
+            if mine not in known:
+                found = 0
+                while left:
+                    found |= bits[left & -left]
+                    left &= left - 1
+                known[mine] = found
+            return known[mine]
 
         needs = [(node, renumbered(regions)) for node, regions in self.needs.items()]
         before = [renumbered(self.before.get(index, 0)) for index in number]
@@ -249,13 +279,18 @@ class _Search:
             elif found is not None:
                 self.skipped[node] = found
         self.last = _last_readers(nodes)
-        sources = Sources()
-        ends = (each for node in nodes if node.op == "output" for each in node.all_input_nodes)
-        self.start = _State(sources, frozenset(sources[each] for each in ends))
+        self.start = _State(_Facts(nodes))
+        #: The nodes that depend on no region.
+        self.apart: set[Node] = set()
+        for node in nodes:
+            if node not in self.product_at and self.apart.issuperset(node.all_input_nodes):
+                self.apart.add(node)
 
     def solve(self) -> Partition:
         states = [self.start.copy()]
         for node in self.nodes:
+            if self._passes(states, node):
+                continue
             found: dict[object, _State] = {}
             for state in states:
                 choices = self._choices(state, node)
@@ -271,6 +306,15 @@ class _Search:
                 self.exact = False
                 states = sorted(states, key=lambda each: each.cost)[: self.width]
         return self._result(min(states, key=lambda each: each.cost))
+
+    def _passes(self, states: Sequence[_State], node: Node) -> bool:
+        """Let a node that depends on no region stay out; return False, and do nothing, if that changes a front."""
+        if node not in self.apart or any(each in state.read for each in self.last.get(node, ()) for state in states):
+            return False
+        self.steps += len(states)
+        for state in states:
+            self._take(state, node, None)
+        return True
 
     def _choices(self, state: _State, node: Node) -> list[tuple[int, IndexMap] | None]:
         """Return the regions that a node may join; None means that it stays out."""

@@ -27,7 +27,7 @@ from evt.fx.attention import simplify_attention
 from evt.fx.backend import options_of, patches_of
 from evt.fx.build import RegionProgram
 from evt.fx.choose import RegionPass, graph_name
-from evt.fx.kernels import build_all, kernel_or_reason, planned
+from evt.fx.kernels import build_all, planned
 from evt.fx.norms import restore
 from evt.fx.options import Options, read_options
 from evt.fx.records import ProductReport, rows_of
@@ -126,7 +126,7 @@ class _Planning(RegionPass):
 
     def prepare(self, regions: Mapping[Node, RegionProgram]) -> dict[Node, SkipReason]:
         """Plan the kernels of regions; return by product why a region has no kernel."""
-        kernels, without = planned(regions, every=self.rule == "measure")
+        kernels, without = planned(regions, every=self.rule == "measure", calls=self.calls)
         self.planned |= {node: each.sources for node, each in kernels.items()}
         return without
 
@@ -142,7 +142,7 @@ class _Naming(_Planning):
         """Name the kernels of regions; return by product why a region has no kernel on the target."""
         without: dict[Node, SkipReason] = {}
         for node, fused in regions.items():
-            found = kernel_or_reason(fused, self.target)
+            found = self.calls.fastest_or_reason(fused, self.target)
             if isinstance(found, str):
                 without[node] = SkipReason(node, "E1018", found)
             else:

@@ -23,7 +23,7 @@ from evt.errors import EvtError
 from evt.fx.build import RegionProgram, UnbuiltError, build
 from evt.fx.compared import self_compared
 from evt.fx.fuse_producers import fuse_producers
-from evt.fx.kernels import bound_example, shared_request
+from evt.fx.kernels import check_kernel
 from evt.fx.partition import partition
 from evt.fx.product import Product, find_product
 from evt.fx.region import FusionRegion
@@ -32,8 +32,6 @@ from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view
 from evt.html import Html, code, page, table
 from evt.plan import find_target
-from evt.request import surveyed
-from evt.runtime.kernels import call_problem
 from evt.settings import Settings
 
 
@@ -216,9 +214,7 @@ def _check_kernel(fused: RegionProgram) -> None:
     """Raise TargetError if a region is on a GPU for which evt has no kernel."""
     device = fused.region.product.node.meta["val"].device
     if device.type == "cuda" and torch.cuda.is_available():
-        target = find_target("sm{}{}".format(*torch.cuda.get_device_capability(device)))
-        request = shared_request(fused)
-        _ = surveyed(request, call_problem(request, bound_example(fused), target)).chosen
+        check_kernel(fused, find_target("sm{}{}".format(*torch.cuda.get_device_capability(device))))
 
 
 def _behind(

@@ -1,11 +1,12 @@
-"""The memory traffic of a region, and of Inductor's kernels that read its results: ``traffic_of(fused, computed)``."""
+"""The memory traffic of a region, and of Inductor's kernels that read its results: ``traffic_of(fused, ...)``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Set
+from functools import cached_property
 
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from evt.fx.aten import is_tensor, shape_of
 from evt.fx.build import RegionProgram
@@ -18,12 +19,54 @@ from evt.fx.stand_in import beside, operands_of
 from evt.fx.views import readers
 
 
-def traffic_of(fused: RegionProgram, computed: Set[Node]) -> tuple[int, int, bool]:
+class Followers(dict[Node, Set[Node]]):
+    """By product, the nodes of a graph that depend on it, and on no product after it: Inductor's next kernels.
+
+    The graph may not change meanwhile.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def __missing__(self, product: Node) -> Set[Node]:
+        bit, needs = self._bits[product], self._needs
+        later = sum(1 << other for node, other in self._bits.items() if node is not product and needs[node] >> bit & 1)
+        found = {product}
+        stack = [product]
+        while stack:
+            for user in stack.pop().users:
+                if user not in found and not needs[user] & later:
+                    found.add(user)
+                    stack.append(user)
+        self[product] = found
+        return found
+
+    @cached_property
+    def _bits(self) -> dict[Node, int]:
+        """The products, numbered."""
+        products = (node for node in self._graph.nodes if find_product(node) is not None)
+        return {node: bit for bit, node in enumerate(products)}
+
+    @cached_property
+    def _needs(self) -> dict[Node, int]:
+        """The products on which a node depends, itself included, as the bits of an int."""
+        found: dict[Node, int] = {}
+        for node in self._graph.nodes:
+            needs = 1 << self._bits[node] if node in self._bits else 0
+            for operand in node.all_input_nodes:
+                needs |= found[operand]
+            found[node] = needs
+        return found
+
+
+def traffic_of(fused: RegionProgram, computed: Set[Node], followers: Followers) -> tuple[int, int, bool]:
     """Return the traffic of results without a region and with it, and whether a kernel of Inductor reads them.
 
     ``computed`` are the nodes of all regions: none of Inductor's kernels computes them.
     """
-    product, follows = fused.region.product.node, _follows(fused)
+    product = fused.region.product.node
+    follows = followers[product]
     before, after, read = 2 * bytes_of(product) * (1 + len(second_weights(fused))), 0, False
     for node in (each.node for each in fused.results):
         users = {user for user in readers(node) if user not in fused.region and not is_aside(user)}
@@ -76,20 +119,4 @@ def _sums_pixels(node: Node) -> bool:
     return isinstance(found, Reduced) and 0 in found.places and 1 not in found.places
 
 
-def _follows(fused: RegionProgram) -> set[Node]:
-    """Return the nodes that depend on a region's product, and on no product after it: Inductor's next kernels."""
-    product = fused.region.product.node
-    found: set[Node] = {product}
-    later: set[Node] = set()
-    node = product.next
-    while node.op != "root":
-        operands = node.all_input_nodes
-        if not later.isdisjoint(operands):
-            later.add(node)
-        elif not found.isdisjoint(operands):
-            (found if find_product(node) is None else later).add(node)
-        node = node.next
-    return found
-
-
-__all__ = ["second_weights", "traffic_of"]
+__all__ = ["Followers", "second_weights", "traffic_of"]

@@ -13,6 +13,7 @@ from evt.fx.index_map import IndexMap, all_same, same
 _RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
 _PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_with_sizes", "chunk", "unbind")
 _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
+_VIEWS = frozenset((*_RESHAPES, *_PARTS, *_PERMUTATIONS))
 #: Operators that read or reinterpret memory and not elements.
 MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
 #: Operators whose operands Inductor copies if their strides differ from the trace: matrix products, and attention by
@@ -25,7 +26,7 @@ def is_view(node: Node) -> bool:
     """Return whether a node is a view, or a list of views, of its first operand's memory."""
     if node.target is operator.getitem:
         return isinstance(node.args[0], Node) and is_view(node.args[0])
-    return base_name(node) in (*_RESHAPES, *_PARTS, *_PERMUTATIONS)
+    return base_name(node) in _VIEWS
 
 
 def base_of(node: Node) -> Node:

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import evt
+from evt.fx import kernels
 from evt.fx.backend import options_of
 from evt.fx.cost_model import Benefit
+from evt.fx.kernels import kernel_of
 from evt.fx.options import Options
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -80,6 +82,19 @@ def test_a_target_is_asked_for(make: Any) -> None:
     assert "E1016" not in str(found)
     assert "on sm90" in str(found).splitlines()[0]
     assert second.formula.endswith("D = acc + x0")
+
+
+def test_equal_layers_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six layers of two shapes are twelve products with two kernels, which the estimate and the report share."""
+    planned: list[object] = []
+    monkeypatch.setattr(
+        kernels, "kernel_of", lambda *given, **named: planned.append(given) or kernel_of(*given, **named)
+    )
+    model = torch.nn.Sequential(*(Net() for _ in range(6))).half().eval()
+    found = evt.report(model, (torch.randn(4096, 256).half(),), arch="h100")
+    assert len(found.rows) == 12
+    assert sum(row.kernel != "" for row in found.rows) >= 6
+    assert 1 <= len(planned) <= 4
 
 
 def test_other_targets_and_rules() -> None:
