@@ -23,6 +23,12 @@ def either(number: Number, other: Array) -> Number:
     return replace(number, x=x)
 
 
+def or_zero(variance: Number) -> Number:
+    """Return a variance that may be 0: the mean of equal values may differ from them by its rounding."""
+    small = variance.x[:1] <= WIDE * deviation(variance.x)
+    return either(variance, np.where(small, 0.0, variance.x[:1]))
+
+
 def finite(number: Number) -> Number:
     """Return a number that is in doubt where it is infinite or NaN."""
     return replace(number, doubt=number.doubt | ~np.isfinite(number.x).all(0))

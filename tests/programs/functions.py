@@ -222,8 +222,11 @@ FUNCTIONS: Mapping[str, ExactFunction] = {
     "celu": ExactFunction(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x / alpha), x)),
     "selu": ExactFunction(lambda t, x: _SELU[1] * t.where(x < 0.0, _SELU[0] * t.expm1(x), x)),
     "gelu": ExactFunction(lambda t, x: 0.5 * x * (1.0 + t.erf(x * _ROOT_HALF))),  # evt's error is 2^-22 of x
-    "gelu_slope": ExactFunction(
-        lambda t, x: 0.5 * (1.0 + t.erf(x * _ROOT_HALF)) + x * (t.exp(-0.5 * x * x) * (2 * math.pi) ** -0.5)
+    "gelu_slope": ExactFunction(  # infinities have the limits, 0 and 1
+        lambda t, x: (
+            0.5 * (1.0 + t.erf(x * _ROOT_HALF))
+            + t.where(t.abs(x) < math.inf, x, 0.0) * (t.exp(-0.5 * x * x) * (2 * math.pi) ** -0.5)
+        )
     ),
     "gelu_tanh": ExactFunction(lambda t, x: x * _sigmoid(t, math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))),
     "sigmoid": ExactFunction(_sigmoid),

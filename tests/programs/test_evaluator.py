@@ -14,6 +14,7 @@ import evt
 from evt.functions import TABLE
 from tests.programs.call import problems
 from tests.programs.checks import check
+from tests.programs.combined import or_zero
 from tests.programs.derivatives import Derivatives
 from tests.programs.functions import EAGER, FUNCTIONS
 from tests.programs.number import COUNT, NO_DOUBT, WIDE, Arithmetic, Number, deviation
@@ -153,6 +154,23 @@ def test_an_infinity_times_a_sum_that_may_be_zero_is_in_doubt() -> None:
     given = Number(sums, NO_DOUBT, t)
     for found in (given * np.inf, np.inf * given):
         assert np.broadcast_to(found.doubt, (1, 1, 3))[0, 0].tolist() == [False, True, False]
+
+
+def test_a_variance_that_rounding_makes_may_be_zero() -> None:
+    """The mean of equal values may differ from them by its rounding; 0 / 0 is NaN then, and not infinite."""
+    t = Arithmetic(True, 1.0, np.random.default_rng(0))
+    variances = np.ones((COUNT, 1, 1, 2))
+    variances[:, 0, 0, 0] = np.linspace(1e-15, 3e-15, COUNT) ** 2
+    found = or_zero(Number(variances, NO_DOUBT, t)) / 0.0
+    assert np.isinf(deviation(found.x))[0, 0].tolist() == [True, False]
+
+
+def test_the_slope_of_gelu_has_limits() -> None:
+    t = Arithmetic(True, 1.0, np.random.default_rng(0))
+    infinite = Number(np.array([np.inf, -np.inf]).reshape(1, 1, 1, 2), NO_DOUBT, t)
+    assert FUNCTIONS["gelu_slope"].meaning(t, infinite).x[0].ravel().tolist() == [1.0, 0.0]
+    acc = torch.tensor([[torch.inf, -torch.inf]]).double()
+    assert evt.gemm("D = gelu_slope(acc)").reference(torch.ones(1, 1).double(), acc).tolist() == [[1.0, 0.0]]
 
 
 @pytest.mark.parametrize("single", [True, False])
