@@ -223,7 +223,9 @@ def _measure(
         return
     exact = known.inputs(device, torch.float32, result.batch)
     with torch.backends.cudnn.flags(allow_tf32=False):  # type: ignore[no-untyped-call, unused-ignore]
-        if not result.training:
+        if result.training:
+            _fill_zeros(made)
+        else:
             _settle(made, lambda: made(*exact[0], **exact[1]))
         want = Work(made, exact, None, result.training).results(made)
     work = work_of(made, result.name, device, getattr(torch, result.dtype), result.batch, result.training)
@@ -319,15 +321,16 @@ class Work:
         return _first(function(*args, **keywords))
 
 
-def _settle(model: torch.nn.Module, call: Callable[[], object]) -> None:
-    """Make no parameter zero, and set batch norms to the statistics of their input, so that a model's result reveals
-    errors.
-
-    Otherwise a head of zeros has no relative error, and 16-bit values vanish in deep models.
-    """
+def _fill_zeros(model: torch.nn.Module) -> None:
+    """Make no parameter zero: with a head of zeros, the result and all gradients are zero, without relative errors."""
     for parameter in model.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.02)
+
+
+def _settle(model: torch.nn.Module, call: Callable[[], object]) -> None:
+    """Fill zeros, and set batch norms to the statistics of their input: else 16-bit values vanish in deep models."""
+    _fill_zeros(model)
     norms = [each for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
     for each in norms:
         each.momentum = 1.0

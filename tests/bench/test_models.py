@@ -60,7 +60,8 @@ class _Small(nn.Module):
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
         self.drop, self.head = nn.Dropout(0.5), nn.Linear(4, 2)
-        nn.init.zeros_(self.head.weight)
+        for each in self.head.parameters():
+            nn.init.zeros_(each)
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"scores": self.head(self.drop(torch.relu(self.norm(self.conv(x))).mean((2, 3))))}
