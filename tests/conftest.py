@@ -20,7 +20,7 @@ from tests.support.fake_nvcc import Room, make_room
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write the files of tests/golden")
     group = parser.getgroup("random programs")
-    group.addoption("--count", type=int, help="how many random programs are checked: 60, and 300 by the slow tests")
+    group.addoption("--count", type=int, help="how many random programs are checked: 40, and 300 by the slow tests")
     group.addoption("--first", type=int, default=0, help="the seed of the first of them")
     group.addoption("--compiled", type=int, help="how many of them are compiled, or run on a GPU")
 

@@ -221,11 +221,11 @@ int main() {
     } else if (groups > 1 || vector < 0) {
       compute_groups(p, of_block, groups, vector);
     } else if (residues) {
-      compute<Halo<104, 2, true, true>, false, 0, 1, 2>(p);
+      compute<Halo<104, 2, true, true>, false, 2>(p);
     } else if (volume) {
-      backwards ? compute<Halo<104, 3, true>, false, 0, 1, 2>(p) : compute<Halo<104, 3, false>, true, 0, 1, 2>(p);
+      backwards ? compute<Halo<104, 3, true>, false, 2>(p) : compute<Halo<104, 3, false>, true, 1>(p);
     } else {
-      backwards ? compute<Halo<104, 2, true>, false, 0, 1, 2>(p) : compute<Halo<64, 2, false>, true, 0, 1, 2>(p);
+      backwards ? compute<Halo<104, 2, true>, false, 2>(p) : compute<Halo<64, 2, false>, true, 1>(p);
     }
   }
 }

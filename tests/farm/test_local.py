@@ -100,8 +100,8 @@ def test_a_kernel_of_the_search_space_is_called_by_its_name() -> None:
 
 @pytest.mark.usefixtures("_unbuilt")
 def test_the_search_finds_nearly_the_best_kernel() -> None:
-    """Five problems against an exhaustive search: times are estimates, give or take a tenth."""
-    chosen = [tasks(27)[number] for number in (1, 3, 10, 15, 22)]
+    """Three problems against an exhaustive search: times are estimates, give or take a tenth."""
+    chosen = [tasks(27)[number] for number in (1, 10, 22)]
     for task, tuning in run_tasks(chosen, StandInMachine(gpu=H200), Options(rounds=5, wide=True, most=24)):
         every = [
             true_ms(task, (each.route.name, name), H200)

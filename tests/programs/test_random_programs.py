@@ -1,6 +1,6 @@
 """Random programs against an evaluator that is not evt, which sees mistakes.
 
-Sixty programs, and 300 where ``-m slow`` asks for them: ``pytest tests/programs --count 20000`` checks 20,000.
+Forty programs, and 300 where ``-m slow`` asks for them: ``pytest tests/programs --count 20000`` checks 20,000.
 ``python -m tests.programs`` checks them in several processes, and shrinks the failures.
 """
 
@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "run" in metafunc.fixturenames:
         asked = metafunc.config.getoption("count")
         marks = [pytest.mark.slow, pytest.mark.xdist_group("300 random programs")]  # one worker makes them
-        counts = [asked] if asked else [60, pytest.param(300, marks=marks)]
+        counts = [asked] if asked else [40, pytest.param(300, marks=marks)]
         metafunc.parametrize("run", counts, indirect=True, scope="module")
 
 

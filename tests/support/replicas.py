@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from functools import partial
@@ -46,9 +47,15 @@ def train_replicas(folder: Path, backend: str, dtype: torch.dtype, count: int = 
 
 
 def spawn(work: Callable[[int, Path, int], None], folder: Path, backend: str, count: int = 2) -> list[Any]:
-    """Return the values that ``count`` processes of one group save as ``RANK.pt`` in a folder."""
+    """Return the values that ``count`` processes of one group save as ``RANK.pt`` in a folder.
+
+    They are forks of a process that has imported PyTorch and its compiler.
+    """
     start: Callable[..., None] = _work
-    context = torch.multiprocessing.spawn(start, (work, folder, backend, count), nprocs=count, join=False)  # type: ignore[attr-defined]
+    multiprocessing.set_forkserver_preload(["torch._inductor.compile_fx"])
+    context = torch.multiprocessing.start_processes(  # type: ignore[attr-defined]
+        start, (work, folder, backend, count), nprocs=count, join=False, start_method="forkserver"
+    )
     try:
         while not context.join(_SECONDS):
             pass
