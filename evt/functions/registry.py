@@ -52,10 +52,9 @@ def function(
     the language: the derivative with respect to the first parameter, or a sequence with one for every parameter.
     ``facts`` are not checked.
 
-    Registration compares the three at points of a grid. It compares the C++ if there is a compiler, g++ or ``CXX``, and
-    the C++ calls no function that only the device has.
-    ``check=False`` skips the comparison, for a derivative that differs on purpose, such as a straight-through
-    estimator.
+    Registration compares the three at points of a grid. The C++ takes part if there is a compiler, g++ or ``CXX``, and
+    if it calls no function that only the device has. ``check=False`` skips the comparison, for a derivative that
+    differs on purpose, such as a straight-through estimator.
 
     Registering an equal function again has no effect. ``replace=True`` gives the name to the new function; existing
     programs keep the old one. Raise ArgumentError: E0651 (the name is taken), E0652 (bad signature), E0653 (bad C++),
