@@ -40,6 +40,11 @@ Verdict = Match | Refusal
 HOLDS = Match()
 
 
+def refused_for(reason: str) -> Verdict:
+    """Return a refusal with the reason, or HOLDS if there is none."""
+    return Refusal(reason) if reason else HOLDS
+
+
 class Matches:
     """The findings of a route's rules, by type."""
 

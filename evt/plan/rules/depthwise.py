@@ -7,7 +7,7 @@ from evt.plan.problem import Problem
 from evt.plan.rules import own
 from evt.plan.rules.gemm import moved
 from evt.plan.rules.rule import rule
-from evt.plan.verdict import HOLDS, Refusal, Verdict
+from evt.plan.verdict import HOLDS, Refusal, Verdict, refused_for
 
 
 @rule("the target is the one that the kernel is made for: sm90")
@@ -19,8 +19,7 @@ def on_sm90(problem: Problem) -> Verdict:
 
 @rule("each channel has a separate filter of at most 128 taps, and it is a fprop of images, or a dgrad of stride 1")
 def depthwise(problem: Problem) -> Verdict:
-    reason = problem.depthwise.reason
-    return Refusal(reason) if reason else HOLDS
+    return refused_for(problem.depthwise.reason)
 
 
 @rule("A and B are f16, bf16 or f32, both the same")

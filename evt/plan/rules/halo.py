@@ -11,7 +11,7 @@ from evt.plan.rules import gemm, own
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
-from evt.plan.verdict import HOLDS, Partial, Refusal, Verdict
+from evt.plan.verdict import HOLDS, Partial, Refusal, Verdict, refused_for
 
 
 @rule(
@@ -41,14 +41,12 @@ operand_types = Rule("WGMMA multiplies the operands' types", collective_types.ch
 
 @rule("a tile and its halo fit TMA's boxes and shared memory")
 def fits(problem: Problem) -> Verdict:
-    reason = problem.halo.reason
-    return Refusal(reason) if reason else HOLDS
+    return refused_for(problem.halo.reason)
 
 
 @rule("channels are few: widened to a power of 2, a row of taps is at most 128 bytes, a step of the stride exactly 16")
 def windows(problem: Problem) -> Verdict:
-    reason = problem.windows.reason
-    return Refusal(reason) if reason else HOLDS
+    return refused_for(problem.windows.reason)
 
 
 @rule("the operation is a fprop, or a dgrad of stride 1, with groups")
@@ -58,8 +56,7 @@ def has_groups(problem: Problem) -> Verdict:
 
 @rule("groups of 16-bit operands: several whole ones fill a block of 64 filters, or each has whole vectors of 16 bytes")
 def groups(problem: Problem) -> Verdict:
-    reason = problem.grouped_halo.reason
-    return Refusal(reason) if reason else HOLDS
+    return refused_for(problem.grouped_halo.reason)
 
 
 @rule("A can be moved by TMA, and so can B where a tile lies in one group: 16-byte aligned addresses and strides")
@@ -100,14 +97,12 @@ def copied(problem: Problem) -> Verdict:
 
 @rule("operands of a fprop have 16 bits; an odd number of channels is at most 63, without groups; a tile fits")
 def words(problem: Problem) -> Verdict:
-    reason = problem.words.reason
-    return Refusal(reason) if reason else HOLDS
+    return refused_for(problem.words.reason)
 
 
 @rule("a fprop of 16-bit operands with a stride of 1 and several taps; at most 8 filters have at most 64 taps together")
 def tap_rows(problem: Problem) -> Verdict:
-    reason = problem.tap_rows.reason
-    return Refusal(reason) if reason else HOLDS
+    return refused_for(problem.tap_rows.reason)
 
 
 @rule(
