@@ -75,9 +75,11 @@ def tile_of(config: Config, operand_bytes: int) -> Tile:
 _OFFERED = (
     Tile(128, 2, True),
     Tile(256, 1, False, (1, 2, 1)),
+    Tile(256, 1, False, (2, 1, 1)),
     Tile(192, 2, True, (1, 2, 1)),
     Tile(160, 1, False, (1, 2, 1)),
     Tile(64, 2, True),
+    Tile(128, 1, False, (1, 1, 4)),
     Tile(64, 1, False, (1, 1, 4)),
     Tile(64, 1, True),
     Tile(32, 1, True),
@@ -99,6 +101,8 @@ _PROMOTED = (
     Tile(64, 1, False, (1, 1, 4)),
     Tile(16, 1, False, (1, 1, 4)),
 )
+#: The tiles of promoted sums without factors.
+_UNSCALED = (*_PROMOTED, Tile(160, 1, False, (1, 2, 1)), Tile(96, 1, False))
 #: The tiles for factors of rows: tall ones are by rows.
 _SCALED_BY_ROWS = (
     Tile(128, 2, False, (2, 1, 1), by_rows=True),
@@ -209,7 +213,7 @@ def _offered(product: ProductClass) -> tuple[Tile, ...]:
     if product.packed:
         return _PACKED
     if product.promoted:
-        return _PROMOTED
+        return _PROMOTED if product.scaled else _UNSCALED
     return _CONVERTED if product.converted else _OFFERED
 
 
