@@ -19,6 +19,7 @@ from evt.plan.epilogue.loads import AccFetch, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Number, ResultShape
 from evt.plan.epilogue.writes import MaskStore, Reduction
+from evt.plan.gemv import Gemv
 from evt.plan.geometry.halo import STEP_PIXELS
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, Mainloop, OwnProduct
 
@@ -38,7 +39,7 @@ def fragment(plan: Plan) -> FragmentText:
         result=passes.result(),
         passes=tuple(passes.done()),
         places=any(step.reads_rows for step in plan.steps),
-        multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution) else multiplication(plan),
+        multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution | Gemv) else multiplication(plan),
     )
 
 
@@ -88,9 +89,9 @@ class _Passes:
     def part(self, operation: str, arguments: tuple[str, ...]) -> str:
         """Return the type of an operation's object. A column broadcast has values for all rows of a warp's tile."""
         lanes, config = self.lanes, self.plan.config
-        if operation == "ColumnBroadcast" and isinstance(self.plan.mainloop, OwnProduct):
+        if operation == "ColumnBroadcast" and isinstance(self.plan.mainloop, OwnProduct | Gemv):
             rows = STEP_PIXELS if config.schedule == "own_rows" else config.tile[0]
-            paired = (lanes,) if self.plan.mainloop.pairs else ()
+            paired = (lanes,) if isinstance(self.plan.mainloop, OwnProduct) and self.plan.mainloop.pairs else ()
             lanes = listed("evt::fragment::LanesOfTile", (str(rows), *paired))
         return listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{operation}", arguments)))
 

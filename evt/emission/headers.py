@@ -17,7 +17,17 @@ from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import MERGED
-from evt.plan.geometry import convolution, depthwise, halo, halo_groups, halo_multiplied, halo_schedule, wgrad
+from evt.plan.gemv import Gemv
+from evt.plan.geometry import (
+    convolution,
+    depthwise,
+    gemv,
+    halo,
+    halo_groups,
+    halo_multiplied,
+    halo_schedule,
+    wgrad,
+)
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -68,6 +78,8 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["kit/kernel.hpp", "kit/mainloop.hpp"]
         case OwnProduct():
             return ["kit/gemm.hpp"]
+        case Gemv():
+            return ["kit/gemv.hpp"]
         case DepthwiseConvolution():
             return ["kit/depthwise.hpp"]
         case FilterGradient():
@@ -133,6 +145,7 @@ _NAMESPACE, _REFERENCE = re.compile(r"namespace (?=evt\b)(?<!\wnamespace )"), re
 GENERATED = {
     "kit/geometry.hpp": ((convolution, halo, halo_multiplied, halo_groups, halo_schedule), "kit"),
     "kit/depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
+    "kit/gemv_geometry.hpp": ((convolution, gemv), "gemv"),
     "kit/wgrad_geometry.hpp": ((convolution, wgrad), "wgrad"),
 }
 _GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)

@@ -8,6 +8,7 @@ from evt.ir.node import written
 from evt.ir.number import decimal
 from evt.plan import Field, Plan
 from evt.plan.gemm import MAX_GROUPS
+from evt.plan.gemv import Gemv
 from evt.plan.plan import Convolution, GroupedPlan, OwnProduct, PaddedCopy, Parameter
 from evt.plan.signature import bytes_of
 
@@ -37,6 +38,7 @@ _PLAIN = {
     "tile_rows": "rows of output pixels of a tile; 0: the kernel decides",
     "tile_columns": "columns of output pixels of a tile; 0: the kernel decides",
 }
+_ONE_BATCH = "batches: 1"
 _SPATIAL = {
     "filter": "{} of the filters",
     "output": "{} of the output",
@@ -114,7 +116,9 @@ def _plain(plan: Plan, field: Field) -> str:
     if field.role == "l" and isinstance(plan.mainloop, OwnProduct):
         if plan.mainloop.ends is not None:
             return f"groups of rows, 1 to {MAX_GROUPS}"
-        return _PLAIN["l"] if plan.mainloop.batched else "batches: 1"
+        return _PLAIN["l"] if plan.mainloop.batched else _ONE_BATCH
+    if field.role == "l" and isinstance(plan.mainloop, Gemv):
+        return _ONE_BATCH
     if field.role in _PLAIN:
         return _PLAIN[field.role]
     part, _, dimension = field.role.rpartition("_")

@@ -14,6 +14,8 @@ from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.fusions import Factor, FactorInput
 from evt.plan.gemm import ProductClass, Tile, tile_of
+from evt.plan.gemv import Gemv
+from evt.plan.geometry.gemv import STRIP
 from evt.plan.overwritten import overwritten
 from evt.plan.plan import (
     Convolution,
@@ -47,6 +49,19 @@ def own(plan: Plan) -> OwnText | None:
             )
         case OwnProduct() as loop:
             return _product(plan, loop)
+        case Gemv() as loop:
+            matrices = (("a", loop.a), ("b", loop.b))
+            operands = [(letter, read(matrix.pointer)) for letter, matrix in matrices]
+            strides = [(f"{letter}_stride", read(matrix.leading)) for letter, matrix in matrices]
+            return OwnText(
+                mainloop="",
+                kernel=_gemv(plan, loop),
+                remark="The matrix product.",
+                problem=_matrix_sizes(),
+                operands=(*operands, *strides),
+                structs=structs(plan),
+                refused="arguments->l != 1",
+            )
         case DepthwiseConvolution() as loop:
             return OwnText(
                 mainloop="",
@@ -71,7 +86,7 @@ def own(plan: Plan) -> OwnText | None:
 
 def _product(plan: Plan, loop: OwnProduct) -> OwnText:
     """Return the kernel of a matrix product, of its batches, or of groups of rows."""
-    sizes = list(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
+    sizes = list(_matrix_sizes())
     if loop.partner is not None:
         sizes[1] = ("columns", as_int("2 * arguments.n"))
     operands, strides = list[tuple[str, str]](), list[tuple[str, str]]()
@@ -104,6 +119,11 @@ def _product(plan: Plan, loop: OwnProduct) -> OwnText:
     )
 
 
+def _matrix_sizes() -> Assignments:
+    """Return the members of a matrix product's sizes."""
+    return tuple(zip(("rows", "columns", "depth"), map(extent, ("m", "n", "k")), strict=True))
+
+
 def _kernel(loop: HaloConvolution) -> str:
     flags = loop.shared, loop.by_images, 0 if loop.residues else loop.taps, loop.stored
     given = [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
@@ -133,6 +153,14 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
     elif loop.converts:
         scales += f", evt::kit::Converted<{fragment_element(loop.b.dtype)}, {fragment_element(operand)}>"
     return f"evt::kit::Gemm<Mma, Epilogue, {depth}, evt::kit::GemmTile<{', '.join(numbers)}>{scales}>"
+
+
+def _gemv(plan: Plan, loop: Gemv) -> str:
+    """Return the kernel of a product of few rows."""
+    rows, columns, _ = plan.config.tile
+    numbers = rows, columns // STRIP, *(each.alignment * bytes_of(each.dtype) for each in (loop.a, loop.b))
+    mma = f"evt::gemv::MmaSync<{fragment_element(loop.a.dtype)}>"
+    return f"evt::gemv::Kernel<{mma}, Epilogue, {', '.join(map(str, numbers))}>"
 
 
 def _scales(loop: OwnProduct, tile: Tile) -> str:

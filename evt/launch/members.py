@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from evt.ir.dtype import I64
 from evt.ir.node import PLACES
-from evt.launch import depthwise, gemm, halo, wgrad
+from evt.launch import depthwise, gemm, gemv, halo, wgrad
 from evt.launch.padded import part_of
 from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import RandomNumbers, ScalarBroadcast
@@ -20,6 +20,7 @@ from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIn
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
 from evt.plan.epilogue.writes import AuxStore, Reduction
+from evt.plan.gemv import Gemv
 from evt.plan.overwritten import overwritten
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct, PaddedCopy, RowCopy
 
@@ -161,6 +162,8 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         names, pointers = gemm.members(plan.mainloop), {**gemm.pointers(plan.mainloop)}
         pairs = overwritten(plan)
         pointers["once"] = 1 if plan.reductions else IsOverwritten(pairs) if pairs else 0
+    elif isinstance(plan.mainloop, Gemv):
+        names, pointers = gemv.MEMBERS, {"a": plan.mainloop.a.pointer, "b": plan.mainloop.b.pointer}
     elif isinstance(plan.mainloop, FilterGradient):
         names, pointers = wgrad.MEMBERS, {**wgrad.pointers(plan), **dict.fromkeys(wgrad.SUMS, PartialSums())}
     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from evt.launch import depthwise, gemm, halo, padded, wgrad
+from evt.launch import depthwise, gemm, gemv, halo, padded, wgrad
 from evt.launch.layout import Layout, layout_of
 from evt.launch.members import (
     COPY,
@@ -35,6 +35,7 @@ from evt.launch.members import (
 )
 from evt.launch.shape import Shape, TensorMap, aligned
 from evt.plan import Field, Plan
+from evt.plan.gemv import Gemv
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct
 
@@ -138,6 +139,8 @@ def _shape(plan: Plan, sizes: tuple[tuple[str, int], ...], multiprocessors: int)
         return depthwise.shape(plan, dict(sizes))
     if isinstance(plan.mainloop, OwnProduct):
         return gemm.shape(plan, dict(sizes), multiprocessors)
+    if isinstance(plan.mainloop, Gemv):
+        return gemv.shape(plan, dict(sizes), multiprocessors)
     if isinstance(plan.mainloop, FilterGradient):
         return wgrad.shape(plan, dict(sizes))
     return halo.shape(plan, dict(sizes), multiprocessors)

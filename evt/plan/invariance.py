@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from evt.ir import Extent, Random, Reduce, ReduceBlocks, TypedDag
 from evt.ir.node import MOMENTS
 from evt.plan.gemm import FEW_ROWS, ProductClass
+from evt.plan.gemv import Gemv
 from evt.plan.halo import STRIP
 from evt.plan.plan import MatrixProduct, OwnProduct, Plan
 from evt.plan.problem import Problem
@@ -57,7 +58,7 @@ def accumulation(problem: Problem, plan: Plan) -> Accumulation | Refusal:
     loop = plan.mainloop
     if problem.shape != "gemm" or not isinstance(loop, MatrixProduct) or plan.family not in _INSTRUCTIONS:
         return Refusal("the order of sums is proved for matrix products only: other kernels tile by their sizes")
-    if isinstance(loop, OwnProduct) and plan.config.cluster[2] > 1:
+    if isinstance(loop, Gemv) or (isinstance(loop, OwnProduct) and plan.config.cluster[2] > 1):
         return Refusal(f"{plan.config.name} shares the k of a tile among thread blocks")
     if plan.family in ("3x", "sm120") and (node := _moments(problem.dag)) is not None:
         return Refusal(

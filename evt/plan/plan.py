@@ -7,7 +7,7 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-              | OwnProduct(a, b, ends, factors)     two matrices, by the GEMM kernel
+              | OwnProduct(a, b, ...) | Gemv(a, b)  two matrices, by evt's kernels: Gemv is in evt.plan.gemv
               | HaloConvolution(operator, ...)      a convolution by the halo kernel
               | DepthwiseConvolution(operator, ...) a convolution without a matrix product
               | FilterGradient(operator, ..., part) the gradient of filters, over pixels
@@ -360,7 +360,7 @@ class Plan:
         takes 0.7 to 1.7 us less. CUTLASS's convolutions put several thread blocks on an SM. The next kernel's would
         crowd the SMs that finish first, for 1.2 times the time.
         """
-        return isinstance(self.mainloop, HaloConvolution | OwnProduct | FilterGradient)
+        return self.family == "own" and not isinstance(self.mainloop, DepthwiseConvolution)
 
     @property
     def rows(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from math import hypot, inf, prod, sqrt
 from typing import NamedTuple
 
-from evt.plan import gemm, gemm_speed, wgrad
+from evt.plan import gemm, gemm_speed, gemv, wgrad
 from evt.plan.cards import CARDS, Card, card_of, traffic_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.loads import Auxiliary
@@ -22,6 +22,7 @@ from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore, MaskStore
 from evt.plan.geometry.convolution import Axis, Problem
+from evt.plan.geometry.gemv import MOST_ROW_BYTES, GemvTile
 from evt.plan.halo import TOO_LARGE, forward
 from evt.plan.halo_cost import INSTRUCTION, BlockedConvolution
 from evt.plan.halo_few import beyond_windows
@@ -99,6 +100,8 @@ def kind_of(plan: Plan) -> str:
     loop = plan.mainloop
     if isinstance(loop, OwnProduct):
         return "product"
+    if isinstance(loop, gemv.Gemv):
+        return "gemv"
     if isinstance(loop, HaloConvolution):
         return "windows" if loop.windows else "shared halo" if loop.shared else "halo"
     if isinstance(loop, DepthwiseConvolution):
@@ -121,6 +124,8 @@ def refusal(plan: Plan, extents: Mapping[str, int], sizes: Sizes) -> str:
         stage, splits = plan.config.tile[2], plan.config.cluster[2]
         if splits > 1 and extents["k"] <= (splits - 1) * stage:
             return f"k = {extents['k']}: {plan.config.name} has {splits} thread blocks that take {stage} of k or more"
+    if isinstance(loop, gemv.Gemv) and extents["k"] * plan.operand_bits // 8 > MOST_ROW_BYTES:
+        return f"k = {extents['k']}: {plan.config.name} takes rows of at most {MOST_ROW_BYTES >> 30} GiB"
     if isinstance(loop, HaloConvolution):
         found = beyond_windows(extents) if loop.windows else ""
         return found or ("" if _halo_time(plan, extents) < inf else TOO_LARGE)
@@ -140,6 +145,11 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
                 *_product(plan, sizes, card.multiprocessors), card.bytes_per_us, _evaluated(plan), _clock(card)
             ),
         )
+    elif isinstance(plan.mainloop, gemv.Gemv):
+        rows, columns, _ = plan.config.tile
+        row_bytes = sizes["k"] * plan.operand_bits // 8
+        tile = GemvTile(rows, columns)
+        start, work = gemv.start_and_work(tile, sizes["m"], sizes["n"], row_bytes, card.multiprocessors)
     else:
         start, work = _cycles(plan, sizes, card.multiprocessors)
         start, work = start / card.ghz / 1e3, card.microseconds(work * (A_CYCLE / rate(plan, card)))
@@ -212,7 +222,7 @@ def traffic(plan: Plan, sizes: Mapping[str, int]) -> float:
     read, written = elements * plan.read_bytes, elements * plan.written_bytes
     if not isinstance(plan.mainloop, Convolution):
         read += (sizes["m"] + sizes["n"]) * sizes["k"] * sizes.get("l", 1) * plan.operand_bits / 8
-        return traffic_of(read, written)
+        return traffic_of(read, written) * (gemv.MOVED if isinstance(plan.mainloop, gemv.Gemv) else 1.0)
     spatial = plan.mainloop.spatial
     inputs, outputs, taps = (prod(sizes[f"{part}{name}"] for name in spatial) for part in ("", "output_", "filter_"))
     operands: dict[str, float] = {

@@ -116,7 +116,7 @@ def test_headers_of_the_planner_have_every_function_once() -> None:
     for modules, namespace in GENERATED.values():
         text = translate.header(modules, namespace)
         names = re.findall(r"^(?:inline|CUTLASS_HOST_DEVICE constexpr) [\w:]+ (\w+)\(", text, re.MULTILINE)
-        assert len(names) == len(set(names)) > 5
+        assert len(names) == len(set(names)) > 0
         assert max(map(len, text.splitlines())) <= 118
 
 

@@ -129,13 +129,13 @@ using Arguments = golden_arguments;
 
 // ... as in conv_own_taps: struct Params {
 
-// ... as in conv_own_taps: /// The values loaded for a step of several elemen
+// ... as in gemv_own: /// The values loaded for a step of several elemen
 
 // ... as in conv_own_taps: in_bias_type in_bias;
 
 // ... as in conv_own_taps: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
-// ... as in conv_own_taps: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
+// ... as in gemv_own: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
 

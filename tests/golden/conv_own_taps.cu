@@ -141,10 +141,7 @@ struct Region0 {
     in_residual_type::Params in_residual;
   };
 
-  /// The values loaded for a step of several elements, before their use.
-  struct Fetched {
-    in_residual_type::Fetched in_residual;
-  };
+// ... as in gemv_own: /// The values loaded for a step of several elemen
 
   in_bias_type in_bias;
   in_residual_type in_residual;
@@ -153,9 +150,7 @@ struct Region0 {
       : in_bias(params.in_bias, tile),
         in_residual(params.in_residual, tile) {}
 
-  CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
-    in_residual.fetch(fetched.in_residual, places);
-  }
+// ... as in gemv_own: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan
 

@@ -31,12 +31,13 @@ from evt.runtime.kernels import device_target, plan_kernels
 from evt.runtime.plans import kernel_sources
 from tests.support.one_config import with_config
 
-ROUTE = "gemm-own-3x"
 #: The largest sizes, and the most elements of B, whose float64 copies need 1 GiB each.
 MOST_ROWS, MOST_COLUMNS, MOST_DEPTH, MOST_ELEMENTS = 200, 16384, 20_000, 2**27
 #: The streams, the launches of a kernel with a size on all streams, the sizes of m with an operand B, and the elements
 #: of each copy.
 STREAMS, LAUNCHES, SIZES, COPIED = 3, 12, 6, 2**25
+#: The elements of k that the tiles of all loops divide.
+STEP = 128
 #: The bounds of whole numbers by type. Tensor cores add the 128 products of a stage of 8-bit floats with 13 bits.
 BOUNDS = {"i4": (-8, 7), "u4": (0, 15), "i8": (-128, 127), "u8": (0, 255), "e4m3": (-2, 2)}
 #: The bounds of operands of 16 bits, and of zero points.
@@ -44,15 +45,22 @@ SMALL, ZEROS = (-2, 2), (-8, 8)
 
 
 class Loop(NamedTuple):
-    """A main loop: a program in all offered configurations, and the types of A and B."""
+    """A main loop: a program in all offered configurations, the types of A and B, and the alignment of k."""
 
     text: str
     a: str = "bf16"
     b: str = "bf16"
+    route: str = "gemm-own-3x"
+    alignment: int = STEP
 
     def program(self) -> evt.Program:
         text = f"linear(A: {self.a}[m, k], B: {self.b}[n, k]); {self.text}"
-        return evt.Program(Source(text), "linear", route=ROUTE)
+        return evt.Program(Source(text), "linear", route=self.route)
+
+    def depth(self, draw: random.Random, least: int, most: int) -> int:
+        """Draw k between two numbers of steps."""
+        k = STEP * draw.randint(least, most)
+        return k if self.alignment == STEP else k - self.alignment * draw.randrange(1, STEP // self.alignment, 2)
 
 
 #: Loops by name. TMA stores D of 16 bits, which is rounded once. Threads store D of f32, which shows each wrong bit.
@@ -69,6 +77,8 @@ LOOPS = {
     "i8": Loop("D = acc", b="i8"),
     "i8-f32": Loop("in s: f32[n]; B = s*B; out D: f32[m, n]; D = acc", b="i8"),
     "e4m3-weights": Loop("in s: f32[n, k/128]; B = s*B; out D: f32[m, n]; D = acc", b="e4m3"),
+    "odd-rows": Loop("out D: f32[m, n]; D = acc", route="gemv-own-3x", alignment=1),
+    "even-rows": Loop("out D: f32[m, n]; D = acc", route="gemv-own-3x", alignment=2),
 }
 
 
@@ -105,13 +115,14 @@ class Stress:
     def __init__(self, name: str, seed: int = 0, configs: str = "") -> None:
         self.name, self.loop, self.seed = name, LOOPS[name], seed
         program = self.loop.program()
-        (found,) = survey(packed_problem(program.request, "sm90"), ROUTE).asked
+        k = self.loop.depth(random.Random(name), 16, 16)
+        (found,) = survey(packed_problem(program.request, "sm90", shapes=((16, k), (256, k))), self.loop.route).asked
         names = [config.name for config in found.default_configs if configs in config.name]
         self.programs = {config: with_config(program, config) for config in names}
         self._inputs = typed_graph(program.request).inputs
         (output,) = typed_graph(program.request).outputs
         self._dtype, self._exact = getattr(torch, output.dtype.torch), program.reference
-        a, b, inputs = self._operands(16, 256, 2048, torch.Generator("cuda"))
+        a, b, inputs = self._operands(16, 256, k, torch.Generator("cuda"))
         self.plans: dict[str, Plan] = {}
         for config, op in self.programs.items():
             bound = bind(op.request, a, b, inputs, {})
@@ -123,7 +134,7 @@ class Stress:
     def round(self) -> Round:
         """Draw an operand B and several numbers of rows, and launch all kernels for them."""
         draw = random.Random(f"{self.name} {self.seed}")
-        k = 128 * draw.randint(1, draw.choice((8, MOST_DEPTH // 128)))
+        k = self.loop.depth(draw, 1, draw.choice((8, MOST_DEPTH // STEP)))
         n = 8 * draw.randint(1, min(MOST_COLUMNS, MOST_ELEMENTS // k) // 8)
         a, b, inputs = self._operands(MOST_ROWS, n, k, torch.Generator("cuda").manual_seed(self.seed))
         exact = self._exact(a, b, float64=True, **inputs).to(self._dtype)

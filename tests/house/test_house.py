@@ -48,7 +48,7 @@ PLANNER_ORDER = (
         "depthwise",
     ),
     *("wgrad", "unaligned", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_speed", "fields"),
-    *("epilogue", "staged", "fusions", "stock_epilogue", "plan", "overwritten", "pairs", "invariance", "rules"),
+    *("epilogue", "staged", "fusions", "stock_epilogue", "plan", "gemv", "overwritten", "pairs", "invariance", "rules"),
     *("kernels", "routes"),
     *("speed", "survey", "__init__"),
 )

@@ -334,6 +334,15 @@ def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
     compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
 
 
+@pytest.mark.parametrize(("dtype", "config"), [("bf16", "gemv_8x32x64"), ("i8", "gemv_32x32x128")])
+def test_few_rows(dtype: str, config: str, fake: Path, tmp_path: Path) -> None:
+    """CTAs split k where tiles are few."""
+    op = evt.linear(f"out D: f32, s, c, a; {REDUCED}", route="gemv-own-3x", config=config)
+    plan = op.plan("sm90", dtype, dtype, shapes=((7, 1025), (61, 1025)))
+    sizes = ((1, 61, 1025), (7, 767, 511), (1000, 513, 2049), (1, 16383, 8191), (33, 20, 63), (8, 100, 30001))
+    compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
+
+
 def test_narrow_numbers_after_a_reduction() -> None:
     """The launcher of cubins left such numbers at 0: it had no name for their types."""
     text = "in a: f16, b: bf16, c: f16\nout r: f32[m]\nr = sum[n](acc)*a + b - c"

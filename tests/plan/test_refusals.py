@@ -84,6 +84,7 @@ def test_explain_has_what_refuses_every_route() -> None:
     assert [note.partition(": ")[0] for note in found.notes] == [
         "gemm-own-3x",
         "gemm-own-batches",
+        "gemv-own-3x",
         "stock-3x",
         "evt-3x",
         "stock-2x",
@@ -91,8 +92,8 @@ def test_explain_has_what_refuses_every_route() -> None:
         "mainloop-2x",
     ]
     assert "the target is sm80" in found.notes[0]
-    assert "silu" in found.notes[2]
-    assert "; sm80 runs CUTLASS 2.x" in found.notes[2]
+    assert "silu" in found.notes[3]
+    assert "; sm80 runs CUTLASS 2.x" in found.notes[3]
 
 
 def test_a_refusal_is_no_stock_epilogue_only_where_those_are_asked_for() -> None:

@@ -14,7 +14,7 @@ from evt.emission import emit
 from evt.explain import explain
 from evt.ir import Apply
 from evt.plan import ROUTES, Config, Kernel, Plan, Problem, Route, find_target, natural_signature, plan, survey
-from evt.plan.kernels import convolution, depthwise, gemm, gemm_own, grouped_3x, halo, wgrad
+from evt.plan.kernels import convolution, depthwise, gemm, gemm_own, gemv, grouped_3x, halo, wgrad
 from evt.plan.kernels.draft import Selection
 from evt.plan.kernels.gemm import VISITORS_2X
 from evt.plan.routes import gemm_2x, order
@@ -142,7 +142,7 @@ def test_a_route_is_in_its_record_planner_template_and_headers_only() -> None:
     for route in ROUTES:
         for kernel in route.kernels.values():
             planner = kernel.planner
-            modules = (convolution, depthwise, gemm, gemm_own, grouped_3x, halo, wgrad)
+            modules = (convolution, depthwise, gemm, gemm_own, gemv, grouped_3x, halo, wgrad)
             assert any(each is planner for module in modules for each in vars(module).values())
             assert (ROOT / "codegen" / "templates" / f"{planner.template}.cu.jinja").is_file()
 

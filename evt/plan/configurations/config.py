@@ -25,6 +25,7 @@ Schedule = Literal[
     "own_cooperative",
     "own_rows",
     "own_stages",
+    "gemv",
     "depthwise",
     "wgrad",
     "one_sm",

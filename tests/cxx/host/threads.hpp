@@ -251,6 +251,10 @@ inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   return result;
 }
 
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+  return uint32_t((uint64_t(high) << 32 | low) >> shift % 32);
+}
+
 template <class T>
 T __ldg(T const* from) {
   return *from;

@@ -166,6 +166,13 @@ CUTLASS_DEVICE void store_shared(uint32_t address, float2 two) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(two.x), "f"(two.y) : "memory");
 }
 
+CUTLASS_DEVICE void load_cluster(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
 /// Load from the shared memory of a CTA of the cluster.
 CUTLASS_DEVICE float2 load_cluster(uint32_t address) {
   float2 two;
@@ -243,6 +250,11 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {
 template <int Size>
 CUTLASS_DEVICE void copy_word_async(uint32_t to, void const* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Size), "r"(bytes) : "memory");
+}
+
+/// The same for 16 bytes, which bypass L1. L2 fetches their neighbours, too.
+CUTLASS_DEVICE void copy_chunk_async(uint32_t to, void const* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 /// Make a group of the thread's copies since the last group.

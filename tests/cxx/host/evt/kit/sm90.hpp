@@ -1,6 +1,7 @@
 // The instructions of codegen/include/evt/kit/sm90.hpp on the host, for the threads of threads.hpp: barriers that count
 // arrivals and bytes, TMA's boxes, clusters with their shared memory, ldmatrix and stmatrix. A load spoils its box at once,
-// and has loaded it later: a box that is loaded too early or read too early has wrong values. Stores are done at once. The
+// and has loaded it later: a box that is loaded too early or read too early has wrong values. Copies by threads are alike:
+// they are done when the thread waits for them. Stores are done at once. The
 // program ends if no thread can go on, or if more threads arrive at a barrier than it expects.
 
 #pragma once
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <utility>
@@ -52,6 +54,15 @@ inline int rank_of(uint32_t address) { return address >= kRank ? int(address / k
 inline uint32_t with_rank(uint32_t address) { return address % kBytes + kRank * uint32_t(rank_of(address) + 1); }
 inline char* at(uint32_t address) { return memory[rank_of(address)] + address % kBytes; }
 inline TransactionBarrier& barrier_at(uint32_t address) { return barriers[{rank_of(address), address % kBytes}]; }
+
+/// The groups of a thread's copies that it has not waited for. The last group has the copies since the last one was made.
+using Groups = std::deque<std::vector<std::function<void()>>>;
+inline std::map<int, Groups> copies;
+inline Groups& groups_of_thread() {
+  Groups& groups = copies[block->current];
+  if (groups.empty()) groups.emplace_back();
+  return groups;
+}
 
 /// Send a write or an arrival to an address.
 inline void send(int from, uint32_t address, std::function<void()> come) {
@@ -236,6 +247,10 @@ inline void store_shared_float(uint32_t address, float value) { *reinterpret_cas
 inline uint32_t load_shared_word(uint32_t address) { return *reinterpret_cast<uint32_t*>(host::at(address)); }
 inline uint32_t load_shared_half(uint32_t address) { return *reinterpret_cast<uint16_t*>(host::at(address)); }
 inline void load_shared(uint32_t (&to)[2], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
+inline void load_cluster(uint32_t (&to)[4], uint32_t address) {
+  host::require_running(host::rank_of(address));
+  std::memcpy(to, host::at(address), sizeof(to));
+}
 inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 
 inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
@@ -246,12 +261,21 @@ inline void store_shared(uint32_t address, uint32_t word) { std::memcpy(host::at
 
 template <int Size>
 void copy_word_async(uint32_t to, void const* from, int bytes) {
-  std::memset(host::at(to), 0, Size);
-  std::memcpy(host::at(to), from, size_t(bytes));
+  std::memset(host::at(to), 0xff, Size);
+  host::groups_of_thread().back().push_back([=, to = host::at(to)] {
+    std::memset(to, 0, Size);
+    std::memcpy(to, from, size_t(bytes));
+  });
 }
-inline void copies_commit() {}
+inline void copy_chunk_async(uint32_t to, void const* from, int bytes) { copy_word_async<16>(to, from, bytes); }
+inline void copies_commit() { host::groups_of_thread().emplace_back(); }
 template <int Later>
-void copies_wait() {}
+void copies_wait() {
+  host::Groups& groups = host::groups_of_thread();
+  for (; groups.size() > Later + 1; groups.pop_front()) {
+    for (auto const& copy : groups.front()) copy();
+  }
+}
 
 inline void prefetch_tma_descriptor(CUtensorMap const&) {}
 template <class... Places>

@@ -1,0 +1,82 @@
+"""Products of few rows whose operands TMA does not load: the route, its tiles, and the choice of a call."""
+
+from __future__ import annotations
+
+import pytest
+
+import evt
+from evt.plan import survey
+from evt.plan.cards import find_card
+from evt.plan.gemv import TILES
+from evt.plan.geometry.convolution import ceil_div
+from evt.plan.geometry.gemv import STAGE_BYTES, WARPS, GemvTile
+from evt.plan.geometry.halo import SHARED_BYTES
+from evt.plan.sizes import UNKNOWN
+from evt.plan.speed import fastest, refusal
+from evt.plan.survey import Survey
+from evt.request import packed_problem
+
+ROUTE = "gemv-own-3x"
+
+
+def plans(m: int, n: int, k: int) -> Survey:
+    """Return the survey of a product with a bias and a residual."""
+    op = evt.linear("D = relu(acc + bias + residual)")
+    return survey(packed_problem(op.request, "sm90", "bf16", "bf16", ((m, k), (n, k))))
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "k", "operation", "reason"),
+    [
+        (("bf16", "bf16"), 1001, "linear", ""),
+        (("f16", "f16"), 1004, "linear", ""),
+        (("i8", "i8"), 1001, "linear", ""),
+        (("bf16", "bf16"), 1024, "linear", "TMA can load A and B"),
+        (("bf16", "bf16"), 1001, "gemm", "`B` is contiguous along n"),
+        (("e4m3", "e4m3"), 1001, "linear", "`A` is e4m3"),
+        (("bf16", "i8"), 1001, "linear", "evt's GEMM kernel converts it"),
+    ],
+)
+def test_operands(dtypes: tuple[str, str], k: int, operation: str, reason: str) -> None:
+    op = evt.Program("out D: f32; D = acc", operation)
+    shapes = (16, k), (64, k) if operation == "linear" else (k, 64)
+    found = survey(packed_problem(op.request, "sm90", *dtypes, shapes))
+    (candidate,) = (each for each in found.candidates if each.route.name == ROUTE)
+    assert candidate.applies == (not reason)
+    assert reason in " ".join(each.reason for each in candidate.refusals)
+
+
+def test_few_rows_take_it_and_many_rows_the_gemm_kernel() -> None:
+    for n, k in ((11867, 5702), (4097, 4097), (1001, 16383)):
+        found = plans(1, n, k).defaults
+        chosen = {}
+        for m in (1, 4, 16, 4096, 16384):
+            sizes = {"m": m, "n": n, "k": k, "l": 1}
+            chosen[m] = found[fastest(found, sizes, find_card("H200"))].route
+        assert chosen == {1: ROUTE, 4: ROUTE, 16: ROUTE, 4096: "gemm-own-3x", 16384: "gemm-own-3x"}
+
+
+def test_offsets_of_32_bits_reach_a_row() -> None:
+    (made,) = (each for each in plans(1, 64, 1001).defaults if each.config.name == "gemv_8x32x64")
+    assert refusal(made, {"m": 1, "n": 64, "k": 2**29}, UNKNOWN) == ""
+    assert "rows of at most 1 GiB" in refusal(made, {"m": 1, "n": 64, "k": 2**29 + 1}, UNKNOWN)
+
+
+def test_threads_move_all_tensors() -> None:
+    """D and the residual have aligned rows here, which TMA could move."""
+    (made,) = (each for each in plans(8, 1024, 1001).defaults if each.config.name == "gemv_8x32x64")
+    assert made.source is None
+    assert made.destination is None
+    assert not made.row_copies
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_ctas_split_k_where_tiles_leave_sms_idle(tile: GemvTile) -> None:
+    assert tile.shared_bytes <= SHARED_BYTES
+    for tiles in (1, 30, 132, 1000):
+        for row_bytes in (2, 1000, 10000, 100000):
+            stages = ceil_div(row_bytes, STAGE_BYTES)
+            splits = tile.splits(tiles, stages, 132)
+            assert splits == 1 or tiles * splits <= 132 * tile.resident
+            assert splits == 1 or stages >= 2 * splits * WARPS
+    assert tile.splits(1, 1000, 132) == 8
