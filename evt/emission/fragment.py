@@ -21,6 +21,7 @@ from evt.plan.epilogue.values import Number, ResultShape
 from evt.plan.epilogue.writes import MaskStore, Reduction
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.halo import STEP_PIXELS
+from evt.plan.joined import joins_bits
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, Mainloop, OwnProduct
 
 #: The namespaces of the lanes of main loops, if not ``kit``.
@@ -93,6 +94,8 @@ class _Passes:
             rows = STEP_PIXELS if config.schedule == "own_rows" else config.tile[0]
             paired = (lanes,) if isinstance(self.plan.mainloop, OwnProduct) and self.plan.mainloop.pairs else ()
             lanes = listed("evt::fragment::LanesOfTile", (str(rows), *paired))
+        if operation == "MaskStore" and joins_bits(self.plan):
+            return listed("evt::own::Part", (lanes, "evt::own::JoinedMaskStore"))
         return listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{operation}", arguments)))
 
     def add(self, step: Step) -> None:
@@ -107,6 +110,7 @@ class _Passes:
                 finished=isinstance(step, Reduction),
                 keeps_rows=isinstance(step, MaskStore)
                 or (isinstance(step, Reduction) and step.shape is ResultShape.COLUMN),
+                ends_parts=isinstance(step, MaskStore) and joins_bits(self.plan),
                 follows=isinstance(step, ColumnBroadcast) and isinstance(self.plan.mainloop, OwnProduct),
             )
         if step.passes:

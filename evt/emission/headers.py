@@ -28,6 +28,7 @@ from evt.plan.geometry import (
     halo_schedule,
     wgrad,
 )
+from evt.plan.joined import joins_bits
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -100,6 +101,7 @@ def _of_epilogue(plan: Plan) -> list[str]:
         found.append(f"epilogue/tree_{'2x' if plan.family == '2x' else '3x'}.hpp")
     found += [f"epilogue/lanes_{_LANES[plan.family]}.hpp"] * (bool(operations) or plan.family == "own")
     found += [f"epilogue/{each}.hpp" for each in operations]
+    found += ["epilogue/mask_own.hpp"] * joins_bits(plan)
     merged = any(step.kind == MERGED for step in plan.reductions)
     found += ["epilogue/moments_own.hpp" if plan.family == "own" else "moments.hpp"] * merged
     return found + ["finish.hpp"] * bool(plan.reductions)

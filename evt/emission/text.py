@@ -47,7 +47,7 @@ class NodeText:
     ``aliases`` are (name, type) declarations that the type uses. ``origin`` is a comment: the part of the formula.
     Own kernels: ``fetched`` elements are loaded ahead of their use; ``finished`` objects act at the end of a tile,
     and also at the end of a step if they have a result for each row (``keeps_rows``); blocks of columns share the rows'
-    values of objects that ``follows`` marks.
+    values of objects that ``follows`` marks. Objects that ``ends_parts`` marks act at the end of a part of the rows.
     """
 
     name: str
@@ -58,6 +58,7 @@ class NodeText:
     fetched: bool = False
     finished: bool = False
     keeps_rows: bool = False
+    ends_parts: bool = False
     follows: bool = False
 
 

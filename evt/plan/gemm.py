@@ -18,7 +18,7 @@ _MOST_OF_INTEGERS = 32
 _MOST_SUMS, _MOST_CTAS = 192, 8
 #: Clusters along rows and columns, and along k.
 _CLUSTERS, _SPLITS = ((1, 1), (1, 2), (2, 1)), (1, 2, 4, 8)
-#: Bytes of shared memory for the alignment of stages and for barriers, at most.
+#: Bytes of shared memory for the alignment of stages, for barriers, and for packed bits, at most.
 _BARRIERS = 2048
 #: Bytes of a row of A or B in a stage.
 _ROW_BYTES = (128, 64, 256)

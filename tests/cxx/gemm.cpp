@@ -28,6 +28,7 @@ inline void store_two(Byte, uint32_t& to, float first, float second) {
 #include "evt/kit/gemm.hpp"
 
 #include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/mask_own.hpp"
 #include "evt/epilogue/matrix.hpp"
 #include "evt/epilogue/pair.hpp"
 #include "evt/epilogue/reduce.hpp"
@@ -161,6 +162,29 @@ struct Epilogue {
   }
 };
 
+/// The same epilogue with a bit of each element: whether the sum is positive.
+template <class Base>
+struct EpilogueOfBits : Base {
+  using Bits = evt::own::Part<evt::kit::Lanes, evt::own::JoinedMaskStore>;
+
+  struct Params : Base::Params {
+    typename Bits::Params bits;
+  };
+
+  Bits bits;
+
+  EpilogueOfBits(Params const& params, evt::fragment::Tile const& tile) : Base(params, tile), bits(params.bits, tile) {}
+
+  template <int N, class Accumulator, class Staged, class Store>
+  void visit(Accumulator const& acc, Staged const& source, Store const& store, typename Base::Fetched const& fetched,
+             evt::fragment::Places const& places) {
+    Base::template visit<N>(acc, source, store, fetched, places);
+    for (int i = 0; i < N; ++i) bits.put(acc(i) > 0, i, places);
+    bits.template end_step<N>(places);
+  }
+  void end_part(evt::fragment::PartOfRows const& part) { bits.end_part(part); }
+};
+
 /// The batches share the matrices whose names are in `shared`.
 struct Size {
   int rows, columns, depth, multiprocessors;
@@ -243,13 +267,13 @@ constexpr bool kRuns = Number % 3 == 0;
 #endif
 
 /// The number, the tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
-/// share a zero point.
+/// share a zero point; whether there are packed bits.
 template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
-          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored>
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false>
 std::enable_if_t<!kRuns<Number>> check(Size const&) {}
 
 template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
-          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored>
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false>
 std::enable_if_t<kRuns<Number>> check(Size const& size) {
   constexpr bool kPacked = Bits == 4;
   constexpr int kColumns = (Tile::kPingpong || Tile::kByRows || Tile::kByStages ? 1 : 2) * Tile::kBlocks * 64;
@@ -263,9 +287,9 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
-  using Kernel = evt::kit::Gemm<Multiplied, Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPairs, Destination>,
-                                Depth, Tile,
-                                Scales, Conversion>;
+  using Usual = Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPairs, Destination>;
+  using Kernel = evt::kit::Gemm<Multiplied, std::conditional_t<HasBits, EpilogueOfBits<Usual>, Usual>, Depth, Tile, Scales,
+                                Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth;
   int const batches = Tile::kBatched ? size.batches : 1, groups = Tile::kGrouped ? int(size.ends.size()) : batches;
@@ -358,6 +382,9 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   arguments.epilogue.stored.ptr = reinterpret_cast<evt::element::Stored*>(d.data());
   arguments.epilogue.stored.stride = {n, 1};
   arguments.epilogue.offset.ptr = offsets.data(), arguments.epilogue.offset.stride = 1;
+  int const row_bytes = (n + 7) / 8;
+  std::vector<uint8_t> bits(size_t(batches * m * row_bytes), 0xff);
+  if constexpr (HasBits) arguments.epilogue.bits = {bits.data(), row_bytes, m * row_bytes};
   typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
   int const cluster = int(Kernel::get_cluster_shape(params).x);
   gridDim = Kernel::get_grid_shape(params);
@@ -387,11 +414,13 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
     bf16 const* const row_of_a = &a[size_t(batch * a_batch + i * k)];
     bf16 const* const row_of_c = &c[size_t(batch * c_batch + i * n)];
     double of_row = 0;
+    uint8_t const* const row_of_bits = &bits[size_t((batch * m + i) * row_bytes)];
     std::vector<double> sums(static_cast<size_t>(n));
     for (int j = 0; j < n; ++j) {
       double sum = 0;
       for (int x = 0; x < k; ++x) sum += value(row_of_a[x]) * element(group, j, x) * factor(group, i, j, x);
       sums[size_t(j)] = sum;
+      if constexpr (HasBits) expect(row_of_bits[j / 8] >> j % 8 & 1, sum > 0, 1, "the bit", i, j);
       if constexpr (Tile::kPairs == 0) {
         expect_stored(row_of_d[j], sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
       } else if (j / Tile::kPairs % 2 == 1) {
@@ -478,6 +507,11 @@ int main() {
   check<__COUNTER__, GemmTile<2, false, 1, 2, 2, false, false, false, 16>, 64, false>({70, 160, 328, 4, {}});
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1, true, true, false, 32>, 32, false, 1, 1>({90, 320, 136, 4, {33, 33, 90}});
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, false, false, 32, true>, 32, false>({33, 192, 72, 2, {}, 3, "B"});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1>, 72, false, 0, 0, 16, 0, 64, evt::element::Stored, true>({150, 264, 72, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 16, 0, 64, evt::element::Stored, true>({200, 136, 72, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 4>, 64, true, 0, 0, 16, 0, 64, evt::element::Stored, true>({100, 200, 520, 4, {}});
+  check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, false, false, false, true>, 32, true, 0, 0, 16, 0, 64,
+        evt::element::Stored, true>({70, 136, 72, 3, {}, 3});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -128,6 +128,7 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // evt/philox.hpp
 // evt/epilogue/random.hpp
 // evt/epilogue/matrix.hpp
+// evt/epilogue/mask_own.hpp
 // evt/convert.hpp
 // evt/finish.hpp
 // evt/functions.hpp
@@ -180,7 +181,7 @@ struct Epilogue {
   // 3:70 alpha
   using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float, float>>;
   // 5:1 seen = z > 0
-  using out_seen_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskStore>;
+  using out_seen_type = evt::own::Part<evt::kit::Lanes, evt::own::JoinedMaskStore>;
   // 6:9 sum[n](z)
   using reduction_11_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::ColReduction<evt::Sum, float, evt::Partial>>;
   // 7:7 min[m](z)
@@ -259,6 +260,9 @@ struct Epilogue {
     out_seen.template end_step<N>(places);
     reduction_11.template end_step<N>(places);
   }
+
+  /// Store the packed bits of some rows that the warps of a consumer have completed.
+  CUTLASS_DEVICE void end_part(evt::fragment::PartOfRows const& part) { out_seen.end_part(part); }
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {
     reduction_11.finish();

@@ -1,7 +1,6 @@
 """Matrix products by the GEMM kernel on a GPU: epilogues, types, layouts, many sizes, poisoned outputs, float64.
 
-Each case runs every size by the kernels of the offered configurations, and by a few that a user may ask for: clusters,
-splits of k, and stages of other depths.
+Each case runs every size by kernels that are offered, and by a few that users ask for: clusters, splits of k, depths.
 """
 
 from __future__ import annotations
@@ -128,7 +127,8 @@ CASES = {
     "no-tile": Case("out a: f32[n], b: f32[m]; a = sum[m](acc); b = max[n](acc)", operation="gemm"),
     "bits-random-numbers": Case(
         "in keep: b1[m, n], seed: i64; out D, above: b1[m, n]; above = acc > 0.25\n"
-        "D = where(keep, dropout(acc + C, 0.4, seed, 7), 0)"
+        "D = where(keep, dropout(acc + C, 0.4, seed, 7), 0)",
+        every=True,
     ),
     "vector-outputs": Case(
         "in s: f32[n], t: f32[m], p: f16; out D, a: f32[n], b: f16[m], c: f32\n"

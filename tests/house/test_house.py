@@ -48,8 +48,19 @@ PLANNER_ORDER = (
         "depthwise",
     ),
     *("wgrad", "unaligned", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_speed", "fields"),
-    *("epilogue", "staged", "fusions", "stock_epilogue", "plan", "gemv", "overwritten", "pairs", "invariance", "rules"),
-    *("kernels", "routes"),
+    *(
+        "epilogue",
+        "staged",
+        "fusions",
+        "stock_epilogue",
+        "plan",
+        "gemv",
+        "overwritten",
+        "joined",
+        "pairs",
+        "invariance",
+    ),
+    *("rules", "kernels", "routes"),
     *("speed", "survey", "__init__"),
 )
 #: Imports of later modules within a room that do not count as circles: a value's operators and text import their makers

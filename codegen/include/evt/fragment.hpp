@@ -77,10 +77,22 @@ struct Tiles {
   int64_t strips;
 };
 
-/// The matrix rows of a step; -1 outside of the matrix. `number` counts the steps of a tile of consecutive rows.
+/// The matrix rows of a step; -1 outside of the matrix. `number` counts the steps of a tile of consecutive rows. Row 0's
+/// word of packed bits would be at `words` in shared memory.
 struct Places {
   int rows[kRows];
   int number;
+  uint32_t words = 0;
+};
+
+/// The bytes of packed bits of a row of a block of 64 columns.
+constexpr int kWordBytes = 8;
+
+/// Some rows of a tile, their words of packed bits in shared memory, and a thread of the consumer that completes them.
+struct PartOfRows {
+  uint32_t words;
+  int first, rows, end;  // `end` of the matrix, or of a batch
+  int consumer, thread;
 };
 
 }  // namespace fragment

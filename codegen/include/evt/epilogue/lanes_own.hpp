@@ -515,6 +515,8 @@ struct Part {
     return state.visit(At{i, places}, fetched)[0];
   }
 
+  CUTLASS_DEVICE void end_part(fragment::PartOfRows const& part) { state.end_part(part); }
+
   /// Take the values that lanes have exchanged for the first block of columns.
   CUTLASS_DEVICE void follow(Part const& first) { state.follow(first.state); }
 

@@ -22,7 +22,9 @@ struct MaskArguments {
 /// A word of Bytes bytes of a row. `valid` of its bits, at most all, are inside of the problem.
 template <int Bytes>
 struct Word {
-  using Access = std::conditional_t<Bytes == 4, uint32_t, std::conditional_t<Bytes == 2, uint16_t, uint8_t>>;
+  using Access = std::conditional_t<
+      Bytes == 8, uint64_t, std::conditional_t<Bytes == 4, uint32_t, std::conditional_t<Bytes == 2, uint16_t, uint8_t>>>;
+  using Register = std::conditional_t<Bytes == 8, uint64_t, uint32_t>;
   static constexpr int kBits = 8 * Bytes;
   static_assert(sizeof(Access) == Bytes, "the access type must have Bytes bytes");
 
@@ -48,7 +50,7 @@ struct Word {
   }
 
   /// Bits after the last column are zeros. A byte without columns is not written.
-  CUTLASS_DEVICE static void store(uint8_t* to, uint32_t word, int valid) {
+  CUTLASS_DEVICE static void store(uint8_t* to, Register word, int valid) {
     if (valid <= 0) {
       return;
     }
@@ -56,7 +58,7 @@ struct Word {
       *reinterpret_cast<Access*>(to) = Access(word);
       return;
     }
-    word &= 0xffffffffu >> (32 - valid);
+    word &= ~Register(0) >> (8 * int(sizeof(Register)) - valid);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Bytes; ++i) {
       if (i * 8 < valid) {

@@ -124,13 +124,19 @@ struct GemmCompletion {
       int const first = part * Traits::kPartRows;
       hide_origin(row);  // else addresses of rows stay in registers for the next block, and spill
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
-      uint32_t const to = storage.buffer(ring, buffer.index);
-      if (Traits::kLastRows != Traits::kPartRows && part == Traits::kPartsOfBlock - 1) {
-        complete<Traits, Traits::kLastRows>(epilogue, GemmRows(row, first, rows), sums + first / 2, to);
+      uint32_t const to = storage.buffer(ring, buffer.index), words = storage.words(ring);
+      GemmRows const of_part(row, first, rows, words - fragment::kWordBytes * (row + first));
+      bool const is_last = Traits::kLastRows != Traits::kPartRows && part == Traits::kPartsOfBlock - 1;
+      if (is_last) {
+        complete<Traits, Traits::kLastRows>(epilogue, of_part, sums + first / 2, to);
       } else {
-        complete<Traits, Traits::kPartRows>(epilogue, GemmRows(row, first, rows), sums + first / 2, to);
+        complete<Traits, Traits::kPartRows>(epilogue, of_part, sums + first / 2, to);
       }
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
+      if constexpr (Traits::kJoinsBits) {
+        epilogue.end_part({words, row + first, is_last ? Traits::kLastRows : Traits::kPartRows, rows, consumer,
+                           int(threadIdx.x % kWarpGroup)});
+      }
     }
   }
 

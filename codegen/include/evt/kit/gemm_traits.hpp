@@ -57,6 +57,12 @@ CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
 inline constexpr int kMaxGroups = 1024;
 
 /// The types and constants of a product over stages of Depth elements of k.
+/// Whether warps join the packed bits of a part's rows.
+template <class Epilogue, class = void>
+struct JoinsBits : std::false_type {};
+template <class Epilogue>
+struct JoinsBits<Epilogue, std::void_t<decltype(&Epilogue::end_part)>> : std::true_type {};
+
 template <class Mma_, class Epilogue_, int Depth, class Tile, class Scales_, class Conversion_>
 struct GemmTraits {
   using Mma = Mma_;
@@ -145,7 +151,9 @@ struct GemmTraits {
   static constexpr int kLaneArrivals = Scaled::kExists || kByWarps ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
-  static constexpr int kFreeBytes = kSharedOfCta - kAlignment - kBarrierBytes - kTableBytes;
+  static constexpr bool kJoinsBits = JoinsBits<Epilogue>::value;
+  static constexpr int kBitsBytes = kJoinsBits ? fragment::kWordBytes * kPartRows : 0;  // of a ring
+  static constexpr int kFreeBytes = kSharedOfCta - kAlignment - kBarrierBytes - kTableBytes - kRings * kBitsBytes;
   // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
   static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
@@ -190,6 +198,7 @@ struct GemmTraits {
   static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
                 "pairs are rows of B in two blocks");
   static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
+  static_assert(!kJoinsBits || (kStaged && !kByRows && !kPaired && !kGrouped), "consumers by columns complete parts");
   static_assert(kSplits == 1 || kSumsBeside || kExchangedBytes <= kStages * kStageBytes, "partial sums fit in the stages");
 
   using Lanes = std::conditional_t<kPaired, LanesOfPairs<kPairs>, kit::Lanes>;

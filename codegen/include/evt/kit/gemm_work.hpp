@@ -17,7 +17,7 @@ namespace kit {
 /// Places in shared memory.
 template <class Traits>
 struct GemmStorage {
-  uint32_t stages, rings, factors, barriers, table, exchanges;
+  uint32_t stages, rings, factors, barriers, table, bits, exchanges;
 
   CUTLASS_DEVICE explicit GemmStorage(char* storage) {
     stages = (cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
@@ -25,7 +25,8 @@ struct GemmStorage {
     factors = rings + Traits::kRings * Traits::kRingBytes;
     barriers = factors + Traits::kStages * Traits::Scaled::kBytes;
     table = barriers + Traits::kBarrierBytes;
-    uint32_t const end = table + Traits::kTableBytes;
+    bits = table + Traits::kTableBytes;
+    uint32_t const end = bits + Traits::kRings * Traits::kBitsBytes;
     exchanges = Traits::kSumsBeside ? ceil_div(end, kAlignmentOfSums) * kAlignmentOfSums : stages;
   }
 
@@ -48,6 +49,8 @@ struct GemmStorage {
     return barriers + 8 * Traits::kBarriers + 16 * (ring * Traits::kBuffers + index);
   }
   CUTLASS_DEVICE uint32_t written(int ring, int index) const { return ready(ring, index) + 8; }
+  /// The packed bits of a part's rows.
+  CUTLASS_DEVICE uint32_t words(int ring) const { return bits + ring * Traits::kBitsBytes; }
   /// The partial sums that a CTA sends for a consumer.
   CUTLASS_DEVICE uint32_t sums(int consumer, int split) const {
     return exchanges + (consumer * Traits::kSplits + split) * Traits::kSumsBytes;
@@ -122,9 +125,11 @@ struct GemmWork {
 /// The matrix rows of a thread's elements, for successive steps, from row `within` of a tile on.
 struct GemmRows {
   int row, rows, number;
+  uint32_t words;
 
-  CUTLASS_DEVICE GemmRows(int first, int within, int rows)
-      : row(first + within + threadIdx.x % 4 * 2), rows(rows), number(within / kStepPixels) {}
+  /// `words` is the place of row 0's packed bits in shared memory.
+  CUTLASS_DEVICE GemmRows(int first, int within, int rows, uint32_t words = 0)
+      : row(first + within + threadIdx.x % 4 * 2), rows(rows), number(within / kStepPixels), words(words) {}
 
   CUTLASS_DEVICE void next(fragment::Places& places) {
     CUTLASS_PRAGMA_UNROLL
@@ -134,6 +139,7 @@ struct GemmRows {
     }
     row += kStepPixels;
     places.number = number++;
+    places.words = words;
   }
 };
 

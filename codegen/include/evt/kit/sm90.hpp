@@ -237,6 +237,9 @@ CUTLASS_DEVICE uint32_t multiply_add_two(element::bf16, uint32_t x, uint32_t y, 
   return result;
 }
 
+CUTLASS_DEVICE void store_shared_half(uint32_t address, uint32_t half) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(uint16_t(half)) : "memory");
+}
 CUTLASS_DEVICE void store_shared_byte(uint32_t address, uint32_t byte) {
   asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(byte) : "memory");
 }

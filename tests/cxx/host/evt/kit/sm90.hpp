@@ -256,6 +256,7 @@ inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, h
 inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
   std::memcpy(host::at(address), from, sizeof(from));
 }
+inline void store_shared_half(uint32_t address, uint32_t half) { std::memcpy(host::at(address), &half, 2); }
 inline void store_shared_byte(uint32_t address, uint32_t byte) { *host::at(address) = char(byte); }
 inline void store_shared(uint32_t address, uint32_t word) { std::memcpy(host::at(address), &word, sizeof(word)); }
 
