@@ -64,7 +64,7 @@ def _emitted(plan: Plan, origins: tuple[str, ...], name: str | None) -> Emitted:
 
     def filled(template: str) -> str:
         """Return a filled-in template, without the empty lines of absent parts."""
-        printed = _environment().get_template(template).render(text=text, headers=headers, version=__version__)
+        printed = environment().get_template(template).render(text=text, headers=headers, version=__version__)
         while "\n\n\n" in printed:
             printed = printed.replace("\n\n\n", "\n\n")
         return printed.rstrip() + "\n"
@@ -107,7 +107,8 @@ class _Compiled(jinja2.BytecodeCache):
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Return the templates."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resources.directory("codegen") / "templates"),
         undefined=jinja2.StrictUndefined,

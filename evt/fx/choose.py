@@ -29,6 +29,7 @@ from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gai
 from evt.fx.dual import pair_products
 from evt.fx.example import bytes_of, hint
 from evt.fx.expand import fill_zeros
+from evt.fx.fused_group_norms import fuse_group_norms
 from evt.fx.kernels import Calls
 from evt.fx.measure import measured
 from evt.fx.moments import is_applied, is_of_channels, is_of_groups, moments_of, split_moments
@@ -167,6 +168,8 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         norms, stay = list[Applied](), dict[Node, SkipReason]()
         self._with_moments = set()
         if self.rule in ("always", "estimate"):
+            if not (graph_name() or torch._inductor.config.cpp_wrapper):
+                fuse_group_norms(graph, self.devices)
             split_moments(graph)
             norms, stay = apply_norms(graph, self._judge_norm)
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.var.correction):

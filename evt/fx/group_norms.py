@@ -38,7 +38,7 @@ def is_divided(variance: Node) -> bool:
     arguments = Arguments(variance)
     if arguments["correction"] != 0 or not arguments["keepdim"]:
         return False
-    image = _image(arguments["self"])[-1:]
+    image = image_of(arguments["self"])[-1:]
     return bool(image) and dtype_of(image[0]).itemsize == _HALF
 
 
@@ -46,12 +46,12 @@ def divide(graph: Graph, variance: Node, mean: Node) -> None:
     """Compute a variance and a mean of groups from the moments of their channels, which have equal counts."""
 
     def moments(x: Node, dim: int) -> list[Node]:
-        both = _call(graph, aten.var_mean.correction, x, [dim], correction=0, keepdim=True)
-        return [_call(graph, operator.getitem, both, place) for place in range(2)]
+        both = call(graph, aten.var_mean.correction, x, [dim], correction=0, keepdim=True)
+        return [call(graph, operator.getitem, both, place) for place in range(2)]
 
     within, means = moments(variance.args[0], 3)  # type: ignore[arg-type]
     between, made = moments(means, 2)
-    total = _call(graph, aten.add.Tensor, _call(graph, aten.mean.dim, within, [2], True), between)
+    total = call(graph, aten.add.Tensor, call(graph, aten.mean.dim, within, [2], True), between)
     for each, by in ((variance, total), (mean, made)):
         each.replace_all_uses_with(by)
         graph.erase_node(each)
@@ -74,9 +74,9 @@ def apply_by_channels(graph: Graph) -> None:
             continue
         with graph.inserting_before(node):
             for cast in reversed([each for each in kept if base_name(each) == _CAST]):
-                image = _call(graph, cast.target, image, *cast.args[1:])
-            centred = _call(graph, aten.sub.Tensor, image, _of_channels(graph, norm.mean, shape[1]))
-            made = _call(graph, aten.mul.Tensor, centred, _of_channels(graph, norm.factor, shape[1]))
+                image = call(graph, cast.target, image, *cast.args[1:])
+            centred = call(graph, aten.sub.Tensor, image, _of_channels(graph, norm.mean, shape[1]))
+            made = call(graph, aten.mul.Tensor, centred, _of_channels(graph, norm.factor, shape[1]))
         for user in whole:
             user.replace_all_uses_with(made)
 
@@ -96,7 +96,7 @@ def _norm(node: Node) -> _Norm | None:
     if not is_tensor(difference) or not is_tensor(factor) or operator_name(difference) != "sub.Tensor":
         return None
     x, mean = difference.args
-    if difference.kwargs or not is_tensor(x) or not is_tensor(mean) or not (kept := _image(x)):
+    if difference.kwargs or not is_tensor(x) or not is_tensor(mean) or not (kept := image_of(x)):
         return None
     groups = (*shape_of(x)[:2], 1, 1)
     if not shape_of(mean) == shape_of(factor) == groups or not dtype_of(x) == dtype_of(mean) == dtype_of(factor):
@@ -104,7 +104,7 @@ def _norm(node: Node) -> _Norm | None:
     return _Norm(kept, mean, factor)
 
 
-def _image(x: Node) -> list[Node]:
+def image_of(x: Node) -> list[Node]:
     """Return the operators that bring an image into groups, last first, and the image, whose channels are neighbours.
 
     Return nothing for other nodes, and for sizes that vary. Group norms on GPUs read a copy of the image with pixels as
@@ -129,9 +129,9 @@ def _of_channels(graph: Graph, value: Node, channels: int) -> Node:
     A kernel that computes the value writes it for the channels. A value that is in memory is copied.
     """
     images, groups = shape_of(value)[:2]
-    wide = _call(graph, aten.expand.default, value, [images, groups, channels // groups, 1])
-    written = _call(graph, aten.clone.default, wide, memory_format=torch.contiguous_format)
-    return _call(graph, aten.as_strided.default, written, [images, channels, 1, 1], [channels, 1, 1, 1])
+    wide = call(graph, aten.expand.default, value, [images, groups, channels // groups, 1])
+    written = call(graph, aten.clone.default, wide, memory_format=torch.contiguous_format)
+    return call(graph, aten.as_strided.default, written, [images, channels, 1, 1], [channels, 1, 1, 1])
 
 
 def _is_in_memory(value: Node) -> bool:
@@ -141,11 +141,11 @@ def _is_in_memory(value: Node) -> bool:
     return value.target is operator.getitem and base_name(value.all_input_nodes[0]) == "launch"
 
 
-def _call(graph: Graph, target: Any, *args: Any, **kwargs: Any) -> Node:
+def call(graph: Graph, target: Any, *args: Any, **kwargs: Any) -> Node:
     """Add a call, with the value that it has on the values of its arguments."""
     node = graph.call_function(target, args, kwargs)
     node.meta["val"] = target(*map_arg(args, lambda each: each.meta["val"]), **kwargs)
     return node
 
 
-__all__ = ["apply_by_channels", "divide", "is_divided"]
+__all__ = ["apply_by_channels", "call", "divide", "image_of", "is_divided"]

@@ -20,13 +20,15 @@ from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.utils import _pytree
 
-import evt.runtime.folded  # noqa: F401  registers the operator
+import evt.runtime.folded
+import evt.runtime.group_norm  # noqa: F401  both register operators
 from evt.fx.index_map import same
 from evt.runtime.inductor import call_in_cpp, is_cpp
 from evt.runtime.site import Site
 
 _OPERATOR = torch.ops.evt.launch.default
 _FOLDED = torch.ops.evt.fold_norms.default
+_GROUP_NORM = torch.ops.evt.group_norm.default
 _NAME = "evt_site"
 
 
@@ -149,5 +151,6 @@ def register() -> None:
     made: Any = lowering
     made.make_fallback(_OPERATOR, _ordered, warn=False)
     made.register_lowering(_OPERATOR, type_promotion_kind=None)(_lower)
+    made.make_fallback(_GROUP_NORM, _ordered, warn=False)
     made.make_fallback(_FOLDED, warn=False)
     made.register_lowering(_FOLDED, type_promotion_kind=None)(_lower_folded)

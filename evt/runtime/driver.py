@@ -178,24 +178,34 @@ class Ready:
         return Prepared(config, self._kernel, at + size, (memory, kept))
 
     def _config(self, stream: int) -> tuple[int, object]:
-        """Return the configuration for a stream, and keep it.
-
-        A kernel with programmatic dependent launch (PDL) may begin before the previous one ends.
-        """
+        """Return the configuration for a stream, and keep it."""
         launch = self._launch
-        attributes = (_Attribute * 2)()
-        count = 0
-        if launch.cluster > 1:
-            attributes[count].id = _CLUSTER
-            attributes[count].value[:3] = (launch.cluster, 1, 1)
-            count += 1
-        if self._with_pdl:
-            attributes[count].id = _PDL
-            attributes[count].value[0] = 1
-            count += 1
-        made = Config((*launch.grid, 1), (launch.threads, 1, 1), launch.shared_bytes, stream or None, attributes, count)
-        self._configs[stream] = ctypes.addressof(made), (made, attributes)
-        return self._configs[stream]
+        made = config_of(
+            *(launch.grid, launch.threads, launch.shared_bytes, stream, launch.cluster), with_pdl=self._with_pdl
+        )
+        self._configs[stream] = made
+        return made
+
+
+def config_of(
+    grid: tuple[int, int], threads: int, shared_bytes: int, stream: int, cluster: int, *, with_pdl: bool
+) -> tuple[int, object]:
+    """Return the address of a launch's configuration, and its memory.
+
+    A kernel with programmatic dependent launch (PDL) may begin before the previous one ends.
+    """
+    attributes = (_Attribute * 2)()
+    count = 0
+    if cluster > 1:
+        attributes[count].id = _CLUSTER
+        attributes[count].value[:3] = (cluster, 1, 1)
+        count += 1
+    if with_pdl:
+        attributes[count].id = _PDL
+        attributes[count].value[0] = 1
+        count += 1
+    made = Config((*grid, 1), (threads, 1, 1), shared_bytes, stream or None, attributes, count)
+    return ctypes.addressof(made), (made, attributes)
 
 
 class RefusedError(Exception):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import evt.fx.backend  # noqa: F401  registers the backend
-from evt.fx import group_norms
+from evt.fx import choose, group_norms
 from evt.runtime import fold_kernel
 from evt.runtime.folded import folded
 
@@ -48,11 +48,16 @@ def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("side", [(9, 7), (37, 41), (130, 60)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_errors_of_group_norms_beside_eagers(dtype, side, record, monkeypatch) -> None:
-    """Statistics of the first norm are Inductor's, of the second the convolution's; memory that nobody wrote is NaN."""
+def test_errors_of_group_norms_beside_eagers(dtype, side, whole, record, monkeypatch) -> None:
+    """Each norm is one kernel, or Inductor computes the statistics of the first one, and the convolution computes
+    the statistics of the second one. Memory that nobody wrote is NaN.
+    """
     monkeypatch.setattr(group_norms, "COPIED_ELEMENTS", 0)
+    if not whole:
+        monkeypatch.setattr(choose, "fuse_group_norms", lambda *_: None)
     torch._dynamo.reset()
     torch.manual_seed(0)
     first = nn.GroupNorm(4, 48, eps=1e-6)
@@ -68,7 +73,7 @@ def test_errors_of_group_norms_beside_eagers(dtype, side, record, monkeypatch) -
             poisoned = torch.full((64 << 20,), torch.nan, device="cuda")  # memory that the allocator returns next
             del poisoned
             ratios.append(distance(run(x), want) / distance(model(x), want))
-    record((str(dtype), "GroupNorm", f"{side}", "", " ".join(f"{each:.2f}" for each in ratios)))
+    record((str(dtype), "GroupNorm", f"{side}", "whole" * whole, " ".join(f"{each:.2f}" for each in ratios)))
     assert sorted(ratios)[1] <= 1.05
     assert max(ratios) < 1.5
 

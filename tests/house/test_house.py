@@ -46,6 +46,7 @@ PLANNER_ORDER = (
         "halo",
         "halo_few",
         "depthwise",
+        "group_norm",
     ),
     *("wgrad", "unaligned", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_speed", "fields"),
     *(
