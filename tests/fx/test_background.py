@@ -181,9 +181,9 @@ for _ in range(2):
     model = torch.nn.Sequential(*(Net() for _ in range(2))).half().eval()
     with torch.no_grad():
         torch.compile(model, backend="evt", options=ALWAYS)(torch.ones(8, 16).half())
-    known = evt.emission._emitted.cache_info()
+    emitted = evt.emission._emitted.cache_info().misses
     started = sum(line.startswith("start") for line in log.read_text().splitlines())
-    print(json.dumps([{"emitted": known.misses, "asked": known.hits + known.misses}, started]))
+    print(json.dumps([emitted, started]))
     break
 """
 
@@ -195,7 +195,6 @@ def test_a_second_process_builds_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "EVT_BUILD_WAY": "parts"}  # nvcc compiles own kernels, too
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     (first, built), (second, after) = map(json.loads, done.stdout.splitlines())
-    assert first == second
-    assert 0 < first["emitted"] < first["asked"]
+    assert first == second == 2
     assert after == built > 0
     assert not room.left_over()
