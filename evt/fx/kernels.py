@@ -31,7 +31,7 @@ from evt.fx.build import RegionProgram
 from evt.fx.example import Form
 from evt.fx.skip_reason import SkipReason
 from evt.plan import Plan, Target, find_target
-from evt.plan.speed import fastest
+from evt.plan.speed import duration, fastest
 from evt.request import Request, surveyed
 from evt.runtime.arguments import bind
 from evt.runtime.bound import Bound
@@ -133,8 +133,9 @@ def region_kernels(fused: RegionProgram, *, every: bool = False) -> RegionKernel
     bound = bound_example(fused)
     atomic, target = is_atomic(caller.request), device_target(bound.index)
     request = measured_best(caller.request, bound, atomic)
-    (plans, note), call = _plans_here(request, bound, target, atomic), None
-    if every or not _is_fixed(fused):
+    offers_all, call = every or not _is_fixed(fused), None
+    plans, note = _plans_here(request, bound, target, atomic, fixed=not offers_all)
+    if offers_all:
         caller.expect(bound)  # calls with other sizes use the same kernels
     else:
         plans = (plans[best_of(plans, bound, device_card(bound.index, target.name))],)
@@ -142,19 +143,45 @@ def region_kernels(fused: RegionProgram, *, every: bool = False) -> RegionKernel
     return RegionKernels(program, plans, tuple(kernel_sources(plans)), call, note)
 
 
-def _plans_here(request: Request, bound: Bound, target: Target, atomic: bool) -> tuple[tuple[Plan, ...], str]:
+def _plans_here(
+    request: Request, bound: Bound, target: Target, atomic: bool, *, fixed: bool
+) -> tuple[tuple[Plan, ...], str]:
     """Return the plans of a call, and why they are own kernels if these take the place of others.
 
     Own kernels need NVRTC only, so they take the place of kernels that this machine cannot build.
     """
     plans = plan_kernels(request, bound, target, atomic)
     if request.is_forced or not may_compile() or not (missing := missing_tools(partial(kernel_sources, plans))):
-        return plans, ""
+        return _built_soon(plans, request, bound, target, atomic) if fixed else (plans, "")
     try:
         own = own_plans(call_problem(request, bound, target, atomic))
     except TargetError:
         return plans, ""  # the build fails, with the reason
     return own, f"{own[0].route} in place of {plans[0].route}: {missing}"
+
+
+def _built_soon(
+    plans: tuple[Plan, ...], request: Request, bound: Bound, target: Target, atomic: bool
+) -> tuple[tuple[Plan, ...], str]:
+    """Return own plans in the place of others if nvcc would compile the best kernel of a call, and the reason.
+
+    The own kernel may take :data:`_MOST_LONGER` more, with the error of its estimate.
+    """
+    best = plans[best_of(plans, bound, PROCESSORS)]
+    if best.family == "own" or not request.may_be_measured:
+        return plans, ""
+    try:
+        own = own_plans(call_problem(request, bound, target, atomic))
+        found = own[best_of(own, bound, PROCESSORS)]
+    except EvtError:
+        return plans, ""
+    mine, theirs = (duration(each, bound.sizes, PROCESSORS).total for each in (found, best))
+    if _DOUBT * mine - theirs > _MOST_LONGER:
+        return plans, ""
+    note = (
+        f"{found.route} in place of {best.route}, which nvcc compiles: {mine:.1f} and {theirs:.1f} us by the estimate"
+    )
+    return own, note
 
 
 def _is_fixed(fused: RegionProgram) -> bool:
@@ -193,7 +220,12 @@ def kernel_of(fused: RegionProgram, target: str, multiprocessors: int, *, here: 
     """
     request, bound = shared_request(fused), bound_example(fused)
     found, atomic = find_target(target), is_atomic(request)
-    plans = _plans_here(request, bound, found, atomic)[0] if here else plan_kernels(request, bound, found, atomic)
+    fixed = _is_fixed(fused)
+    if here:
+        plans, _ = _plans_here(request, bound, found, atomic, fixed=fixed)
+    else:
+        plans = plan_kernels(request, bound, found, atomic)
+        plans = _built_soon(plans, request, bound, found, atomic)[0] if fixed else plans
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
 
@@ -221,6 +253,11 @@ def _check(request: Request, form: Form, target: Target) -> None:
 
 #: The multiprocessors of an H100 or H200, the assumed GPU if none is known.
 PROCESSORS = 132
+#: Microseconds of a call that an own kernel may take longer than the best one, if nvcc compiles that one: it takes 59
+#: CPU seconds for an implicit GEMM of CUTLASS 3.x, where NVRTC takes 1 for an own kernel (two cores, 2026-11-28).
+_MOST_LONGER = 10.0
+#: The error of the estimate of an own kernel in the place of another.
+_DOUBT = 1.1
 #: The kinds of devices that run kernels. On other devices the reference computes a region.
 _DEVICES = ("cuda",)
 
