@@ -157,7 +157,10 @@ def _operands(call: Call) -> tuple[dict[str, int], list[TensorMap]] | None:
         values |= _tap_rows(call)
     if kernel.packed:
         strides, backwards = strides_of(loop.b, call.sizes), loop.operator == "dgrad"
-        values |= packed(problem, call.sizes["groups"], strides, backwards=backwards)
+        written = packed(problem, call.sizes["groups"], strides, backwards=backwards)
+        if written is None:
+            return None
+        values |= written
     else:
         maps.append(_filters(call))
     return values, maps

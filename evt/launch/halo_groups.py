@@ -18,7 +18,10 @@ OF_GROUPS = (
     *(f"operands.groups.by_blocks.{part}" for part in DIVISOR),
 )
 _PACKED = ("b_group", "b_filter", "b_channel", "b_row", "b_column", "filters", "channels")
-OF_PACKED_GROUPS = (*OF_GROUPS, "operands.b", *(f"operands.{name}" for name in _PACKED))
+OF_PACKED_GROUPS = (
+    *(*OF_GROUPS, "operands.b", *(f"operands.{name}" for name in _PACKED)),
+    *(f"operands.by_filters.{part}" for part in DIVISOR),
+)
 _WORDS = ("a_image", "a_row", "a_pixel", "height", "width", "words")
 OF_WORDS = (
     *(*OF_PACKED_GROUPS, "operands.a", *(f"operands.{name}" for name in _WORDS)),
@@ -51,13 +54,16 @@ class Blocks(NamedTuple):
         return found | {f"operands.groups.by_blocks.{part}": value for part, value in divisor(self.blocks).items()}
 
 
-def packed(given: Problem, groups: int, strides: Sequence[int], *, backwards: bool) -> dict[str, int]:
-    """Return the members of filters that threads write, given the strides of B."""
+def packed(given: Problem, groups: int, strides: Sequence[int], *, backwards: bool) -> dict[str, int] | None:
+    """Return the members of filters that threads write, given the strides of B; None if a group is beyond 32 bits."""
     filters, channels = given.filters // groups, given.channels // groups
     outer, row, column = strides
     of_filter, of_channel, rows = (1, outer, channels) if backwards else (outer, 1, filters)
+    if rows * abs(outer) + given.height.taps * abs(row) + given.width.taps * abs(column) > INT32_MAX:
+        return None
     numbers = (rows * outer, of_filter, of_channel, row, column, filters, channels)
-    return {f"operands.{name}": value for name, value in zip(_PACKED, numbers, strict=True)}
+    found = {f"operands.{name}": value for name, value in zip(_PACKED, numbers, strict=True)}
+    return found | {f"operands.by_filters.{part}": value for part, value in divisor(filters).items()}
 
 
 def copied(

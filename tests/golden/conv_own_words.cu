@@ -285,6 +285,8 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, operands.b_column),
     EVT_MEMBER(Params, operands.filters),
     EVT_MEMBER(Params, operands.channels),
+    EVT_MEMBER(Params, operands.by_filters.multiplier),
+    EVT_MEMBER(Params, operands.by_filters.shift),
     EVT_MEMBER(Params, operands.a),
     EVT_MEMBER(Params, operands.a_image),
     EVT_MEMBER(Params, operands.a_row),

@@ -13,9 +13,11 @@ import evt
 from evt.emission import emit
 from evt.ir.convolution import Convolution
 from evt.launch.halo import shape
+from evt.launch.halo_groups import packed
 from evt.launch.shape import TensorMap
 from evt.plan import Plan, find_target
 from evt.plan.cards import find_card
+from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.plan import HaloConvolution
 from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import duration, fastest, refusal
@@ -193,6 +195,15 @@ def test_filters_that_tma_cannot_load_have_several_groups_in_a_tile() -> None:
         given = bound(op, last(half(1, 512, 14, 14)), weight)
         plans = survey(call_problem(op.request, given, find_target("sm90"))).defaults
         assert {each.mainloop.groups for each in plans if isinstance(each.mainloop, HaloConvolution)} == kinds
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_filters_of_a_group_are_within_32_bits(backwards: bool) -> None:
+    axis = Axis(14, 14, 3, 1, 1, 1)
+    problem = Problem(1, 64, 32, axis, axis)
+    rows = 16 if backwards else 8
+    assert packed(problem, 4, (2**31 // rows - 100, 3, 1), backwards=backwards) is not None
+    assert packed(problem, 4, (2**31 // rows, 3, 1), backwards=backwards) is None
 
 
 # Rules

@@ -223,7 +223,8 @@ def test_kernels_that_may_begin_early_wait_for_the_one_before_them() -> None:
     assert text.count("evt::pdl::wait_for_kernel_before();\n  evt::finish_all(") == 1
     (_, multiplies) = text.split("CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory)")
     waits = multiplies.index("pdl::wait_for_kernel_before();")
-    assert multiplies.index("initialize(params, storage)") < waits < multiplies.index("prepare(params, storage)")
+    begins = multiplies.index("consume(params, storage, group - 1)")
+    assert multiplies.index("Mainloop::arrange(params, storage)") < waits < begins < multiplies.index("prepare(params")
 
 
 def test_kernels_of_cutlass_are_launched_after_the_one_before_them() -> None:

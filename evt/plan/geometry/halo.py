@@ -57,8 +57,9 @@ SHARED_BYTES = 232448
 ALIGNMENT = 1024
 #: Barriers: full and empty of each stage, and eight for the consumers.
 BARRIER_BYTES = 8 * (2 * MAX_INPUT_STAGES + 2 * MAX_FILTER_STAGES + 8)
-#: Bytes of a pixel of windows.
+#: Bytes of a pixel of windows, and of its place in the table of a box.
 WINDOW_BYTES = 16
+PLACE_BYTES = 16
 #: Elements of 16 bits that TMA moves at least.
 VECTOR = 8
 #: Elements of a TMA box in each dimension, at most.
@@ -168,7 +169,7 @@ class Geometry:
     filter_stage_bytes: int = 0
     #: CTAs that share a tile: each multiplies some blocks of channels and completes some pixels.
     cluster_size: int = 1
-    #: Partial sums that the CTAs of a cluster exchange.
+    #: Partial sums that the CTAs of a cluster exchange; with windows, the table of the places of a box's pixels.
     exchange_bytes: int = 0
     #: Both consumers multiply the same pixels, each by its own block of filters; otherwise pingpong.
     cooperative: bool = False
@@ -381,6 +382,7 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
         tiles_high=ceil_div(height.output, rows),
         tiles_wide=ceil_div(width.output, columns),
         input_stage_bytes=aligned_bytes((images * box_rows * pitch + guard) * kernel.pixel_bytes),
+        exchange_bytes=aligned_bytes(images * box_rows * pitch * PLACE_BYTES) if kernel.has_windows else 0,
         epilogue_bytes=aligned_bytes(buffer),
     )
     for length in TAPS_PER_STAGE:

@@ -4,7 +4,7 @@
 // A persistent, warp-specialised kernel for sm90: a main loop, an epilogue, and the roles of the warps.
 //
 // The product is transposed: M are the filters, N the pixels. Warp group 0 produces. TMA loads the operands (warp 0 the
-// input, warp 3 the filters) and moves C and D (warps 1 and 2, one for each consumer). If threads load the operands,
+// input, warp 3 the filters) and moves C and D (warps 1 and 2, one for each consumer). If threads load the input,
 // warps 0 to 2 do, and warp 3 moves the tiles of both consumers. Warp groups 1 and 2 consume. By default they are
 // pingpong: each has one tile, multiplies while the other computes its epilogue, and passes the tensor cores on by
 // ordered barriers. Cooperating consumers share a tile of pixels, each with a block of filters. Filters stay in
@@ -71,13 +71,10 @@ struct Kernel {
     SharedStorage const storage(params.geometry, Traits::kConsumers, shared_memory);
     int const group = canonical_warp_idx_sync() / (kWarpGroup / 32);
     initialize(params, storage);
-    if constexpr (Mainloop::kLoadsByThreads) {
-      pdl::wait_for_kernel_before();
-      Mainloop::prepare(params, storage);
-    }
+    if constexpr (Mainloop::kLoadsByThreads) Mainloop::arrange(params, storage);
     __syncthreads();
     if constexpr (Shared) cluster_arrive_relaxed();
-    if constexpr (!Mainloop::kLoadsByThreads) pdl::wait_for_kernel_before();
+    pdl::wait_for_kernel_before();
     if (group == 0) {
       if constexpr (!Shared) warpgroup_reg_dealloc<Mainloop::kProducerRegisters>();
       produce(params, storage);
@@ -110,7 +107,7 @@ struct Kernel {
   CUTLASS_DEVICE static void consume(Params const& params, SharedStorage const& storage, int consumer) {
     Geometry const& geometry = params.geometry;
     CtaWork const work(params);
-    if constexpr (Mainloop::kFiltersByThreads && !Mainloop::kLoadsByThreads) {
+    if constexpr (Mainloop::kFiltersByThreads) {
       Mainloop::prepare(params, storage, threadIdx.x - kWarpGroup);
       consumers_sync();
     }

@@ -8,11 +8,13 @@
 //   kWords                                  whether threads copy the input in words: see mainloop_words.hpp
 //   kBackwards                              whether filters are read backwards
 //   kTapRows                                whether a row of a tile is a tap of a filter: see mainloop_taps.hpp
-//   kLoadsByThreads                         whether threads load operands before the kernel's barriers, instead of TMA
-//   kFiltersByThreads                       whether threads load the filters in `prepare`
+//   kLoadsByThreads                         whether threads load the input, instead of TMA
+//   kFiltersByThreads                       whether threads load the filters
 //   kProducerRegisters, kConsumerRegisters  registers of a thread, for warpgroup_reg_dealloc and warpgroup_reg_alloc
 //   can_implement, encode                   on the host: limits of the problem, and the operands' TMA descriptors
-//   prefetch, prepare                       by all warps, before the kernel's first tile
+//   prefetch, arrange                       by all warps, before the kernel's barriers are used: `arrange` if threads
+//                                           load the input
+//   prepare                                 by the consumers, before their first tile: if threads load the filters
 //   load                                    by a producer warp: the stages of both pipelines
 //   multiply                                by a consumer: the accumulators of a tile
 //

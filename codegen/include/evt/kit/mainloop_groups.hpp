@@ -8,6 +8,7 @@
 // stay there. A channel that is not finite makes the results of all groups of its block NaN.
 
 #include <cstdint>
+#include <cstdlib>
 #include <type_traits>
 
 #include "evt/kit/group_blocks.hpp"
@@ -43,28 +44,23 @@ struct GroupsMainloop : HaloMainloop<Mma, Channels, 2> {
 template <int Vector>
 struct FilterChunk {
   static constexpr int kElements = 8;
-  using Words = std::conditional_t<Vector == 8, uint4, std::conditional_t<Vector == 4, uint2, uint32_t>>;
 
-  /// Load the elements of a chunk, `step` apart from `from` on: the channels from `first` on that a group has, and
-  /// zeros.
-  CUTLASS_DEVICE static void load(uint32_t (&chunk)[4], uint16_t const* from, int64_t step, int first, int channels) {
+  /// Copy a chunk from `from` on to shared memory, asynchronously: the channels from `first` on that a group has, and
+  /// zeros. `valid` is any address that can be read.
+  CUTLASS_DEVICE static void copy(uint32_t to, uint16_t const* from, int first, int channels, uint16_t const* valid) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kElements; i += Vector) {
       bool const exists = uint32_t(first + i) < uint32_t(channels);
-      if constexpr (Vector == 1) {
-        uint32_t const element = exists ? __ldg(from + i * step) : 0;
-        chunk[i / 2] = i % 2 == 0 ? element : chunk[i / 2] | element << 16;
-      } else {
-        Words words{};
-        if (exists) words = __ldg(reinterpret_cast<Words const*>(from + i));
-        if constexpr (Vector == 8) {
-          chunk[0] = words.x, chunk[1] = words.y, chunk[2] = words.z, chunk[3] = words.w;
-        } else if constexpr (Vector == 4) {
-          chunk[i / 2] = words.x, chunk[i / 2 + 1] = words.y;
-        } else {
-          chunk[i / 2] = words;
-        }
-      }
+      copy_word_async<2 * Vector>(to + 2 * i, exists ? from + i : valid, exists ? 2 * Vector : 0);
+    }
+  }
+
+  /// Load such a chunk one element at a time, `step` apart.
+  CUTLASS_DEVICE static void load(uint32_t (&chunk)[4], uint16_t const* from, int step, int first, int channels) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      uint32_t const element = uint32_t(first + i) < uint32_t(channels) ? __ldg(from + i * step) : 0;
+      chunk[i / 2] = i % 2 == 0 ? element : chunk[i / 2] | element << 16;
     }
   }
 };
@@ -85,8 +81,10 @@ struct PackedGroupsMainloop : GroupsMainloop<Mma, Channels> {
   struct Operands {
     GroupBlocks groups;
     uint16_t const* b;
-    int64_t b_group, b_filter, b_channel, b_row, b_column;  // strides, in elements
-    int filters, channels;                                  // of a group
+    int64_t b_group;  // strides, in elements
+    int b_filter, b_channel, b_row, b_column;
+    int filters, channels;  // of a group
+    FastDivisor by_filters;
   };
 
 #if !defined(EVT_DEVICE_PASS)
@@ -99,18 +97,28 @@ struct PackedGroupsMainloop : GroupsMainloop<Mma, Channels> {
     return {GroupBlocks::of(problem, Traits::kClass, arguments.groups),
             static_cast<uint16_t const*>(arguments.b),
             rows * b[0],
-            Backwards ? 1 : b[0],
-            Backwards ? b[0] : 1,
-            b[1],
-            b[2],
+            int(Backwards ? 1 : b[0]),
+            int(Backwards ? b[0] : 1),
+            int(b[1]),
+            int(b[2]),
             filters,
-            channels};
+            channels,
+            FastDivisor::of(filters)};
+  }
+
+  /// Return whether the elements of a group of B's rows are within 32 bits of each other.
+  template <class Traits>
+  static bool has_near_filters(Arguments<Traits> const& arguments) {
+    Problem const& problem = arguments.problem;
+    auto const& b = arguments.b_strides;
+    int64_t const rows = (Backwards ? problem.channels : problem.filters) / arguments.groups;
+    return rows * std::abs(b[0]) + problem.height.taps * std::abs(b[1]) + problem.width.taps * std::abs(b[2]) <= INT32_MAX;
   }
 
   template <class Traits>
   static bool encode(Arguments<Traits> const& arguments, Params<Traits>& params) {
     params.operands = operands_of(arguments);
-    return Base::input_of(arguments, params.geometry).encode(params.input);
+    return has_near_filters(arguments) && Base::input_of(arguments, params.geometry).encode(params.input);
   }
 #endif
 
@@ -124,59 +132,70 @@ struct PackedGroupsMainloop : GroupsMainloop<Mma, Channels> {
     if (warp == 0) Base::load_input(params, storage);
   }
 
-  template <class Traits>
-  CUTLASS_DEVICE static void prepare(Params<Traits> const& params, SharedStorage const& storage, int thread) {
-    write_filters<Traits::kConsumers * kWarpGroup>(params, storage, thread);
-  }
-
- protected:
   /// Write the filters of the CTA's block, each block of channels after the other: a swizzled row of channels for each
   /// filter, with zeros for other groups.
-  template <int Threads, class Traits>
-  CUTLASS_DEVICE static void write_filters(Params<Traits> const& params, SharedStorage const& storage, int thread) {
+  template <class Traits>
+  CUTLASS_DEVICE static void prepare(Params<Traits> const& params, SharedStorage const& storage, int thread) {
+    constexpr int kThreads = Traits::kConsumers * kWarpGroup;
     constexpr int kChunkBytes = 16, kChunks = Filters::kRowBytes / kChunkBytes, kInFlight = 9;
-    constexpr int kTogether = ceil_div(kFilters * kChunks, Threads);  // chunks of a thread
+    constexpr int kTogether = ceil_div(kFilters * kChunks, kThreads);  // chunks of a thread
     Operands const& operands = params.operands;
     GroupPlace const place = WorkTile(params, CtaWork(params).first, 0).place;
-    int const first_group = place.filter / operands.filters;  // of the slice
+    int const first_group = operands.by_filters.quotient(place.filter);  // of the slice
     uint16_t const* from[kTogether];
     int first[kTogether], channels[kTogether];
     uint32_t to[kTogether];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kTogether; ++i) {
-      int const chunk = thread + i * Threads;
-      int const filter = place.filter + chunk / kChunks, group = filter / operands.filters;
+      int const chunk = thread + i * kThreads;
+      int const filter = place.filter + chunk / kChunks, group = operands.by_filters.quotient(filter);
       first[i] = chunk % kChunks * Chunk::kElements - (group - first_group) * operands.channels;
       channels[i] = place.slice * operands.groups.filters + filter < place.end ? operands.channels : 0;
       from[i] = operands.b + (place.slice + group) * operands.b_group +
-                (filter - group * operands.filters) * operands.b_filter + first[i] * operands.b_channel;
+                ((filter - group * operands.filters) * operands.b_filter + first[i] * operands.b_channel);
       uint32_t const at = storage.filters.buffers + chunk * kChunkBytes;
       to[i] = at ^ (at >> 7 & kChunks - 1) * kChunkBytes;
     }
-    // All loads of a thread are in flight together, for filters of up to nine taps.
-    int const taps = params.channel_blocks * params.taps.number;
-    for (int begin = 0; begin < taps; begin += kInFlight) {
-      uint32_t loaded[kTogether][kInFlight][4];
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < kInFlight; ++j) {
-        bool const exists = begin + j < taps;
-        int const block = exists ? (begin + j) / params.taps.number : 0, channel = block * Channels;
-        Tap const tap = params.taps.tap[exists ? begin + j - block * params.taps.number : 0];
-        int64_t const offset = tap.y() * operands.b_row + tap.x() * operands.b_column + channel * operands.b_channel;
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kTogether; ++i) {
-          Chunk::load(loaded[i][j], from[i] + offset, operands.b_channel, first[i] + channel, exists ? channels[i] : 0);
+    int const taps = params.taps.number;
+    for (int channel = 0; channel < params.channel_blocks * Channels; channel += Channels) {
+      auto const from_tap = [&](int number, int i) {
+        Tap const tap = params.taps.tap[number];
+        int const of_tap = tap.y() * operands.b_row + tap.x() * operands.b_column;
+        return from[i] + (of_tap + channel * operands.b_channel);
+      };
+      auto const to_tap = [&](int number, int i) { return to[i] + (channel / Channels * taps + number) * Filters::kBytes; };
+      auto const has_chunk = [&](int i) { return thread + i * kThreads < kFilters * kChunks; };
+      if constexpr (Vector > 1) {
+#pragma unroll 3
+        for (int tap = 0; tap < taps; ++tap) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < kTogether; ++i) {
+            if (has_chunk(i)) Chunk::copy(to_tap(tap, i), from_tap(tap, i), first[i] + channel, channels[i], operands.b);
+          }
         }
-      }
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < kInFlight; ++j) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kTogether; ++i) {
-          bool const exists = begin + j < taps && thread + i * Threads < kFilters * kChunks;
-          if (exists) store_shared(to[i] + (begin + j) * Filters::kBytes, loaded[i][j]);
+      } else {
+        for (int begin = 0; begin < taps; begin += kInFlight) {
+          uint32_t loaded[kTogether][kInFlight][4];
+          CUTLASS_PRAGMA_UNROLL
+          for (int j = 0; j < kInFlight; ++j) {
+            CUTLASS_PRAGMA_UNROLL
+            for (int i = 0; i < kTogether; ++i) {
+              auto const chunk = from_tap(min(begin + j, taps - 1), i);
+              Chunk::load(loaded[i][j], chunk, operands.b_channel, first[i] + channel, channels[i]);
+            }
+          }
+          CUTLASS_PRAGMA_UNROLL
+          for (int j = 0; j < kInFlight; ++j) {
+            CUTLASS_PRAGMA_UNROLL
+            for (int i = 0; i < kTogether; ++i) {
+              if (begin + j < taps && has_chunk(i)) store_shared(to_tap(begin + j, i), loaded[i][j]);
+            }
+          }
         }
       }
     }
+    copies_commit();
+    copies_wait<0>();
     fence_view_async_shared();
   }
 };

@@ -3,9 +3,9 @@
 
 // The main loop of a convolution with few channels: a row of taps is one tap over a window of chunks of 16 bytes. If a
 // step of the stride has several chunks, each of them is a tap, whose window has every such chunk of the row. TMA does
-// not widen pixels, so threads load them: three warps the input, and all threads the filters, once, for the filters are
-// resident. A window's last pixels may be beyond the filter, which has zeros there; if such a pixel is not finite, the
-// product is NaN.
+// not widen pixels, so threads load them: three warps the input, and the consumers the filters, once, for the filters
+// are resident. The places of a box's chunks are the same for all tiles: a table in shared memory has them. A window's
+// last pixels may be beyond the filter, which has zeros there; if such a pixel is not finite, the product is NaN.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,33 +28,57 @@ struct FewChannels {
   static constexpr int kWidened = kWindowBytes / ElementBytes / Pixels;  // channels
   static constexpr int kInFlight = std::min(8, std::max(1, 48 / (Pixels * Channels)));  // chunks of a thread
 
-  /// Load the chunk that begins with pixel `first` of a row of `pixels`, at `from`, Vector elements at a time. Pixels are
-  /// `stride` elements apart, and zeros outside of the row.
+  /// The loaded elements of a chunk, Vector at a time. All chunks are loaded before one of them is widened: the words of
+  /// a chunk would wait for its loads.
   template <int Vector = 1>
-  CUTLASS_DEVICE static void load(uint32_t (&chunk)[4], Element const* from, int stride, int first, int pixels) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int word = 0; word < 4; ++word) chunk[word] = 0;
-    CUTLASS_PRAGMA_UNROLL
-    for (int pixel = 0; pixel < Pixels; ++pixel, from += stride) {
-      bool const exists = uint32_t(first + pixel) < uint32_t(pixels);
+  struct Loaded {
+    static constexpr int kWords = Vector * ElementBytes > 4 ? 2 : 1, kOfPixel = Channels / Vector * kWords;
+    uint32_t words[Pixels][kOfPixel];
+
+    /// Load the chunk that begins with pixel `first` of a row of `pixels`, at `from`. Pixels are `stride` elements apart,
+    /// and zeros outside of the row.
+    CUTLASS_DEVICE void load(Element const* from, int stride, int first, int pixels) {
       CUTLASS_PRAGMA_UNROLL
-      for (int channel = 0; channel < Channels; channel += Vector) {
-        int const byte = (pixel * kWidened + channel) * ElementBytes;
-        if constexpr (Vector * ElementBytes > 4) {
-          uint2 const words = exists ? __ldg(reinterpret_cast<uint2 const*>(from + channel)) : make_uint2(0, 0);
-          chunk[byte / 4] = words.x, chunk[byte / 4 + 1] = words.y;
-        } else if constexpr (Vector > 1) {
-          chunk[byte / 4] = exists ? __ldg(reinterpret_cast<uint32_t const*>(from + channel)) : 0;
-        } else {
-          put(chunk, byte, exists ? rounded(__ldg(from + channel)) : 0);
+      for (int pixel = 0; pixel < Pixels; ++pixel, from += stride) {
+        CUTLASS_PRAGMA_UNROLL
+        for (uint32_t& word : words[pixel]) word = 0;
+        if (uint32_t(first + pixel) >= uint32_t(pixels)) continue;  // one branch for all channels
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < Channels / Vector; ++i) {
+          uint32_t* const to = words[pixel] + i * kWords;
+          if constexpr (kWords == 2) {
+            uint2 const two = __ldg(reinterpret_cast<uint2 const*>(from + i * Vector));
+            to[0] = two.x, to[1] = two.y;
+          } else if constexpr (Vector > 1) {
+            to[0] = __ldg(reinterpret_cast<uint32_t const*>(from + i * Vector));
+          } else {
+            to[0] = __ldg(from + i);
+          }
         }
       }
     }
-  }
+
+    CUTLASS_DEVICE void widen(uint32_t (&chunk)[4]) const {
+      CUTLASS_PRAGMA_UNROLL
+      for (uint32_t& word : chunk) word = 0;
+      CUTLASS_PRAGMA_UNROLL
+      for (int pixel = 0; pixel < Pixels; ++pixel) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kOfPixel; ++i) {
+          int const byte = pixel * kWidened * ElementBytes + i * (Vector > 1 ? 4 : ElementBytes);
+          if constexpr (Vector > 1) {
+            chunk[byte / 4] = words[pixel][i];
+          } else {
+            put(chunk, byte, rounded(words[pixel][i]));
+          }
+        }
+      }
+    }
+  };
 
  private:
   /// Round f32 to TF32, as TMA does: WGMMA alone would truncate it.
-  CUTLASS_DEVICE static uint32_t rounded(Element element) {
+  CUTLASS_DEVICE static uint32_t rounded(uint32_t element) {
     if constexpr (ElementBytes < 4) return element;
     uint32_t result;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(__uint_as_float(element)));
@@ -126,29 +150,58 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
   template <class Traits>
   CUTLASS_DEVICE static void prefetch(Params<Traits> const&, int) {}
 
+  /// A chunk of a box: its first element, row and column, from the box's first pixel on, and its image in the box.
+  struct Place {
+    uint32_t words[4];
+
+    CUTLASS_DEVICE int element() const { return int(words[0]); }
+    CUTLASS_DEVICE int row() const { return int(words[1]); }
+    CUTLASS_DEVICE int column() const { return int(words[2]); }
+    CUTLASS_DEVICE int image() const { return int(words[3]); }
+  };
+
+  /// Write the places of all chunks of a box to shared memory.
+  template <class Traits>
+  CUTLASS_DEVICE static void arrange(Params<Traits> const& params, SharedStorage const& storage) {
+    Geometry const& geometry = params.geometry;
+    Operands const& operands = params.operands;
+    int const next_image = int(operands.a_image), next_row = int(operands.a_row);
+    for (int chunk = threadIdx.x; chunk < geometry.box_pixels(); chunk += Traits::kThreads) {
+      int const line = operands.by_pitch.quotient(chunk), image = operands.by_box_rows.quotient(line);
+      int const row = (line - image * geometry.box_rows) * params.stride_height;
+      int const column = (chunk - line * geometry.input_pitch) * params.stride_width * Pixels;
+      int const element = image * next_image + row * next_row + column * operands.a_pixel;
+      Place const place{{uint32_t(element), uint32_t(row), uint32_t(column), uint32_t(image)}};
+      store_shared(storage.exchange + chunk * kPlaceBytes, place.words);
+    }
+  }
+
   /// Widen the CTA's block of filters, each row of taps to a swizzled row of shared memory.
   template <class Traits>
-  CUTLASS_DEVICE static void prepare(Params<Traits> const& params, SharedStorage const& storage) {
+  CUTLASS_DEVICE static void prepare(Params<Traits> const& params, SharedStorage const& storage, int thread) {
+    constexpr int kThreads = Traits::kConsumers * kWarpGroup;
     constexpr int kChunks = Base::kBlockBytes / kWindowBytes, kOfTap = kFilters * kChunks;
     constexpr int kSwizzle = Base::kBlockBytes / kWindowBytes - 1;  // of chunks, by the bits of the address from 7 on
     Operands const& operands = params.operands;
     int const filter = WorkTile(params, CtaWork(params).first, 0).filter, chunks = params.taps.number * kOfTap;
-    for (int begin = threadIdx.x; begin < chunks; begin += Widened::kInFlight * Traits::kThreads) {
-      uint32_t loaded[Widened::kInFlight][4];
+    for (int begin = thread; begin < chunks; begin += Widened::kInFlight * kThreads) {
+      typename Widened::template Loaded<> loaded[Widened::kInFlight];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Widened::kInFlight; ++i) {
-        int const chunk = begin + i * Traits::kThreads, row = filter + chunk / kChunks % kFilters;
+        int const chunk = begin + i * kThreads, row = filter + chunk / kChunks % kFilters;
         bool const exists = chunk < chunks && row < params.filter_count;
         Tap const tap = params.taps.tap[exists ? chunk / kOfTap : 0];
         int const y = tap.y(), x = (chunk % kChunks * params.stride_width + tap.x()) * Pixels;
         auto const from = operands.b + row * operands.b_filter + y * operands.b_row + x * operands.b_pixel;
-        Widened::load(loaded[i], from, operands.b_pixel, x, exists ? operands.filter_width : 0);
+        loaded[i].load(from, operands.b_pixel, x, exists ? operands.filter_width : 0);
       }
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Widened::kInFlight; ++i) {
-        int const chunk = begin + i * Traits::kThreads;
+        int const chunk = begin + i * kThreads;
         uint32_t const to = storage.filters.buffers + chunk * kWindowBytes;
-        if (chunk < chunks) store_shared(to ^ (to >> 7 & kSwizzle) * kWindowBytes, loaded[i]);
+        uint32_t widened[4];
+        loaded[i].widen(widened);
+        if (chunk < chunks) store_shared(to ^ (to >> 7 & kSwizzle) * kWindowBytes, widened);
       }
     }
     fence_view_async_shared();
@@ -165,7 +218,6 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
     PipelineState state;
     int const lane = threadIdx.x % 32, chunks = geometry.box_pixels();
     int others = warp;  // boxes before the warp's next one
-    int const next_image = int(operands.a_image), next_row = params.stride_height * int(operands.a_row);
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
       for (int group = 0; group < params.taps.groups; ++group, state.advance_once(1, geometry.input_stages)) {
@@ -178,23 +230,24 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
                          int64_t(first_column) * operands.a_pixel;
         uint32_t const to = storage.input.buffers + state.index * geometry.input_stage_bytes;
         for (int begin = 0; begin < chunks; begin += Widened::kInFlight * 32) {
-          uint32_t loaded[Widened::kInFlight][4];
+          typename Widened::template Loaded<Vector> loaded[Widened::kInFlight];
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < Widened::kInFlight; ++i) {
-            int const chunk = begin + i * 32 + lane, line = operands.by_pitch.quotient(chunk);
-            int const image = operands.by_box_rows.quotient(line), row = line - image * geometry.box_rows;
-            int const column = (chunk - line * geometry.input_pitch) * params.stride_width * Pixels;
-            bool const exists = chunk < chunks && tile.image + image < params.images &&
-                                uint32_t(first_row + row * params.stride_height) < uint32_t(operands.height);
-            auto const from = box + (image * next_image + row * next_row + column * operands.a_pixel);
+            int const chunk = min(begin + i * 32 + lane, chunks - 1);
+            Place place;
+            load_shared(place.words, storage.exchange + chunk * kPlaceBytes);
+            bool const exists = tile.image + place.image() < params.images &&
+                                uint32_t(first_row + place.row()) < uint32_t(operands.height);
             int const pixels = exists ? operands.width : 0;
-            Widened::template load<Vector>(loaded[i], from, operands.a_pixel, first_column + column, pixels);
+            loaded[i].load(box + place.element(), operands.a_pixel, first_column + place.column(), pixels);
           }
           if (begin == 0) storage.input.producer_acquire(state);
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < Widened::kInFlight; ++i) {
             int const chunk = begin + i * 32 + lane;
-            if (chunk < chunks) store_shared(to + chunk * kWindowBytes, loaded[i]);
+            uint32_t widened[4];
+            loaded[i].widen(widened);
+            if (chunk < chunks) store_shared(to + chunk * kWindowBytes, widened);
           }
         }
         fence_view_async_shared();

@@ -2,7 +2,7 @@
 #define EVT_KIT_MAINLOOP_WORDS_HPP
 
 // The main loop of a convolution whose pixels are no multiples of the 16 bytes that TMA needs. Three warps copy each box
-// in words of 8 or 4 bytes (cp.async) to the places where TMA would put it. All threads write the filters before the
+// in words of 8 or 4 bytes (cp.async) to the places where TMA would put it. The consumers write the filters before their
 // first tile, as for narrow groups. The channels after the last one are zeros.
 //
 // If pixels are no multiples of 4 bytes, a pixel may begin in the middle of a word. It is copied from this word on, and
@@ -61,13 +61,13 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
   template <class Traits>
   CUTLASS_DEVICE static void prefetch(Params<Traits> const&, int) {}
 
-  /// Write the filters of the CTA's block, and zeros to all stages of the input.
+  /// Write zeros to all stages of the input.
   template <class Traits>
-  CUTLASS_DEVICE static void prepare(Params<Traits> const& params, SharedStorage const& storage) {
+  CUTLASS_DEVICE static void arrange(Params<Traits> const& params, SharedStorage const& storage) {
     constexpr uint32_t kZeros[4] = {};
     int const bytes = params.geometry.input_stages * params.geometry.input_stage_bytes;
     for (int i = threadIdx.x * 16; i < bytes; i += Traits::kThreads * 16) store_shared(storage.input.buffers + i, kZeros);
-    Base::template write_filters<Traits::kThreads>(params, storage, threadIdx.x);
+    fence_view_async_shared();
   }
 
   /// Copy the boxes of all tiles: each warp some pixels of every row. A box is copied while the copies of the next begin.
