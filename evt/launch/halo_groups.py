@@ -78,7 +78,7 @@ def copied(
     blocks, channels, alignment = Blocks.of(given, kernel, groups), kernel.channels, a.alignment
     columns = (made.input_pitch - 1) * given.width.stride + given.width.pad
     of_pixel = blocks.channel_step or blocks.channels
-    odd = given.channels % 2 == groups == 1 and given.channels <= channels
+    odd = of_pixel % 2 == 1 and of_pixel <= channels
     fits = odd if alignment == 1 else all(each % alignment == 0 for each in (*strides, of_pixel))
     if columns * abs(pixel) > INT32_MAX or not fits:
         return None

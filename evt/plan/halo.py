@@ -211,9 +211,9 @@ def words_of(problem: ConvolutionProblem | None, operand: DType, *, by_strips: b
         return Halo((), reason="it is no fprop of one or two dimensions")
     if operand.bits != 16:
         return Halo((), reason=f"the operands are {operand}, and not of 16 bits")
-    if channels % 2 and (geometry.groups > 1 or channels > MOST_ODD):
+    if channels % 2 and channels > MOST_ODD:
         reason = f"{channels} channels of a group are no whole words of 4 bytes"
-        return Halo((), reason=f"{reason}, and are copied from one group of at most {MOST_ODD}")
+        return Halo((), reason=f"{reason}, and odd numbers are at most {MOST_ODD}")
     axes = Axis.of(problem.sizes, "height"), Axis.of(problem.sizes, "width")
     if reason := unreachable(axes, axes):
         return Halo((), reason=reason)
@@ -227,6 +227,11 @@ def _words(given: Problem, number: int, operand: DType, by_strips: bool) -> Halo
         return Halo((), reason="blocks of groups begin within the strips of a warp")
     channel_bytes = min(given.channels // number * element_bytes, max(_BLOCK_BYTES_OF_GROUPS))
     sizes = [each // element_bytes for each in _BLOCK_BYTES_OF_GROUPS if each >= channel_bytes]
+    if given.channels // number % 2:  # the channels of a tile may begin within a word if their number is odd
+        together = {each: groups_together(given, kernel_of_groups(each, "words"), number) for each in sizes}
+        sizes = [each for each, groups in together.items() if max(groups, 1) % 2]
+        if not sizes:
+            return Halo((), reason="a tile has an even number of groups with an odd number of channels")
     blocked = tuple(BlockedConvolution.of_groups(given, number, each, element_bytes, "words") for each in sizes)
     return fastest_of(blocked, widths, given.filters)
 

@@ -174,11 +174,11 @@ void compute_groups(evt::kit::Problem const& problem, int channels, int groups, 
     case 312: return compute<TapRowsMainloop<host::Mma<256>, 32>, true, 1, 2>(problem, groups);
     case 476: return compute<WordsMainloop<Mma, 48, 4, 4>, false, 2>(problem, groups);
     case 478: return compute<WordsMainloop<Mma, 48, 2, 2>, false, 2>(problem, groups);
-    case 479: return compute<WordsMainloop<Mma, 48, 1, 1>, false, 1>(problem, groups);
+    case 479: return compute<WordsMainloop<Mma, 48, 1, 1>, false, 0, 1>(problem, groups);
     case 480: return compute<GroupsMainloop<Mma, 48>, false, 0>(problem, groups);
     case 484: return compute<PackedGroupsMainloop<Mma, 48, 4>, false, 0>(problem, groups);
     case 638: return compute<WordsMainloop<Mma, 64, 2, 2>, false, 0>(problem, groups);
-    case 639: return compute<WordsMainloop<Mma, 64, 1, 1>, false, 2>(problem, groups);
+    case 639: return compute<WordsMainloop<Mma, 64, 1, 1>, false, 0, 2>(problem, groups);
     case 640: return compute<GroupsMainloop<Mma, 64>, false, 0>(problem, groups);
     case 641: return compute<PackedGroupsMainloop<Mma, 64, 1>, false, 0>(problem, groups);
     case 644: return compute<PackedGroupsMainloop<Mma, 64, 4>, false, 0>(problem, groups);

@@ -126,6 +126,14 @@ WORDS_OF_GROUPS: tuple[Shape, ...] = (
     ((3, 96, 14, 15), (384, 3, 3), of(8, stride=2)),
     ((1, 144, 30, 9), (576, 2, 3), of(12)),
 )
+#: Groups of an odd number of channels, as in ShuffleNet.
+ODD_GROUPS: tuple[Shape, ...] = (
+    ((8, 68, 28, 28), (272, 1, 1), of(4, 0)),
+    ((2, 50, 29, 28), (200, 1, 1), of(2, 0)),
+    ((3, 51, 14, 15), (66, 3, 3), of(3, stride=2)),
+    ((2, 136, 9, 11), (192, 3, 2), of(8)),
+    ((1, 45, 13, 130), (24, 3, 3), of(3, 2, dilation=2)),
+)
 RESIDUAL = "D = relu(acc + bias + residual)"
 CASES = {
     "residual": Case(RESIDUAL, PACKED, keywords=ROUTE),
@@ -191,6 +199,7 @@ CASES = {
         keywords=WORDS_ROUTE,
     ),
     "words-of-aligned-pixels": Case(RESIDUAL, WORDS_OF_GROUPS, keywords=WORDS_ROUTE),
+    "words-odd-groups": Case(RESIDUAL, ODD_GROUPS, keywords=WORDS_ROUTE),
     "words-bits": Case(
         "in keep: b1[m, n]; out D, above: b1[m, n]; above = acc > 0; D = where(keep, acc + C, 0)",
         (WORDS[0], *WORDS[2:4]),

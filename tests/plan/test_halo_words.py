@@ -52,7 +52,7 @@ def test_the_default(channels: int, filters: int, taps: int, taken: bool) -> Non
 
 
 @pytest.mark.parametrize("groups", [4, 8, 16])
-@pytest.mark.parametrize("channels", [2, 6, 12, 14, 20, 30, 44])
+@pytest.mark.parametrize("channels", [2, 6, 12, 14, 17, 20, 25, 30, 44])
 @pytest.mark.parametrize("filters", [10, 24, 36, 48, 50])
 def test_channels_of_a_group_that_tma_cannot_load(groups: int, channels: int, filters: int) -> None:
     """A call has a kernel for groups whose channels begin within 16 bytes, though pixels are aligned."""
@@ -78,7 +78,7 @@ def test_copies_are_built_beside_words(images: int, channels: int, side: int, st
     ("channels", "groups", "taps", "reason"),
     [
         (65, 1, 3, "65 channels of a group are no whole words of 4 bytes"),
-        (27, 3, 3, "9 channels of a group are no whole words of 4 bytes"),
+        (195, 3, 3, "65 channels of a group are no whole words of 4 bytes"),
         (300, 1, 3, "do not fit in shared memory"),
         (64, 1, 3, "`A` is aligned to 16 bytes"),
     ],
@@ -86,3 +86,10 @@ def test_copies_are_built_beside_words(images: int, channels: int, side: int, st
 def test_refusals(channels: int, groups: int, taps: int, reason: str) -> None:
     with pytest.raises(evt.TargetError, match=reason):
         planned(channels, groups=groups, filters=42, taps=taps)
+
+
+def test_odd_groups_that_share_a_tile_are_odd_in_number() -> None:
+    """The channels of a tile may begin within a word only if their number is odd."""
+    with pytest.raises(evt.TargetError, match="a tile has an even number of groups with an odd number of channels"):
+        planned(10, groups=2)
+    assert planned(18, groups=2).route == planned(15, groups=3).route == ROUTE

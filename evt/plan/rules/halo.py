@@ -69,7 +69,7 @@ def tma_of_groups(problem: Problem) -> Verdict:
 
 @rule(
     "TMA cannot load A: strides and the channels of a group are no multiples of 16 bytes, but of 4, or the number of "
-    "channels is odd"
+    "channels of a group is odd"
 )
 def unaligned(problem: Problem) -> Verdict:
     layout, sizes = problem.signature.a, problem.sizes.convolution
@@ -77,7 +77,7 @@ def unaligned(problem: Problem) -> Verdict:
         return Refusal("the channels of `A` are not contiguous")
     of_group = problem.convolution.group_channels
     size = min(layout.alignment, of_group & -of_group or layout.alignment) * problem.operand_bytes
-    if 4 <= size < 16 or (size < 4 and sizes is not None and sizes.channels % 2):
+    if 4 <= size < 16 or (size < 4 and sizes is not None and (of_group or sizes.channels) % 2):
         return HOLDS
     return Refusal(f"`A` is aligned to {size} bytes")
 
@@ -95,7 +95,7 @@ def copied(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("operands of a fprop have 16 bits; an odd number of channels is at most 63, without groups; a tile fits")
+@rule("operands of a fprop have 16 bits; an odd number of channels of a group is at most 63; a tile fits")
 def words(problem: Problem) -> Verdict:
     return refused_for(problem.words.reason)
 

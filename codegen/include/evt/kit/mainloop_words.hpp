@@ -18,7 +18,7 @@ namespace evt {
 namespace kit {
 
 /// A convolution of blocks of Channels channels, with groups or without. Vector: see PackedGroupsMainloop. Pixels are
-/// multiples of Alignment elements: 4, 2, or 1 for an odd number of channels in one block, without groups.
+/// multiples of Alignment elements: 4, 2, or 1 for an odd number of channels in one block.
 template <class Mma, int Channels, int Vector, int Alignment>
 struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
   using Base = PackedGroupsMainloop<Mma, Channels, Vector>;
@@ -53,7 +53,7 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
     int64_t const columns = (params.geometry.input_pitch - 1) * problem.width.stride + problem.width.pad;
     bool const whole = (a[0] | a[1] | a[2] | channels) % kElements == 0 &&
                        reinterpret_cast<uintptr_t>(arguments.a) % (2 * kElements) == 0;
-    bool const odd = problem.channels % 2 == 1 && problem.channels <= Channels && arguments.groups == 1;
+    bool const odd = channels % 2 == 1 && channels <= Channels;
     return columns * std::abs(a[2]) <= INT32_MAX && (kIsOdd ? odd : whole);
   }
 #endif
@@ -120,7 +120,7 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
         }
         copies_commit();
         complete<1>(params, storage, part, last);
-        last = {state.index, begins_within_word(first + int64_t(first_column) * operands.a_pixel)};
+        last = {state.index, begins_within_word(first + (int64_t(first_column) * operands.a_pixel + channel))};
       }
     }
     complete<0>(params, storage, part, last);
