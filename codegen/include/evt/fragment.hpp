@@ -86,7 +86,7 @@ struct Places {
 };
 
 /// The bytes of packed bits of a row of a block of 64 columns.
-constexpr int kWordBytes = 8;
+inline constexpr int kWordBytes = 8;
 
 /// Some rows of a tile, their words of packed bits in shared memory, and a thread of the consumer that completes them.
 struct PartOfRows {

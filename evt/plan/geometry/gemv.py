@@ -47,7 +47,8 @@ class GemvTile:
     @property
     def resident(self) -> int:
         """The CTAs that share an SM."""
-        return min(MULTIPROCESSOR_BYTES // (self.shared_bytes + RESERVED_BYTES), MOST_RESIDENT)
+        fit = MULTIPROCESSOR_BYTES // (self.shared_bytes + RESERVED_BYTES)
+        return MOST_RESIDENT if fit > MOST_RESIDENT else fit  # device code cannot take a constant's address for min
 
     def tiles(self, m: int, n: int) -> int:
         """Return the tiles of a product."""

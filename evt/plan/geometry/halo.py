@@ -367,8 +367,7 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
         return Geometry()
     stored = (images * box_rows if images > 1 else rows) * accumulator_pitch
     # A kernel with clusters has the buffer for any epilogue: the planner does not know the epilogue.
-    has_buffer = kernel.staged or kernel.shared
-    buffer = max(kernel.pixels, stored) * 2 * FILTERS if has_buffer else 0
+    buffer = max(kernel.pixels, stored) * 2 * FILTERS if kernel.staged or kernel.shared else 0
     if kernel.tap_rows:
         buffer = max(buffer, products_bytes(problem, kernel))
     made = Geometry(
