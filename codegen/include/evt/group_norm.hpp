@@ -63,7 +63,7 @@ struct Kernel {
     Element elements[kVector];
   };
 
-  /// Return the sums over all threads for the groups `first` and `first` + 1, to which the thread adds one part each.
+  /// Replace a thread's parts of the groups `first` and `first` + 1 by the sums of all threads' parts. `sums` is scratch.
   static CUTLASS_DEVICE void add(float (&sums)[kWarps][kGroups], int first, float (&parts)[2]) {
     CUTLASS_PRAGMA_UNROLL
     for (int group = 0; group < kGroups; ++group) {

@@ -56,13 +56,13 @@ CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
 /// The most groups of a product.
 inline constexpr int kMaxGroups = 1024;
 
-/// The types and constants of a product over stages of Depth elements of k.
 /// Whether warps join the packed bits of a part's rows.
 template <class Epilogue, class = void>
 struct JoinsBits : std::false_type {};
 template <class Epilogue>
 struct JoinsBits<Epilogue, std::void_t<decltype(&Epilogue::end_part)>> : std::true_type {};
 
+/// The types and constants of a product over stages of Depth elements of k.
 template <class Mma_, class Epilogue_, int Depth, class Tile, class Scales_, class Conversion_>
 struct GemmTraits {
   using Mma = Mma_;

@@ -37,21 +37,7 @@ struct MmaSync {
 
   /// Add the product to `sums`.
   CUTLASS_DEVICE static void fma(Accumulator* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
-#define EVT_MMA(shape, types, change)                                                                       \
-  asm volatile("mma.sync.aligned." shape ".row.col." types                                                  \
-               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                           \
-               : change(sums[0]), change(sums[1]), change(sums[2]), change(sums[3])                         \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-    if constexpr (std::is_same_v<Element, element::f16>) {
-      EVT_MMA("m16n8k16", "f32.f16.f16.f32", "+f");
-    } else if constexpr (std::is_same_v<Element, element::bf16>) {
-      EVT_MMA("m16n8k16", "f32.bf16.bf16.f32", "+f");
-    } else if constexpr (std::is_same_v<Element, int8_t>) {
-      EVT_MMA("m16n8k32", "s32.s8.s8.s32", "+r");
-    } else {
-      EVT_MMA("m16n8k32", "s32.u8.u8.s32", "+r");
-    }
-#undef EVT_MMA
+    kit::multiply_by_warp(Element{}, sums, a, b);
   }
 };
 

@@ -434,7 +434,7 @@ CUTLASS_DEVICE void warpgroup_wait() {
 CUTLASS_DEVICE void warpgroup_fence_operand(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 CUTLASS_DEVICE void warpgroup_fence_operand(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
-// Multiplications of a warp: 16 rows of `a` by 8 rows of `b`, over 16 elements of k. The product is added to the sums.
+// Multiplications of a warp: 16 rows of `a` by 8 rows of `b`, over 32 bytes of k. The product is added to the sums.
 
 CUTLASS_DEVICE void multiply_by_warp(element::bf16, float* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -444,6 +444,16 @@ CUTLASS_DEVICE void multiply_by_warp(element::bf16, float* sums, uint32_t const 
 CUTLASS_DEVICE void multiply_by_warp(element::f16, float* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+CUTLASS_DEVICE void multiply_by_warp(int8_t, int* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+CUTLASS_DEVICE void multiply_by_warp(uint8_t, int* sums, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
