@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from tests.support.fake_nvcc import Room, make_room
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write the files of tests/golden")
     group = parser.getgroup("random programs")
-    group.addoption("--count", type=int, help="how many random programs are checked: 40, and 300 by the slow tests")
+    group.addoption("--count", type=int, help="how many random programs are checked: 25, and 300 by the slow tests")
     group.addoption("--first", type=int, default=0, help="the seed of the first of them")
     group.addoption("--compiled", type=int, help="how many of them are compiled, or run on a GPU")
 
@@ -94,6 +96,15 @@ def _cache_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     root = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVT_CACHE_DIR", str((root if worker_id == "master" else root.parent) / "evt-cache"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_traces() -> Iterator[None]:
+    """Let torch.compile print no graphs for a trace: pytest adds its handler to each logger, also to that of traces."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch" in sys.modules:
+            patch.setattr("torch._logging._internal.trace_log", logging.Logger("traces"))
         yield
 
 

@@ -14,12 +14,10 @@ def _graphs_are_made_faster() -> Iterator[None]:
     """Leave out work of PyTorch that each graph repeats, and that no test reads.
 
     torch.export lists the composite operators, and overrides 5,700 kernels of them, checking each: half of the time of
-    a capture. torch.compile flushes the processor's caches to time guards, and prints its graphs for a trace: a tenth
-    of the time.
+    a capture. torch.compile flushes the processor's caches to time guards.
     """
     import torch
     from torch._dynamo import guards
-    from torch._logging import _internal
     from torch.export import exported_program
 
     name, implement = "_collect_all_valid_cia_ops", torch._ops.OperatorBase.py_impl
@@ -40,7 +38,6 @@ def _graphs_are_made_faster() -> Iterator[None]:
         patch.setattr(exported_program, name, lambda: set(listed()))
         patch.setattr(torch._ops.OperatorBase, "py_impl", register)
         patch.setattr(guards, "profile_guard_manager", lambda *_: 0.0, raising=False)  # older releases lack it
-        patch.setattr(_internal.trace_log, "handlers", [])
         yield
 
 
