@@ -59,7 +59,7 @@ using host::value;
 template <int Pixels>
 struct MmaOfRegisters : Mma<Pixels> {
   static void fma(float (&sums)[Pixels / 2], uint32_t const (&a)[4], uint32_t b, uint32_t layout_of_b, int adds = 1) {
-    int const lane = int(threadIdx.x) % 32, column = lane % 4 * 2;
+    int const lane = int(threadIdx.x) % 32;
     float filters[2][16];
     for (int i = 0; i < 4; ++i) {
       for (int quad = 0; quad < 4; ++quad) {
@@ -67,13 +67,9 @@ struct MmaOfRegisters : Mma<Pixels> {
         for (int j = 0; j < 2; ++j) filters[i % 2][i / 2 * 8 + quad * 2 + j] = value(bf16{uint16_t(two >> 16 * j)});
       }
     }
-    for (int i = 0; i < Pixels / 2; ++i) {
-      float sum = adds ? sums[i] : 0;
-      for (int k = 0; k < 16; ++k) {
-        sum += filters[i / 2 % 2][k] * Mma<Pixels>::element(b, layout_of_b, i / 4 * 8 + column + i % 2, k);
-      }
-      sums[i] = sum;
-    }
+    host::fma(
+        sums, adds, [&](int row, int k) { return filters[row / 8 % 2][k]; },
+        [=](int column, int k) { return Mma<Pixels>::element(b, layout_of_b, column, k); });
   }
 };
 

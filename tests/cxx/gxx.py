@@ -27,8 +27,9 @@ def build(source: Path, result: Path, *folders: Path, flags: tuple[str, ...] = (
     """Compile a source to a program, or to a library ``.so``. Headers of ``folders`` precede the kernels' headers."""
     kind = ("-shared", "-fPIC") if result.suffix == ".so" else ()
     included = [f"-I{folder}" for folder in (*folders, INCLUDE, _generated(result.parent))]
-    # CUTLASS's device code has warnings and extensions for g++.
-    words = ["-std=c++17", "-O1", "-w", "-fpermissive", *flags, *kind, *included, *include_flags()]
+    # CUTLASS's device code has warnings and extensions for g++, and calls of CUDA in functions that nothing calls.
+    words = ["-std=c++17", "-Og", "-w", "-fpermissive", "-ffunction-sections", "-Wl,--gc-sections", *flags, *kind]
+    words += [*included, *include_flags()]
     command = [GXX, *words, "-o", str(result), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     errors = [line for line in done.stderr.splitlines() if "error" in line]

@@ -40,10 +40,15 @@ inline float value(evt::element::bf16 x) { return evt::element::load(x); }
 template <int N, class A, class B>
 void fma(float (&sums)[N], int adds, A const& a, B const& b) {
   int const thread = int(threadIdx.x) % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-  for (int i = 0; i < N; ++i) {
-    float sum = adds ? sums[i] : 0;
-    for (int k = 0; k < 16; ++k) sum += a(row + i / 2 % 2 * 8, k) * b(i / 4 * 8 + column + i % 2, k);
-    sums[i] = sum;
+  float of_a[2][16], of_b[16];
+  for (int i = 0; i < 32; ++i) of_a[i / 16][i % 16] = a(row + i / 16 * 8, i % 16);
+  for (int i = 0; i < N / 2; ++i) {
+    for (int k = 0; k < 16; ++k) of_b[k] = b(i / 2 * 8 + column + i % 2, k);
+    for (int half = 0; half < 2; ++half) {
+      float& sum = sums[i / 2 * 4 + half * 2 + i % 2];
+      if (!adds) sum = 0;
+      for (int k = 0; k < 16; ++k) sum += of_a[half][k] * of_b[k];
+    }
   }
 }
 
