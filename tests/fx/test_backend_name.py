@@ -59,6 +59,7 @@ def test_an_import_names_the_backend(machine: str, order: str) -> None:
     run(machine, ORDERS[order], COMPILE)
 
 
+@pytest.mark.slow
 def test_an_entry_point_alone_names_it() -> None:
     run("an installation", "import torch", "assert 'evt' not in sys.modules", COMPILE)
 

@@ -188,6 +188,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_builds_nothing(tmp_path: Path) -> None:
     """Both processes print the texts of distinct kernels only, though the model has four products."""
     room = make_room(tmp_path)

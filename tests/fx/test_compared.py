@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
 ]
 Tensor = torch.Tensor
+#: The types beside f32.
+OTHERS = (torch.float64, torch.bfloat16)
 
 
 @pytest.fixture(autouse=True)
@@ -73,18 +75,18 @@ def gradients(run: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("body", "select"), CASES)
-def test_gradients_find_the_elements(body: str, select: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
+def test_gradients_find_the_elements(body: str, select: str, dtype: torch.dtype) -> None:
     """In bf16 another element may be the largest, so the gradient is compared in f32 and in f64."""
 
     def run(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         return SELECTIONS[select](BODIES[body](x, w, v))
 
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        given = operands(dtype)
-        for got, want in zip(gradients(training.fused(run), given), gradients(run, given), strict=True):
-            assert torch.isfinite(got).all()
-            if dtype != torch.bfloat16:
-                torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+    given = operands(dtype)
+    for got, want in zip(gradients(training.fused(run), given), gradients(run, given), strict=True):
+        assert torch.isfinite(got).all()
+        if dtype != torch.bfloat16:
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -84,7 +84,7 @@ def test_first_layers_are_faster_than_the_library_s(channels: int) -> None:
     assert row.benefit.saved - row.benefit.lost == pytest.approx(saved + faster, rel=0.01)
 
 
-@pytest.mark.parametrize(("images", "fused"), [(256, True), (32, True), (1, False)])
+@pytest.mark.parametrize(("images", "fused"), [(256, True), pytest.param(32, True, marks=pytest.mark.slow), (1, False)])
 def test_a_first_layer_is_faster_without_anything_saved(images: int, fused: bool) -> None:
     """ResNet's, before the pooling which reads relu's input as well as its result: 267 us and 554 at batch 256."""
     x = torch.zeros(images, 3, 224, 224).half().to(memory_format=torch.channels_last)

@@ -101,7 +101,9 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("reduce", ["amax", "sum", "mean"])
+@pytest.mark.parametrize(
+    "reduce", ["amax", pytest.param("sum", marks=pytest.mark.slow), pytest.param("mean", marks=pytest.mark.slow)]
+)
 def test_a_product_reads_a_view_that_a_region_reduces(name: str, reduce: str) -> None:
     """Other readers get a copy of the view, and the product is one of them: as A, or as B."""
 

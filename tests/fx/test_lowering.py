@@ -142,8 +142,14 @@ def test_a_parameter_may_be_misaligned(launches: Any) -> None:
     assert len(launches) == 4
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("turned", "dynamic"),
+    [
+        pytest.param(turned, dynamic, marks=() if turned == dynamic else pytest.mark.slow)
+        for turned in (False, True)
+        for dynamic in (False, True)
+    ],
+)
 def test_computed_values_that_are_expanded_keep_a_contiguous_dimension(turned: bool, dynamic: bool) -> None:
     """Inductor writes the expanded operand; its batches, of stride 0, must not become neighbours in memory."""
 

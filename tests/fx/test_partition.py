@@ -133,7 +133,7 @@ def deep(layers: int, results: bool = False) -> Graph:
     return traced(run, torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
 
 
-@pytest.mark.parametrize("results", [False, True])
+@pytest.mark.parametrize("results", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_time_is_linear(results: bool) -> None:
     """Graphs of 2,000 and of 100 nodes take equal steps for each node, also if each layer has a gradient."""
     small, large = deep(13, results), deep(286, results)

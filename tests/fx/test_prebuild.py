@@ -52,8 +52,14 @@ def test_prebuild_collects_the_kernels_of_all_graphs(model: Net, monkeypatch: py
     assert {source for each in asked[1:] for source in each} == set(asked[0])
 
 
-@pytest.mark.parametrize("called", [False, True])
-@pytest.mark.parametrize("how", ["itself", "a part", "in place", "a part in place"])
+@pytest.mark.parametrize(
+    ("how", "called"),
+    [
+        pytest.param(how, called, marks=() if called == (how in ("itself", "a part in place")) else pytest.mark.slow)
+        for how in ("itself", "a part", "in place", "a part in place")
+        for called in (False, True)
+    ],
+)
 def test_prebuild_collects_the_kernels_of_compiled_parts(
     how: str, called: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

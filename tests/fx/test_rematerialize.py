@@ -96,7 +96,7 @@ PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", PADDED)
-@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("others", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_convolutions_read_in_front_of_zeros(name: str, others: bool) -> None:
     """Autograd stores the first convolution, so readers could compute the batch norm and ReLU again."""
     torch.manual_seed(0)

@@ -174,7 +174,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ..
 }
 
 
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_gradient_of_the_input(name: str, bias: bool) -> None:
     """It is a product, and so is the gradient of the filters; both are split from the gradient of the bias."""

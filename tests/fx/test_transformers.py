@@ -47,6 +47,6 @@ def test_products(name: str) -> None:
     assert len(found.outcomes) == products
 
 
-@pytest.mark.parametrize("name", ["bert", "llama"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "llama"])
 def test_in_bf16(name: str) -> None:
     assert len(fused(name, torch.bfloat16).regions) == sum(EXPECTED[name][1].values())

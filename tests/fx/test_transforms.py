@@ -29,7 +29,9 @@ TRANSFORMS: dict[str, Callable[[Function], Callable[[Tensor], object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow if each in ("grad", "jvp") else ()) for each in TRANSFORMS]
+)
 def test_products_inside_transforms(name: str) -> None:
     first = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     second = torch.randn(1, 6, dtype=torch.float64, requires_grad=True)
