@@ -42,7 +42,7 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the executables of a new environment with the wheel and its requirements."""
     root = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(root, symlinks=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(root / "bin/python"), "install", str(wheel)]
+    pip = [sys.executable, "-m", "pip", "--python", str(root / "bin/python"), "install", "--no-compile", str(wheel)]
     done = subprocess.run(pip, capture_output=True, text=True, cwd=root)
     if done.returncode and re.search(OFFLINE, done.stderr):
         pytest.skip(f"needs a package index: {done.stderr.splitlines()[-1]}")

@@ -18,6 +18,7 @@ from evt.compilation import BuildEvent, Cache, KernelSource, build, find_toolcha
 from evt.errors import BuildError
 from evt.functions import function
 from evt.functions.testing import temporarily
+from tests.support.depth import in_depth
 from tests.support.fake_nvcc import Room, hear_hangups, wait_for
 
 try:
@@ -160,7 +161,7 @@ def test_what_nvcc_refuses_of_a_function_is_the_users(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("flags", ["--no-such-option", "-Xcompiler -fno-such-option", "-Xptxas --no-such-option"])
-@pytest.mark.parametrize("name", ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"])
+@pytest.mark.parametrize("name", in_depth(["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"], quick=["NVCC_APPEND_FLAGS"]))
 def test_flags_that_nvcc_does_not_take(cache: Cache, monkeypatch: pytest.MonkeyPatch, name: str, flags: str) -> None:
     monkeypatch.setenv(name, flags)
     with pytest.raises(BuildError) as caught:
@@ -188,7 +189,11 @@ def test_a_path_that_cannot_be_kept_from_the_shell(tmp_path: Path, name: str) ->
     assert not list(tmp_path.rglob("PWNED"))
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda sent: sent.name)
+@pytest.mark.parametrize(
+    "sent",
+    in_depth([signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], quick=[signal.SIGKILL]),
+    ids=lambda sent: sent.name,
+)
 def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path, sent: signal.Signals) -> None:
     """Not one of the processes that nvcc starts, and no lock: the next build goes on at once."""
     cache = Cache(tmp_path / "cache")

@@ -10,6 +10,7 @@ import pytest
 from evt.compilation import find_toolchain
 from evt.functions import TABLE, Fact, function
 from evt.functions.testing import temporarily
+from tests.support.depth import in_depth
 
 pytestmark = pytest.mark.nvcc
 
@@ -39,7 +40,7 @@ def kernels() -> str:
     return code
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", in_depth(["sm_80", "sm_90"], quick=["sm_90"]))
 def test_device_code(tmp_path: Path, arch: str) -> None:
     with temporarily():
         row = function("snake(x, a=1, unused=0)", cxx="x + sinf(a * x)", torch=lambda t, x, a, unused: x + t.sin(a * x))

@@ -187,7 +187,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
 }
 #: Kernels that are not left to `make test-slow`. nvcc takes 5 seconds of CPU time for each, and 70 for one of CUTLASS.
-QUICK = ("sm90-own-cluster", "sm90-halo")
+QUICK = ("sm90-halo",)
 #: The bytes that a kernel may spill. HALO_NODES keeps the parts of seven reductions beside the sums of a tile. Beside
 #: warps that widen the input, a consumer has 200 registers; it loads elements of f32 ahead into 24.
 SPILLS = {

@@ -334,7 +334,9 @@ def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
     compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
 
 
-@pytest.mark.parametrize(("dtype", "config"), [("bf16", "gemv_8x32x64"), ("i8", "gemv_32x32x128")])
+@pytest.mark.parametrize(
+    ("dtype", "config"), [pytest.param("bf16", "gemv_8x32x64", marks=pytest.mark.slow), ("i8", "gemv_32x32x128")]
+)
 def test_few_rows(dtype: str, config: str, fake: Path, tmp_path: Path) -> None:
     """CTAs split k where tiles are few."""
     op = evt.linear(f"out D: f32, s, c, a; {REDUCED}", route="gemv-own-3x", config=config)

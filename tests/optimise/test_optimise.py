@@ -65,7 +65,7 @@ PASSES: dict[str, tuple[Passes, Passes]] = {
     "place_casts": ((place_casts,), (explicit,)),
     "expand_means": ((expand_means, explicit), (explicit,)),
 }
-bounded = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=list(HealthCheck))
+bounded = settings(deadline=None, derandomize=True, max_examples=12, suppress_health_check=list(HealthCheck))
 
 
 def cases() -> Iterator[ParameterSet]:
@@ -166,13 +166,13 @@ def test_a_pass_keeps_the_value_to_the_bit(name: str, sample: Sample) -> None:
     check(sample, PASSES[name][0])
 
 
-@settings(bounded, max_examples=50)
+@settings(bounded, max_examples=25)
 @given(sample=programs(exact=True))
 def test_the_pipeline_keeps_the_value_to_the_bit(sample: Sample) -> None:
     check(sample, PIPELINE)
 
 
-@settings(bounded, max_examples=45)
+@settings(bounded, max_examples=22)
 @given(sample=programs(exact=True))
 def test_numerics_of_pytorch_keep_the_value_to_the_bit(sample: Sample) -> None:
     rounded = round_as_eager(sample.dag)
@@ -183,7 +183,7 @@ def test_numerics_of_pytorch_keep_the_value_to_the_bit(sample: Sample) -> None:
         assert same(stored(dtype, found[name]), stored(dtype, value)), f"{name}\n{rounded}"
 
 
-@settings(bounded, max_examples=50)
+@settings(bounded, max_examples=25)
 @given(sample=programs())
 def test_every_program_is_accepted(sample: Sample) -> None:
     a, b, inputs = sample.data()
@@ -212,7 +212,7 @@ def test_every_program_is_emitted_or_refused(arch: str, sample: Sample) -> None:
 TAME = ("add", "sub", "mul", "neg", "square", "abs", "min", "max", "sigmoid", "tanh")
 
 
-@settings(bounded, max_examples=50)
+@settings(bounded, max_examples=25)
 @given(sample=programs(functions=TAME, exact=True))
 def test_relaxed_rules_change_roundings_only(sample: Sample) -> None:
     """In f64, where the program rounds nothing itself; results without a finite value are left out."""

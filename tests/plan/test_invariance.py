@@ -27,7 +27,7 @@ def plans_of(op: evt.Program, arch: str, a: str | None = None, b: str | None = N
     return surveyed(op.request, packed_problem(op.request, arch, a, b)).defaults
 
 
-@pytest.mark.parametrize("count", in_depth([100, 400], quick=[100]))
+@pytest.mark.parametrize("count", in_depth([60, 400], quick=[60]))
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100", "sm120"])
 def test_drawn_programs_have_one_order(arch: str, count: int) -> None:
     proved = refused = several = 0

@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "run" in metafunc.fixturenames:
         asked = metafunc.config.getoption("count")
         marks = [pytest.mark.slow, pytest.mark.xdist_group("300 random programs")]  # one worker makes them
-        counts = [asked] if asked else [40, pytest.param(300, marks=marks)]
+        counts = [asked] if asked else [25, pytest.param(300, marks=marks)]
         metafunc.parametrize("run", counts, indirect=True, scope="module")
 
 

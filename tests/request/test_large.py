@@ -23,7 +23,7 @@ from tests.support.depth import in_depth
 from tests.support.work import count_calls, little_stack
 
 #: Shapes that are tried always; the others, and larger programs, in depth.
-QUICK = ("choices", "indices", "statements", "derivatives")
+QUICK = ("statements", "derivatives")
 
 
 def reference(op: evt.Program) -> object:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import evt
+from tests.support.depth import in_depth
 
 F32 = torch.float32
 M, N, K, L = 6, 10, 8, 3
@@ -94,7 +95,7 @@ def test_its_gradient_has_the_shape_that_was_given(
         assert torch.equal(given.grad.reshape(own), leaf.grad)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[4], CASES[8], CASES[11], CASES[14], CASES[17]])
+@pytest.mark.parametrize("case", in_depth(CASES, quick=(CASES[0], CASES[8], CASES[14])))
 def test_torch_compile_takes_it(case: Any) -> None:
     text, operation, shape_a, shape_b, _, (shape, *_) = case
     op, a, b = of_case(text, operation, shape_a, shape_b)

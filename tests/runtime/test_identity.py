@@ -144,7 +144,7 @@ def test_layers_share_kernels_by_their_text(compiled: Callable[[], int]) -> None
     """Layers with other filters and channels build at most the configurations of their class."""
     op = evt.conv2d(FORMULA, padding=1, route="conv-evt-3x")
     texts = set()
-    for filters, channels in product((48, 64, 96, 128, 160, 192, 256, 288), (32, 128)):
+    for filters, channels in product((48, 64, 160, 288), (32, 128)):
         x, weight = (2, channels, 28, 28), (filters, channels, 3, 3)
         convolve(op, x, weight)
         texts |= {emit(plan) for plan in survey(problem_of(op, x, weight), "conv-evt-3x").defaults}
@@ -238,7 +238,7 @@ MOST = {
 
 def test_a_class_has_a_bounded_list_of_kernels() -> None:
     found: dict[str, set[str]] = {route: set() for route in MOST}
-    for op, weight, images in random_layers(9, 60):
+    for op, weight, images in random_layers(9, 30):
         for each in survey(problem_of(op, images[0], weight)).candidates:
             if each.applies and each.route.name in MOST:
                 found[each.route.name] |= {config.name for config in each.configs}

@@ -18,6 +18,7 @@ from torch.library import opcheck
 
 import evt
 from evt.runtime.operator import write_program
+from tests.support.depth import in_depth
 from tests.support.programs_traced import CALLS, SCATTERED, A, B, C, Call, K, M, N, R, W, X, last, random, same
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's warnings about prototypes and future removals
@@ -66,7 +67,9 @@ def test_run_passes_opcheck(call: Call) -> None:
     assert set(opcheck(torch.ops.evt.run.default, arguments(call)).values()) == {"SUCCESS"}
 
 
-@pytest.mark.parametrize("name", ["inputs", "several", "reductions", "conv channels last"])
+@pytest.mark.parametrize(
+    "name", in_depth(["inputs", "several", "reductions", "conv channels last"], quick=["inputs", "reductions"])
+)
 def test_run_passes_opcheck_with_gradients(name: str) -> None:
     a, b, tensors, *rest = arguments(CALLS[name]())
     followed = [x.clone().requires_grad_(x.is_floating_point()) for x in (a, b, *tensors)]
@@ -149,6 +152,7 @@ def test_export_saved_and_loaded(name: str, strict: bool) -> None:
         assert same(loaded(each.a, each.b, each.tensors), plain(each()))
 
 
+@pytest.mark.slow
 def test_a_process_that_loads_imports_the_operators(tmp_path: Path) -> None:
     call = CALLS["inputs"]()
     torch.export.save(torch.export.export(Module(call), (call.a, call.b, call.tensors)), tmp_path / "model.pt2")

@@ -49,7 +49,7 @@ def view(shape: Sequence[int], strides: Sequence[int], offset: int = 0, dtype: A
 STRIDES = st.one_of(st.integers(0, 12), st.integers(0, 100))
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(st.tuples(STRIDES, STRIDES))
 def test_a_buffer_with_an_element_twice_is_refused(strides: tuple[int, int]) -> None:
     buffer = view((M, N), strides)
@@ -59,7 +59,7 @@ def test_a_buffer_with_an_element_twice_is_refused(strides: tuple[int, int]) -> 
         assert torch.equal(buffer, OP(A, B).E)
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.tuples(STRIDES, STRIDES, STRIDES))
 def test_batches_of_a_buffer_lie_apart(strides: tuple[int, int, int]) -> None:
     buffer = view((3, M, N), strides)
@@ -80,7 +80,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.tuples(STRIDES, STRIDES))
 def test_every_kind_of_output(name: str, strides: tuple[int, int]) -> None:
     text, shape, dtype = KINDS[name]
@@ -94,7 +94,7 @@ def test_every_kind_of_output(name: str, strides: tuple[int, int]) -> None:
         assert found in ("", "E0608")  # for strides that no kernel takes
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.tuples(*[STRIDES] * 4), st.integers(0, 9))
 def test_buffers_of_convolutions(strides: tuple[int, int, int, int], offset: int) -> None:
     x, weight = torch.randn(2, 3, 2, 4), torch.randn(5, 3, 1, 1)
@@ -117,7 +117,7 @@ def test_what_is_not_decided_is_refused() -> None:
 # Buffers and the other tensors of a call
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(
     st.tuples(st.integers(1, 30), st.integers(1, 30)),
     st.tuples(st.integers(0, 30), st.integers(0, 30)),
@@ -136,7 +136,7 @@ def test_a_buffer_and_an_input_in_one_storage(mine: Any, theirs: Any, offsets: A
     assert outcome(lambda: op(A, B, C=c, out={"E": buffer})) == ("E0609" if shared and not in_place else "")
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(
     st.tuples(st.integers(1, 30), st.integers(1, 30)),
     st.tuples(st.integers(1, 30), st.integers(1, 30)),
@@ -165,7 +165,7 @@ def test_operands_and_scalars_are_inputs_too() -> None:
 GROUPED = evt.grouped_gemm("out D, E; D = acc; E = acc + C")
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(st.tuples(*[st.tuples(st.integers(1, 30), st.integers(1, 30))] * 3), st.tuples(*[st.integers(0, 90)] * 3))
 def test_groups_share_nothing_that_is_written(strides: Any, offsets: Any) -> None:
     storage = torch.zeros(2000)
