@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import inf
 from typing import Literal
@@ -175,13 +176,17 @@ def choose(blocked: BlockedConvolution, pixels: int, *, shared: bool = False) ->
 class Cycles:
     """Costs of a kernel's tiles.
 
-    ``sharing`` has the cycles of each block of channels and the sizes of clusters that fit. ``held_up`` is the slowdown
-    of a block if fewer boxes fit in shared memory than it has groups of taps: 64 -> 128 channels at 160x160 with a
-    stride of 2 takes 49 us with 3 boxes, 42 us with 4. ``waits``: the tensor cores wait for L2, and consumers may
-    cooperate.
+    ``block`` has the cycles of a block of channels. A tile multiplies ``blocks`` of them on average and ``most_blocks``
+    at most: at the ends of a volume, some taps are outside. ``sharing`` has the sizes of clusters that fit, if CTAs
+    share tiles. ``held_up`` is the slowdown of a block if fewer boxes fit in shared memory than it has groups of taps:
+    64 -> 128 channels at 160x160 with a stride of 2 takes 49 us with 3 boxes, 42 us with 4. ``waits``: the tensor cores
+    wait for L2, and consumers may cooperate.
     """
 
-    sharing: Sharing
+    block: int
+    blocks: float
+    most_blocks: int
+    sharing: Sharing | None
     pixels: int
     held_up: float
     waits: bool
@@ -197,12 +202,11 @@ class Cycles:
     def of(blocked: BlockedConvolution, tile: Geometry, pixels: int, *, shared: bool = False) -> Cycles:
         """Return the costs of the tiles of a convolution."""
         problem, kernel = blocked.problem, blocked.kernel(pixels, shared=shared)
-        if shared:
-            sharing = halo_schedule.sharing_of(problem, kernel, tile)
-        else:
-            blocks, cycles = problem.mean_blocks(kernel.channels), _cycles_of_block(problem, kernel, tile)
-            sharing = Sharing(blocks, cycles, 0, 0)
-        filters = problem.tap_count // tile.taps_per_stage * sharing.channel_blocks
+        sharing = halo_schedule.sharing_of(problem, kernel, tile) if shared else None
+        depth, of_tap = problem.depth, problem.channel_blocks(kernel.channels) // problem.depth.taps
+        blocks = of_tap * depth.taps_inside / max(depth.output, 1), of_tap * _most_taps(depth)
+        of_blocks = _cycles_of_block(problem, kernel, tile), *blocks, sharing
+        filters = problem.tap_count // tile.taps_per_stage * problem.mean_blocks(kernel.channels)
         if not kernel.filters_stay:
             filters = min(halo.FEWEST_FILTER_STAGES, filters)
         left = halo.bytes_for_stages(kernel, tile) - filters * tile.filter_stage_bytes
@@ -210,14 +214,14 @@ class Cycles:
         waits = problem.tap_count == 1 and blocked.groups == "one" and halo_schedule.has_many_channels(problem, kernel)
         start = _START_SHARED if shared else _START + pixels * _START_PER_PIXEL
         if kernel.words:
-            written = problem.tap_count * sharing.channel_blocks * FILTERS * blocked.block_bytes
+            written = problem.tap_count * of_tap * FILTERS * blocked.block_bytes
             start = _START_WORDS + written * _WORDS[_word_bytes(problem)][0]
         shares = tuple(taps / problem.tap_count for taps in blocked.classes) or (1.0,)
         if kernel.tap_rows:
             taps = problem.height.window_taps * problem.width.window_taps
             epilogue = _QUARTERED_PIXEL + _SUMMED_TAP * taps, FILTERS / THREADS / 4
-            return Cycles(sharing, pixels, held_up, waits, start, shares, *epilogue)
-        return Cycles(sharing, pixels, held_up, waits, start, shares)
+            return Cycles(*of_blocks, pixels, held_up, waits, start, shares, *epilogue)
+        return Cycles(*of_blocks, pixels, held_up, waits, start, shares)
 
     def alone(self, tiles: int, filters: int, instructions: float = 0) -> float:
         """Return the time of tiles of each residue class, for each block of filters, that CTAs do not share.
@@ -229,19 +233,31 @@ class Cycles:
 
     def _of_class(self, tiles: int, filters: int, share: float, epilogue: float) -> float:
         items, pairs = tiles * -(-filters // FILTERS), tiles * -(-filters // (2 * FILTERS))
-        multiplied = self.sharing.channel_blocks * self.sharing.block * self.held_up * share
+        waves = -(-items // MULTIPROCESSORS)
+        # The slowest CTA has a tile with all blocks.
+        blocks = self.blocks + (self.most_blocks - self.blocks) / waves
+        multiplied = blocks * self.block * self.held_up * share
         if self.waits and filters > FILTERS:
             if halo_schedule.pairs_fill_waves(tiles, filters, MULTIPROCESSORS):
                 return 2 * -(-pairs // MULTIPROCESSORS) * (multiplied + _NOT_HIDDEN * epilogue)
             multiplied *= _NOT_PAIRED if 2 * items > MULTIPROCESSORS else 1
         # One consumer completes its tile while the other multiplies.
-        return -(-items // MULTIPROCESSORS) * max(multiplied, (multiplied + epilogue) / 2)
+        return waves * max(multiplied, (multiplied + epilogue) / 2)
 
     def shared(self, tiles: int) -> float:
         """Return the time of tiles that CTAs share; infinity if none of the clusters fits."""
+        assert self.sharing is not None
         size = self.sharing.cluster_size(tiles)
         busy = min(1.0, tiles * size / MULTIPROCESSORS)
         return (self.start + self.sharing.cycles(tiles, size)) * (1 + _CONTENTION * busy) if size else inf
+
+
+@lru_cache(maxsize=256)
+def _most_taps(depth: Axis) -> int:
+    """Return the most taps that read the input at one output, and 1 at least."""
+    firsts = (output * depth.stride - depth.pad for output in range(depth.output))
+    inside = (sum(0 <= first + tap * depth.dilation < depth.size for tap in range(depth.taps)) for first in firsts)
+    return max([1, *inside])
 
 
 def _word_bytes(problem: Problem) -> int:

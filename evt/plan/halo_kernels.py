@@ -93,7 +93,7 @@ def _kernel(blocked: BlockedConvolution, pixels: int, shared: bool) -> Tiled | N
     if tile is None:
         return None
     cycles = Cycles.of(blocked, tile, pixels, shared=shared)
-    if shared and not cycles.sharing.cluster_sizes:
+    if cycles.sharing is not None and not cycles.sharing.cluster_sizes:
         return None
     return Tiled(blocked, tile, cycles, shared)
 

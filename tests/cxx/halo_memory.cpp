@@ -97,9 +97,10 @@ void print_taps() {
     evt::kit::Depth const depth = evt::kit::Depth::of(p, channels);
     for (int slice = 0; volume && slice < p.depth.output; ++slice) {
       evt::kit::BlockRange const planes = depth.inside(slice);
-      for (int plane = planes.first; plane < planes.first + planes.number; ++plane) {
-        std::printf(" %d %d %d %d", slice, depth.input(slice, plane), depth.channels_of(plane),
-                    depth.tap_of_filters(plane, backwards));
+      evt::kit::DepthBlock<true> block(depth, planes.first);
+      for (int left = planes.number; left > 0; --left, block.advance(depth)) {
+        std::printf(" %d %d %d %d", slice, depth.input(slice, block.tap), block.channels,
+                    depth.tap_of_filters(block.tap, backwards));
       }
     }
     for (int i = 0; residues && i < classes.number; ++i) {

@@ -16,7 +16,7 @@ from evt.launch.halo_call import problem_of
 from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import forward, halo_of
-from evt.plan.halo_cost import BlockedConvolution, choose
+from evt.plan.halo_cost import BlockedConvolution, Cycles, choose
 from evt.plan.speed import depth, fastest
 from tests.support.convolutions import convolution
 
@@ -68,6 +68,11 @@ def test_taps_outside_of_the_volume_cost_nothing(seed: int) -> None:
     ]  # of each slice of the output
     assert depth.taps_inside == max(sum(inside), output)
     assert Problem(1, 100, 64, flat, flat, depth).mean_blocks(64) == -(-2 * depth.taps_inside // output)
+    blocked = BlockedConvolution.cut(flat, flat, depth, 200, 128)
+    tile = choose(blocked, 104)
+    assert tile is not None
+    cycles = Cycles.of(blocked, tile, 104)
+    assert (cycles.blocks, cycles.most_blocks) == (2 * depth.taps_inside / output, 2 * max(1, *inside))
 
 
 def test_time_counts_slices():

@@ -266,7 +266,8 @@ struct HaloMainloop {
       WorkTile const tile(params, number, 0);
       TileWork const part = work.of_tile(params, number);
       if (Residues && part.taps.number == 0) continue;
-      for (int block = part.blocks.first; block < part.blocks.first + part.blocks.number; ++block) {
+      DepthBlock<kVolume> block(params.depth, part.blocks.first);
+      for (int left = part.blocks.number; left > 0; --left, block.advance(params.depth)) {
         for (int group = 0; group < params.taps.groups; ++group) {
           uint32_t const start = params.taps.starts[group];
           int const column = tile.column * params.stride_width + int16_t(start);
@@ -276,14 +277,13 @@ struct HaloMainloop {
           arrive_and_expect_tx(full, bytes);
           uint32_t const to = storage.input.buffers + state.index * geometry.input_stage_bytes;
           if constexpr (kVolume) {
-            Depth const& depth = params.depth;
-            tma_load(to, params.input, full, depth.channels_of(block) * kChannels, column, row,
-                     depth.input(tile.slice, block), tile.image);
+            tma_load(to, params.input, full, block.channels * kChannels, column, row,
+                     params.depth.input(tile.slice, block.tap), tile.image);
           } else if constexpr (Traits::kGrouped) {
-            int const channel = tile.place.channel + block * kChannels;
+            int const channel = tile.place.channel + block.channels * kChannels;
             tma_load(to, params.input, full, channel, column, row, tile.image, tile.place.slice);
           } else {
-            tma_load(to, params.input, full, block * kChannels, column, row, tile.image);
+            tma_load(to, params.input, full, block.channels * kChannels, column, row, tile.image);
           }
           state.advance_once(1, geometry.input_stages);
         }
@@ -305,13 +305,14 @@ struct HaloMainloop {
       TileWork const part = work.of_tile(params, number);
       BlockRange const blocks = all ? BlockRange{0, params.channel_blocks} : part.blocks;
       int const end = part.taps.first + part.taps.number;
-      for (int block = blocks.first; block < blocks.first + blocks.number; ++block) {
+      DepthBlock<kVolume> block(params.depth, blocks.first);
+      for (int left = blocks.number; left > 0; --left, block.advance(params.depth)) {
         for (int first_tap = part.taps.first; first_tap < end; first_tap += taps) {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             storage.filters.producer_acquire(state);
             uint32_t const full = storage.filters.full(state.index);
             arrive_and_expect_tx(full, taps * Traits::Mainloop::filter_bytes(params));
-            int channel = (kVolume ? params.depth.channels_of(block) : block) * kChannels;
+            int channel = block.channels * kChannels;
             int first = tile.filter + consumer * kFilters;
             if constexpr (Traits::kGrouped && Mma::kTransposed) {
               channel += tile.place.slice * params.operands.groups.channels;
@@ -323,7 +324,7 @@ struct HaloMainloop {
               uint32_t const to =
                   storage.filters.buffers + state.index * geometry.filter_stage_bytes + i * Filters::kBytes;
               if constexpr (kVolume) {
-                int const z = params.depth.tap_of_filters(block, Mma::kTransposed);
+                int const z = params.depth.tap_of_filters(block.tap, Mma::kTransposed);
                 tma_load(to, params.filters, full, along, row, tap.x(), tap.y(), z);
               } else {
                 tma_load(to, params.filters, full, along, row, tap.x(), tap.y());

@@ -43,14 +43,10 @@ struct Depth {
   }
 #endif
 
-  CUTLASS_HOST_DEVICE int channels_of(int block) const { return block % channel_blocks; }
-  CUTLASS_HOST_DEVICE int tap(int block) const { return block / channel_blocks; }
-  /// The tap along the depth of a block's filters.
-  CUTLASS_HOST_DEVICE int tap_of_filters(int block, bool backwards) const {
-    return backwards ? taps - 1 - tap(block) : tap(block);
-  }
-  /// The slice of the input that a block reads; it may be outside of the input.
-  CUTLASS_HOST_DEVICE int input(int slice, int block) const { return slice * stride - pad + tap(block) * dilation; }
+  /// The tap of the filters that a tap along the depth multiplies.
+  CUTLASS_HOST_DEVICE int tap_of_filters(int tap, bool backwards) const { return backwards ? taps - 1 - tap : tap; }
+  /// The slice of the input that a tap reads; it may be outside of the input.
+  CUTLASS_HOST_DEVICE int input(int slice, int tap) const { return slice * stride - pad + tap * dilation; }
   /// The blocks that read slices within the input; the last tap's if there are none.
   CUTLASS_HOST_DEVICE BlockRange inside(int slice) const {
     int const start = slice * stride - pad, last = taps - 1;
@@ -58,6 +54,28 @@ struct Depth {
     int const end = start < size ? (size - 1 - start) / dilation : 0;
     int const from = first < last ? first : last, to = end < last ? end : last;
     return {from * channel_blocks, (to < from ? 1 : to - from + 1) * channel_blocks};
+  }
+};
+
+/// A block of channels, and its tap along the depth of a volume. It advances without a division: a producer's divisions
+/// took longer than the multiplication of a tap.
+template <bool Volume>
+struct DepthBlock {
+  int channels, tap = 0;
+
+  CUTLASS_HOST_DEVICE DepthBlock(Depth const& depth, int block) : channels(block) {
+    if constexpr (Volume) {
+      tap = block / depth.channel_blocks;
+      channels = block % depth.channel_blocks;
+    }
+  }
+
+  CUTLASS_HOST_DEVICE void advance(Depth const& depth) {
+    ++channels;
+    if (Volume && channels == depth.channel_blocks) {
+      channels = 0;
+      ++tap;
+    }
   }
 };
 
