@@ -37,7 +37,7 @@ from evt.fx.attention import simplify_attention
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
 from evt.fx.choose import Choice, RegionPass, graph_name
-from evt.fx.compared import SaveCompared
+from evt.fx.compared import SaveCompared, store_compared
 from evt.fx.dispatch import Dispatch
 from evt.fx.kernels import RegionKernels, built, planned
 from evt.fx.lowering import register
@@ -95,6 +95,7 @@ class FusePass(RegionPass):
         join_updates(graph, self.devices)
         widen(graph)
         refresh = self._folded(graph)
+        store_compared(graph)
         notes = {node: each.note for node, each in self._kernels.items()}
         rows = rows_of(choice.outcomes, choice.benefits, graph_name(), notes)
         if self._background is not None:

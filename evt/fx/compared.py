@@ -1,15 +1,19 @@
 """Tensors that are compared with their own elements: ``self_compared(graph) -> set[Node]``.
 
 The gradient of ``amax`` counts the elements that equal the maximum: ``x == amax(x)``. If two kernels compute ``x`` with
-different bits, no element may be equal, and the gradient is 0/0. So one kernel computes such a tensor, and the backward
-pass reads it: :class:`SaveCompared`.
+different bits, no element may be equal, and the gradient is 0/0. So one kernel computes such a tensor:
+
+    SaveCompared      lets the backward graph read the tensor from the forward graph
+    store_compared    lets Inductor's kernels read the tensor from memory, instead of computing it again
 """
 
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
+import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
@@ -18,6 +22,8 @@ from evt.fx.aten import base_name, dtype_of, is_tensor
 from evt.fx.op_semantics import IDENTITIES
 from evt.fx.views import is_view
 
+#: The key of the nodes in whose joint graph :class:`SaveCompared` has found a comparison.
+_COMPARED = "evt_compared"
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 #: Operators that compare their operands if a comparison or a sign reads them.
 _DIFFERENCES = ("sub", "div")
@@ -34,9 +40,9 @@ _SELECTIONS = (
 
 
 def self_compared(graph: Graph) -> set[Node]:
-    """Return the operators whose results are compared with elements of the same result."""
+    """Return the operators whose results are compared with elements of the same result, here or in the joint graph."""
     order = {node: place for place, node in enumerate(graph.nodes)}
-    found: set[Node] = set()
+    found = {node for node in graph.nodes if _COMPARED in node.meta}
     for node in graph.nodes:
         operands = [each for each in node.args if is_tensor(each)]
         if len(operands) == 2 and _compares(node):
@@ -102,8 +108,34 @@ class SaveCompared(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             each(graph)
         for node in self_compared(graph):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            node.meta[_COMPARED] = True
 
     def uuid(self) -> Any:
         """Return the identity of the passes for PyTorch's keys, None if a pass has none."""
         identities = [each.uuid() if isinstance(each, CustomGraphPass) else None for each in self.others]
         return None if None in identities else ("evt", *identities)
+
+
+def store_compared(graph: Graph) -> None:
+    """Let all readers of self-compared tensors read ``torch.ops.evt.stored(tensor)``, in place.
+
+    A result of a region is an element of a list, which lies in memory already.
+    """
+    for node in self_compared(graph):
+        if node.target is not operator.getitem:
+            with graph.inserting_after(node):
+                made = graph.call_function(STORED, (node,))
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made, delete_user_cb=partial(operator.is_not, made))
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()
+
+
+_Library: Any = torch.library.Library  # has no types
+_LIBRARY = _Library("evt", "FRAGMENT")
+_LIBRARY.define("stored(Tensor tensor) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_LIBRARY.impl("stored", _copy, "CompositeExplicitAutograd")
+#: Returns a copy of a tensor. Its lowering makes none, but lets one kernel compute the tensor: :mod:`evt.fx.lowering`.
+STORED = torch.ops.evt.stored.default

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from torch._inductor import ir, lowering
-from torch._inductor.virtualized import V
+from torch._inductor.virtualized import V, ops
 from torch.fx import Node
 from torch.utils import _pytree
 
 import evt.runtime.folded
 import evt.runtime.group_norm  # noqa: F401  both register operators
+from evt.fx.compared import STORED
 from evt.fx.index_map import same
 from evt.runtime.inductor import call_in_cpp, is_cpp
 from evt.runtime.site import Site
@@ -107,6 +108,32 @@ def _lower_folded(*given: Any) -> Any:
     return results
 
 
+def _lower_stored(tensor: Any) -> Any:
+    """Store a tensor, for all its readers.
+
+    Kernels of Inductor's compute 16-bit floats in f32. The conversion to bits and back rounds the elements for readers
+    in the kernel that stores them; Inductor omits a conversion to the 16-bit type and back.
+    """
+    dtype, load = tensor.get_dtype(), tensor.make_loader()
+
+    def rounded(index: Any) -> Any:
+        bits = ops.to_dtype_bitcast(load(index), torch.int16, dtype)
+        return ops.to_dtype_bitcast(bits, dtype, torch.int16)
+
+    if dtype.itemsize == torch.int16.itemsize and not _is_given(tensor):
+        device, size = tensor.get_device(), tensor.get_size()
+        tensor = ir.Pointwise.create(device=device, dtype=dtype, inner_fn=rounded, ranges=size)
+    tensor.realize()
+    return tensor
+
+
+def _is_given(data: Any) -> bool:
+    """Return whether a tensor is in memory, and no kernel of Inductor's computes it."""
+    while isinstance(data, ir.MutableBox | ir.BaseView):
+        data = data.data
+    return isinstance(data, ir.Buffer) and not isinstance(data, ir.ComputedBuffer)
+
+
 def _processed(given: Any) -> tuple[Any, Any]:
     """Return an operator's results and tensors; up to torch 2.13 they are parts of a tuple."""
     return given[:2] if isinstance(given, tuple) else (given.example_output, given.tensor_args)
@@ -153,4 +180,5 @@ def register() -> None:
     made.register_lowering(_OPERATOR, type_promotion_kind=None)(_lower)
     made.make_fallback(_GROUP_NORM, _ordered, warn=False)
     made.make_fallback(_FOLDED, warn=False)
+    made.register_lowering(STORED, type_promotion_kind=None)(_lower_stored)
     made.register_lowering(_FOLDED, type_promotion_kind=None)(_lower_folded)

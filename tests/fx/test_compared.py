@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import gelu, mish, softplus
 from torch.utils.checkpoint import checkpoint
 
-from evt.fx.compared import SaveCompared, self_compared
+from evt.fx import backend
+from evt.fx.compared import STORED, SaveCompared, self_compared, store_compared
 from evt.fx.records import RECORDS
 
 from . import training
 from .compiling import ALWAYS
+from .selections import BODIES, LEFT, SELECTIONS, gradients, operands
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # PyTorch's warning about a future removal
@@ -32,46 +36,11 @@ def _gradients(fresh_compiler: None) -> Iterator[None]:
         yield
 
 
-#: Values of two products, whose last bits depend on the kernel that computes them.
-BODIES: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "gelu and tanh": lambda x, w, v: gelu(x @ w) + torch.tanh(x @ v),
-    "mish": lambda x, w, v: mish(x @ w) * (x @ v) * 0.7,
-    "transposed": lambda x, w, v: (gelu(x @ w) + 0.3 * (x @ v)).t(),
-    "cast": lambda x, w, v: softplus(x @ w).float() + (x @ v),
-}
-SELECTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "amax": lambda y: y.amax(-1),
-    "amin, kept": lambda y: y.amin(0, keepdim=True),
-    "of several axes": lambda y: y.reshape(2, 3, -1).amax((0, 2)),
-    "max": lambda y: y.max(),
-    "max of a dimension": lambda y: y.max(-1).values,
-    "aminmax": lambda y: torch.aminmax(y, dim=-1).max - torch.aminmax(y, dim=-1).min,
-    "infinity norm": lambda y: torch.linalg.vector_norm(y, float("inf"), -1),
-    "median": lambda y: y.median(),
-    "of a mask": lambda y: y.masked_fill(y < 0, -1e4).amax(-1),
-    "normalised": lambda y: y / y.abs().amax(-1, keepdim=True),
-    "clipped": lambda y: (y / y.abs().amax(-1, keepdim=True)).clamp(-1, 1),
-    "equal": lambda y: y * (y == y.amax(-1, keepdim=True)),
-    "largest two": lambda y: torch.where(y >= y.topk(2, -1).values[..., -1:], y, 0),
-    "difference": lambda y: y * ((y - y.amax(-1, keepdim=True)) >= 0),
-}
 CASES = [
     pytest.param(body, select, marks=() if (place + number) % len(BODIES) == 0 else pytest.mark.slow)
     for place, body in enumerate(BODIES)
     for number, select in enumerate(SELECTIONS)
 ]
-
-
-def operands(dtype: torch.dtype) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = (6, 16), (16, 24), (16, 24)
-    return [torch.randn(*shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
-
-
-def gradients(run: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
-    result = run(*given).double()
-    weights = torch.linspace(-1, 1, result.numel(), dtype=torch.float64).reshape(result.shape)
-    return list(torch.autograd.grad((result * weights).sum() if result.dim() else result, given))
 
 
 @pytest.mark.parametrize(("body", "select"), CASES)
@@ -104,6 +73,30 @@ def test_gradients_under_inductor(dtype: torch.dtype) -> None:
         if dtype == torch.float32:
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
     assert any(row.fused for record in RECORDS for row in record.rows)
+
+
+#: Inductor compiles C++ twice for each case.
+UNFUSED = [
+    pytest.param(body, select, marks=() if number == 4 * place % len(SELECTIONS) else pytest.mark.slow)
+    for place, body in enumerate(LEFT)
+    for number, select in enumerate(SELECTIONS)
+]
+
+
+@pytest.mark.parametrize(("body", "select"), UNFUSED)
+def test_gradients_without_regions(body: str, select: str) -> None:
+    """Inductor computes the tensor: one kernel of 16 bits stores it rounded, and others do not compute it again."""
+
+    def run(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return SELECTIONS[select](LEFT[body](x, w, v))
+
+    for dtype in (torch.bfloat16, torch.float16):
+        given = operands(dtype)
+        torch._dynamo.reset()
+        for got, want in zip(gradients(torch.compile(run, backend="evt"), given), gradients(run, given), strict=True):
+            assert torch.isfinite(got).all()
+            assert got.any() == want.any()
+    assert not any(row.fused for record in RECORDS for row in record.rows)
 
 
 def test_gradients_of_a_checkpoint() -> None:
@@ -144,6 +137,53 @@ def test_a_region_reads_a_compared_operand() -> None:
     with torch.no_grad():
         training.fused(run)(*operands(torch.bfloat16))
     assert RECORDS[-1].rows[-1].formula.endswith("D = where(x0 == x1, acc, 0)")
+
+
+def stored(graph: Graph) -> list[str]:
+    """Return the operators of a graph whose results its readers read from memory."""
+    store_compared(graph)
+    return [node.all_input_nodes[0].name for node in graph.find_nodes(op="call_function", target=STORED)]
+
+
+def test_compared_tensors_are_stored() -> None:
+    """In the forward graph too, where nothing may compare; elements of lists lie in memory."""
+    graph = make_fx(lambda x: (y := x.exp().half()) == y.amax())(torch.ones(4)).graph
+    SaveCompared()(graph)
+    assert stored(graph) == ["_to_copy"]
+    assert [user.target for user in graph.find_nodes(op="call_function", target=STORED)[0].users] == [
+        torch.ops.aten.amax.default,
+        torch.ops.aten.eq.Tensor,
+    ]
+    graph = make_fx(lambda x: x.exp().half().amax())(torch.ones(4)).graph
+    assert stored(graph) == []
+    next(node for node in graph.nodes if node.name == "_to_copy").meta.update(evt_compared=True)
+    assert stored(graph) == ["_to_copy"]
+    graph = make_fx(lambda x: (y := x.sort().values) == y.amax())(torch.ones(4)).graph
+    assert stored(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "batch"), [(training.Network, training.images), (training.Transformer, training.sentences)]
+)
+def test_models_without_comparisons_store_nothing(make: Any, batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Node] = []
+    monkeypatch.setattr(backend, "store_compared", lambda graph: found.extend(self_compared(graph)))
+    model, (x, wanted) = make(), batch()
+    training.gradients(model, x, wanted, training.fused(model))
+    assert len(RECORDS) == 2
+    assert not found
+
+
+@pytest.mark.parametrize(("function", "rounds"), [(gelu, True), (lambda y: y, False)])
+def test_kernels_round_what_they_compute(function: Callable[[Tensor], Tensor], rounds: bool) -> None:
+    """A product of the library is in memory, rounded: no kernel is added for it."""
+
+    def run(x: Tensor, w: Tensor, _: Tensor) -> Tensor:
+        return (y := function(x @ w)) == y.amax(-1, keepdim=True)
+
+    with torch.no_grad():
+        _, (code,) = run_and_get_code(torch.compile(run, backend="evt"), *operands(torch.bfloat16))
+    assert ("bit_cast<int16_t>" in code) == rounds
 
 
 def compared(run: Callable[[Tensor], Any]) -> list[str]:
