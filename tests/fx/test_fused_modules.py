@@ -411,6 +411,7 @@ def test_a_kernel_that_fails_leaves_the_call_to_the_model(monkeypatch: pytest.Mo
 def test_packages_take_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A package has other operators, so the operators that evt.fuse put into a graph are not in it."""
     seen: list[Any] = []
+    monkeypatch.setattr("evt.fx.package.check_standard_library", lambda: None)
     monkeypatch.setattr("evt.fx.package._compile", lambda exported, *_: seen.append(exported))
     model, fused, x = pair()
     evt.package(fused, (x,), tmp_path / "model")

@@ -190,7 +190,7 @@ def test_depth_of_the_graph_is_not_depth_of_the_stack(function: Callable[..., to
         sys.setrecursionlimit(limit)
 
 
-@pytest.mark.parametrize("size", [100, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [50, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", _SHAPES)
 def test_work_is_proportional_to_the_graph(function: Callable[..., torch.Tensor], size: int) -> None:
     """Four times the operators take about four times the calls, and no recursion reaches Python's limit."""

@@ -43,14 +43,14 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
 )
 def test_residual_network(memory_format: torch.memory_format) -> None:
     """Layers share programs, and differ in their channels and pixels; a second call finds other addresses."""
-    model = vision.resnet18().eval().half().to(memory_format=memory_format)
+    model = vision.ResNet(vision.BasicBlock, (1, 1, 1, 1)).eval().half().to(memory_format=memory_format)
     function = compiled(model)
     kept = []
     for _ in range(2):
         x = torch.randn(2, 3, 32, 32).half().to(memory_format=memory_format)
         kept.append(function(x))
         close(kept[-1], model(x))
-    assert sum(row.fused for row in RECORDS[-1].rows) == 21
+    assert sum(row.fused for row in RECORDS[-1].rows) == 13
 
 
 @pytest.mark.slow

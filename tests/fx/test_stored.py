@@ -29,6 +29,7 @@ from evt.measured import Measurement, Store, Timing
 from evt.runtime import folded
 from evt.runtime.call import caller_of
 from tests.fx.compiling import ALWAYS, Net, close, compiled, inputs
+from tests.support.depth import in_depth
 from tests.support.stub_device import plan_for_h200
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler", "own_cache", "inductors")]
@@ -250,7 +251,9 @@ def _change_kernels() -> None:
 
 
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("harm", [_remove_kernels, _clear, _damage, _change_kernels])
+@pytest.mark.parametrize(
+    "harm", in_depth([_remove_kernels, _clear, _damage, _change_kernels], quick=[_remove_kernels, _damage])
+)
 def test_a_graph_without_its_kernels_is_compiled_again(
     model: Net, passes: list[Graph], restart: Restart, harm: Callable[[], None]
 ) -> None:

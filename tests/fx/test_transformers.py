@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[test]'")
 
 from evt.fx.fuse import Fusion, fuse, fusion
+from tests.support.depth import in_depth
 
 from .fusing import compare, formulas
 from .transformers_models import NAMES, Logits, language_model
@@ -39,7 +40,7 @@ EXPECTED: dict[str, tuple[int, dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_depth(NAMES, quick=("bert", "llama")))
 def test_products(name: str) -> None:
     products, expected = EXPECTED[name]
     found = fused(name)
@@ -47,6 +48,7 @@ def test_products(name: str) -> None:
     assert len(found.outcomes) == products
 
 
-@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "llama"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "llama"])
 def test_in_bf16(name: str) -> None:
     assert len(fused(name, torch.bfloat16).regions) == sum(EXPECTED[name][1].values())

@@ -15,6 +15,7 @@ from evt.runtime.arguments import outline
 from tests.programs.call import arguments, problems
 from tests.programs.checks import make
 from tests.programs.generator import generate
+from tests.support.depth import in_depth
 from tests.support.gradients import plainly, widened
 
 pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
@@ -97,7 +98,7 @@ def check(seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (150, 300))])
+@pytest.mark.parametrize("first", in_depth(range(0, 450, 75), quick=[0]))
 def test_random_programs(first: int) -> None:
     """A third of them have gradients."""
-    assert sum(map(check, range(first, first + 150))) >= 50
+    assert sum(map(check, range(first, first + 75))) >= 25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,9 +34,9 @@ def test_folders_mirror_the_rooms() -> None:
     assert {path.name for path in TESTS.glob("*.py")} == commands
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield the modules that a module imports from, and the imported names; relative imports are of the tests."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             module = f"tests.{node.module or ''}" if node.level else node.module or ""
             yield from ((module, alias.name) for alias in node.names)
@@ -46,14 +46,14 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def private_reads(tree: ast.AST) -> Iterator[str]:
     """Yield the private names that a module imports from evt or the tests, or reads from a module of the tests."""
-    modules = set()
-    for module, name in imports(tree):
+    modules, nodes = set(), list(ast.walk(tree))
+    for module, name in imports(nodes):
         if module.partition(".")[0] in ("evt", "tests"):
             if name.startswith("_"):
                 yield f"{module}.{name}"
             if module.startswith("tests"):
                 modules.add(name)
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(ast.Name(owner), attribute) if owner in modules and re.match(r"_[^_]", attribute):
                 yield f"{owner}.{attribute}"
@@ -75,7 +75,7 @@ def test_no_module_imports_a_test(trees: dict[Path, ast.Module]) -> None:
     found = [
         (str(path), name)
         for path, tree in trees.items()
-        for module, name in imports(tree)
+        for module, name in imports(ast.walk(tree))
         if module.startswith("tests") and {module.rpartition(".")[2], name} & tests
     ]
     assert found == []

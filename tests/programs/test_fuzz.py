@@ -25,6 +25,7 @@ from tests.programs.fuzz.run import LATE, Finding, Options, Run
 from tests.programs.fuzz.table import FEATURES, features_of
 from tests.programs.tree import Acc, Assign, Input, Output, Program, Read, Sizes
 from tests.programs.tree import Call as Apply
+from tests.support.depth import in_depth
 
 ROOT = Path(__file__).parents[2]
 SM90 = find_target("sm90")
@@ -67,9 +68,7 @@ def test_the_schedule_keeps_to_routes_and_types() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "route", [pytest.param(each, marks=pytest.mark.slow if "grouped" in each else ()) for each in ROUTES]
-)
+@pytest.mark.parametrize("route", in_depth(ROUTES, quick=[each for each in ROUTES if "grouped" not in each][::2]))
 def test_a_case_has_problems_of_one_kernel(route: str) -> None:
     case = case_of(route)
     assert case.route == route
