@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ WAYS = {
     "daemon thread": "threading.Thread(target=go, daemon=True).start(); time.sleep(600)",
     "pool": "pool = concurrent.futures.ThreadPoolExecutor(1); pool.submit(go); pool.shutdown()",
 }
+#: Pairs that have each way and each signal.
+EACH_ONCE = (*zip(WAYS, SIGNALS, strict=True),)
 #: The same, and a process that was forked meanwhile lives on. By Python, whose hooks see it, and by C.
 FORKS = {
     "fork": "os.fork()",
@@ -54,8 +57,13 @@ def require_clean(room: Room, *texts: str) -> None:
     assert "wait" not in kinds
 
 
-@pytest.mark.parametrize("sent", SIGNALS, ids=lambda sent: sent.name)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "sent"),
+    [
+        pytest.param(way, sent, id=f"{way}-{sent.name}", marks=() if (way, sent) in EACH_ONCE else pytest.mark.slow)
+        for way, sent in product(WAYS, SIGNALS)
+    ],
+)
 def test_nothing_is_left(room: Room, way: str, sent: signal.Signals) -> None:
     if sent == signal.SIGINT and way in ("thread", "pool"):
         pytest.skip("Python does not end at Ctrl-C before its threads do")

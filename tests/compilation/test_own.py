@@ -27,6 +27,7 @@ from evt.runtime import kernels as kernels_module
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import make_kernels, plan_kernels
 from evt.runtime.plans import kernel_sources
+from tests.support.depth import in_depth
 
 pytestmark = pytest.mark.skipif(isinstance(find_nvrtc(), Missing), reason="NVRTC is missing")
 
@@ -75,7 +76,7 @@ def source(name: str) -> tuple[Plan, KernelSource]:
 
 
 @pytest.mark.usefixtures("without_tools")
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", in_depth(PLANS, quick=("product", "reduction", "groups", "depthwise")))
 def test_a_kernel_is_built_without_any_tool(name, monkeypatch, tmp_path):
     """Its code has no constants in bank 3: with a table there, each launch took up to 1.3 us longer on an H100."""
     with pytest.raises(BuildError, match="no CUDA compiler"):

@@ -58,7 +58,7 @@ def test_gradients_find_the_elements(body: str, select: str, dtype: torch.dtype)
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 def test_gradients_under_inductor(dtype: torch.dtype) -> None:
     """Inductor rounds less than eager PyTorch in bf16: without the pass it gives NaN itself."""
 

@@ -206,7 +206,7 @@ def branches(chosen: torch.Tensor, x: torch.Tensor, w: torch.Tensor, v: torch.Te
     return torch.cond(chosen, lambda y: torch.relu(y @ v) + 1, lambda y: torch.tanh(y @ v), (y,))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_graphs_of_a_condition_are_fused_too(dynamic: bool) -> None:
     function = compiled(branches, dynamic)
     given = random(8, 16), random(16, 16) / 4, random(16, 16) / 4

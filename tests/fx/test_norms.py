@@ -141,7 +141,9 @@ def compiled(model: nn.Module) -> Any:
     return torch.compile(model, backend="evt", options=always, dynamic=False)
 
 
-@pytest.mark.parametrize(("name", "post"), [("layer", False), ("rms", False), ("rms", True)])
+@pytest.mark.parametrize(
+    ("name", "post"), [("layer", False), pytest.param("rms", False, marks=pytest.mark.slow), ("rms", True)]
+)
 def test_inductor_generates_no_kernel_for_further_blocks(name: str, post: bool) -> None:
     counts = []
     for count in (1, 2) if post else (1, 3):

@@ -93,7 +93,7 @@ def test_prebuild_collects_the_kernels_of_compiled_parts(
     assert (dict(broken.__dict__), dict(whole._modules)) == kept
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_prebuild_for_static_and_dynamic_shapes(model: Net, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
     """PyTorch may restart a compilation by an internal exception, for example for numbers computed from sizes."""
 

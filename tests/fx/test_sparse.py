@@ -41,8 +41,9 @@ def test_an_example_is_dense(kind: str) -> None:
         evt.report(fused, (given,))
 
 
-@pytest.mark.parametrize("settings", [{}, {"rule": "lossless"}, {"numerics": "eager"}])
-@pytest.mark.parametrize("where", ["parameter", "buffer"])
+@pytest.mark.parametrize(
+    ("where", "settings"), [("parameter", {}), ("buffer", {"rule": "lossless"}), ("buffer", {"numerics": "eager"})]
+)
 def test_a_subclass_in_the_model_is_for_torch_compile(where: str, settings: dict[str, Any]) -> None:
     class Scaled(torch.nn.Linear):
         scale: torch.Tensor

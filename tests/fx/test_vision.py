@@ -44,7 +44,8 @@ def is_conv(region: object) -> bool:
     return operation == "conv2d"
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_resnet_of_fewer_bits(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 32, 32, dtype=dtype).to(memory_format=torch.channels_last)
