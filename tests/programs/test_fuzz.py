@@ -18,12 +18,13 @@ from tests.programs.fuzz.calls import Call, made_call
 from tests.programs.fuzz.cases import Case, draw_case
 from tests.programs.fuzz.judge import judge
 from tests.programs.fuzz.kinds import KINDS, ROUTES, TYPES, Slot, schedule
-from tests.programs.fuzz.launch import launched
+from tests.programs.fuzz.launch import launched, stored
 from tests.programs.fuzz.memory import MARGIN, POISON, Freedom, Kept, place
 from tests.programs.fuzz.reproduce import describe, read
 from tests.programs.fuzz.run import LATE, Finding, Options, Run
 from tests.programs.fuzz.table import FEATURES, features_of
-from tests.programs.tree import Acc, Assign, Input, Output, Program, Read, Sizes
+from tests.programs.rounding import rounded as rounded_to
+from tests.programs.tree import Acc, Assign, Input, Output, Program, Read, Reduce, Sizes
 from tests.programs.tree import Call as Apply
 from tests.support.depth import in_depth
 
@@ -209,6 +210,24 @@ def test_a_right_kernel_has_no_faults() -> None:
     assert verdict.faults == ()
     assert verdict.compared == 2 * 3 * 5 * 24
     assert verdict.doubted < verdict.compared
+
+
+@pytest.mark.parametrize("types", [("tf32", "f32"), ("f32", "tf32")], ids=str)
+@pytest.mark.parametrize("seed", range(8))
+def test_an_operand_may_be_rounded_to_tf32_beside_one_that_is_exact(types: tuple[str, str], seed: int) -> None:
+    """A rounded element of B is the same in all rows, which a variance over rows shows."""
+    variance = Reduce("var", ("m",), Acc())
+    outputs = (Output("D", ("m", "n"), "f32"), Output("E", ("n",), "f32"))
+    assigns = (Assign("D", Acc()), Assign("E", variance))
+    kept = replace(PROGRAM, a=types[0], b=types[1], inputs=(), outputs=outputs, assigns=assigns, seed=seed)
+    program = replace(kept, sizes=Sizes((), (129,), 28, 4), data="edge")
+    call = made_call(program, 0, "cpu")
+    member = call.members[0]
+    a, b = (each.tensor.reshape(each.tensor.shape[-2:]).double() for each in (member.a, member.b))
+    rounded = [torch.from_numpy(rounded_to("tf32", each.numpy())) for each in (a, b)]
+    sums = rounded[0] @ rounded[1]
+    found = {"D": sums.float(), "E": sums.var(0, correction=0).float()}
+    assert judge(program, [{name: stored(each) for name, each in found.items()}]).faults == ()
 
 
 @pytest.mark.parametrize("name", list(PLANTED))

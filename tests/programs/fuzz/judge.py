@@ -38,7 +38,8 @@ class Verdict:
 def judge(program: Program, outputs: Sequence[Mapping[str, Stored]]) -> Verdict:
     """Compare the outputs of a launch with the meaning of the program."""
     report, relaxed = CheckResult(), bool(dict(program.settings).get("relaxed"))
-    mode = Mode(single=True, loose=True, finite=relaxed, function=FUNCTION, product=PRODUCT.get(program.a, 0.0))
+    product = max(PRODUCT.get(each, 0.0) for each in (program.a, program.b))
+    mode = Mode(single=True, loose=True, finite=relaxed, function=FUNCTION, product=product)
     slack = STOCK if "stock" in str(dict(program.settings).get("route")) else 0.0
     for data, found in zip(problems(program), outputs, strict=True):
         tensors = {name: restored(each) for name, each in found.items()}
