@@ -123,6 +123,9 @@ COPY = 2.5
 STORED, _LOADED, _LOADED_LATE, _MOST_EARLY_SUMS = 0.035, 0.05, 0.17, 128
 #: Microseconds of a thread for an instruction of an epilogue for an element, and for a bit that it stores.
 INSTRUCTION, BIT = 0.86e-3, 0.018
+#: Microseconds of a thread for a row's value that lanes exchange, for a sum of the first block of columns. Norms of
+#: three products in two tiles on an H200 take 2.7e-3 to 3.8e-3, 2026-11-29.
+EXCHANGED = 3e-3
 #: Bytes that an H100 moves in a microsecond.
 _RATE = FITS["H100"].moved
 #: The library: its launch, and bytes in a microsecond; its stages and epilogues relative to the best tile.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from evt.plan import gemm, gemm_speed, gemv, wgrad
 from evt.plan.cards import CARDS, Card, card_of, traffic_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
+from evt.plan.epilogue.broadcasts import ColumnBroadcast
 from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
@@ -331,8 +332,11 @@ def _evaluated(plan: Plan) -> float:
     moved = sum(
         gemm_speed.STORED if isinstance(step, AuxStore) else gemm_speed.loaded(tile) for step in _moved_by_threads(plan)
     )
+    # A thread of a tile by rows has two rows, which are few to exchange.
+    rows = 0 if tile.by_rows else len({step.name for step in plan.steps if isinstance(step, ColumnBroadcast)})
+    exchanged = gemm_speed.EXCHANGED * rows / tile.blocks
     # The other consumer does not hide it: both wait for the same memory.
-    each = instructions + bits + (2 * moved if tile.pingpong else moved)
+    each = instructions + bits + exchanged + (2 * moved if tile.pingpong else moved)
     return each / 2 if plan.mainloop.pairs else each  # a pair of sums has one element
 
 
