@@ -24,7 +24,7 @@ WAYS = {
 }
 #: Pairs that have each way and each signal.
 EACH_ONCE = (*zip(WAYS, SIGNALS, strict=True),)
-#: The same, and a process that was forked meanwhile lives on. By Python, whose hooks see it, and by C.
+#: How a building process is forked: by Python, whose hooks see it, or by C. The fork lives on.
 FORKS = {
     "fork": "os.fork()",
     "fork in C": "ctypes.PyDLL(None).fork()",
