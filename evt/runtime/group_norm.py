@@ -17,8 +17,9 @@ from evt.compilation.jit import Nvrtc
 from evt.compilation.own import find_way
 from evt.diagnostics import Diagnostic
 from evt.emission.group_norm import NAME, emit_group_norm
-from evt.errors import InternalError
+from evt.errors import ArgumentError, InternalError
 from evt.plan.group_norm import SHARED_BYTES, VECTOR, GroupNorm, kernel_of
+from evt.reference.dense import not_dense
 from evt.runtime import driver
 from evt.runtime.library import launch_failure
 
@@ -72,7 +73,8 @@ def group_norm(
     epsilon: float,
     is_silu: bool,
 ) -> torch.Tensor:
-    """Return the norm of an image in channels_last, and its SiLU. Sums are in f32."""
+    """Return the norm of an image in channels_last, and its SiLU. Sums are in f32. Raise ArgumentError."""
+    _check(image, gain, shift, groups)
     given = [each.dtype for each in (gain, shift) if each is not None]
     kernel = kernel_for(image.shape, image.dtype, given[0] if given else None, groups, is_silu)
     if not image.is_cuda or kernel is None or len(set(given)) > 1:
@@ -99,6 +101,34 @@ def group_norm(
     if code:
         raise launch_failure(_LAUNCH | code)
     return made
+
+
+def _check(image: torch.Tensor, gain: torch.Tensor | None, shift: torch.Tensor | None, groups: int) -> None:
+    """Raise ArgumentError if arguments do not fit each other: the kernel reads the memory that an image describes."""
+    fault = None
+    if image.dim() != 4:
+        message = f"`image` has {image.dim()} dimensions; expected [images, channels, height, width]"
+        fault = Diagnostic("E0604", message, help="reshape it to four dimensions")
+    elif groups < 1 or image.shape[1] % groups:
+        message = f"{groups} groups do not divide the {image.shape[1]} channels of `image`"
+        fault = Diagnostic("E0604", message, help="`groups` is a positive divisor of the number of channels")
+    for name, each in (("image", image), ("gain", gain), ("shift", shift)):
+        if each is not None and fault is None:
+            fault = not_dense(name, each) or _fault(name, each, image)
+    if fault is not None:
+        raise ArgumentError(fault)
+
+
+def _fault(name: str, tensor: torch.Tensor, image: torch.Tensor) -> Diagnostic | None:
+    """Return why a tensor does not fit an image, or None."""
+    if not tensor.is_floating_point() or tensor.itemsize < 2:
+        return Diagnostic("E0603", f"`{name}` is {tensor.dtype}; expected floats of at least 16 bits")
+    if tensor is not image and tensor.shape != image.shape[1:2]:
+        expected = f"[{image.shape[1]}], a number for each channel of `image`"
+        return Diagnostic("E0604", f"`{name}` has the shape {list(tensor.shape)}; expected {expected}")
+    if tensor.device != image.device:
+        return Diagnostic("E0605", f"`{name}` is on {tensor.device}, `image` is on {image.device}")
+    return None
 
 
 def _by_pytorch(
@@ -151,7 +181,10 @@ def _function(kernel: GroupNorm) -> int:
     return function
 
 
-def _like(image: torch.Tensor, *_: Any) -> torch.Tensor:
+def _like(
+    image: torch.Tensor, gain: torch.Tensor | None, shift: torch.Tensor | None, groups: int, *_: Any
+) -> torch.Tensor:
+    _check(image, gain, shift, groups)
     return torch.empty_like(image, memory_format=torch.channels_last)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.nn import functional
 
+from evt.errors import ArgumentError
 from evt.runtime.group_norm import group_norm, kernel_for, source_of
 
 
@@ -29,6 +32,40 @@ def test_the_operator_is_one_of_pytorchs() -> None:
     arguments = (x, torch.randn(16), None, 2, 1e-5, True)
     checked = ("test_schema", "test_faketensor")
     assert set(torch.library.opcheck(torch.ops.evt.group_norm, arguments, test_utils=checked).values()) == {"SUCCESS"}
+
+
+IMAGE, VECTOR = torch.ones(2, 16, 3, 3).half(), torch.ones(16)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    ("image", "gain", "groups", "said"),
+    [
+        (IMAGE, VECTOR, 0, "E0604]: 0 groups do not divide the 16 channels"),
+        (IMAGE, None, -2, "E0604]: -2 groups"),
+        (IMAGE, None, 3, "E0604]: 3 groups"),
+        (IMAGE[0], None, 2, "E0604]: `image` has 3 dimensions"),
+        (IMAGE[None], None, 2, "E0604]: `image` has 5 dimensions"),
+        (IMAGE.int(), None, 2, "E0603]: `image` is torch.int32"),
+        (IMAGE.to(torch.float8_e5m2), None, 2, "E0603]: `image` is torch.float8_e5m2"),
+        (IMAGE, VECTOR[:8], 2, "E0604]: `gain` has the shape [8]; expected [16]"),
+        (IMAGE, VECTOR[:, None], 2, "E0604]: `gain` has the shape [16, 1]"),
+        (IMAGE, VECTOR.bool(), 2, "E0603]: `gain` is torch.bool"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    image: torch.Tensor, gain: torch.Tensor | None, groups: int, said: str, device: str
+) -> None:
+    moved = [each if each is None else each.to(device) for each in (image, gain)]
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        torch.ops.evt.group_norm(moved[0], moved[1], None, groups, 1e-5, False)
+
+
+def test_vectors_of_another_device_and_sparse_images() -> None:
+    with pytest.raises(ArgumentError, match=r"E0605\]: `shift` is on meta, `image` is on cpu"):
+        torch.ops.evt.group_norm(IMAGE, None, VECTOR.to("meta"), 2, 1e-5, False)
+    with pytest.raises(ArgumentError, match="`image`"):
+        torch.ops.evt.group_norm(IMAGE.to_sparse(), None, None, 2, 1e-5, False)
 
 
 @pytest.mark.parametrize(
