@@ -140,7 +140,7 @@ class _Constants:
     def meaning(self, mask: Node) -> Mapping[str, Any] | None:
         """Return the arguments of attention that say the same as a mask, or None if there are none."""
         if mask not in self._meanings:
-            self._meanings[mask] = _meaning(self._value(mask)) if self._nodes[mask] else None
+            self._meanings[mask] = meaning_of_mask(self._value(mask)) if self._nodes[mask] else None
         return self._meanings[mask]
 
     def _value(self, wanted: Node) -> torch.Tensor:
@@ -160,13 +160,14 @@ class _Constants:
         return found
 
 
-def _meaning(mask: torch.Tensor) -> Mapping[str, Any] | None:
+def meaning_of_mask(mask: torch.Tensor) -> Mapping[str, Any] | None:
+    """Return the arguments of attention that say the same as a mask, or None if there are none."""
     is_bool = mask.dtype == torch.bool
     if bool(mask.all() if is_bool else not mask.any()):
         return {"attn_mask": None}
     if not is_bool or mask.dim() < 2 or mask.shape[-2] == 1:  # one row is for all queries
         return None
-    if bool((mask == torch.ones(mask.shape[-2:], dtype=torch.bool).tril()).all()):
+    if bool((mask == torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()).all()):
         return {"attn_mask": None, "is_causal": True}
     return None
 
@@ -234,4 +235,4 @@ def _is_of_torch(target: Any) -> bool:
     return str(known).partition(".")[0] == "torch"
 
 
-__all__ = ["simplify_attention"]
+__all__ = ["meaning_of_mask", "simplify_attention"]

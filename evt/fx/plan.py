@@ -22,6 +22,7 @@ from evt.fx.expand import contract
 from evt.fx.fold import Folding, is_small
 from evt.fx.kernels import planned, program_text
 from evt.fx.lossless import DIFFERS, Comparison, Proof, leave_inexact
+from evt.fx.masks import drop_masks
 from evt.fx.operands import readable
 from evt.fx.product import find_product
 from evt.fx.regions import Fusion, Outcome, find_regions
@@ -163,7 +164,10 @@ def plan(
             values = folding.values(captured.module, [watch.tensors[place] for _, place in folded])
         comparison = Comparison(captured, given, values)
         kept = [given[placeholders.index(node)] for node in captured.written]
-        comparison.judge_capture(partial(_called, lossless.call, kept, watch))
+        call = partial(_called, lossless.call, kept, watch)
+        comparison.judge_capture(call)
+        if not comparison.of_capture.holds and all(map(drop_masks, (captured.module, captured.whole))):
+            comparison.judge_capture(call)
     fusion = _fuse(captured.module, settings or {}, comparison, lossless.refused if lossless is not None else {})
     folding.take(graph, is_constant)
     restore(graph, captured.written, captured.results if results is None else results)
