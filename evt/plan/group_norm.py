@@ -35,9 +35,9 @@ class GroupNorm:
     threads: int = _THREADS
 
     def shared_bytes(self, pixels: int) -> int:
-        """Return the bytes of a CTA's shared memory: the moments of its groups, and its pixels."""
-        moments = 8 * (self.threads // 32 + 2) * (self.slice // self.of_group)
-        return moments + -(-pixels // self.ctas) * self.slice * 2
+        """Return the bytes of a CTA's shared memory: the moments of its groups, a barrier, and its pixels."""
+        moments = 8 * (self.threads // 32 + self.ctas + 1) * (self.slice // self.of_group) + 8
+        return -(-moments // 16) * 16 + -(-pixels // self.ctas) * self.slice * 2
 
 
 def kernel_of(

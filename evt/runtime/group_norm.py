@@ -94,7 +94,7 @@ def group_norm(
         kernel.shared_bytes(pixels),
         torch.cuda.current_stream(device).cuda_stream,
         kernel.ctas,
-        with_pdl=True,
+        with_pdl=False,  # several CTAs of an SM would crowd the SMs on which the previous kernel ends first
     )
     with torch.cuda.device(device):
         code = driver.find_driver().launch(config, function, ctypes.addressof(pointer), None)

@@ -101,7 +101,7 @@ def test_small_images_take_the_cluster_of_large_ones(monkeypatch: pytest.MonkeyP
 
 
 def test_launches_beside_copies_have_equal_bits() -> None:
-    """More CTAs than the GPU has SMs, after and before kernels with programmatic dependent launch."""
+    """More CTAs than the GPU has SMs, after and before kernels on the same stream."""
     side, copied = torch.cuda.Stream(), torch.empty(2, 1 << 26, device="cuda", dtype=torch.uint8)
     for shape, groups in SHAPES[3:9]:
         x = image((3 * shape[0], *shape[1:]), torch.bfloat16)

@@ -4,8 +4,8 @@
 // A group norm of an image whose channels are neighbours in memory, and SiLU, by one kernel that reads the image once.
 //
 // The CTAs of a cluster share the pixels of some groups of an image. Each CTA copies its pixels to shared memory, and
-// computes the mean of each group and the sum of the squared differences from it. The CTAs then exchange both, merge
-// them by Chan's formula in the order of their ranks, and apply the norm to the copies.
+// computes the mean of each group and the sum of the squared differences from it. The CTAs then send both to each
+// other, and merge them by Chan's formula in the order of their ranks. They apply the norm to the copies.
 
 #include <cstdint>
 
@@ -49,13 +49,13 @@ struct Kernel {
   static constexpr int kWarps = Threads / kWarp;
   static_assert(OfGroup >= kVector && Slice % OfGroup == 0 && Slice % kVector == 0 && kRows > 0);
 
-  /// The memory of a CTA before its copies. `mine` has the mean of each group and the sum of the squared differences from
-  /// it, by the pixels of the CTA; `all` has the group's mean and 1 / its standard deviation.
-  struct Shared {
+  /// The memory of a CTA before its copies. `moments` has the mean of each group and the sum of the squared differences
+  /// from it, by the pixels of each CTA of the cluster; `all` has the group's mean and 1 / its standard deviation.
+  struct alignas(uint4) Shared {
     float sums[2][kWarps][kGroups];
-    float2 mine[kGroups], all[kGroups];
+    float2 moments[Ctas][kGroups], all[kGroups];
+    uint64_t exchanged;
   };
-  static_assert(sizeof(Shared) % sizeof(uint4) == 0);
 
   /// The elements of a vector.
   union Vector {
@@ -92,13 +92,19 @@ struct Kernel {
     };
     int const begin = min(rank * pixels_of_cta, params.pixels), pixels = pixels_of(rank);
     int const channel_of_image = blockIdx.x / Ctas * Slice + channel;
+    uint32_t const exchanged = kit::cast_smem_ptr_to_uint(&shared.exchanged);
+    if (thread == 0) {
+      kit::barrier_init(exchanged, 1);
+      kit::arrive_and_expect_tx(exchanged, sizeof(shared.moments));
+      kit::fence_barrier_init();
+    }
+    kit::cluster_arrive_relaxed();
     // The group of the vector's first channel, and the number of its channels in the vector.
     int const group = channel / OfGroup, of_first = min(kVector, (group + 1) * OfGroup - channel);
     uint4* const copies = reinterpret_cast<uint4*>(memory + sizeof(Shared)) + thread % kVectors;
     Element const* const from =
         params.image + blockIdx.y * params.image_stride + begin * params.pixel_stride + channel_of_image;
     int const first_pixel = row < kRows ? row : pixels;
-    pdl::wait_for_kernel_before();
     for (int i = first_pixel; i < pixels; i += kRows) {
       kit::copy_word_async<sizeof(uint4)>(kit::cast_smem_ptr_to_uint(copies + i * kVectors),
                                           from + i * params.pixel_stride, sizeof(uint4));
@@ -146,35 +152,39 @@ struct Kernel {
       squares[1] += j < of_first ? 0.0f : sums[j];
     }
     add(shared.sums[1], group, squares);
-    if (row == 0) {  // the thread of a group's first channel publishes the moments of the CTA
+    kit::cluster_wait();  // the barriers of the cluster are initialized
+    if (row == 0) {  // the thread of a group's first channel sends the moments of the CTA to the cluster
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2; ++i) {
         int const first = (group + i) * OfGroup;
-        if (channel <= first && first < channel + kVector) shared.mine[group + i] = make_float2(means[i], squares[i]);
+        if (channel > first || first >= channel + kVector) continue;
+        float2& mine = shared.moments[rank][group + i];
+        float2 const moments = make_float2(means[i], squares[i]);
+        if constexpr (Ctas == 1) mine = moments;  // a launch without clusters has no st.async
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < (Ctas > 1 ? Ctas : 0); ++block) {
+          kit::store_async(kit::set_block_rank(kit::cast_smem_ptr_to_uint(&mine), block), moments,
+                           kit::set_block_rank(exchanged, block));
+        }
       }
     }
-    kit::cluster_arrive();
-    kit::cluster_wait();
+    if constexpr (Ctas == 1) __syncthreads();
     if (thread < kGroups) {
-      uint32_t const mine = kit::cast_smem_ptr_to_uint(&shared.mine[thread]);
-      float2 of_cta[Ctas];
+      if constexpr (Ctas > 1) kit::barrier_wait_cluster(exchanged);
       float mean = 0.0f, rest = 0.0f;
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Ctas; ++i) {
-        of_cta[i] = kit::load_cluster(kit::set_block_rank(mine, i));
-        mean += of_cta[i].x * float(pixels_of(i));
-      }
+      for (int i = 0; i < Ctas; ++i) mean += shared.moments[i][thread].x * float(pixels_of(i));
       mean /= float(params.pixels);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Ctas; ++i) {
-        float const difference = of_cta[i].x - mean;
-        rest += of_cta[i].y + float(pixels_of(i) * OfGroup) * difference * difference;
+        float2 const of_cta = shared.moments[i][thread];
+        float const difference = of_cta.x - mean;
+        rest += of_cta.y + float(pixels_of(i) * OfGroup) * difference * difference;
       }
       float const variance = rest / float(params.pixels * OfGroup);
       shared.all[thread] = make_float2(mean, 1.0f / ::sqrtf(variance + params.epsilon));
     }
     __syncthreads();
-    kit::cluster_arrive();  // a CTA ends after the others have read its moments
     pdl::let_next_kernel_begin();
     float2 const first = shared.all[group], second = shared.all[min(group + 1, kGroups - 1)];
     CUTLASS_PRAGMA_UNROLL
@@ -191,7 +201,6 @@ struct Kernel {
       }
       *reinterpret_cast<uint4*>(to + int64_t(i) * params.channels) = x.words;
     }
-    kit::cluster_wait();
   }
 };
 

@@ -119,6 +119,13 @@ CUTLASS_DEVICE void store_async(uint32_t to, uint32_t const (&words)[4], uint32_
                : "memory");
 }
 
+/// Write two numbers to the memory of a CTA, whose barrier counts the bytes.
+CUTLASS_DEVICE void store_async(uint32_t to, float2 two, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+               ::"r"(to), "f"(two.x), "f"(two.y), "r"(barrier)
+               : "memory");
+}
+
 /// Wait for the first phase of a barrier, and for the writes of other CTAs before its end.
 CUTLASS_DEVICE void barrier_wait_cluster(uint32_t barrier) {
   uint32_t passed = 0;

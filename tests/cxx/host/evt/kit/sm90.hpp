@@ -197,8 +197,11 @@ inline void barrier_arrive_cluster(uint32_t barrier) {
   host::send(host::block->current, barrier, [=] { barrier_arrive(barrier); });
 }
 inline void barrier_wait_cluster(uint32_t barrier) { barrier_wait(barrier, 0); }
-inline void store_async(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
-  host::send(host::block->current, to, [=, copied = std::array<uint32_t, 4>{words[0], words[1], words[2], words[3]}] {
+template <class Words>
+void store_async(uint32_t to, Words const& words, uint32_t barrier) {
+  std::array<char, sizeof(words)> copied;
+  std::memcpy(copied.data(), &words, sizeof(words));
+  host::send(host::block->current, to, [=] {
     std::memcpy(host::at(to), copied.data(), sizeof(copied));
     host::arrive(host::barrier_at(barrier), 0, -int64_t(sizeof(copied)));
   });
