@@ -100,5 +100,5 @@ def check(seed: int) -> bool:
 
 @pytest.mark.parametrize("first", in_depth(range(0, 450, 75), quick=[0]))
 def test_random_programs(first: int) -> None:
-    """A third of them have gradients."""
-    assert sum(map(check, range(first, first + 75))) >= 25
+    """More than a quarter of them have gradients."""
+    assert sum(map(check, range(first, first + 75))) >= 20
