@@ -211,7 +211,7 @@ def _mainloop(plan: Plan, loop: HaloConvolution) -> str:
     channels = plan.config.tile[2]
     if loop.windows:
         assert isinstance(loop.a, Image)
-        numbers = (channels, *loop.windows, loop.a.alignment)
+        numbers = (channels, loop.rank, *loop.windows, loop.a.alignment)
         return f"evt::kit::WindowsMainloop<Mma, {', '.join(map(str, numbers))}>"
     match loop.groups:
         case "one":

@@ -108,6 +108,8 @@ _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 _VOLUME_RATES, _VOLUME_RATE, _VOLUME_DOUBT = ((32, 310.0), (96, 440.0)), 640.0, 1.05
 #: The error of the estimates of convolutions of small images that are upsampled.
 _DOUBT = 1.2
+#: The library with first layers of volumes, in TFLOP/s at most: nine layers of 1 to 8 channels on an H200, 2026-11-29.
+_FIRST_VOLUME_RATE = 80.0
 #: The errors of the estimates of filter gradients, and of convolutions of unaligned pixels: see :mod:`evt.plan.wgrad`
 #: and :mod:`evt.plan.unaligned` for the cards.
 _GRADIENT_DOUBT, _UNALIGNED_DOUBT = 1.1, 1.1
@@ -313,6 +315,8 @@ def _convolved(fused: RegionProgram, kernel: Plan) -> tuple[ConvolutionProblem, 
 def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
     """Return the microseconds that evt's kernel saves at least for a 3-d convolution of several taps and no stride."""
     problem, own = _convolved(fused, kernel)
+    if problem.channels <= FEW_CHANNELS:
+        return max(0.0, 2 * _multiplications(fused) / _FIRST_VOLUME_RATE / 1e6 - _VOLUME_DOUBT * own)
     if math.prod(problem.filter_size[-2:]) == 1 or not problem.geometry.is_unit_stride:
         return 0.0
     rate = next((rate for most, rate in _VOLUME_RATES if min(problem.filters, problem.channels) <= most), _VOLUME_RATE)

@@ -139,6 +139,14 @@ COVERED = (
         takes=_is_first,
     ),
     Class(
+        "first layers of volumes",
+        operations=("conv3d",),
+        routes=(halo_3x.PADDED,),
+        types=_HALF,
+        source="9 layers of r3d_18, r2plus1d_18, video VAEs and 3-d U-Nets, and r3d_18, on an H200",
+        takes=_is_first,
+    ),
+    Class(
         "3-d convolutions without groups whose filters are no columns in time",
         operations=("conv3d",),
         routes=(halo_3x.HALO, *_PRODUCTS),

@@ -52,7 +52,10 @@ OF_RESIDUES = (
     "operands.work_tiles",
     *(f"operands.{name}[{index}]" for name in ("source", "destination") for index in range(MAX_CLASSES - 1)),
 )
-_OPERANDS = ("a_image", "a_row", "b_filter", "b_row", "a_pixel", "b_pixel", "height", "width", "filter_width", "pad")
+_OPERANDS = (
+    *("a_image", "a_slice", "a_row", "b_filter", "b_slice", "b_row", "a_pixel", "b_pixel"),
+    *("height", "width", "filter_width", "pad"),
+)
 OF_WINDOWS = (
     *("operands.a", "operands.b"),
     *(f"operands.{name}" for name in _OPERANDS),
@@ -261,10 +264,11 @@ def _windows(call: Call) -> dict[str, int] | None:
     loop, problem, geometry = call.loop, call.problem, call.geometry
     a, b = strides_of(loop.a, call.sizes), strides_of(loop.b, call.sizes)
     rows, pixels = geometry.box_rows * problem.height.stride, geometry.input_pitch * problem.width.stride
-    of_box = (geometry.images - 1) * abs(a[0]) + rows * abs(a[1]) + pixels * abs(a[2])
-    if max(of_box, call.kernel.block_bytes // WINDOW_BYTES * problem.width.stride * abs(b[2])) > INT32_MAX:
+    of_box = (geometry.images - 1) * abs(a[0]) + rows * abs(a[-2]) + pixels * abs(a[-1])
+    if max(of_box, call.kernel.block_bytes // WINDOW_BYTES * problem.width.stride * abs(b[-1])) > INT32_MAX:
         return None
-    strides = (a[0], a[1], b[0], b[1], a[2], b[2])
+    slices = 1 if call.kernel.volume else 0
+    strides = (a[0], a[slices], a[-2], b[0], b[slices], b[-2], a[-1], b[-1])
     sizes = (problem.height.size, problem.width.size, problem.width.taps, problem.width.pad)
     found = {f"operands.{name}": value for name, value in zip(_OPERANDS, (*strides, *sizes), strict=True)}
     small = {"by_pitch": geometry.input_pitch, "by_box_rows": geometry.box_rows if geometry.images > 1 else 0}

@@ -16,7 +16,7 @@ from evt.ir.dtype import DType
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES
 from evt.plan.geometry.halo_groups import groups_together
-from evt.plan.halo_cost import BlockedConvolution, Groups, kernel_of_groups
+from evt.plan.halo_cost import BlockedConvolution, Groups, axes_of, kernel_of_groups
 from evt.plan.halo_kernels import BATCHES, Variant, fastest_kernels, fitting_kernels, widest_kernels
 from evt.plan.tma import LARGEST_STRIDE
 
@@ -100,9 +100,7 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
     if problem is None:
         return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
     sizes = forward(geometry.operator, problem.sizes)
-    depth = Axis.of(sizes, "depth") if "depth" in sizes else None
-    axes = depth, Axis.of(sizes, "height"), Axis.of(sizes, "width")
-    return _halo(*axes, sizes["channels"], sizes["filters"], operand, residues)
+    return _halo(*axes_of(sizes), sizes["channels"], sizes["filters"], operand, residues)
 
 
 def reaches(axis: Axis) -> bool:
@@ -112,7 +110,7 @@ def reaches(axis: Axis) -> bool:
 
 @lru_cache(maxsize=1024)
 def _halo(
-    depth: Axis | None, height: Axis, width: Axis, channels: int, filters: int, operand: DType, residues: bool
+    height: Axis, width: Axis, depth: Axis | None, channels: int, filters: int, operand: DType, residues: bool
 ) -> Halo:
     axes = [axis for axis in (depth, height, width) if axis is not None]
     if residues and not all(map(reaches, axes)):

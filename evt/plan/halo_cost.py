@@ -45,8 +45,8 @@ _COPYING, _LANES = 3, 32
 #: The epilogue of a pixel whose taps are rows of a tile: completed by a quarter of the threads; and each tap that they
 #: sum. Fitted to 34 kernels on an H200, 2026-11-28.
 _QUARTERED_PIXEL, _SUMMED_TAP = 7, 0.66
-#: Windows: each tile, pixel and row of taps. First layers have a large C and D.
-_WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
+#: Windows that threads load: each pixel of a box, and each row of taps. Fitted to 46 kernels on an H200, 2026-11-29.
+_WIDENED_PIXEL, _WIDENED_TAP = 2.5, 150
 
 
 #: How a tile's columns relate to the groups: there is one group, the tile lies in one, or it has several whole ones,
@@ -73,11 +73,8 @@ class BlockedConvolution:
         sizes: Mapping[str, int], channels: int, element_bytes: int, *, residues: bool = False
     ) -> BlockedConvolution:
         """Return a convolution of given sizes with blocks of some channels."""
-        height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-        depth = Axis.of(sizes, "depth") if "depth" in sizes else None
-        return BlockedConvolution.cut(
-            height, width, depth, sizes["channels"] * element_bytes, channels * element_bytes, residues=residues
-        )
+        channel_bytes, block_bytes = sizes["channels"] * element_bytes, channels * element_bytes
+        return BlockedConvolution.cut(*axes_of(sizes), channel_bytes, block_bytes, residues=residues)
 
     @staticmethod
     def cut(
@@ -121,11 +118,19 @@ class BlockedConvolution:
         return BlockedConvolution(problem, channels * element_bytes, groups="taps")
 
     @staticmethod
-    def of_windows(height: Axis, width: Axis, window_bytes: int, pixels: int) -> BlockedConvolution:
+    def of_windows(height: Axis, width: Axis, depth: Axis | None, window_bytes: int, pixels: int) -> BlockedConvolution:
         """Return a convolution in which a tap multiplies the bytes of a window, with some pixels in a chunk."""
         problem = Problem(1, window_bytes, 0, height, width)
+        if depth is not None:
+            problem = replace(problem, depth=depth)
         kernel = KernelClass(0, window_bytes, window_bytes, WINDOW_BYTES, True)
-        return BlockedConvolution(halo_multiplied.over_windows(problem, kernel, pixels), window_bytes)
+        windows = halo_multiplied.over_windows(problem, kernel, pixels)
+        return BlockedConvolution(windows, window_bytes, volume=depth is not None)
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether CTAs may share tiles: TMA loads the operands, and the pixels have no classes."""
+        return self.groups == "one" and not self.classes and not self.kernel(0).has_windows
 
     def kernel(self, pixels: int, *, shared: bool = False) -> KernelClass:
         """Return the kernel of an instruction's width, with a buffer for C and D."""
@@ -136,6 +141,12 @@ class BlockedConvolution:
         return KernelClass(
             *(pixels, self.block_bytes, self.block_bytes, pixel_bytes, True, self.volume, shared, *flags), tap_rows=taps
         )
+
+
+def axes_of(sizes: Mapping[str, int]) -> tuple[Axis, Axis, Axis | None]:
+    """Return the height and the width of a ConvolutionProblem's sizes, and the depth of a volume."""
+    depth = Axis.of(sizes, "depth") if "depth" in sizes else None
+    return Axis.of(sizes, "height"), Axis.of(sizes, "width"), depth
 
 
 def residue_classes(height: Axis, width: Axis) -> list[tuple[tuple[int, int], int]]:
@@ -275,5 +286,5 @@ def _cycles_of_block(problem: Problem, kernel: KernelClass, tile: Geometry) -> i
     if not kernel.has_windows:
         return halo_schedule.cycles_of_block(problem, kernel, tile)
     multiplied = problem.tap_count * (kernel.block_bytes // halo.DEPTH_BYTES) * kernel.pixels // 2
-    loaded = problem.width.groups * kernel.pixels * _WIDENED_PIXEL + problem.tap_count * _WIDENED_TAP
-    return max(multiplied, loaded) + _WIDENED
+    loaded = problem.groups * tile.box_pixels * _WIDENED_PIXEL + problem.tap_count * _WIDENED_TAP
+    return max(multiplied, round(loaded))

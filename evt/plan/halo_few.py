@@ -24,7 +24,7 @@ from evt.plan.halo import (
     pixels_of,
     unreachable,
 )
-from evt.plan.halo_cost import BlockedConvolution
+from evt.plan.halo_cost import BlockedConvolution, axes_of
 from evt.plan.tma import LARGEST_STRIDE
 
 #: The pixels of a tile whose warps have a quarter each, in steps of eight.
@@ -47,18 +47,20 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     if problem is None:
         return NO_GROUPS
     geometry, element_bytes = problem.geometry, operand.bits // 8
-    if geometry.operator != "fprop" or geometry.groups > 1 or geometry.rank != 2:
-        return Halo((), reason="it is no fprop of two dimensions without groups")
+    if geometry.operator != "fprop" or geometry.groups > 1 or geometry.rank < 2:
+        return Halo((), reason="it is no fprop of two or three dimensions without groups")
     if problem.channels > FEW_CHANNELS:
         return Halo((), reason=f"there are more than {FEW_CHANNELS} channels")
     if geometry.dilation[-1] != 1:
         return Halo((), reason="the taps of a row are not next to each other")
-    if geometry.stride[0] > LARGEST_STRIDE:
+    if geometry.rank == 3 and prod(problem.filter_size[1:]) == 1:
+        return Halo((), reason="the filters are columns in time")
+    if geometry.stride[-2] > LARGEST_STRIDE:
         return Halo((), reason=f"a stride is beyond {LARGEST_STRIDE}")
     chunk = pixels_of_chunk(problem.channels, element_bytes, geometry.stride[-1])
     if not chunk:
         return Halo((), reason=f"the channels of a pixel have more than {WINDOW_BYTES} bytes")
-    height, width = Axis.of(problem.sizes, "height"), Axis.of(problem.sizes, "width")
+    height, width, depth = axes_of(problem.sizes)
     row = ceil_div(width.taps, width.stride) * WINDOW_BYTES
     window_bytes = next((each for each in sorted(BLOCK_BYTES) if each >= row), 0)
     if not window_bytes:
@@ -69,7 +71,7 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
         return Halo((), reason=f"there are more than {MAX_TAPS} rows of taps, or {MOST_PADDING} of padding")
     if reason := beyond_windows(problem.sizes):
         return Halo((), reason=reason)
-    return _windows(height, width, window_bytes, chunk, problem.filters, operand)
+    return _windows(height, width, depth, window_bytes, chunk, problem.filters, operand)
 
 
 def beyond_windows(sizes: Mapping[str, int]) -> str:
@@ -81,8 +83,10 @@ def beyond_windows(sizes: Mapping[str, int]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _windows(height: Axis, width: Axis, window_bytes: int, chunk: int, filters: int, operand: DType) -> Halo:
-    blocked = BlockedConvolution.of_windows(height, width, window_bytes, chunk)
+def _windows(
+    height: Axis, width: Axis, depth: Axis | None, window_bytes: int, chunk: int, filters: int, operand: DType
+) -> Halo:
+    blocked = BlockedConvolution.of_windows(height, width, depth, window_bytes, chunk)
     return fastest_of((blocked,), pixels_of(operand), filters)
 
 

@@ -71,7 +71,7 @@ def fitting_kernels(convolutions: tuple[BlockedConvolution, ...], widths: range)
     made = {
         Variant(blocked.block_bytes, pixels, shared, blocked.groups): _kernel(blocked, pixels, shared)
         for blocked, shared, pixels in product(convolutions, (False, True), widths)
-        if not shared or (blocked.groups == "one" and not blocked.classes)
+        if not shared or blocked.is_shareable
     }
     return {variant: each for variant, each in made.items() if each is not None}
 

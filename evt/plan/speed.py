@@ -25,7 +25,7 @@ from evt.plan.epilogue.writes import AuxStore, MaskStore
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.geometry.gemv import MOST_ROW_BYTES, GemvTile
 from evt.plan.halo import TOO_LARGE, forward
-from evt.plan.halo_cost import INSTRUCTION, BlockedConvolution
+from evt.plan.halo_cost import INSTRUCTION, BlockedConvolution, axes_of
 from evt.plan.halo_few import beyond_windows
 from evt.plan.halo_kernels import start_of, tiles_of
 from evt.plan.halo_kernels import time as halo_time
@@ -303,8 +303,8 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int]) -> tuple[BlockedConvolut
     assert isinstance(loop, HaloConvolution)
     sizes = forward(loop.operator, sizes)
     if loop.windows:
-        height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-        blocked = BlockedConvolution.of_windows(height, width, channels * element_bytes, loop.windows[1])
+        height, width, depth = axes_of(sizes)
+        blocked = BlockedConvolution.of_windows(height, width, depth, channels * element_bytes, loop.windows[1])
     elif loop.groups != "one":
         given = Problem(1, sizes["channels"], sizes["filters"], Axis.of(sizes, "height"), Axis.of(sizes, "width"))
         if loop.groups == "taps":

@@ -187,16 +187,17 @@ void compute_groups(evt::kit::Problem const& problem, int channels, int groups, 
 }
 
 /// A row of taps is a window. `vector`: the elements that threads load at a time.
-void compute_windows(evt::kit::Problem const& problem, int of_block, int vector) {
+void compute_windows(evt::kit::Problem const& problem, bool volume, int of_block, int vector) {
   using Mma = host::Mma<104>;
   using namespace evt::kit;
+  if (volume) return compute<WindowsMainloop<Mma, 32, 3, 3, 2, 1>, false, 1>(problem);
   switch (of_block * 100 + problem.channels * 10 + vector) {
-    case 1631: return compute<WindowsMainloop<Mma, 16, 3, 2, 1>, false, 1>(problem);
-    case 1662: return compute<WindowsMainloop<Mma, 16, 6, 1, 2>, false, 1>(problem);
-    case 3251: return compute<WindowsMainloop<Mma, 32, 5, 1, 1>, false, 1>(problem);
-    case 3262: return compute<WindowsMainloop<Mma, 32, 6, 1, 2>, false, 1>(problem);
-    case 3244: return compute<WindowsMainloop<Mma, 32, 4, 2, 4>, false, 1>(problem);
-    case 6484: return compute<WindowsMainloop<Mma, 64, 8, 1, 4>, false, 1>(problem);
+    case 1631: return compute<WindowsMainloop<Mma, 16, 2, 3, 2, 1>, false, 1>(problem);
+    case 1662: return compute<WindowsMainloop<Mma, 16, 2, 6, 1, 2>, false, 1>(problem);
+    case 3251: return compute<WindowsMainloop<Mma, 32, 2, 5, 1, 1>, false, 1>(problem);
+    case 3262: return compute<WindowsMainloop<Mma, 32, 2, 6, 1, 2>, false, 1>(problem);
+    case 3244: return compute<WindowsMainloop<Mma, 32, 2, 4, 2, 4>, false, 1>(problem);
+    case 6484: return compute<WindowsMainloop<Mma, 64, 2, 8, 1, 4>, false, 1>(problem);
     default: std::exit(4);
   }
 }
@@ -217,7 +218,7 @@ int main() {
     }
     y.window = x.window = z.window = 1;
     if (windows) {
-      compute_windows(p, of_block, vector);
+      compute_windows(p, volume, of_block, vector);
     } else if (groups > 1 || vector < 0) {
       compute_groups(p, of_block, groups, vector);
     } else if (residues) {

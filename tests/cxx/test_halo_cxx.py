@@ -141,6 +141,29 @@ def test_results_of_windows(given: tuple[int, ...], program: Path) -> None:
     check(found, expected(problem, "fprop"), str(given))
 
 
+#: The sizes of a volume, the taps of a slice and along the depth, the strides, and the padding along the depth.
+VOLUMES_OF_WINDOWS = [
+    ((6, 12, 21), (3, 7, 7), (1, 2, 2), (1, 1)),
+    ((5, 9, 33), (3, 3, 3), (1, 1, 2), (2, 0)),
+    ((7, 9, 20), (3, 3, 4), (2, 2, 2), (1, 1)),
+    ((2, 5, 9), (1, 2, 8), (1, 1, 2), (0, 0)),
+    ((3, 5, 40), (2, 3, 3), (1, 1, 2), (4, 3)),  # some slices of the output read none of the input
+]
+
+
+@pytest.mark.parametrize("given", VOLUMES_OF_WINDOWS)
+def test_results_of_windows_in_volumes(given: tuple[Any, ...], program: Path) -> None:
+    sizes, taps, stride, pads = given
+    draw = random.Random(str(given))
+    padding = [pads, *((draw.randint(0, 3), draw.randint(0, 3)) for _ in range(2))]
+    geometry = {"stride": stride, "padding": padding}
+    problem = Convolution.of("conv3d", geometry).problem((2, 3, *sizes), (5, 3, *taps))
+    x, _, weight = tensors(problem)
+    data = " ".join(str(int(each)) for each in (*x.movedim(1, -1).flatten(), *weight.movedim(1, -1).flatten()))
+    (found,) = run(program, [f"{line_of(dict(problem.sizes), 104, False, windows=True)} 1 32 1 {data}"])
+    check(found, expected(problem, "fprop"), str(given))
+
+
 #: The filters, the taps, the sizes of the input, its channels, and the channels of a block.
 TAPS = [
     (1, (3, 3), (19, 37), 40, 16),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -167,6 +168,21 @@ def test_volumes_are_faster_than_the_library_s(channels: int, filters: int, dept
     shapes = ((1, channels, depth, side, side), (filters, channels, 3, 3, 3), (filters,))
     benefit = estimated(lambda x, w, b: torch.conv3d(x, w, b, padding=1), shapes, torch.bfloat16)
     assert benefit.wins
+
+
+@pytest.mark.parametrize(
+    ("shapes", "padding", "stride", "least", "most"),
+    [
+        (((8, 3, 16, 112, 112), (64, 3, 3, 7, 7)), (1, 3, 3), (1, 2, 2), 200, 300),  # 87 us on an H200, cuDNN 518
+        (((1, 3, 9, 256, 256), (128, 3, 3, 3, 3)), 1, 1, 100, 200),  # 100, cuDNN 462
+        (((2, 1, 64, 64, 64), (32, 1, 3, 3, 3)), 1, 1, 0, 25),  # 44, cuDNN 38: only the bytes of relu
+    ],
+)
+def test_first_layers_of_volumes(shapes: Any, padding: Any, stride: Any, least: float, most: float) -> None:
+    """Count on at most 80 TFLOP/s of the library, whose fastest layer reaches 78."""
+    function = partial(torch.conv3d, padding=padding, stride=stride)
+    benefit = estimated(lambda x, w: torch.relu(function(x, w)), shapes, torch.float16, replayed=True)
+    assert least < benefit.saved - benefit.lost < most
 
 
 @pytest.mark.parametrize(

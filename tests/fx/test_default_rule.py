@@ -81,6 +81,7 @@ def covered() -> Iterator[Case]:
         for taps in (3, 7):
             yield convolution(dtype, channels=3, filters=64, taps=taps)
             yield convolution(dtype, groups=128, taps=taps)
+        yield convolution(dtype, rank=3, channels=3, filters=64, taps=(3, 7, 7))
     yield convolution(torch.float32, groups=128)
 
 

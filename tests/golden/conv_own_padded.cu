@@ -164,7 +164,7 @@ struct Epilogue {
 
 // ... as in conv_own_taps: /// Add the product to `sums`, or set them to it. 
 
-using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2, 1>;
+using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 2, 3, 2, 1>;
 using Kernel = evt::kit::Kernel<Mainloop, Epilogue, false, false, 1>;
 using Params = Kernel::Params;
 
@@ -239,8 +239,10 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, operands.a),
     EVT_MEMBER(Params, operands.b),
     EVT_MEMBER(Params, operands.a_image),
+    EVT_MEMBER(Params, operands.a_slice),
     EVT_MEMBER(Params, operands.a_row),
     EVT_MEMBER(Params, operands.b_filter),
+    EVT_MEMBER(Params, operands.b_slice),
     EVT_MEMBER(Params, operands.b_row),
     EVT_MEMBER(Params, operands.a_pixel),
     EVT_MEMBER(Params, operands.b_pixel),

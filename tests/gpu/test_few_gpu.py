@@ -67,6 +67,16 @@ FEW_STEPS_NARROW: tuple[Shape, ...] = (
     ((2, 5, 131, 133), (40, 5, 5), {"padding": 1, "stride": 4}),
     ((33, 3, 224, 224), (24, 4, 4), {"stride": 4}),
 )
+#: Volumes, whose slices of the output read several of the input, or none of them.
+FEW_VOLUMES: tuple[Shape, ...] = (
+    ((2, 3, 6, 57, 60), (64, 3, 7, 7), {"padding": (1, 3, 3), "stride": (1, 2, 2)}),
+    ((1, 3, 5, 61, 64), (96, 3, 3, 3), {"padding": ((2, 0), (1, 1), (1, 1))}),
+    ((3, 1, 9, 17, 21), (72, 3, 3, 3), {"padding": 1}),
+    ((2, 4, 4, 33, 7), (40, 2, 5, 7), {"padding": ((3, 4), (2, 1), (0, 3)), "stride": (2, 1, 2)}),
+    ((5, 2, 3, 7, 7), (8, 1, 2, 4), {"padding": (0, 1, 3), "dilation": (1, 2, 1)}),
+    ((7, 3, 16, 112, 110), (136, 3, 7, 7), {"padding": (1, 3, 3), "stride": (1, 2, 2)}),
+    ((2, 3, 33, 40, 40), (64, 5, 3, 3), {"padding": (4, 0, 1), "stride": (3, 1, 1), "dilation": (2, 1, 1)}),
+)
 #: Shapes for 8 bits, with twice the channels in 16 bytes.
 FEW_BYTES: tuple[Shape, ...] = (
     ((2, 3, 33, 37), (72, 3, 3), PAD),
@@ -123,6 +133,14 @@ CASES = {
     "few-steps": Case(RESIDUAL, FEW_STEPS, keywords=WIDENED),
     "few-steps-narrow": Case(
         "out D, s: f32[n]; D = acc + bias; s = sum[m](D)", FEW_STEPS_NARROW, "bf16", keywords=WIDENED
+    ),
+    "few-volumes": Case(RESIDUAL, FEW_VOLUMES, operation="conv3d", keywords=WIDENED),
+    "few-volumes-bf16": Case(
+        "out D, s: f32[n]; D = acc + bias; s = sum[m](D)",
+        FEW_VOLUMES,
+        "bf16",
+        operation="conv3d",
+        keywords=WIDENED,
     ),
     "few-wide": Case("out D: f32[m, n]; D = acc + C", FEW_WIDE, keywords=WIDENED),
     "few-many": Case(RESIDUAL, FEW_MANY, keywords=WIDENED),

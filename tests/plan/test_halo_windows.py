@@ -16,8 +16,9 @@ from evt.plan import Plan
 from evt.plan.geometry import halo
 from evt.plan.geometry.convolution import Axis, Problem
 from evt.plan.halo import Halo
-from evt.plan.halo_cost import BlockedConvolution, choose
+from evt.plan.halo_cost import BlockedConvolution, axes_of, choose
 from evt.plan.halo_few import windows_of
+from evt.plan.halo_kernels import time
 from evt.plan.plan import HaloConvolution
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -88,9 +89,8 @@ def test_why_there_are_no_windows(channels, taps, stride, dtype, reason) -> None
     [
         ({"dilation": (1, 2)}, "conv2d", "the taps of a row are not next to each other"),
         ({"stride": (9, 2)}, "conv2d", "a stride is beyond 8"),
-        ({"groups": 3}, "conv2d", "no fprop of two dimensions without groups"),
-        ({}, "conv3d", "no fprop of two dimensions without groups"),
-        ({}, "conv1d", "no fprop of two dimensions without groups"),
+        ({"groups": 3}, "conv2d", "no fprop of two or three dimensions without groups"),
+        ({}, "conv1d", "no fprop of two or three dimensions without groups"),
     ],
 )
 def test_what_is_no_row_of_taps(keywords, operation, reason) -> None:
@@ -102,21 +102,47 @@ def test_what_is_no_row_of_taps(keywords, operation, reason) -> None:
         op.plan("sm90", "f16", "f16", shapes=shapes)
 
 
+def test_columns_in_time_have_no_windows() -> None:
+    problem = evt.conv3d("D = acc").request.convolution.problem((1, 3, 9, 20, 20), (64, 3, 3, 1, 1))
+    assert windows_of(problem, BY_NAME["f16"]).reason == "the filters are columns in time"
+
+
+def test_a_volume_has_a_box_of_windows_for_each_slice() -> None:
+    op = evt.conv3d(RESIDUAL, stride=(1, 2, 2), padding=(1, 3, 3))
+    shapes = (8, 3, 16, 112, 112), (64, 3, 3, 7, 7)
+    made = op.plan("sm90", "f16", "f16", shapes=shapes)
+    assert made.route == "conv-halo-padded-3x"
+    assert isinstance(made.mainloop, HaloConvolution)
+    assert made.mainloop.windows == (3, 2)
+    assert "using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 3, 2, 1>;" in emit(made, "k")
+    assert not any(each.shared for each in windows_of(op.request.convolution.problem(*shapes), BY_NAME["f16"]).most)
+    slices = {taps: duration_of_volume(taps) for taps in (1, 3)}
+    assert 2 * slices[1] < slices[3] < 3 * slices[1]
+
+
+def duration_of_volume(taps: int) -> float:
+    axis = Axis(112, 56, 7, 2, 1, 3)
+    blocked = BlockedConvolution.of_windows(axis, axis, Axis(16, 16, taps, 1, 1, taps // 2), 64, 2)
+    return time(blocked, 224, 8, 64)
+
+
 def test_a_tile_has_the_windows_of_its_last_pixels() -> None:
     sizes = evt.conv2d("D = acc", stride=2, padding=3).request.convolution.problem(*STEM).sizes
-    tile = choose(BlockedConvolution.of_windows(Axis.of(sizes, "height"), Axis.of(sizes, "width"), 64, 2), 232)
+    tile = choose(BlockedConvolution.of_windows(*axes_of(sizes), 64, 2), 232)
     assert tile is not None
     assert (tile.images, tile.rows, tile.columns, tile.box_rows) == (1, 28, 8, 31)
     assert (tile.input_pitch, tile.accumulator_pitch, tile.taps_per_stage) == (11, 8, 1)
     assert (tile.input_stages, tile.input_stage_bytes, tile.filter_stages, tile.resident) == (6, 6144, 7, True)
-    wide = choose(BlockedConvolution.of_windows(Axis(1, 1, 1, 1, 1, 0), Axis(256, 256, 1, 1, 1, 0), 64, 1), 256)
+    wide = choose(BlockedConvolution.of_windows(Axis(1, 1, 1, 1, 1, 0), Axis(256, 256, 1, 1, 1, 0), None, 64, 1), 256)
     assert wide is not None
     assert (wide.columns, wide.accumulator_pitch) == (128, 131)  # TMA's boxes of C and D have 256 at most
 
 
 def test_filters_stay_in_shared_memory() -> None:
     width = Axis(90, 90, 1, 1, 1, 0)
-    blocked = {taps: BlockedConvolution.of_windows(Axis(99, 90, taps, 1, 1, 0), width, 128, 1) for taps in (16, 32)}
+    blocked = {
+        taps: BlockedConvolution.of_windows(Axis(99, 90, taps, 1, 1, 0), width, None, 128, 1) for taps in (16, 32)
+    }
     tile = choose(blocked[16], 256)
     assert tile is not None
     assert (tile.resident, tile.filter_stages * tile.filter_stage_bytes) == (True, 16 * 64 * 128)
@@ -182,7 +208,7 @@ def test_wide_rows_are_planned_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         return arrange(problem, kernel, *sizes)
 
     monkeypatch.setattr(halo, "arrange", counted)
-    assert choose(BlockedConvolution.of_windows(height, Axis(10**6, 10**6, 3, 1, 1, 1), 64, 1), 256) is not None
+    assert choose(BlockedConvolution.of_windows(height, Axis(10**6, 10**6, 3, 1, 1, 1), None, 64, 1), 256) is not None
     assert 0 < len(tried) < 256
 
 
@@ -203,7 +229,7 @@ def test_the_kernel_reads_the_operands_themselves() -> None:
     assert operands["a"] == "arguments.A"
     assert operands["a_strides[2]"] == "arguments.stride_width_of_A"
     text = emit(made, "k")
-    assert "using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 3, 2, 1>;" in text
+    assert "using Mainloop = evt::kit::WindowsMainloop<Mma, 32, 2, 3, 2, 1>;" in text
     (aligned,) = re.findall(r"if \(evt::misaligned\((.*)\)\) return", text)
     assert "residual" in aligned
     assert "->A" not in aligned

@@ -93,11 +93,12 @@ struct FewChannels {
   }
 };
 
-/// A convolution over windows of Channels elements. Its input has WindowChannels channels, and Pixels pixels a chunk, which
-/// divide the stride. Threads load Vector of its elements at a time: 1, or 4 or 8 bytes.
-template <class Mma, int Channels, int WindowChannels, int Pixels, int Vector>
-struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
-  using Base = HaloMainloop<Mma, Channels, 2>;
+/// A convolution over windows of Channels elements, of 2 dimensions, or 3 of a volume. Its input has WindowChannels
+/// channels, and Pixels pixels a chunk, which divide the stride. Threads load Vector of its elements at a time: 1, or 4
+/// or 8 bytes.
+template <class Mma, int Channels, int Dimensions, int WindowChannels, int Pixels, int Vector>
+struct WindowsMainloop : HaloMainloop<Mma, Channels, Dimensions> {
+  using Base = HaloMainloop<Mma, Channels, Dimensions>;
   using Widened = FewChannels<Mma::kElementBytes, WindowChannels, Pixels>;  // f32 is TF32
 
   static_assert(!Mma::kTransposed, "windows require a forward convolution");
@@ -107,7 +108,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
 
   struct Operands {
     typename Widened::Element const *a, *b;
-    int64_t a_image, a_row, b_filter, b_row;  // strides, in elements
+    int64_t a_image, a_slice, a_row, b_filter, b_slice, b_row;  // strides, in elements
     int a_pixel, b_pixel;
     int height, width, filter_width, pad;
     SmallDivisor by_pitch, by_box_rows;
@@ -134,16 +135,18 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
     using Pointer = typename Widened::Element const*;
     Problem const& problem = arguments.problem;
     Geometry const& geometry = params.geometry;
+    constexpr int kRow = Dimensions - 1, kSlice = Base::kVolume ? 1 : 0, kPixel = Dimensions;  // their strides
     auto const &a = arguments.a_strides, &b = arguments.b_strides;
-    params.operands = {static_cast<Pointer>(arguments.a), static_cast<Pointer>(arguments.b), a[0], a[1], b[0], b[1],
-                       int(a[2]), int(b[2]), problem.height.size, problem.width.size, problem.width.taps,
-                       problem.width.pad, SmallDivisor::of(geometry.input_pitch),
+    params.operands = {static_cast<Pointer>(arguments.a), static_cast<Pointer>(arguments.b), a[0], a[kSlice], a[kRow],
+                       b[0], b[kSlice], b[kRow], int(a[kPixel]), int(b[kPixel]), problem.height.size,
+                       problem.width.size, problem.width.taps, problem.width.pad, SmallDivisor::of(geometry.input_pitch),
                        geometry.images > 1 ? SmallDivisor::of(geometry.box_rows) : SmallDivisor{}};
     int64_t const rows = int64_t(geometry.box_rows) * problem.height.stride;
     int64_t const pixels = int64_t(geometry.input_pitch) * problem.width.stride;
     int64_t const of_window = Base::kBlockBytes / kWindowBytes * problem.width.stride;
-    int64_t const of_box = (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[1]) + pixels * std::abs(a[2]);
-    return std::max(of_box, of_window * std::abs(b[2])) <= INT32_MAX;
+    int64_t const of_box =
+        (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[kRow]) + pixels * std::abs(a[kPixel]);
+    return std::max(of_box, of_window * std::abs(b[kPixel])) <= INT32_MAX;
   }
 #endif
 
@@ -184,31 +187,34 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
     constexpr int kSwizzle = Base::kBlockBytes / kWindowBytes - 1;  // of chunks, by the bits of the address from 7 on
     Operands const& operands = params.operands;
     int const filter = WorkTile(params, CtaWork(params).first, 0).filter, chunks = params.taps.number * kOfTap;
-    for (int begin = thread; begin < chunks; begin += Widened::kInFlight * kThreads) {
-      typename Widened::template Loaded<> loaded[Widened::kInFlight];
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Widened::kInFlight; ++i) {
-        int const chunk = begin + i * kThreads, row = filter + chunk / kChunks % kFilters;
-        bool const exists = chunk < chunks && row < params.filter_count;
-        Tap const tap = params.taps.tap[exists ? chunk / kOfTap : 0];
-        int const y = tap.y(), x = (chunk % kChunks * params.stride_width + tap.x()) * Pixels;
-        auto const from = operands.b + row * operands.b_filter + y * operands.b_row + x * operands.b_pixel;
-        loaded[i].load(from, operands.b_pixel, x, exists ? operands.filter_width : 0);
-      }
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Widened::kInFlight; ++i) {
-        int const chunk = begin + i * kThreads;
-        uint32_t const to = storage.filters.buffers + chunk * kWindowBytes;
-        uint32_t widened[4];
-        loaded[i].widen(widened);
-        if (chunk < chunks) store_shared(to ^ (to >> 7 & kSwizzle) * kWindowBytes, widened);
+    for (int slice = 0; slice < (Base::kVolume ? params.depth.taps : 1); ++slice) {
+      auto const of_slice = operands.b + slice * operands.b_slice;
+      for (int begin = thread; begin < chunks; begin += Widened::kInFlight * kThreads) {
+        typename Widened::template Loaded<> loaded[Widened::kInFlight];
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < Widened::kInFlight; ++i) {
+          int const chunk = begin + i * kThreads, row = filter + chunk / kChunks % kFilters;
+          bool const exists = chunk < chunks && row < params.filter_count;
+          Tap const tap = params.taps.tap[exists ? chunk / kOfTap : 0];
+          int const y = tap.y(), x = (chunk % kChunks * params.stride_width + tap.x()) * Pixels;
+          auto const from = of_slice + row * operands.b_filter + y * operands.b_row + x * operands.b_pixel;
+          loaded[i].load(from, operands.b_pixel, x, exists ? operands.filter_width : 0);
+        }
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < Widened::kInFlight; ++i) {
+          int const chunk = begin + i * kThreads;
+          uint32_t const to = storage.filters.buffers + (slice * chunks + chunk) * kWindowBytes;
+          uint32_t widened[4];
+          loaded[i].widen(widened);
+          if (chunk < chunks) store_shared(to ^ (to >> 7 & kSwizzle) * kWindowBytes, widened);
+        }
       }
     }
     fence_view_async_shared();
   }
 
-  /// Load the boxes of all tiles, by groups of taps, and widen them: one warp every kWideners-th box. The input stages
-  /// are a multiple of kWideners, so that each warp has its own stages and sees every phase of them.
+  /// Load the boxes of all tiles, by slices of a volume and groups of taps, and widen them: one warp every kWideners-th
+  /// box. The input stages are a multiple of kWideners, so that each warp has its own stages and sees every phase of them.
   template <class Traits>
   CUTLASS_DEVICE static void load(Params<Traits> const& params, SharedStorage const& storage, int warp) {
     if (warp >= kWideners) return;
@@ -220,39 +226,44 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, 2> {
     int others = warp;  // boxes before the warp's next one
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
-      for (int group = 0; group < params.taps.groups; ++group, state.advance_once(1, geometry.input_stages)) {
-        if (others-- > 0) continue;
-        others = kWideners - 1;
-        uint32_t const start = params.taps.starts[group];
-        int const first_column = (tile.column * params.stride_width + int16_t(start)) * Pixels - operands.pad;
-        int const first_row = tile.row * params.stride_height + int16_t(start >> 16);
-        auto const box = operands.a + tile.image * operands.a_image + first_row * operands.a_row +
-                         int64_t(first_column) * operands.a_pixel;
-        uint32_t const to = storage.input.buffers + state.index * geometry.input_stage_bytes;
-        for (int begin = 0; begin < chunks; begin += Widened::kInFlight * 32) {
-          typename Widened::template Loaded<Vector> loaded[Widened::kInFlight];
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < Widened::kInFlight; ++i) {
-            int const chunk = min(begin + i * 32 + lane, chunks - 1);
-            Place place;
-            load_shared(place.words, storage.exchange + chunk * kPlaceBytes);
-            bool const exists = tile.image + place.image() < params.images &&
-                                uint32_t(first_row + place.row()) < uint32_t(operands.height);
-            int const pixels = exists ? operands.width : 0;
-            loaded[i].load(box + place.element(), operands.a_pixel, first_column + place.column(), pixels);
+      BlockRange const taps = Base::kVolume ? work.blocks(params, number) : BlockRange{0, 1};  // along the depth
+      for (int tap = taps.first; tap < taps.first + taps.number; ++tap) {
+        int const slice = Base::kVolume ? params.depth.input(tile.slice, tap) : 0;
+        int const height = !Base::kVolume || uint32_t(slice) < uint32_t(params.depth.size) ? operands.height : 0;
+        for (int group = 0; group < params.taps.groups; ++group, state.advance_once(1, geometry.input_stages)) {
+          if (others-- > 0) continue;
+          others = kWideners - 1;
+          uint32_t const start = params.taps.starts[group];
+          int const first_column = (tile.column * params.stride_width + int16_t(start)) * Pixels - operands.pad;
+          int const first_row = tile.row * params.stride_height + int16_t(start >> 16);
+          auto const box = operands.a + tile.image * operands.a_image + slice * operands.a_slice +
+                           first_row * operands.a_row + int64_t(first_column) * operands.a_pixel;
+          uint32_t const to = storage.input.buffers + state.index * geometry.input_stage_bytes;
+          for (int begin = 0; begin < chunks; begin += Widened::kInFlight * 32) {
+            typename Widened::template Loaded<Vector> loaded[Widened::kInFlight];
+            CUTLASS_PRAGMA_UNROLL
+            for (int i = 0; i < Widened::kInFlight; ++i) {
+              int const chunk = min(begin + i * 32 + lane, chunks - 1);
+              Place place;
+              load_shared(place.words, storage.exchange + chunk * kPlaceBytes);
+              bool const exists = tile.image + place.image() < params.images &&
+                                  uint32_t(first_row + place.row()) < uint32_t(height);
+              int const pixels = exists ? operands.width : 0;
+              loaded[i].load(box + place.element(), operands.a_pixel, first_column + place.column(), pixels);
+            }
+            if (begin == 0) storage.input.producer_acquire(state);
+            CUTLASS_PRAGMA_UNROLL
+            for (int i = 0; i < Widened::kInFlight; ++i) {
+              int const chunk = begin + i * 32 + lane;
+              uint32_t widened[4];
+              loaded[i].widen(widened);
+              if (chunk < chunks) store_shared(to + chunk * kWindowBytes, widened);
+            }
           }
-          if (begin == 0) storage.input.producer_acquire(state);
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < Widened::kInFlight; ++i) {
-            int const chunk = begin + i * 32 + lane;
-            uint32_t widened[4];
-            loaded[i].widen(widened);
-            if (chunk < chunks) store_shared(to + chunk * kWindowBytes, widened);
-          }
+          fence_view_async_shared();
+          __syncwarp();
+          if (lane == 0) barrier_arrive(storage.input.full(state.index));
         }
-        fence_view_async_shared();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(storage.input.full(state.index));
       }
     }
   }
