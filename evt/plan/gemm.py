@@ -29,7 +29,7 @@ DEEP_ROW_BYTES, _MOST_DEEP_SUMS = 256, 64
 FEW_ROWS, RESIDENT_OF_FEW, FEW_SHARED_BYTES = 16, 2, 115712
 #: The elements of k of a stage with a packed B.
 PACKED_DEPTH = 128
-#: The most groups of rows with a B each: kMaxGroups of kit/gemm.hpp.
+#: The most groups of rows with a B each: kMaxGroups of kit/gemm_traits.hpp.
 MAX_GROUPS = 1024
 #: The longest row that TMA swizzles.
 MAX_ROW_BYTES = 128
@@ -265,7 +265,7 @@ def completed_rows(rows: int, splits: int) -> int:
 
 
 def rows_of_part(tile: Tile, *, ragged: bool = False) -> int:
-    """Return the rows of a part of C or D, which has a buffer: as kPartRows of kit/gemm.hpp.
+    """Return the rows of a part of C or D, which has a buffer: as kPartRows of kit/gemm_traits.hpp.
 
     The last part may have fewer rows, but in ``ragged`` products all parts are alike.
     """
@@ -276,7 +276,7 @@ def rows_of_part(tile: Tile, *, ragged: bool = False) -> int:
 
 
 def rows_of_box(tile: Tile, *, ragged: bool = False) -> int:
-    """Return the rows of C or D that TMA moves at a time: as kBoxRows of kit/gemm.hpp."""
+    """Return the rows of C or D that TMA moves at a time: as kBoxRows of kit/gemm_traits.hpp."""
     part = rows_of_part(tile, ragged=ragged)
     return STEP_PIXELS // 2 if _completed(tile) % part else part
 

@@ -82,6 +82,8 @@ typedef struct golden_arguments {
 // evt/kit/depthwise_mainloop.hpp
 // evt/fragment.hpp
 // evt/kit/depthwise_units.hpp
+// evt/kit/shared_memory.hpp
+// evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/depthwise.hpp
 // evt/epilogue/operation.hpp

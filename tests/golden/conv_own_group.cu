@@ -86,6 +86,8 @@ typedef struct golden_arguments {
 // evt/kit/descriptor.hpp
 // evt/kit/divisor.hpp
 // evt/kit/group_blocks.hpp
+// evt/kit/shared_memory.hpp
+// evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/taps.hpp
 // evt/kit/traits.hpp

@@ -88,6 +88,8 @@ static_assert(sizeof(golden_arguments) == 34 * 8, "every member takes 8 bytes");
 // evt/kit/descriptor.hpp
 // evt/kit/divisor.hpp
 // evt/kit/group_blocks.hpp
+// evt/kit/shared_memory.hpp
+// evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/taps.hpp
 // evt/kit/traits.hpp

@@ -96,6 +96,8 @@ static_assert(sizeof(golden_arguments) == 40 * 8, "every member takes 8 bytes");
 // evt/entry.hpp
 // evt/element.hpp
 // evt/fragment.hpp
+// evt/kit/shared_memory.hpp
+// evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/pipeline.hpp
 // evt/kit/wgrad_geometry.hpp

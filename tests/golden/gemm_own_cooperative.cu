@@ -65,6 +65,8 @@ static_assert(sizeof(golden_arguments) == 13 * 8, "every member takes 8 bytes");
 // evt/element.hpp
 // evt/kit/geometry.hpp
 // evt/kit/descriptor.hpp
+// evt/kit/shared_memory.hpp
+// evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
 // evt/kit/step.hpp
@@ -78,6 +80,7 @@ static_assert(sizeof(golden_arguments) == 13 * 8, "every member takes 8 bytes");
 // evt/kit/gemm_completion.hpp
 // evt/kit/gemm_warps.hpp
 // evt/kit/gemm_multiplication.hpp
+// evt/kit/gemm_producer.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp
 // evt/epilogue/operation.hpp

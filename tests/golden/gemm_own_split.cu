@@ -67,6 +67,8 @@ typedef struct golden_arguments {
 // evt/element.hpp
 // evt/kit/geometry.hpp
 // evt/kit/descriptor.hpp
+// evt/kit/shared_memory.hpp
+// evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
 // evt/kit/step.hpp
@@ -80,6 +82,7 @@ typedef struct golden_arguments {
 // evt/kit/gemm_completion.hpp
 // evt/kit/gemm_warps.hpp
 // evt/kit/gemm_multiplication.hpp
+// evt/kit/gemm_producer.hpp
 // evt/pdl.hpp
 // evt/kit/gemm.hpp
 // evt/epilogue/operation.hpp

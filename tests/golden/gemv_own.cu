@@ -70,6 +70,8 @@ typedef struct golden_arguments {
 // evt/element.hpp
 // evt/fragment.hpp
 // evt/kit/geometry.hpp
+// evt/kit/shared_memory.hpp
+// evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
 // evt/kit/step.hpp

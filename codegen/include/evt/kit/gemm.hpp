@@ -40,8 +40,8 @@
 // Batches: a product for each, of matrices that are any strides apart. Batches may share a matrix.
 //
 // gemm_traits.hpp has the types and constants of a product. gemm_params.hpp makes the kernel's parameters. gemm_work.hpp
-// places stages in shared memory, and gives a CTA its tiles. Here are the roles of the warps. A consumer multiplies by
-// gemm_multiplication.hpp, and completes its tiles by gemm_completion.hpp.
+// places stages in shared memory, and gives a CTA its tiles. Here are the roles of the warps. gemm_producer.hpp loads and
+// stores. A consumer multiplies by gemm_multiplication.hpp, and completes its tiles by gemm_completion.hpp.
 
 #include <algorithm>
 #include <cstdint>
@@ -53,6 +53,7 @@
 #include "evt/kit/gemm_completion.hpp"
 #include "evt/kit/gemm_multiplication.hpp"
 #include "evt/kit/gemm_params.hpp"
+#include "evt/kit/gemm_producer.hpp"
 #include "evt/kit/gemm_traits.hpp"
 #include "evt/kit/gemm_work.hpp"
 #include "evt/kit/geometry.hpp"
@@ -74,7 +75,7 @@ struct Gemm {
   using Work = GemmWork<Traits>;
   using Multiplication = GemmMultiplication<Traits>;
   using Completion = GemmCompletion<Traits>;
-  using Filters = typename Traits::Filters;
+  using Producer = GemmProducer<Traits>;
   using Lanes = typename Traits::Lanes;
 
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
@@ -114,15 +115,15 @@ struct Gemm {
     if constexpr (Traits::kClusterSize > 1) cluster_arrive_relaxed();
     if constexpr (Traits::kClusterSize > 1 && !kMeetsLate) cluster_wait();
     pdl::wait_for_kernel_before();
-    if constexpr (Traits::kGrouped) tabulate(params, storage);
+    if constexpr (Traits::kGrouped) tabulate_groups(params, storage);
     if (group == 0) {
       if constexpr (kMovesRegisters) warpgroup_reg_dealloc<kProducerRegisters>();
       int const warp = canonical_warp_idx_sync();
       if (Traits::Scaled::kExists && warp == 3) {
-        load_scales(params, storage, rank);
+        Producer::load_scales(params, storage, rank);
       } else if (elect_one_sync()) {
-        if (warp == 0) load(params, storage, rank);
-        if (Traits::kStaged && warp >= 1 && warp <= Traits::kRings) move_parts(params, storage, rank, warp - 1);
+        if (warp == 0) Producer::load(params, storage, rank);
+        if (Traits::kStaged && warp >= 1 && warp <= Traits::kRings) Producer::move_parts(params, storage, rank, warp - 1);
       }
       __syncwarp();
     } else {
@@ -166,261 +167,10 @@ struct Gemm {
     fence_barrier_init();
   }
 
-  CUTLASS_DEVICE static int first_work() { return blockIdx.x / Traits::kClusterSize; }
-  CUTLASS_DEVICE static int next_work() { return gridDim.x / Traits::kClusterSize; }
-  CUTLASS_DEVICE static int work_of(Params const& params, Storage const& storage) {
-    int const row_clusters = Traits::kGrouped ? storage.first_cluster(params.groups) : params.row_clusters;
-    return row_clusters * params.column_clusters * (Traits::kBatched ? params.batches : 1);
-  }
-
-  /// Tabulate the groups. Ends that descend or exceed the rows give empty groups.
-  CUTLASS_DEVICE static void tabulate(Params const& params, Storage const& storage) {
-    constexpr int kTall = Traits::kPixels * Traits::kClusterRows;
-    for (int i = threadIdx.x; i <= params.groups; i += Traits::kThreads) {
-      storage.end_of(i) = i == 0 ? 0 : min(max(params.ends[i - 1], 0), params.rows);
-    }
-    __syncthreads();
-    if (canonical_warp_idx_sync() == 0) {
-      int const lane = threadIdx.x % 32;
-      int before = 0;
-      for (int first = 0; first <= params.groups; first += 32) {
-        int const group = first + lane;
-        bool const exists = group < params.groups;
-        int const clusters =
-            exists ? ceil_div(max(storage.end_of(group + 1) - storage.end_of(group), 0), kTall) : 0;
-        int sum = clusters;
-        CUTLASS_PRAGMA_UNROLL
-        for (int distance = 1; distance < 32; distance *= 2) {
-          int const other = __shfl_up_sync(0xffffffffu, sum, distance);
-          if (lane >= distance) sum += other;
-        }
-        if (group <= params.groups) storage.first_cluster(group) = before + sum - clusters;
-        before += __shfl_sync(0xffffffffu, sum, 31);
-      }
-    }
-    __syncthreads();
-  }
-
-  /// Load the stages of all tiles.
-  CUTLASS_DEVICE static void load(Params const& params, Storage const& storage, int rank) {
-    constexpr int kColumnRanks = Traits::kClusterColumns, kRowRanks = Traits::kClusterRows;
-    constexpr int kRowsLoaded = Traits::kPixels / kColumnRanks, kBlocksLoaded = Traits::kColumnBlocks / kRowRanks;
-    int const first_rank = rank / Traits::kMulticast * Traits::kMulticast, within = rank - first_rank;
-    int const across = within % kColumnRanks, down = within / kColumnRanks;
-    uint16_t const same_rows = ((1 << kColumnRanks) - 1) << (first_rank + down * kColumnRanks);
-    uint16_t same_columns = 0;
-    for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first_rank + i * kColumnRanks + across);
-    int const missing = kRowsLoaded - Traits::loaded_rows(params.rows);
-    int const bytes = Traits::kStageBytes - missing * Traits::kBoxes * Traits::kRowBytes;
-    PipelineState state;
-    for (int number = first_work(); number < work_of(params, storage); number += next_work()) {
-      Work const work(params, storage, number, rank);
-      int const row = work.row + across * kRowsLoaded;
-      CachePolicy const policy = work.reads_once ? kEvictFirst : kEvictNormal;
-      int const of_b = Traits::kBatched ? work.group * params.b_step : work.group;
-      for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
-        barrier_wait(storage.empty(state.index), state.phase ^ 1);
-        uint32_t const full = storage.full(state.index);
-        arrive_and_expect_tx(full, bytes);
-        uint32_t const rows = storage.rows(state.index) + across * kRowsLoaded * Traits::kRowBytes;
-        uint32_t const columns = storage.columns(state.index) + Traits::filters_of(0, down * kBlocksLoaded);
-        CUTLASS_PRAGMA_UNROLL
-        for (int box = 0; box < Traits::kBoxes; ++box) {
-          int const k = block * Depth + box * Traits::kBoxDepth;
-          load_matrix<kColumnRanks, Traits::kBatched>(rows + box * Traits::kRowsBytes, params.a, full, same_rows,
-                                                      kEvictNormal, k, row, work.group * params.a_step);
-          if (box >= Traits::kBoxesOfFilters) continue;
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < kBlocksLoaded; ++i) {
-            int const column = work.column + (down * kBlocksLoaded + i) * kFilters;
-            uint32_t const to = columns + Traits::filters_of(box, i);
-            if constexpr (Traits::kPaired) {
-              int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
-              int const member = number % Traits::kMembers;
-              if constexpr (Traits::kDual) {
-                CUtensorMap const& map = member == 0 ? params.b : params.partner;
-                load_box<kRowRanks>(to, map, full, same_columns, policy, k, pair);
-              } else if constexpr (Traits::kPairs == 1) {
-                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, pair, member, of_b);
-              } else {
-                int const run = pair / Traits::kPairs;
-                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, 0, run, member, of_b);
-              }
-            } else if constexpr (Conversion::kPacked) {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy,
-                                                     block * Filters::kLength, column / Filters::kOfTile, of_b);
-            } else if constexpr (Mma::kTransposed) {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, column, k, of_b);
-            } else {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, k, column, of_b);
-            }
-          }
-        }
-        state.advance_once(1, Traits::kStages);
-      }
-    }
-    if constexpr (Traits::kMulticast > 1) {
-      // Other CTAs release the last stages, too. Their arrivals must not come after the end of this CTA.
-      for (int i = 0; i < Traits::kStages; ++i) {
-        barrier_wait(storage.empty(state.index), state.phase ^ 1);
-        state.advance_once(1, Traits::kStages);
-      }
-    }
-  }
-
-  /// Load the factors of the stages of all tiles, of several stages at once where they are neighbours.
-  CUTLASS_DEVICE static void load_scales(Params const& params, Storage const& storage, int rank) {
-    constexpr int kRun = Traits::kRun;
-    if constexpr (kRun > 1) {
-      bool const whole = params.k_blocks % (kRun * Traits::kSplits) == 0;  // all CTAs have whole runs
-      if (whole && Traits::Scaled::template are_neighbours<Depth, kRun>(params.scales)) {
-        return load_runs<kRun>(params, storage, rank);
-      }
-    }
-    load_runs<1>(params, storage, rank);
-  }
-
-  /// Load the factors of runs of stages. They wait in registers for the release of a stage.
-  template <int Run>
-  CUTLASS_DEVICE static void load_runs(Params const& params, Storage const& storage, int rank) {
-    using Scaled = typename Traits::Scaled;
-    constexpr int kAhead = Scaled::ahead_of(Run);
-    typename Scaled::template Loaded<Run> ahead[kAhead];
-    int number = first_work(), block = 0, runs = 0;
-    if (number >= work_of(params, storage)) return;
-    int const end = work_of(params, storage);
-    Work work(params, storage, number, rank);
-    typename Scaled::Places places;
-    Scaled::find(places, params.scales, work.row, work.end, work.column, params.columns, work.group);
-    auto const load_next = [&](int i) {
-      if (number >= end) return;
-      Scaled::load(ahead[i], params.scales, places, (work.first_block + block) * Depth);
-      ++runs;
-      block += Run;
-      if (block < work.k_blocks) return;
-      block = 0;
-      number += next_work();
-      if (number >= end) return;
-      work = Work(params, storage, number, rank);
-      Scaled::find(places, params.scales, work.row, work.end, work.column, params.columns, work.group);
-    };
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kAhead; ++i) load_next(i);
-    PipelineState state;
-    while (true) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        if (runs-- == 0) return;
-        CUTLASS_PRAGMA_UNROLL
-        for (int stage = 0; stage < Run; ++stage) {
-          barrier_wait(storage.empty(state.index), state.phase ^ 1);
-          Scaled::store(storage.scales(state.index), ahead[i], stage);
-          barrier_arrive(storage.full(state.index));
-          state.advance_once(1, Traits::kStages);
-        }
-        load_next(i);
-      }
-    }
-  }
-
-  template <int Receivers, class... Coordinates>
-  CUTLASS_DEVICE static void load_box(
-      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, CachePolicy policy,
-      Coordinates... coordinates) {
-    if constexpr (Receivers > 1) {
-      tma_load_multicast(to, map, barrier, receivers, coordinates...);
-    } else {
-      tma_load(to, map, barrier, policy, coordinates...);
-    }
-  }
-
-  /// Load a box of a matrix, of a group or batch if there are many.
-  template <int Receivers, bool Many>
-  CUTLASS_DEVICE static void load_matrix(
-      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, CachePolicy policy, int c0, int c1,
-      int number) {
-    if constexpr (Many) {
-      load_box<Receivers>(to, map, barrier, receivers, policy, c0, c1, number);
-    } else {
-      load_box<Receivers>(to, map, barrier, receivers, policy, c0, c1);
-    }
-  }
-
-  /// Load C into the buffers of a ring, and store D.
-  CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
-    int const first_row = Traits::first_row_of(rank) + Traits::row_of_consumer(ring);
-    if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
-    auto const column_of = [&](Work const& work, int part) {
-      int const column = work.column + Traits::first_block_of(ring) * kFilters;
-      return column / Traits::kMembers + part / Traits::kPartsOfBlock * kFilters;
-    };
-    auto const row_of = [&](Work const& work, int part) {
-      return work.row + first_row + part % Traits::kPartsOfBlock * Traits::kPartRows;
-    };
-    auto const rows_of = [](int part) {
-      return part % Traits::kPartsOfBlock == Traits::kPartsOfBlock - 1 ? Traits::kLastRows : Traits::kPartRows;
-    };
-    auto const prepare = [&](Work const& work, int part, int index) {
-      uint32_t const ready = storage.ready(ring, index);
-      if constexpr (Traits::kLoadsSource) {
-        arrive_and_expect_tx(ready, rows_of(part) * Traits::kEpilogueRow);
-        for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
-          load_matrix<1, Traits::kBatched>(storage.buffer(ring, index) + first * Traits::kEpilogueRow, params.source, ready,
-                                           0, kEvictNormal, column_of(work, part), row_of(work, part) + first,
-                                           work.group * params.c_step);
-        }
-      } else {
-        barrier_arrive(ready);
-      }
-    };
-    int number = first_work();
-    if (number >= work_of(params, storage)) return;
-    Work work(params, storage, number, rank);
-    for (int i = 0; i < Traits::kBuffers; ++i) prepare(work, i, i);
-    PipelineState state;
-    while (true) {
-      number += next_work();
-      bool const is_last = number >= work_of(params, storage);
-      Work const next = is_last ? work : Work(params, storage, number, rank);
-      for (int part = 0; part < Traits::kParts; ++part) {
-        barrier_wait(storage.written(ring, state.index), state.phase);
-        if constexpr (Traits::kStoresDestination) {
-          for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
-            store(params, storage.buffer(ring, state.index) + first * Traits::kEpilogueRow, column_of(work, part),
-                  row_of(work, part) + first, work);
-          }
-          tma_store_arrive();
-          tma_store_wait();
-        }
-        int const later = part + Traits::kBuffers;
-        if (later < Traits::kParts) {
-          prepare(work, later, state.index);
-        } else if (!is_last) {
-          prepare(next, later - Traits::kParts, state.index);
-        }
-        state.advance_once(1, Traits::kBuffers);
-      }
-      if (is_last) return;
-      work = next;
-    }
-  }
-
-  /// Store a part of D. In groups, its rows before `end` are the last ones of dimension 1, which TMA cuts off.
-  CUTLASS_DEVICE static void store(Params const& params, uint32_t buffer, int column, int row, Work const& work) {
-    if constexpr (Traits::kGrouped) {
-      int const rows = min(work.end - row, Traits::kPartRows);
-      if (rows > 0) tma_store(params.destination, buffer, column, Traits::kPartRows - rows, row + rows);
-    } else if constexpr (Traits::kBatched) {
-      tma_store(params.destination, buffer, column, row, work.group);
-    } else {
-      tma_store(params.destination, buffer, column, row);
-    }
-  }
-
   /// Multiply and complete the tiles of a consumer.
   CUTLASS_DEVICE static void consume(Params const& params, Storage const& storage, int rank, int consumer) {
     PipelineState state, buffer;
-    int stride = next_work(), first = first_work();
+    int stride = Work::step(), first = Work::first_number();
     if constexpr (Traits::kPingpong) {
       if (consumer == 1) {
         if (threadIdx.x % 32 == 0) {
@@ -435,7 +185,7 @@ struct Gemm {
     }
     if constexpr (Traits::kByStages) state.advance_once(consumer, Traits::kStages);
     uint32_t phase = 0;
-    for (int number = first; number < work_of(params, storage); number += stride, phase ^= 1) {
+    for (int number = first; number < Work::count(params, storage); number += stride, phase ^= 1) {
       Work const work(params, storage, number, rank);
       int const rows = work.end - work.row;
       typename Multiplication::Sums accumulators;

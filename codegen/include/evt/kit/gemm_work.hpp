@@ -120,7 +120,44 @@ struct GemmWork {
     first_block = params.k_blocks * split / Traits::kSplits;
     k_blocks = params.k_blocks * (split + 1) / Traits::kSplits - first_block;
   }
+
+  /// The first tile of clusters that a CTA computes, the distance to its next one, and the number of all.
+  CUTLASS_DEVICE static int first_number() { return blockIdx.x / Traits::kClusterSize; }
+  CUTLASS_DEVICE static int step() { return gridDim.x / Traits::kClusterSize; }
+  CUTLASS_DEVICE static int count(GemmParams<Traits> const& params, GemmStorage<Traits> const& storage) {
+    int const row_clusters = Traits::kGrouped ? storage.first_cluster(params.groups) : params.row_clusters;
+    return row_clusters * params.column_clusters * (Traits::kBatched ? params.batches : 1);
+  }
 };
+
+/// Tabulate the groups. Ends that descend or exceed the rows give empty groups.
+template <class Traits>
+CUTLASS_DEVICE void tabulate_groups(GemmParams<Traits> const& params, GemmStorage<Traits> const& storage) {
+  constexpr int kTall = Traits::kPixels * Traits::kClusterRows;
+  for (int i = threadIdx.x; i <= params.groups; i += Traits::kThreads) {
+    storage.end_of(i) = i == 0 ? 0 : min(max(params.ends[i - 1], 0), params.rows);
+  }
+  __syncthreads();
+  if (canonical_warp_idx_sync() == 0) {
+    int const lane = threadIdx.x % 32;
+    int before = 0;
+    for (int first = 0; first <= params.groups; first += 32) {
+      int const group = first + lane;
+      bool const exists = group < params.groups;
+      int const clusters =
+          exists ? ceil_div(max(storage.end_of(group + 1) - storage.end_of(group), 0), kTall) : 0;
+      int sum = clusters;
+      CUTLASS_PRAGMA_UNROLL
+      for (int distance = 1; distance < 32; distance *= 2) {
+        int const other = __shfl_up_sync(0xffffffffu, sum, distance);
+        if (lane >= distance) sum += other;
+      }
+      if (group <= params.groups) storage.first_cluster(group) = before + sum - clusters;
+      before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+  }
+  __syncthreads();
+}
 
 /// The matrix rows of a thread's elements, for successive steps, from row `within` of a tile on.
 struct GemmRows {

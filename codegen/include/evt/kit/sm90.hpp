@@ -1,18 +1,19 @@
 #ifndef EVT_KIT_SM90_HPP
 #define EVT_KIT_SM90_HPP
 
-// Instructions of sm90 for kernels without CuTe, under CUTLASS's names where it has one: barriers in shared memory,
-// TMA, the groups of WGMMA, and moves of 8 x 8 matrices between registers and shared memory. Shared memory has 32-bit
-// addresses.
+// Instructions of sm90 for kernels without CuTe, under CUTLASS's names where it has one. Shared memory has 32-bit
+// addresses. Here are barriers, clusters and multiplications. shared_memory.hpp moves data between registers and shared
+// memory, and tma.hpp between shared and global memory.
 
 #include <cstdint>
 #include <type_traits>
 
-#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include "cutlass/cutlass.h"
 #include "evt/element.hpp"
+#include "evt/kit/shared_memory.hpp"
+#include "evt/kit/tma.hpp"
 
 namespace evt {
 namespace kit {
@@ -152,60 +153,6 @@ CUTLASS_DEVICE Accumulator sum_of(uint32_t word) {
   }
 }
 
-CUTLASS_DEVICE void load_shared(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-
-CUTLASS_DEVICE void load_shared(uint32_t (&to)[2], uint32_t address) {
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
-}
-
-CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
-               : "memory");
-}
-
-CUTLASS_DEVICE void store_shared(uint32_t address, float2 two) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(two.x), "f"(two.y) : "memory");
-}
-
-CUTLASS_DEVICE void load_cluster(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-
-/// Load from the shared memory of a CTA of the cluster.
-CUTLASS_DEVICE float2 load_cluster(uint32_t address) {
-  float2 two;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(address) : "memory");
-  return two;
-}
-
-CUTLASS_DEVICE float load_shared_float(uint32_t address) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-  return value;
-}
-CUTLASS_DEVICE void store_shared_float(uint32_t address, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
-CUTLASS_DEVICE uint32_t load_shared_word(uint32_t address) {
-  uint32_t word;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-  return word;
-}
-CUTLASS_DEVICE uint32_t load_shared_half(uint32_t address) {
-  uint16_t half;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");
-  return half;
-}
-
 /// Subtract two elements of 16 bits from two others.
 CUTLASS_DEVICE uint32_t subtract_two(element::f16, uint32_t from, uint32_t two) {
   uint32_t result;
@@ -243,187 +190,6 @@ CUTLASS_DEVICE uint32_t multiply_add_two(element::bf16, uint32_t x, uint32_t y, 
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
   return result;
 }
-
-CUTLASS_DEVICE void store_shared_half(uint32_t address, uint32_t half) {
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(uint16_t(half)) : "memory");
-}
-CUTLASS_DEVICE void store_shared_byte(uint32_t address, uint32_t byte) {
-  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(byte) : "memory");
-}
-CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
-
-// Copies by threads.
-
-/// Copy the first bytes of a word of Size bytes to shared memory, and zeros after them.
-template <int Size>
-CUTLASS_DEVICE void copy_word_async(uint32_t to, void const* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Size), "r"(bytes) : "memory");
-}
-
-/// The same for 16 bytes, which bypass L1. L2 fetches their neighbours, too.
-CUTLASS_DEVICE void copy_chunk_async(uint32_t to, void const* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-/// Make a group of the thread's copies since the last group.
-CUTLASS_DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-/// Wait until the thread's copies are in shared memory, except the last Later groups.
-template <int Later>
-CUTLASS_DEVICE void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Later) : "memory");
-}
-
-// TMA: boxes of tensors of two to five dimensions, the innermost coordinate first.
-
-CUTLASS_DEVICE void prefetch_tma_descriptor(CUtensorMap const& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
-}
-
-CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
-               ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1)
-               : "memory");
-}
-
-/// The order in which L2 evicts the lines of a load.
-struct CachePolicy {
-  uint64_t bits;
-};
-inline constexpr CachePolicy kEvictNormal{0x1000000000000000}, kEvictFirst{0x12f0000000000000};
-
-CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4}], [%2], %5;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "l"(policy.bits)
-      : "memory");
-}
-CUTLASS_DEVICE void tma_load(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "l"(policy.bits)
-      : "memory");
-}
-CUTLASS_DEVICE void tma_load(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1, int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy.bits)
-      : "memory");
-}
-
-CUTLASS_DEVICE void tma_load(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, CachePolicy policy, int c0, int c1, int c2, int c3, int c4) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
-        "l"(policy.bits)
-      : "memory");
-}
-
-/// Load a box into the same place of several CTAs of a cluster; the bits of `receivers` are their ranks. The barrier of
-/// each counts its bytes.
-CUTLASS_DEVICE void tma_load_multicast(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4}], [%2], %5;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "h"(receivers)
-      : "memory");
-}
-
-CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
-      : "memory");
-}
-
-CUTLASS_DEVICE void tma_load_multicast(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "h"(receivers)
-      : "memory");
-}
-
-CUTLASS_DEVICE void tma_load(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
-}
-
-CUTLASS_DEVICE void tma_load(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3, int c4) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-      : "memory");
-}
-
-CUTLASS_DEVICE void tma_load_multicast(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(receivers)
-      : "memory");
-}
-
-CUTLASS_DEVICE void tma_load_multicast(
-    uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, int c0, int c1, int c2, int c3, int c4) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
-      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4),
-        "h"(receivers)
-      : "memory");
-}
-
-/// Load contiguous bytes. Their number and both addresses are multiples of 16.
-CUTLASS_DEVICE void tma_load_bulk(uint32_t to, void const* from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
-CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
-               ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1)
-               : "memory");
-}
-
-CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
-               ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2)
-               : "memory");
-}
-
-CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2, int c3) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-               ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-               : "memory");
-}
-
-CUTLASS_DEVICE void tma_store(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2, int c3, int c4) {
-  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
-               ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-               : "memory");
-}
-
-CUTLASS_DEVICE void tma_store_arrive() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Wait until the committed stores have read their shared memory.
-CUTLASS_DEVICE void tma_store_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // WGMMA
 
@@ -467,46 +233,6 @@ CUTLASS_DEVICE void multiply_by_warp(uint8_t, int* sums, uint32_t const (&a)[4],
 /// Hide the origin of a value: the compiler computes the values that depend on it anew.
 CUTLASS_DEVICE void hide_origin(int& value) { asm volatile("" : "+r"(value)); }
 
-// Four or two 8 x 8 matrices of 16-bit elements, transposed. A lane gives the address of a row of a matrix.
-
-CUTLASS_DEVICE void ldmatrix_x4(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-
-/// The matrices as they are: a lane has two neighbours of a row.
-CUTLASS_DEVICE void ldmatrix_rows_x4(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-
-CUTLASS_DEVICE void ldmatrix_x2(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(to[0]), "=r"(to[1])
-               : "r"(address)
-               : "memory");
-}
-
-CUTLASS_DEVICE void stmatrix_x4(uint32_t address, uint32_t const (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
-               : "memory");
-}
-
-CUTLASS_DEVICE void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
-               ::"r"(address), "r"(from[0]), "r"(from[1])
-               : "memory");
-}
-
-CUTLASS_DEVICE void stmatrix_x1(uint32_t address, uint32_t const (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(from[0]) : "memory");
-}
-
 // Registers of a warpgroup.
 
 template <int Registers>
@@ -518,54 +244,6 @@ template <int Registers>
 CUTLASS_DEVICE void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
-
-/// A tensor for TMA, the innermost dimension first and contiguous. `strides` are the other dimensions' strides, in
-/// elements; `steps` are the traversal strides of dimensions 1 and 2. Elements outside of the tensor are zeros.
-template <int Dimensions>
-struct TmaTensor {
-  CUtensorMapDataType type;
-  int element_bytes;
-  void const* pointer;
-  int64_t extents[Dimensions];
-  int64_t strides[Dimensions - 1];
-  int box[Dimensions];
-  int steps[2];
-  int row_bytes;  // of the box in shared memory: swizzled from 32 bytes on
-
-#if !defined(EVT_DEVICE_PASS)
-  /// Encode the descriptor. Return whether the driver accepts it.
-  bool encode(CUtensorMap& map) const {
-    using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, cuuint64_t const*,
-                                cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    static Encode const encode_tiled = [] {
-      void* found = nullptr;
-      cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-      return reinterpret_cast<Encode>(found);
-    }();
-    if (encode_tiled == nullptr) return false;
-    cuuint64_t sizes[Dimensions], bytes[Dimensions - 1];
-    cuuint32_t boxes[Dimensions], every[Dimensions];
-    for (int i = 0; i < Dimensions; ++i) {
-      sizes[i] = static_cast<cuuint64_t>(extents[i]);
-      boxes[i] = static_cast<cuuint32_t>(box[i]);
-      every[i] = i == 1 || i == 2 ? static_cast<cuuint32_t>(steps[i - 1]) : 1;
-      if (i > 0) bytes[i - 1] = static_cast<cuuint64_t>(strides[i - 1] * element_bytes);
-    }
-    CUtensorMapSwizzle const swizzle = row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-                                       : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                       : row_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
-                                                         : CU_TENSOR_MAP_SWIZZLE_NONE;
-    // A box of rows that begin within lines would fetch much beyond its own lines.
-    CUtensorMapL2promotion const promotion =
-        bytes[0] % 128 != 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
-    return encode_tiled(&map, type, Dimensions, const_cast<void*>(pointer), sizes, bytes, boxes, every,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-  }
-#endif
-};
 
 }  // namespace kit
 }  // namespace evt

@@ -1,0 +1,248 @@
+#ifndef EVT_KIT_GEMM_PRODUCER_HPP
+#define EVT_KIT_GEMM_PRODUCER_HPP
+
+// The producers of a product. A warp loads stages of A and B, and another one their factors. For each ring of buffers, a
+// warp moves parts of C and D.
+
+#include <cstdint>
+
+#include "evt/kit/gemm_params.hpp"
+#include "evt/kit/gemm_traits.hpp"
+#include "evt/kit/gemm_work.hpp"
+#include "evt/kit/geometry.hpp"
+#include "evt/kit/pipeline.hpp"
+#include "evt/kit/sm90.hpp"
+
+namespace evt {
+namespace kit {
+
+/// The producers of a CTA.
+template <class Traits>
+struct GemmProducer {
+  using Params = GemmParams<Traits>;
+  using Storage = GemmStorage<Traits>;
+  using Work = GemmWork<Traits>;
+  using Filters = typename Traits::Filters;
+
+  /// Load the stages of all tiles.
+  CUTLASS_DEVICE static void load(Params const& params, Storage const& storage, int rank) {
+    constexpr int kColumnRanks = Traits::kClusterColumns, kRowRanks = Traits::kClusterRows;
+    constexpr int kRowsLoaded = Traits::kPixels / kColumnRanks, kBlocksLoaded = Traits::kColumnBlocks / kRowRanks;
+    int const first_rank = rank / Traits::kMulticast * Traits::kMulticast, within = rank - first_rank;
+    int const across = within % kColumnRanks, down = within / kColumnRanks;
+    uint16_t const same_rows = ((1 << kColumnRanks) - 1) << (first_rank + down * kColumnRanks);
+    uint16_t same_columns = 0;
+    for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first_rank + i * kColumnRanks + across);
+    int const missing = kRowsLoaded - Traits::loaded_rows(params.rows);
+    int const bytes = Traits::kStageBytes - missing * Traits::kBoxes * Traits::kRowBytes;
+    PipelineState state;
+    for (int number = Work::first_number(); number < Work::count(params, storage); number += Work::step()) {
+      Work const work(params, storage, number, rank);
+      int const row = work.row + across * kRowsLoaded;
+      CachePolicy const policy = work.reads_once ? kEvictFirst : kEvictNormal;
+      int const of_b = Traits::kBatched ? work.group * params.b_step : work.group;
+      for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
+        barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        uint32_t const full = storage.full(state.index);
+        arrive_and_expect_tx(full, bytes);
+        uint32_t const rows = storage.rows(state.index) + across * kRowsLoaded * Traits::kRowBytes;
+        uint32_t const columns = storage.columns(state.index) + Traits::filters_of(0, down * kBlocksLoaded);
+        CUTLASS_PRAGMA_UNROLL
+        for (int box = 0; box < Traits::kBoxes; ++box) {
+          int const k = block * Traits::kDepth + box * Traits::kBoxDepth;
+          load_matrix<kColumnRanks, Traits::kBatched>(rows + box * Traits::kRowsBytes, params.a, full, same_rows,
+                                                      kEvictNormal, k, row, work.group * params.a_step);
+          if (box >= Traits::kBoxesOfFilters) continue;
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < kBlocksLoaded; ++i) {
+            int const column = work.column + (down * kBlocksLoaded + i) * kFilters;
+            uint32_t const to = columns + Traits::filters_of(box, i);
+            if constexpr (Traits::kPaired) {
+              int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
+              int const member = number % Traits::kMembers;
+              if constexpr (Traits::kDual) {
+                CUtensorMap const& map = member == 0 ? params.b : params.partner;
+                load_box<kRowRanks>(to, map, full, same_columns, policy, k, pair);
+              } else if constexpr (Traits::kPairs == 1) {
+                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, pair, member, of_b);
+              } else {
+                int const run = pair / Traits::kPairs;
+                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, 0, run, member, of_b);
+              }
+            } else if constexpr (Traits::Conversion::kPacked) {
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy,
+                                                     block * Filters::kLength, column / Filters::kOfTile, of_b);
+            } else if constexpr (Traits::Mma::kTransposed) {
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, column, k, of_b);
+            } else {
+              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, k, column, of_b);
+            }
+          }
+        }
+        state.advance_once(1, Traits::kStages);
+      }
+    }
+    if constexpr (Traits::kMulticast > 1) {
+      // Other CTAs release the last stages, too. Their arrivals must not come after the end of this CTA.
+      for (int i = 0; i < Traits::kStages; ++i) {
+        barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        state.advance_once(1, Traits::kStages);
+      }
+    }
+  }
+
+  /// Load the factors of the stages of all tiles, of several stages at once where they are neighbours.
+  CUTLASS_DEVICE static void load_scales(Params const& params, Storage const& storage, int rank) {
+    constexpr int kRun = Traits::kRun;
+    if constexpr (kRun > 1) {
+      bool const whole = params.k_blocks % (kRun * Traits::kSplits) == 0;  // all CTAs have whole runs
+      if (whole && Traits::Scaled::template are_neighbours<Traits::kDepth, kRun>(params.scales)) {
+        return load_runs<kRun>(params, storage, rank);
+      }
+    }
+    load_runs<1>(params, storage, rank);
+  }
+
+  /// Load C into the buffers of a ring, and store D.
+  CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
+    int const first_row = Traits::first_row_of(rank) + Traits::row_of_consumer(ring);
+    if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
+    auto const column_of = [&](Work const& work, int part) {
+      int const column = work.column + Traits::first_block_of(ring) * kFilters;
+      return column / Traits::kMembers + part / Traits::kPartsOfBlock * kFilters;
+    };
+    auto const row_of = [&](Work const& work, int part) {
+      return work.row + first_row + part % Traits::kPartsOfBlock * Traits::kPartRows;
+    };
+    auto const rows_of = [](int part) {
+      return part % Traits::kPartsOfBlock == Traits::kPartsOfBlock - 1 ? Traits::kLastRows : Traits::kPartRows;
+    };
+    auto const prepare = [&](Work const& work, int part, int index) {
+      uint32_t const ready = storage.ready(ring, index);
+      if constexpr (Traits::kLoadsSource) {
+        arrive_and_expect_tx(ready, rows_of(part) * Traits::kEpilogueRow);
+        for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
+          load_matrix<1, Traits::kBatched>(storage.buffer(ring, index) + first * Traits::kEpilogueRow, params.source, ready,
+                                           0, kEvictNormal, column_of(work, part), row_of(work, part) + first,
+                                           work.group * params.c_step);
+        }
+      } else {
+        barrier_arrive(ready);
+      }
+    };
+    int number = Work::first_number();
+    if (number >= Work::count(params, storage)) return;
+    Work work(params, storage, number, rank);
+    for (int i = 0; i < Traits::kBuffers; ++i) prepare(work, i, i);
+    PipelineState state;
+    while (true) {
+      number += Work::step();
+      bool const is_last = number >= Work::count(params, storage);
+      Work const next = is_last ? work : Work(params, storage, number, rank);
+      for (int part = 0; part < Traits::kParts; ++part) {
+        barrier_wait(storage.written(ring, state.index), state.phase);
+        if constexpr (Traits::kStoresDestination) {
+          for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
+            store(params, storage.buffer(ring, state.index) + first * Traits::kEpilogueRow, column_of(work, part),
+                  row_of(work, part) + first, work);
+          }
+          tma_store_arrive();
+          tma_store_wait();
+        }
+        int const later = part + Traits::kBuffers;
+        if (later < Traits::kParts) {
+          prepare(work, later, state.index);
+        } else if (!is_last) {
+          prepare(next, later - Traits::kParts, state.index);
+        }
+        state.advance_once(1, Traits::kBuffers);
+      }
+      if (is_last) return;
+      work = next;
+    }
+  }
+
+ private:
+  /// Load the factors of runs of stages. They wait in registers for the release of a stage.
+  template <int Run>
+  CUTLASS_DEVICE static void load_runs(Params const& params, Storage const& storage, int rank) {
+    using Scaled = typename Traits::Scaled;
+    constexpr int kAhead = Scaled::ahead_of(Run);
+    typename Scaled::template Loaded<Run> ahead[kAhead];
+    int number = Work::first_number(), block = 0, runs = 0;
+    if (number >= Work::count(params, storage)) return;
+    int const end = Work::count(params, storage);
+    Work work(params, storage, number, rank);
+    typename Scaled::Places places;
+    Scaled::find(places, params.scales, work.row, work.end, work.column, params.columns, work.group);
+    auto const load_next = [&](int i) {
+      if (number >= end) return;
+      Scaled::load(ahead[i], params.scales, places, (work.first_block + block) * Traits::kDepth);
+      ++runs;
+      block += Run;
+      if (block < work.k_blocks) return;
+      block = 0;
+      number += Work::step();
+      if (number >= end) return;
+      work = Work(params, storage, number, rank);
+      Scaled::find(places, params.scales, work.row, work.end, work.column, params.columns, work.group);
+    };
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kAhead; ++i) load_next(i);
+    PipelineState state;
+    while (true) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (runs-- == 0) return;
+        CUTLASS_PRAGMA_UNROLL
+        for (int stage = 0; stage < Run; ++stage) {
+          barrier_wait(storage.empty(state.index), state.phase ^ 1);
+          Scaled::store(storage.scales(state.index), ahead[i], stage);
+          barrier_arrive(storage.full(state.index));
+          state.advance_once(1, Traits::kStages);
+        }
+        load_next(i);
+      }
+    }
+  }
+
+  template <int Receivers, class... Coordinates>
+  CUTLASS_DEVICE static void load_box(
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, CachePolicy policy,
+      Coordinates... coordinates) {
+    if constexpr (Receivers > 1) {
+      tma_load_multicast(to, map, barrier, receivers, coordinates...);
+    } else {
+      tma_load(to, map, barrier, policy, coordinates...);
+    }
+  }
+
+  /// Load a box of a matrix, of a group or batch if there are many.
+  template <int Receivers, bool Many>
+  CUTLASS_DEVICE static void load_matrix(
+      uint32_t to, CUtensorMap const& map, uint32_t barrier, uint16_t receivers, CachePolicy policy, int c0, int c1,
+      int number) {
+    if constexpr (Many) {
+      load_box<Receivers>(to, map, barrier, receivers, policy, c0, c1, number);
+    } else {
+      load_box<Receivers>(to, map, barrier, receivers, policy, c0, c1);
+    }
+  }
+
+  /// Store a part of D. In groups, its rows before `end` are the last ones of dimension 1, which TMA cuts off.
+  CUTLASS_DEVICE static void store(Params const& params, uint32_t buffer, int column, int row, Work const& work) {
+    if constexpr (Traits::kGrouped) {
+      int const rows = min(work.end - row, Traits::kPartRows);
+      if (rows > 0) tma_store(params.destination, buffer, column, Traits::kPartRows - rows, row + rows);
+    } else if constexpr (Traits::kBatched) {
+      tma_store(params.destination, buffer, column, row, work.group);
+    } else {
+      tma_store(params.destination, buffer, column, row);
+    }
+  }
+};
+
+}  // namespace kit
+}  // namespace evt
+
+#endif  // EVT_KIT_GEMM_PRODUCER_HPP
