@@ -33,7 +33,7 @@ from evt.launch.members import (
     part_count,
     structs,
 )
-from evt.launch.shape import Shape, TensorMap, aligned
+from evt.launch.shape import Map, Shape, aligned
 from evt.plan import Field, Plan
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.convolution import ceil_div
@@ -97,7 +97,7 @@ class Launch:
     kernel: str
     params: bytes
     patches: tuple[Patch, ...]
-    maps: tuple[tuple[int, int, TensorMap], ...]
+    maps: tuple[tuple[int, int, Map], ...]
     grid: tuple[int, int]
     threads: int
     shared_bytes: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, TF32, U8, DType
 from evt.plan import Field
@@ -48,6 +49,36 @@ class TensorMap:
 
 
 @dataclass(frozen=True, slots=True)
+class PixelMap:
+    """A descriptor of TMA's im2col mode apart from its address: TmaPixels of kit/im2col.hpp.
+
+    ``extents`` are channels, columns, rows and images. ``strides`` are of the last three, in bytes. ``first`` and
+    ``last`` are the edges of the pixels that the first tap reads, ``steps`` are their distances. Pairs are columns and
+    rows. A box has ``channels`` of ``pixels``.
+    """
+
+    member: str
+    pointer: Field
+    type: int
+    extents: tuple[int, int, int, int]
+    strides: tuple[int, int, int]
+    first: tuple[int, int]
+    last: tuple[int, int]
+    steps: tuple[int, int]
+    channels: int
+    pixels: int
+
+    @property
+    def before(self) -> int:
+        """The bytes before the pointer: the tensor begins there."""
+        return 0
+
+
+#: A descriptor of either mode.
+Map: TypeAlias = TensorMap | PixelMap
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """The values of a kernel's members, its descriptors, and the launch.
 
@@ -57,7 +88,7 @@ class Shape:
     """
 
     values: Mapping[str, int | Sequence[int]]
-    maps: tuple[TensorMap, ...]
+    maps: tuple[Map, ...]
     tiles: tuple[int, int]
     grid: int
     threads: int

@@ -8,35 +8,51 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from evt.launch.shape import Shape, TensorMap, tensor_map
+from evt.launch.shape import MAP_TYPES, Map, PixelMap, Shape, TensorMap, tensor_map
 from evt.plan import Field, Plan
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.wgrad import (
     BLOCK,
     BLOCK_BYTES,
+    PIXELS,
     SHARED_BYTES,
     SHARING_WARPS,
+    TILE_COLUMNS,
     TILE_ROWS,
     WgradCluster,
     WgradGeometry,
-    channel_tiles,
     cluster_of,
+    column_tiles,
     filter_tiles,
-    flattened,
+    last_edge,
     outputs,
     sharing_of,
     strips_of,
 )
 from evt.plan.plan import FilterGradient, Image, PaddedCopy
-from evt.plan.wgrad import WgradTile, geometry_of, is_row, problem_of
+from evt.plan.signature import bytes_of
+from evt.plan.wgrad import WgradTile, geometry_of, problem_of
 
 _WARP_GROUP, _WARP = 128, 32
 _AXES = ("height", "width")
-_COMBINED = ("splits", "rows", "columns", "channels", "strips", "sharing")
+_COMBINED = (
+    *("splits", "rows", "columns", "channels", "strips", "sharing"),
+    *("streamed", "pixel_tiles", "outputs", "filter_tiles", "tile_rows", "tile_strips"),
+)
 _NUMBERS = (
     *("filters", "channels", "taps_high", "taps_wide"),
-    *(f"{part}_{axis}" for part in ("stride", "dilation", "pad") for axis in _AXES),
-    *("filter_tiles", "channel_tiles", "windows_wide", "outputs", "neighbours", "ranks", "splits", "column_step"),
+    *(f"{part}_{axis}" for part in ("stride", "dilation", "pad", "output") for axis in _AXES),
+    *(
+        "filter_tiles",
+        "column_tiles",
+        "windows_wide",
+        "outputs",
+        "neighbours",
+        "ranks",
+        "splits",
+        "streamed",
+        "column_step",
+    ),
 )
 MEMBERS = (
     *("gradient", "input"),
@@ -66,17 +82,19 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     """Return the launches for the sizes of a call; None if the kernel cannot run it."""
     loop = plan.mainloop
     assert isinstance(loop, FilterGradient)
-    given, part = problem_of(sizes), loop.part
-    flat = _is_flat(loop, sizes, given)
-    geometry, cluster = geometry_of(given, part, flat=flat), cluster_of(given, part.kind)
-    if not geometry.stages or min(given.height.pad, given.width.pad) < 0:
+    problem, part = problem_of(sizes), loop.part
+    geometry, cluster = geometry_of(problem, part), cluster_of(problem, part.kind)
+    if not geometry.stages or min(problem.height.pad, problem.width.pad) < 0:
         return None
-    problem = flattened(given) if flat else given
     divided = geometry.pitch > geometry.columns and geometry.tiles_wide > 1
-    numbers = _numbers(problem, part, cluster, 0 if divided else geometry.columns)
+    numbers = _numbers(problem, part, cluster, geometry.columns if part.kind.has_window and not divided else 0)
     strips, sharing = strips_of(problem), sharing_of(cluster.clusters)
-    columns = given.tap_count * given.channels
-    combined = (cluster.clusters, given.filters, columns, problem.channels, strips, sharing)
+    columns = problem.tap_count * problem.channels
+    combined = (
+        *(cluster.clusters, problem.filters, columns, problem.channels, strips, sharing),
+        *(cluster.streamed, geometry.tiles, numbers["outputs"], numbers["filter_tiles"]),
+        *(cluster.neighbours * part.filters, part.channel_blocks * BLOCK // TILE_COLUMNS),
+    )
     values: dict[str, int | Sequence[int]] = {
         **{f"geometry.{each.name}": getattr(geometry, each.name) for each in fields(WgradGeometry)},
         **numbers,
@@ -87,24 +105,19 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     for name, tensor in (("c", plan.source), ("d", plan.destination)):
         if tensor is not None:
             values[f"combined.{name}_stride"] = sizes[str(tensor.strides[0])]
-    maps = _gradient(loop, sizes, problem, geometry, divided=divided), _input(loop, sizes, problem, geometry)
-    tiles = ceil_div(given.filters, TILE_ROWS), strips
+    if part.kind.has_window:
+        maps: tuple[Map, ...] = (
+            _gradient(loop, sizes, problem, geometry, divided=divided),
+            _input(loop, sizes, problem, geometry),
+        )
+    else:
+        maps = _pixels(loop, sizes, problem)
+    tiles = ceil_div(problem.filters, TILE_ROWS), strips
     threads = (1 + part.consumers) * _WARP_GROUP
-    ctas = numbers["outputs"] * cluster.splits * cluster.neighbours
+    ctas = (cluster.streamed or numbers["outputs"] * cluster.splits) * cluster.neighbours
     first = Shape({}, maps, tiles, ctas, threads, SHARED_BYTES, cluster.ctas)
     grid = ceil_div(tiles[0] * strips, SHARING_WARPS // sharing) if cluster.clusters > 1 else 0
     return Shape(values, maps, tiles, grid, SHARING_WARPS * _WARP, 0, first=first)
-
-
-def _is_flat(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem) -> bool:
-    """Return whether the convolution is a row of pixels: one tap, over images without gaps."""
-    outer = (problem.height.output, problem.width.output), (problem.height.size, problem.width.size)
-    strides = _strides(loop.a, sizes), _strides(loop.b, sizes)
-    dense = (
-        row == columns * pixel and image == rows * row
-        for (image, row, pixel), (rows, columns) in zip(strides, outer, strict=True)
-    )
-    return is_row(problem) and all(dense)
 
 
 def _strides(operand: Image | PaddedCopy, sizes: Mapping[str, int]) -> list[int]:
@@ -116,18 +129,43 @@ def _strides(operand: Image | PaddedCopy, sizes: Mapping[str, int]) -> list[int]
 def _numbers(problem: Problem, part: WgradTile, cluster: WgradCluster, column_step: int) -> dict[str, int]:
     """Return the members that are numbers of the convolution, of its tiles and of the clusters."""
     kind, height, width = part.kind, problem.height, problem.width
-    axes = [getattr(axis, name) for name in ("stride", "dilation", "pad") for axis in (height, width)]
+    axes = [getattr(axis, name) for name in ("stride", "dilation", "pad", "output") for axis in (height, width)]
     neighbours = cluster.neighbours
     numbers = (
         *(problem.filters, problem.channels, height.taps, width.taps, *axes),
-        *(filter_tiles(problem, kind) // neighbours, channel_tiles(problem, kind)),
+        *(filter_tiles(problem, kind) // neighbours, column_tiles(problem, kind)),
         *(ceil_div(width.taps, part.tap_columns), outputs(problem, kind) // neighbours),
-        *(neighbours, cluster.ranks, cluster.splits, column_step),
+        *(neighbours, cluster.ranks, cluster.splits, cluster.streamed, column_step),
     )
     return dict(zip(_NUMBERS, numbers, strict=True))
 
 
 # Descriptors.
+
+
+def _pixels(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem) -> tuple[PixelMap, PixelMap]:
+    """Return the descriptors of successive pixels: of the output's gradient and of the input."""
+    height, width = problem.height, problem.width
+
+    def of(
+        member: str,
+        operand: Image | PaddedCopy,
+        extents: tuple[int, int, int],
+        first: tuple[int, int] = (0, 0),
+        last: tuple[int, int] = (0, 0),
+        steps: tuple[int, int] = (1, 1),
+    ) -> PixelMap:
+        assert isinstance(operand, Image)
+        image, row, pixel = (stride * bytes_of(operand.dtype) for stride in _strides(operand, sizes))
+        of_images = (*extents, problem.images), (pixel, row, image)
+        type_ = MAP_TYPES[operand.dtype][1]
+        return PixelMap(member, operand.pointer, type_, *of_images, first, last, steps, BLOCK, PIXELS)
+
+    edges = (-width.pad, -height.pad), (last_edge(width), last_edge(height)), (width.stride, height.stride)
+    return (
+        of("gradient", loop.a, (problem.filters, width.output, height.output)),
+        of("input", loop.b, (problem.channels, width.size, height.size), *edges),
+    )
 
 
 def _gradient(
@@ -143,7 +181,7 @@ def _gradient(
         loop.a.dtype,
         (*extents, geometry.tiles_wide if divided else 1, problem.images),
         (pixel, row, geometry.columns * pixel if divided else image, image),
-        (BLOCK, geometry.pitch, geometry.rows, 1, geometry.images),
+        (BLOCK, geometry.pitch, geometry.rows, 1, 1),
         BLOCK_BYTES,
     )
 
@@ -157,7 +195,7 @@ def _input(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem, geo
         loop.b.dtype,
         (problem.channels, width.size, height.size, problem.images),
         _strides(loop.b, sizes)[::-1],
-        (BLOCK, _reached(geometry.pitch, width), _reached(geometry.box_rows, height), geometry.images),
+        (BLOCK, _reached(geometry.pitch, width), _reached(geometry.box_rows, height), 1),
         BLOCK_BYTES,
         steps=(width.stride, height.stride),
     )

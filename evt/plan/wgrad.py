@@ -14,22 +14,17 @@ from evt.ir.convolution import Convolution
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
 from evt.plan.geometry.wgrad import (
     BLOCK,
-    SECOND,
-    SUMMED,
     WgradClass,
     WgradGeometry,
-    available,
     choose_wgrad,
     cluster_of,
-    cycles,
-    flattened,
-    outputs,
+    total_cycles,
 )
 
 #: Taps of a CTA along each dimension, at most: consumers share the rows, an instruction may have a row.
 _MOST_TAPS = 3
-#: Cycles of the launch, and of a CTA before and after its tiles.
-START = 14000.0
+#: Cycles of the launch.
+START = 8000.0
 #: The library on an H100, 2026-11: microseconds of a launch, multiply-adds of one tap and of several in a microsecond,
 #: and bytes in a microsecond.
 _LIBRARY_START, _LIBRARY_RATES, _LIBRARY_MOVED = 7.0, (3.2e8, 2.6e8), 2.2e6
@@ -39,7 +34,7 @@ class WgradTile(NamedTuple):
     """The part of the gradient that a CTA computes: WgradTile of kit/wgrad.hpp.
 
     Consumers share the rows of taps, the filters and the tiles of pixels. A consumer has ``blocks`` blocks of 64
-    filters. An instruction multiplies ``group`` blocks of 64 channels: of neighbouring taps, or of one tap.
+    filters. An instruction multiplies ``group`` blocks of 64 channels: of neighbouring taps of a window, or any blocks.
     """
 
     tap_rows: int
@@ -72,28 +67,28 @@ class WgradTile(NamedTuple):
         return WgradClass(self.tap_rows, self.tap_columns, blocks, self.channel_blocks, self.parts)
 
 
-#: The tiles of filters with one tap, the general one first.
-_ONE_TAP = (
+#: The tiles without a window, the general one first.
+_COLUMNS = (
     WgradTile(1, 1, 2, 1, 2, 1, 2),
     WgradTile(1, 1, 2, 1, 4, 1, 4),
     WgradTile(1, 1, 2, 2, 2, 1, 2),
+    WgradTile(1, 1, 2, 1, 3, 1, 3),
+    WgradTile(1, 1, 2, 1, 6, 1, 3),
     WgradTile(1, 1, 1, 1, 4, 2, 4),
     WgradTile(1, 1, 2, 2, 1, 1, 1),
     WgradTile(1, 1, 1, 1, 1, 2, 1),
 )
-
-
-ONE_TAP = _ONE_TAP[0]
+ONE_TAP = _COLUMNS[0]
 
 
 def tiles_of(geometry: Convolution) -> tuple[WgradTile, ...]:
     """Return the tiles that are built for the gradient of a filter."""
     height, width = (1, 1, *geometry.kernel_size)[-2:]
     if height * width == 1:
-        return _ONE_TAP
+        return _COLUMNS
     rows, columns = (ceil_div(taps, ceil_div(taps, _MOST_TAPS)) for taps in (height, width))
     group = columns if geometry.stride[-1] == 1 else 1
-    return (WgradTile(rows, columns, 2 if rows == 1 else 1, 1, 1, 1, group),)
+    return (WgradTile(rows, columns, 2 if rows == 1 else 1, 1, 1, 1, group), *_COLUMNS)
 
 
 def problem_of(sizes: Mapping[str, int]) -> Problem:
@@ -102,20 +97,15 @@ def problem_of(sizes: Mapping[str, int]) -> Problem:
     return Problem(sizes["images"], sizes["channels"], sizes["filters"], height, width)
 
 
-def is_row(problem: Problem) -> bool:
-    """Return whether the pixels of a convolution may be one row: each output reads the pixel at its place."""
-    return all(axis.taps == 1 and axis.stride == 1 and axis.pad == 0 for axis in (problem.height, problem.width))
-
-
 @lru_cache(maxsize=1024)
-def geometry_of(problem: Problem, tile: WgradTile, *, flat: bool) -> WgradGeometry:
-    """Return the tiles of pixels; ``flat``: of one row."""
-    return choose_wgrad(flattened(problem) if flat else problem, tile.kind)
+def geometry_of(problem: Problem, tile: WgradTile) -> WgradGeometry:
+    """Return the tiles of pixels."""
+    return choose_wgrad(problem, tile.kind)
 
 
 def fits(problem: Problem, tile: WgradTile) -> bool:
     """Return whether a tile of pixels fits in shared memory."""
-    return min(problem.height.pad, problem.width.pad) >= 0 and geometry_of(problem, tile, flat=False).stages > 0
+    return min(problem.height.pad, problem.width.pad) >= 0 and geometry_of(problem, tile).stages > 0
 
 
 def library_microseconds(sizes: Mapping[str, int]) -> float:
@@ -134,11 +124,7 @@ def library_microseconds(sizes: Mapping[str, int]) -> float:
 def time(tile: WgradTile, sizes: Mapping[str, int]) -> float:
     """Return the cycles of both kernels after their launches."""
     problem = problem_of(sizes)
-    made = geometry_of(problem, tile, flat=is_row(problem))
+    made = geometry_of(problem, tile)
     if not made.stages:
         return float("inf")
-    kind = tile.kind
-    cluster = cluster_of(problem, kind)
-    waves = ceil_div(outputs(problem, kind) * cluster.splits, available(cluster.ctas))
-    summed = SECOND + 8.0 * cluster.clusters * sizes["m"] * sizes["n"] / SUMMED if cluster.clusters > 1 else 0.0
-    return waves * cycles(kind, made, cluster) + summed
+    return total_cycles(problem, tile.kind, made, cluster_of(problem, tile.kind))

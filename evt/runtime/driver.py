@@ -13,14 +13,14 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from evt.launch.recipe import C_TYPES, Launch, Patch
-from evt.launch.shape import TensorMap
+from evt.launch.shape import Map, PixelMap
 
 #: The CUresult of a thread without a context.
 INVALID_CONTEXT = 201
 _MULTIPROCESSORS, _CAPABILITY = 16, (75, 76)  # CUdevice_attribute
 _DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
 _CLUSTER, _PDL = 4, 6  # CUlaunchAttributeID
-_INTERLEAVE_NONE, _FILL_ZEROS = 0, 0
+_INTERLEAVE_NONE, _FILL_ZEROS, _SWIZZLE_128 = 0, 0, 3
 #: CUtensorMapL2promotion: the bytes that L2 fetches at once for a box.
 _PROMOTION_128, _PROMOTION_256, _LINE = 2, 3, 128
 #: The alignment of a descriptor in memory.
@@ -63,6 +63,7 @@ class Driver:
     def __init__(self, library: str = "libcuda.so.1") -> None:
         cuda = ctypes.CDLL(library)
         self.encode_tiled = cuda.cuTensorMapEncodeTiled
+        self.encode_im2col = cuda.cuTensorMapEncodeIm2col
         self.replace_address = cuda.cuTensorMapReplaceAddress
         self.replace_address.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         self.launch = cuda.cuLaunchKernelEx
@@ -218,17 +219,19 @@ def _memory(size: int) -> tuple[Any, int]:
     return made, -(-ctypes.addressof(made) // _ALIGNMENT) * _ALIGNMENT
 
 
-def _encode(driver: Driver, given: TensorMap, at: int, address: int) -> int:
+def _encode(driver: Driver, given: Map, at: int, address: int) -> int:
     rank = len(given.extents)
     # A box of rows that begin within lines would fetch much beyond its own lines.
     promotion = _PROMOTION_128 if given.strides[0] % _LINE else _PROMOTION_256
     extents, strides = (ctypes.c_uint64 * rank)(*given.extents), (ctypes.c_uint64 * (rank - 1))(*given.strides)
-    box, steps = (ctypes.c_uint32 * rank)(*given.box), (ctypes.c_uint32 * rank)(*given.steps)
-    code: int = driver.encode_tiled(
-        *(ctypes.c_void_p(at), given.type, rank, ctypes.c_void_p(address), extents, strides, box, steps),
-        *(_INTERLEAVE_NONE, given.swizzle, promotion, _FILL_ZEROS),
-    )
-    return code
+    tensor = ctypes.c_void_p(at), given.type, rank, ctypes.c_void_p(address), extents, strides
+    if isinstance(given, PixelMap):
+        first, last = (ctypes.c_int * 2)(*given.first), (ctypes.c_int * 2)(*given.last)
+        box = first, last, ctypes.c_uint32(given.channels), ctypes.c_uint32(given.pixels)
+        steps = (ctypes.c_uint32 * rank)(1, *given.steps, 1)
+        return int(driver.encode_im2col(*tensor, *box, steps, _INTERLEAVE_NONE, _SWIZZLE_128, promotion, _FILL_ZEROS))
+    box_, steps = (ctypes.c_uint32 * rank)(*given.box), (ctypes.c_uint32 * rank)(*given.steps)
+    return int(driver.encode_tiled(*tensor, box_, steps, _INTERLEAVE_NONE, given.swizzle, promotion, _FILL_ZEROS))
 
 
 def _packer(

@@ -99,9 +99,15 @@ static_assert(sizeof(golden_arguments) == 40 * 8, "every member takes 8 bytes");
 // evt/kit/shared_memory.hpp
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
-// evt/kit/pipeline.hpp
 // evt/kit/wgrad_geometry.hpp
+// evt/kit/pipeline.hpp
+// evt/kit/wgrad_params.hpp
+// evt/kit/im2col.hpp
+// evt/kit/wgrad_pixels.hpp
+// evt/kit/wgrad_windows.hpp
+// evt/kit/wgrad_multiplication.hpp
 // evt/kit/wgrad_sums.hpp
+// evt/kit/wgrad_completion.hpp
 // evt/pdl.hpp
 // evt/kit/wgrad.hpp
 // evt/epilogue/operation.hpp
@@ -302,7 +308,6 @@ extern "C" __device__ unsigned const golden_layout[] = {
     sizeof(Params),
     EVT_MEMBER(Params, gradient),
     EVT_MEMBER(Params, input),
-    EVT_MEMBER(Params, geometry.images),
     EVT_MEMBER(Params, geometry.rows),
     EVT_MEMBER(Params, geometry.columns),
     EVT_MEMBER(Params, geometry.pitch),
@@ -327,13 +332,16 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, dilation_width),
     EVT_MEMBER(Params, pad_height),
     EVT_MEMBER(Params, pad_width),
+    EVT_MEMBER(Params, output_height),
+    EVT_MEMBER(Params, output_width),
     EVT_MEMBER(Params, filter_tiles),
-    EVT_MEMBER(Params, channel_tiles),
+    EVT_MEMBER(Params, column_tiles),
     EVT_MEMBER(Params, windows_wide),
     EVT_MEMBER(Params, outputs),
     EVT_MEMBER(Params, neighbours),
     EVT_MEMBER(Params, ranks),
     EVT_MEMBER(Params, splits),
+    EVT_MEMBER(Params, streamed),
     EVT_MEMBER(Params, column_step),
     EVT_MEMBER(Params, sums),
     EVT_MEMBER(Params, combined.sums),
@@ -343,6 +351,12 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, combined.channels),
     EVT_MEMBER(Params, combined.strips),
     EVT_MEMBER(Params, combined.sharing),
+    EVT_MEMBER(Params, combined.streamed),
+    EVT_MEMBER(Params, combined.pixel_tiles),
+    EVT_MEMBER(Params, combined.outputs),
+    EVT_MEMBER(Params, combined.filter_tiles),
+    EVT_MEMBER(Params, combined.tile_rows),
+    EVT_MEMBER(Params, combined.tile_strips),
     EVT_MEMBER(Params, combined.c),
     EVT_MEMBER(Params, combined.c_stride),
     EVT_MEMBER(Params, combined.d),
@@ -359,7 +373,6 @@ extern "C" __device__ unsigned const golden_layout[] = {
     sizeof(Params),
     EVT_MEMBER(Params, gradient),
     EVT_MEMBER(Params, input),
-    EVT_MEMBER(Params, geometry.images),
     EVT_MEMBER(Params, geometry.rows),
     EVT_MEMBER(Params, geometry.columns),
     EVT_MEMBER(Params, geometry.pitch),
@@ -384,13 +397,16 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, dilation_width),
     EVT_MEMBER(Params, pad_height),
     EVT_MEMBER(Params, pad_width),
+    EVT_MEMBER(Params, output_height),
+    EVT_MEMBER(Params, output_width),
     EVT_MEMBER(Params, filter_tiles),
-    EVT_MEMBER(Params, channel_tiles),
+    EVT_MEMBER(Params, column_tiles),
     EVT_MEMBER(Params, windows_wide),
     EVT_MEMBER(Params, outputs),
     EVT_MEMBER(Params, neighbours),
     EVT_MEMBER(Params, ranks),
     EVT_MEMBER(Params, splits),
+    EVT_MEMBER(Params, streamed),
     EVT_MEMBER(Params, column_step),
     EVT_MEMBER(Params, sums),
     EVT_MEMBER(Params, combined.sums),
@@ -400,6 +416,12 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, combined.channels),
     EVT_MEMBER(Params, combined.strips),
     EVT_MEMBER(Params, combined.sharing),
+    EVT_MEMBER(Params, combined.streamed),
+    EVT_MEMBER(Params, combined.pixel_tiles),
+    EVT_MEMBER(Params, combined.outputs),
+    EVT_MEMBER(Params, combined.filter_tiles),
+    EVT_MEMBER(Params, combined.tile_rows),
+    EVT_MEMBER(Params, combined.tile_strips),
     EVT_MEMBER(Params, combined.c),
     EVT_MEMBER(Params, combined.c_stride),
     EVT_MEMBER(Params, combined.d),

@@ -58,8 +58,28 @@ CASES: dict[str, tuple[str, str, dict[str, Any], tuple[tuple[int, ...], ...]]] =
     "1x1-padded": (PLAIN, "f16", {"kernel_size": 1, "padding": 1}, SIZES[1:5]),
     **{
         f"1x1-{tile}": (MANY, "bf16", {"kernel_size": 1, "config": f"wgrad_{tile}"}, SIZES[:7])
-        for tile in ("128x128", "128x256", "256x128", "64x256", "256x64", "64x64")
+        for tile in ("128x128", "128x256", "256x128", "128x192", "128x384", "64x256", "256x64", "64x64")
     },
+    # Tiles whose blocks of channels are of several taps, and clusters that share all tiles.
+    **{
+        f"3x3-{tile}": (SCALED, "f16", {"kernel_size": 3, "padding": 1, "config": f"wgrad_{tile}"}, SIZES[:7])
+        for tile in ("128x128", "128x192", "64x64")
+    },
+    "3x3-strided-128x384": (
+        *(MANY, "bf16"),
+        {"kernel_size": 3, "padding": 1, "stride": 2, "config": "wgrad_128x384"},
+        (*SIZES[:3], *SIZES[5:]),
+    ),
+    "2x3-dilated-256x128": (
+        *(PLAIN, "bf16"),
+        {"kernel_size": (2, 3), "padding": 1, "dilation": 2, "config": "wgrad_256x128"},
+        SIZES[1:7],
+    ),
+    "3x3-streamed": (
+        *(MANY, "bf16"),
+        {"kernel_size": 3, "padding": 1, "config": "wgrad_128x256"},
+        ((64, 512, 512, 7, 7), (40, 328, 520, 9, 8), (100, 512, 640, 7, 7)),
+    ),
 }
 
 

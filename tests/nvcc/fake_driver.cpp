@@ -1,5 +1,6 @@
 // A CUDA runtime and driver that record launches, to compare launchers without a GPU. A device has 132 SMs.
 #include <cstring>
+#include <initializer_list>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -28,6 +29,22 @@ int record(Config const& config, unsigned shared, Attribute const& read, void** 
   return 0;
 }
 
+using Word = unsigned long long;
+
+struct Hash {
+  Word value = 14695981039346656037ull;
+  void mix(std::initializer_list<Word> words) {
+    for (Word each : words) value = (value ^ each) * 1099511628211ull;
+  }
+};
+
+CUresult describe(CUtensorMap* map, void* address, Word hash, Word rank) {
+  std::memset(map, 0, sizeof(*map));
+  Word const words[] = {reinterpret_cast<Word>(address), hash, rank};
+  std::memcpy(map, words, sizeof(words));
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -39,26 +56,27 @@ void record_launches(int const* parameter_bytes) {
 int recorded_launches() { return launches; }
 void const* recorded_launch(int i) { return &recorded[i]; }
 
+// A descriptor has the address, a hash of the other arguments, and the rank.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 cuuint64_t const* extents, cuuint64_t const* strides, cuuint32_t const* box,
                                 cuuint32_t const* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  unsigned long long hash = 14695981039346656037ull;
-  auto const mix = [&](unsigned long long value) { hash = (hash ^ value) * 1099511628211ull; };
-  for (unsigned i = 0; i < rank; ++i) {
-    mix(extents[i]);
-    mix(box[i]);
-    mix(steps[i]);
-    if (i + 1 < rank) mix(strides[i]);
-  }
-  for (unsigned long long each : {(unsigned long long)type, (unsigned long long)interleave, (unsigned long long)swizzle,
-                                  (unsigned long long)promotion, (unsigned long long)fill}) {
-    mix(each);
-  }
-  std::memset(map, 0, sizeof(*map));
-  unsigned long long const words[] = {reinterpret_cast<unsigned long long>(address), hash, rank};
-  std::memcpy(map, words, sizeof(words));
-  return CUDA_SUCCESS;
+  Hash hash;
+  for (unsigned i = 0; i < rank; ++i) hash.mix({extents[i], box[i], steps[i], i + 1 < rank ? strides[i] : 0});
+  hash.mix({Word(type), Word(interleave), Word(swizzle), Word(promotion), Word(fill)});
+  return describe(map, address, hash.value, rank);
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                 cuuint64_t const* extents, cuuint64_t const* strides, int const* lower,
+                                 int const* upper, cuuint32_t channels, cuuint32_t pixels, cuuint32_t const* steps,
+                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  Hash hash;
+  for (unsigned i = 0; i < rank; ++i) hash.mix({extents[i], steps[i], i + 1 < rank ? strides[i] : 0});
+  for (unsigned i = 0; i + 2 < rank; ++i) hash.mix({Word(lower[i]), Word(upper[i])});
+  hash.mix({channels, pixels, Word(type), Word(interleave), Word(swizzle), Word(promotion), Word(fill)});
+  return describe(map, address, hash.value, rank);
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
@@ -97,9 +115,10 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction, void** argum
 
 cudaError_t cudaGetDriverEntryPointByVersion(char const* name, void** entry, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  bool const found = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
-  *entry = found ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
-  if (result) *result = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  *entry = std::strcmp(name, "cuTensorMapEncodeTiled") == 0    ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled)
+           : std::strcmp(name, "cuTensorMapEncodeIm2col") == 0 ? reinterpret_cast<void*>(&cuTensorMapEncodeIm2col)
+                                                               : nullptr;
+  if (result) *result = *entry ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }

@@ -13,11 +13,15 @@ from evt.plan.geometry.wgrad import (
     CLUSTERS,
     DEPTH,
     LARGEST_BOX,
+    PIXELS,
     SHARED_BYTES,
     available,
     cluster_of,
+    first_unit,
     outputs,
+    part_of_unit,
     reach,
+    streamed_parts,
 )
 from evt.plan.wgrad import geometry_of, problem_of, tiles_of, time
 
@@ -40,22 +44,26 @@ def test_tiles_cover_the_pixels_and_fit(seed: int) -> None:
     given, sizes = drawn(seed)
     problem, height, width = problem_of(sizes), problem_of(sizes).height, problem_of(sizes).width
     for tile in tiles_of(Convolution.of("conv2d_wgrad", given)):
-        kind, made = tile.kind, geometry_of(problem, tile, flat=False)
+        kind, made = tile.kind, geometry_of(problem, tile)
         assert made.stages % tile.parts == 0
         if not made.stages:
             continue
         assert made.stages >= 2 * tile.parts  # a stage is released when the next one is multiplied
+        assert max(made.stages * made.stage_bytes, kind.sum_bytes) < SHARED_BYTES
+        assert 0 < time(tile, sizes) < float("inf")
+        if not kind.has_window:
+            assert 0 <= made.tiles * PIXELS - problem.images * height.output * width.output < PIXELS
+            assert made.stage_bytes == (tile.filters + tile.channels) * 2 * PIXELS
+            continue
         assert made.tiles_high * made.rows >= height.output
         assert made.tiles_wide * made.columns >= width.output
-        assert made.tiles == -(-problem.images // made.images) * made.tiles_high * made.tiles_wide
+        assert made.tiles == problem.images * made.tiles_high * made.tiles_wide
         assert made.depth % DEPTH == 0
-        assert made.images * made.rows * made.pitch <= made.depth
+        assert made.rows * made.pitch <= made.depth
         furthest = made.depth + reach(height, kind.tap_rows) * made.pitch + reach(width, kind.tap_columns)
         assert furthest * 2 * BLOCK <= made.box_bytes
-        assert max(made.stages * made.stage_bytes, kind.sum_bytes) < SHARED_BYTES
         assert (made.pitch - 1) * width.stride < LARGEST_BOX
         assert made.tiles_wide == 1 or made.pitch == made.columns or width.output % made.columns == 0
-        assert 0 < time(tile, sizes) < float("inf")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -65,8 +73,22 @@ def test_clusters_of_a_wave_run_at_a_time(seed: int) -> None:
     for tile in tiles_of(Convolution.of("conv2d_wgrad", given)):
         cluster, number = cluster_of(problem, tile.kind), outputs(problem, tile.kind)
         assert cluster.ctas in CLUSTERS
-        assert cluster.clusters == 1 or number * cluster.splits <= available(cluster.ctas)
+        ctas = cluster.streamed * cluster.neighbours if cluster.streamed else number * cluster.splits
+        assert cluster.clusters == 1 or ctas <= available(cluster.ctas)
         assert -(-problem.filters // tile.filters) % cluster.neighbours == tile.channel_blocks % cluster.neighbours == 0
+
+
+@pytest.mark.parametrize(
+    ("tiles", "blocks", "clusters"), [(72, 196, 132), (3, 7, 21), (5, 9, 4), (1, 1, 1), (40, 1, 7)]
+)
+def test_streamed_clusters_have_each_unit_once(tiles: int, blocks: int, clusters: int) -> None:
+    units = tiles * blocks
+    bounds = [first_unit(cluster, units, clusters) for cluster in range(clusters + 1)]
+    assert (bounds[0], bounds[-1]) == (0, units)
+    owners = [part_of_unit(unit, units, clusters) for unit in range(units)]
+    assert owners == [cluster for cluster in range(clusters) for _ in range(bounds[cluster], bounds[cluster + 1])]
+    sharing = [len(set(owners[first : first + blocks])) for first in range(0, units, blocks)]
+    assert max(sharing) <= streamed_parts(units, blocks, clusters) <= max(sharing) + 1
 
 
 def test_tiles_of_filters_share_the_loads_of_a_large_input() -> None:

@@ -1,12 +1,17 @@
 """Tiles of the kernel of filter gradients, and their place in shared memory.
 
 The gradient of a filter sums over pixels: k of WGMMA are the pixels of a tile, M are 64 filters, N are blocks of 64
-channels. Both operands are transposed in shared memory: a row has the channels of a pixel. TMA loads the output's
-gradient of a tile, and the input with the halo that the taps reach. Both have rows of ``pitch`` pixels, so that a tap
-is the same shared memory from a few pixels on. The pixels of the output's gradient between ``columns`` and ``pitch``
-are zeros. With a stride, taps that read the same pixels of every ``stride`` share a box.
+channels. Both operands are transposed in shared memory: a row has the channels of a pixel.
 
-A CTA computes some filters, channels and taps of a window, over every ``splits``-th tile of pixels. The CTAs of a
+A CTA without a window has blocks of channels, which may be of different taps. Its tiles are 64 successive output
+pixels. TMA loads them in im2col mode: a block of the input has the pixels that its tap reads.
+
+The taps of a CTA with a window share the loaded pixels. TMA loads the output's gradient of a tile, and the input with
+the halo that the taps reach. Both have rows of ``pitch`` pixels, so that a tap is the same shared memory from a few
+pixels on. The pixels of the output's gradient between ``columns`` and ``pitch`` are zeros. With a stride, taps that
+read the same pixels of every ``stride`` share a box.
+
+A CTA computes some filters and columns of the gradient, over every ``splits``-th tile of pixels. The CTAs of a
 cluster that compute the same part add their sums in shared memory. If several clusters share a tile of the gradient,
 another kernel adds the partial sums of the clusters. The order of addition is fixed. A cluster may have two tiles of
 filters. Their CTAs need the same input: each loads a half of it for both (TMA multicast).
@@ -25,8 +30,9 @@ Int64 = int
 #: Filters and channels of a block, and bytes of a row of a block.
 BLOCK = 64
 BLOCK_BYTES = 128
-#: Pixels of one WGMMA.
+#: Pixels of one WGMMA, and of a tile without a window.
 DEPTH = 16
+PIXELS = 64
 #: Pipeline stages, at most.
 MAX_STAGES = 12
 #: Shared memory of a CTA, the alignment of swizzled memory, and the bytes of barriers.
@@ -36,9 +42,15 @@ BARRIER_BYTES = 256
 #: Elements of a TMA box in each dimension, and pixels of a tile, at most.
 LARGEST_BOX = 256
 MOST_PIXELS = 512
-#: Multiply-adds of an SM in a cycle, bytes that it loads in a cycle, and cycles of a tile's barriers.
-MULTIPLIED = 1500.0
-LOADED = 32.0
+#: TMA's im2col mode: the lower and the upper bound of a rectangle's edges, and the largest offset of a tap.
+LEAST_EDGE = -128
+LARGEST_EDGE = 127
+LARGEST_OFFSET = 255
+#: Multiply-adds of an SM in a cycle, and how much longer instructions of 64 columns take, which windows with a stride
+#: have. Bytes that an SM loads in a cycle, and cycles of a tile's barriers. Fitted on an H200, 2026-11.
+MULTIPLIED = 1700.0
+NARROW = 1.3
+LOADED = 30.0
 OF_TILE = 100.0
 #: An SM of most GPUs. The workspace is measured before the GPU is known. Clusters of four CTAs or more leave some SMs
 #: idle.
@@ -50,11 +62,12 @@ CLUSTERS = (1, 2, 4, 8)
 LARGEST_CLUSTER = 8
 #: Tiles of filters of a cluster.
 NEIGHBOURS = (1, 2)
-#: Cycles of a CTA before and after its tiles, and of the second kernel. The third number is the bytes of partial sums
-#: that all SMs write and read in a cycle.
+#: Cycles of a CTA before and after its tiles, of the partial sums of a streamed tile, and of the second kernel. The
+#: last number is the bytes of partial sums that all SMs write and read in a cycle. Fitted on an H200, 2026-11.
 OF_CTA = 6000.0
+OF_PIECE = 2000.0
 SECOND = 5000.0
-SUMMED = 1400.0
+SUMMED = 3300.0
 #: Floats after a row of sums in shared memory: eight rows are in different banks.
 ROW_PADDING = 8
 #: Elements of the gradient whose sums a warp adds.
@@ -75,6 +88,16 @@ class WgradClass:
     channel_blocks: int
     #: Consumers that multiply different tiles of pixels.
     parts: int
+
+    @property
+    def has_window(self) -> bool:
+        """Whether the CTA has several taps, which share the pixels of a box."""
+        return self.tap_rows * self.tap_columns > 1
+
+    @property
+    def streams(self) -> bool:
+        """Whether a CTA may have parts of several tiles: its consumers write partial sums from their registers."""
+        return not self.has_window and self.parts == 1
 
     @property
     def sum_columns(self) -> int:
@@ -100,7 +123,11 @@ class WgradCluster:
     neighbours: int
     #: CTAs of a tile of the gradient.
     ranks: int
+    #: Partial sums of an element of the gradient, at most. Each is of a cluster.
     clusters: int
+    #: Clusters that share all tiles of the gradient: each has a part of the tiles of pixels of all, which may begin and
+    #: end within a tile of the gradient. 0: a cluster has one tile of the gradient.
+    streamed: int = 0
 
     @property
     def ctas(self) -> int:
@@ -117,7 +144,6 @@ class WgradCluster:
 class WgradGeometry:
     """A tile of pixels. No stages if none fits."""
 
-    images: int = 0
     rows: int = 0
     columns: int = 0
     pitch: int = 0
@@ -142,12 +168,12 @@ class WgradGeometry:
     @property
     def gradient_pixels(self) -> int:
         """Pixels of the output's gradient that are loaded."""
-        return self.images * self.rows * self.pitch
+        return self.rows * self.pitch
 
     @property
     def box_pixels(self) -> int:
         """Pixels of the input that a box loads."""
-        return self.images * self.box_rows * self.pitch
+        return self.box_rows * self.pitch
 
 
 def reach(axis: Axis, taps: int) -> int:
@@ -161,7 +187,9 @@ def boxes(axis: Axis, taps: int) -> int:
 
 
 def windows(problem: Problem, kind: WgradClass) -> int:
-    """Return the windows of taps."""
+    """Return the windows of taps: one if a CTA may have blocks of any taps."""
+    if not kind.has_window:
+        return 1
     return ceil_div(problem.height.taps, kind.tap_rows) * ceil_div(problem.width.taps, kind.tap_columns)
 
 
@@ -170,14 +198,15 @@ def filter_tiles(problem: Problem, kind: WgradClass) -> int:
     return ceil_div(problem.filters, kind.filter_blocks * BLOCK)
 
 
-def channel_tiles(problem: Problem, kind: WgradClass) -> int:
-    """Return the tiles of channels."""
-    return ceil_div(problem.channels, kind.channel_blocks * BLOCK)
+def column_tiles(problem: Problem, kind: WgradClass) -> int:
+    """Return the tiles of blocks of channels: of a window, or of all taps."""
+    taps = 1 if kind.has_window else problem.tap_count
+    return ceil_div(taps * ceil_div(problem.channels, BLOCK), kind.channel_blocks)
 
 
 def outputs(problem: Problem, kind: WgradClass) -> int:
     """Return the tiles of the gradient."""
-    return filter_tiles(problem, kind) * channel_tiles(problem, kind) * windows(problem, kind)
+    return filter_tiles(problem, kind) * column_tiles(problem, kind) * windows(problem, kind)
 
 
 def available(size: int) -> int:
@@ -205,25 +234,73 @@ def are_neighbours(problem: Problem, kind: WgradClass, neighbours: int) -> bool:
     return filter_tiles(problem, kind) % neighbours == 0 and kind.channel_blocks % neighbours == 0
 
 
+def first_unit(part: int, units: Int64, parts: int) -> Int64:
+    """Return where a part of consecutive units begins, if all parts are equal up to one unit."""
+    return units * part // parts
+
+
+def part_of_unit(unit: Int64, units: Int64, parts: int) -> int:
+    """Return the part that has a unit."""
+    return int(((unit + Int64(1)) * parts - Int64(1)) // units)
+
+
+def streamed_parts(units: Int64, blocks: Int64, clusters: int) -> int:
+    """Return the most clusters that share a tile of ``blocks`` units; at least 2, so that the second kernel adds."""
+    least = units // clusters
+    return max(int((blocks + least - Int64(2)) // least) + 1, 2)
+
+
+def pixel_blocks(problem: Problem) -> Int64:
+    """Return the tiles of successive pixels."""
+    pixels = Int64(problem.images) * problem.height.output * problem.width.output
+    return (pixels + Int64(PIXELS - 1)) // PIXELS
+
+
+def streamed(problem: Problem, kind: WgradClass, neighbours: int) -> WgradCluster:
+    """Return clusters that share all tiles of the gradient: all that run at a time, or one for each unit."""
+    blocks = pixel_blocks(problem)
+    units = blocks * (outputs(problem, kind) // neighbours)
+    number = int(min(Int64(available(neighbours) // neighbours), units))
+    return WgradCluster(neighbours, 1, streamed_parts(units, blocks, number), number)
+
+
+def second_cycles(problem: Problem, partials: float) -> float:
+    """Return the clock cycles of the second kernel, which adds partial sums of each element."""
+    elements = float(problem.filters) * problem.tap_count * problem.channels
+    return SECOND + partials * elements * 8.0 / SUMMED if partials > 1.0 else 0.0
+
+
+def shared_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster) -> float:
+    """Return the clock cycles of both kernels, without the halos of windows."""
+    pixels = float(problem.images) * problem.height.output * problem.width.output
+    loaded = loaded_blocks(problem, kind, cluster.neighbours) * BLOCK_BYTES / LOADED
+    of_pixel = max(kind.sums / MULTIPLIED, loaded)
+    if cluster.streamed > 0:
+        tiles = float(outputs(problem, kind) // cluster.neighbours)
+        pieces = tiles + float(cluster.streamed)
+        of_cta = pixels * tiles * of_pixel + pieces * OF_PIECE
+        return of_cta / cluster.streamed + OF_CTA + second_cycles(problem, pieces / tiles)
+    waves = ceil_div(cluster.splits * outputs(problem, kind), available(cluster.ctas))
+    return waves * (pixels / cluster.splits * of_pixel + OF_CTA) + second_cycles(problem, float(cluster.clusters))
+
+
 def cluster_of(problem: Problem, kind: WgradClass) -> WgradCluster:
     """Return the clusters for which both kernels are fastest."""
-    pixels = float(problem.images) * problem.height.output * problem.width.output
-    elements = float(problem.filters) * problem.tap_count * problem.channels
-    best = WgradCluster(1, 1, 1)
-    least = 0.0
+    best = WgradCluster(1, 1, clusters_of(problem, kind, 1, 1))
+    least = shared_cycles(problem, kind, best)
     for neighbours in NEIGHBOURS:
-        for ranks in CLUSTERS:
-            size = neighbours * ranks
-            if size <= LARGEST_CLUSTER and are_neighbours(problem, kind, neighbours):
-                number = clusters_of(problem, kind, neighbours, ranks)
-                waves = ceil_div(number * outputs(problem, kind) * ranks, available(size))
-                loaded = loaded_blocks(problem, kind, neighbours) * BLOCK_BYTES / LOADED
-                of_pixel = max(kind.sums / MULTIPLIED, loaded)
-                taken = waves * (pixels / (number * ranks) * of_pixel + OF_CTA)
-                taken = taken + (SECOND + number * elements * 8.0 / SUMMED if number > 1 else 0.0)
-                if size == 1 or taken < least:
-                    best = WgradCluster(neighbours, ranks, number)
-                    least = taken
+        if are_neighbours(problem, kind, neighbours):
+            for ranks in CLUSTERS:
+                if neighbours * ranks <= LARGEST_CLUSTER:
+                    even = WgradCluster(neighbours, ranks, clusters_of(problem, kind, neighbours, ranks))
+                    if shared_cycles(problem, kind, even) < least:
+                        best = even
+                        least = shared_cycles(problem, kind, even)
+            if kind.streams:
+                uneven = streamed(problem, kind, neighbours)
+                if shared_cycles(problem, kind, uneven) < least:
+                    best = uneven
+                    least = shared_cycles(problem, kind, uneven)
     return best
 
 
@@ -240,13 +317,6 @@ def sharing_of(splits: int) -> int:
     return sharing
 
 
-def flattened(problem: Problem) -> Problem:
-    """Return a convolution of one tap as a row of pixels."""
-    pixels = problem.images * problem.height.output * problem.width.output
-    one = Axis(1, 1, 1, 1, 1, 0)
-    return Problem(1, problem.channels, problem.filters, one, Axis(pixels, pixels, 1, 1, 1, 0))
-
-
 def pitch_of(problem: Problem, kind: WgradClass, columns: int) -> int:
     """Return the pixels of a row of a tile. Whole rows share the zeros between them."""
     width = problem.width
@@ -256,17 +326,17 @@ def pitch_of(problem: Problem, kind: WgradClass, columns: int) -> int:
     return width.shared_pitch
 
 
-def cut(problem: Problem, kind: WgradClass, images: int, rows: int, columns: int) -> WgradGeometry:
-    """Return the geometry of a tile."""
+def cut(problem: Problem, kind: WgradClass, rows: int, columns: int) -> WgradGeometry:
+    """Return the geometry of a tile of a window."""
     height = problem.height
     width = problem.width
     pitch = pitch_of(problem, kind, columns)
     down = reach(height, kind.tap_rows)
     box_rows = rows + down
-    pixels = images * rows * pitch
+    pixels = rows * pitch
     depth = ceil_div(pixels, DEPTH) * DEPTH
     furthest = down * pitch + reach(width, kind.tap_columns)
-    in_box = max(images * box_rows * pitch, depth + furthest)
+    in_box = max(box_rows * pitch, depth + furthest)
     gradient_bytes = ceil_div(depth * BLOCK_BYTES, ALIGNMENT) * ALIGNMENT
     box_bytes = ceil_div(in_box * BLOCK_BYTES, ALIGNMENT) * ALIGNMENT
     high = boxes(height, kind.tap_rows)
@@ -276,7 +346,6 @@ def cut(problem: Problem, kind: WgradClass, images: int, rows: int, columns: int
     tiles_high = ceil_div(height.output, rows)
     tiles_wide = ceil_div(width.output, columns)
     return WgradGeometry(
-        images,
         rows,
         columns,
         pitch,
@@ -290,7 +359,7 @@ def cut(problem: Problem, kind: WgradClass, images: int, rows: int, columns: int
         most - most % kind.parts,
         tiles_high,
         tiles_wide,
-        ceil_div(problem.images, images) * tiles_high * tiles_wide,
+        problem.images * tiles_high * tiles_wide,
     )
 
 
@@ -301,7 +370,7 @@ def fits(problem: Problem, kind: WgradClass, made: WgradGeometry) -> bool:
     """
     across = (made.pitch - 1) * problem.width.stride + 1
     down = (made.box_rows - 1) * problem.height.stride + 1
-    is_box = max(across, max(down, made.images)) <= LARGEST_BOX
+    is_box = max(across, down) <= LARGEST_BOX
     return is_box and made.stages >= 2 * kind.parts and made.gradient_pixels <= MOST_PIXELS
 
 
@@ -310,10 +379,18 @@ def cycles(kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> floa
     of_input = kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
     of_gradient = kind.filter_blocks * made.gradient_pixels
     loaded = float(of_gradient) + float(of_input) / float(cluster.neighbours)
-    multiplied = float(made.depth) * kind.sums / MULTIPLIED
+    multiplied = float(made.depth) * kind.sums / MULTIPLIED * (NARROW if made.boxes_wide > 1 else 1.0)
     few = 1.2 if made.stages < 3 else 1.0
     each = max(multiplied, loaded * BLOCK_BYTES / LOADED) * few + OF_TILE
     return float(ceil_div(made.tiles, cluster.splits)) * each
+
+
+def total_cycles(problem: Problem, kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> float:
+    """Return the clock cycles of both kernels."""
+    if not kind.has_window:
+        return shared_cycles(problem, kind, cluster)
+    waves = ceil_div(cluster.splits * outputs(problem, kind), available(cluster.ctas))
+    return waves * (cycles(kind, made, cluster) + OF_CTA) + second_cycles(problem, float(cluster.clusters))
 
 
 def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry, cluster: WgradCluster) -> bool:
@@ -321,21 +398,42 @@ def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry, cluster: 
     return other.stages == 0 or cycles(kind, one, cluster) < cycles(kind, other, cluster)
 
 
+def last_edge(axis: Axis) -> int:
+    """Return where the pixels of the first tap end, from the end of the image."""
+    return (axis.output - 1) * axis.stride - axis.pad - (axis.size - 1)
+
+
+def is_reached(axis: Axis) -> bool:
+    """Return whether TMA's im2col mode reaches the pixels of all taps."""
+    end = last_edge(axis)
+    is_rectangle = min(-axis.pad, end) >= LEAST_EDGE and end <= LARGEST_EDGE
+    return is_rectangle and (axis.taps - 1) * axis.dilation <= LARGEST_OFFSET
+
+
+def successive(problem: Problem, kind: WgradClass) -> WgradGeometry:
+    """Return tiles of successive pixels; without stages if TMA does not reach them."""
+    if not (is_reached(problem.height) and is_reached(problem.width)):
+        return WgradGeometry()
+    of_block = PIXELS * BLOCK_BYTES
+    stage_bytes = (kind.filter_blocks + kind.channel_blocks) * of_block
+    most = min((SHARED_BYTES - ALIGNMENT - BARRIER_BYTES) // stage_bytes, MAX_STAGES)
+    stages = most - most % kind.parts
+    tiles = int(pixel_blocks(problem))
+    return WgradGeometry(1, PIXELS, PIXELS, 1, 1, 1, PIXELS, of_block, of_block, stage_bytes, stages, 1, 1, tiles)
+
+
 def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
     """Return the fastest tile of pixels; without stages if none fits."""
+    if not kind.has_window:
+        return successive(problem, kind)
     height = problem.height
     width = problem.width
     best = WgradGeometry()
     cluster = cluster_of(problem, kind)
-    has_halo = kind.tap_rows * kind.tap_columns > 1
     for columns in range(1, min(width.output, LARGEST_BOX) + 1):
-        whole = columns == width.output
-        if whole or (width.output % columns == 0 if has_halo else columns % DEPTH == 0):
+        if width.output % columns == 0:
             for rows in range(1, min(height.output, MOST_PIXELS // columns) + 1):
-                several = whole and rows == height.output and not has_halo
-                most = min(problem.images, MOST_PIXELS // (rows * columns)) if several else 1
-                for images in range(1, most + 1):
-                    made = cut(problem, kind, images, rows, columns)
-                    if fits(problem, kind, made) and better(kind, made, best, cluster):
-                        best = made
+                made = cut(problem, kind, rows, columns)
+                if fits(problem, kind, made) and better(kind, made, best, cluster):
+                    best = made
     return best

@@ -36,6 +36,8 @@ struct SplitSums {
     int splits, rows, columns, channels;
     int strips;
     int sharing;  // warps that share a tile
+    // Clusters that stream tiles of `tile_rows` and `tile_strips`; 0: each element has `splits` partial sums.
+    int streamed, pixel_tiles, outputs, filter_tiles, tile_rows, tile_strips;
     Source const* c;
     int64_t c_stride;
     Destination* d;
@@ -43,6 +45,14 @@ struct SplitSums {
     typename Epilogue::Params epilogue;
 
     CUTLASS_HOST_DEVICE int strips_of_tap() const { return ceil_div(channels, kBlock) * (kBlock / kTileColumns); }
+
+    /// The partial sums of the elements of a row and a strip.
+    CUTLASS_DEVICE int splits_of(int row, int strip) const {
+      if (streamed == 0) return splits;
+      int64_t const tiles = pixel_tiles, units = outputs * tiles;
+      int64_t const first = (strip / tile_strips * filter_tiles + row / tile_rows) * tiles;
+      return part_of_unit(first + tiles - 1, units, streamed) - part_of_unit(first, units, streamed) + 1;
+    }
 
     /// A warp's tile: rows, and a strip of a tap's channels.
     CUTLASS_DEVICE fragment::Tile tile(int number, int strip) const {
@@ -183,7 +193,7 @@ struct SplitSums {
     if (tile.first >= tile.end || row >= params.rows) return;
     Partial partial{params.sums + part * all + int64_t(row) * params.columns + tile.first, params.sharing * all,
                     Lanes::kRows * params.columns, rows};
-    int left = (params.splits - part + params.sharing - 1) / params.sharing;
+    int left = (params.splits_of(row, tile.strip) - part + params.sharing - 1) / params.sharing;
     for (; left >= kAtATime; left -= kAtATime) partial.template add<kAtATime>(sums);
     for (; left > 0; --left) partial.template add<1>(sums);
   }

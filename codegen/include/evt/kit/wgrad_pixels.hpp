@@ -1,0 +1,105 @@
+#ifndef EVT_KIT_WGRAD_PIXELS_HPP
+#define EVT_KIT_WGRAD_PIXELS_HPP
+
+// Tiles of successive output pixels, which TMA loads in im2col mode. A stage has blocks of 64 filters of the output's
+// gradient, then blocks of 64 channels of the input, each at its tap.
+
+#include <cstdint>
+
+#include "evt/kit/im2col.hpp"
+#include "evt/kit/pipeline.hpp"
+#include "evt/kit/sm90.hpp"
+#include "evt/kit/wgrad_geometry.hpp"
+#include "evt/kit/wgrad_params.hpp"
+
+namespace evt {
+namespace wgrad {
+
+template <class Tile>
+struct WgradPixels {
+  static constexpr int kBlockOfStage = kPixels * kBlockBytes;  // bytes
+  static constexpr int kStage = (Tile::kFilterBlocks + Tile::kChannelBlocks) * kBlockOfStage;
+
+#if !defined(EVT_DEVICE_PASS)
+  /// Encode the descriptors of the output's gradient and of the input. Return whether the driver accepts them.
+  template <class Mma, class Arguments, class Params>
+  static bool encode(Arguments const& arguments, Params& params) {
+    Problem const& problem = arguments.problem;
+    Axis const &height = problem.height, &width = problem.width;
+    auto const &a = arguments.a_strides, &b = arguments.b_strides;
+    kit::TmaPixels const gradient{
+        Mma::kType, Mma::kElementBytes, arguments.a, {problem.filters, width.output, height.output, problem.images},
+        {a[2], a[1], a[0]}, {0, 0}, {0, 0}, {1, 1}, kBlock, kPixels};
+    kit::TmaPixels const input{
+        Mma::kType, Mma::kElementBytes, arguments.b, {problem.channels, width.size, height.size, problem.images},
+        {b[2], b[1], b[0]}, {-width.pad, -height.pad}, {last_edge(width), last_edge(height)},
+        {width.stride, height.stride}, kBlock, kPixels};
+    return gradient.encode(params.gradient) && input.encode(params.input);
+  }
+#endif
+
+  /// TMA writes all bytes of a stage.
+  template <class Params>
+  CUTLASS_DEVICE static void initialize(Params const&, WgradStorage<Tile> const&) {}
+
+  /// Load the stages of an output.
+  template <class Params>
+  CUTLASS_DEVICE static void load(Params const& params, WgradStorage<Tile> const& storage, WgradWork<Tile> const& work,
+                                  WgradOutput<Tile> const& output, kit::PipelineState& state) {
+    // The blocks of channels that this CTA loads, for all CTAs of its rank.
+    int const blocks = Tile::kChannelBlocks / params.neighbours, first_block = work.neighbour * blocks;
+    uint16_t const receivers = work.receivers(params);
+    Columns const columns(params, output.block + first_block);
+    int const image_pixels = params.output_height * params.output_width;
+    for (int tile = output.first; tile < output.end; ++tile) {
+      int const pixel = tile * kPixels, image = pixel / image_pixels, of_image = pixel - image * image_pixels;
+      int const row = of_image / params.output_width, column = of_image - row * params.output_width;
+      kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
+      uint32_t const full = storage.full(state.index);
+      kit::arrive_and_expect_tx(full, kStage);
+      uint32_t at = storage.stage(state.index);
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Tile::kFilterBlocks; ++block, at += kBlockOfStage) {
+        kit::tma_load_pixels(at, params.gradient, full, {output.filter + block * kBlock, column, row, image}, {0, 0});
+      }
+      int const x = column * params.stride_width - params.pad_width;
+      int const y = row * params.stride_height - params.pad_height;
+      at += first_block * kBlockOfStage;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Tile::kChannelBlocks; ++i, at += kBlockOfStage) {
+        if (i >= blocks) break;
+        kit::PixelPlace const place{columns.channels[i], x, y, image};
+        if (params.neighbours > 1) {
+          kit::tma_load_pixels_multicast(at, params.input, full, receivers, place, columns.taps[i]);
+        } else {
+          kit::tma_load_pixels(at, params.input, full, place, columns.taps[i]);
+        }
+      }
+      state.advance_once(1, params.geometry.stages);
+    }
+  }
+
+ private:
+  /// The channels and the taps of a CTA's blocks. A block beyond the last one has channels beyond the last one: zeros.
+  struct Columns {
+    int channels[Tile::kChannelBlocks];
+    kit::TapOffset taps[Tile::kChannelBlocks];
+
+    template <class Params>
+    CUTLASS_DEVICE Columns(Params const& params, int first) {
+      int const of_tap = ceil_div(params.channels, kBlock), all = params.taps_high * params.taps_wide * of_tap;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Tile::kChannelBlocks; ++i) {
+        int const block = first + i, tap = block < all ? block / of_tap : 0;
+        int const row = tap / params.taps_wide, column = tap - row * params.taps_wide;
+        channels[i] = (block - tap * of_tap) * kBlock;
+        taps[i] = {uint16_t(column * params.dilation_width), uint16_t(row * params.dilation_height)};
+      }
+    }
+  };
+};
+
+}  // namespace wgrad
+}  // namespace evt
+
+#endif  // EVT_KIT_WGRAD_PIXELS_HPP
