@@ -27,6 +27,7 @@ from evt.plan.geometry import (
     halo_multiplied,
     halo_schedule,
     wgrad,
+    wgrad_choice,
 )
 from evt.plan.joined import joins_bits
 from evt.plan.plan import (
@@ -148,7 +149,7 @@ GENERATED = {
     "kit/geometry.hpp": ((convolution, halo, halo_multiplied, halo_groups, halo_schedule), "kit"),
     "kit/depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
     "kit/gemv_geometry.hpp": ((convolution, gemv), "gemv"),
-    "kit/wgrad_geometry.hpp": ((convolution, wgrad), "wgrad"),
+    "kit/wgrad_geometry.hpp": ((convolution, wgrad, wgrad_choice), "wgrad"),
 }
 _GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "evt/([\w./]+)"\n', re.MULTILINE)

@@ -21,14 +21,15 @@ from evt.plan.geometry.wgrad import (
     TILE_ROWS,
     WgradCluster,
     WgradGeometry,
-    cluster_of,
     column_tiles,
     filter_tiles,
     last_edge,
     outputs,
+    partial_sums,
     sharing_of,
     strips_of,
 )
+from evt.plan.geometry.wgrad_choice import cluster_of
 from evt.plan.plan import FilterGradient, Image, PaddedCopy
 from evt.plan.signature import bytes_of
 from evt.plan.wgrad import WgradTile, geometry_of, problem_of
@@ -69,7 +70,8 @@ def partial_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
     """Return the bytes of the partial sums."""
     loop = plan.mainloop
     assert isinstance(loop, FilterGradient)
-    return 4 * cluster_of(problem_of(sizes), loop.part.kind).clusters * sizes["m"] * sizes["n"]
+    problem = problem_of(sizes)
+    return 4 * cluster_of(problem, loop.part.kind).clusters * partial_sums(problem)
 
 
 def pointers(plan: Plan) -> Mapping[str, Field]:

@@ -127,7 +127,7 @@ void check(Size const& size, wgrad::WgradCluster const& others = {0, 0, 0}) {
   arguments.b_strides[2] = of_x, arguments.b_strides[1] = of_x * width.size;
   arguments.b_strides[0] = of_x * width.size * height.size;
   arguments.c = c.data(), arguments.c_stride = columns, arguments.d = d.data(), arguments.d_stride = columns;
-  std::vector<float> sums(size_t(std::max(Kernel::splits(arguments), others.clusters)) * size_t(filters * columns), NAN);
+  std::vector<float> sums(size_t(std::max(Kernel::splits(arguments), others.clusters)) * size_t(wgrad::partial_sums(problem)), NAN);
   arguments.sums = sums.data();
   evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
   std::vector<float> row_parts(size_t(tiles.strips * filters), NAN);

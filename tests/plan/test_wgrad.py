@@ -15,14 +15,16 @@ from evt.plan.geometry.wgrad import (
     LARGEST_BOX,
     PIXELS,
     SHARED_BYTES,
+    TILE_SUMS,
     available,
-    cluster_of,
     first_unit,
     outputs,
     part_of_unit,
+    partial_sums,
     reach,
     streamed_parts,
 )
+from evt.plan.geometry.wgrad_choice import cluster_of
 from evt.plan.wgrad import geometry_of, problem_of, tiles_of, time
 
 ROUTE = "conv-wgrad-3x"
@@ -115,6 +117,12 @@ def test_refusals(reason: str, operand: str, geometry: dict[str, int]) -> None:
 def test_volumes_are_refused() -> None:
     with pytest.raises(evt.TargetError, match="the filters are volumes"):
         evt.conv3d_wgrad("D = acc", kernel_size=3, route=ROUTE).plan("sm90", "f16", "f16")
+
+
+def test_partial_sums_have_whole_tiles() -> None:
+    problem = problem_of(Convolution.of("conv2d", {}).problem((2, 72, 9, 9), (40, 72, 3, 3)).sizes)
+    assert partial_sums(problem) == 40 * 9 * 128
+    assert partial_sums(problem) % TILE_SUMS == 0
 
 
 def test_partial_sums_of_clusters_are_in_the_workspace() -> None:

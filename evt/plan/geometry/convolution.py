@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, sqrt
 
 Int64 = int
 
@@ -15,6 +15,16 @@ Int64 = int
 def ceil_div(number: int, divisor: int) -> int:
     """Return a quotient rounded up."""
     return (number + divisor - 1) // divisor
+
+
+def fourth(number: float) -> float:
+    """Return the fourth power of a number."""
+    return (number * number) * (number * number)
+
+
+def overlapped(first: float, second: float, third: float) -> int:
+    """Combine the costs of overlapping work: their L4 norm."""
+    return int(sqrt(sqrt(fourth(first) + fourth(second) + fourth(third))))
 
 
 @dataclass(frozen=True, slots=True)

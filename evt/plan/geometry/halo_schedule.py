@@ -6,9 +6,8 @@ Part of :mod:`evt.plan.geometry`. Cycles are fitted to times of an H200, 2026-11
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
 
-from evt.plan.geometry.convolution import Problem, ceil_div
+from evt.plan.geometry.convolution import Problem, ceil_div, overlapped
 from evt.plan.geometry.halo import (
     DEPTH_BYTES,
     EIGHT,
@@ -87,16 +86,6 @@ def stream_filters(problem: Problem, kernel: KernelClass, made: Geometry, multip
         return made
     fitted = fit(problem, kernel, made, made.taps_per_stage, False)
     return fitted if fitted.input_stages > 0 else made
-
-
-def fourth(number: float) -> float:
-    """Return the fourth power of a number."""
-    return (number * number) * (number * number)
-
-
-def overlapped(first: float, second: float, third: float) -> int:
-    """Combine the costs of overlapping work: their L4 norm."""
-    return int(sqrt(sqrt(fourth(first) + fourth(second) + fourth(third))))
 
 
 def lines_of_eight(problem: Problem, kernel: KernelClass) -> int:

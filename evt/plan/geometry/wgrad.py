@@ -46,33 +46,19 @@ MOST_PIXELS = 512
 LEAST_EDGE = -128
 LARGEST_EDGE = 127
 LARGEST_OFFSET = 255
-#: Multiply-adds of an SM in a cycle, and how much longer instructions of 64 columns take, which windows with a stride
-#: have. Bytes that an SM loads in a cycle, and cycles of a tile's barriers. Fitted on an H200, 2026-11.
-MULTIPLIED = 1700.0
-NARROW = 1.3
-LOADED = 30.0
-OF_TILE = 100.0
-#: An SM of most GPUs. The workspace is measured before the GPU is known. Clusters of four CTAs or more leave some SMs
-#: idle.
+#: The SMs of most GPUs. The workspace is measured before the GPU is known.
 MULTIPROCESSORS = 132
+#: CTAs of a tile in a cluster: kit/wgrad_completion.hpp adds the sums of these.
+CLUSTERS = (1, 2, 4)
+#: CTAs of a cluster, at most, and the CTAs that run at a time in clusters of this size: some SMs are idle.
+LARGEST_CLUSTER = 4
 IN_CLUSTERS = 120
-LARGE_CLUSTER = 4
-#: CTAs of a tile in a cluster: kit/wgrad.hpp has loops for these.
-CLUSTERS = (1, 2, 4, 8)
-LARGEST_CLUSTER = 8
 #: Tiles of filters of a cluster.
 NEIGHBOURS = (1, 2)
-#: Cycles of a CTA before and after its tiles, of the partial sums of a streamed tile, and of the second kernel. The
-#: last number is the bytes of partial sums that all SMs write and read in a cycle. Fitted on an H200, 2026-11.
-OF_CTA = 6000.0
-OF_PIECE = 2000.0
-SECOND = 5000.0
-SUMMED = 3300.0
-#: Floats after a row of sums in shared memory: eight rows are in different banks.
-ROW_PADDING = 8
 #: Elements of the gradient whose sums a warp adds.
 TILE_ROWS = 8
 TILE_COLUMNS = 32
+TILE_SUMS = 256
 #: Partial sums that a warp adds on its own, and warps that share a tile, at most.
 FEW = 8
 SHARING_WARPS = 16
@@ -112,7 +98,7 @@ class WgradClass:
     @property
     def sum_bytes(self) -> int:
         """Shared memory of the accumulators of all parts."""
-        return self.parts * self.filter_blocks * BLOCK * (self.sum_columns + ROW_PADDING) * 4
+        return self.parts * self.sums * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +197,7 @@ def outputs(problem: Problem, kind: WgradClass) -> int:
 
 def available(size: int) -> int:
     """Return the CTAs that run at a time, in clusters of a size."""
-    return IN_CLUSTERS if size >= LARGE_CLUSTER else MULTIPROCESSORS
+    return IN_CLUSTERS if size == LARGEST_CLUSTER else MULTIPROCESSORS
 
 
 def clusters_of(problem: Problem, kind: WgradClass, neighbours: int, ranks: int) -> int:
@@ -221,12 +207,6 @@ def clusters_of(problem: Problem, kind: WgradClass, neighbours: int, ranks: int)
     least = Int64(BLOCK) * kind.parts * ranks
     most = available(size) // size // (outputs(problem, kind) // neighbours)
     return int(max(min(Int64(most), (pixels + least - 1) // least), Int64(1)))
-
-
-def loaded_blocks(problem: Problem, kind: WgradClass, neighbours: int) -> float:
-    """Return the blocks of 64 channels that a CTA loads for each pixel, without the halo."""
-    count = kind.channel_blocks * boxes(problem.height, kind.tap_rows) * boxes(problem.width, kind.tap_columns)
-    return float(kind.filter_blocks) + float(count) / float(neighbours)
 
 
 def are_neighbours(problem: Problem, kind: WgradClass, neighbours: int) -> bool:
@@ -264,49 +244,14 @@ def streamed(problem: Problem, kind: WgradClass, neighbours: int) -> WgradCluste
     return WgradCluster(neighbours, 1, streamed_parts(units, blocks, number), number)
 
 
-def second_cycles(problem: Problem, partials: float) -> float:
-    """Return the clock cycles of the second kernel, which adds partial sums of each element."""
-    elements = float(problem.filters) * problem.tap_count * problem.channels
-    return SECOND + partials * elements * 8.0 / SUMMED if partials > 1.0 else 0.0
-
-
-def shared_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster) -> float:
-    """Return the clock cycles of both kernels, without the halos of windows."""
-    pixels = float(problem.images) * problem.height.output * problem.width.output
-    loaded = loaded_blocks(problem, kind, cluster.neighbours) * BLOCK_BYTES / LOADED
-    of_pixel = max(kind.sums / MULTIPLIED, loaded)
-    if cluster.streamed > 0:
-        tiles = float(outputs(problem, kind) // cluster.neighbours)
-        pieces = tiles + float(cluster.streamed)
-        of_cta = pixels * tiles * of_pixel + pieces * OF_PIECE
-        return of_cta / cluster.streamed + OF_CTA + second_cycles(problem, pieces / tiles)
-    waves = ceil_div(cluster.splits * outputs(problem, kind), available(cluster.ctas))
-    return waves * (pixels / cluster.splits * of_pixel + OF_CTA) + second_cycles(problem, float(cluster.clusters))
-
-
-def cluster_of(problem: Problem, kind: WgradClass) -> WgradCluster:
-    """Return the clusters for which both kernels are fastest."""
-    best = WgradCluster(1, 1, clusters_of(problem, kind, 1, 1))
-    least = shared_cycles(problem, kind, best)
-    for neighbours in NEIGHBOURS:
-        if are_neighbours(problem, kind, neighbours):
-            for ranks in CLUSTERS:
-                if neighbours * ranks <= LARGEST_CLUSTER:
-                    even = WgradCluster(neighbours, ranks, clusters_of(problem, kind, neighbours, ranks))
-                    if shared_cycles(problem, kind, even) < least:
-                        best = even
-                        least = shared_cycles(problem, kind, even)
-            if kind.streams:
-                uneven = streamed(problem, kind, neighbours)
-                if shared_cycles(problem, kind, uneven) < least:
-                    best = uneven
-                    least = shared_cycles(problem, kind, uneven)
-    return best
-
-
 def strips_of(problem: Problem) -> int:
     """Return the strips of columns of the epilogue: a tap has strips for whole blocks of channels."""
     return problem.tap_count * ceil_div(problem.channels, BLOCK) * (BLOCK // TILE_COLUMNS)
+
+
+def partial_sums(problem: Problem) -> Int64:
+    """Return the floats of one partial sum of each element: whole tiles, also of channels beyond the last one."""
+    return Int64(ceil_div(problem.filters, TILE_ROWS)) * strips_of(problem) * TILE_SUMS
 
 
 def sharing_of(splits: int) -> int:
@@ -374,30 +319,6 @@ def fits(problem: Problem, kind: WgradClass, made: WgradGeometry) -> bool:
     return is_box and made.stages >= 2 * kind.parts and made.gradient_pixels <= MOST_PIXELS
 
 
-def cycles(kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> float:
-    """Return the clock cycles of a CTA's tiles of pixels."""
-    of_input = kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
-    of_gradient = kind.filter_blocks * made.gradient_pixels
-    loaded = float(of_gradient) + float(of_input) / float(cluster.neighbours)
-    multiplied = float(made.depth) * kind.sums / MULTIPLIED * (NARROW if made.boxes_wide > 1 else 1.0)
-    few = 1.2 if made.stages < 3 else 1.0
-    each = max(multiplied, loaded * BLOCK_BYTES / LOADED) * few + OF_TILE
-    return float(ceil_div(made.tiles, cluster.splits)) * each
-
-
-def total_cycles(problem: Problem, kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> float:
-    """Return the clock cycles of both kernels."""
-    if not kind.has_window:
-        return shared_cycles(problem, kind, cluster)
-    waves = ceil_div(cluster.splits * outputs(problem, kind), available(cluster.ctas))
-    return waves * (cycles(kind, made, cluster) + OF_CTA) + second_cycles(problem, float(cluster.clusters))
-
-
-def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry, cluster: WgradCluster) -> bool:
-    """Return whether a geometry is faster than another, which may have no stages."""
-    return other.stages == 0 or cycles(kind, one, cluster) < cycles(kind, other, cluster)
-
-
 def last_edge(axis: Axis) -> int:
     """Return where the pixels of the first tap end, from the end of the image."""
     return (axis.output - 1) * axis.stride - axis.pad - (axis.size - 1)
@@ -420,20 +341,3 @@ def successive(problem: Problem, kind: WgradClass) -> WgradGeometry:
     stages = most - most % kind.parts
     tiles = int(pixel_blocks(problem))
     return WgradGeometry(1, PIXELS, PIXELS, 1, 1, 1, PIXELS, of_block, of_block, stage_bytes, stages, 1, 1, tiles)
-
-
-def choose_wgrad(problem: Problem, kind: WgradClass) -> WgradGeometry:
-    """Return the fastest tile of pixels; without stages if none fits."""
-    if not kind.has_window:
-        return successive(problem, kind)
-    height = problem.height
-    width = problem.width
-    best = WgradGeometry()
-    cluster = cluster_of(problem, kind)
-    for columns in range(1, min(width.output, LARGEST_BOX) + 1):
-        if width.output % columns == 0:
-            for rows in range(1, min(height.output, MOST_PIXELS // columns) + 1):
-                made = cut(problem, kind, rows, columns)
-                if fits(problem, kind, made) and better(kind, made, best, cluster):
-                    best = made
-    return best

@@ -33,6 +33,12 @@ CUTLASS_DEVICE void store_shared(uint32_t address, float2 two) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(two.x), "f"(two.y) : "memory");
 }
 
+CUTLASS_DEVICE void store_shared(uint32_t address, float4 const& four) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w)
+               : "memory");
+}
+
 CUTLASS_DEVICE void load_cluster(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

@@ -73,7 +73,7 @@ struct Wgrad {
     return cluster_of(arguments.problem, Tile::kClass).clusters;
   }
 
-  static int64_t elements(Arguments const& arguments) { return int64_t(rows(arguments)) * columns(arguments); }
+  static int64_t elements(Arguments const& arguments) { return partial_sums(arguments.problem); }
   static int rows(Arguments const& arguments) { return arguments.problem.filters; }
   static int columns(Arguments const& arguments) {
     Problem const& problem = arguments.problem;

@@ -25,146 +25,144 @@ struct WgradCompletion {
   using Sums = SplitSums<Epilogue>;
   using Params = WgradParams<Sums>;
   using OfConsumer = typename WgradMultiplication<Tile, Mma>::Sums;
+  static constexpr int kStripsOfBlock = kBlock / kTileColumns;
 
   /// Keep the sums of a consumer in shared memory, once all consumers have read the stages.
   CUTLASS_DEVICE static void keep(Storage const& storage, Consumer const& consumer, OfConsumer const& sums) {
-    int const first_column = Tile::kHasWindow ? consumer.tap_row * Tile::kTapColumns * kBlock : 0;
-    CUTLASS_PRAGMA_UNROLL
-    for (int block = 0; block < Tile::kBlocks; ++block) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Tile::kInstructions; ++i) {
-        int const column = first_column + i * Tile::kGroup * kBlock;
-        keep(storage, consumer.part, (consumer.first_block + block) * kBlock, column, sums[block][i]);
-      }
-    }
+    uint32_t const of_lane = threadIdx.x % 32 * 16;
+    for_each_tile(consumer, sums, [&](int tile_row, int strip, float4 const (&halves)[2]) {
+      uint32_t const to = storage.sums(consumer.part, tile_row, strip) + of_lane;
+      kit::store_shared(to, halves[0]);
+      kit::store_shared(to + TileOrder::kHalf * 4, halves[1]);
+    });
   }
 
   /// Write a consumer's sums as partial sums of the cluster.
   CUTLASS_DEVICE static void write(
       Params const& params, Output const& output, Consumer const& consumer, OfConsumer const& sums) {
-    constexpr int kEights = kBlock / 8;
     typename Sums::Params const& combined = params.combined;
-    int const thread = threadIdx.x % kWarpGroup, lane = thread % 32;
-    int const row = output.filter + consumer.first_block * kBlock + thread / 32 * 16 + lane / 4;
-    int const of_tap = ceil_div(params.channels, kBlock);
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Tile::kChannelBlocks; ++i) {
-      int const number = output.block + i, tap = number / of_tap, channel = (number - tap * of_tap) * kBlock + lane % 4 * 2;
-      if (tap >= params.taps_high * params.taps_wide) break;
-      float* const column = params.sums + tap * params.channels + channel;
-      CUTLASS_PRAGMA_UNROLL
-      for (int block = 0; block < Tile::kBlocks; ++block) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          int const here = row + block * kBlock + half * 8;
-          float* const to = column + (int64_t(output.partial) * combined.rows + here) * combined.columns;
-          CUTLASS_PRAGMA_UNROLL
-          for (int eight = 0; eight < kEights; ++eight) {
-            float const* const from = &sums[block][i / Tile::kGroup][(i % Tile::kGroup * kEights + eight) * 4 + half * 2];
-            if (here < combined.rows && channel + eight * 8 < params.channels) {
-              *reinterpret_cast<float2*>(to + eight * 8) = make_float2(from[0], from[1]);
-            }
-          }
-        }
-      }
-    }
+    int const first_tile = output.filter / kTileRows, first_strip = output.block * kStripsOfBlock;
+    float* const of_lane = params.sums + combined.place(output.partial, first_tile, first_strip) + threadIdx.x % 32 * 4;
+    for_each_tile(consumer, sums, [&](int tile_row, int strip, float4 const (&halves)[2]) {
+      if ((first_tile + tile_row) * kTileRows >= combined.rows || first_strip + strip >= combined.strips) return;
+      float* const to = of_lane + combined.place(0, tile_row, strip);
+      *reinterpret_cast<float4*>(to) = halves[0];
+      *reinterpret_cast<float4*>(to + TileOrder::kHalf) = halves[1];
+    });
   }
 
   /// Complete the tile together with the other CTAs of the cluster that share it, by the warps of all consumers.
   CUTLASS_DEVICE static void complete(
       Params const& params, Storage const& storage, Work const& work, Output const& output, int warp) {
-    constexpr int kOfBlock = kBlock / kTileColumns, kStrips = Tile::kClass.sum_columns() / kTileColumns;
-    constexpr int kTiles = Tile::kFilterBlocks * kBlock / kTileRows * kStrips, kAll = Tile::kConsumers * kWarps;
-    typename Sums::Params const& combined = params.combined;
-    int const lane = threadIdx.x % 32;
-    for (int number = work.rank * kAll + warp; number < kTiles; number += params.ranks * kAll) {
-      int const down = number / kStrips, across = number - down * kStrips;
-      int const first_row = output.filter + down * kTileRows;
-      // A strip without channels is completed, too: its parts of reductions are added.
-      int const strip = strip_of(params, output, across / kOfBlock, across % kOfBlock);
-      if (strip < 0 || first_row >= params.filters) continue;
-      float2 sums[fragment::kRows] = {};
-      uint32_t const from = storage.sum(0, down * kTileRows + lane % Lanes::kRows,
-                                        across * kTileColumns + lane / Lanes::kRows * 2);
-      auto const place_of = [&](int rank) {
-        return kit::set_block_rank(from, rank * params.neighbours + work.neighbour);
+    constexpr int kAll = Tile::kConsumers * kWarps;
+    int const step = params.ranks * kAll, last = kTiles - 1;
+    uint32_t const of_lane = storage.sums(0, 0, 0) + TileOrder::place(threadIdx.x % 32) * 4;
+    for (int first = work.rank * kAll + warp; first < kTiles; first += kTogether * step) {
+      uint32_t tiles[kTogether];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kTogether; ++i) tiles[i] = of_lane + min(first + i * step, last) * (kTileSums * 4);
+      float2 sums[kTogether][fragment::kRows] = {};
+      auto const place_of = [&](int i, int rank) {
+        return kit::set_block_rank(tiles[i], rank * params.neighbours + work.neighbour);
       };
       if (params.ranks == 1) {
-        add<1>(storage, [&](int) { return from; }, sums);
+        add<1>(storage, [&](int i, int) { return tiles[i]; }, sums);
       } else if (params.ranks == 2) {
         add<2>(storage, place_of, sums);
       } else {
-        for (int rank = 0; rank < params.ranks; rank += kAtATime) {
-          add<kAtATime>(storage, [&](int i) { return place_of(rank + i); }, sums);
-        }
+        add<4>(storage, place_of, sums);
       }
-      fragment::Tile const tile = combined.tile(first_row / kTileRows, strip);
-      int const row = first_row + lane % Lanes::kRows;
-      if (combined.splits == 1) {
-        Sums::visit(combined, tile, row, sums);
-      } else {
-        Sums::write(combined, params.sums, output.partial, tile, row, sums);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        if (first + i * step < kTiles) complete_tile(params, output, first + i * step, sums[i]);
       }
     }
   }
 
  private:
-  static constexpr int kAtATime = 4;  // CTAs of a large cluster whose sums are loaded before they are added
+  static constexpr int kStrips = Tile::kClass.sum_columns() / kTileColumns;  // of the CTA
+  static constexpr int kTiles = Tile::kFilterBlocks * kBlock / kTileRows * kStrips;
+  static constexpr int kTogether = 2;  // tiles whose sums a warp loads before it adds the first ones
+
+  /// Complete a warp's tile of the CTA.
+  CUTLASS_DEVICE static void complete_tile(
+      Params const& params, Output const& output, int number, float2 const (&sums)[fragment::kRows]) {
+    typename Sums::Params const& combined = params.combined;
+    int const lane = threadIdx.x % 32, down = number / kStrips, across = number - down * kStrips;
+    int const first_row = output.filter + down * kTileRows;
+    // A strip without channels is completed, too: its parts of reductions are added.
+    int const strip = strip_of(params, output, across / kStripsOfBlock, across % kStripsOfBlock);
+    if (strip < 0 || first_row >= params.filters) return;
+    int const tile_row = first_row / kTileRows;
+    if (combined.splits == 1) {
+      Sums::visit(combined, combined.tile(tile_row, strip), first_row + lane % Lanes::kRows, sums);
+    } else {
+      Sums::write(params.sums + combined.place(output.partial, tile_row, strip) + TileOrder::place(lane), sums);
+    }
+  }
 
   /// The strip of a part of a CTA's block of channels; -1 for a block beyond the gradient.
   CUTLASS_DEVICE static int strip_of(Params const& params, Output const& output, int block, int part) {
-    constexpr int kOfBlock = kBlock / kTileColumns;
     if constexpr (Tile::kHasWindow) {
       int const y = output.tap_row + block / Tile::kTapColumns, x = output.tap_column + block % Tile::kTapColumns;
       bool const is_tap = y < params.taps_high && x < params.taps_wide;
       int const tap = y * params.taps_wide + x;
-      return is_tap ? tap * params.combined.strips_of_tap() + output.block * kOfBlock + part : -1;
+      return is_tap ? tap * params.combined.strips_of_tap() + output.block * kStripsOfBlock + part : -1;
     } else {
-      int const strip = (output.block + block) * kOfBlock + part;
+      int const strip = (output.block + block) * kStripsOfBlock + part;
       return strip < params.combined.strips ? strip : -1;
     }
   }
 
-  /// Keep the sums of an instruction in shared memory.
-  CUTLASS_DEVICE static void keep(
-      Storage const& storage, int part, int first_row, int first_column, float const (&sums)[Mma::kPixels / 2]) {
-    int const thread = threadIdx.x % kWarpGroup, lane = thread % 32;
-    uint32_t const to = storage.sum(part, first_row + thread / 32 * 16 + lane / 4, first_column + lane % 4 * 2);
+  /// Call `function(tile_row, strip, halves)` for each tile of 8 rows and 32 columns of a warp's sums.
+  template <class Function>
+  CUTLASS_DEVICE static void for_each_tile(Consumer const& consumer, OfConsumer const& sums, Function const& function) {
+    constexpr int kStrips = Mma::kPixels / kTileColumns;  // of an instruction
+    int const first_strip = Tile::kHasWindow ? consumer.tap_row * Tile::kTapColumns * kStripsOfBlock : 0;
+    int const first_row = consumer.first_block * (kBlock / kTileRows) + threadIdx.x % kWarpGroup / 32 * 2;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Mma::kPixels / 8; ++i) {
+    for (int block = 0; block < Tile::kBlocks; ++block) {
       CUTLASS_PRAGMA_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        uint32_t const place = to + (8 * half * (Tile::kClass.sum_columns() + kRowPadding) + 8 * i) * 4;
-        kit::store_shared(place, make_float2(sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]));
+      for (int i = 0; i < Tile::kInstructions * kStrips; ++i) {
+        float const* const of_strip = sums[block][i / kStrips] + i % kStrips * (kTileColumns / 2);
+        CUTLASS_PRAGMA_UNROLL
+        for (int lower = 0; lower < 2; ++lower) {
+          float const* const from = of_strip + 2 * lower;
+          float4 const halves[2] = {make_float4(from[0], from[1], from[4], from[5]),
+                                    make_float4(from[8], from[9], from[12], from[13])};
+          function(first_row + block * (kBlock / kTileRows) + lower, first_strip + i, halves);
+        }
       }
     }
   }
 
   /// Add the sums of all parts of some CTAs, all loaded before the first is added. `place_of` returns the address of a
-  /// thread's sum in a CTA.
-  template <int Number, class PlaceOf>
-  CUTLASS_DEVICE static void add(Storage const& storage, PlaceOf const& place_of, float2 (&sums)[fragment::kRows]) {
-    float2 loaded[Number][Tile::kParts][fragment::kRows];
+  /// thread's sum of a tile in a CTA.
+  template <int Ranks, class PlaceOf>
+  CUTLASS_DEVICE static void add(
+      Storage const& storage, PlaceOf const& place_of, float2 (&sums)[kTogether][fragment::kRows]) {
+    constexpr int kSums = Ranks * Tile::kParts;
+    float2 loaded[kTogether][kSums][fragment::kRows];
     CUTLASS_PRAGMA_UNROLL
-    for (int number = 0; number < Number; ++number) {
-      uint32_t const from = place_of(number);
+    for (int tile = 0; tile < kTogether; ++tile) {
       CUTLASS_PRAGMA_UNROLL
-      for (int part = 0; part < Tile::kParts; ++part) {
+      for (int i = 0; i < kSums; ++i) {
+        uint32_t const of_part = storage.sums(i % Tile::kParts, 0, 0) - storage.stages;
+        uint32_t const from = place_of(tile, i / Tile::kParts) + of_part;
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < fragment::kRows; ++i) {
-          uint32_t const place = storage.sum(part, i * Lanes::kRows, 0) - storage.stages;
-          loaded[number][part][i] = kit::load_cluster(from + place);
+        for (int row = 0; row < fragment::kRows; ++row) {
+          loaded[tile][i][row] = kit::load_cluster(from + row * TileOrder::kRowsApart * 4);
         }
       }
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int number = 0; number < Number; ++number) {
+    for (int tile = 0; tile < kTogether; ++tile) {
       CUTLASS_PRAGMA_UNROLL
-      for (int part = 0; part < Tile::kParts; ++part) {
+      for (int i = 0; i < kSums; ++i) {
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < fragment::kRows; ++i) {
-          sums[i].x += loaded[number][part][i].x;
-          sums[i].y += loaded[number][part][i].y;
+        for (int row = 0; row < fragment::kRows; ++row) {
+          sums[tile][row].x += loaded[tile][i][row].x;
+          sums[tile][row].y += loaded[tile][i][row].y;
         }
       }
     }

@@ -61,9 +61,11 @@ struct WgradStorage {
     stages = (kit::cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
     barriers = stages + max(geometry.stages * stage_bytes, Tile::kClass.sum_bytes());
   }
-  /// The place of a sum, once all stages are multiplied.
-  CUTLASS_DEVICE uint32_t sum(int part, int row, int column) const {
-    return stages + ((part * Tile::kFilterBlocks * kBlock + row) * (Tile::kClass.sum_columns() + kRowPadding) + column) * 4;
+  /// The place of a tile of sums, once all stages are multiplied.
+  CUTLASS_DEVICE uint32_t sums(int part, int tile_row, int strip) const {
+    constexpr int kTileRowsOfPart = Tile::kFilterBlocks * kBlock / kTileRows;
+    constexpr int kStrips = Tile::kClass.sum_columns() / kTileColumns;
+    return stages + ((part * kTileRowsOfPart + tile_row) * kStrips + strip) * kTileSums * 4;
   }
   CUTLASS_DEVICE uint32_t stage(int index) const { return stages + index * stage_bytes; }
   CUTLASS_DEVICE uint32_t full(int index) const { return barriers + 16 * index; }

@@ -21,6 +21,21 @@ namespace wgrad {
 /// The lanes of the epilogue.
 using Lanes = fragment::Lanes<16, 1, false>;
 
+/// The order of a tile's sums in memory. The accumulators of a lane are two quads: sums of two pairs of columns. The first
+/// quads of all lanes precede the second ones.
+struct TileOrder {
+  static constexpr int kHalf = 128;                     // the first quads
+  static constexpr int kRowsApart = 16 * Lanes::kRows;  // from row to row of a lane of the epilogue
+
+  static_assert(kTileSums == 2 * kHalf && kTileSums == kTileRows * kTileColumns, "two halves");
+
+  /// The place of a lane of the epilogue: of its first row and of its pair of columns.
+  CUTLASS_DEVICE static int place(int lane) {
+    int const row = lane % Lanes::kRows, pair = lane / Lanes::kRows;
+    return pair / 8 * kHalf + (row * 4 + pair % 4) * 4 + pair / 4 % 2 * 2;
+  }
+};
+
 template <class Epilogue>
 struct SplitSums {
   using Source = typename Epilogue::Source;
@@ -45,6 +60,11 @@ struct SplitSums {
     typename Epilogue::Params epilogue;
 
     CUTLASS_HOST_DEVICE int strips_of_tap() const { return ceil_div(channels, kBlock) * (kBlock / kTileColumns); }
+
+    /// The place of a tile's partial sums.
+    CUTLASS_HOST_DEVICE int64_t place(int split, int tile_row, int strip) const {
+      return ((int64_t(split) * ceil_div(rows, kTileRows) + tile_row) * strips + strip) * kTileSums;
+    }
 
     /// The partial sums of the elements of a row and a strip.
     CUTLASS_DEVICE int splits_of(int row, int strip) const {
@@ -76,9 +96,9 @@ struct SplitSums {
     int const number = blockIdx.x * tiles + warp / params.sharing;
     int const of_rows = number / params.strips, strip = number - of_rows * params.strips;
     int const row = of_rows * kTileRows + lane % Lanes::kRows;
-    fragment::Tile const tile = params.tile(of_rows, strip);
+    bool const has_tile = of_rows * kTileRows < params.rows;
     float2 sums[fragment::kRows] = {};
-    add(params, part, row, tile, sums);
+    if (has_tile) add(params, part, of_rows, strip, sums);
     if (params.sharing > 1) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < fragment::kRows; ++i) shared[warp][i][lane] = sums[i];
@@ -93,7 +113,7 @@ struct SplitSums {
         }
       }
     }
-    if (of_rows * kTileRows < params.rows) visit(params, tile, row, sums);
+    if (has_tile) visit(params, params.tile(of_rows, strip), row, sums);
   }
 
   /// Compute the epilogue of a thread's elements.
@@ -144,15 +164,9 @@ struct SplitSums {
   }
 
   /// Write a thread's partial sums.
-  CUTLASS_DEVICE static void write(Params const& params, float* to, int split, fragment::Tile const& tile, int row,
-                                   float2 const (&sums)[fragment::kRows]) {
-    if (tile.first >= tile.end) return;
+  CUTLASS_DEVICE static void write(float* to, float2 const (&sums)[fragment::kRows]) {
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < fragment::kRows; ++i) {
-      int const here = row + i * Lanes::kRows;
-      int64_t const place = (int64_t(split) * params.rows + here) * params.columns + tile.first;
-      if (here < params.rows) *reinterpret_cast<float2*>(to + place) = sums[i];
-    }
+    for (int i = 0; i < fragment::kRows; ++i) *reinterpret_cast<float2*>(to + i * TileOrder::kRowsApart) = sums[i];
   }
 
  private:
@@ -160,7 +174,6 @@ struct SplitSums {
   struct Partial {
     float const* from;
     int64_t step;  // to the next one
-    int rows_apart, rows;
 
     /// Add the next ones, all loaded before the first is added.
     template <int Number>
@@ -170,7 +183,7 @@ struct SplitSums {
       for (int j = 0; j < Number; ++j) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < fragment::kRows; ++i) {
-          loaded[j][i] = i < rows ? *reinterpret_cast<float2 const*>(from + j * step + i * rows_apart) : float2{0, 0};
+          loaded[j][i] = *reinterpret_cast<float2 const*>(from + j * step + i * TileOrder::kRowsApart);
         }
       }
       CUTLASS_PRAGMA_UNROLL
@@ -187,13 +200,11 @@ struct SplitSums {
 
   /// Add the partial sums of a thread's elements from `part` on.
   CUTLASS_DEVICE static void add(
-      Params const& params, int part, int row, fragment::Tile const& tile, float2 (&sums)[fragment::kRows]) {
-    int64_t const all = int64_t(params.rows) * params.columns;
-    int const rows = (params.rows - row + Lanes::kRows - 1) / Lanes::kRows;  // of the thread
-    if (tile.first >= tile.end || row >= params.rows) return;
-    Partial partial{params.sums + part * all + int64_t(row) * params.columns + tile.first, params.sharing * all,
-                    Lanes::kRows * params.columns, rows};
-    int left = (params.splits_of(row, tile.strip) - part + params.sharing - 1) / params.sharing;
+      Params const& params, int part, int tile_row, int strip, float2 (&sums)[fragment::kRows]) {
+    int const lane = threadIdx.x % 32;
+    Partial partial{params.sums + params.place(part, tile_row, strip) + TileOrder::place(lane),
+                    params.place(params.sharing, 0, 0)};
+    int left = (params.splits_of(tile_row * kTileRows, strip) - part + params.sharing - 1) / params.sharing;
     for (; left >= kAtATime; left -= kAtATime) partial.template add<kAtATime>(sums);
     for (; left > 0; --left) partial.template add<1>(sums);
   }

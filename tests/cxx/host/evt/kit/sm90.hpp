@@ -239,6 +239,7 @@ inline uint32_t multiply_add_two(element::f16, uint32_t, uint32_t, uint32_t) { s
 inline uint32_t inverted_or(uint32_t word, uint32_t mask, uint32_t others) { return (~word & mask) | others; }
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) { return (word & mask) | others; }
 inline void store_shared(uint32_t address, float2 two) { std::memcpy(host::at(address), &two, sizeof(two)); }
+inline void store_shared(uint32_t address, float4 const& four) { std::memcpy(host::at(address), &four, sizeof(four)); }
 inline float2 load_cluster(uint32_t address) {
   host::require_running(host::rank_of(address));
   float2 two;
