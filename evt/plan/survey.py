@@ -308,14 +308,14 @@ class Survey:
     def defaults(self) -> tuple[Plan, ...]:
         """The plans of the configurations that a kernel is built in, the general one first: see :attr:`plan`.
 
-        The plans of other routes that suit some sizes, or as well as the chosen one, come last, unless a route is
-        requested.
+        The plans of other routes that suit some sizes, or as well as the chosen one, come last. They are of the
+        requested kind.
         """
         if self.config is not None:
             return (self.plan,)
         if self.problem.options.batch_invariant:
             return self._invariant_defaults()
-        others = [each for each in self.asked if each is not self.chosen and self.named is None]
+        others = [each for each in self.asked if each is not self.chosen]
         found = [plan for each in (self.chosen, *(each for each in others if each.suits_partly)) for plan in each.plans]
         found += [plan for each in others if each.rivals for plan in self._fastest_for_images(each.plans, found)]
         return self.plan, *(plan for plan in found if plan is not self.plan)

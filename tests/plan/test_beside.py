@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import evt
@@ -43,3 +45,25 @@ def test_products_beside_the_halo_kernel_are_the_fastest_for_some_images() -> No
         best = every[fastest(every, sizes, find_card("sm90"))].config
         assert best in [plan.config for plan in plans(8)]
     assert len(plans(8)) < len(every) // 2
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_kind_of_routes_has_the_kernels_of_each_of_its_routes(seed: int) -> None:
+    """A request for evt's kernels leaves the choice among them to each call."""
+    draw = random.Random(seed)
+    images, channels, filters, side = (
+        draw.randint(1, 32),
+        draw.randint(9, 120),
+        draw.randint(1, 160),
+        draw.randint(9, 90),
+    )
+    taps, stride = draw.choice((1, 3, 5)), draw.choice((1, 2))
+    op = evt.conv2d("D = relu(acc + bias)", padding=taps // 2, stride=stride)
+    shapes = (images, channels, side, side), (filters, channels, taps, taps)
+    problem = packed_problem(op.request, "sm90", "f16", "f16", shapes)
+    usual, own = (
+        {(plan.route, plan.config) for plan in survey(problem, route).defaults if plan.family == "own"}
+        for route in (None, "own")
+    )
+    assert own
+    assert usual <= own
