@@ -81,6 +81,7 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
     Part const part{geometry.input_pitch * warp / kWideners, geometry.input_pitch * (warp + 1) / kWideners};
     int const lane = threadIdx.x % 32, begin = part.first * operands.words, end = part.end * operands.words;
     int const next_row = params.stride_height * int(operands.a_row), row_bytes = geometry.input_pitch * Traits::kPixelBytes;
+    int const box_rows = geometry.box_rows, next_y = params.stride_height;  // registers: a row would wait for constants
     Box last{-1, 0};
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
@@ -109,8 +110,11 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
           for (int image = 0; image < geometry.images; ++image, from += operands.a_image) {
             bool const has_image = has_column && tile.image + image < params.images;
             auto of_row = from;
-            for (int row = 0; row < geometry.box_rows; ++row, of_row += next_row, to += row_bytes) {
-              bool const exists = has_image && uint32_t(first_row + row * params.stride_height) < uint32_t(operands.height);
+            uint32_t const height = has_image ? operands.height : 0;
+            int y = first_row;
+#pragma unroll 4
+            for (int row = 0; row < box_rows; ++row, of_row += next_row, to += row_bytes, y += next_y) {
+              bool const exists = uint32_t(y) < height;
               int const before = begins_within_word(of_row);  // the elements of the word before the pixel's
               int const bytes = 2 * (kIsOdd ? min(channels + before, kElements) : kElements);
               copy_word_async<2 * kElements>(swizzled<Traits>(to), exists ? of_row - before : operands.a,
