@@ -89,10 +89,11 @@ class _Passes:
 
     def part(self, operation: str, arguments: tuple[str, ...]) -> str:
         """Return the type of an operation's object. A column broadcast has values for all rows of a warp's tile."""
-        lanes, config = self.lanes, self.plan.config
-        if operation == "ColumnBroadcast" and isinstance(self.plan.mainloop, OwnProduct | Gemv):
+        lanes, loop, config = self.lanes, self.plan.mainloop, self.plan.config
+        if operation == "ColumnBroadcast" and isinstance(loop, OwnProduct | Gemv):
             rows = STEP_PIXELS if config.schedule == "own_rows" else config.tile[0]
-            paired = (lanes,) if isinstance(self.plan.mainloop, OwnProduct) and self.plan.mainloop.pairs else ()
+            rows = loop.tile.rows_of_warp if isinstance(loop, Gemv) else rows
+            paired = (lanes,) if isinstance(loop, OwnProduct) and loop.pairs else ()
             lanes = listed("evt::fragment::LanesOfTile", (str(rows), *paired))
         if operation == "MaskStore" and joins_bits(self.plan):
             return listed("evt::own::Part", (lanes, "evt::own::JoinedMaskStore"))

@@ -156,11 +156,11 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
 
 
 def _gemv(plan: Plan, loop: Gemv) -> str:
-    """Return the kernel of a product of few rows."""
-    rows, columns, _ = plan.config.tile
-    numbers = rows, columns // STRIP, *(each.alignment * bytes_of(each.dtype) for each in (loop.a, loop.b))
+    """Return the kernel of a product of few rows or few columns."""
+    tile = loop.tile
+    numbers = tile.rows, tile.columns // STRIP, *(each.alignment * bytes_of(each.dtype) for each in (loop.a, loop.b))
     mma = f"evt::gemv::MmaSync<{fragment_element(loop.a.dtype)}>"
-    return f"evt::gemv::Kernel<{mma}, Epilogue, {', '.join(map(str, numbers))}>"
+    return f"evt::gemv::Kernel<{mma}, Epilogue, {', '.join(map(str, numbers))}, {str(tile.by_rows).lower()}>"
 
 
 def _scales(loop: OwnProduct, tile: Tile) -> str:

@@ -23,7 +23,7 @@ from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore, MaskStore
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.gemv import MOST_ROW_BYTES, GemvTile
+from evt.plan.geometry.gemv import MOST_ROW_BYTES
 from evt.plan.halo import TOO_LARGE, forward
 from evt.plan.halo_cost import INSTRUCTION, BlockedConvolution, axes_of
 from evt.plan.halo_few import beyond_windows
@@ -147,10 +147,8 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
             ),
         )
     elif isinstance(plan.mainloop, gemv.Gemv):
-        rows, columns, _ = plan.config.tile
         row_bytes = sizes["k"] * plan.operand_bits // 8
-        tile = GemvTile(rows, columns)
-        start, work = gemv.start_and_work(tile, sizes["m"], sizes["n"], row_bytes, card.multiprocessors)
+        start, work = gemv.start_and_work(plan.mainloop.tile, sizes["m"], sizes["n"], row_bytes, card.multiprocessors)
     else:
         start, work = _cycles(plan, sizes, card.multiprocessors)
         start, work = start / card.ghz / 1e3, card.microseconds(work * (A_CYCLE / rate(plan, card)))

@@ -123,9 +123,10 @@ struct Size {
   int rows, columns, depth, before_a, after_a, before_b, after_b, multiprocessors;
 };
 
-template <int Rows, int Strips, int AlignmentOfA, int AlignmentOfB>
+template <int Rows, int Strips, int AlignmentOfA, int AlignmentOfB, bool ByRows = false>
 void check(char const* name, Size const& size, int splits) {
-  using Kernel = evt::gemv::Kernel<Mma, Epilogue<Rows>, Rows, Strips, AlignmentOfA, AlignmentOfB>;
+  constexpr int kWarpRows = evt::gemv::GemvTile{Rows, Strips * evt::gemv::kStrip, ByRows}.rows_of_warp();
+  using Kernel = evt::gemv::Kernel<Mma, Epilogue<kWarpRows>, Rows, Strips, AlignmentOfA, AlignmentOfB, ByRows>;
   int const m = size.rows, n = size.columns, k = size.depth;
   Matrix const a(m, k, size.before_a, k + size.after_a, 1), b(n, k, size.before_b, k + size.after_b, 2);
   std::vector<float> d(size_t(m * n), NAN), offsets;
@@ -184,6 +185,10 @@ int main() {
   check<32, 2, 16, 2>("A is aligned", {33, 50, 136, 0, 0, 1, 0, 1}, 1);
   check<8, 2, 2, 2>("one element", {1, 1, 1, 7, 0, 7, 0, 132}, 1);
   check<8, 2, 2, 2>("CTAs split k", {3, 40, 1100, 1, 0, 2, 1, 132}, 2);
+  check<32, 1, 2, 2, true>("warps share rows", {70, 5, 333, 1, 4, 3, 2, 132}, 1);
+  check<64, 1, 16, 16, true>("aligned rows", {100, 7, 264, 0, 0, 0, 0, 132}, 1);
+  check<32, 4, 4, 4, true>("strips of many columns", {75, 100, 90, 0, 2, 2, 4, 132}, 1);
+  check<128, 4, 2, 2, true>("rows of several steps", {200, 40, 17, 0, 0, 0, 0, 132}, 1);
   check<8, 1, 2, 2>("more CTAs than stages", {7, 17, 2051, 1, 2, 3, 4, 132}, 4);
   std::printf("%d failures\n", failures);
   return failures != 0;

@@ -192,7 +192,7 @@ struct Epilogue {
   }
 };
 
-using Kernel = evt::gemv::Kernel<evt::gemv::MmaSync<evt::element::bf16>, Epilogue, 8, 2, 2, 2>;
+using Kernel = evt::gemv::Kernel<evt::gemv::MmaSync<evt::element::bf16>, Epilogue, 8, 2, 2, 2, false>;
 using Params = Kernel::Params;
 
 // ... as in gemm_3x_stock: /// Constants of the kernel for the entry point an

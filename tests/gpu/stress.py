@@ -79,6 +79,8 @@ LOOPS = {
     "e4m3-weights": Loop("in s: f32[n, k/128]; B = s*B; out D: f32[m, n]; D = acc", b="e4m3"),
     "odd-rows": Loop("out D: f32[m, n]; D = acc", route="gemv-own-3x", alignment=1),
     "even-rows": Loop("out D: f32[m, n]; D = acc", route="gemv-own-3x", alignment=2),
+    "odd-columns": Loop("out D: f32[m, n]; D = acc", route="gemv-rows-3x", alignment=1),
+    "even-columns": Loop("out D: f32[m, n]; D = acc", route="gemv-rows-3x", alignment=2),
 }
 
 

@@ -335,11 +335,16 @@ def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "config"), [pytest.param("bf16", "gemv_8x32x64", marks=pytest.mark.slow), ("i8", "gemv_32x32x128")]
+    ("route", "dtype", "config"),
+    [
+        pytest.param("gemv-own-3x", "bf16", "gemv_8x32x64", marks=pytest.mark.slow),
+        ("gemv-own-3x", "i8", "gemv_32x32x128"),
+        ("gemv-rows-3x", "f16", "gemv_rows_128x64x64"),
+    ],
 )
-def test_few_rows(dtype: str, config: str, fake: Path, tmp_path: Path) -> None:
-    """CTAs split k where tiles are few."""
-    op = evt.linear(f"out D: f32, s, c, a; {REDUCED}", route="gemv-own-3x", config=config)
+def test_few_rows_or_columns(route: str, dtype: str, config: str, fake: Path, tmp_path: Path) -> None:
+    """CTAs split k where tiles of few rows are few."""
+    op = evt.linear(f"out D: f32, s, c, a; {REDUCED}", route=route, config=config)
     plan = op.plan("sm90", dtype, dtype, shapes=((7, 1025), (61, 1025)))
     sizes = ((1, 61, 1025), (7, 767, 511), (1000, 513, 2049), (1, 16383, 8191), (33, 20, 63), (8, 100, 30001))
     compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)

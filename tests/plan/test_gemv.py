@@ -1,4 +1,4 @@
-"""Products of few rows whose operands TMA does not load: the route, its tiles, and the choice of a call."""
+"""Products of few rows or columns whose operands TMA does not load: the routes, their tiles, and a call's choice."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import pytest
 import evt
 from evt.plan import survey
 from evt.plan.cards import find_card
-from evt.plan.gemv import TILES
+from evt.plan.gemv import TILES, TILES_BY_ROWS
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.gemv import STAGE_BYTES, WARPS, GemvTile
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.sizes import UNKNOWN
 from evt.plan.speed import fastest, refusal
 from evt.plan.survey import Survey
-from evt.request import packed_problem
+from evt.request import packed_problem, problem_sizes
 
-ROUTE = "gemv-own-3x"
+ROUTE, BY_ROWS = "gemv-own-3x", "gemv-rows-3x"
 
 
 def plans(m: int, n: int, k: int) -> Survey:
@@ -80,3 +80,42 @@ def test_ctas_split_k_where_tiles_leave_sms_idle(tile: GemvTile) -> None:
             assert splits == 1 or tiles * splits <= 132 * tile.resident
             assert splits == 1 or stages >= 2 * splits * WARPS
     assert tile.splits(1, 1000, 132) == 8
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "taps", "reason"),
+    [
+        (64, 1, 1, ""),
+        (512, 8, 1, ""),
+        (66, 100, 1, ""),
+        (17, 88, 1, ""),
+        (64, 9, 1, "TMA can load A and B"),
+        (64, 3, 3, "the filters have more than one tap"),
+    ],
+)
+def test_convolutions_of_few_filters_or_unaligned_channels(channels: int, filters: int, taps: int, reason: str) -> None:
+    op = evt.conv2d("D = relu(acc + bias)", padding=taps // 2)
+    shapes = (2, channels, 28, 28), (filters, channels, taps, taps)
+    found = survey(packed_problem(op.request, "sm90", "f16", "f16", shapes))
+    (candidate,) = (each for each in found.candidates if each.route.name == BY_ROWS)
+    assert candidate.applies == (not reason)
+    assert reason in " ".join(each.reason for each in candidate.refusals)
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "filters", "side", "chosen"),
+    [(1, 64, 1, 512, True), (4, 152, 3, 112, True), (1, 90, 48, 56, True), (8, 30, 160, 112, False)],
+)
+def test_few_columns_take_it(images: int, channels: int, filters: int, side: int, chosen: bool) -> None:
+    """The kernel stores results one by one, so that many filters take another route."""
+    op, shapes = evt.conv2d("D = relu(acc + bias)"), ((images, channels, side, side), (filters, channels, 1, 1))
+    found = survey(packed_problem(op.request, "sm90", "f16", "f16", shapes)).defaults
+    best = found[fastest(found, problem_sizes(op.request, shapes), find_card("H200"))]
+    assert (best.route == BY_ROWS) == chosen
+
+
+@pytest.mark.parametrize("tile", TILES_BY_ROWS)
+def test_ctas_of_few_columns_share_an_sm(tile: GemvTile) -> None:
+    assert tile.resident > 1
+    assert tile.resident * tile.shared_bytes <= SHARED_BYTES
+    assert tile.splits(1, 1000, 132) == 1

@@ -85,6 +85,7 @@ def test_explain_has_what_refuses_every_route() -> None:
         "gemm-own-3x",
         "gemm-own-batches",
         "gemv-own-3x",
+        "gemv-rows-3x",
         "stock-3x",
         "evt-3x",
         "stock-2x",
@@ -92,8 +93,8 @@ def test_explain_has_what_refuses_every_route() -> None:
         "mainloop-2x",
     ]
     assert "the target is sm80" in found.notes[0]
-    assert "silu" in found.notes[3]
-    assert "; sm80 runs CUTLASS 2.x" in found.notes[3]
+    assert "silu" in found.notes[4]
+    assert "; sm80 runs CUTLASS 2.x" in found.notes[4]
 
 
 def test_a_refusal_is_no_stock_epilogue_only_where_those_are_asked_for() -> None:

@@ -26,6 +26,7 @@ Schedule = Literal[
     "own_rows",
     "own_stages",
     "gemv",
+    "gemv_rows",
     "depthwise",
     "wgrad",
     "one_sm",

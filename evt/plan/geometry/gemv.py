@@ -1,7 +1,8 @@
-"""Tiles of the kernel of products of few rows, and its splits of k.
+"""Tiles of the kernel of products of few rows or few columns, and its splits of k.
 
-A CTA has a tile of rows and strips of columns. Its warps multiply parts of k. A warp streams the rows of A and of B of
-its tile through rings in shared memory.
+A CTA has a tile of rows and strips of columns. Rows of A and of B stream through rings in shared memory. If rows are
+few, the warps multiply parts of k, and each streams all rows of its tile. If rows are many, the warps share them, and
+each streams a part.
 
 Part of :mod:`evt.plan.geometry`.
 """
@@ -34,15 +35,26 @@ FEWEST_STAGES = 2
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """The rows and the columns of a CTA."""
+    """The rows and the columns of a CTA. ``by_rows``: the warps share the rows, and not k."""
 
     rows: int
     columns: int
+    by_rows: bool
+
+    @property
+    def rows_of_warp(self) -> int:
+        """The rows that a warp multiplies, and streams."""
+        return self.rows // WARPS if self.by_rows else self.rows
+
+    @property
+    def columns_of_warp(self) -> int:
+        """The columns that a warp streams; a warp multiplies all columns."""
+        return self.columns // WARPS if self.by_rows else self.columns
 
     @property
     def shared_bytes(self) -> int:
         """The shared memory of a CTA."""
-        return WARPS * (self.rows + self.columns) * PITCH
+        return WARPS * (self.rows_of_warp + self.columns_of_warp) * PITCH
 
     @property
     def resident(self) -> int:
@@ -57,6 +69,8 @@ class GemvTile:
     def splits(self, tiles: int, stages: int, multiprocessors: int) -> int:
         """Return the CTAs that split the stages of k, so that tiles keep all SMs busy."""
         splits = 1
+        if self.by_rows:
+            return splits
         while (
             2 * splits <= MOST_SPLITS
             and 2 * splits * tiles <= multiprocessors * self.resident

@@ -87,7 +87,7 @@ def _source(draft: Draft, is_stored: bool) -> str | None:
 
 
 def _is_staged(draft: Draft, value: Input | Output) -> bool:
-    return is_staged(draft.problem, value) and not _is_cut(draft) and draft.config.schedule != "gemv"
+    return is_staged(draft.problem, value) and not _is_cut(draft) and draft.config.schedule not in ("gemv", "gemv_rows")
 
 
 def _is_cut(draft: Draft) -> bool:

@@ -1,4 +1,6 @@
-"""The kernel of products of few rows: codegen/include/evt/kit/gemv.hpp. Threads move all tensors of its epilogue."""
+"""The kernel of products of few rows or few columns: codegen/include/evt/kit/gemv.hpp. Threads move all tensors of its
+epilogue.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from evt.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class GemvKernel:
-    """The planner of a product of few rows."""
+    """The planner of a product of few rows or few columns."""
 
     template: str = "own_gemv"
 
@@ -23,9 +25,10 @@ class GemvKernel:
         draft = Draft(selection, batched=False)
         product = matrix_product(draft)
         rows, columns, _ = selection.config.tile
+        tile = GemvTile(rows, columns, selection.config.schedule == "gemv_rows")
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
-        epilogue = replace(fragment_epilogue(draft), shared_memory=GemvTile(rows, columns).shared_bytes)
-        return draft.finish(frame, Gemv(product.a, product.b), epilogue)
+        epilogue = replace(fragment_epilogue(draft), shared_memory=tile.shared_bytes)
+        return draft.finish(frame, Gemv(product.a, product.b, tile=tile), epilogue)
 
 
 GEMV = GemvKernel()

@@ -37,6 +37,7 @@ ROUTES: tuple[Route, ...] = (
     gemm_own_3x.BATCHES,
     gemm_own_3x.RAGGED,
     gemv_3x.GEMV,
+    gemv_3x.BY_ROWS,
     gemm_3x.STOCK,
     gemm_3x.EVT,
     grouped_3x.EVT,

@@ -1,8 +1,9 @@
-"""The rules of products of few rows: the problems that the kernel computes, and those among them that suit it."""
+"""The rules of products of few rows or few columns: problems that the kernel computes, and problems that suit it."""
 
 from __future__ import annotations
 
 from evt.ir.dtype import BF16, F16, I8, U8
+from evt.plan.geometry.halo import EIGHT
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.own import one_type
@@ -27,7 +28,22 @@ def unaligned(problem: Problem) -> Verdict:
     return HOLDS if isinstance(operands_moved_by_tma(problem), Refusal) else Refusal("TMA can load A and B")
 
 
+@rule(f"TMA cannot load A or B, or the operation is a convolution of known sizes with at most {EIGHT} filters")
+def unaligned_or_narrow(problem: Problem) -> Verdict:
+    """Leave aligned operands to other kernels, unless most of a tile of 64 columns would be empty."""
+    sizes = problem.sizes.convolution
+    return HOLDS if sizes is not None and sizes.columns <= EIGHT else unaligned.check(problem)
+
+
 @rule("rows are few")
 def suits(problem: Problem) -> Verdict:
     """Let each call decide by its estimate."""
     return Partial("the GEMM kernel, which copies unaligned operands, is expected to be faster for many rows")
+
+
+@rule("the operation is a convolution of known sizes with few filters (measured on an H200)")
+def suits_columns(problem: Problem) -> Verdict:
+    """Let each call decide by its estimate."""
+    if problem.sizes.convolution is None:
+        return Refusal("the operation is no convolution of known sizes")
+    return Partial("another kernel is expected to be faster for many filters or channels")
