@@ -105,7 +105,7 @@ _PROMOTED = (
 _UNSCALED = (*_PROMOTED, Tile(160, 1, False, (1, 2, 1)), Tile(96, 1, False))
 #: The tiles for factors of rows: tall ones are by rows.
 _SCALED_BY_ROWS = (
-    Tile(128, 2, False, (2, 1, 1), by_rows=True),
+    Tile(128, 2, False, (1, 2, 1), by_rows=True),
     Tile(128, 3, False, (1, 2, 1), by_rows=True),
     *(tile for tile in _PROMOTED if tile.rows < 2 * FILTERS),
 )
@@ -145,6 +145,8 @@ _PAIRED = (
     *(Tile(rows, 2, False, (1, 1, 4)) for rows in (64, 32, 16)),
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
+#: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.
+_PAIRED_BY_ROWS = (Tile(128, 2, False, (1, 2, 1), by_rows=True), *_PAIRED_PROMOTED[1:])
 #: Threads of a consumer.
 _THREADS = 128
 
@@ -207,7 +209,7 @@ def tiles_of(product: ProductClass) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]
 
 def _offered(product: ProductClass) -> tuple[Tile, ...]:
     if product.paired:
-        return _PAIRED_PROMOTED if product.promoted else _PAIRED
+        return _PAIRED_BY_ROWS if product.by_rows else _PAIRED_PROMOTED if product.promoted else _PAIRED
     if product.by_rows:
         return _SCALED_BY_ROWS
     if product.packed:

@@ -203,10 +203,10 @@ std::vector<bf16> numbers(size_t count, int seed) {
   return found;
 }
 
-/// A factor of an operand: a value for each of some rows or columns and each 128 elements of k, powers of 2.
-template <int Outer>
+/// A factor of an operand: a value for each of some rows or columns and each Block elements of k, powers of 2.
+template <int Outer, int Block>
 struct Factor {
-  using Values = evt::kit::BlockValues<float, Outer, 128>;
+  using Values = evt::kit::BlockValues<float, Outer, Block>;
   using Params = typename Values::Params;
   using Place = typename Values::Place;
   template <int Stages>
@@ -225,8 +225,8 @@ struct Factor {
     return loaded.get(stage);
   }
 };
-template <int Outer>
-using FactorOf = std::conditional_t<Outer == 0, evt::kit::NoFactor, Factor<Outer == 0 ? 1 : Outer>>;
+template <int Outer, int Block>
+using FactorOf = std::conditional_t<Outer == 0, evt::kit::NoFactor, Factor<Outer == 0 ? 1 : Outer, Block>>;
 
 std::vector<float> powers(size_t count, int seed) {
   std::vector<float> found(count);
@@ -274,10 +274,11 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   constexpr bool kPacked = Bits == 4;
   constexpr int kColumns = (Tile::kPingpong || Tile::kByRows || Tile::kByStages ? 1 : 2) * Tile::kBlocks * 64;
   constexpr int kRows = Tile::kByRows ? 128 : Pixels;
-  using Scales = evt::kit::Scales<FactorOf<OfRows>, FactorOf<OfColumns>, OfRows != 0 && OfRows % kRows != 0,
+  constexpr int kBlock = Tile::kByRows ? Depth : 128;  // a stage of 128 bytes by rows, which loads factors in runs
+  using Scales = evt::kit::Scales<FactorOf<OfRows, kBlock>, FactorOf<OfColumns, kBlock>, OfRows != 0 && OfRows % kRows != 0,
                                   OfColumns != 0 && OfColumns % kColumns != 0,
                                   std::conditional_t<OfZeros == 0, evt::kit::NoFactor,
-                                                     evt::kit::ZeroPoints<FactorOf<OfZeros>, evt::element::Stored, false,
+                                                     evt::kit::ZeroPoints<FactorOf<OfZeros, kBlock>, evt::element::Stored, false,
                                                                           OfZeros == 1 ? 31 - 8 : 0>>>;
   using Multiplied = std::conditional_t<Bits != 16, MmaOfRegisters<Pixels>, Mma<Pixels>>;
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
@@ -338,14 +339,14 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   arguments.c = c.data(), arguments.c_stride = n, arguments.d = d.data(), arguments.d_stride = stored;
   arguments.ends = size.ends.data(), arguments.groups = groups;
   arguments.multiprocessors = size.multiprocessors;
-  int const k_blocks = (k + 127) / 128, columns_of = OfColumns ? (n + OfColumns - 1) / OfColumns : 0;
+  int const k_blocks = (k + kBlock - 1) / kBlock, columns_of = OfColumns ? (n + OfColumns - 1) / OfColumns : 0;
   std::vector<float> const of_a = powers(OfRows ? size_t((m + OfRows - 1) / OfRows * k_blocks) : 1, 0);
   std::vector<float> const of_b = powers(OfColumns ? size_t(groups * columns_of * k_blocks) : 1, 1);
   if constexpr (OfRows != 0) arguments.scales.a = {of_a.data(), k_blocks, 1, 0};
   if constexpr (OfColumns != 0) arguments.scales.b = {of_b.data(), k_blocks, 1, columns_of * k_blocks};
   auto const factor = [&](int group, int row, int column, int at) {
-    float const one = OfRows ? of_a[size_t(row / std::max(OfRows, 1) * k_blocks + at / 128)] : 1;
-    return one * (OfColumns ? of_b[size_t((group * columns_of + column / std::max(OfColumns, 1)) * k_blocks + at / 128)] : 1);
+    float const one = OfRows ? of_a[size_t(row / std::max(OfRows, 1) * k_blocks + at / kBlock)] : 1;
+    return one * (OfColumns ? of_b[size_t((group * columns_of + column / std::max(OfColumns, 1)) * k_blocks + at / kBlock)] : 1);
   };
   int const zeros_of = OfZeros ? (n + OfZeros - 1) / OfZeros : 0;
   std::vector<float> zeros(size_t(groups * zeros_of * k_blocks));
@@ -362,7 +363,7 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   }
   if constexpr (OfZeros != 0) arguments.scales.zeros = {zeros.data(), k_blocks, 1, zeros_of * k_blocks};
   auto const element = [&](int group, int column, int at) {
-    float const zero = OfZeros ? zeros[size_t((group * zeros_of + column / std::max(OfZeros, 1)) * k_blocks + at / 128)] : 0;
+    float const zero = OfZeros ? zeros[size_t((group * zeros_of + column / std::max(OfZeros, 1)) * k_blocks + at / kBlock)] : 0;
     int const first = Tile::kBatched ? group * b_batch : group * n * k;
     return value(b[size_t(first + column * k + at)]) - zero;
   };
@@ -508,6 +509,10 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 1, 1, 4>, 64, true, 0, 0, 16, 0, 64, evt::element::Stored, true>({100, 200, 520, 4, {}});
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, false, false, false, true>, 32, true, 0, 0, 16, 0, 64,
         evt::element::Stored, true>({70, 136, 72, 3, {}, 3});
+  check<__COUNTER__, GemmTile<2, false, 1, 2, 1, true, false, true, 1>, 128, false, 1, 128>({150, 272, 512, 2, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, true, true, 1>, 128, false, 1, 128, 16, 0, 64, Byte>(
+      {150, 288, 8, 2, {5, 5, 140}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, false, true, 32>, 128, false, 1, 256>({130, 320, 200, 2, {}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

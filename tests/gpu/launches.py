@@ -138,7 +138,7 @@ KINDS: dict[str, Callable[[], Call]] = {
         SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 136, 640), "own_cooperative_64x128x128"
     ),
     "own-factors-rows": lambda: gemm(
-        SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 264, 640), "own_rows_128x128x128_2x1"
+        SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 264, 640), "own_rows_128x128x128_1x2"
     ),
     "own-factors-split": lambda: gemm(
         SCALED, "gemm-own-3x", torch.float8_e4m3fn, (40, 136, 1032), "own_cooperative_16x128x128_1x1x4"

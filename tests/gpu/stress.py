@@ -71,6 +71,12 @@ LOOPS = {
     "block-scales": Loop(
         "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; out D: f32[m, n]; D = acc", "e4m3", "e4m3"
     ),
+    "gated-block-scales": Loop(
+        "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B\n"
+        "out D: bf16[m, n/2]; D = even(acc) - 2*odd(acc)",
+        "e4m3",
+        "e4m3",
+    ),
     "i4": Loop("in s: f32[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc", b="i4"),
     "i4-f32": Loop("in s: f32[n, k/128]; B = s*B; out D: f32[m, n]; D = acc", b="i4"),
     "u4": Loop("out D: f32[m, n]; D = acc", "f16", "u4"),

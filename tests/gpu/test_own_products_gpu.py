@@ -93,6 +93,19 @@ CASES = {
         "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B\n"
         "out D: bf16[m, n/2]; D = silu(even(acc))*odd(acc)",
         "e4m3",
+        every=True,
+    ),
+    "pairs-block-scales-bytes": Case(
+        "in sa: f32[m, k/128], sb: f32[n/256, k/128], s: f32[m], t: f32[n], q: f32; A = sa*A; B = sb*B\n"
+        "out D: e4m3[m, n/2], r: f32[m], c: f32[n]; x = s*acc + t; D = q*even(x)*odd(x)\n"
+        "r = sum[n](acc); c = max[m](x)",
+        "e4m3",
+        every=True,
+    ),
+    "pairs-block-scales-apart": Case(
+        "in sa: f32[m, k/128], t: f32[n]; A = sa*A; out D: bf16[m, n/2]; x = acc*t; D = even(x, 32) - odd(x, 32)",
+        "e4m3",
+        every=True,
     ),
     "pairs-scales": Case("in s: f32[n, k/128]; B = s*B; out D: bf16[m, n/2]; D = even(acc, 16) - odd(acc, 16)", "e4m3"),
     "pairs-bytes": Case("in q: f32; out D: e4m3[m, n/2]; D = q*silu(even(acc))*odd(acc)", "bf16", every=True),

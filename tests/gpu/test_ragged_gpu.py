@@ -9,7 +9,7 @@ import torch
 
 import evt
 from evt.ir.dtype import BY_NAME
-from evt.ir.node import base, divisor
+from evt.ir.node import base, blocks_of
 from evt.plan import survey
 from evt.reference.compare import relative_error
 from evt.request import grouped_problem, typed_graph
@@ -33,6 +33,11 @@ CASES = {
     "gated-bytes": (ALONG_K.format("bf16") + "in q: f32\nout D: e4m3[m, n/2]\nD = q*silu(even(acc))*odd(acc)", "bf16"),
     "gated-e4m3": (
         ALONG_K.format("e4m3") + "in s: f32[m], t: f32[n]\nout D: bf16[m, n/2]\nx = s*t*acc\nD = silu(even(x))*odd(x)",
+        "e4m3",
+    ),
+    "gated-block-scales": (
+        ALONG_K.format("e4m3") + "in sa: f32[m, k/128], sb: f32[n/128, k/128]\nA = sa*A\nB = sb*B\n"
+        "out D: bf16[m, n/2]\nD = silu(even(acc))*odd(acc)",
         "e4m3",
     ),
     "mask": ("out D, mask: b1[m, n]\nz = acc + bias\nmask = z > 0\nD = relu(z)", "f16"),
@@ -73,8 +78,8 @@ def made(case: str, rows: tuple[int, ...], n: int, k: int, beyond: int = 0, **ke
     b = randomly((groups, n, k) if along_k else (groups, k, n), dtype, generator)
     inputs = {}
     for value in typed_graph(op.request, dtype, dtype).inputs:
-        extents = {"m": total, "n": n}
-        shape = tuple(extents[base(mode)] // divisor(mode) for mode in value.modes)
+        extents = {"m": total, "n": n, "k": k}
+        shape = tuple(blocks_of(mode, extents[base(mode)]) for mode in value.modes)
         inputs[value.name] = randomly((*(() if "m" in value.modes else (groups,)), *shape), str(value.dtype), generator)
     ends = torch.tensor(rows, device="cuda").cumsum(0).to(torch.int32)
     return op, a, b, inputs, ends

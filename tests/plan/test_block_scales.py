@@ -234,6 +234,24 @@ def test_tiles_by_rows_are_for_factors_of_rows_and_of_blocks_of_columns(
         assert tile.sums <= 96
 
 
+@pytest.mark.parametrize("together", [32, 64, 128, 256])
+@pytest.mark.parametrize("distance", [1, 32])
+def test_pairs_are_by_rows_if_two_blocks_of_columns_share_a_factor(together: int, distance: int) -> None:
+    text = (
+        "linear(A: e4m3[m, k], B: e4m3[n, k])\n"
+        f"in sa: f32[m, k/128], sb: f32[n/{together}, k/128]\nA = sa*A\nB = sb*B\n"
+        f"out D: bf16[m, n/2]\nD = silu(even(acc, {distance}))*odd(acc, {distance})"
+    )
+    (found,) = survey(packed_problem(evt.linear(text).request, "sm90"), "gemm-own-3x").asked
+    tiles = [tile_of(config, 1) for config in found.search_space.values()]
+    assert all(tile.columns == 128 for tile in tiles if tile.by_rows)
+    by_rows = [config.name for config in found.default_configs if tile_of(config, 1).by_rows]
+    assert bool(by_rows) == any(tile.by_rows for tile in tiles) == (together % 128 == 0)
+    for name in by_rows:
+        emitted = evt.linear(text, route="gemm-own-3x", config=name).emit("sm90")
+        assert f"true, false, true, {distance}>" in emitted
+
+
 @pytest.mark.parametrize(("columns", "scales"), [(64, "true, false"), (128, "true, false"), (192, "true, true")])
 def test_consumers_by_rows_multiply_all_columns(columns: int, scales: str) -> None:
     text = evt.gemm(DEEPSEEK, route="gemm-own-3x", config=f"own_rows_128x{columns}x128").emit("sm90")

@@ -48,7 +48,7 @@ def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     product = ProductClass(
         dag.operands[0].dtype,
         scaled=scaled,
-        by_rows=scaled and not paired and problem.operand_bytes == 1 and _by_rows(dag),
+        by_rows=scaled and problem.operand_bytes == 1 and _by_rows(dag, 2 * FILTERS if paired else FILTERS),
         converted=problem.converts,
         packed=problem.packs,
         deep=problem.converts and all(block % PACKED_DEPTH == 0 for block in along_k),
@@ -58,10 +58,10 @@ def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     return tiles_of(product)
 
 
-def _by_rows(dag: TypedDag) -> bool:
-    """Return whether rows of a tile have factors of A, and blocks of 64 columns share a factor of B."""
+def _by_rows(dag: TypedDag, together: int) -> bool:
+    """Return whether rows of a tile have factors of A, and a number of columns together share a factor of B."""
     of_rows, of_columns = (_blocks(dag, name, 0) for name in ("A", "B"))
-    return any(block % (2 * FILTERS) for block in of_rows) and not any(block % FILTERS for block in of_columns)
+    return any(block % (2 * FILTERS) for block in of_rows) and not any(block % together for block in of_columns)
 
 
 def _blocks(dag: TypedDag, name: str, which: int) -> list[int]:

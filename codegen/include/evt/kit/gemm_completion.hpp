@@ -52,7 +52,7 @@ struct GemmCompletion {
             params.columns, row, work.end};
   }
 
-  /// Complete the rows of a consumer, block by block of 64 columns. A warp has 16 rows of each strip of columns.
+  /// Complete the rows of a consumer, block by block of D's 64 columns. A warp has 16 rows of each strip of columns.
   template <int... Strips>
   CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,
                                            PipelineState& buffer, typename Traits::Accumulator const (&sums)[Traits::kSums],
@@ -60,15 +60,15 @@ struct GemmCompletion {
     int const warp = threadIdx.x % kWarpGroup / 32, lane = threadIdx.x % 32;
     int const row = Traits::row_of_consumer(consumer) + warp * kStepPixels;
     auto const tile_of = [&](int strip) {
-      int const column = work.column + strip * Lanes::kStrip;
-      return fragment::Tile{column + lane / Lanes::kRows, params.columns,
-                            work.tile * Traits::kRowTiles + row / kStepPixels, column / Lanes::kStrip,
+      int const number = work.column / Lanes::kStrip + strip;
+      return fragment::Tile{Lanes::column_of_strip(number) + Lanes::first_of(lane), params.columns,
+                            work.tile * Traits::kRowTiles + row / kStepPixels, number,
                             Traits::strips_of(params.columns), work.group, params.columns, work.row + row, work.end};
     };
     Epilogue epilogues[] = {Epilogue(params.epilogue, tile_of(Strips))...};
-    constexpr int kStrips = kFilters / Lanes::kStrip;  // of a block
+    constexpr int kStrips = Traits::kMembers * kFilters / Lanes::kStrip;  // of a block of D
     CUTLASS_PRAGMA_UNROLL
-    for (int block = 0; block < Traits::kColumnBlocks; ++block) {
+    for (int block = 0; block < Traits::kParts; ++block) {
       int const first = block * kStrips;
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
       complete_strips<Traits, kStrips>(epilogues + first, GemmRows(work.row + row, 0, work.end),

@@ -145,8 +145,9 @@ struct GemmTraits {
   // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
   static constexpr int kAhead = kStaged || kBlocks * kSums > 128 ? 1 : 3;
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
-  // Stages whose factors are loaded at once, where these are neighbours: a stage of a packed B takes little time.
-  static constexpr int kRun = Conversion::kPacked ? 4 : 1;
+  // Stages whose factors are loaded at once, where these are neighbours. A stage of a packed B takes little time. Each of
+  // the 128 rows of a tall tile has its factors in another line of L2: loads for each stage delay the operands.
+  static constexpr int kRun = Conversion::kPacked || kByRows ? 4 : 1;
   /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes factors, or reads rows and filters.
   static constexpr int kLaneArrivals = Scaled::kExists || kByWarps ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 4, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
@@ -195,7 +196,8 @@ struct GemmTraits {
                              !Mma::kTransposed && !Conversion::kConverts),
                 "consumers by rows promote the sums of operands that are contiguous along k");
   static_assert(!kBatched || (!kGrouped && !Conversion::kPacked), "groups of rows, and packed filters, have no batches");
-  static_assert(!kPaired || (kBlocks == 2 && !kByRows && !kLoadsSource && !Mma::kTransposed && !Conversion::kPacked),
+  static_assert(!kPaired || ((kByRows ? kColumnBlocks : kBlocks) == 2 && !kLoadsSource && !Mma::kTransposed &&
+                             !Conversion::kPacked),
                 "pairs are rows of B in two blocks");
   static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
   static_assert(!kJoinsBits || (kStaged && !kByRows && !kPaired && !kGrouped), "consumers by columns complete parts");

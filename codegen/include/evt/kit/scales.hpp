@@ -125,7 +125,7 @@ using NoScales = Scales<NoFactor, NoFactor, false, false>;
 
 /// The factors of a stage in shared memory: one for each row, four of a step for each quad of lanes together, and one
 /// for each column; or one for the tile. ByRows: one for each row, in order, and one for each block of 64 columns. Pairs:
-/// blocks have the first or the second columns of 64 pairs.
+/// blocks have the first or the second columns of 64 pairs, and share a factor if there is one for each block.
 template <class Scales, int Rows, int Columns, bool ByRows, int Pairs>
 struct ScaleTile {
   static constexpr bool kExists = Scales::kExist, kOfRows = Scales::kOfRows, kOfColumns = Scales::kOfColumns;
@@ -140,9 +140,10 @@ struct ScaleTile {
   static constexpr int kRowsOfLane = kOfRows ? ceil_div(Rows, 32) : 1, kColumnsOfLane = kOfColumns ? ceil_div(kColumns, 32) : 1;
   static constexpr int kZerosOfLane = Scales::kHasZeros ? Columns / 32 : 1;
   static constexpr int kOfLane = kRowsOfLane + kColumnsOfLane + Scales::kHasZeros * kZerosOfLane;
-  /// The loads in flight, of a stage or of a run of short stages. A load takes as long as a run, so there are two or more.
+  /// The loads in flight, of a stage or of a run of stages. A load takes as long as a run of short stages, so there are two
+  /// or more. Tiles by rows have registers for two runs.
   CUTLASS_HOST_DEVICE static constexpr int ahead_of(int run) {
-    return kOfLane > 8 ? 2 : kOfLane > 5 && run == 1 ? 3 : kOfLane > 2 || run > 1 ? 4 : 8;
+    return kOfLane > 8 || (ByRows && run > 1) ? 2 : kOfLane > 5 && run == 1 ? 3 : kOfLane > 2 || run > 1 ? 4 : 8;
   }
 
   static_assert(!ByRows || kOfRows, "a thread has two rows and many columns");
@@ -156,7 +157,7 @@ struct ScaleTile {
   CUTLASS_DEVICE static uint32_t place_of_zero(int column) { return kFactorsBytes + 4 * column; }
   /// The number of a column of the matrix in the blocks.
   CUTLASS_DEVICE static int number_of(int column) {
-    if constexpr (Pairs == 0) {
+    if constexpr (Pairs == 0 || ByRows) {
       return column;
     } else {
       int const pair = column % 128 / (2 * Pairs) * Pairs + column % Pairs;
