@@ -512,6 +512,8 @@ int main() {
   check<__COUNTER__, GemmTile<2, false, 1, 2, 1, true, false, true, 1>, 128, false, 1, 128>({150, 272, 512, 2, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, true, true, 1>, 128, false, 1, 128, 16, 0, 64, Byte>(
       {150, 288, 8, 2, {5, 5, 140}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 8, true, 0, 1, 4, 1>(
+      {20, 72, 1024, 2, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, false, true, 32>, 128, false, 1, 256>({130, 320, 200, 2, {}});
   std::printf("%d failures\n", failures);
   return failures != 0;

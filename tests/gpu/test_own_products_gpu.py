@@ -44,6 +44,7 @@ SIZES = (
     (40_000, 200, 264),
 )
 RESIDUAL = "D = relu(acc + bias + residual)"
+FACTORS = "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B\n"
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,10 @@ CASES = {
         "y = gelu(even(x))*odd(x)*t; D = s*y; r = sum[n](y*y); c = max[m, n](acc)"
     ),
     "pairs-e4m3": Case("in s: f32[m], t: f32[n]; out D: bf16[m, n/2]; x = s*t*acc; D = even(x, 8)*odd(x, 8)", "e4m3"),
-    "pairs-block-scales": Case(
-        "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B\n"
-        "out D: bf16[m, n/2]; D = silu(even(acc))*odd(acc)",
-        "e4m3",
-        every=True,
-    ),
+    "pairs-block-scales": Case(FACTORS + "out D: bf16[m, n/2]; D = silu(even(acc))*odd(acc)", "e4m3", every=True),
     "pairs-block-scales-bytes": Case(
-        "in sa: f32[m, k/128], sb: f32[n/256, k/128], s: f32[m], t: f32[n], q: f32; A = sa*A; B = sb*B\n"
-        "out D: e4m3[m, n/2], r: f32[m], c: f32[n]; x = s*acc + t; D = q*even(x)*odd(x)\n"
-        "r = sum[n](acc); c = max[m](x)",
-        "e4m3",
-        every=True,
-    ),
-    "pairs-block-scales-apart": Case(
-        "in sa: f32[m, k/128], t: f32[n]; A = sa*A; out D: bf16[m, n/2]; x = acc*t; D = even(x, 32) - odd(x, 32)",
+        "in sa: f32[m, k/128], sb: f32[n/256, k/128], t: f32[n], q: f32; A = sa*A; B = sb*B; x = acc + t\n"
+        "out D: e4m3[m, n/2], r: f32[m], c: f32[n]; D = q*even(x, 32)*odd(x, 32); r = sum[n](acc); c = max[m](x)",
         "e4m3",
         every=True,
     ),
@@ -156,11 +146,7 @@ CASES = {
         "i8",
     ),
     "u8-i8": Case("D = relu(acc + C)", "u8", "i8"),
-    "block-scales": Case(
-        "in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; D = silu(acc + bias) + C",
-        "e4m3",
-        every=True,
-    ),
+    "block-scales": Case(FACTORS + "D = silu(acc + bias) + C", "e4m3", every=True),
     "block-scales-of-columns": Case(
         "in sa: bf16[m/256, k/256], sb: f32[n, k/128], t: f32[n]; A = sa*A; B = sb*t*B; out D, a: f32[m]; "
         "D = acc; a = max[n](abs(D))",

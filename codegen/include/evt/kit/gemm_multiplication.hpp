@@ -102,8 +102,9 @@ struct GemmMultiplication {
                                       PipelineState& state, Sums& accumulators) {
     Stages stages{storage, rank, consumer, state, k_blocks};
     if constexpr (Traits::kByWarps) {
-      if (rows > 8) {
-        multiply_by_warps<2>(stages, accumulators[0]);
+      constexpr int kEights = Traits::kPixels / 8;
+      if (kEights > 1 && rows > 8) {
+        multiply_by_warps<kEights>(stages, accumulators[0]);
       } else {
         multiply_by_warps<1>(stages, accumulators[0]);
       }

@@ -28,9 +28,9 @@ struct MakeIndices<0, Each...> {
 template <int Number>
 using IndicesTo = typename MakeIndices<Number>::type;
 
-/// Transpose the four blocks of 8 x 8 sums of 16 rows and 16 columns, the second 8 of which are Second sums behind the
-/// first ones. Lane 4g + q has columns 2q and 2q + 1 of row g of a block, and gets rows 2q and 2q + 1 of column g. Odd rows
-/// and columns are exchanged in the other order, so that each lane gives and gets one sum at a time.
+/// Transpose the four blocks of 8 x 8 sums of 16 rows and 16 columns. The second 8 columns are Second sums behind the first
+/// ones. Lane 4g + q has columns 2q and 2q + 1 of row g of a block, and gets rows 2q and 2q + 1 of column g. Odd rows and
+/// columns are exchanged in the other order, so that each lane gives and gets one sum at a time.
 template <int Second, class Sum>
 CUTLASS_DEVICE void transpose_strip(Sum (&to)[fragment::kElements], Sum const* from) {
   int const lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
