@@ -12,7 +12,16 @@ from evt.ir.dtype import F16, DType
 from evt.launch.shape import Shape, TensorMap, aligned, tensor_map
 from evt.plan import Field, Plan
 from evt.plan.epilogue.values import Stride
-from evt.plan.gemm import FEW_ROWS, FEW_SHARED_BYTES, MAX_ROW_BYTES, PACKED_DEPTH, RESIDENT_OF_FEW, rows_of_box, tile_of
+from evt.plan.gemm import (
+    FEW_ROWS,
+    FEW_SHARED_BYTES,
+    MAX_ROW_BYTES,
+    PACKED_DEPTH,
+    RESIDENT_OF_FEW,
+    rows_of_box,
+    shares_multiprocessors,
+    tile_of,
+)
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
 from evt.plan.pairs import product_columns
@@ -101,9 +110,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     row_clusters, column_clusters = m // tall + sizes["l"] if ragged else ceil_div(m, tall), ceil_div(n, wide)
     clusters = work = row_clusters * column_clusters * (sizes["l"] if loop.batched else 1)
     few = loop.converts and rows <= FEW_ROWS  # warps multiply by themselves
-    resident, shared = (RESIDENT_OF_FEW, FEW_SHARED_BYTES) if few else (1, SHARED_BYTES)
     if splits == 1:
+        resident = RESIDENT_OF_FEW if few else 1
         clusters = min(work, max(resident * multiprocessors // cluster, 1))
+    shares = few and shares_multiprocessors(clusters * cluster, cluster, multiprocessors)
     band = 1
     while band < row_clusters and band * band * tall < clusters * wide:
         band += 1
@@ -131,6 +141,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
                 maps.append(_block(name, tensor, sizes, box_rows, stored, batched=loop.batched))
     tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), ceil_div(n, FILTERS) * _STRIPS
     threads = (1 + _CONSUMERS) * WARP_GROUP
+    shared = FEW_SHARED_BYTES if shares else SHARED_BYTES
     return Shape(values, tuple(maps), tiles, clusters * cluster, threads, shared, cluster)
 
 

@@ -21,7 +21,7 @@ import math
 from typing import NamedTuple
 
 from evt.plan.cards import FITS, traffic_of
-from evt.plan.gemm import DEEP_ROW_BYTES, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile
+from evt.plan.gemm import DEEP_ROW_BYTES, LARGE_CLUSTER, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import EIGHT
 
@@ -109,8 +109,8 @@ BEYOND = 0.0029
 _BESIDES = 1.5
 #: Tiles that warps multiply by themselves, of a B of 4 and of 8 bits, by schedule. Two thread blocks that share an SM
 #: take longer for a stage. So do more than eight rows. Fitted on an H200, 2026-11-29, to 610 kernels of 1 to 16 rows.
-#: Launches follow each other in CUDA graphs with other weights, as in a decoding loop. The chosen tile takes 1.05 of the
-#: best one's time for 4 bits. It takes 1.04 for 8 bits. Constants of single launches chose tiles of 1.20 and 1.05.
+#: Launches follow each other in CUDA graphs with other weights, as in a decoding loop. The chosen tile takes 1.05 of
+#: the best one's time for 4 bits. It takes 1.04 for 8 bits. Constants of single launches chose tiles of 1.20 and 1.05.
 _WARPS = {
     4: {"cooperative": Warps(0.313, 0.97, 0.79), "stages": Warps(0.326, 0.0, 1.11), "pingpong": Warps(0.2, 2.6, 0.0)},
     8: {"cooperative": Warps(0.444, 1.16, 1.93), "stages": Warps(0.457, 0.1, 1.9), "pingpong": Warps(0.255, 1.63, 0.0)},
@@ -140,8 +140,8 @@ _LINES, _PROCESSORS = 122e3, 132
 #: The lines that 128 bytes from within a line take. Fitted to 10 products of long rows in 310 kernels on an H200,
 #: 2026-11-28.
 _BEGUN_WITHIN = 1.5
-#: The CTAs of a cluster from which some SMs stay idle, and the part that is busy: 30 clusters of 4, 15 of 8.
-_LARGE_CLUSTER, _BUSY = 4, 120 / 132
+#: The part of the SMs that is busy with large clusters.
+_BUSY = 120 / 132
 #: The time of a byte of operands whose rows begin within lines, relative to rows of whole lines. Fitted to 44 1x1
 #: convolutions on an H200, 2026-11.
 _WITHIN_LINES = 1.5
@@ -208,7 +208,7 @@ def waves(tile: Tile, size: Size) -> float:
 
 def _at_a_time(tile: Tile, size: Size) -> int:
     blocks = size.multiprocessors * (RESIDENT_OF_FEW if size.warps else 1)
-    return int(blocks * (_BUSY if math.prod(tile.cluster) >= _LARGE_CLUSTER and not size.warps else 1))
+    return int(blocks * (_BUSY if math.prod(tile.cluster) >= LARGE_CLUSTER and not size.warps else 1))
 
 
 def _tiles(tile: Tile, size: Size) -> int:

@@ -332,7 +332,7 @@ extern "C" __attribute__((visibility("default"))) int golden_run(
   }
   dim3 const cluster(Kernel::get_cluster_shape(last.params));
   cudaError_t const error =
-      evt::launch(kernel, Kernel::get_grid_shape(last.params), Kernel::get_block_shape(), cluster, Entry::kSharedBytes,
+      evt::launch(kernel, Kernel::get_grid_shape(last.params), Kernel::get_block_shape(), cluster, Kernel::get_shared_bytes(last.params, device.multiprocessors),
                   static_cast<cudaStream_t>(stream), &last.params, true);
   if (error != cudaSuccess) return evt::report(evt::Failure::launch, error);
   {

@@ -12,9 +12,11 @@ import torch
 import evt
 from evt.errors import EvtError
 from evt.ir.dtype import BY_NAME
+from evt.launch.gemm import shape as launch_of
 from evt.plan import survey
 from evt.plan.cards import find_card
-from evt.plan.gemm import ProductClass, Tile, fits, tile_of, tiles_of
+from evt.plan.gemm import FEW_SHARED_BYTES, ProductClass, Tile, fits, tile_of, tiles_of
+from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import duration
 from evt.program import Program
@@ -375,6 +377,23 @@ def test_a_call_of_few_rows_takes_the_fastest_tile_of_a_loop(size: tuple[str, in
     for config, us in times.items():
         assert found[config] == pytest.approx(us + HIDDEN, rel=0.25)
     assert times[min(found, key=found.__getitem__)] == min(times.values())
+
+
+@pytest.mark.parametrize(
+    "config", ["own_stages_16x64x128_1x1x2", "own_stages_16x64x128_1x1x4", "own_cooperative_16x128x128"]
+)
+def test_no_ctas_of_few_rows_share_an_sm_if_all_have_one(config: str) -> None:
+    """CTAs of the kernel before occupy half of each SM. The next ones would share the rest of a few SMs."""
+    found = survey(packed_problem(packed(W4A16, config=config, route="own").request, "sm90")).defaults
+    (plan,) = [each for each in found if each.config.name == config]
+    fields = {field.name for field in plan.fields} | set("mnkl")
+    most = 120 if config.endswith("1x1x4") else 132
+    blocks = set()
+    for n in range(1024, 20480, 512):
+        made = launch_of(plan, dict.fromkeys(fields, 4096) | {"m": 16, "n": n, "k": 4096, "l": 1}, 132)
+        blocks.add(made.grid > most)
+        assert made.shared_bytes == (FEW_SHARED_BYTES if made.grid > most else SHARED_BYTES)
+    assert blocks == {False, True}
 
 
 def test_consumers_by_stages_share_columns() -> None:

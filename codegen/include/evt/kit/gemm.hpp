@@ -80,7 +80,7 @@ struct Gemm {
 
   static constexpr int MaxThreadsPerBlock = Traits::kThreads;
   static constexpr int MinBlocksPerMultiprocessor = Traits::kResident;
-  static constexpr int SharedStorageSize = Traits::kSharedOfCta;
+  static constexpr int SharedStorageSize = kSharedBytes;  // at most: see get_shared_bytes
   static constexpr int kProducerRegisters = Scales::kExist ? 56 : 40, kConsumerRegisters = Scales::kExist ? 224 : 232;
   static constexpr bool kMovesRegisters = !Traits::kByWarps;  // warps that multiply by themselves need few
   // Whether the CTAs of a cluster meet when they exchange sums, not before they load.
@@ -103,6 +103,13 @@ struct Gemm {
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
   static dim3 get_cluster_shape(Params const&) { return dim3(Traits::kClusterSize); }
   static dim3 get_block_shape() { return dim3(Traits::kThreads); }
+
+  /// The shared memory of a CTA: all of an SM's if each CTA has an SM. CTAs of the kernel before, which still run, would
+  /// make some of them share an SM. Clusters of four leave SMs idle. plan/gemm.py has this rule, too.
+  static int get_shared_bytes(Params const& params, int multiprocessors) {
+    bool const shares = params.grid > (Traits::kClusterSize < 4 ? multiprocessors : multiprocessors * 10 / 11);
+    return shares ? Traits::kSharedOfCta : SharedStorageSize;
+  }
 #endif
 
   CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) const {
