@@ -96,7 +96,7 @@ def worst(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
     return max(float((got[name] - each).norm()) / max(float(each.norm()), least) for name, each in want.items())
 
 
-def fused(function: Callable[..., Any]) -> Any:
+def fused(function: Callable[..., Any], dynamic: bool = False) -> Any:
     """Compile a function as Inductor does before it lowers a graph, with all regions; the reference computes them."""
 
     def backend(module: GraphModule, inputs: Any) -> Any:
@@ -123,7 +123,7 @@ def fused(function: Callable[..., Any]) -> Any:
         )
         return compiler(module, inputs)
 
-    return torch.compile(function, backend=backend, dynamic=False)
+    return torch.compile(function, backend=backend, dynamic=dynamic)
 
 
 def curve(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], steps: int, call: Any = None) -> list[float]:

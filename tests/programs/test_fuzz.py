@@ -85,7 +85,7 @@ def test_a_case_has_problems_of_one_kernel(route: str) -> None:
 @pytest.mark.slow
 def test_200_programs_cover_routes_types_and_the_language() -> None:
     slots = schedule(200)
-    cases = [case for slot in slots if (case := draw_case(slot, 2, SM90, launches=1))]
+    cases = [case for slot in slots if (case := draw_case(slot, 3, SM90, launches=1))]
     assert len(cases) >= 195
     assert {case.route for case in cases} == set(ROUTES)
     assert {name for case in cases for name in case.types.split("*")} == set(TYPES)

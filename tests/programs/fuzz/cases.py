@@ -81,6 +81,8 @@ def _attempt(draw: Draw, slot: Slot, number: int, target: Target, launches: int)
         if len(problems) == launches:
             break
         other = replace(resized(draw, kind, first, units, False), seed=number * 100 + turn)
+        if _extents(other) in map(_extents, problems):
+            continue
         try:
             if made_call(other, layouts, "cpu").source(target) == source:
                 problems.append(other)
@@ -89,6 +91,10 @@ def _attempt(draw: Draw, slot: Slot, number: int, target: Target, launches: int)
     if len(problems) == 1 < launches and draw.chance(1.1):  # a kernel that few sizes take
         raise TargetError(Diagnostic("E0502", "the kernel takes no other problem"))
     return Case(slot.index, kind.route, tuple(problems), layouts, source)
+
+
+def _extents(problem: Program) -> tuple[object, ...]:
+    return problem.sizes, problem.geometry, problem.groups
 
 
 def _config(draw: Draw, chosen: Candidate) -> str:

@@ -13,6 +13,8 @@ _WIDE = tuple(pair for pair in PAIRS if "f64" not in pair)
 _HALVES: tuple[Pair, ...] = (("f16", "f16"), ("bf16", "bf16"))
 #: The operand types of depthwise kernels.
 _SCALAR: tuple[Pair, ...] = (*_HALVES, ("f32", "f32"))
+#: The operand types of products of few rows.
+_FEW: tuple[Pair, ...] = (*_HALVES, ("i8", "i8"), ("u8", "u8"))
 _PRODUCTS = ("gemm", "gemm", "linear")
 _FPROPS = ("conv1d", "conv2d", "conv2d", "conv3d")
 _GRADIENTS = ("conv1d_dgrad", "conv2d_dgrad", "conv3d_dgrad")
@@ -45,6 +47,7 @@ class Kind:
 
 KINDS: tuple[Kind, ...] = (
     Kind("gemm-own-3x", _PRODUCTS, _WIDE, 7, 3, (0, 0)),
+    Kind("gemv-own-3x", _PRODUCTS, _FEW, 3, 3, (0, 0)),
     Kind("conv-halo-3x", (*_FPROPS, *_GRADIENTS), _WIDE, 7, 3, (0, 16)),
     Kind("conv-halo-padded-3x", ("conv2d",), _WIDE, 2, 3, (0, 0)),
     Kind("conv-halo-groups-3x", ("conv1d", "conv2d", "conv2d_dgrad"), _HALVES, 4, 3, (0, 16), groups=(2, 3, 8)),
@@ -52,6 +55,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("conv-halo-taps-3x", ("conv1d", "conv2d"), _HALVES, 2, 3, (0, 16)),
     Kind("conv-halo-copied-3x", _FPROPS, _HALVES, 2, 3, (0, 0)),
     Kind("conv-depthwise-3x", ("conv1d", "conv2d", "conv2d_dgrad"), _SCALAR, 4, 3, depthwise=True),
+    Kind("conv-wgrad-3x", _FILTERS, _HALVES, 3, 3, (0, 16)),
     Kind("evt-2x", _PRODUCTS, PAIRS, 6, 18, (0, 0)),
     Kind("stock-2x", _PRODUCTS, _WIDE, 2, 15, (0, 0), stock=True),
     Kind("mainloop-2x", _PRODUCTS, _WIDE, 3, 20, (0, 0), feeds=True),
