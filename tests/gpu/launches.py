@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional
 
 import evt
 from evt.compilation import build
@@ -19,6 +20,7 @@ from evt.program import program_of
 from evt.reference.compare import error, limit
 from evt.request import typed_graph
 from evt.runtime.arguments import bind
+from evt.runtime.group_norm import group_norm
 from evt.runtime.kernels import device_target, plan_kernels
 from evt.runtime.plans import kernel_sources
 
@@ -171,7 +173,6 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-2x-stock": lambda: convolution("D = relu(acc + bias)", "conv-stock-2x"),
     "conv-mainloop": lambda: convolution(WORKED, "conv-mainloop-2x"),
 }
-GROUPED = "grouped"
 
 
 def inputs_of(call: Call) -> dict[str, torch.Tensor]:
@@ -213,11 +214,25 @@ def launch_grouped() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     for mine, right in zip(op(a, b, **inputs), op.reference(a, b, **inputs), strict=True):
         if right.numel():
-            check(GROUPED, mine, right)
+            check("grouped", mine, right)
+
+
+def launch_group_norm() -> None:
+    """Launch a norm whose clusters have several CTAs: vectors of two groups, and CTAs without pixels."""
+    for shape, groups in (((2, 320, 16, 16), 32), ((1, 96, 3, 3), 12)):
+        image = random(*shape).to(memory_format=torch.channels_last)
+        gain, shift = random(shape[1]), random(shape[1])
+        exact = functional.silu(functional.group_norm(image.float(), groups, gain.float(), shift.float()))
+        check("group-norm", group_norm(image, gain, shift, groups, 1e-5, True), exact.half())
+
+
+#: The kinds that are no programs of one product.
+OTHERS: dict[str, Callable[[], None]] = {"group-norm": launch_group_norm, "grouped": launch_grouped}
 
 
 def main(names: list[str]) -> None:
-    calls = {name: KINDS[name]() for name in names or KINDS if name != GROUPED}
+    names = names or [*KINDS, *OTHERS]
+    calls = {name: KINDS[name]() for name in names if name in KINDS}
     plans, taken = [], {}
     for name, call in calls.items():
         op, a, b, _ = call
@@ -231,10 +246,11 @@ def main(names: list[str]) -> None:
         check(name, op(a, b, **inputs), op.reference(a, b, **inputs))
         torch.cuda.synchronize()
         print("ran", name, flush=True)
-    if not names or GROUPED in names:
-        launch_grouped()
-        torch.cuda.synchronize()
-        print("ran", GROUPED, flush=True)
+    for name in names:
+        if name in OTHERS:
+            OTHERS[name]()
+            torch.cuda.synchronize()
+            print("ran", name, flush=True)
 
 
 if __name__ == "__main__":
