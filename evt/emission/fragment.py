@@ -15,13 +15,13 @@ from evt.launch.members import has_part
 from evt.plan import Plan
 from evt.plan.epilogue.broadcasts import ColumnBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
-from evt.plan.epilogue.loads import AccFetch, SourceFetch
+from evt.plan.epilogue.loads import AccFetch, MaskLoad, SourceFetch
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Number, ResultShape
 from evt.plan.epilogue.writes import MaskStore, Reduction
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.halo import STEP_PIXELS
-from evt.plan.joined import joins_bits
+from evt.plan.joined import joins_bits, loads_bits
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, Mainloop, OwnProduct
 
 #: The namespaces of the lanes of main loops, if not ``kit``.
@@ -95,6 +95,9 @@ class _Passes:
             rows = loop.tile.rows_of_warp if isinstance(loop, Gemv) else rows
             paired = (lanes,) if isinstance(loop, OwnProduct) and loop.pairs else ()
             lanes = listed("evt::fragment::LanesOfTile", (str(rows), *paired))
+        if operation == "MaskLoad" and loads_bits(self.plan):
+            lanes = listed("evt::fragment::LanesOfTile", (str(config.tile[0]), lanes))
+            return listed("evt::own::Part", (lanes, "evt::own::TileMaskLoad"))
         if operation == "MaskStore" and joins_bits(self.plan):
             return listed("evt::own::Part", (lanes, "evt::own::JoinedMaskStore"))
         return listed("evt::own::Part", (lanes, listed(f"evt::epilogue::{operation}", arguments)))
@@ -113,6 +116,7 @@ class _Passes:
                 or (isinstance(step, Reduction) and step.shape is ResultShape.COLUMN),
                 ends_parts=isinstance(step, MaskStore) and joins_bits(self.plan),
                 follows=isinstance(step, ColumnBroadcast) and isinstance(self.plan.mainloop, OwnProduct),
+                begins_tiles=isinstance(step, MaskLoad) and loads_bits(self.plan),
             )
         if step.passes:
             self.values.append(self.values[step.operands[0]])

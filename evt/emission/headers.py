@@ -24,12 +24,13 @@ from evt.plan.geometry import (
     gemv,
     halo,
     halo_groups,
+    halo_kernel,
     halo_multiplied,
     halo_schedule,
     wgrad,
     wgrad_choice,
 )
-from evt.plan.joined import joins_bits
+from evt.plan.joined import joins_bits, loads_bits
 from evt.plan.plan import (
     Convolution2x,
     Convolution3x,
@@ -102,7 +103,7 @@ def _of_epilogue(plan: Plan) -> list[str]:
         found.append(f"epilogue/tree_{'2x' if plan.family == '2x' else '3x'}.hpp")
     found += [f"epilogue/lanes_{_LANES[plan.family]}.hpp"] * (bool(operations) or plan.family == "own")
     found += [f"epilogue/{each}.hpp" for each in operations]
-    found += ["epilogue/mask_own.hpp"] * joins_bits(plan)
+    found += ["epilogue/mask_own.hpp"] * (joins_bits(plan) or loads_bits(plan))
     merged = any(step.kind == MERGED for step in plan.reductions)
     found += ["epilogue/moments_own.hpp" if plan.family == "own" else "moments.hpp"] * merged
     return found + ["finish.hpp"] * bool(plan.reductions)
@@ -146,7 +147,7 @@ def _is_of_cutlass(step: Step, family: Family) -> bool:
 _NAMESPACE, _REFERENCE = re.compile(r"namespace (?=evt\b)(?<!\wnamespace )"), re.compile(r"::(?=evt::)(?<![\w:]::)")
 #: Headers that are modules of the planner, with their namespaces.
 GENERATED = {
-    "kit/geometry.hpp": ((convolution, halo, halo_multiplied, halo_groups, halo_schedule), "kit"),
+    "kit/geometry.hpp": ((convolution, halo_kernel, halo, halo_multiplied, halo_groups, halo_schedule), "kit"),
     "kit/depthwise_geometry.hpp": ((convolution, depthwise), "depthwise"),
     "kit/gemv_geometry.hpp": ((convolution, gemv), "gemv"),
     "kit/wgrad_geometry.hpp": ((convolution, wgrad, wgrad_choice), "wgrad"),

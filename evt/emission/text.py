@@ -48,6 +48,7 @@ class NodeText:
     Own kernels: ``fetched`` elements are loaded ahead of their use; ``finished`` objects act at the end of a tile,
     and also at the end of a step if they have a result for each row (``keeps_rows``); blocks of columns share the rows'
     values of objects that ``follows`` marks. Objects that ``ends_parts`` marks act at the end of a part of the rows.
+    Objects that ``begins_tiles`` marks load values before a consumer multiplies.
     """
 
     name: str
@@ -60,6 +61,7 @@ class NodeText:
     keeps_rows: bool = False
     ends_parts: bool = False
     follows: bool = False
+    begins_tiles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,9 @@ from evt.launch.halo_groups import Blocks
 from evt.launch.padded import strides_of
 from evt.plan import Plan
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
-from evt.plan.geometry.halo import (
-    EIGHT,
-    FILTERS,
-    MAX_CLASSES,
-    MAX_TAPS,
-    WINDOW_BYTES,
-    Geometry,
-    KernelClass,
-    swizzled_row,
-)
+from evt.plan.geometry.halo import EIGHT, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES, Geometry, swizzled_row
 from evt.plan.geometry.halo_groups import over_groups
+from evt.plan.geometry.halo_kernel import KernelClass
 from evt.plan.geometry.halo_multiplied import (
     flattened,
     has_columns,
@@ -30,6 +22,7 @@ from evt.plan.geometry.halo_multiplied import (
 from evt.plan.geometry.halo_schedule import geometry_of
 from evt.plan.halo import MOST_PADDING, forward, reaches
 from evt.plan.halo_cost import flags_of
+from evt.plan.joined import loads_bits
 from evt.plan.plan import HaloConvolution, Image, PaddedCopy
 from evt.plan.signature import bytes_of
 from evt.plan.tma import LARGEST_STRIDE
@@ -66,9 +59,8 @@ def class_of(plan: Plan) -> KernelClass:
     volume = loop.rank == 3
     pixel_bytes = WINDOW_BYTES if loop.windows is not None else swizzled_row(block_bytes)
     staged = plan.source is not None or plan.destination is not None
-    flags = loop.residues, *flags_of(loop.groups), loop.by_images, loop.taps
-    tap_rows = loop.groups == "taps"
-    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, *flags, tap_rows)
+    flags = loop.residues, *flags_of(loop.groups), loop.by_images, loop.taps, loop.groups == "taps", loads_bits(plan)
+    return KernelClass(pixels, channels, block_bytes, pixel_bytes, staged, volume, loop.shared, *flags)
 
 
 @dataclass(frozen=True, slots=True)

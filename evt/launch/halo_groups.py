@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from evt.launch.shape import INT32_MAX
 from evt.plan.geometry.convolution import Problem, ceil_div
-from evt.plan.geometry.halo import FILTERS, Geometry, KernelClass
+from evt.plan.geometry.halo import FILTERS, Geometry
 from evt.plan.geometry.halo_groups import groups_together
+from evt.plan.geometry.halo_kernel import KernelClass
 from evt.plan.plan import Image
 
 DIVISOR = ("multiplier", "shift")

@@ -15,7 +15,8 @@ from typing import Literal
 
 from evt.plan.geometry import halo, halo_groups, halo_multiplied, halo_schedule
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass, swizzled_row
+from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, swizzled_row
+from evt.plan.geometry.halo_kernel import KernelClass
 from evt.plan.geometry.halo_schedule import MULTIPROCESSORS, Sharing
 
 #: A kernel with its launch, and each pixel of its tile.

@@ -158,24 +158,41 @@ struct Epilogue {
   }
 };
 
-/// The same epilogue with a bit of each element: whether the sum is positive.
-template <class Base>
+/// The same epilogue with a bit of each element: whether the sum is positive, and a mask has the element.
+template <class Base, int TileRows>
 struct EpilogueOfBits : Base {
   using Bits = evt::own::Part<evt::kit::Lanes, evt::own::JoinedMaskStore>;
+  using Mask = evt::own::Part<evt::fragment::LanesOfTile<TileRows, evt::kit::Lanes>, evt::own::TileMaskLoad>;
 
   struct Params : Base::Params {
     typename Bits::Params bits;
+    typename Mask::Params mask;
+  };
+  struct Fetched : Base::Fetched {
+    typename Mask::Fetched mask;
   };
 
   Bits bits;
+  static constexpr bool kLoadsBits = true;
+  Mask mask;
 
-  EpilogueOfBits(Params const& params, evt::fragment::Tile const& tile) : Base(params, tile), bits(params.bits, tile) {}
+  EpilogueOfBits(Params const& params, evt::fragment::Tile const& tile)
+      : Base(params, tile), bits(params.bits, tile), mask(params.mask, tile) {}
+
+  template <class PlaceOf>
+  void begin_tile(PlaceOf const& place_of) { mask.begin_tile(place_of); }
+  template <class PlaceOf>
+  void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) { mask.keep_tile(place_of, words, consumer); }
+  void fetch(Fetched& fetched, evt::fragment::Places const& places) const {
+    Base::fetch(fetched, places);
+    mask.fetch(fetched.mask, places);
+  }
 
   template <int N, class Accumulator, class Staged, class Store>
-  void visit(Accumulator const& acc, Staged const& source, Store const& store, typename Base::Fetched const& fetched,
+  void visit(Accumulator const& acc, Staged const& source, Store const& store, Fetched const& fetched,
              evt::fragment::Places const& places) {
     Base::template visit<N>(acc, source, store, fetched, places);
-    for (int i = 0; i < N; ++i) bits.put(acc(i) > 0, i, places);
+    for (int i = 0; i < N; ++i) bits.put(mask.get(i, places, fetched.mask) && acc(i) > 0, i, places);
     bits.template end_step<N>(places);
   }
   void end_part(evt::fragment::PartOfRows const& part) { bits.end_part(part); }
@@ -285,7 +302,7 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
   using Usual = Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPairs, Destination>;
-  using Kernel = evt::kit::Gemm<Multiplied, std::conditional_t<HasBits, EpilogueOfBits<Usual>, Usual>, Depth, Tile, Scales,
+  using Kernel = evt::kit::Gemm<Multiplied, std::conditional_t<HasBits, EpilogueOfBits<Usual, Pixels>, Usual>, Depth, Tile, Scales,
                                 Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth;
@@ -381,7 +398,12 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   arguments.epilogue.offset.ptr = offsets.data(), arguments.epilogue.offset.stride = 1;
   int const row_bytes = (n + 7) / 8;
   std::vector<uint8_t> bits(size_t(batches * m * row_bytes), 0xff);
-  if constexpr (HasBits) arguments.epilogue.bits = {bits.data(), row_bytes, m * row_bytes};
+  std::vector<uint8_t> mask(bits.size());
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = uint8_t(i * 2654435761u >> 13);
+  if constexpr (HasBits) {
+    arguments.epilogue.bits = {bits.data(), row_bytes, m * row_bytes};
+    arguments.epilogue.mask = {mask.data(), row_bytes, m * row_bytes};
+  }
   typename Kernel::Params const params = Kernel::to_underlying_arguments(arguments);
   int const cluster = int(Kernel::get_cluster_shape(params).x);
   gridDim = Kernel::get_grid_shape(params);
@@ -417,7 +439,10 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
       double sum = 0;
       for (int x = 0; x < k; ++x) sum += value(row_of_a[x]) * element(group, j, x) * factor(group, i, j, x);
       sums[size_t(j)] = sum;
-      if constexpr (HasBits) expect(row_of_bits[j / 8] >> j % 8 & 1, sum > 0, 1, "the bit", i, j);
+      if constexpr (HasBits) {
+        bool const masked = mask[size_t((batch * m + i) * row_bytes + j / 8)] >> j % 8 & 1;
+        expect(row_of_bits[j / 8] >> j % 8 & 1, masked && sum > 0, 1, "the bit", i, j);
+      }
       if constexpr (Tile::kPairs == 0) {
         expect_stored(row_of_d[j], sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
       } else if (j / Tile::kPairs % 2 == 1) {

@@ -42,9 +42,10 @@ void halo() {
   bool const staged = number(), volume = number(), shared = number(), residues = number();
   bool const grouped = number(), packed = number(), words = number(), by_images = number();
   int const taps = number();
-  bool const tap_rows = number();
+  bool const tap_rows = number(), loads_bits = number();
   KernelClass const kernel{pixels,   channels, block_bytes, pixel_bytes, staged,    volume, shared,
-                           residues, grouped,  packed,      words,       by_images, taps,   tap_rows};
+                           residues, grouped,  packed,      words,       by_images, taps,   tap_rows,
+                           loads_bits};
   Geometry const g = scheduled(p, kernel, geometry_of(p, kernel), number());
   print({g.images, g.rows, g.columns, g.input_pitch, g.accumulator_pitch, g.box_rows, g.guard, g.tiles_high, g.tiles_wide,
          g.input_stages, g.input_stage_bytes, g.taps_per_stage, g.filter_stages, g.filter_stage_bytes, g.cluster_size,

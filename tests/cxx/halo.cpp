@@ -3,7 +3,7 @@
 // a load of filters (0: each block lies in a group; -1, -2 and -4: threads copy the input, of multiples of 1, 2 or 4
 // elements; -8: the rows of a tile are taps);
 // the input and the filters in the order of memory. It prints the bits of the output. A second kernel, whose
-// tiles have pixels of one image, sums the pixels of each image.
+// tiles have pixels of one image, sums the pixels of each image. A third one loads packed bits of a mask.
 
 #include "kit.hpp"
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "evt/epilogue/lanes_own.hpp"
+#include "evt/epilogue/mask_own.hpp"
 #include "evt/epilogue/reduce.hpp"
 #include "evt/kit/kernel.hpp"
 #include "evt/kit/mainloop.hpp"
@@ -64,6 +65,34 @@ struct EpilogueOfSums : Epilogue {
   void finish(evt::fragment::Tile const&) { sums.finish(); }
 };
 
+/// D = where(mask, acc, 0).
+template <int Pixels>
+struct EpilogueOfBits : Epilogue {
+  using Mask = evt::own::Part<evt::fragment::LanesOfTile<Pixels, evt::kit::Lanes>, evt::own::TileMaskLoad>;
+  static constexpr bool kPlaces = true;
+  struct Params {
+    typename Mask::Params mask;
+  };
+  struct Fetched {
+    typename Mask::Fetched mask;
+  };
+
+  static constexpr bool kLoadsBits = true;
+  Mask mask;
+
+  EpilogueOfBits(Params const& params, evt::fragment::Tile const& tile) : Epilogue({}, tile), mask(params.mask, tile) {}
+  template <class PlaceOf>
+  void begin_tile(PlaceOf const& place_of) { mask.begin_tile(place_of); }
+  template <class PlaceOf>
+  void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) { mask.keep_tile(place_of, words, consumer); }
+  void fetch(Fetched& fetched, evt::fragment::Places const& places) const { mask.fetch(fetched.mask, places); }
+  template <int N, class Accumulator, class Loaded, class Store>
+  void visit(Accumulator const& acc, Loaded const&, Store const& store, Fetched const& fetched,
+             evt::fragment::Places const& places) {
+    for (int i = 0; i < N; ++i) store(i, mask.get(i, places, fetched.mask) ? acc(i) : 0.0f);
+  }
+};
+
 /// Run all blocks; return whether there is a tile.
 template <class Kernel>
 bool run(typename Kernel::Arguments const& arguments) {
@@ -78,16 +107,46 @@ bool run(typename Kernel::Arguments const& arguments) {
   return true;
 }
 
-/// Whether the parts of each image are the sums of its pixels.
-template <class Mainloop, class Arguments>
-bool sums_images(Arguments const& given) {
-  using Kernel = evt::kit::Kernel<Mainloop, EpilogueOfSums, false, true, 3>;
+/// The arguments of another kernel for the same convolution.
+template <class Kernel, class Arguments>
+typename Kernel::Arguments arguments_of(Arguments const& given) {
   typename Kernel::Arguments arguments{};
   arguments.problem = given.problem;
   arguments.a = given.a, arguments.b = given.b, arguments.d = given.d, arguments.d_stride = given.d_stride;
   std::memcpy(arguments.a_strides, given.a_strides, sizeof(given.a_strides));
   std::memcpy(arguments.b_strides, given.b_strides, sizeof(given.b_strides));
   arguments.multiprocessors = given.multiprocessors, arguments.groups = given.groups;
+  return arguments;
+}
+
+/// Whether D has the products at the set bits of a mask, and zeros elsewhere.
+template <class Mainloop, int Stored, class Arguments>
+bool masks_pixels(Arguments const& given) {
+  using Kernel = evt::kit::Kernel<Mainloop, EpilogueOfBits<Mainloop::Mma::kPixels>, false, false, 0, Stored>;
+  auto arguments = arguments_of<Kernel>(given);
+  auto const& problem = given.problem;
+  int64_t const pixels = int64_t(problem.images) * problem.depth.output * problem.height.output * problem.width.output;
+  int64_t const filters = problem.filters, row_bytes = (filters + 7) / 8 + problem.filters % 3;
+  std::vector<uint8_t> bits(size_t(pixels * row_bytes));
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = uint8_t(i * 2654435761u >> 13);
+  std::vector<bf16> d(size_t(pixels * filters), bf16{0x7fc0});
+  arguments.d = d.data();
+  arguments.epilogue.mask.ptr = bits.data(), arguments.epilogue.mask.stride_m = row_bytes;
+  if (!run<Kernel>(arguments)) return true;
+  for (int64_t i = 0; i < pixels * filters; ++i) {
+    int64_t const pixel = i / filters, filter = i % filters;
+    bool const bit = bits[size_t(pixel * row_bytes + filter / 8)] >> filter % 8 & 1;
+    float const wanted = bit ? host::value(static_cast<bf16 const*>(given.d)[i]) : 0.0f;
+    if (host::value(d[size_t(i)]) != wanted) return false;
+  }
+  return true;
+}
+
+/// Whether the parts of each image are the sums of its pixels.
+template <class Mainloop, class Arguments>
+bool sums_images(Arguments const& given) {
+  using Kernel = evt::kit::Kernel<Mainloop, EpilogueOfSums, false, true, 3>;
+  auto arguments = arguments_of<Kernel>(given);
   auto const& problem = given.problem;
   int64_t const tiles = Kernel::tiles(arguments).number, images = problem.images, filters = problem.filters;
   std::vector<float> parts(size_t(tiles * filters), NAN);
@@ -149,6 +208,9 @@ void compute_stored(evt::kit::Problem const& problem, int groups) {
   }
   if constexpr (SumsImages) {
     if (!sums_images<Mainloop>(arguments)) std::printf("other sums ");
+  }
+  if constexpr (!Mainloop::kGrouped && !Mainloop::kTapRows && !Mainloop::kLoadsByThreads) {
+    if (!masks_pixels<Mainloop, Stored>(arguments)) std::printf("other bits ");
   }
   for (bf16 each : d) std::printf("%d ", each.bits);
   std::printf("\n");

@@ -132,6 +132,7 @@ typedef struct golden_arguments {
 // evt/epilogue/row.hpp
 // evt/epilogue/vector.hpp
 // evt/epilogue/matrix.hpp
+// evt/epilogue/mask_own.hpp
 // evt/convert.hpp
 // evt/finish.hpp
 // evt/functions.hpp
@@ -171,7 +172,7 @@ struct Region2 {
 // ... as in gemm_own: /// The epilogue: a thread calls `visit` for every
 
   // 3:11 gate
-  using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
+  using in_gate_type = evt::own::Part<evt::fragment::LanesOfTile<232, evt::kit::Lanes>, evt::own::TileMaskLoad>;
   // 3:17 alpha
   using in_alpha_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::Scalar<float, float>>;
   // 3:29 bias
@@ -235,6 +236,8 @@ struct Region2 {
     }
     out_seen.template end_step<N>(places);
   }
+
+// ... as in gemm_own: /// Load the packed bits of a tile, and keep them 
 
   CUTLASS_DEVICE void finish(evt::fragment::Tile const&) {
     reduction_9.finish();

@@ -172,7 +172,7 @@ struct Epilogue {
   static constexpr bool kPlaces = true;  // whether it uses the places of elements
 
   // 3:19 gate
-  using in_gate_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::MaskLoad>;
+  using in_gate_type = evt::own::Part<evt::fragment::LanesOfTile<128, evt::kit::Lanes>, evt::own::TileMaskLoad>;
   // 3:25 s
   using in_s_type = evt::own::Part<evt::fragment::LanesOfTile<128>, evt::epilogue::ColumnBroadcast<float, float>>;
   // 3:33 bias
@@ -262,6 +262,15 @@ struct Epilogue {
     }
     out_seen.template end_step<N>(places);
     reduction_11.template end_step<N>(places);
+  }
+
+  /// Load the packed bits of a tile, and keep them in shared memory.
+  static constexpr bool kLoadsBits = true;
+  template <class PlaceOf>
+  CUTLASS_DEVICE void begin_tile(PlaceOf const& place_of) { in_gate.begin_tile(place_of); }
+  template <class PlaceOf>
+  CUTLASS_DEVICE void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) {
+    in_gate.keep_tile(place_of, words, consumer);
   }
 
   /// Store the packed bits of some rows that the warps of a consumer have completed.

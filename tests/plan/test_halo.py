@@ -12,6 +12,7 @@ from evt.emission import emit
 from evt.emission.headers import needed
 from evt.emission.kernel import spell
 from evt.ir.dtype import BY_NAME
+from evt.launch.halo_call import class_of
 from evt.plan import Options, Plan, plan
 from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, RowBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, PlaceKeys
@@ -167,7 +168,7 @@ def test_atomic_reductions_have_no_parts() -> None:
 
 #: Parts of a program besides elements: the class, its arguments, and its header.
 PARTS = {
-    "in keep: b1[m, n]; D = where(keep, acc, 0)": (
+    "in keep: b1[m, n], other: b1[m, n]; D = where(keep, where(other, acc, 1), 0)": (
         "MaskLoad>;",
         "in_keep.stride_m = arguments.stride_m_of_in_keep;",
         "mask",
@@ -214,6 +215,15 @@ def test_parts_that_know_their_places(program) -> None:
     assert filled in text
     assert f"epilogue/{header}.hpp" in needed(made, spell(made).functors)
     assert spell(made).fragment.places
+
+
+def test_the_only_mask_of_a_tile_is_loaded_before_the_products() -> None:
+    made = planned("in keep: b1[m, n]; D = where(keep, acc, 0)")
+    text = emit(made, "k")
+    assert "LanesOfTile<" in text.partition("evt::own::TileMaskLoad>;")[0].splitlines()[-1]
+    assert "void begin_tile(" in text
+    assert class_of(made).loads_bits
+    assert not class_of(planned("D = acc")).loads_bits
 
 
 def test_roundings_are_those_of_element_hpp() -> None:

@@ -15,7 +15,8 @@ from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.ir.dtype import E4M3, E5M2, F16, F32, I8, U8, DType
 from evt.plan import convolution_class
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import SHARED_BYTES, TAPS_PER_STAGE, Geometry, KernelClass
+from evt.plan.geometry.halo import SHARED_BYTES, TAPS_PER_STAGE, Geometry
+from evt.plan.geometry.halo_kernel import KernelClass
 from evt.plan.geometry.halo_schedule import geometry_of, grid_of, lines_of_eight, scheduled
 from evt.plan.halo import PIXELS, Halo, halo_of
 from evt.plan.halo_cost import BlockedConvolution, Cycles, choose

@@ -15,6 +15,7 @@ from evt.ir.dtype import BY_NAME
 from evt.plan import Plan
 from evt.plan.geometry import halo
 from evt.plan.geometry.convolution import Axis, Problem
+from evt.plan.geometry.halo_kernel import KernelClass
 from evt.plan.halo import Halo
 from evt.plan.halo_cost import BlockedConvolution, axes_of, choose
 from evt.plan.halo_few import windows_of
@@ -203,7 +204,7 @@ def test_wide_rows_are_planned_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     height = Axis(8, 8, 3, 1, 1, 1)
     tried, arrange = [], halo.arrange
 
-    def counted(problem: Problem, kernel: halo.KernelClass, *sizes: Any) -> halo.Geometry:
+    def counted(problem: Problem, kernel: KernelClass, *sizes: Any) -> halo.Geometry:
         tried.append(sizes)
         return arrange(problem, kernel, *sizes)
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from evt.plan.geometry import depthwise
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry, KernelClass
+from evt.plan.geometry.halo import FILTERS, WINDOW_BYTES, Geometry
 from evt.plan.geometry.halo_groups import over_groups
+from evt.plan.geometry.halo_kernel import KernelClass
 from evt.plan.geometry.halo_multiplied import (
     flattened,
     has_columns,
@@ -61,6 +62,7 @@ def random_layers(seed: int, count: int, multiprocessors: int = 132) -> Iterator
             by_images=kind == "image" and problem.images % 4 == 3,
             taps_per_stage=(0, 0, 1, 3, 5)[problem.channels % 5],
             tap_rows=kind == "taps",
+            loads_bits=staged and not alone and pixels % 3 == 0,
         )
         if kind == "windows":
             problem = over_windows(

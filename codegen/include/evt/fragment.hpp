@@ -5,6 +5,7 @@
 // two columns and four rows. Element numbers are constants once loops are unrolled.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cutlass/cutlass.h"
 
@@ -77,16 +78,23 @@ struct Tiles {
   int64_t strips;
 };
 
-/// The matrix rows of a step; -1 outside of the matrix. `number` counts the steps of a tile of consecutive rows. Row 0's
-/// word of packed bits would be at `words` in shared memory.
+/// The matrix rows of a step; -1 outside of the matrix. `number` counts the steps of a tile. Row 0's word of packed bits
+/// would be at `words` in shared memory. The words of the tile's rows that a mask has loaded are at `loaded`.
 struct Places {
   int rows[kRows];
   int number;
   uint32_t words = 0;
+  uint32_t loaded = 0;
 };
 
 /// The bytes of packed bits of a row of a block of 64 columns.
 inline constexpr int kWordBytes = 8;
+
+/// Whether the epilogue loads packed bits of a tile before the consumer multiplies.
+template <class Epilogue, class = void>
+struct LoadsBits : std::false_type {};
+template <class Epilogue>
+struct LoadsBits<Epilogue, std::void_t<decltype(Epilogue::kLoadsBits)>> : std::true_type {};
 
 /// Some rows of a tile, their words of packed bits in shared memory, and a thread of the consumer that completes them.
 struct PartOfRows {

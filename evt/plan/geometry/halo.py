@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
+from evt.plan.geometry.halo_kernel import KernelClass
 
 Int64 = int
 
@@ -60,6 +61,8 @@ BARRIER_BYTES = 8 * (2 * MAX_INPUT_STAGES + 2 * MAX_FILTER_STAGES + 8)
 #: Bytes of a pixel of windows, and of its place in the table of a box.
 WINDOW_BYTES = 16
 PLACE_BYTES = 16
+#: Bytes of the packed bits of a pixel in a block of filters.
+BITS_BYTES = 8
 #: Elements of 16 bits that TMA moves at least.
 VECTOR = 8
 #: Elements of a TMA box in each dimension, at most.
@@ -82,66 +85,6 @@ def aligned_bytes(size: int) -> int:
 def swizzled_row(size: int) -> int:
     """Return the distance in shared memory between the rows of a box, which TMA swizzles."""
     return 32 if size <= 32 else 64 if size <= 64 else 128
-
-
-@dataclass(frozen=True, slots=True)
-class KernelClass:
-    """Compile-time facts of a kernel that decide its geometry."""
-
-    #: N of WGMMA.
-    pixels: int
-    #: Channels of a block, and the bytes that a tap multiplies for each pixel.
-    channels: int
-    block_bytes: int
-    #: Bytes of a pixel in a box: fewer than block_bytes if a tap multiplies windows, more if a swizzled row is longer.
-    pixel_bytes: int
-    #: C or D is moved by TMA through shared memory.
-    staged: bool
-    volume: bool = False
-    #: The CTAs of a cluster share each tile; each has one consumer.
-    shared: bool = False
-    #: A tile has pixels of one residue class: the gradient of a convolution with a stride.
-    residues: bool = False
-    #: The convolution has groups. With ``packed``, a block of filters has several; threads load its filters, once.
-    grouped: bool = False
-    packed: bool = False
-    #: Threads copy the input word by word, whose pixels are not aligned as TMA needs.
-    words: bool = False
-    #: A tile has pixels of one image: a reduction is over the pixels of each image.
-    by_images: bool = False
-    #: The taps whose filters share a stage, if they fit; 0 if the size of the filters was not known.
-    taps_per_stage: int = 0
-    #: A row of a tile is a tap of a filter: the products of a filter's taps are summed in the epilogue.
-    tap_rows: bool = False
-
-    @property
-    def consumers(self) -> int:
-        """Consumer warpgroups."""
-        return 1 if self.shared else 2
-
-    @property
-    def has_windows(self) -> bool:
-        """A row of taps is one tap over a window."""
-        return self.pixel_bytes < self.block_bytes
-
-    @property
-    def loads_by_threads(self) -> bool:
-        """Threads load the input."""
-        return self.has_windows or self.words
-
-    @property
-    def filters_stay(self) -> bool:
-        """Threads load the filters before the first tile, and all of them stay in shared memory."""
-        return self.has_windows or self.packed
-
-    @property
-    def filter_bytes(self) -> int:
-        """Bytes of a filter's row of channels in shared memory."""
-        return max(self.block_bytes, self.pixel_bytes)
-
-    def shares(self, taps: int) -> bool:
-        """Return whether the kernel has the multiplication of a number of taps in a stage."""
-        return taps == 1 or (not self.residues and (self.taps_per_stage == 0 or self.taps_per_stage == taps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +313,8 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
     buffer = max(kernel.pixels, stored) * 2 * FILTERS if kernel.staged or kernel.shared else 0
     if kernel.tap_rows:
         buffer = max(buffer, products_bytes(problem, kernel))
+    if kernel.loads_bits:
+        buffer += kernel.pixels * BITS_BYTES
     made = Geometry(
         images=images,
         rows=rows,

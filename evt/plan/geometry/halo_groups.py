@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.plan.geometry.convolution import Problem, ceil_div
-from evt.plan.geometry.halo import FILTERS, VECTOR, KernelClass
+from evt.plan.geometry.halo import FILTERS, VECTOR
+from evt.plan.geometry.halo_kernel import KernelClass
 
 
 def groups_together(problem: Problem, kernel: KernelClass, groups: int) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
-from evt.plan.geometry.halo import WINDOW_BYTES, KernelClass
+from evt.plan.geometry.halo import WINDOW_BYTES
+from evt.plan.geometry.halo_kernel import KernelClass
 
 
 def has_columns(problem: Problem) -> bool:

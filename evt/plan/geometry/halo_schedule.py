@@ -8,16 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from evt.plan.geometry.convolution import Problem, ceil_div, overlapped
-from evt.plan.geometry.halo import (
-    DEPTH_BYTES,
-    EIGHT,
-    FILTERS,
-    STEP_PIXELS,
-    Geometry,
-    KernelClass,
-    choose,
-    fit,
-)
+from evt.plan.geometry.halo import DEPTH_BYTES, EIGHT, FILTERS, STEP_PIXELS, Geometry, choose, fit
+from evt.plan.geometry.halo_kernel import KernelClass
 
 Int64 = int
 

@@ -58,13 +58,18 @@ struct Lanes : epilogue::TypesOwn {
   CUTLASS_DEVICE int end_n() const { return tile.end; }
 
   CUTLASS_DEVICE int row_of_step(Step const& step, int row) const { return step.rows[row]; }
+  /// The place of a row of a step among all rows of a step, and their number.
+  static constexpr int kStepRows = kRows * Warp::kRows;
+  CUTLASS_DEVICE static int place_in_step(int row) {
+    return fragment::lane() % Warp::kRows * 2 + row / 2 * 2 * Warp::kRows + row % 2;
+  }
 
   /// Values for the rows of a tile, from a function of the row: lane i has rows i, i + 32... Lanes exchange the value of a
   /// row when they visit it. Blocks of other columns follow: they take the exchanged values. These need no registers
   /// beyond the accumulators that the first block has completed.
   template <class T>
   struct RowValues {
-    static constexpr int kHeld = (kTileRows + 31) / 32, kStepRows = kRows * Warp::kRows;
+    static constexpr int kHeld = (kTileRows + 31) / 32;
     static constexpr int kExchanged = (kTileRows + kStepRows - 1) / kStepRows * kRows;
 
     T values[kHeld], exchanged[kExchanged];
@@ -89,8 +94,7 @@ struct Lanes : epilogue::TypesOwn {
       int const first = at.places.number * kStepRows, row = row_number(at);  // constants once loops are unrolled
       T& value = exchanged[at.places.number * kRows + row];
       if (!follows) {
-        int const from = fragment::lane() % Warp::kRows * 2 + first % 32 + row / 2 * 2 * Warp::kRows + row % 2;
-        value = __shfl_sync(0xffffffffu, values[first / 32], from);
+        value = __shfl_sync(0xffffffffu, values[first / 32], first % 32 + place_in_step(row));
       }
       return value;
     }
@@ -293,9 +297,14 @@ struct Lanes : epilogue::TypesOwn {
     }
 
     CUTLASS_DEVICE static auto scatter(Lanes const& lanes, At const& at, uint32_t const (&words)[kWordsOfStep]) {
-      int const bit = lanes.tile.first % Warp::kStrip + Warp::kDistance * column_number(at);
       int const from = row_number(at) * Warp::kRows + fragment::lane() % Warp::kRows;
-      return Array<bool, 1>{{(__shfl_sync(0xffffffffu, words[0], from) >> bit & 1) != 0}};
+      return of_word(lanes, at, __shfl_sync(0xffffffffu, words[0], from));
+    }
+
+    /// The bit of an element in the word of its row.
+    CUTLASS_DEVICE static Array<bool, 1> of_word(Lanes const& lanes, At const& at, uint32_t word) {
+      uint32_t const bit = 1u << lanes.tile.first % Warp::kStrip << Warp::kDistance * column_number(at);
+      return {{(word & bit) != 0}};
     }
   };
 
@@ -513,6 +522,14 @@ struct Part {
 
   CUTLASS_DEVICE auto get(int i, fragment::Places const& places, Fetched const& fetched) {
     return state.visit(At{i, places}, fetched)[0];
+  }
+
+  /// Load the values of a tile, and keep them in shared memory.
+  template <class PlaceOf>
+  CUTLASS_DEVICE void begin_tile(PlaceOf const& place_of) { state.begin_tile(place_of); }
+  template <class PlaceOf>
+  CUTLASS_DEVICE void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) {
+    state.keep_tile(place_of, words, consumer);
   }
 
   CUTLASS_DEVICE void end_part(fragment::PartOfRows const& part) { state.end_part(part); }

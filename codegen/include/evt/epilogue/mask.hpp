@@ -32,21 +32,21 @@ struct Word {
     return valid == kBits && reinterpret_cast<uintptr_t>(address) % Bytes == 0;
   }
 
-  CUTLASS_DEVICE static uint32_t load(uint8_t const* from, int valid) {
+  CUTLASS_DEVICE static Register load(uint8_t const* from, int valid) {
     if (valid <= 0) {
       return 0;
     }
     if (is_whole(from, valid)) {
       return *reinterpret_cast<Access const*>(from);
     }
-    uint32_t word = 0;
+    Register word = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Bytes; ++i) {
       if (i * 8 < valid) {
-        word |= uint32_t(from[i]) << (i * 8);
+        word |= Register(from[i]) << (i * 8);
       }
     }
-    return word & 0xffffffffu >> (32 - valid);
+    return word & ~Register(0) >> (8 * int(sizeof(Register)) - valid);
   }
 
   /// Bits after the last column are zeros. A byte without columns is not written.

@@ -26,6 +26,8 @@ struct Pixels {
   int rows, columns, first;       // the rows and columns in the image, and the matrix row of the first
   int row_pixels, column_pixels;  // from a row, and from a column, to the next
   int images;                     // 2^16 / the rows of an image in the tile, rounded up: a tile has 256 rows at most
+  int number = 0;                 // of the next step
+  uint32_t loaded = 0;            // the words of packed bits of the tile's pixels, in shared memory
 
   CUTLASS_DEVICE Pixels(Params<Traits> const& params, WorkTile const& tile, int begin) : params(params), tile(tile) {
     int const pitch = params.geometry.accumulator_pitch, pixel = begin + threadIdx.x % 4 * 2;
@@ -75,7 +77,18 @@ struct Pixels {
     return has && row < rows ? pixel + row * row_pixels + column * column_pixels : -1;
   }
 
+  /// The matrix rows of the tile's pixels.
+  CUTLASS_DEVICE auto places() const {
+    int const pitch = params.geometry.accumulator_pitch, by_pitch = ceil_div(1 << 16, pitch);  // 256 pixels at most
+    return [this, pitch, by_pitch](int pixel) {
+      int const row = pixel * by_pitch >> 16;
+      return place(row, pixel - row * pitch);
+    };
+  }
+
   CUTLASS_DEVICE void next(fragment::Places& places) {
+    places.number = number++;
+    places.loaded = loaded;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < fragment::kRows; i += 2) {
       places.rows[i] = place(row, column);
@@ -160,12 +173,11 @@ CUTLASS_DEVICE void store_pixels(Params<Traits> const& params, WorkTile const& t
   int lanes = 1, rows = 32;  // of a pixel, and of a warp
   while (lanes < words && lanes < 32) lanes *= 2, rows /= 2;
   int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32, first = lane % lanes;
-  int const pitch = params.geometry.accumulator_pitch;
-  int const by_pitch = ceil_div(1 << 16, pitch);  // a tile has 256 pixels at most
   Pixels<Traits> const pixels(params, tile, 0);
+  auto const place_of = pixels.places();
 #pragma unroll 4
   for (int pixel = warp * rows + lane / lanes; pixel < Traits::kPixels; pixel += kWarps * rows) {
-    int const row = pixel * by_pitch >> 16, place = pixels.place(row, pixel - row * pitch);
+    int const place = place_of(pixel);
     typename Traits::Destination* const to = params.d + place * params.d_stride + tile.filter;
     CUTLASS_PRAGMA_UNROLL
     for (int pass = 0; pass < kFilters / kStored / 32; ++pass) {  // a warp has all words of a row, or half of them

@@ -212,6 +212,11 @@ struct Gemm {
       int const row = work.row + Traits::first_row_of(rank);
       auto const columns = [&](int block) { return Completion::columns_of(params, work, rank, column, block, row); };
       typename Completion::Epilogues epilogues(params.epilogue, columns);
+      if constexpr (Traits::kLoadsBits) {
+        auto const place_of = [&](int i) { return row + i < work.end ? row + i : -1; };
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Traits::kBlocks; ++block) epilogues.each[block].begin_tile(place_of);
+      }
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
       if constexpr (Traits::kByStages) {
         int const stages = (work.k_blocks + 1 - consumer) / 2;
@@ -236,7 +241,7 @@ struct Gemm {
         Epilogue& epilogue = epilogues.each[block];
         if (block > 0) epilogue.follow(epilogues.each[0]);
         if constexpr (!Traits::kPaired && Traits::kSplits == 1) {
-          Completion::complete_parts(storage, consumer, buffer, epilogue, accumulators[block], work.row, work.end);
+          Completion::complete_parts(storage, consumer, block, buffer, epilogue, accumulators[block], work.row, work.end);
         }
         epilogue.finish(columns(block));
       }

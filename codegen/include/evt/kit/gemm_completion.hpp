@@ -112,11 +112,18 @@ struct GemmCompletion {
 
   /// Complete rows of a block, from `row` on, part by part.
   template <int Sums>
-  CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, PipelineState& buffer,
+  CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, int block, PipelineState& buffer,
                                             Epilogue& epilogue, typename Traits::Accumulator const (&sums)[Sums],
                                             int row, int rows) {
+    uint32_t const loaded = storage.loaded(consumer, block);
+    if constexpr (Traits::kLoadsBits) {
+      consumer_sync(consumer);  // all warps have read the words of the tile before
+      auto const place_of = [&](int i) { return row + i < rows ? row + i : -1; };
+      epilogue.keep_tile(place_of, loaded, consumer);
+    }
     if constexpr (!Traits::kStaged) {
-      return complete<Traits, Traits::kCompleted, Traits::kAhead>(epilogue, GemmRows(row, 0, rows), sums, 0);
+      GemmRows const of_block(row, 0, rows, 0, loaded);
+      return complete<Traits, Traits::kCompleted, Traits::kAhead>(epilogue, of_block, sums, 0);
     }
     int const ring = Traits::kPingpong ? 0 : consumer;
     CUTLASS_PRAGMA_UNROLL
@@ -125,7 +132,7 @@ struct GemmCompletion {
       hide_origin(row);  // else addresses of rows stay in registers for the next block, and spill
       if constexpr (Traits::kStaged) barrier_wait(storage.ready(ring, buffer.index), buffer.phase);
       uint32_t const to = storage.buffer(ring, buffer.index), words = storage.words(ring);
-      GemmRows const of_part(row, first, rows, words - fragment::kWordBytes * (row + first));
+      GemmRows const of_part(row, first, rows, words - fragment::kWordBytes * (row + first), loaded);
       bool const is_last = Traits::kLastRows != Traits::kPartRows && part == Traits::kPartsOfBlock - 1;
       if (is_last) {
         complete<Traits, Traits::kLastRows>(epilogue, of_part, sums + first / 2, to);
@@ -205,7 +212,7 @@ struct GemmCompletion {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
         if (block > 0) epilogues.each[block].follow(epilogues.each[0]);
-        complete_parts(storage, consumer, buffer, epilogues.each[block], sums[block], row, work.end);
+        complete_parts(storage, consumer, block, buffer, epilogues.each[block], sums[block], row, work.end);
       }
     }
   }

@@ -154,7 +154,10 @@ struct GemmTraits {
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
   static constexpr bool kJoinsBits = JoinsBits<Epilogue>::value;
   static constexpr int kBitsBytes = kJoinsBits ? fragment::kWordBytes * kPartRows : 0;  // of a ring
-  static constexpr int kFreeBytes = kSharedOfCta - kAlignment - kBarrierBytes - kTableBytes - kRings * kBitsBytes;
+  static constexpr bool kLoadsBits = fragment::LoadsBits<Epilogue>::value;
+  static constexpr int kLoadedBytes = kLoadsBits ? fragment::kWordBytes * kPixels : 0;  // of a block of a consumer
+  static constexpr int kFreeBytes = kSharedOfCta - kAlignment - kBarrierBytes - kTableBytes - kRings * kBitsBytes -
+                                    kConsumers * kBlocks * kLoadedBytes;
   // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
   static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;

@@ -17,7 +17,7 @@ namespace kit {
 /// Places in shared memory.
 template <class Traits>
 struct GemmStorage {
-  uint32_t stages, rings, factors, barriers, table, bits, exchanges;
+  uint32_t stages, rings, factors, barriers, table, bits, loads, exchanges;
 
   CUTLASS_DEVICE explicit GemmStorage(char* storage) {
     stages = (cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
@@ -26,7 +26,8 @@ struct GemmStorage {
     barriers = factors + Traits::kStages * Traits::Scaled::kBytes;
     table = barriers + Traits::kBarrierBytes;
     bits = table + Traits::kTableBytes;
-    uint32_t const end = bits + Traits::kRings * Traits::kBitsBytes;
+    loads = bits + Traits::kRings * Traits::kBitsBytes;
+    uint32_t const end = loads + Traits::kConsumers * Traits::kBlocks * Traits::kLoadedBytes;
     exchanges = Traits::kSumsBeside ? ceil_div(end, kAlignmentOfSums) * kAlignmentOfSums : stages;
   }
 
@@ -51,6 +52,10 @@ struct GemmStorage {
   CUTLASS_DEVICE uint32_t written(int ring, int index) const { return ready(ring, index) + 8; }
   /// The packed bits of a part's rows.
   CUTLASS_DEVICE uint32_t words(int ring) const { return bits + ring * Traits::kBitsBytes; }
+  /// The packed bits that are loaded for the rows of a consumer's block.
+  CUTLASS_DEVICE uint32_t loaded(int consumer, int block) const {
+    return loads + (consumer * Traits::kBlocks + block) * Traits::kLoadedBytes;
+  }
   /// The partial sums that a CTA sends for a consumer.
   CUTLASS_DEVICE uint32_t sums(int consumer, int split) const {
     return exchanges + (consumer * Traits::kSplits + split) * Traits::kSumsBytes;
@@ -162,11 +167,12 @@ CUTLASS_DEVICE void tabulate_groups(GemmParams<Traits> const& params, GemmStorag
 /// The matrix rows of a thread's elements, for successive steps, from row `within` of a tile on.
 struct GemmRows {
   int row, rows, number;
-  uint32_t words;
+  uint32_t words, loaded;
 
-  /// `words` is the place of row 0's packed bits in shared memory.
-  CUTLASS_DEVICE GemmRows(int first, int within, int rows, uint32_t words = 0)
-      : row(first + within + threadIdx.x % 4 * 2), rows(rows), number(within / kStepPixels), words(words) {}
+  /// Packed bits in shared memory: of row 0 at `words`, and of the tile's rows at `loaded`.
+  CUTLASS_DEVICE GemmRows(int first, int within, int rows, uint32_t words = 0, uint32_t loaded = 0)
+      : row(first + within + threadIdx.x % 4 * 2), rows(rows), number(within / kStepPixels), words(words),
+        loaded(loaded) {}
 
   CUTLASS_DEVICE void next(fragment::Places& places) {
     CUTLASS_PRAGMA_UNROLL
@@ -177,6 +183,7 @@ struct GemmRows {
     row += kStepPixels;
     places.number = number++;
     places.words = words;
+    places.loaded = loaded;
   }
 };
 

@@ -133,6 +133,7 @@ struct Kernel {
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const columns = columns_of(params, tile, tile.tile * geometry.cluster_size + work.rank);
       Epilogue epilogue(params.epilogue, columns);
+      if constexpr (Traits::kLoadsBits) epilogue.begin_tile(Pixels<Traits>(params, tile, 0).places());
       typename Traits::Accumulator accumulators[Traits::kPixels / 2];
       CUTLASS_PRAGMA_UNROLL
       for (auto& each : accumulators) each = 0;
@@ -165,8 +166,12 @@ struct Kernel {
       if constexpr (Traits::kTapRows) {
         Mainloop::complete(params, tile, consumer, buffer, epilogue, accumulators);
       } else {
-        complete<Traits, Traits::kPixels, Traits::kAhead>(epilogue, Pixels<Traits>(params, tile, 0), accumulators,
-                                                          buffer);
+        Pixels<Traits> pixels(params, tile, 0);
+        if constexpr (Traits::kLoadsBits) {
+          pixels.loaded = buffer + geometry.epilogue_bytes - Traits::kPixels * fragment::kWordBytes;
+          epilogue.keep_tile(pixels.places(), pixels.loaded, consumer);
+        }
+        complete<Traits, Traits::kPixels, Traits::kAhead>(epilogue, pixels, accumulators, buffer);
       }
       epilogue.finish(columns);
       if constexpr (Traits::kStored > 0) {

@@ -29,6 +29,10 @@ CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[4]) {
                : "memory");
 }
 
+CUTLASS_DEVICE void store_shared(uint32_t address, uint32_t const (&from)[2]) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(from[0]), "r"(from[1]) : "memory");
+}
+
 CUTLASS_DEVICE void store_shared(uint32_t address, float2 two) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(two.x), "f"(two.y) : "memory");
 }

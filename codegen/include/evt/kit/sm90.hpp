@@ -83,6 +83,16 @@ CUTLASS_DEVICE void fence_view_async_shared() { asm volatile("fence.proxy.async.
 /// Wait for all consumers, of two warpgroups.
 CUTLASS_DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
+/// Load 8 bytes if a predicate holds, without a branch; else return 0.
+CUTLASS_DEVICE uint64_t load_global(void const* from, bool holds) {
+  uint64_t word;
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b64 %0, 0; @p ld.global.b64 %0, [%1]; }"
+               : "=&l"(word)
+               : "l"(from), "r"(uint32_t(holds))
+               : "memory");
+  return word;
+}
+
 /// Wait for the threads of a consumer, a warpgroup.
 CUTLASS_DEVICE void consumer_sync(int consumer) { asm volatile("bar.sync %0, 128;" ::"r"(2 + consumer) : "memory"); }
 

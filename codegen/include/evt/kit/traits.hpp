@@ -41,13 +41,14 @@ struct KernelTraits {
   static constexpr int kStored = Stored;
   static_assert(Stored <= 2 && (Stored == 0 || (kStoresDestination && !Shared)), "a thread stores at most a word");
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
+  static constexpr bool kLoadsBits = fragment::LoadsBits<Epilogue>::value;
   static constexpr bool kPaired = false;
   // Steps whose values a thread loads before their use. They take about 48 registers beside the accumulators.
   static constexpr int kOfStep = fragment::kRows + int(sizeof(typename Epilogue::Fetched)) / 4 + (kLoadsSource ? 4 : 0);
   static constexpr int kAhead = std::is_empty_v<typename Epilogue::Fetched> || kOfStep > 24 ? 1 : 48 / kOfStep;
   static constexpr KernelClass kClass{kPixels, kChannels, Mainloop::kBlockBytes, kPixelBytes, kStaged, kVolume, kShared,
                                       kResidues, kGrouped, Mainloop::kPacked, Mainloop::kWords, ByImages, Taps,
-                                      kTapRows};
+                                      kTapRows, kLoadsBits};
   static_assert(!Shared || !Mainloop::kLoadsByThreads, "CTAs cannot share the single block that threads load");
 
   static constexpr int kConsumers = kShared ? 1 : 2;

@@ -184,6 +184,11 @@ inline void barrier_wait(uint32_t barrier, uint32_t phase) {
 inline bool test_wait(uint32_t barrier, uint32_t phase) { return host::barrier_at(barrier).phase % 2 != phase; }
 inline void fence_view_async_shared() {}
 inline void consumers_sync() { host::wait(host::consumers); }
+inline uint64_t load_global(void const* from, bool holds) {
+  uint64_t word = 0;
+  if (holds) std::memcpy(&word, from, sizeof(word));
+  return word;
+}
 inline void consumer_sync(int consumer) { host::wait(host::of_consumer[consumer]); }
 
 inline void cluster_arrive_relaxed() { host::arrive_at_cluster(); }
@@ -257,6 +262,7 @@ inline void load_cluster(uint32_t (&to)[4], uint32_t address) {
 }
 inline void load_shared(uint32_t (&to)[4], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 
+inline void store_shared(uint32_t address, uint32_t const (&from)[2]) { std::memcpy(host::at(address), from, sizeof(from)); }
 inline void store_shared(uint32_t address, uint32_t const (&from)[4]) {
   std::memcpy(host::at(address), from, sizeof(from));
 }
