@@ -480,6 +480,10 @@ int main() {
   check<__COUNTER__, GemmTile<2, true, 2, 2, 1>, 16, false>({70, 600, 136, 4, {}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 4>, 64, true>({100, 136, 520, 4, {}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 2>, 16, false>({20, 72, 200, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 4>, 192, true>({200, 136, 520, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2>, 128, false>({100, 264, 520, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 8>, 96, true>({100, 136, 520, 8, {}});
+  check<__COUNTER__, GemmTile<1, false, 2, 1, 4>, 128, true>({200, 264, 520, 8, {}});
   check<__COUNTER__, GemmTile<2, true, 1, 1, 1, false, true>, 64, false>({150, 136, 72, 2, {0, 70, 70, 71, 140}});
   check<__COUNTER__, GemmTile<1, false, 2, 1, 1, false, true>, 32, false>({90, 264, 72, 4, {33, 33, 90}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 64, true, 1, 128>({150, 264, 400, 2, {}});

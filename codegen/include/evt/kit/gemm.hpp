@@ -15,9 +15,8 @@
 // the rows of B: each loads a part and sends it to all (TMA multicast). A stage is free once the consumers of all
 // receivers have released it.
 //
-// Splits of k: the CTAs of a cluster multiply parts of k of one tile. Once all have multiplied, each sends its partial
-// sums to the CTAs that complete them, through the stages' shared memory, and completes some rows itself. The order of
-// addition is fixed.
+// Splits of k: the CTAs of a cluster multiply parts of k of one tile. Each sends its partial sums to the CTAs that complete
+// them, and may complete some rows itself. The order of addition is fixed. See gemm_exchange.hpp.
 //
 // Consumers by stages have the same columns, and every other stage of a tile each. They split k as the CTAs of a cluster do,
 // so that few columns keep many SMs busy.
@@ -51,6 +50,7 @@
 
 #include "evt/fragment.hpp"
 #include "evt/kit/gemm_completion.hpp"
+#include "evt/kit/gemm_exchange.hpp"
 #include "evt/kit/gemm_multiplication.hpp"
 #include "evt/kit/gemm_params.hpp"
 #include "evt/kit/gemm_producer.hpp"
@@ -117,7 +117,7 @@ struct Gemm {
     Storage const storage(shared_memory);
     int const group = canonical_warp_idx_sync() / (kWarpGroup / 32);
     int const rank = Traits::kClusterSize == 1 ? 0 : block_rank_in_cluster();
-    initialize(params, storage);
+    initialize(params, storage, rank);
     __syncthreads();
     if constexpr (Traits::kClusterSize > 1) cluster_arrive_relaxed();
     if constexpr (Traits::kClusterSize > 1 && !kMeetsLate) cluster_wait();
@@ -141,7 +141,7 @@ struct Gemm {
   }
 
  private:
-  CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
+  CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage, int rank) {
     constexpr int kWarps = kWarpGroup / 32;
     int const warp = canonical_warp_idx_sync();
     if (!elect_one_sync()) return;
@@ -161,11 +161,7 @@ struct Gemm {
     if (warp < Traits::kConsumers) {
       barrier_init(storage.order(warp), kWarps);
       barrier_init(storage.order_of_epilogues(warp), kWarps);
-      if constexpr (Traits::kSplits > 1) {
-        if (warp == 0) barrier_init(storage.multiplied(), Traits::kSplits * Traits::kConsumers * kWarps);
-        barrier_init(storage.exchanged(warp), 1);
-        arrive_and_expect_tx(storage.exchanged(warp), Traits::kSplits * Traits::kSumsBytes);
-      }
+      if constexpr (Traits::kSplits > 1) GemmExchange<Traits>::initialize(storage, rank, warp);
     }
     for (int i = warp; i < Traits::kRings * Traits::kBuffers; i += Traits::kThreads / 32) {
       barrier_init(storage.ready(0, i), 1);

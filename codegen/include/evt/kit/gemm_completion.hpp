@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "evt/fragment.hpp"
+#include "evt/kit/gemm_exchange.hpp"
 #include "evt/kit/gemm_params.hpp"
 #include "evt/kit/gemm_traits.hpp"
 #include "evt/kit/gemm_work.hpp"
@@ -150,71 +151,26 @@ struct GemmCompletion {
   /// Send the partial sums of a split tile to the CTAs that complete them, and complete this CTA's.
   CUTLASS_DEVICE static void exchange_and_complete(
       Storage const& storage, Work const& work, int rank, int consumer, Epilogues& epilogues,
-      typename Traits::Accumulator (&accumulators)[Traits::kBlocks][Traits::kSums]) {
-    using Accumulator = typename Traits::Accumulator;
-    constexpr int kQuads = Traits::kPixels / 8;
-    int const split = rank / Traits::kMulticast, within = rank % Traits::kMulticast;
-    int const lane = threadIdx.x % 32;
-    if constexpr (!Traits::kSumsBeside) {
-      if (lane < Traits::kSplits) {
-        barrier_arrive_cluster(set_block_rank(storage.multiplied(), lane * Traits::kMulticast + within));
-      }
-      barrier_wait(storage.multiplied(), 0);
-    }
-    // The sums of a block follow one another: a quad of each thread, then the next one.
-    auto const place = [&](int of_consumer, int from, int block, int quad) {
-      int const number = block * Traits::kQuadsOfSplit + quad;
-      return storage.sums(of_consumer, from) + threadIdx.x % kWarpGroup * 16 + number * Traits::kQuadBytes;
-    };
-    CUTLASS_PRAGMA_UNROLL
-    for (int block = 0; block < Traits::kBlocks; ++block) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kQuads; ++i) {
-        int const to = i / Traits::kQuadsOfSplit * Traits::kMulticast + within;
-        uint32_t quad[4];
-        // An accumulator's register must not be sent itself: ptxas would serialise WGMMA (C7514).
-        CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[block][4 * i + j] + Accumulator(0));
-        store_async(set_block_rank(place(consumer, split, block, i % Traits::kQuadsOfSplit), to), quad,
-                    set_block_rank(storage.exchanged(consumer), to));
-      }
-    }
+      typename Traits::Accumulator const (&accumulators)[Traits::kBlocks][Traits::kSums]) {
+    GemmExchange<Traits> const exchange(storage, rank, consumer);
+    exchange.send(accumulators);
     int const first = Traits::first_row_of(rank);
-    if (first >= Traits::kPixels || (Traits::kByStages && consumer > 0)) return;
-    // The sums come from the CTAs, and from both consumers by stages of each.
-    constexpr int kOfCta = Traits::kByStages ? Traits::kConsumers : 1, kSources = Traits::kSplits * kOfCta;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kOfCta; ++i) barrier_wait_cluster(storage.exchanged(consumer + i));
-    Accumulator sums[Traits::kBlocks][Traits::kCompleted / 2];
-    CUTLASS_PRAGMA_UNROLL
-    for (int block = 0; block < Traits::kBlocks; ++block) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Traits::kQuadsOfSplit; ++i) {
-        uint32_t words[kSources][4];
+    if (first < Traits::kPixels && !(Traits::kByStages && consumer > 0)) {
+      typename GemmExchange<Traits>::Completed sums;
+      exchange.receive(sums);
+      PipelineState buffer;
+      int const row = work.row + first;
+      if constexpr (Traits::kPaired) {
+        complete_pairs(storage, consumer, buffer, epilogues, sums, row, work.end);
+      } else {
         CUTLASS_PRAGMA_UNROLL
-        for (int from = 0; from < kSources; ++from) {
-          load_shared(words[from], place(consumer + from % kOfCta, from / kOfCta, block, i));
-        }
-        CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          Accumulator& sum = sums[block][4 * i + j];
-          sum = sum_of<Accumulator>(words[0][j]);
-          CUTLASS_PRAGMA_UNROLL
-          for (int from = 1; from < kSources; ++from) sum += sum_of<Accumulator>(words[from][j]);
+        for (int block = 0; block < Traits::kBlocks; ++block) {
+          if (block > 0) epilogues.each[block].follow(epilogues.each[0]);
+          complete_parts(storage, consumer, block, buffer, epilogues.each[block], sums[block], row, work.end);
         }
       }
     }
-    PipelineState buffer;
-    int const row = work.row + first;
-    if constexpr (Traits::kPaired) {
-      complete_pairs(storage, consumer, buffer, epilogues, sums, row, work.end);
-    } else {
-      CUTLASS_PRAGMA_UNROLL
-      for (int block = 0; block < Traits::kBlocks; ++block) {
-        if (block > 0) epilogues.each[block].follow(epilogues.each[0]);
-        complete_parts(storage, consumer, block, buffer, epilogues.each[block], sums[block], row, work.end);
-      }
-    }
+    exchange.wait_for_copies();
   }
 
   /// Let a producer store a part of D.

@@ -128,6 +128,7 @@ struct GemmTraits {
   static constexpr int kQuadBytes = kWarpGroup * 16, kSumsBytes = kBlocks * kQuadsOfSplit * kQuadBytes;
   static constexpr int kExchangedBytes = kSplits == 1 ? 0 : kConsumers * kSplits * kSumsBytes + kAlignmentOfSums;
   static constexpr int kCompleted = std::min(kStepsOfSplit * kStepPixels, kPixels);  // rows of a block
+  static constexpr int kCompleting = kPixels / kCompleted;  // CTAs that complete rows of a tile
   // Tiles of rows that reductions keep a part for.
   static constexpr int kRowTiles = kByRows ? kPixels / kStepPixels : kSplits;
   // Buffers of parts of C and D are used in order: a ring for each cooperating consumer, one for pingpong consumers, whose
@@ -180,6 +181,9 @@ struct GemmTraits {
   // Partial sums of CTAs have their own memory if it is free. Else they take that of the stages, once all have multiplied.
   static constexpr bool kSumsBeside =
       kStages * (kStageBytes + Scaled::kBytes) + kRings * kRingBytes + kExchangedBytes <= kFreeBytes;
+  static constexpr int kOutgoingBytes = kConsumers * kCompleting * kSumsBytes;
+  static constexpr bool kCopiesSums =
+      kSplits > 1 && !kSumsBeside && !kByStages && kOutgoingBytes + kExchangedBytes <= kStages * kStageBytes;
   // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
   static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
   static_assert(kStages >= 2, "two stages fit in shared memory");

@@ -28,7 +28,7 @@ struct GemmStorage {
     bits = table + Traits::kTableBytes;
     loads = bits + Traits::kRings * Traits::kBitsBytes;
     uint32_t const end = loads + Traits::kConsumers * Traits::kBlocks * Traits::kLoadedBytes;
-    exchanges = Traits::kSumsBeside ? ceil_div(end, kAlignmentOfSums) * kAlignmentOfSums : stages;
+    exchanges = Traits::kSumsBeside ? ceil_div(end, kAlignmentOfSums) * kAlignmentOfSums : stages + (Traits::kCopiesSums ? Traits::kOutgoingBytes : 0);
   }
 
   CUTLASS_DEVICE uint32_t rows(int stage) const { return stages + stage * Traits::kStageBytes; }
@@ -39,9 +39,10 @@ struct GemmStorage {
   /// The ordered barriers at which a pingpong consumer waits for the tensor cores, and for its epilogue.
   CUTLASS_DEVICE uint32_t order(int consumer) const { return of_consumer(consumer, 0); }
   CUTLASS_DEVICE uint32_t order_of_epilogues(int consumer) const { return of_consumer(consumer, 1); }
-  /// Barriers of a tile that CTAs share: all have multiplied, and their partial sums have come.
+  /// Barriers of a tile that CTAs share: all have multiplied, their partial sums have come, and this CTA's are copied.
   CUTLASS_DEVICE uint32_t multiplied() const { return of_consumer(0, 2); }
   CUTLASS_DEVICE uint32_t exchanged(int consumer) const { return of_consumer(consumer, 3); }
+  CUTLASS_DEVICE uint32_t copied() const { return of_consumer(1, 2); }
   /// A buffer of a ring and its barriers: C is there, or D may be written; and D is there.
   CUTLASS_DEVICE uint32_t buffer(int ring, int index) const {
     return rings + ring * Traits::kRingBytes + index * Traits::kPartBytes;
@@ -59,6 +60,10 @@ struct GemmStorage {
   /// The partial sums that a CTA sends for a consumer.
   CUTLASS_DEVICE uint32_t sums(int consumer, int split) const {
     return exchanges + (consumer * Traits::kSplits + split) * Traits::kSumsBytes;
+  }
+  /// The partial sums of a consumer that a CTA completes, before they are copied.
+  CUTLASS_DEVICE uint32_t outgoing(int consumer, int to) const {
+    return stages + (consumer * Traits::kCompleting + to) * Traits::kSumsBytes;
   }
 
   /// The table of groups: the end of the rows before a group, and its first tile of clusters.

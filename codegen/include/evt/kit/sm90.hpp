@@ -137,6 +137,13 @@ CUTLASS_DEVICE void store_async(uint32_t to, float2 two, uint32_t barrier) {
                : "memory");
 }
 
+/// Copy contiguous bytes of shared memory to a CTA of the cluster, whose barrier counts them. TMA copies them.
+CUTLASS_DEVICE void copy_to_cluster(uint32_t to, uint32_t from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(to), "r"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 /// Wait for the first phase of a barrier, and for the writes of other CTAs before its end.
 CUTLASS_DEVICE void barrier_wait_cluster(uint32_t barrier) {
   uint32_t passed = 0;

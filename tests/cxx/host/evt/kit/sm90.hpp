@@ -45,8 +45,11 @@ struct TmaMap {
 };
 
 inline char memory[kMaxBlocks][kBytes];
-inline Barrier consumers{256};  // of the only block
-inline Barrier of_consumer[2] = {{128}, {128}};
+/// The named barriers of a block.
+struct ConsumerBarriers {
+  Barrier both{256}, each[2] = {{128}, {128}};
+};
+inline ConsumerBarriers consumers[kMaxBlocks];
 inline std::map<std::pair<int, uint32_t>, TransactionBarrier> barriers;
 inline std::vector<TmaMap> maps;
 
@@ -183,13 +186,13 @@ inline void barrier_wait(uint32_t barrier, uint32_t phase) {
 }
 inline bool test_wait(uint32_t barrier, uint32_t phase) { return host::barrier_at(barrier).phase % 2 != phase; }
 inline void fence_view_async_shared() {}
-inline void consumers_sync() { host::wait(host::consumers); }
 inline uint64_t load_global(void const* from, bool holds) {
   uint64_t word = 0;
   if (holds) std::memcpy(&word, from, sizeof(word));
   return word;
 }
-inline void consumer_sync(int consumer) { host::wait(host::of_consumer[consumer]); }
+inline void consumers_sync() { host::wait(host::consumers[host::rank_of_block()].both); }
+inline void consumer_sync(int consumer) { host::wait(host::consumers[host::rank_of_block()].each[consumer]); }
 
 inline void cluster_arrive_relaxed() { host::arrive_at_cluster(); }
 inline void cluster_arrive() {
@@ -209,6 +212,13 @@ void store_async(uint32_t to, Words const& words, uint32_t barrier) {
   host::send(host::block->current, to, [=] {
     std::memcpy(host::at(to), copied.data(), sizeof(copied));
     host::arrive(host::barrier_at(barrier), 0, -int64_t(sizeof(copied)));
+  });
+}
+
+inline void copy_to_cluster(uint32_t to, uint32_t from, int bytes, uint32_t barrier) {
+  host::send(host::block->current, to, [=, copied = std::vector<char>(host::at(from), host::at(from) + bytes)] {
+    std::memcpy(host::at(to), copied.data(), copied.size());
+    host::arrive(host::barrier_at(barrier), 0, -int64_t(bytes));
   });
 }
 
