@@ -20,6 +20,8 @@ _MOST_SUMS, _MOST_CTAS = 192, 8
 _CLUSTERS, _SPLITS = ((1, 1), (1, 2), (2, 1)), (1, 2, 4, 8)
 #: Bytes of shared memory for the alignment of stages, for barriers, and for packed bits, at most.
 _BARRIERS = 2048
+#: The alignment of partial sums: kAlignmentOfSums of kit/gemm_traits.hpp.
+_SUMS_ALIGNMENT = 16
 #: Bytes of a row of A or B in a stage.
 _ROW_BYTES = (128, 64, 256)
 #: Bytes of a row of A in a stage of 128 elements of k beside a B that is converted, and the most accumulators then.
@@ -81,7 +83,9 @@ _OFFERED = (
     Tile(192, 2, True, (1, 2, 1)),
     Tile(160, 1, False, (1, 2, 1)),
     Tile(64, 2, True),
-    Tile(128, 1, False, (1, 1, 4)),
+    *(Tile(192, 1, False, cluster) for cluster in ((1, 2, 2), (1, 1, 2), (1, 1, 4))),
+    *(Tile(128, 1, False, cluster) for cluster in ((2, 1, 2), (1, 2, 4), (1, 1, 4))),
+    Tile(256, 1, False, (1, 2, 2)),
     Tile(64, 1, False, (1, 1, 4)),
     Tile(64, 1, True),
     Tile(32, 1, True),
@@ -259,7 +263,7 @@ def fits(tile: Tile, product: ProductClass) -> bool:
     stage = tile.row_bytes * (tile.rows + tile.columns) + factors
     completed = completed_rows(tile.rows, splits)
     parts = splits * (2 if tile.by_stages else 1)
-    exchanged = 4 * parts * completed * tile.columns if splits > 1 else 0  # bytes of partial sums
+    exchanged = 4 * parts * completed * tile.columns + _SUMS_ALIGNMENT if splits > 1 else 0  # bytes of partial sums
     few = product.converted and tile.rows <= FEW_ROWS
     shared = FEW_SHARED_BYTES - exchanged if few else SHARED_BYTES
     stages = (shared - _BARRIERS - 2 * completed * tile.columns) // stage

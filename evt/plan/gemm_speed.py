@@ -9,6 +9,8 @@ The constants are fitted to 477 products on an H100 and an H200 in 5,740 kernels
 residuals, gates, functions and bits. The median error of 187 other products is 5.4 %, and the chosen tile takes 1.02 of
 the best one's time on average.
 
+The constants of 128 and 192 rows that split k are fitted to 38 products of 64 to 4,096 rows on an H200, 2026-11-29. The
+stages of tiles that also share operands are fitted to 13 others. Their epilogues include the exchange of sums.
 The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
 constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. A tile by rows of 128 columns is
 measured beside one of 192 columns on an H200, 2026-11-29. The library's time has the same form, with the best of all
@@ -54,7 +56,13 @@ _SPEEDS = {
     Tile(160, 1, False, (1, 2, 1)): Speed(0.409, 1.33),
     Tile(128, 2, True): Speed(0.313, 1.18),
     Tile(128, 1, False): Speed(0.299, 1.29),
-    Tile(128, 1, False, (1, 1, 4)): Speed(0.361, 5.38),
+    Tile(128, 1, False, (1, 1, 4)): Speed(0.48, 1.5),
+    Tile(128, 1, False, (2, 1, 2)): Speed(0.3, 2.5),
+    Tile(128, 1, False, (1, 2, 4)): Speed(0.37, 2.5),
+    Tile(192, 1, False, (1, 1, 2)): Speed(0.45, 3.4),
+    Tile(192, 1, False, (1, 1, 4)): Speed(0.55, 2.6),
+    Tile(192, 1, False, (1, 2, 2)): Speed(0.45, 3.4),
+    Tile(256, 1, False, (1, 2, 2)): Speed(0.576, 4.9),
     Tile(128, 1, True): Speed(0.215, 0.0),
     Tile(200, 1, False): Speed(0.482, 1.81),
     Tile(144, 2, True, (1, 2, 1)): Speed(0.367, 1.62),
@@ -129,7 +137,9 @@ STORED, _LOADED, _LOADED_LATE, _MOST_EARLY_SUMS = 0.035, 0.05, 0.17, 128
 INSTRUCTION, BIT = 0.86e-3, 0.018
 #: Microseconds of a thread for a row's value that lanes exchange, for a sum of the first block of columns. Norms of
 #: three products in two tiles on an H200 take 2.7e-3 to 3.8e-3, 2026-11-29.
-EXCHANGED = 3e-3
+#: A thread with more sums has no registers to load the values ahead: 9 products with layer norm and GELU in 90 kernels
+#: on an H200, 2026-11-29.
+_EXCHANGED, _EXCHANGED_LATE, _MOST_AHEAD_SUMS = 3e-3, 12e-3, 152
 #: Bytes that an H100 moves in a microsecond.
 _RATE = FITS["H100"].moved
 #: The library: its launch, and bytes in a microsecond; its stages and epilogues relative to the best tile.
@@ -137,9 +147,9 @@ _LIBRARY_LAUNCH, _LIBRARY_MOVED = 6.64, 3.02e6
 _LIBRARY_STAGE, _LIBRARY_EPILOGUE = 1.01, 0.65
 #: Lines of L2 in a microsecond, for all SMs of an H100.
 _LINES, _PROCESSORS = 122e3, 132
-#: The lines that 128 bytes from within a line take. Fitted to 10 products of long rows in 310 kernels on an H200,
-#: 2026-11-28.
-_BEGUN_WITHIN = 1.5
+#: The lines that 128 bytes from within a line take, and from within a sector of 32 bytes. Fitted to 17 products of long
+#: rows in 600 kernels on an H200, 2026-11-29.
+_BEGUN_WITHIN, _BEGUN_WITHIN_SECTOR, _SECTOR_BYTES = 1.5, 2.4, 32
 #: The part of the SMs that is busy with large clusters.
 _BUSY = 120 / 132
 #: The time of a byte of operands whose rows begin within lines, relative to rows of whole lines. Fitted to 44 1x1
@@ -177,6 +187,11 @@ class Size(NamedTuple):
 def loaded(tile: Tile) -> float:
     """Return the microseconds of an element that a thread loads from a matrix."""
     return _LOADED if tile.sums <= _MOST_EARLY_SUMS else _LOADED_LATE
+
+
+def exchanged(tile: Tile) -> float:
+    """Return the microseconds of a thread for a row's value that lanes exchange, for a sum of the tile."""
+    return (_EXCHANGED if tile.sums <= _MOST_AHEAD_SUMS else _EXCHANGED_LATE) / tile.blocks
 
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
@@ -242,7 +257,8 @@ def work(
     speed = _SPEEDS.get(tile) or _OF_PAIRS.get(tile) or _unmeasured(tile)
     together = min(tiles, at_a_time)
     lines = tile.rows / across + tile.columns / down * size.column_bytes
-    lines *= _BEGUN_WITHIN if size.row_bytes % MAX_ROW_BYTES else 1
+    if size.row_bytes % MAX_ROW_BYTES:
+        lines *= _BEGUN_WITHIN_SECTOR if size.row_bytes % _SECTOR_BYTES else _BEGUN_WITHIN
     loaded = lines * together / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits * (2 if tile.by_stages else 1))
     multiplied = stages * _norm(max(speed.stage * size.stage, size.least) + size.added, loaded) * stage / clock

@@ -332,7 +332,7 @@ def _evaluated(plan: Plan) -> float:
     )
     # A thread of a tile by rows has two rows, which are few to exchange.
     rows = 0 if tile.by_rows else len({step.name for step in plan.steps if isinstance(step, ColumnBroadcast)})
-    exchanged = gemm_speed.EXCHANGED * rows / tile.blocks
+    exchanged = rows * gemm_speed.exchanged(tile)
     # The other consumer does not hide it: both wait for the same memory.
     each = instructions + bits + exchanged + (2 * moved if tile.pingpong else moved)
     return each / 2 if plan.mainloop.pairs else each  # a pair of sums has one element

@@ -21,7 +21,9 @@ UNTIMED = {
     *(f"own_pingpong_{rows}x128x64" for rows in (96, 152, 168)),
     *(f"own_cooperative_{rows}x128x64" for rows in (80, 104)),
     "own_cooperative_32x256x64_1x1x4",
-    *("own_cooperative_256x128x64_2x1", "own_cooperative_128x128x64_1x1x4"),
+    *("own_cooperative_256x128x64_2x1", "own_cooperative_256x128x64_1x2x2"),
+    *(f"own_cooperative_192x128x64_{cluster}" for cluster in ("1x2x2", "1x1x2", "1x1x4")),
+    *(f"own_cooperative_128x128x64_{cluster}" for cluster in ("2x1x2", "1x2x4", "1x1x4")),
     "halo_words_248x64x16",
 }
 FILES = sorted((*TABLES.glob("*.json"), *(Path(__file__).parent / "unseen").glob("*.json")))

@@ -131,25 +131,99 @@ ONE_WAVE = {
 @pytest.mark.parametrize("size", ONE_WAVE)
 def test_one_wave_takes_cooperating_consumers_without_clusters(size: tuple[int, int, int]) -> None:
     op = evt.linear("D = gelu_tanh(acc + bias)")
-    plans = survey(packed_problem(op.request, "sm90", "bf16", "bf16"), "gemm-own-3x").defaults
+    offered = survey(packed_problem(op.request, "sm90", "bf16", "bf16"), "gemm-own-3x").defaults
+    plans = [plan for plan in offered if plan.config.name.removeprefix("own_") in ONE_WAVE[size]]
     chosen = plans[fastest(plans, dict(zip("mnk", size, strict=True)) | {"l": 1}, find_card("h100"))]
     assert ONE_WAVE[size][chosen.config.name.removeprefix("own_")] <= 1.05 * min(ONE_WAVE[size].values())
 
 
+#: Microseconds with bias and gelu_tanh, bf16, on an H200, 2026-11-29: few tiles and long k. The rows of the first four
+#: sizes begin within sectors of 32 bytes.
+LONG_ROWS = {
+    (838, 1200, 9576): {
+        "cooperative_192x128x64_1x2x2": 46.7,
+        "cooperative_256x128x64_1x2x2": 57.4,
+        "cooperative_192x128x64_1x1x2": 66.2,
+    },
+    (956, 1728, 7032): {
+        "cooperative_256x128x64_1x2x2": 48.3,
+        "cooperative_160x128x64_1x2": 53.3,
+        "pingpong_144x128x64_1x2": 54.4,
+        "pingpong_192x128x64_1x2": 58.9,
+        "cooperative_128x128x64": 68.5,
+    },
+    (434, 2856, 7848): {"pingpong_152x128x64": 61.8, "cooperative_96x128x64": 69.9, "cooperative_128x128x64": 70.4},
+    (709, 1624, 7752): {
+        "cooperative_192x128x64_1x2x2": 43.3,
+        "cooperative_192x128x64_1x1x2": 55.1,
+        "cooperative_104x128x64": 58.3,
+        "cooperative_128x128x64": 58.9,
+    },
+    (635, 1192, 13712): {
+        "cooperative_128x128x64_2x1x2": 48.9,
+        "cooperative_80x128x64": 62.8,
+        "cooperative_192x128x64_1x1x4": 73.6,
+    },
+    (293, 1176, 11552): {
+        "cooperative_128x128x64_1x2x4": 27.9,
+        "cooperative_128x128x64_1x1x4": 30.9,
+        "cooperative_192x128x64_1x1x4": 31.3,
+    },
+    (304, 1320, 9168): {
+        "cooperative_192x128x64_1x1x4": 27.2,
+        "pingpong_64x64x64": 30.8,
+        "cooperative_64x128x64_1x1x4": 35.6,
+    },
+    (734, 1280, 15576): {
+        "cooperative_192x128x64_1x1x2": 81.3,
+        "cooperative_128x128x64_1x1x4": 91.7,
+        "cooperative_96x128x64": 93.4,
+    },
+}
 #: Microseconds of tiles of products with a layer norm, bf16: NVIDIA H200, 2026-11-29. Lanes exchange the values of rows
 #: in each tile, which only another consumer hides.
 LAYER_NORMS = {
     (4096, 2560, 2048): {"pingpong_128x128x64": 56.8, "cooperative_160x128x64_1x2": 59.5, "pingpong_152x128x64": 65.0},
     (4096, 4096, 2048): {"pingpong_128x128x64": 91.0, "cooperative_256x128x64_1x2": 91.8, "pingpong_152x128x64": 92.3},
 }
+#: The same with layer norm and gelu.
+GELU_NORMS = {
+    (12608, 2304, 768): {
+        "pingpong_144x128x64_1x2": 79.3,
+        "pingpong_128x128x64": 81.0,
+        "pingpong_128x192x64": 83.7,
+        "pingpong_192x128x64_1x2": 88.2,
+    },
+    (16384, 3072, 768): {
+        "pingpong_152x128x64": 131.5,
+        "pingpong_144x128x64_1x2": 132.1,
+        "pingpong_128x192x64": 140.2,
+        "pingpong_192x128x64_1x2": 146.6,
+    },
+    (20000, 2048, 512): {
+        "pingpong_128x128x64": 89.5,
+        "pingpong_152x128x64": 93.6,
+        "pingpong_128x192x64": 105.2,
+        "pingpong_192x128x64_1x2": 109.3,
+    },
+}
+NORM = "in mean: f32[m], rstd: f32[m], sums: f32[n], c: f32[n]\nD = {}(rstd*(acc - mean*sums) + c)"
 
 
-@pytest.mark.parametrize("size", LAYER_NORMS)
-def test_products_of_layer_norms_take_tiles_whose_exchange_is_hidden(size: tuple[int, int, int]) -> None:
-    op = evt.linear("in mean: f32[m], rstd: f32[m], sums: f32[n], c: f32[n]\nD = rstd*(acc - mean*sums) + c")
-    plans = survey(packed_problem(op.request, "sm90", "bf16", "bf16"), "gemm-own-3x").defaults
+@pytest.mark.parametrize(
+    ("text", "size", "measured"),
+    [
+        *(("D = gelu_tanh(acc + bias)", *each) for each in LONG_ROWS.items()),
+        *((NORM.format(""), *each) for each in LAYER_NORMS.items()),
+        *((NORM.format("gelu"), *each) for each in GELU_NORMS.items()),
+    ],
+)
+def test_measured_products_take_a_fast_tile(text: str, size: tuple[int, int, int], measured: dict[str, float]) -> None:
+    offered = survey(packed_problem(evt.linear(text).request, "sm90", "bf16", "bf16"), "gemm-own-3x").defaults
+    plans = [plan for plan in offered if plan.config.name.removeprefix("own_") in measured]
+    assert len(plans) == len(measured)
     chosen = plans[fastest(plans, dict(zip("mnk", size, strict=True)) | {"l": 1}, find_card("h200"))]
-    assert LAYER_NORMS[size][chosen.config.name.removeprefix("own_")] <= 1.02 * min(LAYER_NORMS[size].values())
+    assert measured[chosen.config.name.removeprefix("own_")] <= 1.05 * min(measured.values())
 
 
 # Properties
