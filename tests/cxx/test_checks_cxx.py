@@ -136,6 +136,7 @@ def test_every_route_has_a_case(plans: dict[str, Plan]) -> None:
         "gemm-own-batches",  # the template and the members of gemm-own-3x, with strides of batches
         "conv-wgrad-3x",  # tests/nvcc/test_launchers_nvcc.py compares the launchers of these
         "gemv-own-3x",
+        "gemv-rows-3x",
     }
 
 
