@@ -29,8 +29,8 @@ DEEP_ROW_BYTES, _MOST_DEEP_SUMS = 256, 64
 #: The most rows of a tile that warps multiply by themselves where B is converted. Two CTAs share an SM then, each with
 #: half of its shared memory, less CUDA's part. kFewRows, kResident and kFewSharedBytes of kit/gemm_traits.hpp.
 FEW_ROWS, RESIDENT_OF_FEW, FEW_SHARED_BYTES = 16, 2, 115712
-#: The CTAs of a cluster from which some SMs stay idle: 30 clusters of 4, and 15 of 8, run at a time on 132 SMs.
-LARGE_CLUSTER = 4
+#: The CTAs of a cluster from which some SMs stay idle.
+_LARGE_CLUSTER = 4
 #: The elements of k of a stage with a packed B.
 PACKED_DEPTH = 128
 #: The most groups of rows with a B each: kMaxGroups of kit/gemm_traits.hpp.
@@ -192,13 +192,18 @@ class ProductClass:
         return (MAX_ROW_BYTES, DEEP_ROW_BYTES) if self.deep else (MAX_ROW_BYTES,)
 
 
-def shares_multiprocessors(blocks: int, cluster: int, multiprocessors: int) -> bool:
-    """Return whether CTAs of few rows share SMs: there are too many, with SMs that clusters leave idle.
+def in_clusters(multiprocessors: int, cluster: int) -> int:
+    """Return the SMs that clusters of some CTAs use at a time: 30 clusters of 4, and 15 of 8, run on 132 SMs."""
+    return multiprocessors if cluster < _LARGE_CLUSTER else multiprocessors * 10 // 11
 
-    An H200's 132 SMs hold 66 clusters of two CTAs, and 30 of four. Other CTAs use the shared memory of an SM, because
-    CTAs of the kernel before, which still run, would make some of them share an SM. See kit/gemm.hpp.
+
+def shares_multiprocessors(blocks: int, cluster: int, multiprocessors: int) -> bool:
+    """Return whether CTAs of few rows share SMs, because they are more than the SMs that their clusters use.
+
+    If they are not, each CTA asks for all shared memory of an SM. With half of it, some would share an SM while others
+    are idle: CTAs of the kernel before still hold the other half. See kit/gemm.hpp.
     """
-    return blocks > (multiprocessors if cluster < LARGE_CLUSTER else multiprocessors * 10 // 11)
+    return blocks > in_clusters(multiprocessors, cluster)
 
 
 @lru_cache(maxsize=32)

@@ -23,7 +23,7 @@ import math
 from typing import NamedTuple
 
 from evt.plan.cards import FITS, traffic_of
-from evt.plan.gemm import DEEP_ROW_BYTES, LARGE_CLUSTER, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile
+from evt.plan.gemm import DEEP_ROW_BYTES, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile, in_clusters
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import EIGHT
 
@@ -136,9 +136,8 @@ STORED, _LOADED, _LOADED_LATE, _MOST_EARLY_SUMS = 0.035, 0.05, 0.17, 128
 #: Microseconds of a thread for an instruction of an epilogue for an element, and for a bit that it stores.
 INSTRUCTION, BIT = 0.86e-3, 0.018
 #: Microseconds of a thread for a row's value that lanes exchange, for a sum of the first block of columns. Norms of
-#: three products in two tiles on an H200 take 2.7e-3 to 3.8e-3, 2026-11-29.
-#: A thread with more sums has no registers to load the values ahead: 9 products with layer norm and GELU in 90 kernels
-#: on an H200, 2026-11-29.
+#: three products in two tiles on an H200 take 2.7e-3 to 3.8e-3, 2026-11-29. A thread with more than these sums has no
+#: registers to load the values ahead: 9 products with layer norm and GELU in 90 kernels on an H200, 2026-11-29.
 _EXCHANGED, _EXCHANGED_LATE, _MOST_AHEAD_SUMS = 3e-3, 12e-3, 152
 #: Bytes that an H100 moves in a microsecond.
 _RATE = FITS["H100"].moved
@@ -150,8 +149,6 @@ _LINES, _PROCESSORS = 122e3, 132
 #: The lines that 128 bytes from within a line take, and from within a sector of 32 bytes. Fitted to 17 products of long
 #: rows in 600 kernels on an H200, 2026-11-29.
 _BEGUN_WITHIN, _BEGUN_WITHIN_SECTOR, _SECTOR_BYTES = 1.5, 2.4, 32
-#: The part of the SMs that is busy with large clusters.
-_BUSY = 120 / 132
 #: The time of a byte of operands whose rows begin within lines, relative to rows of whole lines. Fitted to 44 1x1
 #: convolutions on an H200, 2026-11.
 _WITHIN_LINES = 1.5
@@ -222,8 +219,9 @@ def waves(tile: Tile, size: Size) -> float:
 
 
 def _at_a_time(tile: Tile, size: Size) -> int:
-    blocks = size.multiprocessors * (RESIDENT_OF_FEW if size.warps else 1)
-    return int(blocks * (_BUSY if math.prod(tile.cluster) >= LARGE_CLUSTER and not size.warps else 1))
+    if size.warps:
+        return size.multiprocessors * RESIDENT_OF_FEW
+    return in_clusters(size.multiprocessors, math.prod(tile.cluster))
 
 
 def _tiles(tile: Tile, size: Size) -> int:

@@ -31,8 +31,10 @@ def unaligned(problem: Problem) -> Verdict:
 @rule(f"TMA cannot load A or B, or the operation is a convolution of known sizes with at most {EIGHT} filters")
 def unaligned_or_narrow(problem: Problem) -> Verdict:
     """Leave aligned operands to other kernels, unless most of a tile of 64 columns would be empty."""
-    sizes = problem.sizes.convolution
-    return HOLDS if sizes is not None and sizes.columns <= EIGHT else unaligned.check(problem)
+    sizes, verdict = problem.sizes.convolution, unaligned.check(problem)
+    if sizes is None or not isinstance(verdict, Refusal):
+        return verdict
+    return HOLDS if sizes.columns <= EIGHT else Refusal(f"there are {sizes.columns} filters, and {verdict.reason}")
 
 
 @rule("rows are few")
