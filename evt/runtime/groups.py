@@ -121,10 +121,12 @@ def _offsets(request: Request, offsets: object, a: object, b: object) -> tuple[t
     are_ends = _is_sized(b) and len(b) == len(bounds)
     if are_ends:
         bounds = (0, *bounds)
-    if not bounds or bounds[0] != 0 or any(end < start for start, end in pairwise(bounds)):
-        message = "`offsets` must ascend from 0: the first row of each group, and the end"
-        help_text = "with an offset for each B, they are the ends of the groups"
-        raise ArgumentError(Diagnostic("E0604", message, help=help_text))
+    falls = [f"{end} follows {start}" for start, end in pairwise(bounds) if end < start]
+    if not bounds or bounds[0] != 0 or falls:
+        found = falls[0] if falls else f"the first one is {bounds[0]}" if bounds else "there are none"
+        expected = "the end of each group" if are_ends else "the first row of each group, and the end of the last one"
+        help_text = "" if are_ends else "if there is an offset for each B, offsets are the ends of the groups"
+        raise ArgumentError(Diagnostic("E0604", f"`offsets` ({expected}) must ascend from 0: {found}", help=help_text))
     modes = request.operand_modes[0]
     if are_ends and isinstance(a, torch.Tensor) and a.dim() == 2:
         return bounds, max(a.shape[modes.index("m")], bounds[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import random
 import struct
 from dataclasses import replace
 from types import SimpleNamespace
@@ -148,6 +149,21 @@ WRONG = {
     "batched": (lambda op: op([x.expand(2, *x.shape) for x in A], B, alpha=1.0, **INPUTS), "group 0: .*batched"),
     "grad": (lambda op: op([x.clone().requires_grad_() for x in A], B, alpha=1.0, **INPUTS), "E0610"),
 }
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_descending_offsets_are_named(seed: int, ends: bool) -> None:
+    """A caller who gives the ends of groups does not read about first rows."""
+    draw = random.Random(seed)
+    offsets = sorted(draw.sample(range(1, 40), 4))
+    fall = draw.randrange(4)
+    before = offsets[fall - 1] if fall > 0 else 0
+    offsets[fall] = before - draw.randint(1, before + 1)
+    given = offsets if ends else [0, *offsets]
+    with pytest.raises(evt.ArgumentError, match=f"{offsets[fall]} follows {before}") as caught:
+        grouped_gemm(TEXT)(A[2], B, offsets=given, alpha=1.0, **INPUTS)
+    assert ("first row" in str(caught.value)) is not ends
 
 
 @pytest.mark.parametrize("name", WRONG)
