@@ -207,12 +207,44 @@ GELU_NORMS = {
         "pingpong_192x128x64_1x2": 109.3,
     },
 }
+#: Microseconds of long epilogues of the product (2048, 4096, 1024), bf16, in a loop of launches: NVIDIA H200, 2026-11-29.
+#: The epilogues of pingpong consumers take turns.
+LONG_EPILOGUES = {
+    (6, True): {
+        "pingpong_128x128x64": 45.5,
+        "cooperative_256x128x64_2x1": 39.2,
+        "cooperative_128x128x64": 40.4,
+        "pingpong_64x128x64": 45.4,
+    },
+    (12, True): {
+        "pingpong_128x128x64": 53.7,
+        "cooperative_256x128x64_2x1": 44.6,
+        "cooperative_128x128x64": 44.6,
+        "pingpong_64x128x64": 53.5,
+    },
+    (12, False): {
+        "pingpong_128x128x64": 44.7,
+        "cooperative_256x128x64_2x1": 38.5,
+        "cooperative_128x128x64": 39.7,
+        "pingpong_64x128x64": 42.4,
+    },
+}
 NORM = "in mean: f32[m], rstd: f32[m], sums: f32[n], c: f32[n]\nD = {}(rstd*(acc - mean*sums) + c)"
+
+
+def polynomial(degree: int, summed: bool) -> str:
+    """Return an epilogue of a polynomial of `acc` and `x`, with the sums of its columns if ``summed``."""
+    value = "x"
+    for _ in range(degree):
+        value = f"(({value})*acc - 0.01)*x + 0.01"
+    sums = ("\nout D, sums: f32[n]", "\nsums = sum[m](D)") if summed else ("", "")
+    return f"in x: bf16[m, n]{sums[0]}\nD = tanh(x) + ({value})*0.0001{sums[1]}"
 
 
 @pytest.mark.parametrize(
     ("text", "size", "measured"),
     [
+        *((polynomial(*which), (2048, 4096, 1024), times) for which, times in LONG_EPILOGUES.items()),
         *(("D = gelu_tanh(acc + bias)", *each) for each in LONG_ROWS.items()),
         *((NORM.format(""), *each) for each in LAYER_NORMS.items()),
         *((NORM.format("gelu"), *each) for each in GELU_NORMS.items()),
