@@ -26,7 +26,8 @@ from evt.fx import covered
 from evt.fx.aten import shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.cost_model import LEAST_GAIN, NORM_GAIN, Benefit, estimate, norm_gain
-from evt.fx.dual import pair_products
+from evt.fx.dual import pair_products, part
+from evt.fx.equal import merge_equal
 from evt.fx.example import bytes_of, hint
 from evt.fx.expand import fill_zeros
 from evt.fx.fused_group_norms import fuse_group_norms
@@ -106,6 +107,7 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         trials: dict[Node, _Trial] = {}
         self.calls = Calls()
         fill_zeros(graph)
+        merge_equal(graph)
         norms, stay = self._norms(graph)
         estimated = self.rule in ("always", "estimate")
         paired = pair_products(graph, self.devices) if estimated and not graph_name() else []
@@ -121,10 +123,11 @@ class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
                 left = {each.product: each.reason for each in outcomes}
                 for each in apart:
                     first = each.all_input_nodes[0]
-                    if (reason := left.get(first)) is not None:
-                        stay.setdefault(first, SkipReason(each, reason.code, f"beside it, {reason.reason}"))
+                    reason = left.get(first)
                     skipped.pop(first, None)
-                    undo(each)
+                    product = part(each)
+                    if reason is not None:
+                        stay.setdefault(product, SkipReason(each, reason.code, f"beside it, {reason.reason}"))
                 continue
             products |= {each for each in paired if each in computed}
             if partly := [each for each in norms if not each.holds(products, computed)]:

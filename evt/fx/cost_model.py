@@ -46,9 +46,11 @@ from evt.fx.build import RegionProgram
 from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, is_aligned, uncovered
 from evt.fx.example import bytes_of, hint
+from evt.fx.halves import is_half
 from evt.fx.kernels import PROCESSORS, Calls, reason_of, shared_request
 from evt.fx.norms import Candidate
 from evt.fx.reductions import by_inductor, in_epilogue, norm_saves, reductions
+from evt.fx.stand_in import beside
 from evt.fx.traffic import Followers, second_weights, traffic_of
 from evt.fx.upsampling import is_upsampled
 from evt.ir import Apply, Reduce, TypedDag
@@ -218,7 +220,7 @@ def estimate(
         spared = max(spared, elements * _ERROR_FUNCTION)
     copies = copied(fused, computed)
     copying = 2 * sum(map(bytes_of, copies)) / _MOVED + len(copies) * LAUNCH
-    launches = (not read) + summed + len(second_weights(fused))
+    launches = (not read) + summed + sum(each.target is beside and not is_half(each) for each in fused.nodes)
     if alone:
         saved, spared, launches = 0, 0.0, 0
     if (statistics := by_inductor(_reductions(fused), elements, read)) is not None:  # by another kernel

@@ -1,7 +1,9 @@
-"""Two products of one operand in one kernel, as in gated units: ``pair_products(graph, devices)``.
+"""Two products of one operand, or the halves of one product, in one kernel: ``pair_products(graph, devices)``.
+
+Gated units have such products, or such a product.
 
 The second product becomes :func:`evt.fx.stand_in.beside`, which reads the first one. So the region of the first product
-may compute it, as ``matmul(A, up)`` of its program. Undone, it is a separate product again.
+may compute it, as ``matmul(A, up)`` of its program. :func:`part` makes it a separate product again.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ import torch
 from torch.fx import Graph, Node
 
 from evt.fx.aten import base_name, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.halves import divide, is_half, join
 from evt.fx.index_map import all_same, same
 from evt.fx.op_semantics import Applied, operands_of, semantics
 from evt.fx.product import Product, find_product
-from evt.fx.stand_in import beside, normed, stand
+from evt.fx.stand_in import beside, normed, stand, undo
 from evt.fx.stand_in import operands_of as stands_for
 from evt.fx.views import base_of, is_view
 
@@ -31,6 +34,7 @@ def pair_products(graph: Graph, devices: Collection[str]) -> list[Node]:
 
     Return the second products.
     """
+    halves = divide(graph, devices)
     found = list[Node]()
     taken = set[Node]()
     order = {node: place for place, node in enumerate(graph.nodes)}
@@ -47,7 +51,17 @@ def pair_products(graph: Graph, devices: Collection[str]) -> list[Node]:
             stand(second, beside, (first, *operands))
             taken |= {first, second}
             found.append(second)
+    for second in halves:
+        if second not in taken:
+            join(second)
     return found
+
+
+def part(second: Node) -> Node:
+    """Let a second product be computed apart from the first one; return the first one, or the whole of two halves."""
+    (first,) = second.all_input_nodes[:1]
+    undo(second)
+    return join(second) if is_half(second) else first
 
 
 def _products_of(node: Node) -> Iterator[Node]:
@@ -101,4 +115,4 @@ def _is_one(one: Node | None, other: Node | None) -> bool:
     return base_of(one) is base_of(other) and shown[0] == shown[1]
 
 
-__all__ = ["pair_products"]
+__all__ = ["pair_products", "part"]

@@ -10,10 +10,10 @@ from evt.fx.aten import base_name, is_tensor, shape_of
 from evt.fx.index_map import IndexMap, all_same, same
 
 #: Views that keep the order of elements; ``_PARTS`` do so if they keep the number of elements.
-_RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
+RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
 _PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_with_sizes", "chunk", "unbind")
 _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
-_VIEWS = frozenset((*_RESHAPES, *_PARTS, *_PERMUTATIONS))
+_VIEWS = frozenset((*RESHAPES, *_PARTS, *_PERMUTATIONS))
 #: Operators that read or reinterpret memory and not elements.
 MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
 #: Operators whose operands Inductor copies if their strides differ from the trace: matrix products, and attention by
@@ -115,4 +115,15 @@ def _has_all(node: Node, index_map: IndexMap) -> bool:
     return all_same(shape, before)
 
 
-__all__ = ["MEMORY", "Sources", "base_of", "follow", "is_arranged", "is_view", "keeps_order", "permutation", "readers"]
+__all__ = [
+    "MEMORY",
+    "RESHAPES",
+    "Sources",
+    "base_of",
+    "follow",
+    "is_arranged",
+    "is_view",
+    "keeps_order",
+    "permutation",
+    "readers",
+]

@@ -1,4 +1,4 @@
-"""Two products of one operand in one kernel, as in gated units."""
+"""Two products of one operand, or the halves of one product, in one kernel, as in gated units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import evt
 import evt.fx.backend  # registers the backend
-from evt.fx.dual import pair_products
+from evt.fx.dual import pair_products, part
+from evt.fx.halves import divide, join
 from evt.fx.regions import find_regions
 from tests.fx.compiling import traced
 from tests.fx.costs import rows_of
@@ -35,6 +36,19 @@ class Gated(nn.Module):
         return result
 
 
+class Halved(Gated):
+    """A gated unit whose gate and other factor are the halves of one product's columns."""
+
+    def __init__(self, width: int, hidden: int, activation: Any, norm: bool = True) -> None:
+        super().__init__(width, hidden, activation, norm)
+        self.both = nn.Linear(width, 2 * hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up, gate = self.both(self.norm(x)).chunk(2, -1)
+        result: torch.Tensor = x + self.down(self.activation(gate) * up)
+        return result
+
+
 def compiled(model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, str]:
     torch._dynamo.reset()
     made = torch.compile(model, backend="evt", options=OPTIONS)
@@ -43,10 +57,18 @@ def compiled(model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, str
     return found, str(evt.report(made))
 
 
-@pytest.mark.parametrize(("activation", "norm"), [(nn.functional.silu, True), (nn.GELU(approximate="tanh"), False)])
-def test_gated_units(activation: Any, norm: bool) -> None:
+@pytest.mark.parametrize(
+    ("unit", "activation", "norm"),
+    [
+        (Gated, nn.functional.silu, True),
+        (Gated, nn.GELU(approximate="tanh"), False),
+        (Halved, nn.functional.silu, False),
+        (Halved, nn.GELU(approximate="tanh"), False),
+    ],
+)
+def test_gated_units(unit: type[Gated], activation: Any, norm: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(Gated(64, 96, activation, norm) for _ in range(2))).bfloat16().eval()
+    model = nn.Sequential(*(unit(64, 96, activation, norm) for _ in range(2))).bfloat16().eval()
     x = torch.randn(2, 5, 64, dtype=torch.bfloat16)
     found, report = compiled(model, x)
     assert report.count("matmul(A, ") == 2
@@ -65,6 +87,7 @@ def of(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.randn(shape, dtype=dtype)
 
 
+torch.manual_seed(0)
 A, W = of(16, 32), of(24, 32)
 GRAPHS: dict[str, tuple[Any, ...]] = {
     "pair": (product_pair, (A, A, W, of(24, 32)), 1),
@@ -92,6 +115,56 @@ def test_pairs(name: str) -> None:
         found, _ = compiled(Model(), *inputs)
         want = function(*(each.double() for each in inputs))
         torch.testing.assert_close(found.double(), want, rtol=0.03, atol=0.3)
+
+
+def halves(a: torch.Tensor, v: torch.Tensor, columns: slice = slice(0, 16), rows: int = 16) -> torch.Tensor:
+    """Return the gated halves of a product; with other columns, a gate that is not the first half."""
+    y = (a @ v.mT).view(-1, rows, 32)
+    return torch.relu(y[..., columns]) * y[..., 16:]
+
+
+V = of(32, 32)
+HALVES: dict[str, tuple[Any, int, int]] = {
+    "slices": (halves, 1, 1),
+    "chunks": (lambda a, v: torch.mul(*(a @ v.mT).chunk(2, -1)), 1, 1),
+    "sizes": (lambda a, v: torch.mul(*(a @ v.mT).split([16, 16], -1)), 1, 1),
+    "two products": (lambda a, v: halves(a, v) + torch.mul(*(a @ v.mT).chunk(2, -1)), 2, 2),
+    "other columns": (lambda a, v: halves(a, v, slice(8, 24)), 0, 0),
+    "steps": (lambda a, v: (lambda y: y[:, ::2] * y[:, 1::2])(a @ v.mT), 0, 0),
+    "rows": (lambda a, v: torch.mul(*(a @ v.mT).chunk(2)), 0, 0),
+    "rows as columns": (lambda a, v: torch.mul(*(a @ v.mT).view(-1, 16).chunk(2)), 0, 0),
+    "thirds": (lambda a, v: torch.mul(*(a @ v.mT)[:, :24].chunk(2, -1)), 0, 0),
+    "turned": (lambda a, v: torch.mul(*(a @ v.mT).view(4, -1, 32).mT.chunk(2, 1)), 0, 0),
+    "whole": (lambda a, v: (lambda y: y[:, 8:24] + torch.mul(*y.chunk(2, -1)))(a @ v.mT), 0, 0),
+    "one half": (lambda a, v: torch.relu((a @ v.mT)[:, :16]), 0, 0),
+    "sum": (lambda a, v: torch.add(*(a @ v.mT).chunk(2, -1)), 0, 0),
+    "heads": (lambda a, v: (lambda x, y: x @ (y.mT * 0.01))(*(a @ v.mT).chunk(2, -1)), 0, 0),
+    "odd columns": (lambda a, v: torch.mul(*(a @ v[:24].mT).chunk(2, -1)), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_halves(name: str) -> None:
+    """Halves that no kernel computes together become one product again. The results do not change."""
+    function, divided, paired = HALVES[name]
+
+    class Model(nn.Module):
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            return function(*given)
+
+    made = traced(Model(), A, V)
+    want, products = made(A, V), made.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+    for take, undone, count in ((divide, join, divided), (pair_products, part, paired)):
+        seconds = take(made.graph, ("cpu",))
+        assert len(seconds) == count
+        for each in seconds:
+            undone(each)
+        assert len(made.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)) == len(products)
+        made.graph.lint()
+        made.recompile()
+        assert torch.equal(made(A, V), want)
+    found, _ = compiled(Model(), A, V)
+    torch.testing.assert_close(found.double(), function(A.double(), V.double()), rtol=0.03, atol=0.3)
 
 
 def test_gradients_keep_both_products() -> None:
@@ -124,13 +197,16 @@ def test_a_gate_with_another_reader() -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("rows", [1, 2048])
-def test_the_estimate_takes_a_gated_unit(rows: int) -> None:
+def test_the_estimate_takes_a_gated_unit(rows: int, count: int) -> None:
     """One kernel of 2 x 5,632 columns reads the rows once, and neither product is written."""
-    given = torch.zeros(rows, 2048).half(), *(torch.zeros(5632, 2048).half() for _ in range(2))
+    given = torch.zeros(rows, 2048).half(), *(torch.zeros(2 // count * 5632, 2048).half() for _ in range(count))
 
-    def gated(a: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return nn.functional.silu(a @ v.mT) * (a @ w.mT)
+    def gated(a: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        products = [a @ each.mT for each in weights]
+        gate, up = products if len(products) == 2 else products[0].chunk(2, -1)
+        return nn.functional.silu(gate) * up
 
     (row,) = rows_of(gated, *given)
     assert row.fused
