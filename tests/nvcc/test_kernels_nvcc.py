@@ -188,15 +188,19 @@ KERNELS: dict[str, Callable[[], Plan]] = {
 }
 #: Kernels that are not left to `make test-slow`. nvcc takes 5 seconds of CPU time for each, and 70 for one of CUTLASS.
 QUICK = ("sm90-halo",)
-#: The bytes that a kernel may spill. HALO_NODES keeps the parts of seven reductions beside the sums of a tile. Beside
-#: warps that widen the input, a consumer has 200 registers; it loads elements of f32 ahead into 24.
+#: The bytes that a kernel may spill. HALO_NODES keeps the parts of seven reductions beside the sums of a tile; blocks of
+#: columns in products also keep the values of rows that they share. Beside warps that widen the input, a consumer has 200
+#: registers; it loads elements of f32 ahead into 24. Two thread blocks of a depthwise convolution share an SM: a thread
+#: has 128 registers.
 SPILLS = {
-    "sm90-own-nodes": 200,
+    "sm90-own-nodes": 436,
     "sm90-halo-nodes": 136,
     "sm90-halo-i8": 508,
     "sm90-halo-few-8": 156,
     "sm90-halo-few-i8": 1428,
     "sm90-halo-few-f32": 36,
+    "sm90-depthwise-f32": 20,
+    "sm90-depthwise-nodes": 40,
 }
 #: For kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
 COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
