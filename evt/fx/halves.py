@@ -87,8 +87,8 @@ def _halves(product: Node) -> tuple[list[Node], list[Node]] | None:
         if is_list or (base_name(view) in RESHAPES and same(shape_of(view)[-1], columns)):
             stack += view.users
             continue
-        value, (operand,) = view.meta["val"], view.all_input_nodes
-        whole = shape_of(operand if is_tensor(operand) else operand.all_input_nodes[0])
+        value, operand = view.meta["val"], view.args[0]
+        whole = shape_of(operand if is_tensor(operand) else operand.args[0])  # type: ignore[union-attr, arg-type]
         start = value.storage_offset()
         if start not in (0, columns // 2) or not all_same(value.shape, (*whole[:-1], columns // 2)):
             return None

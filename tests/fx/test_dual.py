@@ -17,6 +17,7 @@ from evt.fx.halves import divide, join
 from evt.fx.regions import find_regions
 from tests.fx.compiling import traced
 from tests.fx.costs import rows_of
+from tests.fx.training import fused
 
 OPTIONS = {"evt.rule": "always", "evt.devices": ("cpu",)}
 
@@ -165,6 +166,22 @@ def test_halves(name: str) -> None:
         assert torch.equal(made(A, V), want)
     found, _ = compiled(Model(), A, V)
     torch.testing.assert_close(found.double(), function(A.double(), V.double()), rtol=0.03, atol=0.3)
+
+
+@pytest.mark.parametrize("gated", [torch.mul, torch.add])
+def test_halves_of_symbolic_rows(gated: Any) -> None:
+    """Views of other rows and columns have symbolic sizes among their operands."""
+
+    def function(a: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = (a @ v.mT).view(a.shape[0] // 2, -1, 32)
+        heads = (a @ v.mT).view(a.shape[0] // 2, -1, 4, 8).transpose(1, 2)[:, :, : a.shape[0] // 8]
+        return gated(*y.chunk(2, -1)).sum(1) + heads.sum((1, 2)).repeat(1, 2)
+
+    made = fused(function, dynamic=True)
+    with torch.no_grad():
+        for rows in (16, 24):
+            a = of(rows, 32)
+            torch.testing.assert_close(made(a, V), function(a, V), rtol=0.05, atol=2.0)
 
 
 def test_gradients_keep_both_products() -> None:
