@@ -11,7 +11,16 @@ from itertools import accumulate, product
 from operator import mul
 
 from evt.launch.halo_call import Call, loop_of
-from evt.launch.halo_groups import DIVISOR, OF_GROUPS, OF_PACKED_GROUPS, OF_WORDS, copied, divisor, packed
+from evt.launch.halo_groups import (
+    DIVISOR,
+    OF_GROUPS,
+    OF_PACKED_GROUPS,
+    OF_WORDS,
+    copied,
+    divisor,
+    packed,
+    small_divisor,
+)
 from evt.launch.padded import place_of, strides_of
 from evt.launch.shape import INT32_MAX, Shape, TensorMap, tensor_map
 from evt.plan import Plan
@@ -32,6 +41,7 @@ from evt.plan.halo_cost import Groups, remainder, residue_classes
 from evt.plan.signature import bytes_of
 
 _DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
+_SMALL_DIVISORS = ("by_pitch", "by_box_rows")
 _SINGLE = (
     *("images", "output_height", "output_width", "filter_count", "stride_height", "stride_width"),
     *("channel_blocks", "filter_blocks", "work_tiles", "steps_per_cta", "d", "d_stride", "grid", "source_bytes"),
@@ -44,6 +54,7 @@ MEMBERS = (
     *(f"geometry.{each.name}" for each in fields(Geometry)),
     *_SINGLE,
     *(f"{name}.{part}" for name in _DIVISORS for part in DIVISOR),
+    *(f"{name}.multiplier" for name in _SMALL_DIVISORS),
     *(f"depth.{name}" for name in _DEPTH),
 )
 OF_RESIDUES = (
@@ -241,6 +252,8 @@ def _divisors(filter_blocks: int, geometry: Geometry) -> dict[str, int]:
     numbers = (filter_blocks, geometry.tiles_wide, geometry.tiles_high, geometry.cluster_size)
     for name, number in zip(_DIVISORS, numbers, strict=True):
         found |= {f"{name}.{part}": value for part, value in divisor(number).items()}
+    for name, number in zip(_SMALL_DIVISORS, (geometry.accumulator_pitch, max(geometry.box_rows, 1)), strict=True):
+        found[f"{name}.multiplier"] = small_divisor(number)
     return found
 
 
@@ -273,7 +286,7 @@ def _windows(call: Call) -> dict[str, int] | None:
     found = {f"operands.{name}": value for name, value in zip(_OPERANDS, (*strides, *sizes), strict=True)}
     small = {"by_pitch": geometry.input_pitch, "by_box_rows": geometry.box_rows if geometry.images > 1 else 0}
     for name, by in small.items():
-        found[f"operands.{name}.multiplier"] = ceil_div(1 << 31, by) if by else 0
+        found[f"operands.{name}.multiplier"] = small_divisor(by) if by else 0
     return found
 
 

@@ -86,10 +86,15 @@ def copied(
     words = ceil_div(min(of_pixel, channels), max(alignment, 2))
     numbers = (image, row, pixel, given.height.size, given.width.size, words)
     found = {f"operands.{name}": value for name, value in zip(_WORDS, numbers, strict=True)}
-    return {**found, "operands.by_words.multiplier": ceil_div(1 << 31, words)}
+    return {**found, "operands.by_words.multiplier": small_divisor(words)}
 
 
 def divisor(number: int) -> dict[str, int]:
     """Return the members of a FastDivisor."""
     shift = 31 + (number - 1).bit_length()
     return {"multiplier": ceil_div(1 << shift, number), "shift": shift}
+
+
+def small_divisor(number: int) -> int:
+    """Return the multiplier of a SmallDivisor."""
+    return ceil_div(1 << 31, number)

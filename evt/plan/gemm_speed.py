@@ -135,6 +135,9 @@ COPY = 2.5
 STORED, _LOADED, _LOADED_LATE, _MOST_EARLY_SUMS = 0.035, 0.05, 0.17, 128
 #: Microseconds of a thread for an instruction of an epilogue for an element, and for a bit that it stores.
 INSTRUCTION, BIT = 0.86e-3, 0.018
+#: Microseconds of a thread for a bit that it loads: of cooperating consumers, and of pingpong ones. Fitted to 11 1x1
+#: data gradients on an H200, 2026-11-29.
+LOADED_BIT, LOADED_BIT_PINGPONG = 5e-3, 1e-3
 #: Microseconds of a thread for a row's value that lanes exchange, for a sum of the first block of columns. Norms of
 #: three products in two tiles on an H200 take 2.7e-3 to 3.8e-3, 2026-11-29. A thread with more than these sums has no
 #: registers to load the values ahead: 9 products with layer norm and GELU in 90 kernels on an H200, 2026-11-29.

@@ -18,7 +18,7 @@ from evt.plan import gemm, gemm_speed, gemv, wgrad
 from evt.plan.cards import CARDS, Card, card_of, traffic_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.broadcasts import ColumnBroadcast
-from evt.plan.epilogue.loads import Auxiliary
+from evt.plan.epilogue.loads import Auxiliary, MaskLoad
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore, MaskStore
@@ -327,6 +327,8 @@ def _evaluated(plan: Plan) -> float:
     instructions = max(0, plan.epilogue_instructions - _LIGHT) * gemm_speed.INSTRUCTION
     bits = gemm_speed.BIT * sum(isinstance(step, MaskStore) for step in plan.steps)
     tile = gemm.tile_of(plan.config, plan.operand_bits // 8)
+    of_bit = gemm_speed.LOADED_BIT_PINGPONG if tile.pingpong else gemm_speed.LOADED_BIT
+    bits += of_bit * sum(isinstance(step, MaskLoad) for step in plan.steps)
     moved = sum(
         gemm_speed.STORED if isinstance(step, AuxStore) else gemm_speed.loaded(tile) for step in _moved_by_threads(plan)
     )

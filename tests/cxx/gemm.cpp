@@ -181,6 +181,7 @@ struct EpilogueOfBits : Base {
 
   template <class PlaceOf>
   void begin_tile(PlaceOf const& place_of) { mask.begin_tile(place_of); }
+  auto& held() { return mask.held(); }
   template <class PlaceOf>
   void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) { mask.keep_tile(place_of, words, consumer); }
   void fetch(Fetched& fetched, evt::fragment::Places const& places) const {

@@ -269,6 +269,7 @@ struct Epilogue {
   static constexpr bool kLoadsBits = true;
   template <class PlaceOf>
   CUTLASS_DEVICE void begin_tile(PlaceOf const& place_of) { in_gate.begin_tile(place_of); }
+  CUTLASS_DEVICE auto& held() { return in_gate.held(); }
   template <class PlaceOf>
   CUTLASS_DEVICE void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) {
     in_gate.keep_tile(place_of, words, consumer);

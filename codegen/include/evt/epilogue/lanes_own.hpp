@@ -527,6 +527,7 @@ struct Part {
   /// Load the values of a tile, and keep them in shared memory.
   template <class PlaceOf>
   CUTLASS_DEVICE void begin_tile(PlaceOf const& place_of) { state.begin_tile(place_of); }
+  CUTLASS_DEVICE auto& held() { return state.held; }
   template <class PlaceOf>
   CUTLASS_DEVICE void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) {
     state.keep_tile(place_of, words, consumer);

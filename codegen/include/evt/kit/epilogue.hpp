@@ -25,15 +25,14 @@ struct Pixels {
   int step_rows, step_columns;    // 8 pixels further
   int rows, columns, first;       // the rows and columns in the image, and the matrix row of the first
   int row_pixels, column_pixels;  // from a row, and from a column, to the next
-  int images;                     // 2^16 / the rows of an image in the tile, rounded up: a tile has 256 rows at most
   int number = 0;                 // of the next step
   uint32_t loaded = 0;            // the words of packed bits of the tile's pixels, in shared memory
 
   CUTLASS_DEVICE Pixels(Params<Traits> const& params, WorkTile const& tile, int begin) : params(params), tile(tile) {
     int const pitch = params.geometry.accumulator_pitch, pixel = begin + threadIdx.x % 4 * 2;
-    row = pixel / pitch;
+    row = params.by_pitch.quotient(pixel);
     column = pixel - row * pitch;
-    step_rows = 8 / pitch;
+    step_rows = params.by_pitch.quotient(8);
     step_columns = 8 - step_rows * pitch;
     int y = tile.row, x = tile.column, high = params.output_height, wide = params.output_width;
     row_pixels = params.output_width;
@@ -52,7 +51,6 @@ struct Pixels {
     columns = min(params.geometry.columns, wide - tile.column);
     int const slice = Traits::kVolume ? tile.image * params.depth.output + tile.slice : tile.image;
     first = (slice * params.output_height + y) * params.output_width + x;
-    images = ceil_div(1 << 16, max(params.geometry.box_rows, 1));
   }
 
   CUTLASS_DEVICE void advance(int& row, int& column, int by_rows, int by_columns) const {
@@ -69,7 +67,7 @@ struct Pixels {
     int pixel = first;
     bool has = column < columns;
     if (!Traits::kByImages && params.geometry.images > 1) {
-      int const image = row * images >> 16, slices = Traits::kVolume ? params.depth.output : 1;
+      int const image = params.by_box_rows.quotient(row), slices = Traits::kVolume ? params.depth.output : 1;
       row -= image * params.geometry.box_rows;
       pixel += image * slices * params.output_height * params.output_width;
       has = has && image < min(params.geometry.images, params.images - tile.image);
@@ -79,10 +77,9 @@ struct Pixels {
 
   /// The matrix rows of the tile's pixels.
   CUTLASS_DEVICE auto places() const {
-    int const pitch = params.geometry.accumulator_pitch, by_pitch = ceil_div(1 << 16, pitch);  // 256 pixels at most
-    return [this, pitch, by_pitch](int pixel) {
-      int const row = pixel * by_pitch >> 16;
-      return place(row, pixel - row * pitch);
+    return [this](int pixel) {
+      int const row = params.by_pitch.quotient(pixel);
+      return place(row, pixel - row * params.geometry.accumulator_pitch);
     };
   }
 

@@ -103,6 +103,12 @@ struct Kernel {
     }
   }
 
+  template <int Words>
+  CUTLASS_DEVICE static void copy(uint64_t (&to)[Words], uint64_t const (&from)[Words]) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Words; ++i) to[i] = from[i];
+  }
+
   /// Multiply and complete the tiles of a consumer.
   CUTLASS_DEVICE static void consume(Params const& params, SharedStorage const& storage, int consumer) {
     Geometry const& geometry = params.geometry;
@@ -124,6 +130,21 @@ struct Kernel {
     }
     uint32_t phase = 0;
     ConsumerWork const tiles(params, work, consumer);
+    auto const columns_of_tile = [&](WorkTile const& tile) {
+      return columns_of(params, tile, tile.tile * geometry.cluster_size + work.rank);
+    };
+    // The words of packed bits that this thread has loaded for the next tile.
+    [[maybe_unused]] uint64_t held[ceil_div(Traits::kPixels, kWarpGroup)];
+    auto const load_bits = [&](int number) {
+      if constexpr (Traits::kLoadsBits) {
+        if (number >= params.work_tiles) return;
+        WorkTile const tile(params, number, consumer);
+        Epilogue epilogue(params.epilogue, columns_of_tile(tile));
+        epilogue.begin_tile(Pixels<Traits>(params, tile, 0).places());
+        copy(held, epilogue.held());
+      }
+    };
+    load_bits(tiles.first);
     for (int number = tiles.first; number < params.work_tiles; number += tiles.stride, phase ^= 1) {
       WorkTile const tile(params, number, consumer);
       if constexpr (kVaries) part = work.of_tile(params, number);
@@ -131,9 +152,8 @@ struct Kernel {
         filters.index += part.blocks.first * params.taps.number / taps * (geometry.cooperative ? 2 : 1);
       }
       int const thread = threadIdx.x % kWarpGroup;
-      fragment::Tile const columns = columns_of(params, tile, tile.tile * geometry.cluster_size + work.rank);
+      fragment::Tile const columns = columns_of_tile(tile);
       Epilogue epilogue(params.epilogue, columns);
-      if constexpr (Traits::kLoadsBits) epilogue.begin_tile(Pixels<Traits>(params, tile, 0).places());
       typename Traits::Accumulator accumulators[Traits::kPixels / 2];
       CUTLASS_PRAGMA_UNROLL
       for (auto& each : accumulators) each = 0;
@@ -169,7 +189,9 @@ struct Kernel {
         Pixels<Traits> pixels(params, tile, 0);
         if constexpr (Traits::kLoadsBits) {
           pixels.loaded = buffer + geometry.epilogue_bytes - Traits::kPixels * fragment::kWordBytes;
+          copy(epilogue.held(), held);
           epilogue.keep_tile(pixels.places(), pixels.loaded, consumer);
+          load_bits(number + tiles.stride);  // while this tile is completed, and the next one multiplied
         }
         complete<Traits, Traits::kPixels, Traits::kAhead>(epilogue, pixels, accumulators, buffer);
       }

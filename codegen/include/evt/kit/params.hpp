@@ -51,6 +51,7 @@ struct Params {
   int stride_height, stride_width;
   int channel_blocks, filter_blocks, work_tiles;  // a pair of cooperating consumers has one of two blocks of filters
   FastDivisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_cluster_size;
+  SmallDivisor by_pitch, by_box_rows;  // of the accumulators, and of the rows of an image in a tile
   int steps_per_cta;                // of the epilogue of a shared tile
   typename Traits::Destination* d;  // where threads store it
   int64_t d_stride;
@@ -233,6 +234,8 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.by_tiles_wide = FastDivisor::of(geometry.tiles_wide);
   params.by_tiles_high = FastDivisor::of(geometry.tiles_high);
   params.by_cluster_size = FastDivisor::of(geometry.cluster_size);
+  params.by_pitch = SmallDivisor::of(geometry.accumulator_pitch);
+  params.by_box_rows = SmallDivisor::of(std::max(geometry.box_rows, 1));
   params.steps_per_cta = ceil_div(Traits::kSteps, geometry.cluster_size);
   params.d = static_cast<typename Traits::Destination*>(arguments.d);
   params.d_stride = arguments.d_stride;
