@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
+from evt.launch.halo_groups import DIVISOR, divisor
 from evt.launch.shape import MAP_TYPES, Map, PixelMap, Shape, TensorMap, tensor_map
 from evt.plan import Field, Plan
 from evt.plan.geometry.convolution import Axis, Problem, ceil_div
@@ -26,6 +27,7 @@ from evt.plan.geometry.wgrad import (
     last_edge,
     outputs,
     partial_sums,
+    share_of,
     sharing_of,
     strips_of,
 )
@@ -38,7 +40,11 @@ _WARP_GROUP, _WARP = 128, 32
 _AXES = ("height", "width")
 _COMBINED = (
     *("splits", "rows", "columns", "channels", "strips", "sharing"),
-    *("streamed", "pixel_tiles", "outputs", "filter_tiles", "tile_rows", "tile_strips"),
+    *("streamed", "pixel_tiles", "share", "filter_tiles", "tile_rows", "tile_strips"),
+)
+_DIVISORS = (
+    *("by_cluster_size", "by_outputs", "by_filter_tiles", "by_image_pixels", "by_output_width"),
+    *("by_blocks_of_tap", "by_taps_wide", "combined.by_strips", "combined.by_strips_of_tap"),
 )
 _NUMBERS = (
     *("filters", "channels", "taps_high", "taps_wide"),
@@ -52,13 +58,17 @@ _NUMBERS = (
         "ranks",
         "splits",
         "streamed",
+        "share",
+        "completed",
         "column_step",
+        "blocks_of_tap",
     ),
 )
 MEMBERS = (
     *("gradient", "input"),
     *(f"geometry.{each.name}" for each in fields(WgradGeometry)),
     *_NUMBERS,
+    *(f"{name}.{part}" for name in _DIVISORS for part in DIVISOR),
     *("sums", "combined.sums", *(f"combined.{name}" for name in _COMBINED)),
     *("combined.c", "combined.c_stride", "combined.d", "combined.d_stride", "encoded"),
 )
@@ -89,17 +99,19 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     if not geometry.stages or min(problem.height.pad, problem.width.pad) < 0:
         return None
     divided = geometry.pitch > geometry.columns and geometry.tiles_wide > 1
-    numbers = _numbers(problem, part, cluster, geometry.columns if part.kind.has_window and not divided else 0)
+    column_step = geometry.columns if part.kind.has_window and not divided else 0
+    numbers = _numbers(problem, part, cluster, geometry.tiles, column_step)
     strips, sharing = strips_of(problem), sharing_of(cluster.clusters)
     columns = problem.tap_count * problem.channels
     combined = (
         *(cluster.clusters, problem.filters, columns, problem.channels, strips, sharing),
-        *(cluster.streamed, geometry.tiles, numbers["outputs"], numbers["filter_tiles"]),
+        *(cluster.streamed, geometry.tiles, numbers["share"], numbers["filter_tiles"]),
         *(cluster.neighbours * part.filters, part.channel_blocks * BLOCK // TILE_COLUMNS),
     )
     values: dict[str, int | Sequence[int]] = {
         **{f"geometry.{each.name}": getattr(geometry, each.name) for each in fields(WgradGeometry)},
         **numbers,
+        **_divisors(problem, numbers, cluster.ctas, strips),
         **{f"combined.{name}": 0 for name in ("c", "c_stride", "d", "d_stride")},
         **dict(zip((f"combined.{name}" for name in _COMBINED), combined, strict=True)),
         "encoded": 1,
@@ -128,18 +140,34 @@ def _strides(operand: Image | PaddedCopy, sizes: Mapping[str, int]) -> list[int]
     return [sizes[stride.name] for stride in operand.strides]
 
 
-def _numbers(problem: Problem, part: WgradTile, cluster: WgradCluster, column_step: int) -> dict[str, int]:
+def _numbers(problem: Problem, part: WgradTile, cluster: WgradCluster, tiles: int, column_step: int) -> dict[str, int]:
     """Return the members that are numbers of the convolution, of its tiles and of the clusters."""
     kind, height, width = part.kind, problem.height, problem.width
     axes = [getattr(axis, name) for name in ("stride", "dilation", "pad", "output") for axis in (height, width)]
     neighbours = cluster.neighbours
+    of_cluster = outputs(problem, kind) // neighbours
     numbers = (
         *(problem.filters, problem.channels, height.taps, width.taps, *axes),
         *(filter_tiles(problem, kind) // neighbours, column_tiles(problem, kind)),
-        *(ceil_div(width.taps, part.tap_columns), outputs(problem, kind) // neighbours),
-        *(neighbours, cluster.ranks, cluster.splits, cluster.streamed, column_step),
+        *(ceil_div(width.taps, part.tap_columns), of_cluster),
+        *(neighbours, cluster.ranks, cluster.splits, cluster.streamed, share_of(of_cluster, tiles, cluster)),
+        *(kind.sum_tiles // cluster.ranks, column_step, ceil_div(problem.channels, BLOCK)),
     )
     return dict(zip(_NUMBERS, numbers, strict=True))
+
+
+def _divisors(problem: Problem, numbers: Mapping[str, int], ctas: int, strips: int) -> dict[str, int]:
+    """Return the numbers of divisor.hpp that stand for divisors."""
+    height, width = problem.height, problem.width
+    values = (
+        *(ctas, numbers["outputs"], numbers["filter_tiles"], height.output * width.output, width.output),
+        *(numbers["blocks_of_tap"], width.taps, strips, strips // problem.tap_count),
+    )
+    return {
+        f"{name}.{part}": value
+        for name, number in zip(_DIVISORS, values, strict=True)
+        for part, value in divisor(number).items()
+    }
 
 
 # Descriptors.

@@ -22,7 +22,7 @@ from evt.plan.geometry.wgrad_choice import choose_wgrad, cluster_of, total_cycle
 #: Taps of a CTA along each dimension, at most: consumers share the rows, an instruction may have a row.
 _MOST_TAPS = 3
 #: Cycles of the launch.
-START = 1000.0
+START = 2000.0
 #: The library on an H100, 2026-11: microseconds of a launch, multiply-adds of one tap and of several in a microsecond,
 #: and bytes in a microsecond.
 _LIBRARY_START, _LIBRARY_RATES, _LIBRARY_MOVED = 7.0, (3.2e8, 2.6e8), 2.2e6

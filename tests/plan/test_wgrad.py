@@ -15,17 +15,18 @@ from evt.plan.geometry.wgrad import (
     LARGEST_BOX,
     PIXELS,
     SHARED_BYTES,
+    STAGES_BYTES,
     TILE_SUMS,
     available,
-    first_unit,
+    ceil_share,
     outputs,
-    part_of_unit,
     partial_sums,
     reach,
+    share_of,
     streamed_parts,
 )
 from evt.plan.geometry.wgrad_choice import cluster_of
-from evt.plan.wgrad import geometry_of, problem_of, tiles_of, time
+from evt.plan.wgrad import ONE_TAP, geometry_of, problem_of, tiles_of, time
 
 ROUTE = "conv-wgrad-3x"
 
@@ -51,7 +52,7 @@ def test_tiles_cover_the_pixels_and_fit(seed: int) -> None:
         if not made.stages:
             continue
         assert made.stages >= 2 * tile.parts  # a stage is released when the next one is multiplied
-        assert max(made.stages * made.stage_bytes, kind.sum_bytes) < SHARED_BYTES
+        assert max(made.stages * made.stage_bytes, kind.sum_bytes(1)) < SHARED_BYTES
         assert 0 < time(tile, sizes) < float("inf")
         if not kind.has_window:
             assert 0 <= made.tiles * PIXELS - problem.images * height.output * width.output < PIXELS
@@ -77,6 +78,10 @@ def test_clusters_of_a_wave_run_at_a_time(seed: int) -> None:
         assert cluster.ctas in CLUSTERS
         ctas = cluster.streamed * cluster.neighbours if cluster.streamed else number * cluster.splits
         assert cluster.clusters == 1 or ctas <= available(cluster.ctas)
+        assert tile.kind.sum_bytes(cluster.ranks) <= STAGES_BYTES
+        tiles = geometry_of(problem, tile).tiles
+        if not tile.kind.has_window and not cluster.streamed and tiles:  # the last cluster has pixels
+            assert (cluster.splits - cluster.ranks) * share_of(number, tiles, cluster) < tiles
         assert -(-problem.filters // tile.filters) % cluster.neighbours == tile.channel_blocks % cluster.neighbours == 0
 
 
@@ -85,19 +90,28 @@ def test_clusters_of_a_wave_run_at_a_time(seed: int) -> None:
 )
 def test_streamed_clusters_have_each_unit_once(tiles: int, blocks: int, clusters: int) -> None:
     units = tiles * blocks
-    bounds = [first_unit(cluster, units, clusters) for cluster in range(clusters + 1)]
-    assert (bounds[0], bounds[-1]) == (0, units)
-    owners = [part_of_unit(unit, units, clusters) for unit in range(units)]
-    assert owners == [cluster for cluster in range(clusters) for _ in range(bounds[cluster], bounds[cluster + 1])]
+    share = ceil_share(units, clusters)
+    owners = [unit // share for unit in range(units)]
+    assert owners[-1] == ceil_share(units, share) - 1 < clusters  # the last cluster has a unit
+    assert ceil_share(units, owners[-1] + 1) == share
     sharing = [len(set(owners[first : first + blocks])) for first in range(0, units, blocks)]
-    assert max(sharing) <= streamed_parts(units, blocks, clusters) <= max(sharing) + 1
+    assert max(sharing) <= streamed_parts(blocks, share) <= max(sharing) + 1
 
 
-def test_tiles_of_filters_share_the_loads_of_a_large_input() -> None:
-    x, weight = (256, 1024, 14, 14), (512, 1024, 1, 1)
-    problem = problem_of(Convolution.of("conv2d", {}).problem(x, weight).sizes)
-    wide = next(tile for tile in tiles_of(Convolution.of("conv2d_wgrad", {"kernel_size": 1})) if tile.channels == 256)
-    assert cluster_of(problem, wide.kind).neighbours == 2
+@pytest.mark.parametrize(
+    ("x", "filters", "neighbours", "ranks"),
+    [
+        ((256, 512, 7, 7), 2048, 2, 1),  # few clusters share a tile of the gradient
+        ((256, 1024, 14, 14), 256, 1, 1),  # many clusters would wait for memory
+        ((32, 512, 7, 7), 2048, 1, 2),  # the CTAs of a cluster complete a tile, without a second kernel
+    ],
+)
+def test_clusters_load_or_complete_a_tile_together(
+    x: tuple[int, int, int, int], filters: int, neighbours: int, ranks: int
+) -> None:
+    problem = problem_of(Convolution.of("conv2d", {}).problem(x, (filters, x[1], 1, 1)).sizes)
+    cluster = cluster_of(problem, ONE_TAP.kind)
+    assert (cluster.neighbours, cluster.ranks) == (neighbours, ranks)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ the halo that the taps reach. Both have rows of ``pitch`` pixels, so that a tap 
 pixels on. The pixels of the output's gradient between ``columns`` and ``pitch`` are zeros. With a stride, taps that
 read the same pixels of every ``stride`` share a box.
 
-A CTA computes some filters and columns of the gradient, over every ``splits``-th tile of pixels. The CTAs of a
-cluster that compute the same part add their sums in shared memory. If several clusters share a tile of the gradient,
+A CTA computes some filters and columns of the gradient, over a part of the tiles of pixels. The CTAs of a cluster
+that compute the same filters and columns send each other their sums. If several clusters share a tile of the gradient,
 another kernel adds the partial sums of the clusters. The order of addition is fixed. A cluster may have two tiles of
 filters. Their CTAs need the same input: each loads a half of it for both (TMA multicast).
 
@@ -35,10 +35,11 @@ DEPTH = 16
 PIXELS = 64
 #: Pipeline stages, at most.
 MAX_STAGES = 12
-#: Shared memory of a CTA, the alignment of swizzled memory, and the bytes of barriers.
+#: Shared memory of a CTA, the alignment of swizzled memory, the bytes of barriers, and of stages, at most.
 SHARED_BYTES = 232448
 ALIGNMENT = 1024
 BARRIER_BYTES = 256
+STAGES_BYTES = SHARED_BYTES - ALIGNMENT - BARRIER_BYTES
 #: Elements of a TMA box in each dimension, and pixels of a tile, at most.
 LARGEST_BOX = 256
 MOST_PIXELS = 512
@@ -49,12 +50,17 @@ LARGEST_OFFSET = 255
 #: The SMs of most GPUs. The workspace is measured before the GPU is known.
 MULTIPROCESSORS = 132
 #: CTAs of a tile in a cluster: kit/wgrad_completion.hpp adds the sums of these.
-CLUSTERS = (1, 2, 4)
+CLUSTERS = (1, 2)
 #: CTAs of a cluster, at most, and the CTAs that run at a time in clusters of this size: some SMs are idle.
 LARGEST_CLUSTER = 4
 IN_CLUSTERS = 120
-#: Tiles of filters of a cluster.
+#: Tiles of filters of a cluster, and the clusters that share a tile of the gradient, at most, if there are two. More
+#: clusters wait for memory: a stage begins when the CTAs of both tiles have released it. 1x1 layers of 256 images take
+#: up to 1.35 times as long then (H200, 2026-11-29).
 NEIGHBOURS = (1, 2)
+MOST_OF_NEIGHBOURS = 3
+#: Units of the clusters that share all tiles, at most: the kernels count them in 32 bits.
+MOST_UNITS = 1 << 30
 #: Elements of the gradient whose sums a warp adds.
 TILE_ROWS = 8
 TILE_COLUMNS = 32
@@ -96,9 +102,13 @@ class WgradClass:
         return self.filter_blocks * BLOCK * self.sum_columns
 
     @property
-    def sum_bytes(self) -> int:
-        """Shared memory of the accumulators of all parts."""
-        return self.parts * self.sums * 4
+    def sum_tiles(self) -> int:
+        """Tiles of 8 rows and 32 columns of a CTA, whose sums a warp adds."""
+        return self.sums // TILE_SUMS
+
+    def sum_bytes(self, ranks: int) -> int:
+        """Return the shared memory of the sums of all parts of the CTA, and of the sums that others send to it."""
+        return self.parts * self.sums * 4 * (2 * ranks - 1) // ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +205,11 @@ def outputs(problem: Problem, kind: WgradClass) -> int:
     return filter_tiles(problem, kind) * column_tiles(problem, kind) * windows(problem, kind)
 
 
+def ceil_share(units: Int64, parts: Int64) -> Int64:
+    """Return the units of each part but the last one, which has the rest."""
+    return (units + parts - Int64(1)) // parts
+
+
 def available(size: int) -> int:
     """Return the CTAs that run at a time, in clusters of a size."""
     return IN_CLUSTERS if size == LARGEST_CLUSTER else MULTIPROCESSORS
@@ -205,8 +220,8 @@ def clusters_of(problem: Problem, kind: WgradClass, neighbours: int, ranks: int)
     pixels = Int64(problem.images) * problem.height.output * problem.width.output
     size = neighbours * ranks
     least = Int64(BLOCK) * kind.parts * ranks
-    most = available(size) // size // (outputs(problem, kind) // neighbours)
-    return int(max(min(Int64(most), (pixels + least - 1) // least), Int64(1)))
+    most = Int64(max(available(size) // size // (outputs(problem, kind) // neighbours), 1))
+    return int(ceil_share(pixels, least * ceil_share(pixels, least * most)))
 
 
 def are_neighbours(problem: Problem, kind: WgradClass, neighbours: int) -> bool:
@@ -214,20 +229,9 @@ def are_neighbours(problem: Problem, kind: WgradClass, neighbours: int) -> bool:
     return filter_tiles(problem, kind) % neighbours == 0 and kind.channel_blocks % neighbours == 0
 
 
-def first_unit(part: int, units: Int64, parts: int) -> Int64:
-    """Return where a part of consecutive units begins, if all parts are equal up to one unit."""
-    return units * part // parts
-
-
-def part_of_unit(unit: Int64, units: Int64, parts: int) -> int:
-    """Return the part that has a unit."""
-    return int(((unit + Int64(1)) * parts - Int64(1)) // units)
-
-
-def streamed_parts(units: Int64, blocks: Int64, clusters: int) -> int:
+def streamed_parts(blocks: Int64, share: Int64) -> int:
     """Return the most clusters that share a tile of ``blocks`` units; at least 2, so that the second kernel adds."""
-    least = units // clusters
-    return max(int((blocks + least - Int64(2)) // least) + 1, 2)
+    return max(int((blocks + share - Int64(2)) // share) + 1, 2)
 
 
 def pixel_blocks(problem: Problem) -> Int64:
@@ -236,12 +240,24 @@ def pixel_blocks(problem: Problem) -> Int64:
     return (pixels + Int64(PIXELS - 1)) // PIXELS
 
 
+def units(problem: Problem, kind: WgradClass, neighbours: int) -> Int64:
+    """Return the tiles of pixels of all tiles of the gradient."""
+    return pixel_blocks(problem) * (outputs(problem, kind) // neighbours)
+
+
 def streamed(problem: Problem, kind: WgradClass, neighbours: int) -> WgradCluster:
-    """Return clusters that share all tiles of the gradient: all that run at a time, or one for each unit."""
-    blocks = pixel_blocks(problem)
-    units = blocks * (outputs(problem, kind) // neighbours)
-    number = int(min(Int64(available(neighbours) // neighbours), units))
-    return WgradCluster(neighbours, 1, streamed_parts(units, blocks, number), number)
+    """Return clusters that share all tiles of the gradient. All of them run at a time."""
+    all_units = units(problem, kind, neighbours)
+    number = ceil_share(all_units, ceil_share(all_units, available(neighbours) // neighbours))
+    parts = streamed_parts(pixel_blocks(problem), ceil_share(all_units, number))
+    return WgradCluster(neighbours, 1, parts, int(number))
+
+
+def share_of(outputs: int, tiles: int, cluster: WgradCluster) -> int:
+    """Return the tiles of pixels of a CTA, at most: of a tile of the gradient, or of all ``outputs`` of the cluster."""
+    if cluster.streamed > 0:
+        return int(ceil_share(Int64(outputs) * tiles, cluster.streamed))
+    return ceil_div(tiles, cluster.splits)
 
 
 def strips_of(problem: Problem) -> int:
@@ -287,7 +303,7 @@ def cut(problem: Problem, kind: WgradClass, rows: int, columns: int) -> WgradGeo
     high = boxes(height, kind.tap_rows)
     wide = boxes(width, kind.tap_columns)
     stage_bytes = kind.filter_blocks * gradient_bytes + kind.channel_blocks * high * wide * box_bytes
-    most = min((SHARED_BYTES - ALIGNMENT - BARRIER_BYTES) // stage_bytes, MAX_STAGES)
+    most = min(STAGES_BYTES // stage_bytes, MAX_STAGES)
     tiles_high = ceil_div(height.output, rows)
     tiles_wide = ceil_div(width.output, columns)
     return WgradGeometry(
@@ -337,7 +353,7 @@ def successive(problem: Problem, kind: WgradClass) -> WgradGeometry:
         return WgradGeometry()
     of_block = PIXELS * BLOCK_BYTES
     stage_bytes = (kind.filter_blocks + kind.channel_blocks) * of_block
-    most = min((SHARED_BYTES - ALIGNMENT - BARRIER_BYTES) // stage_bytes, MAX_STAGES)
+    most = min(STAGES_BYTES // stage_bytes, MAX_STAGES)
     stages = most - most % kind.parts
     tiles = int(pixel_blocks(problem))
     return WgradGeometry(1, PIXELS, PIXELS, 1, 1, 1, PIXELS, of_block, of_block, stage_bytes, stages, 1, 1, tiles)

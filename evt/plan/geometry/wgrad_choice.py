@@ -10,10 +10,12 @@ from evt.plan.geometry.wgrad import (
     BLOCK_BYTES,
     CLUSTERS,
     LARGEST_BOX,
-    LARGEST_CLUSTER,
+    MOST_OF_NEIGHBOURS,
     MOST_PIXELS,
+    MOST_UNITS,
     NEIGHBOURS,
     PIXELS,
+    STAGES_BYTES,
     WgradClass,
     WgradCluster,
     WgradGeometry,
@@ -26,23 +28,29 @@ from evt.plan.geometry.wgrad import (
     outputs,
     streamed,
     successive,
+    units,
 )
 
 Int64 = int
 
 #: Multiply-adds of an SM in a cycle, and how much longer instructions of 64 columns take, which windows with a stride
-#: have. Bytes that an SM loads in a cycle, and cycles of a tile's barriers. Fitted on an H200, 2026-11.
-MULTIPLIED = 2200.0
+#: have. Bytes that an SM loads in a cycle, and that memory moves for all SMs. Cycles of a tile's barriers.
+MULTIPLIED = 2250.0
 NARROW = 1.3
-LOADED = 55.0
-OF_TILE = 200.0
-#: Cycles of a CTA for each sum that it adds and completes, and for partial sums that it writes from registers.
-#: Cycles of the second kernel, and the bytes of partial sums that all SMs write and read in a cycle. Fitted to 1,631
-#: times of tiles and clusters for ResNet-50's layers on an H200, 2026-11.
+LOADED = 63.0
+MOVED = 2500.0
+OF_TILE = 45.0
+#: Cycles of a CTA for each sum that it completes, and for each sum that it sends to another CTA. Cycles for each
+#: partial sum that it writes from registers, and for a tile of the gradient of a cluster that has parts of several.
+#: Cycles of the second kernel, and the bytes of partial sums that all SMs write and read in a cycle. The constants
+#: are fitted to 976 times of tiles and clusters for ResNet-50's layers with 32 and 256 images on an H200, 2026-11-29.
+#: The chosen tile takes 1.01 of the fastest one's time.
 OF_SUM = 0.65
-OF_PARTIAL = 22000.0
-SECOND = 6500.0
-SUMMED = 2800.0
+SENT = 0.8
+OF_PARTIAL = 0.35
+OF_PART = 17500.0
+SECOND = 5200.0
+SUMMED = 6200.0
 
 
 def loaded_blocks(problem: Problem, kind: WgradClass, neighbours: int) -> float:
@@ -71,7 +79,19 @@ def writes_partial(kind: WgradClass, cluster: WgradCluster) -> bool:
 
 def completion_cycles(kind: WgradClass, cluster: WgradCluster) -> float:
     """Return the clock cycles of a CTA after the last pixels of a tile of the gradient."""
-    return OF_PARTIAL if writes_partial(kind, cluster) else OF_SUM * kind.parts * kind.sums
+    if writes_partial(kind, cluster):
+        return OF_PARTIAL * kind.sums
+    completed = float(kind.parts * kind.sums) / cluster.ranks
+    return completed * (OF_SUM + SENT * (cluster.ranks - 1))
+
+
+def memory_cycles(problem: Problem) -> float:
+    """Return the clock cycles in which memory moves both operands once."""
+    height = problem.height
+    width = problem.width
+    outputs_of_image = height.output * width.output
+    read = outputs_of_image if problem.tap_count == 1 else height.size * width.size
+    return float(problem.images) * (read * problem.channels + outputs_of_image * problem.filters) * 2.0 / MOVED
 
 
 def shared_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster) -> float:
@@ -82,12 +102,22 @@ def shared_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster) -> 
         clusters = float(cluster.streamed)
         tiles = float(outputs(problem, kind) // cluster.neighbours)
         pieces = tiles + clusters
-        share = pixels * tiles / clusters
-        of_cta = mainloop_cycles(problem, kind, cluster, share) + pieces / clusters * completion
-        return of_cta + second_cycles(problem, pieces / tiles)
+        multiplied = mainloop_cycles(problem, kind, cluster, pixels * tiles / clusters)
+        parts = pieces / clusters * (completion + OF_PART)
+        return overlapped(multiplied, memory_cycles(problem), 0.0) + parts + second_cycles(problem, pieces / tiles)
     waves = ceil_div(cluster.splits * outputs(problem, kind), available(cluster.ctas))
-    of_cta = mainloop_cycles(problem, kind, cluster, pixels / cluster.splits) + completion
-    return waves * of_cta + second_cycles(problem, float(cluster.clusters))
+    multiplied = waves * mainloop_cycles(problem, kind, cluster, pixels / cluster.splits)
+    completed = waves * completion + second_cycles(problem, float(cluster.clusters))
+    return overlapped(multiplied, memory_cycles(problem), 0.0) + completed
+
+
+def is_fast(kind: WgradClass, cluster: WgradCluster) -> bool:
+    """Return whether a cluster fits, and may be the fastest: a CTA writes partial sums faster than it sends sums."""
+    sends = cluster.ranks > 1
+    writes = kind.streams and cluster.clusters > 1
+    if sends and (writes or kind.sum_bytes(cluster.ranks) > STAGES_BYTES):
+        return False
+    return cluster.neighbours == 1 or (not sends and cluster.clusters <= MOST_OF_NEIGHBOURS)
 
 
 def cluster_of(problem: Problem, kind: WgradClass) -> WgradCluster:
@@ -97,12 +127,11 @@ def cluster_of(problem: Problem, kind: WgradClass) -> WgradCluster:
     for neighbours in NEIGHBOURS:
         if are_neighbours(problem, kind, neighbours):
             for ranks in CLUSTERS:
-                if neighbours * ranks <= LARGEST_CLUSTER:
-                    even = WgradCluster(neighbours, ranks, clusters_of(problem, kind, neighbours, ranks))
-                    if shared_cycles(problem, kind, even) < least:
-                        best = even
-                        least = shared_cycles(problem, kind, even)
-            if kind.streams:
+                even = WgradCluster(neighbours, ranks, clusters_of(problem, kind, neighbours, ranks))
+                if is_fast(kind, even) and shared_cycles(problem, kind, even) < least:
+                    best = even
+                    least = shared_cycles(problem, kind, even)
+            if kind.streams and units(problem, kind, neighbours) < MOST_UNITS:
                 uneven = streamed(problem, kind, neighbours)
                 if shared_cycles(problem, kind, uneven) < least:
                     best = uneven
@@ -126,8 +155,8 @@ def total_cycles(problem: Problem, kind: WgradClass, made: WgradGeometry, cluste
     if not kind.has_window:
         return shared_cycles(problem, kind, cluster)
     waves = ceil_div(cluster.splits * outputs(problem, kind), available(cluster.ctas))
-    of_cta = cycles(kind, made, cluster) + completion_cycles(kind, cluster)
-    return waves * of_cta + second_cycles(problem, float(cluster.clusters))
+    multiplied = overlapped(waves * cycles(kind, made, cluster), memory_cycles(problem), 0.0)
+    return multiplied + waves * completion_cycles(kind, cluster) + second_cycles(problem, float(cluster.clusters))
 
 
 def better(kind: WgradClass, one: WgradGeometry, other: WgradGeometry, cluster: WgradCluster) -> bool:

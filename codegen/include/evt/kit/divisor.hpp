@@ -24,7 +24,7 @@ struct FastDivisor {
   }
 #endif
 
-  CUTLASS_HOST_DEVICE int quotient(int number) const { return int(uint64_t(number) * multiplier >> shift); }
+  CUTLASS_HOST_DEVICE int quotient(int number) const { return int(uint64_t(uint32_t(number)) * multiplier >> shift); }
 };
 
 /// Divides numbers below 2^15, in two instructions.

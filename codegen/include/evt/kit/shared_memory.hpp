@@ -51,9 +51,9 @@ CUTLASS_DEVICE void load_cluster(uint32_t (&to)[4], uint32_t address) {
 }
 
 /// Load from the shared memory of a CTA of the cluster.
-CUTLASS_DEVICE float2 load_cluster(uint32_t address) {
+CUTLASS_DEVICE float2 load_shared_two(uint32_t address) {
   float2 two;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(address) : "memory");
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(address) : "memory");
   return two;
 }
 

@@ -4,11 +4,11 @@
 // The gradient of a convolution's filters for sm90: see plan/geometry/wgrad.py. M of WGMMA are filters, N are channels of
 // one tap or of several, k are pixels.
 //
-// The CTAs of a cluster share a tile of the gradient. Each has sums over some pixels, in its shared memory, and completes
-// a part of the tile: it adds the sums of all, in a fixed order, and computes the epilogue. If several clusters share a
-// tile, the CTA writes partial sums instead, and a second kernel adds them and computes the epilogue. A cluster may have
-// several tiles of filters. Their CTAs load the same stages of the input together: each loads some of its blocks for all
-// of them, and waits for the consumers of all of them to release a stage.
+// The CTAs of a cluster share a tile of the gradient. Each has sums over some pixels, and completes a part of the tile:
+// TMA copies the sums of the other CTAs to its shared memory, and it adds all in a fixed order. Then it computes the
+// epilogue. If several clusters share a tile, the CTA writes partial sums instead, and a second kernel adds them and
+// computes the epilogue. A cluster may have several tiles of filters. Their CTAs load the same stages of the input
+// together: each loads some of its blocks for all of them, and waits for the consumers of all of them to release a stage.
 //
 // Warp group 0 of the first kernel produces: a thread loads stages by TMA. Other warp groups consume: each has a row of
 // taps, some blocks of filters, or some of the tiles of pixels.
@@ -116,6 +116,16 @@ struct Wgrad {
     params.ranks = cluster.ranks;
     params.splits = cluster.splits();
     params.streamed = cluster.streamed;
+    params.share = share_of(params.outputs, geometry.tiles, cluster);
+    params.completed = Tile::kClass.sum_tiles() / cluster.ranks;
+    params.blocks_of_tap = ceil_div(problem.channels, kBlock);
+    params.by_cluster_size = kit::FastDivisor::of(cluster.ctas());
+    params.by_outputs = kit::FastDivisor::of(params.outputs);
+    params.by_filter_tiles = kit::FastDivisor::of(params.filter_tiles);
+    params.by_image_pixels = kit::FastDivisor::of(height.output * width.output);
+    params.by_output_width = kit::FastDivisor::of(width.output);
+    params.by_blocks_of_tap = kit::FastDivisor::of(params.blocks_of_tap);
+    params.by_taps_wide = kit::FastDivisor::of(width.taps);
     params.sums = arguments.sums;
     params.combined.sums = arguments.sums;
     params.combined.splits = cluster.clusters;
@@ -125,8 +135,10 @@ struct Wgrad {
     params.combined.strips = strips_of(problem);
     params.combined.sharing = sharing_of(params.combined.splits);
     params.combined.streamed = cluster.streamed;
+    params.combined.share = params.share;
+    params.combined.by_strips = kit::FastDivisor::of(params.combined.strips);
+    params.combined.by_strips_of_tap = kit::FastDivisor::of(params.combined.strips_of_tap());
     params.combined.pixel_tiles = geometry.tiles;
-    params.combined.outputs = params.outputs;
     params.combined.filter_tiles = params.filter_tiles;
     params.combined.tile_rows = cluster.neighbours * Tile::kFilterBlocks * kBlock;
     params.combined.tile_strips = Tile::kChannelBlocks * (kBlock / kTileColumns);
@@ -175,11 +187,9 @@ struct Wgrad {
       Storage const storage(params.geometry, shared_memory);
       Work const work(params);
       initialize(params, storage);
-      if (params.neighbours > 1) {
-        synchronise(params);  // other CTAs load into this one's stages
-      } else {
-        __syncthreads();
-      }
+      __syncthreads();
+      if (params.cluster_size() > 1) kit::cluster_arrive_relaxed();
+      if (params.neighbours > 1) kit::cluster_wait();  // other CTAs load into this one's stages
       pdl::wait_for_kernel_before();
       int const group = kit::canonical_warp_idx_sync() / kWarps;
       if (group == 0) {
@@ -188,33 +198,41 @@ struct Wgrad {
           kit::PipelineState state;
           work.for_each_output(
               params, [&](Output const& output) { Stages::load(params, storage, work, output, state); });
+          if (params.neighbours > 1) wait_for_releases(params, storage, state);
         }
         __syncwarp();
         if (!writes_partial(params)) {
+          if (meets_late(params)) kit::cluster_wait();
           __syncthreads();
-          synchronise(params);
+          bool const exchanges = params.ranks > 1 && kit::canonical_warp_idx_sync() == 0;
+          if (exchanges) Completion::announce(params, storage, work);
+          __syncthreads();
+          if (exchanges && kit::elect_one_sync()) Completion::send(params, storage, work);
+          __syncwarp();
         }
       } else {
         kit::warpgroup_reg_alloc<kConsumerRegisters>();
         Consumer const consumer(group - 1);
         kit::PipelineState state{consumer.part, 0};
-        if (writes_partial(params)) {
-          work.for_each_output(params, [&](Output const& output) {
-            typename Multiplication::Sums sums;
-            multiply(params, storage, work, output, consumer, state, sums);
-            Completion::write(params, output, consumer, sums);
-          });
-        } else {
-          Output const output = work.output(params);
+        work.for_each_output(params, [&](Output const& output) {
           typename Multiplication::Sums sums;
-          multiply(params, storage, work, output, consumer, state, sums);
+          Multiplication::for_each(sums, [](float& sum) { sum = 0; });
+          Multiplication::multiply(params, storage, work, output, consumer, state, sums);
+          if (writes_partial(params)) {
+            Completion::write(params, output, consumer, sums);
+            return;
+          }
+          if (meets_late(params)) kit::cluster_wait();
           __syncthreads();  // all consumers have read the stages
           Completion::keep(storage, consumer, sums);
-          synchronise(params);
+          __syncthreads();  // all sums are there
           Completion::complete(params, storage, work, output, kit::canonical_warp_idx_sync() - kWarps);
-        }
+        });
       }
-      if (params.cluster_size() > 1) synchronise(params);  // other CTAs read this one's sums, and release its stages
+      if (params.ranks > 1) {  // TMA copies sums from this CTA's memory
+        kit::cluster_arrive_relaxed();
+        kit::cluster_wait();
+      }
 #endif
     }
 
@@ -224,34 +242,31 @@ struct Wgrad {
       return Tile::kClass.streams() && params.ranks == 1 && params.combined.splits > 1;
     }
 
-    CUTLASS_DEVICE static void multiply(Params const& params, Storage const& storage, Work const& work, Output const& output,
-                                        Consumer const& consumer, kit::PipelineState& state,
-                                        typename Multiplication::Sums& sums) {
-      Multiplication::for_each(sums, [](float& sum) { sum = 0; });
-      Multiplication::multiply(params, storage, work, output, consumer, state, sums);
-    }
+    /// Whether CTAs need to have started only when they exchange sums.
+    CUTLASS_DEVICE static bool meets_late(Params const& params) { return params.ranks > 1 && params.neighbours == 1; }
 
     /// Initialize the stages and their barriers.
     CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
-      if (threadIdx.x == 0) {
+      int const stage = threadIdx.x;
+      if (stage < params.geometry.stages) {
+        kit::barrier_init(storage.full(stage), 1);
+        kit::barrier_init(storage.empty(stage), kWarps * Tile::kConsumers / Tile::kParts * params.neighbours);
+        kit::fence_barrier_init();
+      }
+      if (threadIdx.x == 32) {  // another warp, at the same time
         kit::prefetch_tma_descriptor(params.gradient);
         kit::prefetch_tma_descriptor(params.input);
-        for (int i = 0; i < params.geometry.stages; ++i) {
-          kit::barrier_init(storage.full(i), 1);
-          kit::barrier_init(storage.empty(i), kWarps * Tile::kConsumers / Tile::kParts * params.neighbours);
-        }
+        if (params.ranks > 1) Completion::initialize(params, storage);
         kit::fence_barrier_init();
       }
       Stages::initialize(params, storage);
     }
 
-    /// Wait for all threads of the cluster.
-    CUTLASS_DEVICE static void synchronise(Params const& params) {
-      if (params.cluster_size() > 1) {
-        kit::cluster_arrive();
-        kit::cluster_wait();
-      } else {
-        __syncthreads();
+    /// Wait until the consumers of all CTAs have released this CTA's stages: they must not arrive after its end.
+    CUTLASS_DEVICE static void wait_for_releases(Params const& params, Storage const& storage, kit::PipelineState state) {
+      for (int i = 0; i < params.geometry.stages; ++i) {
+        kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        state.advance_once(1, params.geometry.stages);
       }
     }
   };

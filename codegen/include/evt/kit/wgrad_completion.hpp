@@ -1,8 +1,10 @@
 #ifndef EVT_KIT_WGRAD_COMPLETION_HPP
 #define EVT_KIT_WGRAD_COMPLETION_HPP
 
-// The CTAs of a cluster that share a tile of the gradient add their sums, in a fixed order, and complete the tile: they
-// compute the epilogue, or write partial sums for the second kernel.
+// The CTAs of a cluster that share a tile of the gradient complete it. Each keeps its sums in shared memory, in place of
+// the stages, and TMA copies the sums of the other CTAs' parts to them, in chunks: a CTA completes the first chunk while
+// the next one comes. It adds sums in the order of ranks. Then it computes the epilogue, or writes partial sums for the
+// second kernel.
 
 #include <cstdint>
 
@@ -27,14 +29,47 @@ struct WgradCompletion {
   using OfConsumer = typename WgradMultiplication<Tile, Mma>::Sums;
   static constexpr int kStripsOfBlock = kBlock / kTileColumns;
 
+  /// Initialize the barriers of the exchange, by one thread.
+  CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
+    kit::barrier_init(storage.multiplied(), params.ranks);
+    int const bytes = (params.ranks - 1) * Tile::kParts * chunk_of(params) * Storage::kTileBytes;
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      kit::barrier_init(storage.exchanged(chunk), 1);
+      kit::arrive_and_expect_tx(storage.exchanged(chunk), bytes);
+    }
+  }
+
   /// Keep the sums of a consumer in shared memory, once all consumers have read the stages.
   CUTLASS_DEVICE static void keep(Storage const& storage, Consumer const& consumer, OfConsumer const& sums) {
     uint32_t const of_lane = threadIdx.x % 32 * 16;
     for_each_tile(consumer, sums, [&](int tile_row, int strip, float4 const (&halves)[2]) {
-      uint32_t const to = storage.sums(consumer.part, tile_row, strip) + of_lane;
+      uint32_t const to = storage.sums(consumer.part, strip * Storage::kTileRows + tile_row) + of_lane;
       kit::store_shared(to, halves[0]);
       kit::store_shared(to + TileOrder::kHalf * 4, halves[1]);
     });
+    kit::fence_view_async_shared();
+  }
+
+  /// Tell the CTAs that share the tile that this CTA's consumers have read the stages, by a warp.
+  CUTLASS_DEVICE static void announce(Params const& params, Storage const& storage, Work const& work) {
+    int const lane = threadIdx.x % 32;
+    if (lane < params.ranks) kit::barrier_arrive_cluster(of_rank(params, work, storage.multiplied(), lane));
+  }
+
+  /// Send sums to the CTAs that complete them, by one thread.
+  CUTLASS_DEVICE static void send(Params const& params, Storage const& storage, Work const& work) {
+    int const tiles = params.completed, of_chunk = chunk_of(params);
+    kit::barrier_wait(storage.multiplied(), 0);
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      for (int i = 1; i < params.ranks; ++i) {
+        int const to = (work.rank + i) & (params.ranks - 1);  // a power of two
+        for (int part = 0; part < Tile::kParts; ++part) {
+          uint32_t const place = storage.received(sender_of(work.rank, to), part, tiles, chunk * of_chunk);
+          kit::copy_to_cluster(of_rank(params, work, place, to), storage.sums(part, to * tiles + chunk * of_chunk),
+                               of_chunk * Storage::kTileBytes, of_rank(params, work, storage.exchanged(chunk), to));
+        }
+      }
+    }
   }
 
   /// Write a consumer's sums as partial sums of the cluster.
@@ -51,44 +86,71 @@ struct WgradCompletion {
     });
   }
 
-  /// Complete the tile together with the other CTAs of the cluster that share it, by the warps of all consumers.
+  /// Complete this CTA's part of the tile, by the warps of all consumers.
   CUTLASS_DEVICE static void complete(
       Params const& params, Storage const& storage, Work const& work, Output const& output, int warp) {
     constexpr int kAll = Tile::kConsumers * kWarps;
-    int const step = params.ranks * kAll, last = kTiles - 1;
-    uint32_t const of_lane = storage.sums(0, 0, 0) + TileOrder::place(threadIdx.x % 32) * 4;
-    for (int first = work.rank * kAll + warp; first < kTiles; first += kTogether * step) {
-      uint32_t tiles[kTogether];
+    int const tiles = params.completed, of_chunk = chunk_of(params), first_tile = work.rank * tiles;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int first = warp; first < tiles; first += kTogether * kAll) {
+      int numbers[kTogether];
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kTogether; ++i) tiles[i] = of_lane + min(first + i * step, last) * (kTileSums * 4);
+      for (int i = 0; i < kTogether; ++i) numbers[i] = min(first + i * kAll, tiles - 1);
+      if (params.ranks > 1) {
+        // TMA sends one chunk after another.
+        for (int chunk = 0; chunk * of_chunk <= numbers[kTogether - 1]; ++chunk) {
+          kit::barrier_wait_cluster(storage.exchanged(chunk));
+        }
+      }
       float2 sums[kTogether][fragment::kRows] = {};
-      auto const place_of = [&](int i, int rank) {
-        return kit::set_block_rank(tiles[i], rank * params.neighbours + work.neighbour);
-      };
-      if (params.ranks == 1) {
-        add<1>(storage, [&](int i, int) { return tiles[i]; }, sums);
-      } else if (params.ranks == 2) {
-        add<2>(storage, place_of, sums);
-      } else {
-        add<4>(storage, place_of, sums);
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int rank = 0; rank < params.ranks; ++rank) {
+        bool const is_own = rank == work.rank;
+        CUTLASS_PRAGMA_UNROLL
+        for (int part = 0; part < Tile::kParts; ++part) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < kTogether; ++i) {
+            add(is_own ? storage.sums(part, first_tile + numbers[i])
+                       : storage.received(sender_of(rank, work.rank), part, tiles, numbers[i]), sums[i]);
+          }
+        }
       }
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kTogether; ++i) {
-        if (first + i * step < kTiles) complete_tile(params, output, first + i * step, sums[i]);
+        if (first + i * kAll < tiles) complete_tile(params, output, first_tile + numbers[i], sums[i]);
       }
     }
   }
 
  private:
-  static constexpr int kStrips = Tile::kClass.sum_columns() / kTileColumns;  // of the CTA
-  static constexpr int kTiles = Tile::kFilterBlocks * kBlock / kTileRows * kStrips;
-  static constexpr int kTogether = 2;  // tiles whose sums a warp loads before it adds the first ones
+  static constexpr int kTogether = 2;  // tiles whose sums a warp loads before it completes the first one
+  static constexpr int kChunks = Storage::kChunks;
+
+  /// The tiles of a chunk.
+  CUTLASS_DEVICE static int chunk_of(Params const& params) { return params.completed / kChunks; }
+  /// An address in the CTA of a rank.
+  CUTLASS_DEVICE static uint32_t of_rank(Params const& params, Work const& work, uint32_t address, int rank) {
+    return kit::set_block_rank(address, rank * params.neighbours + work.neighbour);
+  }
+  /// A CTA's number among the senders of another one.
+  CUTLASS_DEVICE static int sender_of(int rank, int to) { return rank - (rank > to); }
+
+  /// Add a thread's sums of a tile.
+  CUTLASS_DEVICE static void add(uint32_t tile, float2 (&sums)[fragment::kRows]) {
+    uint32_t const of_lane = tile + TileOrder::place(threadIdx.x % 32) * 4;
+    CUTLASS_PRAGMA_UNROLL
+    for (int row = 0; row < fragment::kRows; ++row) {
+      float2 const more = kit::load_shared_two(of_lane + row * TileOrder::kRowsApart * 4);
+      sums[row].x += more.x;
+      sums[row].y += more.y;
+    }
+  }
 
   /// Complete a warp's tile of the CTA.
   CUTLASS_DEVICE static void complete_tile(
       Params const& params, Output const& output, int number, float2 const (&sums)[fragment::kRows]) {
     typename Sums::Params const& combined = params.combined;
-    int const lane = threadIdx.x % 32, down = number / kStrips, across = number - down * kStrips;
+    int const lane = threadIdx.x % 32, down = number % Storage::kTileRows, across = number / Storage::kTileRows;
     int const first_row = output.filter + down * kTileRows;
     // A strip without channels is completed, too: its parts of reductions are added.
     int const strip = strip_of(params, output, across / kStripsOfBlock, across % kStripsOfBlock);
@@ -131,38 +193,6 @@ struct WgradCompletion {
           float4 const halves[2] = {make_float4(from[0], from[1], from[4], from[5]),
                                     make_float4(from[8], from[9], from[12], from[13])};
           function(first_row + block * (kBlock / kTileRows) + lower, first_strip + i, halves);
-        }
-      }
-    }
-  }
-
-  /// Add the sums of all parts of some CTAs, all loaded before the first is added. `place_of` returns the address of a
-  /// thread's sum of a tile in a CTA.
-  template <int Ranks, class PlaceOf>
-  CUTLASS_DEVICE static void add(
-      Storage const& storage, PlaceOf const& place_of, float2 (&sums)[kTogether][fragment::kRows]) {
-    constexpr int kSums = Ranks * Tile::kParts;
-    float2 loaded[kTogether][kSums][fragment::kRows];
-    CUTLASS_PRAGMA_UNROLL
-    for (int tile = 0; tile < kTogether; ++tile) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kSums; ++i) {
-        uint32_t const of_part = storage.sums(i % Tile::kParts, 0, 0) - storage.stages;
-        uint32_t const from = place_of(tile, i / Tile::kParts) + of_part;
-        CUTLASS_PRAGMA_UNROLL
-        for (int row = 0; row < fragment::kRows; ++row) {
-          loaded[tile][i][row] = kit::load_cluster(from + row * TileOrder::kRowsApart * 4);
-        }
-      }
-    }
-    CUTLASS_PRAGMA_UNROLL
-    for (int tile = 0; tile < kTogether; ++tile) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kSums; ++i) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int row = 0; row < fragment::kRows; ++row) {
-          sums[tile][row].x += loaded[tile][i][row].x;
-          sums[tile][row].y += loaded[tile][i][row].y;
         }
       }
     }

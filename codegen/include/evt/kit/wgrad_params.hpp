@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "evt/kit/divisor.hpp"
 #include "evt/kit/sm90.hpp"
 #include "evt/kit/wgrad_geometry.hpp"
 
@@ -43,7 +44,12 @@ struct WgradParams {
   int neighbours, ranks;  // CTAs of a cluster: of several tiles of filters, each with some CTAs
   int splits;
   int streamed;     // clusters that share all tiles of the gradient; 0: a cluster has one tile
+  int share;        // tiles of pixels of a CTA, at most: of one tile of the gradient, or of all
+  int completed;    // tiles of sums that each CTA of a cluster completes
   int column_step;  // columns of the gradient's descriptor from tile to tile: 0 if tiles are a dimension
+  int blocks_of_tap;  // of channels
+  kit::FastDivisor by_cluster_size, by_outputs, by_filter_tiles, by_image_pixels, by_output_width;
+  kit::FastDivisor by_blocks_of_tap, by_taps_wide;
   float* sums;
   typename Sums::Params combined;
   bool encoded;
@@ -51,25 +57,36 @@ struct WgradParams {
   CUTLASS_HOST_DEVICE int cluster_size() const { return neighbours * ranks; }
 };
 
-/// The shared memory of a CTA: stages, and their barriers.
+/// The shared memory of a CTA: stages, and their barriers. Once all stages are multiplied, the CTA's sums are in their
+/// place, followed by the sums that other CTAs of the cluster send.
 template <class Tile>
 struct WgradStorage {
+  static constexpr int kStrips = Tile::kClass.sum_columns() / kTileColumns;  // of the CTA
+  static constexpr int kTileRows = Tile::kFilterBlocks * kBlock / wgrad::kTileRows;  // tiles of a strip follow each other
+  static constexpr int kTiles = Tile::kClass.sum_tiles(), kTileBytes = kTileSums * 4;
+  // Chunks of the tiles that a CTA sends to another one, of two tiles or more.
+  static constexpr int kChunks = kTiles % (8 * kLargestCluster) == 0 ? 4 : 2;
+  static_assert(kTiles % (kChunks * kLargestCluster) == 0, "chunks have equally many tiles");
+
   uint32_t stages, barriers;
   int stage_bytes;
 
   CUTLASS_DEVICE WgradStorage(WgradGeometry const& geometry, char* storage) : stage_bytes(geometry.stage_bytes) {
     stages = (kit::cast_smem_ptr_to_uint(storage) + kAlignment - 1) / kAlignment * kAlignment;
-    barriers = stages + max(geometry.stages * stage_bytes, Tile::kClass.sum_bytes());
+    barriers = stages + kStagesBytes;
   }
-  /// The place of a tile of sums, once all stages are multiplied.
-  CUTLASS_DEVICE uint32_t sums(int part, int tile_row, int strip) const {
-    constexpr int kTileRowsOfPart = Tile::kFilterBlocks * kBlock / kTileRows;
-    constexpr int kStrips = Tile::kClass.sum_columns() / kTileColumns;
-    return stages + ((part * kTileRowsOfPart + tile_row) * kStrips + strip) * kTileSums * 4;
+  /// The place of a tile of the CTA's sums.
+  CUTLASS_DEVICE uint32_t sums(int part, int tile) const { return stages + (part * kTiles + tile) * kTileBytes; }
+  /// The place of a tile of the sums that another CTA sends: of `tiles` of each part.
+  CUTLASS_DEVICE uint32_t received(int sender, int part, int tiles, int tile) const {
+    return sums(Tile::kParts, 0) + ((sender * Tile::kParts + part) * tiles + tile) * kTileBytes;
   }
   CUTLASS_DEVICE uint32_t stage(int index) const { return stages + index * stage_bytes; }
   CUTLASS_DEVICE uint32_t full(int index) const { return barriers + 16 * index; }
   CUTLASS_DEVICE uint32_t empty(int index) const { return barriers + 16 * index + 8; }
+  /// All CTAs of a tile have multiplied; and a chunk of their sums is there.
+  CUTLASS_DEVICE uint32_t multiplied() const { return full(kMaxStages); }
+  CUTLASS_DEVICE uint32_t exchanged(int chunk) const { return multiplied() + 8 + 8 * chunk; }
 };
 
 /// A tile of the gradient that a CTA computes, and the tiles of pixels over which it sums.
@@ -83,10 +100,10 @@ struct WgradOutput {
 
   template <class Params>
   CUTLASS_DEVICE WgradOutput(Params const& params, int number, int neighbour) {
-    int const rest = number / params.filter_tiles;
+    int const rest = params.by_filter_tiles.quotient(number);
     int const tile = (number - rest * params.filter_tiles) * params.neighbours + neighbour;
     filter = tile * Tile::kFilterBlocks * kBlock;
-    int const window = rest / params.column_tiles;
+    int const window = Tile::kHasWindow ? rest / params.column_tiles : 0;
     block = (rest - window * params.column_tiles) * Tile::kChannelBlocks;
     tap_row = window / params.windows_wide * Tile::kTapRows;
     tap_column = window % params.windows_wide * Tile::kTapColumns;
@@ -101,8 +118,8 @@ struct WgradWork {
   template <class Params>
   CUTLASS_DEVICE explicit WgradWork(Params const& params) {
     int const size = params.cluster_size(), block = size == 1 ? 0 : kit::block_rank_in_cluster();
-    cluster = blockIdx.x / size;
-    rank = block / params.neighbours;
+    cluster = params.by_cluster_size.quotient(blockIdx.x);
+    rank = params.neighbours == 1 ? block : block / 2;
     neighbour = block - rank * params.neighbours;
   }
 
@@ -115,33 +132,36 @@ struct WgradWork {
   /// The CTA's tile, if tiles are not streamed.
   template <class Params>
   CUTLASS_DEVICE WgradOutput<Tile> output(Params const& params) const {
-    int const partial = cluster / params.outputs;
+    int const partial = params.by_outputs.quotient(cluster);
     WgradOutput<Tile> found(params, cluster - partial * params.outputs, neighbour);
-    int const split = partial * params.ranks + rank;
-    found.first = int(first_unit(split, params.geometry.tiles, params.splits));
-    found.end = int(first_unit(split + 1, params.geometry.tiles, params.splits));
+    found.first = (partial * params.ranks + rank) * params.share;
+    found.end = min(found.first + params.share, params.geometry.tiles);
     found.partial = partial;
+    return found;
+  }
+
+  /// The CTA's part of the tile of the gradient that has a unit, if tiles are streamed.
+  template <class Params>
+  CUTLASS_DEVICE WgradOutput<Tile> part(Params const& params, int unit, int end) const {
+    int const tiles = params.geometry.tiles, number = unit / tiles;
+    WgradOutput<Tile> found(params, number, neighbour);
+    found.first = unit - number * tiles;
+    found.end = min(tiles, found.first + end - unit);
+    found.partial = cluster - number * tiles / params.share;
     return found;
   }
 
   /// Call `function(output)` for the CTA's part of each tile of the gradient.
   template <class Params, class Function>
   CUTLASS_DEVICE void for_each_output(Params const& params, Function const& function) const {
-    if (!Tile::kClass.streams() || params.streamed == 0) {
-      function(output(params));
-      return;
-    }
-    int64_t const tiles = params.geometry.tiles, units = params.outputs * tiles;
-    int64_t const end = first_unit(cluster + 1, units, params.streamed);
-    for (int64_t unit = first_unit(cluster, units, params.streamed); unit < end;) {
-      int const number = int(unit / tiles);
-      WgradOutput<Tile> found(params, number, neighbour);
-      found.first = int(unit - number * tiles);
-      found.end = int(min(tiles, found.first + end - unit));
-      found.partial = cluster - part_of_unit(number * tiles, units, params.streamed);
+    bool const streams = Tile::kClass.streams() && params.streamed > 0;
+    int unit = cluster * params.share;
+    int const end = streams ? min(unit + params.share, params.outputs * params.geometry.tiles) : 0;
+    do {
+      WgradOutput<Tile> const found = streams ? part(params, unit, end) : output(params);
       function(found);
       unit += found.end - found.first;
-    }
+    } while (streams && unit < end);
   }
 };
 

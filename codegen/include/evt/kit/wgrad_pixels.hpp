@@ -47,13 +47,14 @@ struct WgradPixels {
   CUTLASS_DEVICE static void load(Params const& params, WgradStorage<Tile> const& storage, WgradWork<Tile> const& work,
                                   WgradOutput<Tile> const& output, kit::PipelineState& state) {
     // The blocks of channels that this CTA loads, for all CTAs of its rank.
-    int const blocks = Tile::kChannelBlocks / params.neighbours, first_block = work.neighbour * blocks;
+    int const blocks = params.neighbours == 1 ? Tile::kChannelBlocks : Tile::kChannelBlocks / 2;
+    int const first_block = work.neighbour * blocks;
     uint16_t const receivers = work.receivers(params);
     Columns const columns(params, output.block + first_block);
-    int const image_pixels = params.output_height * params.output_width;
     for (int tile = output.first; tile < output.end; ++tile) {
-      int const pixel = tile * kPixels, image = pixel / image_pixels, of_image = pixel - image * image_pixels;
-      int const row = of_image / params.output_width, column = of_image - row * params.output_width;
+      int const pixel = tile * kPixels, image = params.by_image_pixels.quotient(pixel);
+      int const of_image = pixel - image * params.output_height * params.output_width;
+      int const row = params.by_output_width.quotient(of_image), column = of_image - row * params.output_width;
       kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
       uint32_t const full = storage.full(state.index);
       kit::arrive_and_expect_tx(full, kStage);
@@ -87,12 +88,12 @@ struct WgradPixels {
 
     template <class Params>
     CUTLASS_DEVICE Columns(Params const& params, int first) {
-      int const of_tap = ceil_div(params.channels, kBlock), all = params.taps_high * params.taps_wide * of_tap;
+      int const all = params.taps_high * params.taps_wide * params.blocks_of_tap;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Tile::kChannelBlocks; ++i) {
-        int const block = first + i, tap = block < all ? block / of_tap : 0;
-        int const row = tap / params.taps_wide, column = tap - row * params.taps_wide;
-        channels[i] = (block - tap * of_tap) * kBlock;
+        int const block = first + i, tap = block < all ? params.by_blocks_of_tap.quotient(block) : 0;
+        int const row = params.by_taps_wide.quotient(tap), column = tap - row * params.taps_wide;
+        channels[i] = (block - tap * params.blocks_of_tap) * kBlock;
         taps[i] = {uint16_t(column * params.dilation_width), uint16_t(row * params.dilation_height)};
       }
     }

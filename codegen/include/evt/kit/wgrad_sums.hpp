@@ -12,6 +12,7 @@
 
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
+#include "evt/kit/divisor.hpp"
 #include "evt/kit/sm90.hpp"
 #include "evt/kit/wgrad_geometry.hpp"
 
@@ -51,8 +52,10 @@ struct SplitSums {
     int splits, rows, columns, channels;
     int strips;
     int sharing;  // warps that share a tile
-    // Clusters that stream tiles of `tile_rows` and `tile_strips`; 0: each element has `splits` partial sums.
-    int streamed, pixel_tiles, outputs, filter_tiles, tile_rows, tile_strips;
+    // Clusters that stream tiles of `tile_rows` and `tile_strips`; 0: each element has `splits` partial sums. Each cluster
+    // has `share` units.
+    int streamed, pixel_tiles, share, filter_tiles, tile_rows, tile_strips;
+    kit::FastDivisor by_strips, by_strips_of_tap;
     Source const* c;
     int64_t c_stride;
     Destination* d;
@@ -69,15 +72,14 @@ struct SplitSums {
     /// The partial sums of the elements of a row and a strip.
     CUTLASS_DEVICE int splits_of(int row, int strip) const {
       if (streamed == 0) return splits;
-      int64_t const tiles = pixel_tiles, units = outputs * tiles;
-      int64_t const first = (strip / tile_strips * filter_tiles + row / tile_rows) * tiles;
-      return part_of_unit(first + tiles - 1, units, streamed) - part_of_unit(first, units, streamed) + 1;
+      int const first = (strip / tile_strips * filter_tiles + row / tile_rows) * pixel_tiles;
+      return (first + pixel_tiles - 1) / share - first / share + 1;
     }
 
     /// A warp's tile: rows, and a strip of a tap's channels.
     CUTLASS_DEVICE fragment::Tile tile(int number, int strip) const {
-      int const of_tap = strips_of_tap(), tap = strip / of_tap;
-      int const first = tap * channels + (strip - tap * of_tap) * Lanes::kStrip;
+      int const tap = by_strips_of_tap.quotient(strip);
+      int const first = tap * channels + (strip - tap * strips_of_tap()) * Lanes::kStrip;
       int const column = first + static_cast<int>(threadIdx.x % 32) / Lanes::kRows * 2;
       return {column, columns, number, strip, strips, 0, (tap + 1) * channels};
     }
@@ -94,7 +96,7 @@ struct SplitSums {
     int const warp = kit::canonical_warp_idx_sync(), lane = threadIdx.x % 32;
     int const part = warp % params.sharing, tiles = kWarps / params.sharing;
     int const number = blockIdx.x * tiles + warp / params.sharing;
-    int const of_rows = number / params.strips, strip = number - of_rows * params.strips;
+    int const of_rows = params.by_strips.quotient(number), strip = number - of_rows * params.strips;
     int const row = of_rows * kTileRows + lane % Lanes::kRows;
     bool const has_tile = of_rows * kTileRows < params.rows;
     float2 sums[fragment::kRows] = {};
@@ -129,6 +131,8 @@ struct SplitSums {
     }
     typename Epilogue::Fetched fetched;
     if constexpr (Epilogue::kPlaces) epilogue.fetch(fetched, places);
+    int64_t to = row * params.d_stride + tile.first;
+    kit::hide_origin(to);  // else the address of each row is computed anew, in a branch
     [[maybe_unused]] uint32_t c[fragment::kRows] = {};
     if constexpr (kLoadsSource) {
       CUTLASS_PRAGMA_UNROLL
@@ -155,7 +159,7 @@ struct SplitSums {
         uint32_t word;
         element::store_two(Destination{}, word, of_first, value);
         if (has && places.rows[i / 2] >= 0) {
-          *reinterpret_cast<uint32_t*>(params.d + places.rows[i / 2] * params.d_stride + tile.first) = word;
+          *reinterpret_cast<uint32_t*>(params.d + to + i / 2 * (Lanes::kRows * params.d_stride)) = word;
         }
       }
     };

@@ -255,8 +255,7 @@ inline uint32_t inverted_or(uint32_t word, uint32_t mask, uint32_t others) { ret
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) { return (word & mask) | others; }
 inline void store_shared(uint32_t address, float2 two) { std::memcpy(host::at(address), &two, sizeof(two)); }
 inline void store_shared(uint32_t address, float4 const& four) { std::memcpy(host::at(address), &four, sizeof(four)); }
-inline float2 load_cluster(uint32_t address) {
-  host::require_running(host::rank_of(address));
+inline float2 load_shared_two(uint32_t address) {
   float2 two;
   std::memcpy(&two, host::at(address), sizeof(two));
   return two;
@@ -361,7 +360,8 @@ inline void multiply_by_warp(element::bf16, float* sums, uint32_t const (&a)[4],
 }
 template <class Accumulator>
 void warpgroup_fence_operand(Accumulator&) {}
-inline void hide_origin(int&) {}
+template <class Value>
+void hide_origin(Value&) {}
 template <int Registers>
 void warpgroup_reg_alloc() {}
 template <int Registers>
