@@ -22,7 +22,7 @@ _FORMULA_HEADERS = {
     "functions.hpp": re.compile(r"\bfn::|EVT_HOST_DEVICE"),
     "functions_eager.hpp": re.compile(r"\bfn::eager::"),
     "functions_fast.hpp": re.compile(r"\bfn::fast::"),
-    "product.hpp": re.compile(r"\bevt::product\("),
+    "rounded.hpp": re.compile(r"\bevt::rounded::"),
     "narrow.hpp": re.compile(r"\bevt::narrow\("),
 }
 _STRUCT = re.compile(r"typedef struct (\w+)_arguments \{\n(.*?)\n\} \1_arguments;", re.DOTALL)

@@ -28,6 +28,8 @@ def functors(plan: Plan) -> tuple[FunctorText, ...]:
     return tuple(found)
 
 
+#: The operators of eager numerics that no instruction joins with another one, by their functions in rounded.hpp.
+_ROUNDED = {"add": "sum", "sub": "difference", "mul": "product"}
 #: Spells a value rounded to a type.
 _Rounded: TypeAlias = Callable[[Operand, DType], str]
 
@@ -74,8 +76,8 @@ def _call(call: Call, options: Options) -> str:
     ]
     if call.domain != F32 and not row.source:
         return f"evt::fn::{call.function}({', '.join(words)})"
-    if options.eager and call.function == "mul":
-        return f"evt::product({', '.join(words)})"
+    if options.eager and call.function in _ROUNDED:
+        return f"evt::rounded::{_ROUNDED[call.function]}({', '.join(words)})"
     if call.domain != F32:
         return row.cxx.format(*words)
     fast = row.fast if options.fast_math else None

@@ -56,7 +56,7 @@ def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
     found += ["narrow.hpp"] * any("evt::narrow(" in each for each in statements)
-    found += ["product.hpp"] * any("evt::product(" in each for each in statements)
+    found += ["rounded.hpp"] * any("evt::rounded::" in each for each in statements)
     found += ["functions_eager.hpp"] * any("evt::fn::eager::" in each for each in statements)
     found += ["functions_fast.hpp"] * any("evt::fn::fast::" in each for each in statements)
     return found

@@ -271,6 +271,7 @@ ACTIVATIONS = (
         Fact.NON_NEGATIVE,
         instructions=1,
         derivatives=("where(x > -3 && x < 3, 0.16666666666666666, 0)",),
+        eager="min(max(x + 3, 0), 6) * (1 / 6)",
         targets=layer("hardsigmoid", "Hardsigmoid"),
         aliases=("hard_sigmoid",),
     ),

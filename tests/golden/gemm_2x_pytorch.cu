@@ -84,7 +84,7 @@ typedef struct golden_arguments {
 // evt/epilogue/row.hpp
 // evt/epilogue/vector.hpp
 // evt/functions.hpp
-// evt/product.hpp
+// evt/rounded.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
@@ -97,10 +97,10 @@ struct Region0 {
   using Parameters = cute::tuple<float, float, float>;
   using Result = float;
   CUTLASS_HOST_DEVICE static Result apply([[maybe_unused]] float acc, [[maybe_unused]] float in_bias, [[maybe_unused]] float in_residual) {
-    float const t0 = acc + in_bias;
+    float const t0 = evt::rounded::sum(acc, in_bias);
     float const t1 = evt::round_to<cutlass::half_t>(t0);
     float const t2 = evt::fn::relu(t1);
-    return t2 + in_residual;
+    return evt::rounded::sum(t2, in_residual);
   }
 };
 
@@ -110,7 +110,7 @@ struct Region1 {
   using Result = int32_t;
   CUTLASS_HOST_DEVICE static Result apply([[maybe_unused]] float acc) {
     float const t0 = evt::round_to<cutlass::half_t>(acc);
-    float const t1 = evt::product(t0, 2e+01f);
+    float const t1 = evt::rounded::product(t0, 2e+01f);
     float const t2 = evt::round_to<cutlass::half_t>(t1);
     return evt::round_to<int8_t>(t2);
   }

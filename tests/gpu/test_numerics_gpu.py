@@ -89,6 +89,34 @@ def test_functions_have_the_bits_of_pytorchs_kernels(dtype, route) -> None:
             assert not differ.any(), f"{formula}: {float(differ.float().mean()):.2%} of the bits differ"
 
 
+#: PyTorch's code for functions that end with a product, or start with a sum.
+ENDS = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    "mish": F.mish,
+    "selu": F.selu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "square": torch.square,
+}
+
+
+@pytest.mark.parametrize(("route", "names"), [("own", list(ENDS)), ("evt-3x", ["gelu"]), ("evt-2x", ["hardswish"])])
+def test_f32_functions_are_not_contracted_with_their_neighbours(route, names) -> None:
+    """A product at the end of a function and a sum that reads it round one after the other, as PyTorch's kernels do."""
+    a, b = whole(264, 72, dtype=torch.float16), whole(72, 328, dtype=torch.float16)
+    c, product = torch.randn(264, 328, device="cuda") * 3, a.float() @ b.float()
+    for name in names:
+        text = f"in C: f32[m, n]; out D: f32, E: f32, F: f32, H: f32; y = f32(acc); z = {name}(C); "
+        text += "D = z + y; E = y - z; F = y + z*y; H = hardsigmoid(z)"
+        got = evt.gemm(text, numerics="eager", route=route)(a, b, C=c)
+        z = ENDS[name](c)
+        wanted = (z + product, product - z, product + z * product, F.hardsigmoid(z))
+        for found, want, formula in zip(got, wanted, ("z + y", "y - z", "y + z*y", "hardsigmoid(z)"), strict=True):
+            differ = float((found != want).float().mean())
+            assert not differ, f"z = {name}(C), {formula}: {differ:.2%} of the bits differ"
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_activations_with_numbers_at_the_edges(dtype) -> None:
     assert not list(differences(dtype, "cuda", route="own"))

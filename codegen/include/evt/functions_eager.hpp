@@ -4,6 +4,7 @@
 #define EVT_FUNCTIONS_EAGER_HPP
 
 #include "evt/functions.hpp"
+#include "evt/rounded.hpp"
 
 namespace evt::fn::eager {
 
@@ -24,6 +25,7 @@ EVT_HOST_DEVICE float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + ::tanhf(inner));
 }
 EVT_HOST_DEVICE float mish(float x) { return x * ::tanhf(::log1pf(::expf(x))); }
+EVT_HOST_DEVICE float hardsigmoid(float x) { return clamp(rounded::sum(x, 3.0f), 0.0f, 6.0f) * (1.0f / 6.0f); }
 EVT_HOST_DEVICE float softplus(float x, float beta, float threshold) {
   float const z = x * beta;
   return z > threshold ? x : ::log1pf(::expf(z)) / beta;
