@@ -188,10 +188,10 @@ KERNELS: dict[str, Callable[[], Plan]] = {
 }
 #: Kernels that are not left to `make test-slow`. nvcc takes 5 seconds of CPU time for each, and 70 for one of CUTLASS.
 QUICK = ("sm90-halo",)
-#: The bytes that a kernel may spill. HALO_NODES keeps the parts of seven reductions beside the sums of a tile; blocks of
-#: columns in products also keep the values of rows that they share. Beside warps that widen the input, a consumer has 200
-#: registers; it loads elements of f32 ahead into 24. Two thread blocks of a depthwise convolution share an SM: a thread
-#: has 128 registers.
+#: The bytes that a kernel may spill. HALO_NODES keeps the parts of seven reductions beside the sums of a tile; blocks
+#: of columns in products also keep the values of rows that they share. Beside warps that widen the input, a consumer
+#: has 200 registers; it loads elements of f32 ahead into 24. Two thread blocks of a depthwise convolution share an SM:
+#: a thread has 128 registers.
 SPILLS = {
     "sm90-own-nodes": 436,
     "sm90-halo-nodes": 136,

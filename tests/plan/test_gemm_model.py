@@ -207,8 +207,8 @@ GELU_NORMS = {
         "pingpong_192x128x64_1x2": 109.3,
     },
 }
-#: Microseconds of long epilogues of the product (2048, 4096, 1024), bf16, in a loop of launches: NVIDIA H200, 2026-11-29.
-#: The epilogues of pingpong consumers take turns.
+#: Microseconds of long epilogues of the product (2048, 4096, 1024), bf16, in a loop of launches: NVIDIA H200,
+#: 2026-11-29. The epilogues of pingpong consumers take turns.
 LONG_EPILOGUES = {
     (6, True): {
         "pingpong_128x128x64": 45.5,
