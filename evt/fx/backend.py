@@ -36,9 +36,10 @@ from evt.fx import stored
 from evt.fx.attention import simplify_attention
 from evt.fx.background import Background
 from evt.fx.build import RegionProgram
-from evt.fx.choose import Choice, RegionPass, graph_name
+from evt.fx.choose import Choice, RegionPass
 from evt.fx.compared import SaveCompared, store_compared
 from evt.fx.dispatch import Dispatch
+from evt.fx.gradient import graph_name
 from evt.fx.kernels import RegionKernels, built, planned
 from evt.fx.lowering import register
 from evt.fx.norms import restore

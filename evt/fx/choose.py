@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
-from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_context
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
@@ -31,6 +30,7 @@ from evt.fx.equal import merge_equal
 from evt.fx.example import bytes_of, hint
 from evt.fx.expand import fill_zeros
 from evt.fx.fused_group_norms import fuse_group_norms
+from evt.fx.gradient import graph_name
 from evt.fx.kernels import Calls
 from evt.fx.measure import measured
 from evt.fx.moments import is_applied, is_of_channels, is_of_groups, moments_of, split_moments
@@ -66,13 +66,6 @@ class Choice:
     def regions(self) -> list[RegionProgram]:
         """The regions that get kernels."""
         return [each.fused for each in self.outcomes if each.fused is not None]
-
-
-def graph_name() -> str:
-    """Return "forward" or "backward" for a graph of autograd's that is being compiled, else ""."""
-    names, *_ = get_aot_compilation_context()
-    name = names[-1].rpartition("_")[2] if names else ""
-    return name if name in ("forward", "backward") else ""
 
 
 class RegionPass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
@@ -337,4 +330,4 @@ def _target(fused: RegionProgram) -> str:
     return device_target(device.index if device.index is not None else torch.cuda.current_device()).name
 
 
-__all__ = ["Choice", "RegionPass", "graph_name"]
+__all__ = ["Choice", "RegionPass"]

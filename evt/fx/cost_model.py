@@ -108,6 +108,9 @@ _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 #: H100 to 22 layers of 32 to 512 channels, 2026-11. The last constant is the error of evt's estimates of volumes. By
 #: these rates evt computes 22 of 34 other layers with nothing to fuse, and is faster in all of them (2026-11-28).
 _VOLUME_RATES, _VOLUME_RATE, _VOLUME_DOUBT = ((32, 310.0), (96, 440.0)), 640.0, 1.05
+#: The least measured ratio of the library's time with 1-d convolutions, without its copies, to the estimate of evt's
+#: time: ten layers of wav2vec 2.0, Whisper and a vocoder on an H200, 2026-11-29.
+_LINE = 0.75
 #: The error of the estimates of convolutions of small images that are upsampled.
 _DOUBT = 1.2
 #: The library with first layers of volumes, in TFLOP/s at most: nine layers of 1 to 8 channels on an H200, 2026-11-29.
@@ -290,6 +293,8 @@ def _lost_by_convolution(fused: RegionProgram, kernel: Plan, time: float) -> flo
         return further + (_GROUPED + time * _SLOWER_GROUPED if suits_library else -time)
     if isinstance(loop, HaloConvolution) and loop.rank == 3:
         return further - _gained_by_volume(fused, kernel)
+    if product.operation == "conv1d":
+        return further - _gained_by_line(fused, kernel)
     if isinstance(loop, HaloConvolution) and not (is_aligned(product) or loop.windows):
         return further - _gained_by_unaligned(fused, kernel)
     if math.prod(taps) == 1 and channels > _LONG_CHANNELS:
@@ -323,6 +328,17 @@ def _gained_by_volume(fused: RegionProgram, kernel: Plan) -> float:
         return 0.0
     rate = next((rate for most, rate in _VOLUME_RATES if min(problem.filters, problem.channels) <= most), _VOLUME_RATE)
     return max(0.0, 2 * _multiplications(fused) / rate / 1e6 - _VOLUME_DOUBT * own)
+
+
+def _gained_by_line(fused: RegionProgram, kernel: Plan) -> float:
+    """Return the microseconds that evt's kernel saves at least for a 1-d convolution; negative if it loses.
+
+    PyTorch makes the image contiguous. Its library turns image and filter to channels last, and the result back.
+    """
+    product, (_, own) = fused.region.product, _convolved(fused, kernel)
+    turned = [*map(bytes_of, (product.a, product.b, product.node))]
+    turning = 2 * sum(turned) / _MOVED + len(turned) * LAUNCH
+    return max(_multiplications(fused) / _MULTIPLIED, _LINE * own) + turning - own
 
 
 def _gained_by_unaligned(fused: RegionProgram, kernel: Plan) -> float:

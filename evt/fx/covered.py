@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from evt.fx.example import hint
+from evt.fx.gradient import graph_name
 from evt.fx.product import Product
 from evt.plan import Plan
 from evt.plan.halo_few import pixels_of_chunk
@@ -37,6 +38,11 @@ def is_aligned(product: Product) -> bool:
 def _is_usual(product: Product) -> bool:
     """Return whether a convolution is aligned, and its filter is not large."""
     return is_aligned(product) and max(map(hint, product.b.meta["val"].shape[2:])) <= _MOST_TAPS
+
+
+def _is_measured_line(product: Product) -> bool:
+    """Return whether a 1-d convolution is usual, and its result is not kept for a gradient."""
+    return _is_usual(product) and not graph_name()
 
 
 def _has_measured_pixels(product: Product) -> bool:
@@ -145,6 +151,14 @@ COVERED = (
         types=_HALF,
         source="9 layers of r3d_18, r2plus1d_18, video VAEs and 3-d U-Nets, and r3d_18, on an H200",
         takes=_is_first,
+    ),
+    Class(
+        "1-d convolutions without groups, without gradients",
+        operations=("conv1d",),
+        routes=(halo_3x.HALO, convolution_3x.EVT),
+        types=_HALF,
+        source="17 layers of wav2vec 2.0, Whisper and vocoders on an H200",
+        takes=_is_measured_line,
     ),
     Class(
         "3-d convolutions without groups whose filters are no columns in time",

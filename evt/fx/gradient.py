@@ -1,4 +1,6 @@
-"""The operator ``convolution_backward``: the first two of its three results are products that evt fuses.
+"""Gradients: the graphs of autograd, and the operator ``convolution_backward``.
+
+The first two of the operator's three results are products that evt fuses.
 
     gradients = convolution_backward(dY, x, w, ..., output_mask=[True, True, False])
     dx, dw = gradients[0], gradients[1]
@@ -13,6 +15,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_context
 from torch.fx import Graph, Node
 
 from evt.fx.aten import Arguments, base_name
@@ -20,6 +23,13 @@ from evt.fx.aten import Arguments, base_name
 _OPERATOR, _MASK = "convolution_backward", "output_mask"
 #: The places of the gradients of the input, the filters and the bias among the results.
 INPUT, FILTERS, BIAS = range(3)
+
+
+def graph_name() -> str:
+    """Return "forward" or "backward" for a graph of autograd's that is being compiled, else ""."""
+    names, *_ = get_aot_compilation_context()
+    name = names[-1].rpartition("_")[2] if names else ""
+    return name if name in ("forward", "backward") else ""
 
 
 def is_backward(node: Node) -> bool:

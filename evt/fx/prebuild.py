@@ -26,7 +26,8 @@ from evt.errors import NoKernelWarning
 from evt.fx.attention import simplify_attention
 from evt.fx.backend import options_of, patches_of
 from evt.fx.build import RegionProgram
-from evt.fx.choose import RegionPass, graph_name
+from evt.fx.choose import RegionPass
+from evt.fx.gradient import graph_name
 from evt.fx.kernels import build_all, planned
 from evt.fx.norms import restore
 from evt.fx.options import Options, read_options

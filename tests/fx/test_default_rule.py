@@ -60,7 +60,8 @@ def convolution(
     size = taps if isinstance(taps, tuple) else (taps,) * rank
     options = {"padding": tuple(each // 2 for each in size), "groups": groups, "stride": stride}
     weights = (channels, filters // groups) if transposed else (filters, channels // groups)
-    shapes = ((8, channels, *(56,) * min(rank, 2), *(8,) * (rank - 2)), (*weights, *size))
+    pixels = (4 * 56 * 56,) if rank == 1 else (56, 56, *(8,) * (rank - 2))
+    shapes = ((8, channels, *pixels), (*weights, *size))
     return lambda x, w: torch.relu(call(x, w, **options)), shapes, dtype, target
 
 
@@ -73,6 +74,8 @@ def covered() -> Iterator[Case]:
             yield convolution(dtype, channels=channels, filters=filters)
         yield convolution(dtype, transposed=True)
         yield convolution(dtype, transposed=True, taps=2, stride=2)
+        for taps, stride in ((3, 1), (3, 2), (2, 2), (5, 1)):
+            yield convolution(dtype, rank=1, taps=taps, stride=stride)
         for volume in ((3, 3, 3), (1, 3, 3), (2, 1, 3), (1, 1, 1)):
             yield convolution(dtype, rank=3, taps=volume)
         yield convolution(dtype, rank=3, stride=2)
@@ -93,7 +96,9 @@ def uncovered() -> Iterator[Case]:
     for dtype in (*HALF, torch.float32):
         yield linear(dtype, k=1022)
         yield linear(dtype, columns=4095)
-        yield convolution(dtype, rank=1)
+        for channels, groups, taps in ((128, 2, 3), (128, 128, 3), (1, 1, 10), (20, 1, 3), (128, 1, 1), (128, 1, 7)):
+            yield convolution(dtype, rank=1, channels=channels, groups=groups, taps=taps)
+        yield convolution(dtype, rank=1, transposed=True)
         yield convolution(dtype, rank=3, taps=(3, 1, 1))
         small = (8, 512, 2, 7, 7), (512, 512, 3, 3, 3)
         yield lambda x, w: torch.relu(functional.conv3d(x, w, padding=1)), small, dtype, "sm90"
@@ -107,6 +112,7 @@ def uncovered() -> Iterator[Case]:
         yield convolution(dtype, transposed=True, rank=3, stride=2)
     for dtype in (torch.float32, torch.float64):
         yield linear(dtype)
+        yield convolution(dtype, rank=1)
     yield lambda a, b: torch._int_mm(a, b).float() * 0.5, ((4096, 1024), (1024, 4096)), torch.int8, "sm90"
     yield convolution(torch.float32)
     for channels in (3, 18):
