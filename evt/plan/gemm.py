@@ -17,7 +17,7 @@ _MOST_OF_INTEGERS = 32
 #: Accumulators of a consumer's thread, at most, and the CTAs of a cluster.
 _MOST_SUMS, _MOST_CTAS = 192, 8
 #: Clusters along rows and columns, and along k.
-_CLUSTERS, _SPLITS = ((1, 1), (1, 2), (2, 1)), (1, 2, 4, 8)
+_CLUSTERS, _SPLITS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4)), (1, 2, 4, 8)
 #: Bytes of shared memory for the alignment of stages, for barriers, and for packed bits, at most.
 _BARRIERS = 2048
 #: The alignment of partial sums: kAlignmentOfSums of kit/gemm_traits.hpp.
@@ -84,12 +84,14 @@ _OFFERED = (
     Tile(160, 1, False, (1, 2, 1)),
     Tile(64, 2, True),
     *(Tile(192, 1, False, cluster) for cluster in ((1, 2, 2), (1, 1, 2), (1, 1, 4))),
-    *(Tile(128, 1, False, cluster) for cluster in ((2, 1, 2), (1, 2, 4), (1, 1, 4))),
+    *(Tile(128, 1, False, cluster) for cluster in ((2, 1, 2), (1, 2, 4), (1, 4, 2), (1, 1, 4))),
     Tile(256, 1, False, (1, 2, 2)),
+    Tile(96, 1, False, (2, 1, 4)),
+    Tile(80, 1, False, (2, 2, 1)),
     Tile(64, 1, False, (1, 1, 4)),
-    Tile(64, 1, True),
-    Tile(32, 1, True),
-    Tile(16, 1, True),
+    Tile(32, 1, False, (1, 1, 4), by_stages=True),
+    Tile(16, 1, False, (1, 1, 8), by_stages=True),
+    *(Tile(rows, 1, True) for rows in (120, 88, 72, 64, 32, 16)),
     Tile(16, 1, False, (1, 1, 4)),
     Tile(200, 1, False),
     Tile(128, 3, True),
@@ -108,7 +110,11 @@ _PROMOTED = (
     Tile(16, 1, False, (1, 1, 4)),
 )
 #: The tiles of promoted sums without factors.
-_UNSCALED = (*_PROMOTED, Tile(160, 1, False, (1, 2, 1)), Tile(96, 1, False))
+_UNSCALED = (
+    *_PROMOTED,
+    Tile(160, 1, False, (1, 2, 1)),
+    *(Tile(rows, 1, False) for rows in (56, 96, 104, 120, 152)),
+)
 #: The tiles for factors of rows: tall ones are by rows.
 _SCALED_BY_ROWS = (
     Tile(128, 2, False, (1, 2, 1), by_rows=True),
@@ -149,6 +155,7 @@ _PAIRED = (
     Tile(32, 2, True),
     Tile(16, 2, True),
     *(Tile(rows, 2, False, (1, 1, 4)) for rows in (64, 32, 16)),
+    Tile(16, 2, False, (1, 1, 4), by_stages=True),
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.
@@ -215,7 +222,7 @@ def tiles_of(product: ProductClass) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]
     found = (
         Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first, by_stages)
         for rows_first in ((False, True) if product.by_rows else (False,))
-        for by_stages in ((False, True) if product.converted else (False,))
+        for by_stages in (False, True)
         for pingpong in (True, False)
         for blocks in ((2,) if product.paired else (1, 2, 3)[: 3 if rows_first or pingpong else 2])
         for rows in _ROWS

@@ -545,6 +545,10 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 8, true, 0, 1, 4, 1>(
       {20, 72, 1024, 2, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 1, true, false, true, 32>, 128, false, 1, 256>({130, 320, 200, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 8, false, false, false, false, false, true>, 16, true>({37, 144, 1936, 8, {}});
+  check<__COUNTER__, GemmTile<1, false, 4, 1, 2>, 128, true>({170, 600, 328, 8, {}});
+  check<__COUNTER__, GemmTile<1, false, 2, 2, 1>, 80, true>({170, 300, 328, 4, {}});
+  check<__COUNTER__, GemmTile<2, false, 1, 1, 4, false, false, false, 1, false, true>, 16, false>({37, 272, 936, 4, {}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -180,6 +180,22 @@ LONG_ROWS = {
         "cooperative_96x128x64": 93.4,
     },
 }
+#: The same for one wave of narrow tiles or of clusters, and for few columns.
+FEW_TILES = {
+    (512, 1280, 5120): {
+        "pingpong_88x64x64": 18.9,
+        "cooperative_64x128x64": 20.7,
+        "cooperative_192x128x64_1x1x4": 21.2,
+        "cooperative_128x128x64_2x1x2": 22.0,
+    },
+    (133, 4040, 11520): {"pingpong_72x64x64": 35.3, "pingpong_88x64x64": 37.2, "cooperative_64x128x64": 42.1},
+    (459, 2000, 4928): {"pingpong_120x64x64": 21.2, "cooperative_80x128x64": 23.0, "cooperative_64x128x64": 23.9},
+    (553, 1520, 7904): {"cooperative_128x128x64_1x4x2": 29.0, "cooperative_128x128x64_1x2x4": 38.0},
+    (348, 800, 4776): {"cooperative_96x128x64_2x1x4": 16.3, "cooperative_128x128x64_1x2x4": 18.3},
+    (6, 80, 14728): {"stages_16x64x64_1x1x8": 10.8, "cooperative_16x128x64_1x1x4": 16.5},
+    (125, 216, 13072): {"stages_32x64x64_1x1x4": 13.2, "cooperative_16x128x64_1x1x4": 16.0},
+    (3, 80, 3472): {"stages_32x64x64_1x1x4": 8.1, "stages_16x64x64_1x1x8": 8.2, "cooperative_16x128x64_1x1x4": 9.0},
+}
 #: Microseconds of tiles of products with a layer norm, bf16: NVIDIA H200, 2026-11-29. Lanes exchange the values of rows
 #: in each tile, which only another consumer hides.
 LAYER_NORMS = {
@@ -245,7 +261,7 @@ def polynomial(degree: int, summed: bool) -> str:
     ("text", "size", "measured"),
     [
         *((polynomial(*which), (2048, 4096, 1024), times) for which, times in LONG_EPILOGUES.items()),
-        *(("D = gelu_tanh(acc + bias)", *each) for each in LONG_ROWS.items()),
+        *(("D = gelu_tanh(acc + bias)", *each) for each in (*LONG_ROWS.items(), *FEW_TILES.items())),
         *((NORM.format(""), *each) for each in LAYER_NORMS.items()),
         *((NORM.format("gelu"), *each) for each in GELU_NORMS.items()),
     ],

@@ -196,7 +196,7 @@ struct GemmTraits {
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
   static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
-  static_assert(!kByStages || (kSplits > 1 && !kPaired), "consumers by stages exchange their sums");
+  static_assert(!kByStages || kSplits > 1, "consumers by stages exchange their sums");
   static_assert(!kByWarps || (kBlocks == 1 && kRowBytes == kMaxRowBytes), "a warp has 16 filters, and whole rows of swizzles");
   static_assert(!kByStages || kStages % kConsumers == 0, "a consumer by stages has the same stages in each round");
   static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
