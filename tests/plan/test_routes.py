@@ -296,7 +296,7 @@ def test_what_is_tuned_over_is_planned_once(name: str, counts: Counts) -> None:
     asked, planned = counts
     found = survey(problem_of(*PROBLEMS[name]))
     layer = evt.conv2d(RELU, padding=1).request.convolution.problem((2, 64, 8, 4), (64, 64, 3, 3)).sizes
-    sizes = layer if PROBLEMS[name][2] == "convolution" else {"m": 64, "n": 64, "k": 256}
+    sizes = layer if PROBLEMS[name][2] == "convolution" else {"m": 64, "n": 64, "k": 1024}
     made = candidates(found, {**sizes, "l": 1}, find_card("h200"))
     assert made.names == names_of(found) == list(planned)
     assert set(planned.values()) == {1}
