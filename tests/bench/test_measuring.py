@@ -210,7 +210,7 @@ def test_all_kernels_are_built_at_once(planned_for_sm90: list[int]) -> None:
     assert said == ["building the kernels of 6 programs"]
     (count,) = planned_for_sm90
     # shapes are no part of a kernel, but for the widths and the taps of the halo kernel
-    assert 3 <= count < 4 * len(cases)
+    assert 3 <= count < 5 * len(cases)
     refused = Case("case", Program(Source("D = acc"), route="nothing"), 8, 8, 8)
     build_all([refused], torch.device("cuda"), said.append)  # it is reported where it is measured
     assert planned_for_sm90 == [count, 0]
