@@ -58,7 +58,7 @@ OWN_PRODUCTS = {
     (1024, 3072, 768): "own_pingpong_96x128x64",
     (64, 1280, 8192): "own_cooperative_64x128x64_1x1x4",
     (128, 4096, 4096): "own_pingpong_64x64x64",
-    (256, 768, 3072): "own_pingpong_32x64x64",
+    (256, 768, 3072): "own_cooperative_64x128x64_1x1x4",
     (16, 4096, 14336): "own_pingpong_16x64x64",
 }
 
@@ -199,8 +199,8 @@ def test_routes_together(layer) -> None:
 
 #: Layers of one tap, which the GEMM kernel and the halo kernel both compute: the lower estimate.
 POINTWISE = {
-    (1, 1024, 256, 14, 1, 1): "own_pingpong_16x64x64",
-    (1, 2048, 512, 7, 1, 1): "own_pingpong_16x64x64",
+    (1, 1024, 256, 14, 1, 1): "own_stages_32x64x64_1x1x4",
+    (1, 2048, 512, 7, 1, 1): "own_stages_32x64x64_1x1x4",
     (4, 1024, 256, 14, 1, 1): "own_pingpong_32x64x64",
     (32, 1024, 512, 14, 1, 1): "own_pingpong_96x128x64",
     (32, 1024, 256, 14, 1, 1): "own_cooperative_96x128x64",
