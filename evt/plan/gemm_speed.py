@@ -13,8 +13,8 @@ The constants of 128 and 192 rows that split k are fitted to 38 products of 64 t
 stages of tiles that also share operands are fitted to 13 others. Their epilogues include the exchange of sums.
 The constants of pingpong tiles of 72, 88 and 120 rows, of (1, 4, 2), (2, 2, 1) and (2, 1, 4) clusters, of consumers by
 stages without conversion, of 16 and 64 rows and pairs that split k, and of 56, 120 and 152 rows are fitted on an H200,
-2026-11-29: to 33 products of few tiles, 48 of few columns, 20 of pairs, and 20 of 8-bit floats. Of 111 other products,
-48 take another tile than before: 0.90 of the time, at most 1.17. Two constants were corrected afterwards.
+2026-11-29: to 33 products of few tiles, 48 of few columns, 20 of pairs, and 20 of 8-bit floats. Another tile than
+before is chosen for 48 of 111 other products: it takes 0.90 of the time, at most 1.17. Two were corrected then.
 The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
 constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. A tile by rows of 128 columns is
 measured beside one of 192 columns on an H200, 2026-11-29. The library's time has the same form, with the best of all
