@@ -9,6 +9,7 @@ from evt.emission.text import MultiplicationText
 from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, TF32, U8, DType
 from evt.launch.shape import MAP_TYPES
 from evt.plan import Plan
+from evt.plan.gemm import ProductClass, multiplies_halves, tile_of
 from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS
 from evt.plan.plan import FilterGradient, HaloConvolution, OwnProduct
 
@@ -42,6 +43,8 @@ def multiplication(plan: Plan) -> MultiplicationText:
         transposed, pixels = True, loop.part.group * FILTERS
     else:
         transposed, pixels = loop.transposes_filters, plan.config.tile[1 if by_rows else 0]
+    if isinstance(loop, OwnProduct) and multiplies_halves(tile_of(plan.config, size), product_class(plan, loop)):
+        pixels //= 2
     count = FILTERS * pixels // _THREADS
     converts = isinstance(loop, OwnProduct) and loop.converts
     of_pixels, of_filters = _MULTIPLIED[a], _MULTIPLIED[a if converts else b]
@@ -62,6 +65,12 @@ def multiplication(plan: Plan) -> MultiplicationText:
         **(_converted if converts else _described)(count),
         flags=", 1, 1, 0" if converts else _flags(a, transposed, over_pixels),
     )
+
+
+def product_class(plan: Plan, loop: OwnProduct) -> ProductClass:
+    """Return the properties that decide how sums are promoted."""
+    scaled = any(each.role == "factor" for each in loop.factors)
+    return ProductClass(loop.a.dtype, scaled=scaled, converted=loop.converts, fast_sums=plan.options.fast_sums)
 
 
 def _described(first: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from evt.emission.convolution import extent
 from evt.emission.expressions import as_int, comment, fragment_element, read
+from evt.emission.multiplication import product_class
 from evt.emission.text import Assignments, FactorText, OwnText
 from evt.emission.workspace import copy_pointer, copy_strides, operand_of, partial_sums
 from evt.ir.convolution import SPATIAL
@@ -13,7 +14,7 @@ from evt.ir.dtype import I8, U8
 from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.fusions import Factor, FactorInput
-from evt.plan.gemm import ProductClass, Tile, tile_of
+from evt.plan.gemm import Tile, multiplies_halves, tile_of
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.gemv import STRIP
 from evt.plan.overwritten import overwritten
@@ -136,15 +137,16 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
     tile = tile_of(plan.config, bytes_of(operand))
     down, across, splits = tile.cluster
     numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
-    multiplied = any(each.role == "factor" for each in loop.factors)
+    product = product_class(plan, loop)
     flags = (
-        ProductClass(operand, scaled=multiplied, fast_sums=plan.options.fast_sums).promoted,
+        product.promoted,
         loop.ends is not None,
         tile.by_rows,
         loop.pairs,
         loop.batched,
         tile.by_stages,
         loop.partner is not None,
+        multiplies_halves(tile, product),
     )
     numbers += [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
     scales = f", {_scales(loop, tile)}" if loop.factors else ", evt::kit::NoScales" if loop.converts else ""

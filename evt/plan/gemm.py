@@ -117,7 +117,7 @@ _UNSCALED = (
 )
 #: The tiles for factors of rows: tall ones are by rows.
 _SCALED_BY_ROWS = (
-    Tile(128, 2, False, (1, 2, 1), by_rows=True),
+    Tile(128, 2, False, (2, 1, 1), by_rows=True),
     Tile(128, 3, False, (1, 2, 1), by_rows=True),
     *(tile for tile in _PROMOTED if tile.rows < 2 * FILTERS),
 )
@@ -126,11 +126,14 @@ _CONVERTED = (
     Tile(128, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(256, 1, False, (1, 2, 1)),
     Tile(192, 1, False, (1, 2, 1)),
+    Tile(128, 1, False, (1, 2, 1), DEEP_ROW_BYTES),
     Tile(128, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(64, 1, True, row_bytes=DEEP_ROW_BYTES),
     Tile(16, 1, True, row_bytes=DEEP_ROW_BYTES),
-    Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    *(Tile(rows, 1, False, (1, 1, 2), DEEP_ROW_BYTES) for rows in (128, 64)),
+    Tile(96, 1, False, (1, 1, 4), DEEP_ROW_BYTES),
+    *(Tile(64, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
     *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )
 #: The tiles for packed filters.
@@ -139,9 +142,10 @@ _PACKED = (
     Tile(64, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(32, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(16, 1, False, row_bytes=DEEP_ROW_BYTES),
-    Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES),
-    Tile(16, 1, False, (1, 1, 2), DEEP_ROW_BYTES),
-    Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    *(Tile(rows, 1, False, (1, 1, 2), DEEP_ROW_BYTES) for rows in (128, 64, 16)),
+    *(Tile(64, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
+    Tile(128, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    Tile(96, 1, False, (1, 2, 2), DEEP_ROW_BYTES, by_stages=True),
     *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )
 #: Tiles for pairs of columns: each of the two blocks of a consumer has a column of a pair.
@@ -159,7 +163,7 @@ _PAIRED = (
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.
-_PAIRED_BY_ROWS = (Tile(128, 2, False, (1, 2, 1), by_rows=True), *_PAIRED_PROMOTED[1:])
+_PAIRED_BY_ROWS = (Tile(128, 2, False, (2, 1, 1), by_rows=True), *_PAIRED_PROMOTED[1:])
 #: Threads of a consumer.
 _THREADS = 128
 
@@ -197,6 +201,17 @@ class ProductClass:
         if self.packed:
             return (DEEP_ROW_BYTES,)
         return (MAX_ROW_BYTES, DEEP_ROW_BYTES) if self.deep else (MAX_ROW_BYTES,)
+
+
+def multiplies_halves(tile: Tile, product: ProductClass) -> bool:
+    """Return whether an instruction multiplies half of a tile's rows, so that the sums of the other half are promoted.
+
+    Registers hold the converted filters of two stages beside the sums of one. With fewer rows, they hold the sums of
+    two stages. A consumer holds two stages: too many if it has every other one, or if CTAs share loads.
+    """
+    halved = FILTERS < tile.rows <= 2 * FILTERS and tile.rows % (2 * STEP_PIXELS) == 0
+    shares = tile.by_stages or tile.cluster[:2] != (1, 1)
+    return product.converted and product.promoted and halved and not shares
 
 
 def in_clusters(multiprocessors: int, cluster: int) -> int:

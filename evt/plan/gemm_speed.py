@@ -16,7 +16,8 @@ stages without conversion, of 16 and 64 rows and pairs that split k, and of 56, 
 2026-11-29: to 33 products of few tiles, 48 of few columns, 20 of pairs, and 20 of 8-bit floats. Another tile than
 before is chosen for 48 of 111 other products: it takes 0.90 of the time, at most 1.17. Two were corrected then.
 The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
-constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. A tile by rows of 128 columns is
+constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. Other deep stages of 64 to 128 rows
+that split k are fitted to 72 products in loops of launches on an H200, 2026-11-29. A tile by rows of 128 columns is
 measured beside one of 192 columns on an H200, 2026-11-29. The library's time has the same form, with the best of all
 tiles and as if rows were whole lines.
 """
@@ -103,10 +104,15 @@ _SPEEDS = {
     Tile(16, 1, False, (1, 1, 4)): Speed(0.178, 1.46),
     Tile(16, 1, False, (1, 1, 8), by_stages=True): Speed(0.243, 2.25),
     Tile(16, 1, True): Speed(0.085, 0.65),
-    Tile(128, 2, False, (1, 2, 1), by_rows=True): Speed(0.385, 0.0),
+    Tile(128, 2, False, (2, 1, 1), by_rows=True): Speed(0.385, 0.0),
     Tile(128, 3, False, (1, 2, 1), by_rows=True): Speed(0.59, 0.0),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES): Speed(0.25, 2.5),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.5),
+    Tile(64, 1, False, (1, 1, 4), DEEP_ROW_BYTES, by_stages=True): Speed(0.288, 2.95),
+    Tile(96, 1, False, (1, 1, 4), DEEP_ROW_BYTES): Speed(0.145, 4.57),
+    Tile(96, 1, False, (1, 2, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.386, 3.27),
+    Tile(128, 1, False, (1, 1, 2), DEEP_ROW_BYTES): Speed(0.368, 1.73),
+    Tile(128, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.448, 4.32),
 }
 #: Tiles for pairs of columns, fitted to 4 to 34 products on an H200 and an H100, 2026-11: a cluster takes the same
 #: time.

@@ -298,7 +298,8 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
                                   std::conditional_t<OfZeros == 0, evt::kit::NoFactor,
                                                      evt::kit::ZeroPoints<FactorOf<OfZeros, kBlock>, evt::element::Stored, false,
                                                                           OfZeros == 1 ? 31 - 8 : 0>>>;
-  using Multiplied = std::conditional_t<Bits != 16, MmaOfRegisters<Pixels>, Mma<Pixels>>;
+  constexpr int kMultiplied = Tile::kInHalves ? Pixels / 2 : Pixels;
+  using Multiplied = std::conditional_t<Bits != 16, MmaOfRegisters<kMultiplied>, Mma<kMultiplied>>;
   using Conversion = std::conditional_t<kPacked, evt::kit::Packed<bf16, 8>,
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
@@ -549,6 +550,13 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 4, 1, 2>, 128, true>({170, 600, 328, 8, {}});
   check<__COUNTER__, GemmTile<1, false, 2, 2, 1>, 80, true>({170, 300, 328, 4, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 4, false, false, false, 1, false, true>, 16, false>({37, 272, 936, 4, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true, false, false, 0, false, false, false, true>, 96, false, 0, 1, 4, 1>(
+      {150, 264, 384, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, 0, false, false, false, true>, 128, true, 1, 1, 4>(
+      {150, 136, 1024, 2, {}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true, true, false, 0, false, false, false, true>, 128, false, 0, 1, 8, 0, 128>(
+      {150, 136, 128, 4, {5, 5, 140}});
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 16, true, 0, 1, 4, 1>({20, 72, 512, 2, {}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

@@ -29,6 +29,8 @@ from evt.request import optimised_graph, problem_sizes
 pytestmark = pytest.mark.nvcc
 
 RELU_RESIDUAL = "D = relu(alpha*acc + beta*C) + residual"
+#: Weights of 4 bits, whose sums are multiplied in halves.
+PACKED = "linear(A: bf16[m, k], B: i4[n, k]); in s: bf16[n, k/128], z: i8[n, k/128]; B = s*(B - z); D = acc"
 #: Every way of a tile: the source C, auxiliary loads and stores; a vector or scalar.
 TILES = """\
 in scale: f32[m?], bias[n]
@@ -172,6 +174,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-own-nodes": gemm(HALO_NODES, "sm90", "i8", route="own"),
     "sm90-own-cluster": gemm(RELU_RESIDUAL, "sm90", "bf16", route="own", config="own_cooperative_256x128x64_1x2"),
     "sm90-own-split": gemm(RELU_RESIDUAL, "sm90", "bf16", route="own", config="own_cooperative_64x128x64_1x1x4"),
+    "sm90-own-packed": lambda: evt.linear(PACKED, route="own", config="own_cooperative_128x128x128").plan("sm90"),
     "sm90-own-e4m3": gemm("out D: f16; D = acc + C", "sm90", "e4m3", route="own"),
     "sm90-depthwise": conv("sm90", DEPTHWISE, groups=96),
     "sm90-depthwise-rows": conv("sm90", DEPTHWISE, a="bf16", groups=96, config="depthwise_4x7"),

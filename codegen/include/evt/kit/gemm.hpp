@@ -22,7 +22,9 @@
 // so that few columns keep many SMs busy.
 //
 // Filters of another type than the rows of A are converted in registers, from which WGMMA takes its operand A. Consumers
-// convert a stage while they multiply the one before.
+// convert a stage while they multiply the one before. If sums are promoted, and registers do not hold the sums of two
+// stages, WGMMA multiplies half of a tile's rows at a time. The sums of one half are promoted while it multiplies the
+// other half.
 //
 // Factors of A and B that are constant over blocks of k multiply the sums of a stage when these are promoted. Warp 3
 // loads them, stages ahead.

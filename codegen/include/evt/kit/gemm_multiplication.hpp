@@ -23,10 +23,19 @@ struct GemmMultiplication {
   using Storage = GemmStorage<Traits>;
   using Mma = typename Traits::Mma;
   using Scales = typename Traits::Scales;
+  using Scaled = typename Traits::Scaled;
   using Conversion = typename Traits::Conversion;
   using Filters = typename Traits::Filters;
   using Sums = typename Traits::Accumulator[Traits::kBlocks][Traits::kSums];
+  using HalfSums = typename Traits::Accumulator[Traits::kBlocks][Mma::kPixels / 2];
   using Fragments = typename Traits::Fragments[Traits::kBlocks];
+
+  /// A stage that is being multiplied. Consumers by rows load its factors before: while WGMMA reads shared memory, other
+  /// loads take long.
+  struct Started {
+    int stage;
+    std::conditional_t<Traits::kByRows, typename Scaled::OfThread, std::false_type> factors;
+  };
 
   /// The stages of a tile, as a consumer multiplies them.
   struct Stages {
@@ -35,25 +44,56 @@ struct GemmMultiplication {
     PipelineState& state;
     int left;  // to be multiplied
 
-    /// Start the multiplications of a stage, and return the stage. The fragments of its filters stay until the sums
-    /// are there.
-    CUTLASS_DEVICE int start(Sums& sums, Fragments& fragments) {
+    /// Return the factors of a block of a stage.
+    CUTLASS_DEVICE typename Scaled::OfColumns factors_of(int stage, int block) const {
+      typename Scaled::OfColumns found;
+      found.load(storage.scales(stage), (Traits::first_block_of(consumer) + block) * kFilters);
+      return found;
+    }
+
+    CUTLASS_DEVICE Started wait() const {
+      Started found{state.index};
+      barrier_wait(storage.full(state.index), state.phase);
+      if constexpr (Traits::kByRows) found.factors.load(storage.scales(state.index), Traits::row_of_consumer(consumer));
+      return found;
+    }
+
+    /// Wait for a stage, and convert its filters.
+    CUTLASS_DEVICE Started convert(Fragments& fragments) {
+      Started const found = wait();
+      int const first_block = Traits::first_block_of(consumer);
+      uint32_t const filters = storage.columns(found.stage) + Traits::filters_of(0, first_block);
+      convert_stage(filters, fragments, storage.scales(found.stage), first_block);
+      return found;
+    }
+
+    /// Start the multiplications of a stage. The fragments of its filters stay until the sums are there.
+    CUTLASS_DEVICE Started start(Sums& sums, Fragments& fragments) {
       int const stage = state.index;
       uint32_t const rows = operand_descriptor(storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes);
       uint32_t const filters = storage.columns(stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
       uint32_t const columns = operand_descriptor(filters);
-      barrier_wait(storage.full(stage), state.phase);
+      Started found;
       if constexpr (Conversion::kConverts) {
-        convert_stage(filters, fragments, storage.scales(stage), Traits::first_block_of(consumer));
+        found = convert(fragments);
         warpgroup_arrive();
         multiply_converted(rows, fragments, sums);
       } else {
+        found = wait();
         warpgroup_arrive();
         multiply_stage(rows, columns, sums);
       }
       warpgroup_commit_batch();
       next();
-      return stage;
+      return found;
+    }
+
+    /// Start the multiplications of a half of a stage's rows.
+    CUTLASS_DEVICE void start_half(int half, Started const& started, HalfSums& sums, Fragments const& fragments) {
+      uint32_t const rows = storage.rows(started.stage) + half * Mma::kPixels * Traits::kRowBytes;
+      warpgroup_arrive();
+      multiply_converted(operand_descriptor(rows), fragments, sums);
+      warpgroup_commit_batch();
     }
 
     CUTLASS_DEVICE void next() {
@@ -63,37 +103,48 @@ struct GemmMultiplication {
 
     /// Wait for the sums of a stage while `Pending` later ones are multiplied, and add them.
     template <int Pending>
-    CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, int stage) {
+    CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, Started const& started) {
       if constexpr (Traits::kByRows) {
-        typename Traits::Scaled::OfThread const factors(storage.scales(stage), Traits::row_of_consumer(consumer));
         warpgroup_wait<Pending>();
         fence_operands(partial);
-        release(storage, rank, stage);
+        release(storage, rank, started.stage);
         // Sums of a row together: their factor stays in the operand's latch.
         CUTLASS_PRAGMA_UNROLL
         for (int row = 0; row < 2; ++row) {
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < Traits::kSums / 2; ++i) {
             int const j = i / 2 * 4 + row * 2 + i % 2;
-            accumulators[0][j] += partial[0][j] * factors.of_sum(j);
+            accumulators[0][j] += partial[0][j] * started.factors.of_sum(j);
           }
         }
       } else {
         warpgroup_wait<Pending>();
         fence_operands(partial);
-        if constexpr (!Traits::Scaled::kExists) release(storage, rank, stage);
+        if constexpr (!Scaled::kExists) release(storage, rank, started.stage);
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Traits::kBlocks; ++block) {
-          if constexpr (Traits::Scaled::kExists) {
-            int const column = (Traits::first_block_of(consumer) + block) * kFilters;
-            Traits::Scaled::add(accumulators[block], partial[block], storage.scales(stage), column);
+          if constexpr (Scaled::kExists) {
+            auto const factors = factors_of(started.stage, block);
+            Scaled::add(accumulators[block], partial[block], storage.scales(started.stage), factors);
           } else {
             CUTLASS_PRAGMA_UNROLL
             for (int j = 0; j < Traits::kSums; ++j) accumulators[block][j] += partial[block][j];
           }
         }
-        if constexpr (Traits::Scaled::kExists) release(storage, rank, stage);
+        if constexpr (Scaled::kExists) release(storage, rank, started.stage);
       }
+    }
+
+    /// Wait for the sums of a half of a stage's rows while `Pending` other halves are multiplied, and add them.
+    template <int Pending>
+    CUTLASS_DEVICE void promote_half(int half, Sums& accumulators, HalfSums& partial, Started const& started) {
+      constexpr int kSteps = Mma::kPixels / kStepPixels, kSums = Mma::kPixels / 2;
+      auto const factors = factors_of(started.stage, 0);
+      warpgroup_wait<Pending>();
+      fence_operands(partial);
+      auto& sums = reinterpret_cast<float (&)[kSums]>(accumulators[0][half * kSums]);
+      Scaled::add(sums, partial[0], storage.scales(started.stage), factors, half * kSteps);
+      if (half == 1) release(storage, rank, started.stage);
     }
   };
 
@@ -108,19 +159,50 @@ struct GemmMultiplication {
       } else {
         multiply_by_warps<1>(stages, accumulators[0]);
       }
+    } else if constexpr (Traits::kInHalves) {
+      // The sums of a half are added, and filters of the next stage are converted, while the other half is multiplied.
+      HalfSums first, second;
+      Fragments fragments, others;
+      Started now = stages.convert(fragments);
+      stages.next();
+      stages.start_half(0, now, first, fragments);
+      auto const follow = [&](Fragments& of_stage, Fragments& of_next) {
+        stages.start_half(1, now, second, of_stage);
+        Started const next = stages.convert(of_next);
+        stages.next();
+        stages.template promote_half<1>(0, accumulators, first, now);
+        stages.start_half(0, next, first, of_next);
+        stages.template promote_half<1>(1, accumulators, second, now);
+        now = next;
+      };
+      while (stages.left > 1) {
+        follow(fragments, others);
+        follow(others, fragments);
+      }
+      auto const finish = [&](Fragments& of_stage) {
+        stages.start_half(1, now, second, of_stage);
+        stages.template promote_half<1>(0, accumulators, first, now);
+        stages.template promote_half<0>(1, accumulators, second, now);
+      };
+      if (stages.left > 0) {
+        follow(fragments, others);
+        finish(others);
+      } else {
+        finish(fragments);
+      }
     } else if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
       // A stage is multiplied while the sums of the stage before are added.
       Sums first, second;
       Fragments of_first, of_second;
-      int one = stages.start(first, of_first);
+      Started one = stages.start(first, of_first);
       while (stages.left > 1) {
-        int const two = stages.start(second, of_second);
+        Started const two = stages.start(second, of_second);
         stages.template promote<1>(accumulators, first, one);
         one = stages.start(first, of_first);
         stages.template promote<1>(accumulators, second, two);
       }
       if (stages.left > 0) {
-        int const two = stages.start(second, of_second);
+        Started const two = stages.start(second, of_second);
         stages.template promote<1>(accumulators, first, one);
         stages.template promote<0>(accumulators, second, two);
       } else {
@@ -130,14 +212,14 @@ struct GemmMultiplication {
       do {
         Sums partial;
         Fragments fragments;
-        int const stage = stages.start(partial, fragments);
-        stages.template promote<0>(accumulators, partial, stage);
+        Started const started = stages.start(partial, fragments);
+        stages.template promote<0>(accumulators, partial, started);
       } while (stages.left > 0);
     } else {
       int last = -1;
       Fragments fragments, others;
       auto const next = [&](Fragments& of_stage) {
-        int const stage = stages.start(accumulators, of_stage);
+        int const stage = stages.start(accumulators, of_stage).stage;
         warpgroup_wait<1>();
         if (last >= 0) release(storage, rank, last);
         last = stage;
@@ -167,9 +249,9 @@ struct GemmMultiplication {
     typename Stage::Chains chains = {};
     CUTLASS_PRAGMA_NO_UNROLL
     while (stages.left > 0) {
-      int const stage = stages.state.index;
-      barrier_wait(stages.storage.full(stage), stages.state.phase);
-      Stage const loaded(stages.storage, stage, block);
+      Started const found = stages.wait();
+      Stage const loaded(stages.storage, found.stage, block);
+      auto const factors = stages.factors_of(found.stage, 0);
       stages.next();
       loaded.multiply(chains);
       if constexpr (Scales::kMultiply) {
@@ -179,10 +261,10 @@ struct GemmMultiplication {
           partial[i] = chains[0][i] + chains[1][i];
           chains[0][i] = chains[1][i] = 0;
         }
-        Traits::Scaled::add(accumulators, partial, stages.storage.scales(stage), block * kFilters);
+        Scaled::add(accumulators, partial, stages.storage.scales(found.stage), factors);
       }
       fence_view_async_shared();  // else TMA overwrites rows whose load is in flight: an arrival does not wait for it
-      release(stages.storage, stages.rank, stage);
+      release(stages.storage, stages.rank, found.stage);
     }
     if constexpr (!Scales::kMultiply) {
       CUTLASS_PRAGMA_UNROLL
@@ -220,7 +302,7 @@ struct GemmMultiplication {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {
         uint32_t zeros[2] = {};
-        if constexpr (Scales::kHasZeros) Traits::Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
+        if constexpr (Scales::kHasZeros) Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
         typename Rows::Codes codes;
         Rows::load_codes(codes, filters + Traits::filters_of(0, block));
         CUTLASS_PRAGMA_UNROLL
@@ -237,7 +319,8 @@ struct GemmMultiplication {
   }
 
   /// Multiply a stage by converted filters: add to the sums, or set them where they are promoted.
-  CUTLASS_DEVICE static void multiply_converted(uint32_t rows, Fragments const& filters, Sums& sums) {
+  template <class SumsOfRows>
+  CUTLASS_DEVICE static void multiply_converted(uint32_t rows, Fragments const& filters, SumsOfRows& sums) {
     constexpr uint32_t kLayoutOfRows = operand_layout(Traits::kRowBytes);
     CUTLASS_PRAGMA_UNROLL
     for (int box = 0; box < Traits::kBoxes; ++box) {
@@ -258,7 +341,8 @@ struct GemmMultiplication {
     if (Traits::kPingpong && threadIdx.x % 32 == 0 && is_last) barrier_arrive(storage.order(1 - consumer));
   }
 
-  CUTLASS_DEVICE static void fence_operands(Sums& sums) {
+  template <class SumsOfRows>
+  CUTLASS_DEVICE static void fence_operands(SumsOfRows& sums) {
     CUTLASS_PRAGMA_UNROLL
     for (auto& block : sums) {
       CUTLASS_PRAGMA_UNROLL

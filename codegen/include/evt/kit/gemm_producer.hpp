@@ -91,16 +91,16 @@ struct GemmProducer {
     }
   }
 
-  /// Load the factors of the stages of all tiles, of several stages at once where they are neighbours.
+  /// Load the factors of the stages of all tiles, of Run stages at once where they are neighbours.
+  template <int Run = Traits::kRun>
   CUTLASS_DEVICE static void load_scales(Params const& params, Storage const& storage, int rank) {
-    constexpr int kRun = Traits::kRun;
-    if constexpr (kRun > 1) {
-      bool const whole = params.k_blocks % (kRun * Traits::kSplits) == 0;  // all CTAs have whole runs
-      if (whole && Traits::Scaled::template are_neighbours<Traits::kDepth, kRun>(params.scales)) {
-        return load_runs<kRun>(params, storage, rank);
+    if constexpr (Run > 1) {
+      bool const whole = params.k_blocks % (Run * Traits::kSplits) == 0;  // all CTAs have whole runs
+      if (!whole || !Traits::Scaled::template are_neighbours<Traits::kDepth, Run>(params.scales)) {
+        return load_scales<Run / 2>(params, storage, rank);
       }
     }
-    load_runs<1>(params, storage, rank);
+    load_runs<Run>(params, storage, rank);
   }
 
   /// Load C into the buffers of a ring, and store D.

@@ -31,16 +31,17 @@ inline constexpr int kFewRows = 16, kFewSharedBytes = 115712;
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
 /// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Pairs: a thread has pairs of columns with
 /// this distance, and D half of the columns; 0 without pairs. Batched: there are several products. ByStages: consumers
-/// have the same columns, and every other stage. Dual: another matrix has the second columns of pairs.
+/// have the same columns, and every other stage. Dual: another matrix has the second columns of pairs. InHalves: Mma has
+/// half of the rows.
 template <int Blocks, bool Pingpong, int ClusterColumns, int ClusterRows, int Splits, bool Promotes = false,
           bool Grouped = false, bool ByRows = false, int Pairs = 0, bool Batched = false, bool ByStages = false,
-          bool Dual = false>
+          bool Dual = false, bool InHalves = false>
 struct GemmTile {
   static constexpr int kBlocks = Blocks;
   static constexpr bool kPingpong = Pingpong;
   static constexpr int kClusterColumns = ClusterColumns, kClusterRows = ClusterRows, kSplits = Splits;
   static constexpr bool kPromotes = Promotes, kGrouped = Grouped, kByRows = ByRows, kBatched = Batched;
-  static constexpr bool kByStages = ByStages, kDual = Dual;
+  static constexpr bool kByStages = ByStages, kDual = Dual, kInHalves = InHalves;
   static constexpr int kPairs = Pairs;
 };
 
@@ -82,7 +83,9 @@ struct GemmTraits {
 
   static constexpr bool kByRows = Tile::kByRows, kByStages = Tile::kByStages;
   // WGMMA's blocks of a consumer, of 64 columns or rows, and the sums that a thread has of each.
-  static constexpr int kDepth = Depth, kBlocks = kByRows ? 1 : Tile::kBlocks, kSums = Mma::kPixels / 2;
+  static constexpr int kDepth = Depth, kBlocks = kByRows ? 1 : Tile::kBlocks;
+  static constexpr bool kInHalves = Tile::kInHalves;
+  static constexpr int kSums = Mma::kPixels / 2 * (kInHalves ? 2 : 1);
   // Tensor cores add products of 8-bit floats with few bits. Sums of a stage are added to the accumulators in f32.
   static constexpr bool kPromotes = Tile::kPromotes;
   // Registers for the sums of two stages beside the accumulators.
@@ -98,7 +101,7 @@ struct GemmTraits {
   static constexpr bool kManyB = kGrouped || kBatched;  // whether TMA loads B from several matrices
   static constexpr int kTableBytes = kGrouped ? 8 * (kMaxGroups + 1) : 0;
 
-  static constexpr int kPixels = kByRows ? kConsumers * kFilters : Mma::kPixels;  // rows of a tile
+  static constexpr int kPixels = kByRows ? kConsumers * kFilters : 2 * kSums;  // rows of a tile
   // Whether warps multiply by themselves. They need few registers, so two CTAs share an SM, and one multiplies while the
   // other waits.
   static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kFewRows;
@@ -196,6 +199,8 @@ struct GemmTraits {
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
   static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
+  static_assert(!kInHalves || (kPromotes && Conversion::kConverts && kBlocks == 1 && Mma::kPixels % kStepPixels == 0),
+                "the sums of halves of whole steps are promoted");
   static_assert(!kByStages || kSplits > 1, "consumers by stages exchange their sums");
   static_assert(!kByWarps || (kBlocks == 1 && kRowBytes == kMaxRowBytes), "a warp has 16 filters, and whole rows of swizzles");
   static_assert(!kByStages || kStages % kConsumers == 0, "a consumer by stages has the same stages in each round");

@@ -16,8 +16,9 @@ namespace kit {
 /// The values of successive stages, which share words.
 template <class Element, int Stages>
 struct RunOf {
-  static constexpr int kOfWord = 4 / int(sizeof(Element)), kBits = 32 / kOfWord;
-  uint32_t words[Stages / kOfWord];
+  using Word = std::conditional_t<(Stages * sizeof(Element) < 4), uint16_t, uint32_t>;
+  static constexpr int kOfWord = int(sizeof(Word) / sizeof(Element)), kBits = 8 * int(sizeof(Element));
+  Word words[Stages / kOfWord];
 
   CUTLASS_DEVICE Element get(int stage) const {
     uint32_t const bits = words[stage / kOfWord] >> stage % kOfWord * kBits;
@@ -62,9 +63,10 @@ struct BlockValues {
     if constexpr (Stages == 1) {
       to.element = place[k / DepthBlock * params.depth];
     } else {
-      auto const from = static_cast<uint32_t const*>(__builtin_assume_aligned(place + k / DepthBlock, sizeof(to)));
+      using Word = typename Run<Stages>::Word;
+      auto const from = static_cast<Word const*>(__builtin_assume_aligned(place + k / DepthBlock, sizeof(to)));
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < int(sizeof(to)) / 4; ++i) to.words[i] = from[i];
+      for (int i = 0; i < int(sizeof(to) / sizeof(Word)); ++i) to.words[i] = from[i];
     }
   }
 };
@@ -262,7 +264,7 @@ struct ScaleTile {
   struct OfThread {
     float rows[2], columns[kColumns];
 
-    CUTLASS_DEVICE OfThread(uint32_t from, int first) {
+    CUTLASS_DEVICE void load(uint32_t from, int first) {
       int const thread = threadIdx.x % kWarpGroup, row = first + thread / 32 * 16 + thread % 32 / 4;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2; ++i) rows[i] = load_shared_float(from + place_of_row(row + 8 * i));
@@ -277,28 +279,34 @@ struct ScaleTile {
     }
   };
 
-  /// Add the sums of a stage, times their factors, to the first accumulators of a block of 64 columns.
-  template <int All, int Sums>
-  CUTLASS_DEVICE static void add(float (&accumulators)[All], float const (&partial)[Sums], uint32_t from, int column) {
-    int const thread = threadIdx.x % kWarpGroup;
-    float of_columns[2] = {1.0f, 1.0f};
-    if constexpr (!kOfRows && !kOfColumns) of_columns[0] = of_columns[1] = load_shared_float(from);
-    if constexpr (kOfColumns) {
-      int const first = column + thread / 32 * 16 + thread % 32 / 4;
+  /// The factors of a thread's columns g and g + 8, of the 16 columns that its warp has from `column` on.
+  struct OfColumns {
+    float values[2] = {1.0f, 1.0f};
+
+    CUTLASS_DEVICE void load(uint32_t from, int column) {
+      int const thread = threadIdx.x % kWarpGroup, first = column + thread / 32 * 16 + thread % 32 / 4;
+      if constexpr (Scales::kMultiply && !kOfRows && !kOfColumns) values[0] = values[1] = load_shared_float(from);
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 2; ++i) of_columns[i] = load_shared_float(from + place_of_column(first + 8 * i));
+      for (int i = 0; i < (kOfColumns ? 2 : 0); ++i) values[i] = load_shared_float(from + place_of_column(first + 8 * i));
     }
+  };
+
+  /// Add the sums of a stage, times their factors, to the first accumulators of a block of 64 columns. The rows of the sums
+  /// begin with a step.
+  template <int All, int Sums>
+  CUTLASS_DEVICE static void add(
+      float (&accumulators)[All], float const (&partial)[Sums], uint32_t from, OfColumns const& columns, int first_step = 0) {
     CUTLASS_PRAGMA_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < ceil_div(Sums, fragment::kElements); ++step) {
       uint32_t of_rows[4];
-      if constexpr (kOfRows) load_shared(of_rows, from + 64 * step + thread % 4 * 16);
+      if constexpr (kOfRows) load_shared(of_rows, from + 64 * (first_step + step) + threadIdx.x % 4 * 16);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < fragment::kElements; ++i) {
         int const j = fragment::kElements * step + i;
         if (j >= Sums) break;
         float sum = partial[j];
-        if constexpr (kOfRows && kOfColumns) sum *= of_columns[i / 2 % 2];
-        float const factor = kOfRows ? __uint_as_float(of_rows[i / 4 * 2 + i % 2]) : of_columns[i / 2 % 2];
+        if constexpr (kOfRows && kOfColumns) sum *= columns.values[i / 2 % 2];
+        float const factor = kOfRows ? __uint_as_float(of_rows[i / 4 * 2 + i % 2]) : columns.values[i / 2 % 2];
         accumulators[j] += sum * factor;
       }
     }
