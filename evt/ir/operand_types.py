@@ -27,15 +27,15 @@ def multiplied_type(operands: Sequence[Operand], name: str) -> DType:
 
 
 def check_operand_types(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnostic]:
-    """Yield operands of types that no kernel multiplies (E0308)."""
-    for operand in operands:
-        packed = operand is operands[1] and operand.dtype in PACKED_OPERANDS
-        if operand.dtype not in OPERANDS and not packed:
-            allowed = ", ".join(map(str, OPERANDS))
-            message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
-            yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
+    """Yield operands of types that no kernel multiplies, or else a pair of types that none multiplies (E0308)."""
     a, b = operands
-    if not are_multiplied(a.dtype, b.dtype, convolved=dag.operation in CONVOLUTIONS):
+    multiplied = ((a, OPERANDS), (b, (*OPERANDS, *PACKED_OPERANDS)))
+    refused = [operand for operand, types in multiplied if operand.dtype not in types]
+    for operand in refused:
+        allowed = ", ".join(map(str, OPERANDS))
+        message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
+        yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
+    if not refused and not are_multiplied(a.dtype, b.dtype, convolved=dag.operation in CONVOLUTIONS):
         message = (
             f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: the tensor cores do not multiply these two types"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from evt.diagnostics import Diagnostic
 from evt.errors import ProgramError
 from evt.ir import Const, Dag, Operand, TypedDag, format_dag, infer, lower, parse_dag
-from evt.ir.dtype import BY_NAME, OPERANDS, STORAGE, DType, from_torch_name
+from evt.ir.dtype import BY_NAME, OPERANDS, PACKED_OPERANDS, STORAGE, DType, from_torch_name
 from evt.ir.specialise import without_inputs
 from evt.language import parse
 from evt.optimise import optimise
@@ -127,6 +128,15 @@ def test_operands() -> None:
             infer(untyped("D = acc"), operands)
         else:
             assert {each.code for each in mistakes("D = acc", operands)} == {"E0308"}
+
+
+def test_operands_of_refused_types() -> None:
+    """Each refused operand is one mistake. The types of two operands are compared if both are multiplied."""
+    for a, b in product(BY_NAME.values(), repeat=2):
+        refused = (a not in OPERANDS) + (b not in OPERANDS and b not in PACKED_OPERANDS)
+        if refused:
+            operands = (replace(AB[0], dtype=a), replace(AB[1], dtype=b))
+            assert len(mistakes("D = acc", operands)) == refused
 
 
 @pytest.mark.parametrize(
